@@ -1,0 +1,145 @@
+//! Fixed window counter: at most `limit` units in each window of the calendar.
+//!
+//! Windows follow one another from the Unix epoch on, the same for every key: one of
+//! 60 s begins with every minute. It is the cheapest algorithm and says exactly when
+//! the quota is whole again, but it looks at one window only: a client that spends
+//! everything at the end of one and again at the start of the next passes up to
+//! `2 · limit` units in a span shorter than a window.
+
+use super::{Form, Rule};
+use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
+
+/// At most `limit` units in each `window`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FixedWindowCounter {
+    limit: u64,
+    window: u64,
+}
+
+/// `used` units were charged in window number `index` since the epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    index: u64,
+    used: u64,
+}
+
+impl FixedWindowCounter {
+    pub(super) fn new(form: &Form) -> Self {
+        Self {
+            limit: form.limit,
+            window: form.window.get(),
+        }
+    }
+
+    /// Time until the window of `state` is over.
+    fn until_end(&self, state: State, now: Timestamp) -> Micros {
+        Timestamp::from_micros((state.index + 1) * self.window).since(now)
+    }
+
+    fn decide(&self, state: State, now: Timestamp, outcome: Outcome) -> Decision {
+        let reset_after = if state.used == 0 {
+            Micros::ZERO
+        } else {
+            self.until_end(state, now)
+        };
+        let remaining = self.limit.saturating_sub(state.used);
+        Decision {
+            outcome,
+            limit: self.limit,
+            remaining,
+            reset_after,
+        }
+    }
+}
+
+impl Rule for FixedWindowCounter {
+    type State = State;
+    type View<'a> = State;
+
+    fn fresh(&self) -> State {
+        State { index: 0, used: 0 }
+    }
+
+    fn refresh(&self, state: &State, now: Timestamp) -> State {
+        let index = now.as_micros() / self.window;
+        if index > state.index || state.used == 0 {
+            State { index, used: 0 }
+        } else {
+            *state
+        }
+    }
+
+    fn assess(&self, view: State, now: Timestamp, cost: Cost) -> Decision {
+        let cost = cost.get();
+        if cost > self.limit {
+            return self.decide(view, now, Outcome::Exceed);
+        }
+        let used = view.used + cost;
+        if cost == 0 || used <= self.limit {
+            let charged_at = now.max(Timestamp::from_micros(view.index * self.window));
+            let outcome = Outcome::Allow {
+                delay: Micros::ZERO,
+                charged_at,
+            };
+            self.decide(State { used, ..view }, now, outcome)
+        } else {
+            let retry_after = self.until_end(view, now);
+            self.decide(view, now, Outcome::Deny { retry_after })
+        }
+    }
+
+    fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
+        let view = self.refresh(state, now);
+        *state = State {
+            used: view.used + cost.get(),
+            ..view
+        };
+    }
+
+    fn give_back(&self, state: &mut State, charged: &Charged, units: u64, now: Timestamp) -> u64 {
+        let view = self.refresh(state, now);
+        if charged.charged_at.as_micros() / self.window != view.index {
+            return 0;
+        }
+        let units = units.min(view.used);
+        *state = State {
+            used: view.used - units,
+            ..view
+        };
+        units
+    }
+
+    fn owe(&self, state: &mut State, units: u64, now: Timestamp) -> u64 {
+        let view = self.refresh(state, now);
+        let units = units.min((2 * self.limit).saturating_sub(view.used));
+        *state = State {
+            used: view.used + units,
+            ..view
+        };
+        units
+    }
+
+    fn consumed(&self, state: &State, now: Timestamp) -> u64 {
+        self.refresh(state, now).used
+    }
+
+    fn resume(&self, units: u64, now: Timestamp) -> State {
+        State {
+            index: now.as_micros() / self.window,
+            used: units,
+        }
+    }
+
+    fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
+        if from.window == self.window {
+            return *state;
+        }
+        // Time may have stepped back behind the window in which the state was written.
+        let seen = now.max(Timestamp::from_micros(state.index * from.window));
+        self.resume(from.consumed(state, now), seen)
+    }
+
+    fn is_fresh(&self, state: &State, now: Timestamp) -> bool {
+        self.refresh(state, now).used == 0
+    }
+}

@@ -1,0 +1,282 @@
+//! The five algorithms, one file each, all with the same verbs.
+//!
+//! | algorithm | keeps per key | allows when |
+//! |---|---|---|
+//! | [`fixed_window_counter`] | a window and a count | the count has room |
+//! | [`sliding_window_log`] | every charge of the last window | their sum has room |
+//! | [`sliding_window_counter`] | two counts | the newer plus a share of the older has room |
+//! | [`token_bucket`] | a level and an instant | there are tokens enough |
+//! | [`leaky_bucket`] | a level and an instant | the bucket has room, and in queue mode soon enough |
+//!
+//! A *rule* is an algorithm with the numbers of one policy filled in. Every rule has
+//! the three verbs of [`Rule`] in the same order: **refresh** lets time pass,
+//! **assess** decides and changes nothing, **charge** takes. Because a denial calls
+//! only the first two, it cannot change anything. The verbs after them correct a
+//! charge and carry a state over to another quota.
+
+pub mod fixed_window_counter;
+pub mod leaky_bucket;
+pub mod sliding_window_counter;
+pub mod sliding_window_log;
+pub mod token_bucket;
+
+use std::fmt;
+use std::str::FromStr;
+
+use self::fixed_window_counter::FixedWindowCounter;
+use self::leaky_bucket::LeakyBucket;
+use self::sliding_window_counter::SlidingWindowCounter;
+use self::sliding_window_log::SlidingWindowLog;
+use self::token_bucket::TokenBucket;
+use crate::{Charged, Cost, Decision, Micros, Timestamp};
+
+/// An algorithm with the numbers of one policy filled in: pure functions over a state.
+///
+/// `now` is always the time as the clock has it. Where a state has seen a later
+/// instant, time stands still at that one, and every span in a decision still counts
+/// from `now`.
+pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
+    /// What is kept of a key.
+    type State: Clone + PartialEq + fmt::Debug + Send + 'static;
+
+    /// A state as it is at one instant.
+    type View<'a>: Copy + fmt::Debug;
+
+    /// The state of a key never charged.
+    fn fresh(&self) -> Self::State;
+
+    /// Lets time pass up to `now`, without touching the state.
+    fn refresh<'a>(&self, state: &'a Self::State, now: Timestamp) -> Self::View<'a>;
+
+    /// Decides on `cost`, as if it were charged if allowed; changes nothing.
+    fn assess(&self, view: Self::View<'_>, now: Timestamp, cost: Cost) -> Decision;
+
+    /// Takes `cost`, more than zero, which [`assess`](Rule::assess) has allowed at `now`.
+    fn charge(&self, state: &mut Self::State, now: Timestamp, cost: Cost);
+
+    /// Gives back `units` of a charge as far as they still count, and says how many
+    /// those were. Afterwards no more is admitted than if they had never been charged.
+    fn give_back(
+        &self,
+        state: &mut Self::State,
+        charged: &Charged,
+        units: u64,
+        now: Timestamp,
+    ) -> u64;
+
+    /// Charges `units` whether there is room or not, up to a debt of one capacity, and
+    /// says how many were charged.
+    fn owe(&self, state: &mut Self::State, units: u64, now: Timestamp) -> u64;
+
+    /// The units that count at `now`, rounded up.
+    fn consumed(&self, state: &Self::State, now: Timestamp) -> u64;
+
+    /// The state of a key of which `units` count at `now` and nothing else is known.
+    fn resume(&self, units: u64, now: Timestamp) -> Self::State;
+
+    /// Reads a state that was written under the rule `from` of the same algorithm:
+    /// what was consumed is kept, rounded up.
+    fn convert(&self, from: &Self, state: &Self::State, now: Timestamp) -> Self::State {
+        self.resume(from.consumed(state, now), now)
+    }
+
+    /// Whether the state cannot be told from [`fresh`](Rule::fresh), now or later.
+    fn is_fresh(&self, state: &Self::State, now: Timestamp) -> bool;
+
+    /// Bytes that the state of one key may come to hold besides itself.
+    fn max_heap_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// An algorithm and its settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// See [`fixed_window_counter`].
+    FixedWindowCounter,
+    /// See [`sliding_window_log`].
+    SlidingWindowLog {
+        /// How finely instants are kept.
+        resolution: Resolution,
+    },
+    /// See [`sliding_window_counter`].
+    SlidingWindowCounter,
+    /// See [`token_bucket`].
+    TokenBucket {
+        /// How tokens come back.
+        refill: Refill,
+    },
+    /// See [`leaky_bucket`].
+    LeakyBucket {
+        /// What becomes of a request that found room.
+        mode: LeakyMode,
+    },
+}
+
+/// How finely a sliding window log keeps instants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Resolution {
+    /// [`Exact`](Self::Exact) up to a limit of 1000, [`Thousandth`](Self::Thousandth) above.
+    #[default]
+    Auto,
+    /// Every microsecond: an entry per charge, 16 bytes each, up to the limit.
+    Exact,
+    /// A thousandth of the window, rounded up: never over the limit, units come back
+    /// up to window/1000 late, and a key holds at most 1001 entries.
+    Thousandth,
+}
+
+/// How the tokens of a bucket come back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Refill {
+    /// Continuously: `limit` tokens spread evenly over each window.
+    #[default]
+    Greedy,
+    /// All at once: `limit` tokens at the end of each window. The first window starts
+    /// with the first charge to a full bucket.
+    Interval,
+}
+
+/// What a leaky bucket does with a request that found room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LeakyMode {
+    /// The request waits until the work before it has drained, so that requests leave
+    /// at an even rate. One that would wait longer than `max_wait` is denied.
+    Queue {
+        /// The longest wait; without one the capacity is the only bound.
+        max_wait: Option<Micros>,
+    },
+    /// The request passes at once; the bucket only measures.
+    Meter,
+}
+
+/// A queue that is bounded by its capacity alone.
+impl Default for LeakyMode {
+    fn default() -> Self {
+        Self::Queue { max_wait: None }
+    }
+}
+
+impl Algorithm {
+    /// The five algorithms with their default settings.
+    pub const ALL: [Self; 5] = [
+        Self::FixedWindowCounter,
+        Self::SlidingWindowLog {
+            resolution: Resolution::Auto,
+        },
+        Self::SlidingWindowCounter,
+        Self::TokenBucket {
+            refill: Refill::Greedy,
+        },
+        Self::LeakyBucket {
+            mode: LeakyMode::Queue { max_wait: None },
+        },
+    ];
+
+    /// The name of the algorithm, as configuration spells it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::FixedWindowCounter => "fixed_window_counter",
+            Self::SlidingWindowLog { .. } => "sliding_window_log",
+            Self::SlidingWindowCounter => "sliding_window_counter",
+            Self::TokenBucket { .. } => "token_bucket",
+            Self::LeakyBucket { .. } => "leaky_bucket",
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Reads one of the five names; the settings are the defaults.
+impl FromStr for Algorithm {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|algorithm| algorithm.name() == name)
+            .ok_or_else(|| UnknownAlgorithm(name.to_owned()))
+    }
+}
+
+/// A name that is none of the five.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "unknown algorithm `{0}`: use fixed_window_counter, sliding_window_log, \
+     sliding_window_counter, token_bucket or leaky_bucket"
+)]
+pub struct UnknownAlgorithm(String);
+
+/// The rule of one of the five algorithms.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "each variant is named after its rule")]
+pub enum AnyRule {
+    FixedWindowCounter(FixedWindowCounter),
+    SlidingWindowLog(SlidingWindowLog),
+    SlidingWindowCounter(SlidingWindowCounter),
+    TokenBucket(TokenBucket),
+    LeakyBucket(LeakyBucket),
+}
+
+/// What a stored state begins with: enough to read it under a policy that has changed
+/// since, or that another replica has in another version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Form {
+    /// The version of the layout, [`Form::VERSION`] for states written now.
+    pub version: u8,
+    /// The algorithm and its settings.
+    pub algorithm: Algorithm,
+    /// Units per window. With the window it is the scale of a bucket.
+    pub limit: u64,
+    /// The window.
+    pub window: Micros,
+    /// The most units at once.
+    pub capacity: u64,
+}
+
+impl Form {
+    /// The version of the layouts that this crate describes.
+    pub const VERSION: u8 = 1;
+
+    /// The rule that reads and writes states of this form.
+    ///
+    /// Forms come from a [`Policy`](crate::Policy), which has checked the bounds.
+    pub fn rule(&self) -> AnyRule {
+        match self.algorithm {
+            Algorithm::FixedWindowCounter => {
+                AnyRule::FixedWindowCounter(FixedWindowCounter::new(self))
+            }
+            Algorithm::SlidingWindowLog { resolution } => {
+                AnyRule::SlidingWindowLog(SlidingWindowLog::new(self, resolution))
+            }
+            Algorithm::SlidingWindowCounter => {
+                AnyRule::SlidingWindowCounter(SlidingWindowCounter::new(self))
+            }
+            Algorithm::TokenBucket { refill } => {
+                AnyRule::TokenBucket(TokenBucket::new(self, refill))
+            }
+            Algorithm::LeakyBucket { mode } => AnyRule::LeakyBucket(LeakyBucket::new(self, mode)),
+        }
+    }
+}
+
+/// Calls `$body` with `$rule` bound to the rule inside an [`AnyRule`], whichever it is.
+///
+/// The five have the same verbs but not the same state, so that a trait object cannot
+/// stand for them.
+#[macro_export]
+macro_rules! with_rule {
+    ($any:expr, $rule:ident => $body:expr) => {
+        match $any {
+            $crate::AnyRule::FixedWindowCounter($rule) => $body,
+            $crate::AnyRule::SlidingWindowLog($rule) => $body,
+            $crate::AnyRule::SlidingWindowCounter($rule) => $body,
+            $crate::AnyRule::TokenBucket($rule) => $body,
+            $crate::AnyRule::LeakyBucket($rule) => $body,
+        }
+    };
+}

@@ -1,0 +1,309 @@
+//! Sliding window log: at most `limit` units in *any* window, wherever one lays it.
+//!
+//! Every charge is kept with its instant and counts while `instant + window > now`.
+//! There is no boundary to attack and no reset instant to disagree about. The price
+//! is memory, 16 bytes a charge, and that is bounded: by the limit, or by the
+//! resolution. At a resolution of a thousandth of the window, instants are rounded
+//! *up* to a grid, so that charges that share a grid point share an entry. Rounded up
+//! they count for longer, never for less: the limit holds, and units come back at
+//! most a thousandth of the window late.
+//!
+//! Entries hold running totals, so that the sum of a window is one subtraction and
+//! the instant at which enough has aged is found by bisection.
+
+use std::collections::VecDeque;
+
+use super::{Form, Resolution, Rule};
+use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
+
+/// At most `limit` units in any span of `window`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlidingWindowLog {
+    limit: u64,
+    window: Micros,
+    grid: u64,
+}
+
+/// The charges that may still count, oldest first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct State {
+    entries: VecDeque<Entry>,
+    /// The running total before the first entry.
+    base: u64,
+    /// The last instant seen, not rounded.
+    last_seen: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Entry {
+    at: Timestamp,
+    /// The running total after this entry.
+    total: u64,
+}
+
+/// The part of a state that counts at an instant.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    state: &'a State,
+    /// The later of the clock and the last instant seen.
+    seen: Timestamp,
+    /// The first entry that still counts.
+    head: usize,
+    /// The running total before it.
+    base: u64,
+}
+
+impl SlidingWindowLog {
+    /// The largest limit that a log at full resolution may have: 1.6 MB a key.
+    pub const MAX_EXACT_LIMIT: u64 = 100_000;
+
+    /// The largest limit whose log is at full resolution by default.
+    const AUTO_EXACT_LIMIT: u64 = 1_000;
+
+    pub(super) fn new(form: &Form, resolution: Resolution) -> Self {
+        let exact = match resolution {
+            Resolution::Auto => form.limit <= Self::AUTO_EXACT_LIMIT,
+            Resolution::Exact => true,
+            Resolution::Thousandth => false,
+        };
+        let grid = if exact {
+            1
+        } else {
+            form.window.get().div_ceil(1_000)
+        };
+        Self {
+            limit: form.limit,
+            window: form.window,
+            grid,
+        }
+    }
+
+    /// `instant` rounded up to the grid.
+    fn round_up(&self, instant: Timestamp) -> Timestamp {
+        Timestamp::from_micros(instant.as_micros().next_multiple_of(self.grid))
+    }
+
+    /// Moves on to `now`, forgets what no longer counts, and returns the instant reached.
+    fn prune(&self, state: &mut State, now: Timestamp) -> Timestamp {
+        let View {
+            seen, head, base, ..
+        } = self.refresh(state, now);
+        state.entries.drain(..head);
+        state.base = base;
+        state.last_seen = seen;
+        seen
+    }
+
+    /// Adds an entry, or to the last one where they share a grid point.
+    fn push(&self, state: &mut State, seen: Timestamp, units: u64) {
+        let at = self.round_up(seen);
+        let total = state.total() + units;
+        match state.entries.back_mut() {
+            Some(last) if last.at >= at => last.total = total,
+            _ => state.entries.push_back(Entry { at, total }),
+        }
+        if total > REBASE {
+            state.rebase();
+        }
+    }
+}
+
+impl Rule for SlidingWindowLog {
+    type State = State;
+    type View<'a> = View<'a>;
+
+    fn fresh(&self) -> State {
+        State {
+            entries: VecDeque::new(),
+            base: 0,
+            last_seen: Timestamp::EPOCH,
+        }
+    }
+
+    fn refresh<'a>(&self, state: &'a State, now: Timestamp) -> View<'a> {
+        let seen = if state.entries.is_empty() {
+            now
+        } else {
+            now.max(state.last_seen)
+        };
+        let expired = |entry: &Entry| entry.at + self.window <= seen;
+        let head = match state.entries.front() {
+            Some(oldest) if expired(oldest) => state.entries.partition_point(expired),
+            _ => 0,
+        };
+        let base = if head == 0 {
+            state.base
+        } else {
+            state.entries[head - 1].total
+        };
+        View {
+            state,
+            seen,
+            head,
+            base,
+        }
+    }
+
+    fn assess(&self, view: View<'_>, now: Timestamp, cost: Cost) -> Decision {
+        let cost = cost.get();
+        let used = view.state.total() - view.base;
+        let (outcome, used_after, newest) = if cost > self.limit {
+            (Outcome::Exceed, used, view.newest())
+        } else if cost == 0 || used + cost <= self.limit {
+            let outcome = Outcome::Allow {
+                delay: Micros::ZERO,
+                charged_at: view.seen,
+            };
+            let newest = if cost == 0 {
+                view.newest()
+            } else {
+                self.round_up(view.seen)
+            };
+            (outcome, used + cost, newest)
+        } else {
+            let fits_at = view.freed(used + cost - self.limit) + self.window;
+            (
+                Outcome::Deny {
+                    retry_after: fits_at.since(now),
+                },
+                used,
+                view.newest(),
+            )
+        };
+        Decision {
+            outcome,
+            limit: self.limit,
+            remaining: self.limit.saturating_sub(used_after),
+            reset_after: if used_after == 0 {
+                Micros::ZERO
+            } else {
+                (newest + self.window).since(now)
+            },
+        }
+    }
+
+    fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
+        let seen = self.prune(state, now);
+        self.push(state, seen, cost.get());
+    }
+
+    fn give_back(&self, state: &mut State, charged: &Charged, units: u64, now: Timestamp) -> u64 {
+        self.prune(state, now);
+        let at = self.round_up(charged.charged_at);
+        let Ok(index) = state.entries.binary_search_by_key(&at, |entry| entry.at) else {
+            return 0;
+        };
+        let before = if index == 0 {
+            state.base
+        } else {
+            state.entries[index - 1].total
+        };
+        let units = units.min(state.entries[index].total - before);
+        for entry in state.entries.range_mut(index..) {
+            entry.total -= units;
+        }
+        if state.entries[index].total == before {
+            state.entries.remove(index);
+        }
+        units
+    }
+
+    fn owe(&self, state: &mut State, units: u64, now: Timestamp) -> u64 {
+        let seen = self.prune(state, now);
+        let units = units.min((2 * self.limit).saturating_sub(state.total() - state.base));
+        if units > 0 {
+            self.push(state, seen, units);
+        }
+        units
+    }
+
+    fn consumed(&self, state: &State, now: Timestamp) -> u64 {
+        state.total() - self.refresh(state, now).base
+    }
+
+    fn resume(&self, units: u64, now: Timestamp) -> State {
+        let mut state = State {
+            last_seen: now,
+            ..self.fresh()
+        };
+        if units > 0 {
+            self.push(&mut state, now, units);
+        }
+        state
+    }
+
+    /// The charges themselves are carried over, onto the new grid; what counts of them
+    /// follows from the new window.
+    fn convert(&self, _from: &Self, state: &State, _now: Timestamp) -> State {
+        let mut converted = State {
+            entries: VecDeque::new(),
+            ..*state
+        };
+        for entry in &state.entries {
+            let at = self.round_up(entry.at);
+            match converted.entries.back_mut() {
+                Some(last) if last.at == at => last.total = entry.total,
+                _ => converted.entries.push_back(Entry { at, ..*entry }),
+            }
+        }
+        converted
+    }
+
+    fn is_fresh(&self, state: &State, now: Timestamp) -> bool {
+        state
+            .entries
+            .back()
+            .is_none_or(|last| last.at + self.window <= now)
+    }
+
+    /// An entry per grid point of a window, or per unit if those are fewer, twice for
+    /// a debt; and a queue doubles when it grows.
+    fn max_heap_bytes(&self) -> usize {
+        let grid_points = self.window.get() / self.grid + 1;
+        let entries = grid_points.min(2 * self.limit);
+        usize::try_from(entries.next_power_of_two()).unwrap_or(usize::MAX) * size_of::<Entry>()
+    }
+}
+
+impl State {
+    /// The running total after the last entry.
+    fn total(&self) -> u64 {
+        self.entries.back().map_or(self.base, |last| last.total)
+    }
+
+    /// Lets running totals start over from zero.
+    fn rebase(&mut self) {
+        for entry in &mut self.entries {
+            entry.total -= self.base;
+        }
+        self.base = 0;
+    }
+}
+
+impl View<'_> {
+    /// The instant of the newest entry.
+    fn newest(&self) -> Timestamp {
+        self.state
+            .entries
+            .back()
+            .map_or(Timestamp::EPOCH, |last| last.at)
+    }
+
+    /// The instant of the first entry with which, all older ones included, `units`
+    /// are gone. There is one: a cost that fits an empty window asks for no more
+    /// than what is in this one.
+    fn freed(&self, units: u64) -> Timestamp {
+        let index = self
+            .state
+            .entries
+            .partition_point(|entry| entry.total < self.base + units);
+        self.state
+            .entries
+            .get(index)
+            .map_or_else(|| self.newest(), |entry| entry.at)
+    }
+}
+
+/// Running totals start over before they pass this, far below 2^53 where Lua's numbers
+/// have gaps.
+const REBASE: u64 = 1 << 52;

@@ -1,0 +1,204 @@
+//! Token bucket: a bucket of `capacity` tokens that fills again at the rate of the quota.
+//!
+//! A client may take the whole burst at once and then goes on at the rate. Over any
+//! span `t` at most `burst + limit · t / window` units pass; with a burst as large as
+//! the limit (the default) that is up to twice the limit in one window. Set a smaller
+//! burst, or take a sliding window, where "never more than `limit` in any window" is
+//! what you mean.
+//!
+//! * `refill: greedy` gives tokens back continuously.
+//! * `refill: interval` gives `limit` tokens back at the end of each window, all at
+//!   once. The first window starts with the first charge to a full bucket.
+//!
+//! The state counts tokens *missing*, scaled to whole numbers (see `scale.rs`), so
+//! that a bucket never rounds and never drifts, and a full bucket is a zero whatever
+//! its size.
+
+use super::{Form, Refill, Rule};
+use crate::math::mul_div_ceil;
+use crate::scale::Scale;
+use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
+
+/// Up to `capacity` tokens, `limit` of which come back per `window`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenBucket {
+    capacity: u64,
+    limit: u64,
+    window: u64,
+    refill: Refill,
+    scale: Scale,
+    /// The capacity, scaled.
+    full: u64,
+}
+
+/// `missing` tokens, scaled, as of `at`: the last charge or, with refill in intervals,
+/// the start of the interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    missing: u64,
+    at: Timestamp,
+}
+
+impl TokenBucket {
+    pub(super) fn new(form: &Form, refill: Refill) -> Self {
+        let scale = match refill {
+            Refill::Greedy => Scale::new(form.limit, form.window),
+            // Tokens come back whole, so they need no finer scale.
+            Refill::Interval => Scale { unit: 1, rate: 0 },
+        };
+        Self {
+            capacity: form.capacity,
+            limit: form.limit,
+            window: form.window.get(),
+            refill,
+            scale,
+            full: form.capacity * scale.unit,
+        }
+    }
+
+    /// Time from `state.at` until `missing` of the missing tokens have come back.
+    fn until_restored(&self, missing: u64) -> Micros {
+        Micros::new(match self.refill {
+            Refill::Greedy => missing.div_ceil(self.scale.rate),
+            Refill::Interval => missing.div_ceil(self.limit) * self.window,
+        })
+    }
+
+    fn decide(&self, state: State, now: Timestamp, outcome: Outcome) -> Decision {
+        let reset_after = match state.missing {
+            0 => Micros::ZERO,
+            missing => (state.at + self.until_restored(missing)).since(now),
+        };
+        let remaining = self.full.saturating_sub(state.missing) / self.scale.unit;
+        Decision {
+            outcome,
+            limit: self.capacity,
+            remaining,
+            reset_after,
+        }
+    }
+}
+
+impl Rule for TokenBucket {
+    type State = State;
+    type View<'a> = State;
+
+    fn fresh(&self) -> State {
+        State {
+            missing: 0,
+            at: Timestamp::EPOCH,
+        }
+    }
+
+    fn refresh(&self, state: &State, now: Timestamp) -> State {
+        let elapsed = now.since(state.at).get();
+        let (restored, at) = match self.refill {
+            Refill::Greedy => (elapsed.saturating_mul(self.scale.rate), now),
+            Refill::Interval => {
+                let intervals = elapsed / self.window;
+                let start = state.at + Micros::new(intervals * self.window);
+                (intervals.saturating_mul(self.limit), start)
+            }
+        };
+        match state.missing.saturating_sub(restored) {
+            0 => State {
+                missing: 0,
+                at: now,
+            },
+            missing => State {
+                missing,
+                at: at.max(state.at),
+            },
+        }
+    }
+
+    fn assess(&self, view: State, now: Timestamp, cost: Cost) -> Decision {
+        let cost = cost.get();
+        if cost > self.capacity {
+            return self.decide(view, now, Outcome::Exceed);
+        }
+        let missing = view.missing + cost * self.scale.unit;
+        if cost == 0 || missing <= self.full {
+            let outcome = Outcome::Allow {
+                delay: Micros::ZERO,
+                charged_at: now.max(view.at),
+            };
+            self.decide(State { missing, ..view }, now, outcome)
+        } else {
+            let fits_at = view.at + self.until_restored(missing - self.full);
+            self.decide(
+                view,
+                now,
+                Outcome::Deny {
+                    retry_after: fits_at.since(now),
+                },
+            )
+        }
+    }
+
+    fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
+        *state = self.refresh(state, now);
+        state.missing += cost.get() * self.scale.unit;
+    }
+
+    /// Greedy: what has come back since the charge may have been these units, and is
+    /// not given twice. Interval: only within the interval of the charge. If it was
+    /// the charge that started the interval, another would have started later without
+    /// it, so the interval starts again now.
+    fn give_back(&self, state: &mut State, charged: &Charged, units: u64, now: Timestamp) -> u64 {
+        *state = self.refresh(state, now);
+        let units = units.min(charged.cost.get());
+        let scaled = match self.refill {
+            Refill::Greedy => {
+                let since = state.at.since(charged.charged_at).get();
+                let restored = since.saturating_mul(self.scale.rate);
+                (units * self.scale.unit).saturating_sub(restored)
+            }
+            Refill::Interval if charged.charged_at < state.at => 0,
+            Refill::Interval => {
+                if charged.charged_at == state.at && units == charged.cost.get() {
+                    state.at = now.max(state.at);
+                }
+                units
+            }
+        };
+        let scaled = scaled.min(state.missing);
+        state.missing -= scaled;
+        scaled / self.scale.unit
+    }
+
+    fn owe(&self, state: &mut State, units: u64, now: Timestamp) -> u64 {
+        *state = self.refresh(state, now);
+        let units = units.min((2 * self.full).saturating_sub(state.missing) / self.scale.unit);
+        state.missing += units * self.scale.unit;
+        units
+    }
+
+    fn consumed(&self, state: &State, now: Timestamp) -> u64 {
+        self.refresh(state, now).missing.div_ceil(self.scale.unit)
+    }
+
+    /// No more than the capacity can be missing, or a client would pay under a small
+    /// quota for what a large one had granted.
+    fn resume(&self, units: u64, now: Timestamp) -> State {
+        State {
+            missing: units.min(self.capacity) * self.scale.unit,
+            at: now,
+        }
+    }
+
+    fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
+        let view = from.refresh(state, now);
+        let missing = mul_div_ceil(view.missing, self.scale.unit, from.scale.unit).min(self.full);
+        let at = match self.refill {
+            // The interval goes on as it began; a new length starts a new one.
+            Refill::Interval if from.refill == self.refill && from.window == self.window => view.at,
+            _ => now.max(view.at),
+        };
+        State { missing, at }
+    }
+
+    fn is_fresh(&self, state: &State, now: Timestamp) -> bool {
+        self.refresh(state, now).missing == 0
+    }
+}

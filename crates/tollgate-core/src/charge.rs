@@ -1,0 +1,97 @@
+//! What is asked of a store, and what is kept of it to correct it later.
+
+use crate::{Cost, Key, Micros, Policy, Timestamp};
+
+/// One line of a request to a store: take `cost` from the quota that `policy` gives `key`.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge<'a> {
+    /// The policy to ask.
+    pub policy: &'a Policy,
+    /// Whose quota.
+    pub key: &'a Key,
+    /// How many units.
+    pub cost: Cost,
+    /// Whether a denial by this policy denies the request. A policy that does not
+    /// enforce (a shadow) is charged only when it would allow and the request is
+    /// admitted by the others.
+    pub enforce: bool,
+}
+
+impl<'a> Charge<'a> {
+    /// An enforced charge.
+    pub const fn new(policy: &'a Policy, key: &'a Key, cost: Cost) -> Self {
+        Self {
+            policy,
+            key,
+            cost,
+            enforce: true,
+        }
+    }
+
+    /// The same charge in the shadow: it never denies the request.
+    #[must_use]
+    pub const fn shadow(mut self) -> Self {
+        self.enforce = false;
+        self
+    }
+}
+
+/// The name of a receipt: 128 bits that no other receipt has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ReceiptId(pub u128);
+
+/// Proof of one charge, with which the store can correct it once.
+#[derive(Clone, Debug)]
+pub struct Receipt {
+    /// Settling is idempotent by this name.
+    pub id: ReceiptId,
+    /// The policy that was charged.
+    pub policy: Policy,
+    /// Whose quota was charged.
+    pub key: Key,
+    /// What was charged, and when.
+    pub charged: Charged,
+}
+
+impl Receipt {
+    /// A receipt can be settled for so long after its charge; later it has lapsed and
+    /// the charge stands. It bounds what a store must remember of settled receipts.
+    pub const LIFETIME: Micros = Micros::new(3_600_000_000);
+
+    /// Whether the time to settle this receipt is over.
+    pub fn has_lapsed(&self, now: Timestamp) -> bool {
+        now >= self.charged.charged_at + Self::LIFETIME
+    }
+}
+
+/// What an algorithm must know of a charge to correct it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charged {
+    /// Units taken.
+    pub cost: Cost,
+    /// The instant under which the charge was written.
+    pub charged_at: Timestamp,
+    /// The instant at which the request was to go on: that of the decision, or later
+    /// for a leaky bucket in queue mode.
+    pub leaves_at: Timestamp,
+}
+
+/// What settling a receipt did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settlement {
+    /// So many units came back: at most the difference asked for, and only those that
+    /// still counted.
+    Returned {
+        /// Units given back.
+        units: u64,
+    },
+    /// The actual cost was higher: so many units more were charged, as of now.
+    Charged {
+        /// Units charged, at most up to a debt of one capacity.
+        units: u64,
+    },
+    /// This receipt was settled before; nothing changed.
+    Repeated,
+    /// It is too late to settle this receipt; nothing changed.
+    Lapsed,
+}

@@ -1,0 +1,45 @@
+//! What a request takes.
+
+/// The units a request takes from a quota. A plain request costs 1.
+///
+/// A cost of 0 is always allowed and leaves no trace: asking for nothing is how
+/// one reads a limit without using it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cost(u64);
+
+impl Cost {
+    /// Takes nothing.
+    pub const ZERO: Self = Self(0);
+
+    /// Takes one unit.
+    pub const ONE: Self = Self(1);
+
+    /// Takes `units` units.
+    pub const fn new(units: u64) -> Self {
+        Self(units)
+    }
+
+    /// The number of units.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Both costs together. Saturates: no quota holds that many units.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+/// One unit, a plain request.
+impl Default for Cost {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
+impl From<u64> for Cost {
+    fn from(units: u64) -> Self {
+        Self(units)
+    }
+}

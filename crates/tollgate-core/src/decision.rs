@@ -1,0 +1,164 @@
+//! What a policy says, and what all policies of a request say together.
+
+use smallvec::SmallVec;
+
+use crate::{Charge, Charged, Cost, Micros, Receipt, ReceiptId, Timestamp};
+
+/// What one policy says about one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Whether the request may pass, and if not, when.
+    pub outcome: Outcome,
+    /// The most units the policy grants at once: the limit, or the burst of a bucket.
+    pub limit: u64,
+    /// Units left after this decision: a request costing so much would pass now, one
+    /// unit more would not.
+    pub remaining: u64,
+    /// Time until the key cannot be told from one never used; zero if it cannot now.
+    pub reset_after: Micros,
+}
+
+/// The answer of one policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The request passes this policy and was charged to it.
+    Allow {
+        /// How long to hold the request back before it goes on. Zero for all but a
+        /// leaky bucket in queue mode.
+        delay: Micros,
+        /// The instant under which the charge was written: the store's time, or the
+        /// last instant seen for this key if the clock has stepped back since.
+        charged_at: Timestamp,
+    },
+    /// The request would pass this policy, but another one denied it, so that
+    /// nothing was charged.
+    Pass,
+    /// The request does not pass now.
+    Deny {
+        /// Wait this long and it passes, if nothing else is charged meanwhile. One
+        /// microsecond less is too short.
+        retry_after: Micros,
+    },
+    /// The request costs more than the policy ever grants at once: it can never pass.
+    Exceed,
+    /// The store could not decide, and the policy fails open.
+    Skip,
+}
+
+impl Decision {
+    /// The answer of a policy that fails open while its store cannot decide.
+    pub const fn skipped(limit: u64) -> Self {
+        Self {
+            outcome: Outcome::Skip,
+            limit,
+            remaining: 0,
+            reset_after: Micros::ZERO,
+        }
+    }
+
+    /// Whether the policy by itself lets the request pass.
+    pub const fn allows(&self) -> bool {
+        !self.denies()
+    }
+
+    /// Whether the policy by itself refuses the request.
+    pub const fn denies(&self) -> bool {
+        matches!(self.outcome, Outcome::Deny { .. } | Outcome::Exceed)
+    }
+
+    /// How long to wait before the same request can pass: for a denial, and only if
+    /// it can pass at all.
+    pub const fn retry_after(&self) -> Option<Micros> {
+        match self.outcome {
+            Outcome::Deny { retry_after } => Some(retry_after),
+            _ => None,
+        }
+    }
+
+    /// How long an allowed request is to be held back.
+    pub const fn delay(&self) -> Micros {
+        match self.outcome {
+            Outcome::Allow { delay, .. } => delay,
+            _ => Micros::ZERO,
+        }
+    }
+}
+
+/// The decisions of all policies of one request, in the order of its charges.
+///
+/// All or none: either every enforcing policy allowed the request and all that
+/// allowed were charged, or none was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    admitted: bool,
+    decided_at: Timestamp,
+    decisions: SmallVec<[Decision; 4]>,
+}
+
+impl Verdict {
+    /// The verdict a store came to at `decided_at`, its own time.
+    pub fn new(
+        admitted: bool,
+        decided_at: Timestamp,
+        decisions: impl IntoIterator<Item = Decision>,
+    ) -> Self {
+        Self {
+            admitted,
+            decided_at,
+            decisions: decisions.into_iter().collect(),
+        }
+    }
+
+    /// Whether the request passes.
+    pub const fn is_admitted(&self) -> bool {
+        self.admitted
+    }
+
+    /// The store's time at the decision.
+    pub const fn decided_at(&self) -> Timestamp {
+        self.decided_at
+    }
+
+    /// One decision per charge, in the order of the charges.
+    pub fn decisions(&self) -> &[Decision] {
+        &self.decisions
+    }
+
+    /// The receipts of the charges that this verdict says were made, each under a
+    /// name from `next_id`. A name makes settling happen once: never use one twice.
+    ///
+    /// `charges` are those that were decided, in their order.
+    pub fn receipts<'a>(
+        &'a self,
+        charges: &'a [Charge<'_>],
+        mut next_id: impl FnMut() -> ReceiptId + 'a,
+    ) -> impl Iterator<Item = Receipt> + 'a {
+        charges
+            .iter()
+            .zip(&self.decisions)
+            .filter_map(move |(charge, decision)| {
+                let Outcome::Allow { delay, charged_at } = decision.outcome else {
+                    return None;
+                };
+                (charge.cost > Cost::ZERO).then(|| Receipt {
+                    id: next_id(),
+                    policy: charge.policy.clone(),
+                    key: charge.key.clone(),
+                    charged: Charged {
+                        cost: charge.cost,
+                        charged_at,
+                        leaves_at: self.decided_at + delay,
+                    },
+                })
+            })
+    }
+
+    /// How long an admitted request is to be held back: the longest delay.
+    pub fn delay(&self) -> Micros {
+        self.decisions
+            .iter()
+            .map(Decision::delay)
+            .max()
+            .unwrap_or_default()
+    }
+}

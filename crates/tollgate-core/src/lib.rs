@@ -1,0 +1,53 @@
+//! The specification of Tollgate, as pure functions over integers.
+//!
+//! A [`Quota`] says how much per how long. A [`Policy`] is a named quota with an
+//! [`Algorithm`]; building one checks every bound, so that afterwards no arithmetic
+//! can overflow. A [`Charge`] asks a [`Store`] to take a [`Cost`] from the quota of a
+//! [`Key`]; the store answers with a [`Verdict`], one [`Decision`] per charge.
+//!
+//! Nothing here reads a clock, allocates per decision or does I/O. Time is an
+//! argument, a [`Timestamp`], so a minute can be tested in a microsecond.
+//!
+//! ```
+//! use tollgate_core::algorithm::Rule;
+//! use tollgate_core::algorithm::token_bucket::TokenBucket;
+//! use tollgate_core::{AnyRule, Cost, Micros, Policy, Quota, Timestamp};
+//!
+//! let policy = Policy::token_bucket("search", Quota::per_minute(60).burst(2))?;
+//! let AnyRule::TokenBucket(bucket) = policy.rule() else { unreachable!() };
+//!
+//! let now = Timestamp::from_micros(1_000_000);
+//! let mut state = bucket.fresh();
+//! for _ in 0..2 {
+//!     let view = bucket.refresh(&state, now);
+//!     assert!(bucket.assess(view, now, Cost::ONE).allows());
+//!     bucket.charge(&mut state, now, Cost::ONE);
+//! }
+//!
+//! // The burst is spent; one unit comes back each second.
+//! let denied = bucket.assess(bucket.refresh(&state, now), now, Cost::ONE);
+//! assert_eq!(denied.retry_after(), Some(Micros::new(1_000_000)));
+//! # Ok::<(), tollgate_core::PolicyError>(())
+//! ```
+
+pub mod algorithm;
+mod charge;
+mod cost;
+mod decision;
+mod key;
+mod math;
+mod policy;
+mod quota;
+mod scale;
+mod store;
+mod time;
+
+pub use algorithm::{Algorithm, AnyRule, Form, LeakyMode, Refill, Resolution};
+pub use charge::{Charge, Charged, Receipt, ReceiptId, Settlement};
+pub use cost::Cost;
+pub use decision::{Decision, Outcome, Verdict};
+pub use key::Key;
+pub use policy::{Policy, PolicyError};
+pub use quota::Quota;
+pub use store::{OnStoreError, Store, StoreError, StoreExt};
+pub use time::{Micros, Timestamp};

@@ -1,0 +1,62 @@
+//! Integer arithmetic that the algorithms share.
+
+/// The greatest common divisor; of zero and `b` it is `b`.
+pub(crate) const fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while a != 0 {
+        (a, b) = (b % a, a);
+    }
+    b
+}
+
+/// `a · b / divisor`, rounded up, exact whatever the product. `divisor` is not zero.
+/// Saturates if the quotient does not fit.
+pub(crate) fn mul_div_ceil(a: u64, b: u64, divisor: u64) -> u64 {
+    match a.checked_mul(b) {
+        // Nearly always; a 64-bit division takes a fraction of a 128-bit one.
+        Some(product) => product.div_ceil(divisor),
+        None => {
+            let quotient = (u128::from(a) * u128::from(b)).div_ceil(u128::from(divisor));
+            u64::try_from(quotient).unwrap_or(u64::MAX)
+        }
+    }
+}
+
+/// `a · b / divisor`, rounded down, exact whatever the product. `divisor` is not zero.
+/// Saturates if the quotient does not fit.
+pub(crate) fn mul_div_floor(a: u64, b: u64, divisor: u64) -> u64 {
+    match a.checked_mul(b) {
+        Some(product) => product / divisor,
+        None => {
+            let quotient = u128::from(a) * u128::from(b) / u128::from(divisor);
+            u64::try_from(quotient).unwrap_or(u64::MAX)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn common_divisors() {
+        for (a, b, expected) in [
+            (12, 18, 6),
+            (7, 13, 1),
+            (0, 5, 5),
+            (5, 0, 5),
+            (1 << 40, 1 << 20, 1 << 20),
+        ] {
+            assert_eq!(gcd(a, b), expected);
+        }
+    }
+
+    #[test]
+    fn products_past_64_bits_divide_exactly() {
+        let big = 1 << 53;
+        assert_eq!(mul_div_floor(big, big - 1, big), big - 1);
+        assert_eq!(mul_div_ceil(big, big - 1, big), big - 1);
+        assert_eq!(mul_div_ceil(7, 10, 100), 1);
+        assert_eq!(mul_div_floor(7, 10, 100), 0);
+        assert_eq!(mul_div_ceil(u64::MAX, u64::MAX, 1), u64::MAX);
+    }
+}

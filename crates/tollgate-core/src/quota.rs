@@ -1,0 +1,92 @@
+//! How much, per how long, how much at once.
+
+use std::time::Duration;
+
+/// `limit` units per `window`, and at most `burst` of them at once.
+///
+/// A quota is only a statement; it is checked when a [`Policy`](crate::Policy) is
+/// built from it, because what is possible depends on the algorithm.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_core::Quota;
+///
+/// let api = Quota::per_minute(100);
+/// let search = Quota::per_hour(1_000).burst(50);
+/// let odd = Quota::new(3, Duration::from_secs(7));
+/// let slow = Quota::every(Duration::from_secs(2)); // one unit each two seconds
+/// # let _ = (api, search, odd, slow);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quota {
+    limit: u64,
+    window: Duration,
+    burst: Option<u64>,
+}
+
+impl Quota {
+    /// `limit` units per `window`.
+    pub const fn new(limit: u64, window: Duration) -> Self {
+        Self {
+            limit,
+            window,
+            burst: None,
+        }
+    }
+
+    /// `limit` units per second.
+    pub const fn per_second(limit: u64) -> Self {
+        Self::new(limit, Duration::from_secs(1))
+    }
+
+    /// `limit` units per 60 seconds.
+    pub const fn per_minute(limit: u64) -> Self {
+        Self::new(limit, Duration::from_secs(60))
+    }
+
+    /// `limit` units per 3600 seconds.
+    pub const fn per_hour(limit: u64) -> Self {
+        Self::new(limit, Duration::from_secs(3_600))
+    }
+
+    /// `limit` units per 24 hours.
+    pub const fn per_day(limit: u64) -> Self {
+        Self::new(limit, Duration::from_secs(86_400))
+    }
+
+    /// One unit per `window`.
+    pub const fn every(window: Duration) -> Self {
+        Self::new(1, window)
+    }
+
+    /// At most `units` at once: the capacity of a bucket. A bucket without it holds
+    /// `limit` units. The window algorithms have no burst and refuse one.
+    #[must_use]
+    pub const fn burst(mut self, units: u64) -> Self {
+        self.burst = Some(units);
+        self
+    }
+
+    /// Units per window.
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The window.
+    pub const fn window(&self) -> Duration {
+        self.window
+    }
+
+    /// The burst, where one was set.
+    pub const fn burst_units(&self) -> Option<u64> {
+        self.burst
+    }
+
+    /// The most units that can be taken at once.
+    pub const fn capacity(&self) -> u64 {
+        match self.burst {
+            Some(units) => units,
+            None => self.limit,
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The integer scale on which a bucket fills and drains without rounding.
+
+use crate::Micros;
+use crate::math::gcd;
+
+/// With `g = gcd(limit, window in µs)`, one unit weighs `window / g` and a microsecond
+/// restores `limit / g`: the smallest whole numbers in the ratio of the quota, so that
+/// nothing is ever rounded and a bucket does not drift, at any rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scale {
+    /// What one unit weighs.
+    pub(crate) unit: u64,
+    /// What a microsecond restores.
+    pub(crate) rate: u64,
+}
+
+/// Lua counts in doubles: whole numbers are exact up to here, and 2^53 + 1 reads as 2^53.
+const EXACT: u128 = 1 << 53;
+
+impl Scale {
+    pub(crate) const fn new(limit: u64, window: Micros) -> Self {
+        let g = gcd(limit, window.get());
+        Self {
+            unit: window.get() / g,
+            rate: limit / g,
+        }
+    }
+
+    /// Whether a bucket of `capacity` units that owes as much again stays exact.
+    pub(crate) fn holds(self, capacity: u64) -> bool {
+        2 * u128::from(capacity) * u128::from(self.unit) <= EXACT
+    }
+}
+
+/// The limit nearest to `limit` whose bucket stays exact, at most `max`; the capacity
+/// is `burst`, or the limit itself without one.
+///
+/// A limit `k·g` with `g` a divisor of the window has a unit of at most `window / g`.
+/// So it is enough to look, for each divisor, at the multiples next to `limit`.
+pub(crate) fn nearest_limit(
+    limit: u64,
+    window: Micros,
+    burst: Option<u64>,
+    max: u64,
+) -> Option<u64> {
+    let builds = |candidate: u64| {
+        (1..=max).contains(&candidate)
+            && Scale::new(candidate, window).holds(burst.unwrap_or(candidate))
+    };
+    divisors(window.get())
+        .flat_map(|g| {
+            // Where the capacity is the limit, only multiples up to `top` can build.
+            let unit = u128::from(window.get() / g);
+            let top = u64::try_from(EXACT / 2 / unit).unwrap_or(u64::MAX);
+            let multiple = (limit / g).min(if burst.is_none() { top } else { u64::MAX });
+            [multiple, multiple + 1].map(|k| k.saturating_mul(g))
+        })
+        .filter(|&candidate| builds(candidate))
+        .min_by_key(|&candidate| candidate.abs_diff(limit))
+}
+
+/// All divisors of `n`, by trial up to its root: at most 6 million steps for 400 days,
+/// and only to word an error.
+fn divisors(n: u64) -> impl Iterator<Item = u64> {
+    (1..=n.isqrt())
+        .filter(move |d| n.is_multiple_of(*d))
+        .flat_map(move |d| [d, n / d])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Micros = Micros::new(86_400_000_000);
+    const MAX: u64 = 1_000_000_000_000;
+
+    #[test]
+    fn the_scale_is_the_ratio_in_lowest_terms() {
+        let scale = Scale::new(100, Micros::new(60_000_000));
+        assert_eq!((scale.unit, scale.rate), (600_000, 1));
+        let scale = Scale::new(3, Micros::new(7_000_000));
+        assert_eq!((scale.unit, scale.rate), (7_000_000, 3));
+    }
+
+    #[test]
+    fn the_nearest_limit_is_the_one_an_exhaustive_search_finds() {
+        for (limit, window, burst) in [
+            (123_457_u64, DAY, None),
+            (999_983, Micros::new(999_999_937), None),
+            (123_457, DAY, Some(1_000_000)),
+            (5_000, Micros::new(34_560_000_000_001), None),
+            (1, Micros::new(86_400_000_001), Some(10_000_000)),
+        ] {
+            let holds = |l: u64| Scale::new(l, window).holds(burst.unwrap_or(l));
+            let nearest = (0..2_000_000_u64)
+                .flat_map(|d| [limit.saturating_sub(d), limit + d])
+                .find(|&l| l > 0 && holds(l));
+            let found = nearest_limit(limit, window, burst, MAX);
+            let distance = |l: Option<u64>| l.map(|l| l.abs_diff(limit));
+            match nearest {
+                Some(_) => assert_eq!(distance(found), distance(nearest), "{limit} {window:?}"),
+                None => assert!(distance(found) > Some(2_000_000) || found.is_none()),
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Where state lives: one trait, and the contract of all who implement it.
+
+use std::fmt;
+
+use crate::{Charge, Cost, Key, Policy, Receipt, Settlement, Verdict};
+
+/// Where the state of all keys lives.
+///
+/// A store takes data and returns a verdict; no closure crosses this boundary, so
+/// that a store may be another process and one decision one round trip.
+///
+/// # Contract
+///
+/// `tollgate-store-tests` holds this contract as a suite of named checks. A store or
+/// a wrapper that passes it can stand anywhere in this project.
+///
+/// ## Atomicity
+///
+/// [`decide`](Store::decide) is one indivisible step over all its charges: all are
+/// assessed against one state of the store before any is made, and either all that
+/// allowed are made or none is. Charges of one request to the same policy and key are
+/// summed first. Under any interleaving the admitted requests are those that some
+/// sequential order would have admitted. (A store over several machines may hold
+/// this per machine only; it then says so.)
+///
+/// A denial changes nothing: no counter, no expiry, no queue.
+///
+/// ## Clones
+///
+/// Clones share all state.
+///
+/// ## Clock
+///
+/// The store owns the clock; a caller never passes the time, so that processes with
+/// different clocks agree. A clock that steps back gives nothing away as long as the
+/// key lives: time stands still for it. After the key expired, a step back may grant
+/// up to one quota again. A step forward gives what so much time would have given.
+///
+/// ## Errors
+///
+/// `Err` means that the store could not decide, never that the answer is no. The
+/// error says whether the charge was surely not made or may have been made
+/// ([`StoreError::may_have_charged`]). Wrong in that direction a store counts too
+/// much, never too little: no request is ever admitted that was not charged.
+///
+/// ## What an attacker gains
+///
+/// Keys come from requests. A flood of new keys must neither evict a live key (that
+/// would give its owner a fresh quota) nor win a fresh quota for each new one once
+/// the store is full, and must not slow down others by more than its own decisions.
+///
+/// ## What bounds memory
+///
+/// Configuration, not traffic. A key may be forgotten only when its state cannot be
+/// told from that of a key never used.
+pub trait Store: Clone + Send + Sync + 'static {
+    /// The answer on its way. It borrows nothing, so that a middleware can keep it,
+    /// and has a name, so that it needs no box.
+    type Future<T: Send + 'static>: Future<Output = Result<T, StoreError>> + Send + 'static;
+
+    /// Decides one request: all its charges, or none.
+    ///
+    /// Dropping the future gives up the answer, not the charge: it may have been made.
+    fn decide(&self, charges: &[Charge<'_>]) -> Self::Future<Verdict>;
+
+    /// Corrects a charge: `actual` units count instead of those of the receipt.
+    ///
+    /// What was too much is given back as far as it still counts, so that afterwards
+    /// no more is admitted than if the charge had been `actual` from the start. What
+    /// was too little is charged as of now and may leave a debt of at most one
+    /// capacity. A receipt settles once; again is [`Settlement::Repeated`].
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Self::Future<Settlement>;
+
+    /// Forgets what `key` has used under `policy`.
+    fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()>;
+}
+
+/// Conveniences for every [`Store`].
+pub trait StoreExt: Store {
+    /// Decides one charge under one policy.
+    fn charge(&self, policy: &Policy, key: &Key, cost: Cost) -> Self::Future<Verdict> {
+        self.decide(&[Charge::new(policy, key, cost)])
+    }
+
+    /// Reads what is left without using any of it.
+    fn peek(&self, policy: &Policy, key: &Key) -> Self::Future<Verdict> {
+        self.charge(policy, key, Cost::ZERO)
+    }
+}
+
+impl<S: Store> StoreExt for S {}
+
+/// The store could not decide.
+#[derive(Debug, thiserror::Error)]
+#[error("{store}: {reason}{}", if *.may_have_charged { " (the charge may have been made)" } else { "" })]
+pub struct StoreError {
+    store: &'static str,
+    reason: String,
+    may_have_charged: bool,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl StoreError {
+    /// The charge was surely not made.
+    pub fn not_charged(store: &'static str, reason: impl fmt::Display) -> Self {
+        Self {
+            store,
+            reason: reason.to_string(),
+            may_have_charged: false,
+            source: None,
+        }
+    }
+
+    /// The charge may have been made: the answer was lost.
+    pub fn maybe_charged(store: &'static str, reason: impl fmt::Display) -> Self {
+        Self {
+            store,
+            reason: reason.to_string(),
+            may_have_charged: true,
+            source: None,
+        }
+    }
+
+    /// Keeps the error underneath.
+    #[must_use]
+    pub fn with_source(
+        mut self,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// Whether the charge may have been made all the same.
+    pub const fn may_have_charged(&self) -> bool {
+        self.may_have_charged
+    }
+}
+
+/// What a policy does while its store cannot decide.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnStoreError {
+    /// The request passes. The default: a limiter protects a service and should not
+    /// be what takes it down.
+    #[default]
+    Open,
+    /// The request is refused with 503: for limits that guard something worth more
+    /// than availability, such as logins.
+    Closed,
+    /// A store in this process decides with a share of the quota.
+    Local,
+}

@@ -1,0 +1,163 @@
+//! Instants and spans of time, in whole microseconds.
+
+use std::fmt;
+use std::time::Duration;
+
+/// An instant: microseconds since the Unix epoch.
+///
+/// The core never asks for the time. Whoever calls it hands in a `Timestamp`: a
+/// store reads its own clock, a test moves one by hand.
+///
+/// Instants up to [`Timestamp::MAX`] (June 2255) are exact in every store.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// The Unix epoch.
+    pub const EPOCH: Self = Self(0);
+
+    /// The last instant every store can express: 2^53 − 1 µs after the epoch,
+    /// the largest odd number that a double (and so Lua) holds.
+    pub const MAX: Self = Self((1 << 53) - 1);
+
+    /// The instant `micros` microseconds after the Unix epoch, at most [`Timestamp::MAX`].
+    pub const fn from_micros(micros: u64) -> Self {
+        if micros > Self::MAX.0 {
+            Self::MAX
+        } else {
+            Self(micros)
+        }
+    }
+
+    /// Microseconds since the Unix epoch.
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// The span from `earlier` to `self`, or zero where `earlier` is the later one.
+    pub const fn since(self, earlier: Self) -> Micros {
+        Micros(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl std::ops::Add<Micros> for Timestamp {
+    type Output = Self;
+
+    /// Saturates instead of wrapping.
+    fn add(self, span: Micros) -> Self {
+        Self(self.0.saturating_add(span.0))
+    }
+}
+
+impl std::ops::Sub<Micros> for Timestamp {
+    type Output = Self;
+
+    /// Saturates at the epoch instead of wrapping.
+    fn sub(self, span: Micros) -> Self {
+        Self(self.0.saturating_sub(span.0))
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}µs", self.0)
+    }
+}
+
+/// A span of time in whole microseconds.
+///
+/// [`Duration`] would do, but it keeps seconds and nanoseconds apart, and every
+/// conversion costs a division on a path that takes a few nanoseconds in all.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Micros(u64);
+
+impl Micros {
+    /// No time at all.
+    pub const ZERO: Self = Self(0);
+
+    /// The longest span.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// A span of `micros` microseconds.
+    pub const fn new(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    /// The number of microseconds.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Whole seconds, rounded up, as a `Retry-After` header needs them: waiting
+    /// that long is always long enough.
+    pub const fn as_secs_ceil(self) -> u64 {
+        self.0.div_ceil(1_000_000)
+    }
+
+    /// Whole seconds if the span is a whole number of them.
+    pub const fn as_whole_secs(self) -> Option<u64> {
+        if self.0.is_multiple_of(1_000_000) {
+            Some(self.0 / 1_000_000)
+        } else {
+            None
+        }
+    }
+}
+
+impl From<Micros> for Duration {
+    fn from(span: Micros) -> Self {
+        Self::from_micros(span.0)
+    }
+}
+
+impl fmt::Debug for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&Duration::from_micros(self.0), f)
+    }
+}
+
+/// As a person would say it: "60 seconds", "1 second", "250 milliseconds".
+impl fmt::Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (count, unit) = match self.0 {
+            us if us % 1_000_000 == 0 => (us / 1_000_000, "second"),
+            us if us % 1_000 == 0 => (us / 1_000, "millisecond"),
+            us => (us, "microsecond"),
+        };
+        write!(f, "{count} {unit}{}", if count == 1 { "" } else { "s" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_read_as_a_person_says_them() {
+        for (micros, words) in [
+            (60_000_000, "60 seconds"),
+            (1_000_000, "1 second"),
+            (250_000, "250 milliseconds"),
+            (50, "50 microseconds"),
+            (0, "0 seconds"),
+        ] {
+            assert_eq!(Micros::new(micros).to_string(), words);
+        }
+    }
+
+    #[test]
+    fn seconds_round_up_so_that_waiting_is_long_enough() {
+        assert_eq!(Micros::new(1).as_secs_ceil(), 1);
+        assert_eq!(Micros::new(1_000_000).as_secs_ceil(), 1);
+        assert_eq!(Micros::new(1_000_001).as_secs_ceil(), 2);
+    }
+
+    #[test]
+    fn instants_saturate_at_both_ends() {
+        let early = Timestamp::from_micros(5);
+        assert_eq!(early - Micros::new(9), Timestamp::EPOCH);
+        assert_eq!(early.since(Timestamp::from_micros(8)), Micros::ZERO);
+        assert_eq!((early + Micros::MAX).as_micros(), u64::MAX);
+        assert_eq!(Timestamp::from_micros(u64::MAX), Timestamp::MAX);
+    }
+}

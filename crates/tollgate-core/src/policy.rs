@@ -189,6 +189,16 @@ impl Policy {
         )
     }
 
+    /// Whether both are handles of one policy: a comparison of two pointers.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether a state written under one can be read under the other as it is.
+    pub fn shares_state_with(&self, other: &Self) -> bool {
+        self.is_same(other) || (self.form() == other.form() && self.name() == other.name())
+    }
+
     /// The same policy with `numerator / denominator` of its quota, for a share of a
     /// tier or of a replica.
     ///
@@ -231,9 +241,8 @@ impl Policy {
 /// Two handles of one policy, or two policies that say the same.
 impl PartialEq for Policy {
     fn eq(&self, other: &Self) -> bool {
-        let (a, b) = (&self.0, &other.0);
-        Arc::ptr_eq(a, b)
-            || (a.name == b.name && a.form == b.form && a.on_store_error == b.on_store_error)
+        self.is_same(other)
+            || (self.shares_state_with(other) && self.on_store_error() == other.on_store_error())
     }
 }
 

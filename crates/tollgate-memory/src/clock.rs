@@ -1,0 +1,114 @@
+//! What time it is.
+
+use std::fmt;
+use std::sync::Arc;
+#[cfg(feature = "test-util")]
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tollgate_core::Timestamp;
+
+/// What time it is. Clones tell the same time.
+pub trait Clock: Clone + fmt::Debug + Send + Sync + 'static {
+    /// The present instant.
+    fn now(&self) -> Timestamp;
+}
+
+/// The real time: set by the system's clock once, when it is made, and from then on
+/// moved by the processor's cycle counter where there is a steady one.
+///
+/// So it never steps, whatever is done to the system's clock, and reading it takes
+/// half of what the operating system takes. Over weeks it may part from the system's
+/// clock by some parts in a million; only `X-RateLimit-Reset` would show that.
+#[derive(Clone)]
+pub struct SystemClock {
+    counter: quanta::Clock,
+    made: quanta::Instant,
+    made_at: Timestamp,
+}
+
+impl SystemClock {
+    /// A clock that shows the system's time.
+    pub fn new() -> Self {
+        let counter = quanta::Clock::new();
+        let made = counter.now();
+        let since_epoch = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let micros = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
+        Self {
+            counter,
+            made,
+            made_at: Timestamp::from_micros(micros),
+        }
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        let elapsed = self.counter.now().duration_since(self.made);
+        let micros = elapsed.as_secs() * 1_000_000 + u64::from(elapsed.subsec_micros());
+        Timestamp::from_micros(self.made_at.as_micros() + micros)
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for SystemClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SystemClock")
+            .field("made_at", &self.made_at)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A clock that stands still until it is moved. Clones move together.
+///
+/// ```
+/// use tollgate_core::{Micros, Timestamp};
+/// use tollgate_memory::{Clock, ManualClock};
+///
+/// let clock = ManualClock::at(Timestamp::from_micros(1_000));
+/// clock.advance(Micros::new(500));
+/// assert_eq!(clock.now(), Timestamp::from_micros(1_500));
+/// ```
+#[cfg(feature = "test-util")]
+#[derive(Clone, Debug)]
+pub struct ManualClock(Arc<AtomicU64>);
+
+#[cfg(feature = "test-util")]
+impl ManualClock {
+    /// A clock that shows `now`.
+    pub fn at(now: Timestamp) -> Self {
+        Self(Arc::new(AtomicU64::new(now.as_micros())))
+    }
+
+    /// Moves on by `span`.
+    pub fn advance(&self, span: tollgate_core::Micros) {
+        self.0.fetch_add(span.get(), Ordering::SeqCst);
+    }
+
+    /// Moves to `now`, forwards or back.
+    pub fn set(&self, now: Timestamp) {
+        self.0.store(now.as_micros(), Ordering::SeqCst);
+    }
+}
+
+/// A clock that shows 2024-01-01 00:00:00 UTC.
+#[cfg(feature = "test-util")]
+impl Default for ManualClock {
+    fn default() -> Self {
+        Self::at(Timestamp::from_micros(1_704_067_200_000_000))
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.0.load(Ordering::SeqCst))
+    }
+}

@@ -1,0 +1,321 @@
+//! The in-memory store of Tollgate.
+//!
+//! [`MemoryStore`] keeps every key in this process, in shards with a lock each. A
+//! decision takes tens of nanoseconds; one over several policies locks the shards it
+//! needs in a fixed order and is exact like any other.
+//!
+//! ```
+//! use tollgate_core::{Cost, Key, Policy, Quota, Store, StoreExt};
+//! use tollgate_memory::MemoryStore;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = MemoryStore::new();
+//! let policy = Policy::sliding_window_log("global", Quota::per_minute(100))?;
+//!
+//! let verdict = store.charge(&policy, &Key::GLOBAL, Cost::new(5)).await?;
+//! assert!(verdict.is_admitted());
+//! assert_eq!(verdict.decisions()[0].remaining, 95);
+//! # Ok(())
+//! # }
+//! ```
+
+mod any_table;
+mod clock;
+mod decide;
+mod settle;
+mod settled;
+mod shard;
+mod table;
+
+use std::future::{Ready, ready};
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::{fmt, thread};
+
+use foldhash::fast::RandomState;
+use parking_lot::{Mutex, MutexGuard};
+use tollgate_core::{
+    Charge, Cost, Key, Policy, Receipt, Settlement, Store, StoreError, Timestamp, Verdict,
+};
+
+#[cfg(feature = "test-util")]
+pub use self::clock::ManualClock;
+pub use self::clock::{Clock, SystemClock};
+use self::shard::{Bounds, Shard};
+
+/// The store of all keys in this process. Clones share all state.
+///
+/// # Memory
+///
+/// Bounded by [`max_keys`](MemoryStoreBuilder::max_keys) and
+/// [`max_bytes`](MemoryStoreBuilder::max_bytes), whatever the traffic. A key is
+/// forgotten when its state cannot be told from that of a key never used; each
+/// insertion looks at a few others for that, so there is no background task. When the
+/// store is full of live keys, *new* keys share one overflow entry per policy: an
+/// attacker who floods the store with keys neither evicts anyone nor wins a fresh
+/// quota for each key.
+///
+/// # Time
+///
+/// The clock is a [`Clock`]; by default [`SystemClock`], which never steps.
+///
+/// # Errors
+///
+/// Deciding never fails. Settling fails only when more receipts were settled within
+/// [`Receipt::LIFETIME`] than [`max_receipts`](MemoryStoreBuilder::max_receipts).
+#[derive(Clone)]
+pub struct MemoryStore<C = SystemClock>(Arc<Inner<C>>);
+
+struct Inner<C> {
+    clock: C,
+    hasher: RandomState,
+    shards: Box<[Padded]>,
+    /// One entry per policy for all keys that found no room.
+    overflow: Mutex<Shard>,
+    /// Whether an overflow entry may be live. It is set under the lock of the shard
+    /// whose key overflowed, so whoever meets that key again sees it.
+    overflow_live: AtomicBool,
+    /// Decisions that went to an overflow entry.
+    overflowed: AtomicU64,
+}
+
+/// A shard on cache lines of its own (pairs of lines are fetched together).
+#[repr(align(128))]
+struct Padded(Mutex<Shard>);
+
+/// What errors call this store.
+const NAME: &str = "memory store";
+
+impl MemoryStore {
+    /// A store for up to a million keys and 256 MiB, on the system's time.
+    pub fn new() -> Self {
+        Self::builder().build()
+    }
+
+    /// A store with other bounds or another clock.
+    pub fn builder() -> MemoryStoreBuilder {
+        MemoryStoreBuilder::default()
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// The clock of this store.
+    pub fn clock(&self) -> &C {
+        &self.0.clock
+    }
+
+    /// What the store holds now. Locks every shard in turn.
+    pub fn stats(&self) -> MemoryStats {
+        let mut stats = MemoryStats {
+            keys: 0,
+            bytes: 0,
+            overflowed: self.0.overflowed.load(Ordering::Relaxed),
+        };
+        for shard in self.0.shards.iter() {
+            let shard = shard.lock();
+            stats.keys += shard.keys();
+            stats.bytes += shard.bytes();
+        }
+        stats
+    }
+}
+
+/// What a [`MemoryStore`] holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Keys, those included that could be forgotten but have not been yet.
+    pub keys: usize,
+    /// Bytes of tables, and what states may come to hold besides.
+    pub bytes: usize,
+    /// Decisions so far that found no room and shared an overflow entry.
+    pub overflowed: u64,
+}
+
+impl<C: Clock> Store for MemoryStore<C> {
+    type Future<T: Send + 'static> = Ready<Result<T, StoreError>>;
+
+    #[inline]
+    fn decide(&self, charges: &[Charge<'_>]) -> Ready<Result<Verdict, StoreError>> {
+        let now = self.0.clock.now();
+        let verdict = match charges {
+            [charge] => self.0.decide_one(charge, now),
+            _ => None,
+        };
+        ready(Ok(
+            verdict.unwrap_or_else(|| self.0.decide_all(charges, now))
+        ))
+    }
+
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Ready<Result<Settlement, StoreError>> {
+        ready(self.0.settle(receipt, actual, self.0.clock.now()))
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Ready<Result<(), StoreError>> {
+        let hash = self.0.hash(key);
+        self.0.shards[self.0.shard_number(hash)]
+            .lock()
+            .forget(policy, hash, key);
+        ready(Ok(()))
+    }
+}
+
+impl<C: Clock> Inner<C> {
+    /// Decides one charge on a key that is known: the path of nearly every request.
+    #[inline]
+    fn decide_one(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Verdict> {
+        let hash = self.hash(charge.key);
+        let decision = {
+            let mut shard = self.shards[self.shard_number(hash)].lock();
+            let table = shard.known_table(charge.policy)?;
+            shard.decide(table, hash, charge.key, charge.cost, now)?
+        };
+        let admitted = decision.allows() || !charge.enforce;
+        Some(Verdict::new(admitted, now, [decision]))
+    }
+
+    #[inline]
+    fn hash(&self, key: &Key) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    /// The number of the shard of a key. A table places its entries by the lowest and
+    /// the highest bits of the hash, so the shard is chosen by others.
+    #[inline]
+    fn shard_number(&self, hash: u64) -> usize {
+        let bits = (hash >> 32) as usize;
+        bits & (self.shards.len() - 1)
+    }
+}
+
+impl Padded {
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, Shard> {
+        self.0.lock()
+    }
+}
+
+impl<C: Clock> fmt::Debug for MemoryStore<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("clock", &self.0.clock)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Bounds and clock of a [`MemoryStore`].
+#[derive(Clone, Debug)]
+pub struct MemoryStoreBuilder<C = SystemClock> {
+    clock: C,
+    shards: usize,
+    max_keys: usize,
+    max_bytes: usize,
+    max_receipts: usize,
+}
+
+impl Default for MemoryStoreBuilder {
+    fn default() -> Self {
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            clock: SystemClock::new(),
+            // Two threads then meet at a lock in one of 32 decisions on different keys.
+            shards: threads * 16,
+            max_keys: 1_000_000,
+            max_bytes: 256 << 20,
+            max_receipts: 1_000_000,
+        }
+    }
+}
+
+impl<C: Clock> MemoryStoreBuilder<C> {
+    /// The most keys, over all policies; at least one. Default: a million.
+    #[must_use]
+    pub fn max_keys(mut self, keys: usize) -> Self {
+        self.max_keys = keys.max(1);
+        self
+    }
+
+    /// The most bytes for keys and their states. Default: 256 MiB.
+    ///
+    /// A sliding window log is taken for as large as it may become: 16 bytes a unit of
+    /// its limit, at most 16 KiB (1.6 MB at full resolution).
+    #[must_use]
+    pub fn max_bytes(mut self, bytes: usize) -> Self {
+        self.max_bytes = bytes;
+        self
+    }
+
+    /// The most settled receipts to remember, each for [`Receipt::LIFETIME`]; beyond
+    /// it settling fails. Default: a million, at some 64 bytes each.
+    #[must_use]
+    pub fn max_receipts(mut self, receipts: usize) -> Self {
+        self.max_receipts = receipts;
+        self
+    }
+
+    /// The number of locks, rounded up to a power of two. Default: 16 a processor.
+    #[must_use]
+    pub fn shards(mut self, shards: usize) -> Self {
+        self.shards = shards.max(1);
+        self
+    }
+
+    /// Another clock.
+    pub fn clock<D: Clock>(self, clock: D) -> MemoryStoreBuilder<D> {
+        let Self {
+            shards,
+            max_keys,
+            max_bytes,
+            max_receipts,
+            ..
+        } = self;
+        MemoryStoreBuilder {
+            clock,
+            shards,
+            max_keys,
+            max_bytes,
+            max_receipts,
+        }
+    }
+
+    /// The store.
+    pub fn build(self) -> MemoryStore<C> {
+        // Bounds are divided among the shards. With few keys to a shard chance would fill
+        // some of them long before the others, so small stores have few shards.
+        let most = (self.max_keys / KEYS_PER_SHARD).max(1);
+        let shards = self.shards.next_power_of_two().min(1 << most.ilog2());
+        let bounds = Bounds {
+            keys: self.max_keys / shards,
+            bytes: self.max_bytes / shards,
+            receipts: self.max_receipts.div_ceil(shards),
+        };
+        let unbounded = Bounds {
+            keys: usize::MAX,
+            bytes: usize::MAX,
+            receipts: 0,
+        };
+        let hasher = RandomState::default();
+        MemoryStore(Arc::new(Inner {
+            clock: self.clock,
+            shards: (0..shards)
+                .map(|_| Padded(Mutex::new(Shard::new(bounds, hasher.clone()))))
+                .collect(),
+            overflow: Mutex::new(Shard::new(unbounded, hasher.clone())),
+            overflow_live: AtomicBool::new(false),
+            overflowed: AtomicU64::new(0),
+            hasher,
+        }))
+    }
+}
+
+/// Shards that can hold so many keys fill evenly: at random, one in a few hundred is a
+/// tenth fuller than the mean.
+const KEYS_PER_SHARD: usize = 1_024;

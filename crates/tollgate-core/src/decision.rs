@@ -92,7 +92,7 @@ impl Decision {
 pub struct Verdict {
     admitted: bool,
     decided_at: Timestamp,
-    decisions: SmallVec<[Decision; 4]>,
+    decisions: SmallVec<[Decision; 2]>,
 }
 
 impl Verdict {
@@ -106,6 +106,18 @@ impl Verdict {
             admitted,
             decided_at,
             decisions: decisions.into_iter().collect(),
+        }
+    }
+
+    /// The verdict on a request of one charge.
+    #[inline]
+    pub fn single(admitted: bool, decided_at: Timestamp, decision: Decision) -> Self {
+        let mut decisions = SmallVec::new_const();
+        decisions.push(decision);
+        Self {
+            admitted,
+            decided_at,
+            decisions,
         }
     }
 

@@ -23,7 +23,8 @@ pub trait Clock: Clone + fmt::Debug + Send + Sync + 'static {
 #[derive(Clone)]
 pub struct SystemClock {
     counter: quanta::Clock,
-    made: quanta::Instant,
+    /// What the counter showed at `made_at`.
+    made: u64,
     made_at: Timestamp,
 }
 
@@ -31,7 +32,7 @@ impl SystemClock {
     /// A clock that shows the system's time.
     pub fn new() -> Self {
         let counter = quanta::Clock::new();
-        let made = counter.now();
+        let made = counter.raw();
         let since_epoch = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
@@ -46,9 +47,8 @@ impl SystemClock {
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        let elapsed = self.counter.now().duration_since(self.made);
-        let micros = elapsed.as_secs() * 1_000_000 + u64::from(elapsed.subsec_micros());
-        Timestamp::from_micros(self.made_at.as_micros() + micros)
+        let elapsed = self.counter.delta_as_nanos(self.made, self.counter.raw());
+        Timestamp::from_micros(self.made_at.as_micros() + elapsed / 1_000)
     }
 }
 

@@ -178,7 +178,7 @@ impl<C: Clock> Inner<C> {
             shard.decide(table, hash, charge.key, charge.cost, now)?
         };
         let admitted = decision.allows() || !charge.enforce;
-        Some(Verdict::new(admitted, now, [decision]))
+        Some(Verdict::single(admitted, now, decision))
     }
 
     #[inline]

@@ -1,0 +1,90 @@
+//! The checks, by what they look at.
+
+pub mod basics;
+pub mod concurrency;
+pub mod settle;
+pub mod several;
+pub mod time;
+pub mod traces;
+pub mod versions;
+
+use std::time::Duration;
+
+use tollgate_core::{
+    Algorithm, Charge, Cost, Decision, Key, LeakyMode, Policy, Quota, Receipt, ReceiptId, Refill,
+    Resolution, Settlement, Store, Verdict,
+};
+
+/// Every algorithm in every mode.
+const MODES: [Algorithm; 8] = [
+    Algorithm::FixedWindowCounter,
+    Algorithm::SlidingWindowLog {
+        resolution: Resolution::Exact,
+    },
+    Algorithm::SlidingWindowLog {
+        resolution: Resolution::Thousandth,
+    },
+    Algorithm::SlidingWindowCounter,
+    Algorithm::TokenBucket {
+        refill: Refill::Greedy,
+    },
+    Algorithm::TokenBucket {
+        refill: Refill::Interval,
+    },
+    Algorithm::LeakyBucket {
+        mode: LeakyMode::Queue { max_wait: None },
+    },
+    Algorithm::LeakyBucket {
+        mode: LeakyMode::Meter,
+    },
+];
+
+/// A window in which nothing comes back while a test runs: the longest there is.
+const LONG: Duration = Policy::MAX_WINDOW;
+
+/// `limit` units in a window that does not end.
+fn policy(name: &str, limit: u64, algorithm: Algorithm) -> Policy {
+    timed(name, limit, LONG, algorithm)
+}
+
+fn timed(name: &str, limit: u64, window: Duration, algorithm: Algorithm) -> Policy {
+    Policy::new(name, Quota::new(limit, window), algorithm).expect("the checks' policies build")
+}
+
+async fn decide(store: &impl Store, charges: &[Charge<'_>]) -> Verdict {
+    store.decide(charges).await.expect("the store decides")
+}
+
+/// Charges one policy and returns what it says.
+async fn charge(store: &impl Store, policy: &Policy, key: &Key, cost: u64) -> Decision {
+    decide(store, &[Charge::new(policy, key, Cost::new(cost))])
+        .await
+        .decisions()[0]
+}
+
+async fn remaining(store: &impl Store, policy: &Policy, key: &Key) -> u64 {
+    charge(store, policy, key, 0).await.remaining
+}
+
+/// Charges one policy and returns the receipt; the request must be admitted.
+async fn receipt(store: &impl Store, policy: &Policy, key: &Key, cost: u64) -> Receipt {
+    let charges = [Charge::new(policy, key, Cost::new(cost))];
+    let verdict = decide(store, &charges).await;
+    assert!(verdict.is_admitted(), "{policy}: {verdict:?}");
+    verdict
+        .receipts(&charges, fresh_id)
+        .next()
+        .expect("an admitted charge has a receipt")
+}
+
+async fn settle(store: &impl Store, receipt: &Receipt, actual: u64) -> Settlement {
+    store
+        .settle(receipt, Cost::new(actual))
+        .await
+        .expect("the store settles")
+}
+
+/// A name that no other receipt has.
+fn fresh_id() -> ReceiptId {
+    ReceiptId(fastrand::u128(..))
+}

@@ -1,0 +1,131 @@
+//! Correcting charges.
+
+use tollgate_core::{Algorithm, Key, LeakyMode, Micros, Receipt, Settlement};
+
+use super::{LONG, MODES, charge, policy, receipt, remaining, settle, timed};
+use crate::Harness;
+
+/// A request that cost less than was charged leaves the rest to others.
+pub async fn what_is_given_back_can_be_used_again<H: Harness>(harness: &H, store: &H::Store) {
+    for algorithm in MODES {
+        // A bucket drains while a real clock runs, and gives back that much less; over
+        // 400 days a unit is not lost in the microseconds between.
+        let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
+        let key = Key::from("k");
+        let receipt = receipt(store, &policy, &key, 8).await;
+        let settlement = settle(store, &receipt, 3).await;
+        let Settlement::Returned { units } = settlement else {
+            panic!("{settlement:?}")
+        };
+        let exact = harness.advance(Micros::ZERO);
+        assert!(
+            units == 5 || (!exact && units == 4),
+            "{algorithm:?}: {units}"
+        );
+        let left = remaining(store, &policy, &key).await;
+        assert!(left == 7 || (!exact && left == 6), "{algorithm:?}: {left}");
+        assert!(
+            charge(store, &policy, &key, left).await.allows(),
+            "{algorithm:?}"
+        );
+        assert!(
+            charge(store, &policy, &key, 1).await.denies(),
+            "{algorithm:?}"
+        );
+    }
+}
+
+/// Settling again, even from a clone or to another cost, changes nothing.
+pub async fn a_receipt_settles_once<H: Harness>(_: &H, store: &H::Store) {
+    for algorithm in MODES {
+        let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
+        let key = Key::from("k");
+        charge(store, &policy, &key, 1).await;
+        let receipt = receipt(store, &policy, &key, 4).await;
+        settle(store, &receipt, 4).await;
+        for actual in [0, 4, 9] {
+            let again = settle(&store.clone(), &receipt.clone(), actual).await;
+            assert_eq!(again, Settlement::Repeated, "{algorithm:?}");
+        }
+        assert_eq!(remaining(store, &policy, &key).await, 5, "{algorithm:?}");
+    }
+}
+
+/// What was too little is charged now, beyond the limit if need be, but not without end.
+pub async fn settling_upwards_leaves_a_debt_of_one_capacity_at_most<H: Harness>(
+    harness: &H,
+    store: &H::Store,
+) {
+    for algorithm in MODES {
+        let policy = timed(&format!("{algorithm:?}"), 10, LONG, algorithm);
+        let key = Key::from("k");
+        let first = receipt(store, &policy, &key, 2).await;
+        let settlement = settle(store, &first, 6).await;
+        assert_eq!(
+            settlement,
+            Settlement::Charged { units: 4 },
+            "{algorithm:?}"
+        );
+        assert_eq!(remaining(store, &policy, &key).await, 4, "{algorithm:?}");
+        let second = receipt(store, &policy, &key, 1).await;
+        let settlement = settle(store, &second, 1_000_000).await;
+        let exact = harness.advance(Micros::ZERO);
+        assert!(
+            settlement == (Settlement::Charged { units: 13 })
+                || (!exact && settlement == Settlement::Charged { units: 14 }),
+            "{algorithm:?}: {settlement:?}"
+        );
+        assert_eq!(remaining(store, &policy, &key).await, 0, "{algorithm:?}");
+        assert!(
+            charge(store, &policy, &key, 1)
+                .await
+                .retry_after()
+                .is_some(),
+            "{algorithm:?}"
+        );
+    }
+}
+
+/// After its lifetime a receipt is paper.
+pub async fn a_receipt_lapses<H: Harness>(harness: &H, store: &H::Store) {
+    let policy = policy("lapse", 10, MODES[1]);
+    let receipt = receipt(store, &policy, &Key::GLOBAL, 4).await;
+    if harness.advance(Receipt::LIFETIME) {
+        assert_eq!(settle(store, &receipt, 0).await, Settlement::Lapsed);
+        assert_eq!(remaining(store, &policy, &Key::GLOBAL).await, 6);
+    }
+}
+
+/// Whoever waits behind has been told when to leave; so only the last may step out.
+pub async fn a_place_in_a_queue_comes_back_only_from_its_end<H: Harness>(
+    harness: &H,
+    store: &H::Store,
+) {
+    if !harness.advance(Micros::ZERO) {
+        return;
+    }
+    let queue = Algorithm::LeakyBucket {
+        mode: LeakyMode::default(),
+    };
+    let policy = policy("queue", 10, queue);
+    let key = Key::from("k");
+    receipt(store, &policy, &key, 1).await;
+    let middle = receipt(store, &policy, &key, 1).await;
+    let last = receipt(store, &policy, &key, 1).await;
+    assert_eq!(
+        settle(store, &middle, 0).await,
+        Settlement::Returned { units: 0 }
+    );
+    assert_eq!(remaining(store, &policy, &key).await, 7);
+    let delay = last.charged.leaves_at;
+    assert_eq!(
+        settle(store, &last, 0).await,
+        Settlement::Returned { units: 1 }
+    );
+    assert_eq!(remaining(store, &policy, &key).await, 8);
+    // Its departure is free again, to the microsecond.
+    assert_eq!(
+        receipt(store, &policy, &key, 1).await.charged.leaves_at,
+        delay
+    );
+}

@@ -1,0 +1,152 @@
+//! Several charges in one request.
+
+use tollgate_core::{Charge, Cost, Key, Outcome};
+
+use super::{MODES, charge, decide, policy, remaining};
+use crate::Harness;
+
+/// If any policy denies, none is charged, wherever in the list it stands.
+pub async fn all_or_none<H: Harness>(_: &H, store: &H::Store) {
+    for algorithm in MODES {
+        let wide = policy(&format!("{algorithm:?} wide"), 100, algorithm);
+        let tight = policy(&format!("{algorithm:?} tight"), 3, algorithm);
+        let (all, one) = (Key::GLOBAL, Key::from("one"));
+        let charges = [
+            Charge::new(&wide, &all, Cost::ONE),
+            Charge::new(&tight, &one, Cost::ONE),
+        ];
+        let reversed = [charges[1], charges[0]];
+        for n in 0..6 {
+            let verdict = decide(store, if n % 2 == 0 { &charges } else { &reversed }).await;
+            assert_eq!(verdict.is_admitted(), n < 3, "{algorithm:?}: request {n}");
+        }
+        assert_eq!(remaining(store, &wide, &all).await, 97, "{algorithm:?}");
+        assert_eq!(remaining(store, &tight, &one).await, 0, "{algorithm:?}");
+    }
+}
+
+/// In a denied request, a policy that would have allowed says so, and that nothing was
+/// taken from it.
+pub async fn the_others_report_what_is_left_of_them<H: Harness>(_: &H, store: &H::Store) {
+    for algorithm in MODES {
+        let wide = policy(&format!("{algorithm:?} wide"), 100, algorithm);
+        let tight = policy(&format!("{algorithm:?} tight"), 1, algorithm);
+        let key = Key::from("k");
+        let charges = [
+            Charge::new(&wide, &key, Cost::ONE),
+            Charge::new(&tight, &key, Cost::ONE),
+        ];
+        decide(store, &charges).await;
+        let verdict = decide(store, &charges).await;
+        let [wide, tight] = verdict.decisions() else {
+            panic!("a decision a charge: {verdict:?}")
+        };
+        assert_eq!(
+            (wide.outcome, wide.remaining),
+            (Outcome::Pass, 99),
+            "{algorithm:?}"
+        );
+        assert!(
+            matches!(tight.outcome, Outcome::Deny { .. }),
+            "{algorithm:?}"
+        );
+        assert_eq!(
+            verdict.receipts(&charges, super::fresh_id).count(),
+            0,
+            "{algorithm:?}"
+        );
+    }
+}
+
+/// Two charges of one request to the same quota are one charge of their sum.
+pub async fn charges_to_one_key_and_policy_add_up<H: Harness>(_: &H, store: &H::Store) {
+    for algorithm in MODES {
+        let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
+        let key = Key::from("k");
+        let pair = |a, b| {
+            [
+                Charge::new(&policy, &key, Cost::new(a)),
+                Charge::new(&policy, &key, Cost::new(b)),
+            ]
+        };
+        let verdict = decide(store, &pair(6, 5)).await;
+        assert!(!verdict.is_admitted(), "{algorithm:?}");
+        assert!(
+            verdict
+                .decisions()
+                .iter()
+                .all(|d| d.outcome == Outcome::Exceed),
+            "{algorithm:?}"
+        );
+        let verdict = decide(store, &pair(6, 3)).await;
+        assert!(verdict.is_admitted(), "{algorithm:?}");
+        assert!(
+            verdict.decisions().iter().all(|d| d.remaining == 1),
+            "{algorithm:?}: {verdict:?}"
+        );
+    }
+}
+
+/// A policy that does not enforce lets everything pass.
+pub async fn a_shadow_never_blocks<H: Harness>(_: &H, store: &H::Store) {
+    for algorithm in MODES {
+        let policy = policy(&format!("{algorithm:?}"), 2, algorithm);
+        let key = Key::from("k");
+        for n in 0..5 {
+            let shadow = Charge::new(&policy, &key, Cost::ONE).shadow();
+            let verdict = decide(store, &[shadow]).await;
+            assert!(verdict.is_admitted(), "{algorithm:?}");
+            assert_eq!(
+                verdict.decisions()[0].denies(),
+                n >= 2,
+                "{algorithm:?}: request {n}"
+            );
+        }
+        assert_eq!(remaining(store, &policy, &key).await, 0, "{algorithm:?}");
+    }
+}
+
+/// A shadow counts the requests that really pass, and no others.
+pub async fn a_shadow_is_charged_only_with_an_admitted_request<H: Harness>(
+    _: &H,
+    store: &H::Store,
+) {
+    let enforced = policy("enforced", 2, MODES[0]);
+    let shadow = policy("shadow", 10, MODES[0]);
+    let key = Key::from("k");
+    for _ in 0..5 {
+        let charges = [
+            Charge::new(&shadow, &key, Cost::ONE).shadow(),
+            Charge::new(&enforced, &key, Cost::ONE),
+        ];
+        decide(store, &charges).await;
+    }
+    assert_eq!(remaining(store, &shadow, &key).await, 8);
+}
+
+/// Ten policies with a key each are one request like any other.
+pub async fn more_policies_than_fit_inline<H: Harness>(_: &H, store: &H::Store) {
+    let policies: Vec<_> = (1..=10)
+        .map(|n| policy(&format!("p{n}"), n + 1, MODES[n as usize % MODES.len()]))
+        .collect();
+    let keys: Vec<_> = (1..=10)
+        .map(|n| Key::from(format!("key {n}").as_str()))
+        .collect();
+    let charges: Vec<_> = policies
+        .iter()
+        .zip(&keys)
+        .map(|(p, k)| Charge::new(p, k, Cost::ONE))
+        .collect();
+    for n in 0..4 {
+        let verdict = decide(store, &charges).await;
+        assert_eq!(verdict.decisions().len(), 10);
+        assert_eq!(verdict.is_admitted(), n < 2, "the tightest has two units");
+    }
+    for (n, (policy, key)) in policies.iter().zip(&keys).enumerate() {
+        assert_eq!(
+            charge(store, policy, key, 0).await.remaining,
+            n as u64,
+            "{policy}"
+        );
+    }
+}

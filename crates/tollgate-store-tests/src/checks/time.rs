@@ -1,0 +1,93 @@
+//! What changes as time passes, for stores whose clock can be moved.
+
+use std::time::Duration;
+
+use tollgate_core::{Key, Micros};
+
+use super::{MODES, charge, remaining, timed};
+use crate::Harness;
+
+const WINDOW: Duration = Duration::from_millis(700);
+const MICROSECOND: Micros = Micros::new(1);
+
+/// One microsecond too early is too early.
+pub async fn a_denial_passes_at_its_retry_after_and_not_before<H: Harness>(
+    harness: &H,
+    store: &H::Store,
+) {
+    for algorithm in MODES {
+        let policy = timed(&format!("{algorithm:?}"), 7, WINDOW, algorithm);
+        let key = Key::from("k");
+        for cost in [1, 3, 7] {
+            while charge(store, &policy, &key, 1).await.allows() {}
+            let denied = charge(store, &policy, &key, cost).await;
+            let wait = denied
+                .retry_after()
+                .expect("a denial says how long to wait");
+            if !harness.advance(Micros::new(wait.get() - 1)) {
+                return;
+            }
+            let early = charge(store, &policy, &key, cost).await;
+            assert_eq!(
+                early.retry_after(),
+                Some(MICROSECOND),
+                "{algorithm:?}, cost {cost}"
+            );
+            harness.advance(MICROSECOND);
+            assert!(
+                charge(store, &policy, &key, cost).await.allows(),
+                "{algorithm:?}, cost {cost}"
+            );
+        }
+    }
+}
+
+/// At its reset a key is as if it had never been used, and not a microsecond before.
+pub async fn a_key_is_whole_again_at_its_reset_after<H: Harness>(harness: &H, store: &H::Store) {
+    for algorithm in MODES {
+        let policy = timed(&format!("{algorithm:?}"), 7, WINDOW, algorithm);
+        let key = Key::from("k");
+        for cost in [1, 4, 7] {
+            let reset_after = charge(store, &policy, &key, cost).await.reset_after;
+            assert!(reset_after > Micros::ZERO, "{algorithm:?}");
+            if !harness.advance(Micros::new(reset_after.get() - 1)) {
+                return;
+            }
+            assert!(
+                remaining(store, &policy, &key).await < 7,
+                "{algorithm:?}, cost {cost}"
+            );
+            harness.advance(MICROSECOND);
+            let whole = charge(store, &policy, &key, 0).await;
+            assert_eq!(
+                (whole.remaining, whole.reset_after),
+                (7, Micros::ZERO),
+                "{algorithm:?}"
+            );
+        }
+    }
+}
+
+/// A queue sends one request on per window/limit, however they arrive.
+pub async fn a_queue_leaves_evenly<H: Harness>(harness: &H, store: &H::Store) {
+    let [.., queue, _] = MODES;
+    let policy = timed("queue", 7, WINDOW, queue);
+    let key = Key::from("k");
+    let interval = Micros::new(100_000);
+    let mut arrived = Micros::ZERO;
+    for n in 0..20 {
+        let decision = charge(store, &policy, &key, 1).await;
+        assert!(decision.allows(), "request {n}: {decision:?}");
+        assert_eq!(
+            arrived.get() + decision.delay().get(),
+            n * interval.get(),
+            "request {n}"
+        );
+        // Faster than the queue drains, then exactly as fast.
+        let gap = if n < 5 { Micros::new(1_000) } else { interval };
+        if !harness.advance(gap) {
+            return;
+        }
+        arrived = Micros::new(arrived.get() + gap.get());
+    }
+}

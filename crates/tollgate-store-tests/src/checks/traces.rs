@@ -1,0 +1,146 @@
+//! Long random traces, compared field by field with the reference.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use tollgate_core::{
+    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Receipt, ReceiptId, Store,
+};
+
+use super::{MODES, decide};
+use crate::Harness;
+use crate::reference::Reference;
+
+/// Requests of one to three charges, shadows and equal pairs among them, under
+/// policies that change their quota now and then.
+pub async fn every_verdict_equals_that_of_the_reference<H: Harness>(harness: &H, store: &H::Store) {
+    trace(harness, store, 0).await;
+}
+
+/// The same, with every third request settled some time later, and resets.
+pub async fn settling_and_resetting_equal_those_of_the_reference<H: Harness>(
+    harness: &H,
+    store: &H::Store,
+) {
+    trace(harness, store, 3).await;
+}
+
+/// `TOLLGATE_LONG` makes the traces a hundred times as long.
+fn length() -> usize {
+    if std::env::var_os("TOLLGATE_LONG").is_some() {
+        200_000
+    } else {
+        2_000
+    }
+}
+
+async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
+    if !harness.advance(Micros::ZERO) {
+        return;
+    }
+    for seed in 0..8 {
+        let mut rng = Rng::with_seed(seed);
+        let mut reference = Reference::default();
+        let mut receipts: Vec<Receipt> = Vec::new();
+        for step in 0..length() {
+            harness.advance(gap(&mut rng));
+            let policies: Vec<_> = (0..rng.usize(1..=3))
+                .map(|_| policy(&mut rng, seed))
+                .collect();
+            let keys: Vec<_> = policies.iter().map(|_| key(&mut rng)).collect();
+            let charges: Vec<_> = policies
+                .iter()
+                .zip(&keys)
+                .map(|(policy, key)| Charge {
+                    policy,
+                    key,
+                    cost: Cost::new(rng.u64(0..=policy.capacity() + 1)),
+                    enforce: rng.u8(..5) > 0,
+                })
+                .collect();
+            let verdict = decide(store, &charges).await;
+            let now = verdict.decided_at();
+            let expected = reference.decide(&charges, now);
+            assert_eq!(verdict, expected, "seed {seed}, step {step}: {charges:#?}");
+            if settle_one_in == 0 {
+                continue;
+            }
+            receipts.extend(verdict.receipts(&charges, || ReceiptId(rng_id(seed, step))));
+            if !receipts.is_empty() && rng.u32(..settle_one_in) == 0 {
+                // Sometimes it stays in the list, to be settled again.
+                let index = rng.usize(..receipts.len());
+                let receipt = receipts[index].clone();
+                if rng.u8(..4) > 0 {
+                    receipts.swap_remove(index);
+                }
+                let actual = Cost::new(rng.u64(0..=2 * receipt.charged.cost.get()));
+                let settled = store
+                    .settle(&receipt, actual)
+                    .await
+                    .expect("the store settles");
+                let expected = reference.settle(&receipt, actual, now);
+                assert_eq!(
+                    settled, expected,
+                    "seed {seed}, step {step}: {receipt:?} to {actual:?}"
+                );
+            }
+            if rng.u8(..50) == 0 {
+                let (policy, key) = (&policies[0], &keys[0]);
+                store.reset(policy, key).await.expect("the store resets");
+                reference.reset(policy, key);
+            }
+        }
+    }
+}
+
+/// Receipts of one request share their name: only one of them can be settled then.
+/// That is a mistake of the caller, which a store must survive as the reference does.
+fn rng_id(seed: u64, step: usize) -> u128 {
+    u128::from(seed) << 64 | step as u128
+}
+
+/// One of four names, each now and then under another quota or algorithm.
+fn policy(rng: &mut Rng, seed: u64) -> Policy {
+    let name = rng.usize(..4);
+    let usual = MODES[(name + 2 * seed as usize) % MODES.len()];
+    let algorithm = match rng.u8(..20) {
+        0 => MODES[rng.usize(..MODES.len())],
+        1 => Algorithm::LeakyBucket {
+            mode: LeakyMode::Queue {
+                max_wait: Some(Micros::new(rng.u64(1..2_000))),
+            },
+        },
+        _ => usual,
+    };
+    let limit = [1, 2, 7, 30][if rng.u8(..10) == 0 {
+        rng.usize(..4)
+    } else {
+        name
+    }];
+    let window = Duration::from_micros([50, 1_000, 10_000][rng.usize(..20).saturating_sub(17)]);
+    let quota = Quota::new(limit, window);
+    let bucket = matches!(
+        algorithm,
+        Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. }
+    );
+    let quota = if bucket && rng.u8(..4) == 0 {
+        quota.burst(limit * 2)
+    } else {
+        quota
+    };
+    Policy::new(format!("{seed}-{name}"), quota, algorithm).expect("small numbers build")
+}
+
+fn key(rng: &mut Rng) -> Key {
+    Key::from(["", "a", "b", "a key that is not kept inline"][rng.usize(..4)])
+}
+
+/// Mostly moments, sometimes a window or more, sometimes none.
+fn gap(rng: &mut Rng) -> Micros {
+    Micros::new(match rng.u8(..10) {
+        0..3 => 0,
+        3..7 => rng.u64(0..20),
+        7..9 => rng.u64(0..1_000),
+        _ => rng.u64(0..25_000),
+    })
+}

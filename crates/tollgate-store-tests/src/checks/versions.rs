@@ -1,0 +1,63 @@
+//! One policy under several quotas: reloads, tiers, replicas of two versions.
+
+use tollgate_core::{Cost, Key};
+
+use super::{MODES, charge, decide, policy, remaining};
+use crate::Harness;
+
+/// Raising or lowering a limit forgives nothing.
+pub async fn a_changed_quota_keeps_what_was_consumed<H: Harness>(_: &H, store: &H::Store) {
+    for algorithm in MODES {
+        let name = format!("{algorithm:?}");
+        let key = Key::from("k");
+        let (small, large) = (policy(&name, 10, algorithm), policy(&name, 100, algorithm));
+        charge(store, &small, &key, 6).await;
+        assert_eq!(remaining(store, &large, &key).await, 94, "{algorithm:?}");
+        charge(store, &large, &key, 2).await;
+        assert_eq!(remaining(store, &small, &key).await, 2, "{algorithm:?}");
+        charge(store, &large, &key, 30).await;
+        assert!(
+            charge(store, &small, &key, 1).await.denies(),
+            "{algorithm:?}"
+        );
+        // The denial under the small quota has not cut what the large one knows.
+        assert_eq!(remaining(store, &large, &key).await, 62, "{algorithm:?}");
+    }
+}
+
+/// Old and new replicas in turn, as in a rolling deploy.
+pub async fn two_versions_side_by_side_admit_no_more_than_the_larger<H: Harness>(
+    _: &H,
+    store: &H::Store,
+) {
+    for algorithm in MODES {
+        let name = format!("{algorithm:?}");
+        let key = Key::from("k");
+        let versions = [policy(&name, 10, algorithm), policy(&name, 25, algorithm)];
+        let mut admitted = 0;
+        for n in 0..100 {
+            admitted += u64::from(charge(store, &versions[n % 2], &key, 1).await.allows());
+        }
+        assert_eq!(admitted, 25, "{algorithm:?}");
+    }
+}
+
+/// Another algorithm under the same name goes on from the units that count.
+pub async fn a_changed_algorithm_keeps_what_was_consumed<H: Harness>(_: &H, store: &H::Store) {
+    for from in MODES {
+        for to in MODES {
+            let name = format!("{from:?} {to:?}");
+            let key = Key::from("k");
+            let (before, after) = (policy(&name, 10, from), policy(&name, 10, to));
+            charge(store, &before, &key, 7).await;
+            assert_eq!(remaining(store, &after, &key).await, 3, "{name}");
+            charge(store, &after, &key, 1).await;
+            assert_eq!(remaining(store, &after, &key).await, 2, "{name}");
+            let both = [
+                tollgate_core::Charge::new(&before, &key, Cost::ONE),
+                tollgate_core::Charge::new(&before, &key, Cost::new(3)),
+            ];
+            assert!(!decide(store, &both).await.is_admitted(), "{name}");
+        }
+    }
+}

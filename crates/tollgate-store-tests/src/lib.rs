@@ -1,0 +1,124 @@
+//! The contract of [`Store`], as a suite of named checks.
+//!
+//! A store, or a wrapper around one, implements [`Harness`] and calls [`store_tests!`];
+//! that makes one test per check, so that a failure has a name. The checks know nothing
+//! of the store but its trait. Those that need to move time are passed over by stores
+//! whose clock cannot be moved; everything else, concurrency included, is for all.
+//!
+//! The strongest check compares the store with [`reference::Reference`], a few lines
+//! around the pure functions of the core, on long random traces: every field of every
+//! verdict must be the same.
+//!
+//! ```
+//! use tollgate_core::Micros;
+//! use tollgate_memory::{ManualClock, MemoryStore};
+//! use tollgate_store_tests::{Harness, store_tests};
+//!
+//! struct Memory(ManualClock);
+//!
+//! impl Harness for Memory {
+//!     type Store = MemoryStore<ManualClock>;
+//!
+//!     async fn start() -> (Self, Self::Store) {
+//!         let clock = ManualClock::default();
+//!         (Self(clock.clone()), MemoryStore::builder().clock(clock).build())
+//!     }
+//!
+//!     fn advance(&self, span: Micros) -> bool {
+//!         self.0.advance(span);
+//!         true
+//!     }
+//! }
+//!
+//! store_tests!(Memory);
+//! # fn main() {}
+//! ```
+
+pub mod checks;
+pub mod reference;
+
+use tollgate_core::{Micros, Store};
+
+/// A store under test, and how its time is moved.
+pub trait Harness: Sized + Send + Sync {
+    /// The store.
+    type Store: Store;
+
+    /// An empty store, with whatever it needs to live; that goes when `Self` is dropped.
+    fn start() -> impl Future<Output = (Self, Self::Store)> + Send;
+
+    /// Moves the store's time on by `span`; `false` if it cannot be moved.
+    fn advance(&self, span: Micros) -> bool {
+        let _ = span;
+        false
+    }
+}
+
+/// Makes a `#[tokio::test]` of every check, for the [`Harness`] of the name given.
+#[macro_export]
+macro_rules! store_tests {
+    ($harness:ty) => {
+        $crate::store_tests!(@each $harness:
+            basics::{
+                admits_exactly_the_limit,
+                says_what_is_left_and_when_it_is_whole,
+                a_cost_above_the_capacity_can_never_pass,
+                peeking_changes_nothing,
+                a_denial_changes_nothing,
+                keys_are_separate_whatever_their_bytes,
+                policies_are_separate_by_name,
+                clones_share_state,
+                reset_forgets_one_key,
+            },
+            several::{
+                all_or_none,
+                the_others_report_what_is_left_of_them,
+                charges_to_one_key_and_policy_add_up,
+                a_shadow_never_blocks,
+                a_shadow_is_charged_only_with_an_admitted_request,
+                more_policies_than_fit_inline,
+            },
+            time::{
+                a_denial_passes_at_its_retry_after_and_not_before,
+                a_key_is_whole_again_at_its_reset_after,
+                a_queue_leaves_evenly,
+            },
+            settle::{
+                what_is_given_back_can_be_used_again,
+                a_receipt_settles_once,
+                settling_upwards_leaves_a_debt_of_one_capacity_at_most,
+                a_receipt_lapses,
+                a_place_in_a_queue_comes_back_only_from_its_end,
+            },
+            versions::{
+                a_changed_quota_keeps_what_was_consumed,
+                two_versions_side_by_side_admit_no_more_than_the_larger,
+                a_changed_algorithm_keeps_what_was_consumed,
+            },
+            concurrency::{
+                many_tasks_on_one_key_admit_exactly_the_limit,
+                many_tasks_on_pairs_of_policies_admit_exactly_the_tighter,
+                mixed_costs_fill_the_limit_to_the_last_unit,
+                settling_under_contention_loses_nothing,
+                queued_requests_have_a_departure_each,
+            },
+            traces::{
+                every_verdict_equals_that_of_the_reference,
+                settling_and_resetting_equal_those_of_the_reference,
+            }
+        );
+    };
+    (@each $harness:ty: $($module:ident::{$($check:ident),* $(,)?}),*) => {
+        $($(
+            #[$crate::tokio::test(crate = "tollgate_store_tests::tokio", flavor = "multi_thread", worker_threads = 4)]
+            async fn $check() {
+                let (harness, store) = <$harness as $crate::Harness>::start().await;
+                $crate::checks::$module::$check(&harness, &store).await;
+            }
+        )*)*
+    };
+}
+
+/// `tokio::test`, for [`store_tests!`].
+#[doc(hidden)]
+pub use tokio;

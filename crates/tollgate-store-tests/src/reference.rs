@@ -1,0 +1,189 @@
+//! A store as plain as can be: what every other is compared with.
+
+use std::collections::{HashMap, HashSet};
+
+use tollgate_core::algorithm::Rule;
+use tollgate_core::{
+    AnyRule, Charge, Charged, Cost, Decision, Form, Key, Outcome, Policy, Receipt, ReceiptId,
+    Settlement, Timestamp, Verdict, with_rule,
+};
+
+/// One map and the pure functions of the core. It is handed the time, does one thing
+/// after the other, and never forgets a key, so there is little that can be wrong.
+#[derive(Debug, Default)]
+pub struct Reference {
+    states: HashMap<Slot, Stored>,
+    settled: HashSet<ReceiptId>,
+}
+
+/// A state and the form in which it is written.
+#[derive(Clone, Debug)]
+struct Stored {
+    form: Form,
+    state: AnyState,
+}
+
+macro_rules! any_state {
+    ($($rule:ident: $module:ident),*) => {
+        /// A state of whichever algorithm.
+        #[derive(Clone, Debug)]
+        enum AnyState {
+            $($rule(tollgate_core::algorithm::$module::State)),*
+        }
+
+        $(impl Kind for tollgate_core::algorithm::$module::$rule {
+            fn wrap(&self, state: Self::State) -> AnyState {
+                AnyState::$rule(state)
+            }
+
+            fn read(&self, stored: &Stored, now: Timestamp) -> Self::State {
+                match (stored.form.rule(), &stored.state) {
+                    (AnyRule::$rule(rule), AnyState::$rule(state)) if rule == *self => state.clone(),
+                    (AnyRule::$rule(rule), AnyState::$rule(state)) => self.convert(&rule, state, now),
+                    _ => self.resume(consumed(stored, now), now),
+                }
+            }
+        })*
+
+        /// The units that count of a state of whichever algorithm.
+        fn consumed(stored: &Stored, now: Timestamp) -> u64 {
+            match (stored.form.rule(), &stored.state) {
+                $((AnyRule::$rule(rule), AnyState::$rule(state)) => rule.consumed(state, now),)*
+                _ => unreachable!("a state is stored with its own form"),
+            }
+        }
+    };
+}
+
+any_state!(
+    FixedWindowCounter: fixed_window_counter,
+    SlidingWindowLog: sliding_window_log,
+    SlidingWindowCounter: sliding_window_counter,
+    TokenBucket: token_bucket,
+    LeakyBucket: leaky_bucket
+);
+
+/// A rule that finds its state among all.
+trait Kind: Rule {
+    fn wrap(&self, state: Self::State) -> AnyState;
+    fn read(&self, stored: &Stored, now: Timestamp) -> Self::State;
+}
+
+impl Reference {
+    /// Decides as a store at `now` would.
+    pub fn decide(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
+        let total = |charge: &Charge<'_>| {
+            let same = |other: &&Charge<'_>| slot(other) == slot(charge);
+            charges
+                .iter()
+                .filter(same)
+                .fold(Cost::ZERO, |sum, other| sum.plus(other.cost))
+        };
+        let enforced = |charge: &Charge<'_>| {
+            charges
+                .iter()
+                .any(|other| slot(other) == slot(charge) && other.enforce)
+        };
+        let mut decisions: Vec<Decision> = charges
+            .iter()
+            .map(|charge| self.assess(charge, total(charge), now))
+            .collect();
+        let denied =
+            |(charge, decision): (&Charge<'_>, &Decision)| enforced(charge) && decision.denies();
+        let admitted = !charges.iter().zip(&decisions).any(denied);
+        let mut done = Vec::new();
+        for (charge, decision) in charges.iter().zip(&mut decisions) {
+            if decision.denies() {
+                continue;
+            }
+            if !admitted {
+                let untouched = self.assess(charge, Cost::ZERO, now);
+                *decision = Decision {
+                    outcome: Outcome::Pass,
+                    ..untouched
+                };
+            } else if !done.contains(&slot(charge)) {
+                done.push(slot(charge));
+                let cost = total(charge);
+                if cost > Cost::ZERO {
+                    self.change(charge.policy, charge.key, now, Change::Charge(cost));
+                }
+            }
+        }
+        Verdict::new(admitted, now, decisions)
+    }
+
+    /// Settles as a store at `now` would.
+    pub fn settle(&mut self, receipt: &Receipt, actual: Cost, now: Timestamp) -> Settlement {
+        if receipt.has_lapsed(now) {
+            return Settlement::Lapsed;
+        }
+        if !self.settled.insert(receipt.id) {
+            return Settlement::Repeated;
+        }
+        let (charged, actual) = (receipt.charged, actual.get());
+        let cost = charged.cost.get();
+        if actual > cost {
+            let change = Change::Owe(actual - cost);
+            let units = self.change(&receipt.policy, &receipt.key, now, change);
+            Settlement::Charged { units }
+        } else {
+            let change = Change::GiveBack(charged, cost - actual);
+            let units = self.change(&receipt.policy, &receipt.key, now, change);
+            Settlement::Returned { units }
+        }
+    }
+
+    /// Forgets a key.
+    pub fn reset(&mut self, policy: &Policy, key: &Key) {
+        self.states
+            .remove(&(policy.name().to_owned(), key.as_bytes().to_vec()));
+    }
+
+    fn assess(&self, charge: &Charge<'_>, cost: Cost, now: Timestamp) -> Decision {
+        with_rule!(charge.policy.rule(), rule => {
+            let state = self.read(rule, &slot(charge), now);
+            rule.assess(rule.refresh(&state, now), now, cost)
+        })
+    }
+
+    fn change(&mut self, policy: &Policy, key: &Key, now: Timestamp, change: Change) -> u64 {
+        let slot = (policy.name().to_owned(), key.as_bytes().to_vec());
+        with_rule!(policy.rule(), rule => {
+            let mut state = self.read(rule, &slot, now);
+            let units = match change {
+                Change::Charge(cost) => {
+                    rule.charge(&mut state, now, cost);
+                    cost.get()
+                }
+                Change::Owe(units) => rule.owe(&mut state, units, now),
+                Change::GiveBack(charged, units) => rule.give_back(&mut state, &charged, units, now),
+            };
+            self.states.insert(slot, Stored { form: policy.form(), state: rule.wrap(state) });
+            units
+        })
+    }
+
+    fn read<R: Kind>(&self, rule: &R, slot: &Slot, now: Timestamp) -> R::State {
+        self.states
+            .get(slot)
+            .map_or_else(|| rule.fresh(), |stored| rule.read(stored, now))
+    }
+}
+
+/// What is done to a state.
+enum Change {
+    Charge(Cost),
+    Owe(u64),
+    GiveBack(Charged, u64),
+}
+
+/// The name of a policy and the bytes of a key: what owns a state.
+type Slot = (String, Vec<u8>);
+
+fn slot(charge: &Charge<'_>) -> Slot {
+    (
+        charge.policy.name().to_owned(),
+        charge.key.as_bytes().to_vec(),
+    )
+}

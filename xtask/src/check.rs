@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 
 use crate::process::{self, Failure};
-use crate::{purity, workspace};
+use crate::purity;
+use crate::workspace::{self, Package};
 
 /// What can be said on the command line.
 #[derive(Debug, clap::Args)]
@@ -111,17 +112,34 @@ fn doc() -> Result<(), Failure> {
 fn package() -> Result<(), Failure> {
     // In one call, because a crate that is not published yet can only be built
     // against siblings that are packaged together with it.
-    let mut command = process::cargo(&["package", "--all-features", "--allow-dirty", "--quiet"]);
+    let mut command = process::cargo(&["package", "--all-features", "--allow-dirty"]);
     for package in workspace::packages()?
         .iter()
         .filter(|package| package.is_published)
     {
+        carries_licenses(package)?;
         command.args(["--package", &package.name]);
     }
     // A package is built outside of the workspace. With the same folder and the same
     // profile it finds the dependencies that the other steps have built.
     command.env("CARGO_TARGET_DIR", workspace::target_folder()?);
     process::run(command.env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only"))
+}
+
+/// Both licenses ask that their text goes with every copy.
+fn carries_licenses(package: &Package) -> Result<(), Failure> {
+    for license in ["LICENSE-MIT", "LICENSE-APACHE"] {
+        // This follows symlinks, so one that leads nowhere is found too.
+        if !package.folder.join(license).is_file() {
+            return Err(Failure::Broken(format!(
+                "the package {} lacks {license}\n\
+                 cure: ln -s ../../{license} {}",
+                package.name,
+                package.folder.join(license).display(),
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn table(times: &[(Step, Duration)], failed: Option<Step>) -> String {

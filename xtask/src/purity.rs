@@ -146,6 +146,8 @@ fn renamed(boundary: &Boundary) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     const LAYER: Boundary = Boundary {
@@ -171,6 +173,7 @@ mod tests {
     fn a_dependency_that_nobody_allowed_is_named() {
         let package = Package {
             name: "layer".to_owned(),
+            folder: PathBuf::new(),
             features: vec![],
             is_published: true,
             dependencies: vec!["bytes".to_owned(), "log".to_owned()],

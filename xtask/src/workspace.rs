@@ -1,5 +1,7 @@
 //! What `cargo metadata` knows about the packages of this workspace.
 
+use std::path::{Path, PathBuf};
+
 use serde_json::Value;
 
 use crate::process::{self, Failure};
@@ -8,6 +10,8 @@ use crate::process::{self, Failure};
 #[derive(Debug)]
 pub(crate) struct Package {
     pub(crate) name: String,
+    /// Where its manifest is.
+    pub(crate) folder: PathBuf,
     /// All features but `default`, sorted.
     pub(crate) features: Vec<String>,
     /// Whether it goes to a registry, that is, whether it lacks `publish = false`.
@@ -56,6 +60,9 @@ fn package(value: &Value) -> Option<Package> {
     Some(Package {
         name: value["name"].as_str()?.to_owned(),
         features,
+        folder: Path::new(value["manifest_path"].as_str()?)
+            .parent()?
+            .to_owned(),
         // No list of registries means all of them, an empty one none.
         is_published: value["publish"]
             .as_array()
@@ -73,14 +80,16 @@ mod tests {
     #[test]
     fn a_package_is_read_from_metadata() {
         let json = r#"{"packages": [
-            {"name": "layer", "publish": null,
+            {"name": "layer", "manifest_path": "/w/layer/Cargo.toml", "publish": null,
              "features": {"memory": [], "default": ["memory"], "jwt": []},
              "dependencies": [{"name": "http", "kind": null}, {"name": "proptest", "kind": "dev"}]},
-            {"name": "bench", "publish": [], "features": {}, "dependencies": []}
+            {"name": "bench", "manifest_path": "/w/bench/Cargo.toml", "publish": [],
+             "features": {}, "dependencies": []}
         ]}"#;
         let packages = parse(&serde_json::from_str(json).unwrap()).unwrap();
         assert_eq!(packages[0].features, ["jwt", "memory"]);
         assert_eq!(packages[0].dependencies, ["http"]);
+        assert_eq!(packages[0].folder, Path::new("/w/layer"));
         assert!(packages[0].is_published);
         assert!(!packages[1].is_published);
     }

@@ -30,4 +30,5 @@ chmod 755 "$policy"
 
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq || echo 'apt-get update failed; trying with the package lists that are here' >&2
-apt-get install -qq --yes --no-install-recommends -o DPkg::Lock::Timeout=120 "$@"
+apt-get install -qq --yes --no-install-recommends \
+  -o DPkg::Lock::Timeout=120 -o Dpkg::Use-Pty=0 "$@"

@@ -105,9 +105,13 @@ fn install(packages: &[&str], sudo: bool, policy: &Path) -> Result<(), Failure> 
         .args(["-c", INSTALL, "install.sh"])
         .arg(policy)
         .args(packages);
-    let status = command
-        .status()
-        .map_err(|error| Failure::Unready(format!("could not start the installation: {error}")))?;
+    let status = command.status().map_err(|error| {
+        Failure::Unready(format!(
+            "could not start {}: {error}\n\
+             cure: as root, run `cargo xtask test`",
+            command.get_program().display(),
+        ))
+    })?;
     if status.success() {
         return Ok(());
     }

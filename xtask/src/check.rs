@@ -1,0 +1,180 @@
+//! `cargo xtask check`: what must hold before a merge, besides the tests.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+
+use crate::process::{self, Failure};
+use crate::purity;
+use crate::workspace::{self, Package};
+
+/// What can be said on the command line.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only these steps; without one, all of them in this order
+    steps: Vec<Step>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Step {
+    /// Every file is formatted
+    Fmt,
+    /// The crates keep within their boundaries: who may depend on whom
+    Purity,
+    /// No lint in any target, with all features
+    Clippy,
+    /// No lint in a published crate with no feature, with each alone and with all
+    Features,
+    /// The documentation builds and every link in it leads somewhere
+    Doc,
+    /// Every published crate builds from the files that it would upload
+    Package,
+}
+
+impl Step {
+    fn run(self) -> Result<(), Failure> {
+        match self {
+            Self::Fmt => process::run(&mut process::cargo(&["fmt", "--all", "--check"])),
+            Self::Purity => purity::run(),
+            Self::Clippy => clippy(&["--workspace", "--all-targets", "--all-features"]),
+            Self::Features => features(),
+            Self::Doc => doc(),
+            Self::Package => package(),
+        }
+    }
+
+    fn name(self) -> String {
+        self.to_possible_value()
+            .map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let steps = if args.steps.is_empty() {
+        Step::value_variants()
+    } else {
+        &args.steps
+    };
+    let mut times = Vec::new();
+    for &step in steps {
+        println!("\n== {}", step.name());
+        let start = Instant::now();
+        let outcome = step.run();
+        times.push((step, start.elapsed()));
+        if let Err(failure) = outcome {
+            print!("\n{}", table(&times, Some(step)));
+            return Err(failure);
+        }
+    }
+    print!("\n{}", table(&times, None));
+    Ok(())
+}
+
+fn clippy(selection: &[&str]) -> Result<(), Failure> {
+    // Lints are denied behind `--` and not by RUSTFLAGS, which would build every
+    // dependency once more.
+    process::run(
+        process::cargo(&["clippy"])
+            .args(selection)
+            .args(["--", "-D", "warnings"]),
+    )
+}
+
+fn features() -> Result<(), Failure> {
+    for package in workspace::packages()?
+        .iter()
+        .filter(|package| package.is_published)
+    {
+        if package.features.is_empty() {
+            continue;
+        }
+        // Only what a user builds: with the tests, the features of their dependencies
+        // would hide one that is missing.
+        let clippy_with = |features: &[&str]| {
+            let selection = ["--package", &package.name, "--no-default-features"];
+            clippy(&[&selection, features].concat())
+        };
+        clippy_with(&[])?;
+        for feature in &package.features {
+            clippy_with(&["--features", feature])?;
+        }
+        clippy_with(&["--all-features"])?;
+    }
+    Ok(())
+}
+
+fn doc() -> Result<(), Failure> {
+    let mut command = process::cargo(&["doc", "--workspace", "--all-features", "--no-deps"]);
+    process::run(command.env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+fn package() -> Result<(), Failure> {
+    // In one call, because a crate that is not published yet can only be built
+    // against siblings that are packaged together with it.
+    let mut command = process::cargo(&["package", "--all-features", "--allow-dirty"]);
+    for package in workspace::packages()?
+        .iter()
+        .filter(|package| package.is_published)
+    {
+        carries_licenses(package)?;
+        command.args(["--package", &package.name]);
+    }
+    // A package is built outside of the workspace. With the same folder and the same
+    // profile it finds the dependencies that the other steps have built.
+    command.env("CARGO_TARGET_DIR", workspace::target_folder()?);
+    process::run(command.env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only"))
+}
+
+/// Both licenses ask that their text goes with every copy.
+fn carries_licenses(package: &Package) -> Result<(), Failure> {
+    for license in ["LICENSE-MIT", "LICENSE-APACHE"] {
+        // This follows symlinks, so one that leads nowhere is found too.
+        if !package.folder.join(license).is_file() {
+            return Err(Failure::Broken(format!(
+                "the package {} lacks {license}\n\
+                 cure: ln -s ../../{license} {}",
+                package.name,
+                package.folder.join(license).display(),
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn table(times: &[(Step, Duration)], failed: Option<Step>) -> String {
+    let mut table = format!("{:<10}{:>8}\n", "step", "seconds");
+    let mut total = Duration::ZERO;
+    for &(step, time) in times {
+        let mark = if failed == Some(step) { "  failed" } else { "" };
+        let _ = writeln!(
+            table,
+            "{:<10}{:>8.1}{mark}",
+            step.name(),
+            time.as_secs_f64()
+        );
+        total += time;
+    }
+    let _ = writeln!(table, "{:<10}{:>8.1}", "total", total.as_secs_f64());
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_shows_each_step_and_which_one_failed() {
+        let times = [
+            (Step::Fmt, Duration::from_millis(420)),
+            (Step::Clippy, Duration::from_secs(61)),
+        ];
+        let expected = "\
+step       seconds
+fmt            0.4
+clippy        61.0  failed
+total         61.4
+";
+        assert_eq!(table(&times, Some(Step::Clippy)), expected);
+    }
+}

@@ -1,0 +1,57 @@
+//! The project's tasks: `cargo xtask test`, `cargo xtask check`, `cargo xtask bench`.
+//!
+//! They are a program and not a shell script so that they run wherever Rust does
+//! and are linted and tested like the rest.
+
+mod bench;
+mod check;
+mod process;
+mod purity;
+mod test;
+mod tools;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use process::Failure;
+
+#[derive(Debug, Parser)]
+#[command(
+    bin_name = "cargo xtask",
+    about = "The tasks of the Tollgate project",
+    version
+)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Run every test, after installing the programs that tests start
+    Test(test::Args),
+    /// Run what must hold before a merge: format, lints, docs, boundaries, packages
+    Check(check::Args),
+    /// Measure, and write docs/benchmarks.md
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().task {
+        Task::Test(args) => test::run(&args),
+        Task::Check(args) => check::run(&args),
+        Task::Bench(args) => bench::run(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("\nerror: {failure}");
+            match failure {
+                Failure::Broken(_) => ExitCode::from(1),
+                Failure::Unready(_) => ExitCode::from(2),
+            }
+        }
+    }
+}

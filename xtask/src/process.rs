@@ -1,0 +1,164 @@
+//! Running other programs: what is run is shown, and a bad end becomes a [`Failure`].
+
+use std::env;
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// Why a task ended early. The message says what, where and the cure.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Something in the tree is wrong. Exit code 1.
+    Broken(String),
+    /// The machine lacks something that its owner can supply. Exit code 2.
+    Unready(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Broken(message) | Self::Unready(message)) = self;
+        f.write_str(message)
+    }
+}
+
+/// A cargo of the toolchain that runs this task, at the root of the workspace.
+pub(crate) fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(root());
+    command
+}
+
+/// The root of the workspace, where this program's package lives one level below.
+pub(crate) fn root() -> PathBuf {
+    // Cargo sets the variable when it runs the program. The path from the build is
+    // for a program that is started by hand.
+    let mut path: PathBuf = env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    path.pop();
+    path
+}
+
+/// Shows the command, runs it with our terminal and waits for its good end.
+pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
+    let shown = announce(command);
+    let status = command
+        .status()
+        .map_err(|error| cannot_start(&shown, &error))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(ended_badly(&shown, status))
+    }
+}
+
+/// Like [`run`], and hands every line of the standard output to `watch` as well.
+pub(crate) fn run_watching(
+    command: &mut Command,
+    mut watch: impl FnMut(&str),
+) -> Result<(), Failure> {
+    let shown = announce(command);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| cannot_start(&shown, &error))?;
+    if let Some(output) = child.stdout.take() {
+        let mut lines = BufReader::new(output);
+        let mut line = Vec::new();
+        // Bytes, because a test may print what is not UTF-8. A failure to read or to
+        // print ends the watching; the status below still tells how the child ended.
+        while lines
+            .read_until(b'\n', &mut line)
+            .is_ok_and(|length| length > 0)
+        {
+            if io::stdout().write_all(&line).is_err() {
+                break;
+            }
+            watch(&String::from_utf8_lossy(&line));
+            line.clear();
+        }
+    }
+    let status = child.wait().map_err(|error| cannot_start(&shown, &error))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(ended_badly(&shown, status))
+    }
+}
+
+/// Runs a command that only reports, and returns what it printed.
+pub(crate) fn read(command: &mut Command) -> Result<String, Failure> {
+    let shown = describe(command);
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| cannot_start(&shown, &error))?;
+    if !output.status.success() {
+        return Err(ended_badly(&shown, output.status));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn announce(command: &Command) -> String {
+    let shown = describe(command);
+    println!("$ {shown}");
+    // The child writes to the same place and must not come first. Should the
+    // terminal be gone, the child finds that out by itself.
+    let _ = io::stdout().flush();
+    shown
+}
+
+/// The command as one would type it: the program without its folder.
+fn describe(command: &Command) -> String {
+    let program = PathBuf::from(command.get_program());
+    let mut shown = program
+        .file_name()
+        .unwrap_or_else(|| command.get_program())
+        .to_string_lossy()
+        .into_owned();
+    for arg in command.get_args() {
+        shown.push(' ');
+        shown.push_str(&arg.to_string_lossy());
+    }
+    shown
+}
+
+fn cannot_start(shown: &str, error: &io::Error) -> Failure {
+    Failure::Unready(format!("could not run `{shown}`: {error}"))
+}
+
+fn ended_badly(shown: &str, status: std::process::ExitStatus) -> Failure {
+    Failure::Broken(format!(
+        "`{shown}` ended with {status}; its own output above says why"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_as_one_would_type_it() {
+        let mut command = Command::new("/opt/rust/bin/cargo");
+        command.args(["test", "--workspace"]);
+        assert_eq!(describe(&command), "cargo test --workspace");
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let failure = run(&mut Command::new("no-such-program-of-ours")).unwrap_err();
+        assert!(matches!(failure, Failure::Unready(_)));
+        assert!(failure.to_string().contains("no-such-program-of-ours"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn every_line_is_watched_and_a_bad_end_is_told() {
+        let mut seen = Vec::new();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo one; echo two; exit 3"]);
+        let failure = run_watching(&mut command, |line| seen.push(line.trim().to_owned()));
+        assert_eq!(seen, ["one", "two"]);
+        assert!(failure.unwrap_err().to_string().contains("exit status: 3"));
+    }
+}

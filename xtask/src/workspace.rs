@@ -1,0 +1,106 @@
+//! What `cargo metadata` knows about the packages of this workspace.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::process::{self, Failure};
+
+/// One package of the workspace.
+#[derive(Debug)]
+pub(crate) struct Package {
+    pub(crate) name: String,
+    /// Where its manifest is.
+    pub(crate) folder: PathBuf,
+    /// All features but `default`, sorted.
+    pub(crate) features: Vec<String>,
+    /// Whether it goes to a registry, that is, whether it lacks `publish = false`.
+    pub(crate) is_published: bool,
+    /// Its own dependencies that a user of it builds as well, optional ones included.
+    pub(crate) dependencies: Vec<String>,
+}
+
+/// Every package, in the order of `cargo metadata`.
+pub(crate) fn packages() -> Result<Vec<Package>, Failure> {
+    parse(&metadata()?).ok_or_else(unreadable)
+}
+
+/// Where cargo builds.
+pub(crate) fn target_folder() -> Result<String, Failure> {
+    metadata()?["target_directory"]
+        .as_str()
+        .map(str::to_owned)
+        .ok_or_else(unreadable)
+}
+
+fn metadata() -> Result<Value, Failure> {
+    let question = ["metadata", "--no-deps", "--format-version=1", "--quiet"];
+    let json = process::read(&mut process::cargo(&question))?;
+    serde_json::from_str(&json).map_err(|_| unreadable())
+}
+
+fn unreadable() -> Failure {
+    Failure::Broken("`cargo metadata` printed what xtask cannot read".to_owned())
+}
+
+fn parse(metadata: &Value) -> Option<Vec<Package>> {
+    metadata["packages"]
+        .as_array()?
+        .iter()
+        .map(package)
+        .collect()
+}
+
+fn package(value: &Value) -> Option<Package> {
+    let mut features: Vec<_> = value["features"].as_object()?.keys().cloned().collect();
+    features.retain(|feature| feature != "default");
+    features.sort_unstable();
+    let is_normal = |dependency: &&Value| dependency["kind"].is_null();
+    let dependencies = value["dependencies"].as_array()?.iter().filter(is_normal);
+    Some(Package {
+        name: value["name"].as_str()?.to_owned(),
+        features,
+        folder: Path::new(value["manifest_path"].as_str()?)
+            .parent()?
+            .to_owned(),
+        // No list of registries means all of them, an empty one none.
+        is_published: value["publish"]
+            .as_array()
+            .is_none_or(|registries| !registries.is_empty()),
+        dependencies: dependencies
+            .map(|dependency| dependency["name"].as_str().map(str::to_owned))
+            .collect::<Option<_>>()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_is_read_from_metadata() {
+        let json = r#"{"packages": [
+            {"name": "layer", "manifest_path": "/w/layer/Cargo.toml", "publish": null,
+             "features": {"memory": [], "default": ["memory"], "jwt": []},
+             "dependencies": [{"name": "http", "kind": null}, {"name": "proptest", "kind": "dev"}]},
+            {"name": "bench", "manifest_path": "/w/bench/Cargo.toml", "publish": [],
+             "features": {}, "dependencies": []}
+        ]}"#;
+        let packages = parse(&serde_json::from_str(json).unwrap()).unwrap();
+        assert_eq!(packages[0].features, ["jwt", "memory"]);
+        assert_eq!(packages[0].dependencies, ["http"]);
+        assert_eq!(packages[0].folder, Path::new("/w/layer"));
+        assert!(packages[0].is_published);
+        assert!(!packages[1].is_published);
+    }
+
+    #[test]
+    fn metadata_of_another_shape_is_refused() {
+        for json in ["{}", r#"{"packages": [{"name": "layer"}]}"#] {
+            assert!(
+                parse(&serde_json::from_str(json).unwrap()).is_none(),
+                "{json}"
+            );
+        }
+    }
+}

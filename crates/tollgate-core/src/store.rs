@@ -60,6 +60,9 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// Decides one request: all its charges, or none.
     ///
+    /// A request may not name one policy and key under two quotas: which of them should
+    /// the sum be held against? That is an error and charges nothing.
+    ///
     /// Dropping the future gives up the answer, not the charge: it may have been made.
     fn decide(&self, charges: &[Charge<'_>]) -> Self::Future<Verdict>;
 

@@ -1,6 +1,7 @@
 //! What time it is.
 
 use std::fmt;
+#[cfg(feature = "test-util")]
 use std::sync::Arc;
 #[cfg(feature = "test-util")]
 use std::sync::atomic::{AtomicU64, Ordering};

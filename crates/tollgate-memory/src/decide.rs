@@ -4,11 +4,13 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
-use tollgate_core::{Charge, Cost, Decision, Key, Outcome, Timestamp, Verdict, with_rule};
+use tollgate_core::{
+    Charge, Cost, Decision, Key, Outcome, StoreError, Timestamp, Verdict, with_rule,
+};
 
 use crate::any_table::Kind;
 use crate::shard::{Place, Shard, Spot};
-use crate::{Clock, Inner};
+use crate::{Clock, Inner, NAME};
 
 /// The charges of a request to one key under one policy, summed.
 struct Seat<'a> {
@@ -36,8 +38,12 @@ static SHARED: Key = Key::GLOBAL;
 
 impl<C: Clock> Inner<C> {
     /// Decides one request of any number of charges, wherever their keys are.
-    pub(crate) fn decide_all(&self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
-        let (mut seats, seat_of) = self.seats(charges);
+    pub(crate) fn decide_all(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> Result<Verdict, StoreError> {
+        let (mut seats, seat_of) = self.seats(charges)?;
         let mut locked = self.lock(&mut seats);
         // Tables first: making one may take over an idle one, places refer to them.
         for seat in &mut seats {
@@ -76,45 +82,51 @@ impl<C: Clock> Inner<C> {
             seat.merged_into
                 .map_or(seat.decision, |other| seats[other].decision)
         };
-        Verdict::new(admitted, now, seat_of.iter().map(decision))
+        Ok(Verdict::new(admitted, now, seat_of.iter().map(decision)))
     }
 
     /// A seat for each key and policy, and the seat of each charge.
     fn seats<'a>(
         &self,
         charges: &'a [Charge<'a>],
-    ) -> (SmallVec<[Seat<'a>; 4]>, SmallVec<[usize; 4]>) {
+    ) -> Result<(SmallVec<[Seat<'a>; 4]>, SmallVec<[usize; 4]>), StoreError> {
         let mut seats = SmallVec::<[Seat<'a>; 4]>::new();
-        let seat_of = charges
-            .iter()
-            .map(|charge| {
-                let same = |seat: &Seat<'_>| {
-                    seat.spot.key == charge.key && seat.spot.policy.shares_state_with(charge.policy)
-                };
-                if let Some(index) = seats.iter().position(same) {
-                    seats[index].cost = seats[index].cost.plus(charge.cost);
-                    seats[index].enforce |= charge.enforce;
-                    return index;
+        let mut seat_of = SmallVec::new();
+        for charge in charges {
+            let shares_key = |seat: &Seat<'_>| {
+                seat.spot.key == charge.key && seat.spot.policy.name() == charge.policy.name()
+            };
+            if let Some(index) = seats.iter().position(shares_key) {
+                let seat = &mut seats[index];
+                if !seat.spot.policy.shares_state_with(charge.policy) {
+                    let reason = format_args!(
+                        "policy `{}` is in one request with two quotas; name them apart",
+                        charge.policy.name().escape_default()
+                    );
+                    return Err(StoreError::not_charged(NAME, reason));
                 }
-                let hash = self.hash(charge.key);
-                seats.push(Seat {
-                    spot: Spot {
-                        policy: charge.policy,
-                        key: charge.key,
-                        hash,
-                        table: 0,
-                    },
-                    shard: 0,
-                    place: Place::New,
-                    cost: charge.cost,
-                    enforce: charge.enforce,
-                    decision: Decision::skipped(0),
-                    merged_into: None,
-                });
-                seats.len() - 1
-            })
-            .collect();
-        (seats, seat_of)
+                seat.cost = seat.cost.plus(charge.cost);
+                seat.enforce |= charge.enforce;
+                seat_of.push(index);
+                continue;
+            }
+            seat_of.push(seats.len());
+            seats.push(Seat {
+                spot: Spot {
+                    policy: charge.policy,
+                    key: charge.key,
+                    hash: self.hash(charge.key),
+                    table: 0,
+                },
+                shard: 0,
+                place: Place::New,
+                cost: charge.cost,
+                enforce: charge.enforce,
+                decision: Decision::skipped(0),
+                merged_into: None,
+            });
+        }
+        Ok((seats, seat_of))
     }
 
     fn lock(&self, seats: &mut [Seat<'_>]) -> Locked<'_> {

@@ -63,7 +63,7 @@ use self::shard::{Bounds, Shard};
 ///
 /// # Errors
 ///
-/// Deciding never fails. Settling fails only when more receipts were settled within
+/// Deciding fails only if one request names a policy with two quotas. Settling fails only when more receipts were settled within
 /// [`Receipt::LIFETIME`] than [`max_receipts`](MemoryStoreBuilder::max_receipts).
 #[derive(Clone)]
 pub struct MemoryStore<C = SystemClock>(Arc<Inner<C>>);
@@ -149,9 +149,7 @@ impl<C: Clock> Store for MemoryStore<C> {
             [charge] => self.0.decide_one(charge, now),
             _ => None,
         };
-        ready(Ok(
-            verdict.unwrap_or_else(|| self.0.decide_all(charges, now))
-        ))
+        ready(verdict.map_or_else(|| self.0.decide_all(charges, now), Ok))
     }
 
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Ready<Result<Settlement, StoreError>> {

@@ -1,6 +1,6 @@
 //! Several charges in one request.
 
-use tollgate_core::{Charge, Cost, Key, Outcome};
+use tollgate_core::{Charge, Cost, Key, Outcome, Store};
 
 use super::{MODES, charge, decide, policy, remaining};
 use crate::Harness;
@@ -148,5 +148,24 @@ pub async fn more_policies_than_fit_inline<H: Harness>(_: &H, store: &H::Store) 
             n as u64,
             "{policy}"
         );
+    }
+}
+
+/// Which quota should the sum be held against? The store refuses, and charges nothing.
+pub async fn one_policy_under_two_quotas_is_an_error<H: Harness>(_: &H, store: &H::Store) {
+    for algorithm in MODES {
+        let name = format!("{algorithm:?}");
+        let (small, large) = (policy(&name, 5, algorithm), policy(&name, 50, algorithm));
+        let key = Key::from("k");
+        let charges = [
+            Charge::new(&small, &key, Cost::ONE),
+            Charge::new(&large, &key, Cost::ONE),
+        ];
+        let error = store
+            .decide(&charges)
+            .await
+            .expect_err("two quotas for one name");
+        assert!(!error.may_have_charged(), "{algorithm:?}: {error}");
+        assert_eq!(remaining(store, &small, &key).await, 5, "{algorithm:?}");
     }
 }

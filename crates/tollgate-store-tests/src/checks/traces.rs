@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use tollgate_core::{
-    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Receipt, ReceiptId, Store,
+    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Receipt, Store,
 };
 
-use super::{MODES, decide};
+use super::{MODES, decide, fresh_id};
 use crate::Harness;
 use crate::reference::Reference;
 
@@ -35,7 +35,8 @@ fn length() -> usize {
 }
 
 async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
-    if !harness.advance(Micros::ZERO) {
+    // A verdict tells the store's time, a settlement does not.
+    if settle_one_in > 0 && !harness.advance(Micros::ZERO) {
         return;
     }
     for seed in 0..8 {
@@ -44,9 +45,7 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
         let mut receipts: Vec<Receipt> = Vec::new();
         for step in 0..length() {
             harness.advance(gap(&mut rng));
-            let policies: Vec<_> = (0..rng.usize(1..=3))
-                .map(|_| policy(&mut rng, seed))
-                .collect();
+            let policies = policies(&mut rng, seed);
             let keys: Vec<_> = policies.iter().map(|_| key(&mut rng)).collect();
             let charges: Vec<_> = policies
                 .iter()
@@ -65,7 +64,7 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
             if settle_one_in == 0 {
                 continue;
             }
-            receipts.extend(verdict.receipts(&charges, || ReceiptId(rng_id(seed, step))));
+            receipts.extend(verdict.receipts(&charges, fresh_id));
             if !receipts.is_empty() && rng.u32(..settle_one_in) == 0 {
                 // Sometimes it stays in the list, to be settled again.
                 let index = rng.usize(..receipts.len());
@@ -93,10 +92,15 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
     }
 }
 
-/// Receipts of one request share their name: only one of them can be settled then.
-/// That is a mistake of the caller, which a store must survive as the reference does.
-fn rng_id(seed: u64, step: usize) -> u128 {
-    u128::from(seed) << 64 | step as u128
+/// One to three policies, no two of one name that differ: that is an error.
+fn policies(rng: &mut Rng, seed: u64) -> Vec<Policy> {
+    let mut policies: Vec<Policy> = Vec::new();
+    for _ in 0..rng.usize(1..=3) {
+        let policy = policy(rng, seed);
+        let same = policies.iter().find(|other| other.name() == policy.name());
+        policies.push(same.cloned().unwrap_or(policy));
+    }
+    policies
 }
 
 /// One of four names, each now and then under another quota or algorithm.

@@ -45,17 +45,12 @@ impl Step {
     }
 
     fn name(self) -> String {
-        self.to_possible_value()
-            .map_or_else(String::new, |value| value.get_name().to_owned())
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let steps = if args.steps.is_empty() {
-        Step::value_variants()
-    } else {
-        &args.steps
-    };
+    let steps = if args.steps.is_empty() { Step::value_variants() } else { &args.steps };
     let mut times = Vec::new();
     for &step in steps {
         println!("\n== {}", step.name());
@@ -74,18 +69,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 fn clippy(selection: &[&str]) -> Result<(), Failure> {
     // Lints are denied behind `--` and not by RUSTFLAGS, which would build every
     // dependency once more.
-    process::run(
-        process::cargo(&["clippy"])
-            .args(selection)
-            .args(["--", "-D", "warnings"]),
-    )
+    process::run(process::cargo(&["clippy"]).args(selection).args(["--", "-D", "warnings"]))
 }
 
 fn features() -> Result<(), Failure> {
-    for package in workspace::packages()?
-        .iter()
-        .filter(|package| package.is_published)
-    {
+    for package in workspace::packages()?.iter().filter(|package| package.is_published) {
         if package.features.is_empty() {
             continue;
         }
@@ -113,10 +101,7 @@ fn package() -> Result<(), Failure> {
     // In one call, because a crate that is not published yet can only be built
     // against siblings that are packaged together with it.
     let mut command = process::cargo(&["package", "--all-features", "--allow-dirty"]);
-    for package in workspace::packages()?
-        .iter()
-        .filter(|package| package.is_published)
-    {
+    for package in workspace::packages()?.iter().filter(|package| package.is_published) {
         carries_licenses(package)?;
         command.args(["--package", &package.name]);
     }
@@ -147,12 +132,7 @@ fn table(times: &[(Step, Duration)], failed: Option<Step>) -> String {
     let mut total = Duration::ZERO;
     for &(step, time) in times {
         let mark = if failed == Some(step) { "  failed" } else { "" };
-        let _ = writeln!(
-            table,
-            "{:<10}{:>8.1}{mark}",
-            step.name(),
-            time.as_secs_f64()
-        );
+        let _ = writeln!(table, "{:<10}{:>8.1}{mark}", step.name(), time.as_secs_f64());
         total += time;
     }
     let _ = writeln!(table, "{:<10}{:>8.1}", "total", total.as_secs_f64());
@@ -165,10 +145,8 @@ mod tests {
 
     #[test]
     fn the_table_shows_each_step_and_which_one_failed() {
-        let times = [
-            (Step::Fmt, Duration::from_millis(420)),
-            (Step::Clippy, Duration::from_secs(61)),
-        ];
+        let times =
+            [(Step::Fmt, Duration::from_millis(420)), (Step::Clippy, Duration::from_secs(61))];
         let expected = "\
 step       seconds
 fmt            0.4

@@ -18,11 +18,7 @@ use clap::{Parser, Subcommand};
 use process::Failure;
 
 #[derive(Debug, Parser)]
-#[command(
-    bin_name = "cargo xtask",
-    about = "The tasks of the Tollgate project",
-    version
-)]
+#[command(bin_name = "cargo xtask", about = "The tasks of the Tollgate project", version)]
 struct Cli {
     #[command(subcommand)]
     task: Task,

@@ -42,14 +42,8 @@ pub(crate) fn root() -> PathBuf {
 /// Shows the command, runs it with our terminal and waits for its good end.
 pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
     let shown = announce(command);
-    let status = command
-        .status()
-        .map_err(|error| cannot_start(&shown, &error))?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(ended_badly(&shown, status))
-    }
+    let status = command.status().map_err(|error| cannot_start(&shown, &error))?;
+    if status.success() { Ok(()) } else { Err(ended_badly(&shown, status)) }
 }
 
 /// Like [`run`], and hands every line of the standard output to `watch` as well.
@@ -58,19 +52,14 @@ pub(crate) fn run_watching(
     mut watch: impl FnMut(&str),
 ) -> Result<(), Failure> {
     let shown = announce(command);
-    let mut child = command
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|error| cannot_start(&shown, &error))?;
+    let mut child =
+        command.stdout(Stdio::piped()).spawn().map_err(|error| cannot_start(&shown, &error))?;
     if let Some(output) = child.stdout.take() {
         let mut lines = BufReader::new(output);
         let mut line = Vec::new();
         // Bytes, because a test may print what is not UTF-8. A failure to read or to
         // print ends the watching; the status below still tells how the child ended.
-        while lines
-            .read_until(b'\n', &mut line)
-            .is_ok_and(|length| length > 0)
-        {
+        while lines.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
             if io::stdout().write_all(&line).is_err() {
                 break;
             }
@@ -79,20 +68,14 @@ pub(crate) fn run_watching(
         }
     }
     let status = child.wait().map_err(|error| cannot_start(&shown, &error))?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(ended_badly(&shown, status))
-    }
+    if status.success() { Ok(()) } else { Err(ended_badly(&shown, status)) }
 }
 
 /// Runs a command that only reports, and returns what it printed.
 pub(crate) fn read(command: &mut Command) -> Result<String, Failure> {
     let shown = describe(command);
-    let output = command
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| cannot_start(&shown, &error))?;
+    let output =
+        command.stderr(Stdio::inherit()).output().map_err(|error| cannot_start(&shown, &error))?;
     if !output.status.success() {
         return Err(ended_badly(&shown, output.status));
     }
@@ -111,11 +94,8 @@ fn announce(command: &Command) -> String {
 /// The command as one would type it: the program without its folder.
 fn describe(command: &Command) -> String {
     let program = PathBuf::from(command.get_program());
-    let mut shown = program
-        .file_name()
-        .unwrap_or_else(|| command.get_program())
-        .to_string_lossy()
-        .into_owned();
+    let mut shown =
+        program.file_name().unwrap_or_else(|| command.get_program()).to_string_lossy().into_owned();
     for arg in command.get_args() {
         shown.push(' ');
         shown.push_str(&arg.to_string_lossy());
@@ -128,9 +108,7 @@ fn cannot_start(shown: &str, error: &io::Error) -> Failure {
 }
 
 fn ended_badly(shown: &str, status: std::process::ExitStatus) -> Failure {
-    Failure::Broken(format!(
-        "`{shown}` ended with {status}; its own output above says why"
-    ))
+    Failure::Broken(format!("`{shown}` ended with {status}; its own output above says why"))
 }
 
 #[cfg(test)]

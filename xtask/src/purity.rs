@@ -67,14 +67,7 @@ const BOUNDARIES: &[Boundary] = &[
         package: "tollgate",
         features: "--no-default-features",
         direct: None,
-        forbidden: &[
-            "axum",
-            "fred",
-            "redis",
-            "tollgate-memory",
-            "tollgate-redis",
-            "tonic",
-        ],
+        forbidden: &["axum", "fred", "redis", "tollgate-memory", "tollgate-redis", "tonic"],
         reason: "the layer names no store and no framework unless a feature asks for it",
     },
 ];
@@ -82,26 +75,16 @@ const BOUNDARIES: &[Boundary] = &[
 pub(crate) fn run() -> Result<(), Failure> {
     let packages = workspace::packages()?;
     for boundary in BOUNDARIES {
-        let package = packages
-            .iter()
-            .find(|package| package.name == boundary.package);
+        let package = packages.iter().find(|package| package.name == boundary.package);
         check(boundary, package.ok_or_else(|| renamed(boundary))?)?;
     }
     Ok(())
 }
 
 fn check(boundary: &Boundary, package: &Package) -> Result<(), Failure> {
-    let Boundary {
-        package: name,
-        features,
-        reason,
-        ..
-    } = boundary;
+    let Boundary { package: name, features, reason, .. } = boundary;
     if let Some(allowed) = boundary.direct
-        && let Some(extra) = package
-            .dependencies
-            .iter()
-            .find(|it| !allowed.contains(&it.as_str()))
+        && let Some(extra) = package.dependencies.iter().find(|it| !allowed.contains(&it.as_str()))
     {
         return Err(Failure::Broken(format!(
             "{name} depends on {extra}, and only {} are allowed: {reason}\n\
@@ -124,15 +107,12 @@ fn check(boundary: &Boundary, package: &Package) -> Result<(), Failure> {
 }
 
 fn intruder<'a>(tree: &'a str, boundary: &Boundary) -> Option<&'a str> {
-    let mut names = tree
-        .lines()
-        .filter_map(|line| line.split_whitespace().next());
+    let mut names = tree.lines().filter_map(|line| line.split_whitespace().next());
     names.find(|name| boundary.forbidden.iter().any(|family| is_of(family, name)))
 }
 
 fn is_of(family: &str, name: &str) -> bool {
-    name.strip_prefix(family)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '_']))
+    name.strip_prefix(family).is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '_']))
 }
 
 /// A boundary without its crate would guard nothing and say so to nobody.
@@ -179,9 +159,6 @@ mod tests {
             dependencies: vec!["bytes".to_owned(), "log".to_owned()],
         };
         let failure = check(&LAYER, &package).unwrap_err().to_string();
-        assert!(
-            failure.starts_with("layer depends on log, and only bytes"),
-            "{failure}"
-        );
+        assert!(failure.starts_with("layer depends on log, and only bytes"), "{failure}");
     }
 }

@@ -51,12 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 
     // Neither run above takes these along.
-    process::run(&mut prepare(process::cargo(&[
-        "test",
-        "--workspace",
-        "--all-features",
-        "--doc",
-    ])))
+    process::run(&mut prepare(process::cargo(&["test", "--workspace", "--all-features", "--doc"])))
 }
 
 fn has_nextest() -> bool {
@@ -89,18 +84,9 @@ mod tests {
     #[test]
     fn tests_that_ran_are_counted_and_ignored_ones_are_not() {
         let cases = [
-            (
-                "test result: ok. 12 passed; 0 failed; 3 ignored; 0 measured; 0 filtered out",
-                12,
-            ),
-            (
-                "test result: FAILED. 5 passed; 2 failed; 0 ignored; 0 measured",
-                7,
-            ),
-            (
-                "test result: ok. 0 passed; 0 failed; 4 ignored; 0 measured; 9 filtered out",
-                0,
-            ),
+            ("test result: ok. 12 passed; 0 failed; 3 ignored; 0 measured; 0 filtered out", 12),
+            ("test result: FAILED. 5 passed; 2 failed; 0 ignored; 0 measured", 7),
+            ("test result: ok. 0 passed; 0 failed; 4 ignored; 0 measured; 9 filtered out", 0),
             ("running 12 tests", 0),
             ("12 passed", 0),
         ];

@@ -19,16 +19,8 @@ pub(crate) struct Tool {
 
 /// Everything that `cargo xtask test` needs besides Rust.
 pub(crate) const FOR_TESTS: &[Tool] = &[
-    Tool {
-        program: "bash",
-        package: "bash",
-        used_by: "tests/balancer.sh",
-    },
-    Tool {
-        program: "curl",
-        package: "curl",
-        used_by: "tests/balancer.sh",
-    },
+    Tool { program: "bash", package: "bash", used_by: "tests/balancer.sh" },
+    Tool { program: "curl", package: "curl", used_by: "tests/balancer.sh" },
 ];
 
 /// Makes sure that every tool is there, and returns the `PATH` that finds them all.
@@ -37,19 +29,13 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
 pub(crate) fn provide(tools: &[Tool], allowed: bool) -> Result<OsString, Failure> {
     let path = with_system_folders(&env::var_os("PATH").unwrap_or_default());
     let absent = missing(tools, &path);
-    let machine = Machine {
-        has_apt: find("apt-get", &path).is_some(),
-        is_root: is_root(),
-    };
+    let machine = Machine { has_apt: find("apt-get", &path).is_some(), is_root: is_root() };
     match plan(&absent, machine, allowed) {
         Plan::Nothing => {}
         Plan::Ask(message) => return Err(Failure::Unready(message)),
         Plan::Install(packages) => {
             println!("The tests need {}.", list(&absent));
-            println!(
-                "Installing {} with apt-get; no service is started.",
-                packages.join(" ")
-            );
+            println!("Installing {} with apt-get; no service is started.", packages.join(" "));
             install(&packages, !machine.is_root, Path::new(POLICY))?;
             let absent = missing(tools, &path);
             if !absent.is_empty() {
@@ -101,10 +87,7 @@ fn install(packages: &[&str], sudo: bool, policy: &Path) -> Result<(), Failure> 
     if sudo {
         command.arg("sh");
     }
-    command
-        .args(["-c", INSTALL, "install.sh"])
-        .arg(policy)
-        .args(packages);
+    command.args(["-c", INSTALL, "install.sh"]).arg(policy).args(packages);
     let status = command.status().map_err(|error| {
         Failure::Unready(format!(
             "could not start {}: {error}\n\
@@ -123,10 +106,7 @@ fn install(packages: &[&str], sudo: bool, policy: &Path) -> Result<(), Failure> 
 }
 
 fn missing<'a>(tools: &'a [Tool], path: &OsStr) -> Vec<&'a Tool> {
-    tools
-        .iter()
-        .filter(|tool| find(tool.program, path).is_none())
-        .collect()
+    tools.iter().filter(|tool| find(tool.program, path).is_none()).collect()
 }
 
 fn find(program: &str, path: &OsStr) -> Option<PathBuf> {
@@ -138,8 +118,7 @@ fn find(program: &str, path: &OsStr) -> Option<PathBuf> {
 #[cfg(unix)]
 fn is_executable(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt as _;
-    file.metadata()
-        .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
 #[cfg(not(unix))]
@@ -168,10 +147,8 @@ fn is_root() -> bool {
 }
 
 fn list(tools: &[&Tool]) -> String {
-    let named: Vec<_> = tools
-        .iter()
-        .map(|tool| format!("{} (for {})", tool.program, tool.used_by))
-        .collect();
+    let named: Vec<_> =
+        tools.iter().map(|tool| format!("{} (for {})", tool.program, tool.used_by)).collect();
     named.join(", ")
 }
 
@@ -192,21 +169,9 @@ mod tests {
     use super::*;
 
     const TOOLS: &[Tool] = &[
-        Tool {
-            program: "redis-server",
-            package: "redis-server",
-            used_by: "one",
-        },
-        Tool {
-            program: "redis-cli",
-            package: "redis-tools",
-            used_by: "two",
-        },
-        Tool {
-            program: "redis-benchmark",
-            package: "redis-tools",
-            used_by: "three",
-        },
+        Tool { program: "redis-server", package: "redis-server", used_by: "one" },
+        Tool { program: "redis-cli", package: "redis-tools", used_by: "two" },
+        Tool { program: "redis-benchmark", package: "redis-tools", used_by: "three" },
     ];
 
     fn program(folder: &Path, name: &str, script: &str) {
@@ -225,15 +190,9 @@ mod tests {
         // Neither a folder nor a file that may not be run is a program.
         fs::create_dir(first.path().join("redis-cli")).unwrap();
         fs::write(first.path().join("redis-benchmark"), "").unwrap();
-        let names: Vec<_> = missing(TOOLS, &path)
-            .iter()
-            .map(|tool| tool.program)
-            .collect();
+        let names: Vec<_> = missing(TOOLS, &path).iter().map(|tool| tool.program).collect();
         assert_eq!(names, ["redis-cli", "redis-benchmark"]);
-        assert_eq!(
-            find("redis-server", &path),
-            Some(second.path().join("redis-server"))
-        );
+        assert_eq!(find("redis-server", &path), Some(second.path().join("redis-server")));
     }
 
     #[test]
@@ -251,49 +210,29 @@ mod tests {
         assert_eq!(plan(&all, machine(true, true), false), packages);
         assert_eq!(plan(&all, machine(true, false), true), packages);
 
-        let Plan::Ask(message) = plan(&all, machine(true, false), false) else {
-            panic!()
-        };
+        let Plan::Ask(message) = plan(&all, machine(true, false), false) else { panic!() };
         assert!(message.starts_with("the tests need redis-server (for one), redis-cli (for two)"));
-        assert!(
-            message.ends_with("cure: cargo xtask test --install"),
-            "{message}"
-        );
+        assert!(message.ends_with("cure: cargo xtask test --install"), "{message}");
 
-        let Plan::Ask(message) = plan(&all, machine(false, true), true) else {
-            panic!()
-        };
-        assert!(
-            message.ends_with("what Debian calls redis-server redis-tools"),
-            "{message}"
-        );
+        let Plan::Ask(message) = plan(&all, machine(false, true), true) else { panic!() };
+        assert!(message.ends_with("what Debian calls redis-server redis-tools"), "{message}");
     }
 
     /// Runs install.sh with an apt-get of our own, which notes its arguments and the
     /// policy's answer at that time and then ends with `code`.
     fn install_with_fake_apt(folder: &Path, code: i32) -> (bool, String) {
         let script = "\"$POLICY\" && answer=0 || answer=$?\necho \"$1 $answer\" >>\"$LOG\"";
-        program(
-            folder,
-            "apt-get",
-            &format!("{script}\n[ \"$1\" = update ] || exit {code}"),
-        );
+        program(folder, "apt-get", &format!("{script}\n[ \"$1\" = update ] || exit {code}"));
         let log = folder.join("log");
         let policy = folder.join("policy-rc.d");
         let path = env::join_paths(
-            [folder.to_owned()]
-                .into_iter()
-                .chain(env::split_paths(&env::var_os("PATH").unwrap())),
+            [folder.to_owned()].into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap())),
         );
         let status = Command::new("sh")
             .args(["-c", INSTALL, "install.sh"])
             .arg(&policy)
             .arg("redis-server")
-            .envs([
-                ("PATH", path.unwrap()),
-                ("LOG", log.clone().into()),
-                ("POLICY", policy.into()),
-            ])
+            .envs([("PATH", path.unwrap()), ("LOG", log.clone().into()), ("POLICY", policy.into())])
             .status();
         (status.unwrap().success(), fs::read_to_string(log).unwrap())
     }
@@ -315,19 +254,13 @@ mod tests {
         let (succeeded, log) = install_with_fake_apt(folder.path(), 100);
         assert!(!succeeded);
         assert_eq!(log, "update 101\ninstall 101\n");
-        assert_eq!(
-            fs::read_to_string(folder.path().join("policy-rc.d")).unwrap(),
-            before
-        );
+        assert_eq!(fs::read_to_string(folder.path().join("policy-rc.d")).unwrap(), before);
     }
 
     #[test]
     fn what_a_killed_run_left_behind_is_restored_by_the_next() {
         let folder = TempDir::new().unwrap();
-        let mark = INSTALL
-            .lines()
-            .find_map(|line| line.strip_prefix("mark="))
-            .unwrap();
+        let mark = INSTALL.lines().find_map(|line| line.strip_prefix("mark=")).unwrap();
         program(folder.path(), "policy-rc.d", mark.trim_matches('\''));
         let (succeeded, _) = install_with_fake_apt(folder.path(), 0);
         assert!(succeeded);

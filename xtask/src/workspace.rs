@@ -27,10 +27,7 @@ pub(crate) fn packages() -> Result<Vec<Package>, Failure> {
 
 /// Where cargo builds.
 pub(crate) fn target_folder() -> Result<String, Failure> {
-    metadata()?["target_directory"]
-        .as_str()
-        .map(str::to_owned)
-        .ok_or_else(unreadable)
+    metadata()?["target_directory"].as_str().map(str::to_owned).ok_or_else(unreadable)
 }
 
 fn metadata() -> Result<Value, Failure> {
@@ -44,11 +41,7 @@ fn unreadable() -> Failure {
 }
 
 fn parse(metadata: &Value) -> Option<Vec<Package>> {
-    metadata["packages"]
-        .as_array()?
-        .iter()
-        .map(package)
-        .collect()
+    metadata["packages"].as_array()?.iter().map(package).collect()
 }
 
 fn package(value: &Value) -> Option<Package> {
@@ -60,13 +53,9 @@ fn package(value: &Value) -> Option<Package> {
     Some(Package {
         name: value["name"].as_str()?.to_owned(),
         features,
-        folder: Path::new(value["manifest_path"].as_str()?)
-            .parent()?
-            .to_owned(),
+        folder: Path::new(value["manifest_path"].as_str()?).parent()?.to_owned(),
         // No list of registries means all of them, an empty one none.
-        is_published: value["publish"]
-            .as_array()
-            .is_none_or(|registries| !registries.is_empty()),
+        is_published: value["publish"].as_array().is_none_or(|registries| !registries.is_empty()),
         dependencies: dependencies
             .map(|dependency| dependency["name"].as_str().map(str::to_owned))
             .collect::<Option<_>>()?,
@@ -97,10 +86,7 @@ mod tests {
     #[test]
     fn metadata_of_another_shape_is_refused() {
         for json in ["{}", r#"{"packages": [{"name": "layer"}]}"#] {
-            assert!(
-                parse(&serde_json::from_str(json).unwrap()).is_none(),
-                "{json}"
-            );
+            assert!(parse(&serde_json::from_str(json).unwrap()).is_none(), "{json}");
         }
     }
 }

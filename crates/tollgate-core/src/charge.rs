@@ -20,12 +20,7 @@ pub struct Charge<'a> {
 impl<'a> Charge<'a> {
     /// An enforced charge.
     pub const fn new(policy: &'a Policy, key: &'a Key, cost: Cost) -> Self {
-        Self {
-            policy,
-            key,
-            cost,
-            enforce: true,
-        }
+        Self { policy, key, cost, enforce: true }
     }
 
     /// The same charge in the shadow: it never denies the request.

@@ -48,12 +48,7 @@ pub enum Outcome {
 impl Decision {
     /// The answer of a policy that fails open while its store cannot decide.
     pub const fn skipped(limit: u64) -> Self {
-        Self {
-            outcome: Outcome::Skip,
-            limit,
-            remaining: 0,
-            reset_after: Micros::ZERO,
-        }
+        Self { outcome: Outcome::Skip, limit, remaining: 0, reset_after: Micros::ZERO }
     }
 
     /// Whether the policy by itself lets the request pass.
@@ -102,11 +97,7 @@ impl Verdict {
         decided_at: Timestamp,
         decisions: impl IntoIterator<Item = Decision>,
     ) -> Self {
-        Self {
-            admitted,
-            decided_at,
-            decisions: decisions.into_iter().collect(),
-        }
+        Self { admitted, decided_at, decisions: decisions.into_iter().collect() }
     }
 
     /// The verdict on a request of one charge.
@@ -114,11 +105,7 @@ impl Verdict {
     pub fn single(admitted: bool, decided_at: Timestamp, decision: Decision) -> Self {
         let mut decisions = SmallVec::new_const();
         decisions.push(decision);
-        Self {
-            admitted,
-            decided_at,
-            decisions,
-        }
+        Self { admitted, decided_at, decisions }
     }
 
     /// Whether the request passes.
@@ -145,32 +132,25 @@ impl Verdict {
         charges: &'a [Charge<'_>],
         mut next_id: impl FnMut() -> ReceiptId + 'a,
     ) -> impl Iterator<Item = Receipt> + 'a {
-        charges
-            .iter()
-            .zip(&self.decisions)
-            .filter_map(move |(charge, decision)| {
-                let Outcome::Allow { delay, charged_at } = decision.outcome else {
-                    return None;
-                };
-                (charge.cost > Cost::ZERO).then(|| Receipt {
-                    id: next_id(),
-                    policy: charge.policy.clone(),
-                    key: charge.key.clone(),
-                    charged: Charged {
-                        cost: charge.cost,
-                        charged_at,
-                        leaves_at: self.decided_at + delay,
-                    },
-                })
+        charges.iter().zip(&self.decisions).filter_map(move |(charge, decision)| {
+            let Outcome::Allow { delay, charged_at } = decision.outcome else {
+                return None;
+            };
+            (charge.cost > Cost::ZERO).then(|| Receipt {
+                id: next_id(),
+                policy: charge.policy.clone(),
+                key: charge.key.clone(),
+                charged: Charged {
+                    cost: charge.cost,
+                    charged_at,
+                    leaves_at: self.decided_at + delay,
+                },
             })
+        })
     }
 
     /// How long an admitted request is to be held back: the longest delay.
     pub fn delay(&self) -> Micros {
-        self.decisions
-            .iter()
-            .map(Decision::delay)
-            .max()
-            .unwrap_or_default()
+        self.decisions.iter().map(Decision::delay).max().unwrap_or_default()
     }
 }

@@ -28,12 +28,7 @@ enum Repr {
     /// Words and not an array, because a key is written just before it is hashed and
     /// compared: a load that spans two stores waits for both to leave the processor,
     /// which took as long as the rest of a decision.
-    Inline {
-        len: u8,
-        last: u16,
-        middle: u32,
-        head: u64,
-    },
+    Inline { len: u8, last: u16, middle: u32, head: u64 },
     /// A `Vec` behind the `Arc` keeps the pointer thin, which a slice would not.
     Shared(Arc<Vec<u8>>),
 }
@@ -43,12 +38,7 @@ impl Key {
     pub const INLINE: usize = 14;
 
     /// The one key of a limit that everybody shares.
-    pub const GLOBAL: Self = Self(Repr::Inline {
-        len: 0,
-        last: 0,
-        middle: 0,
-        head: 0,
-    });
+    pub const GLOBAL: Self = Self(Repr::Inline { len: 0, last: 0, middle: 0, head: 0 });
 
     /// A key of these bytes.
     #[inline]
@@ -59,16 +49,12 @@ impl Key {
         }
         let (head, tail) = match key.last_chunk() {
             // The last eight bytes reach back into the head; those are shifted out.
-            Some(last) if key.len() > 8 => (
-                word(&key[..8]),
-                u64::from_le_bytes(*last) >> (8 * (16 - key.len())),
-            ),
+            Some(last) if key.len() > 8 => {
+                (word(&key[..8]), u64::from_le_bytes(*last) >> (8 * (16 - key.len())))
+            }
             _ => (word(key), 0),
         };
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "each takes its bits of the tail"
-        )]
+        #[expect(clippy::cast_possible_truncation, reason = "each takes its bits of the tail")]
         Self(Repr::Inline {
             len: key.len() as u8,
             last: (tail >> 32) as u16,
@@ -80,20 +66,12 @@ impl Key {
     /// The bytes of the key.
     pub fn as_bytes(&self) -> impl Deref<Target = [u8]> + '_ {
         match &self.0 {
-            Repr::Inline {
-                len,
-                last,
-                middle,
-                head,
-            } => {
+            Repr::Inline { len, last, middle, head } => {
                 let mut bytes = [0; Self::INLINE];
                 bytes[..8].copy_from_slice(&head.to_le_bytes());
                 bytes[8..12].copy_from_slice(&middle.to_le_bytes());
                 bytes[12..].copy_from_slice(&last.to_le_bytes());
-                KeyBytes::Inline {
-                    len: usize::from(*len),
-                    bytes,
-                }
+                KeyBytes::Inline { len: usize::from(*len), bytes }
             }
             Repr::Shared(bytes) => KeyBytes::Shared(bytes),
         }
@@ -112,26 +90,18 @@ impl Key {
 #[inline]
 fn word(bytes: &[u8]) -> u64 {
     match (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-        _ if bytes.len() == 8 => bytes
-            .first_chunk()
-            .map_or(0, |all| u64::from_le_bytes(*all)),
+        _ if bytes.len() == 8 => bytes.first_chunk().map_or(0, |all| u64::from_le_bytes(*all)),
         (Some(first), Some(last)) => {
             let last = u64::from(u32::from_le_bytes(*last));
             u64::from(u32::from_le_bytes(*first)) | last << (8 * (bytes.len() - 4))
         }
-        _ => bytes
-            .iter()
-            .rev()
-            .fold(0, |word, byte| word << 8 | u64::from(*byte)),
+        _ => bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
     }
 }
 
 /// The bytes of a key, unpacked.
 enum KeyBytes<'a> {
-    Inline {
-        len: usize,
-        bytes: [u8; Key::INLINE],
-    },
+    Inline { len: usize, bytes: [u8; Key::INLINE] },
     Shared(&'a [u8]),
 }
 
@@ -151,18 +121,8 @@ impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (
-                Repr::Inline {
-                    len,
-                    last,
-                    middle,
-                    head,
-                },
-                Repr::Inline {
-                    len: len2,
-                    last: last2,
-                    middle: middle2,
-                    head: head2,
-                },
+                Repr::Inline { len, last, middle, head },
+                Repr::Inline { len: len2, last: last2, middle: middle2, head: head2 },
             ) => (len, last, middle, head) == (len2, last2, middle2, head2),
             (Repr::Shared(x), Repr::Shared(y)) => x == y,
             _ => false,
@@ -176,12 +136,7 @@ impl Hash for Key {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         match &self.0 {
-            Repr::Inline {
-                len,
-                last,
-                middle,
-                head,
-            } => {
+            Repr::Inline { len, last, middle, head } => {
                 state.write_u64(*head);
                 state
                     .write_u64(u64::from(*middle) | u64::from(*last) << 32 | u64::from(*len) << 48);
@@ -214,13 +169,7 @@ mod tests {
 
     #[test]
     fn keys_are_equal_exactly_when_their_bytes_are() {
-        let short = [
-            b"a".as_slice(),
-            b"a\0",
-            b"",
-            b"13-bytes-long",
-            b"14-bytes-long-",
-        ];
+        let short = [b"a".as_slice(), b"a\0", b"", b"13-bytes-long", b"14-bytes-long-"];
         let long = [b"fifteen bytes !".as_slice(), b"fifteen bytes ?", &[0; 200]];
         let all: Vec<_> = short.iter().chain(&long).collect();
         for (i, x) in all.iter().enumerate() {
@@ -241,9 +190,6 @@ mod tests {
 
     #[test]
     fn debug_keeps_the_secret() {
-        assert_eq!(
-            format!("{:?}", Key::from("sk_live_1234567890")),
-            "Key(18 bytes)"
-        );
+        assert_eq!(format!("{:?}", Key::from("sk_live_1234567890")), "Key(18 bytes)");
     }
 }

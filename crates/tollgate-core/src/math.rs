@@ -39,13 +39,9 @@ mod tests {
 
     #[test]
     fn common_divisors() {
-        for (a, b, expected) in [
-            (12, 18, 6),
-            (7, 13, 1),
-            (0, 5, 5),
-            (5, 0, 5),
-            (1 << 40, 1 << 20, 1 << 20),
-        ] {
+        for (a, b, expected) in
+            [(12, 18, 6), (7, 13, 1), (0, 5, 5), (5, 0, 5), (1 << 40, 1 << 20, 1 << 20)]
+        {
             assert_eq!(gcd(a, b), expected);
         }
     }

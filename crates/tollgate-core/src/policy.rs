@@ -63,10 +63,7 @@ impl Policy {
             check_scale(quota, window, algorithm)?;
             Ok(window)
         };
-        let window = check().map_err(|reason| PolicyError {
-            name: name.clone(),
-            reason,
-        })?;
+        let window = check().map_err(|reason| PolicyError { name: name.clone(), reason })?;
         let form = Form {
             version: Form::VERSION,
             algorithm,
@@ -93,13 +90,7 @@ impl Policy {
 
     /// At most `limit` in any window.
     pub fn sliding_window_log(name: impl Into<String>, quota: Quota) -> Result<Self, PolicyError> {
-        Self::new(
-            name,
-            quota,
-            Algorithm::SlidingWindowLog {
-                resolution: Resolution::Auto,
-            },
-        )
+        Self::new(name, quota, Algorithm::SlidingWindowLog { resolution: Resolution::Auto })
     }
 
     /// At most `limit` in this window and a share of the one before.
@@ -112,24 +103,12 @@ impl Policy {
 
     /// Up to `burst` at once, refilled continuously.
     pub fn token_bucket(name: impl Into<String>, quota: Quota) -> Result<Self, PolicyError> {
-        Self::new(
-            name,
-            quota,
-            Algorithm::TokenBucket {
-                refill: Refill::Greedy,
-            },
-        )
+        Self::new(name, quota, Algorithm::TokenBucket { refill: Refill::Greedy })
     }
 
     /// Up to `burst` in a queue that leaves at an even rate.
     pub fn leaky_bucket(name: impl Into<String>, quota: Quota) -> Result<Self, PolicyError> {
-        Self::new(
-            name,
-            quota,
-            Algorithm::LeakyBucket {
-                mode: LeakyMode::default(),
-            },
-        )
+        Self::new(name, quota, Algorithm::LeakyBucket { mode: LeakyMode::default() })
     }
 
     /// What the policy does while its store cannot decide.
@@ -181,12 +160,7 @@ impl Policy {
 
     /// Whether the policy may hold requests back.
     pub fn queues(&self) -> bool {
-        matches!(
-            self.algorithm(),
-            Algorithm::LeakyBucket {
-                mode: LeakyMode::Queue { .. }
-            }
-        )
+        matches!(self.algorithm(), Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } })
     }
 
     /// Whether both are handles of one policy: a comparison of two pointers.
@@ -212,9 +186,7 @@ impl Policy {
         assert!(denominator > 0, "a share of n/0 has no meaning");
         let part = |units: u64| {
             let part = u128::from(units) * u128::from(numerator) / u128::from(denominator);
-            u64::try_from(part)
-                .unwrap_or(u64::MAX)
-                .clamp(1, Self::MAX_LIMIT)
+            u64::try_from(part).unwrap_or(u64::MAX).clamp(1, Self::MAX_LIMIT)
         };
         let burst = self.0.quota.burst_units().map(part);
         let build = |limit| {
@@ -224,10 +196,7 @@ impl Policy {
         };
         let limit = part(self.0.quota.limit());
         let policy = build(limit).or_else(|error| match error.reason {
-            Reason::Inexact {
-                nearest: Some(nearest),
-                ..
-            } => build(nearest),
+            Reason::Inexact { nearest: Some(nearest), .. } => build(nearest),
             _ => Err(error),
         });
         // What still does not build is kept whole rather than dropped.
@@ -263,13 +232,7 @@ impl fmt::Debug for Policy {
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quota = self.0.quota;
-        write!(
-            f,
-            "{}: {} units per {}",
-            self.name(),
-            quota.limit(),
-            self.window()
-        )?;
+        write!(f, "{}: {} units per {}", self.name(), quota.limit(), self.window())?;
         if let Some(burst) = quota.burst_units() {
             write!(f, ", burst {burst}")?;
         }
@@ -305,11 +268,7 @@ enum Reason {
         "a {what} of {given} is outside 1 to {}; the nearest that can be is {nearest}",
         Policy::MAX_LIMIT
     )]
-    Limit {
-        what: &'static str,
-        given: u64,
-        nearest: u64,
-    },
+    Limit { what: &'static str, given: u64, nearest: u64 },
     #[error("a window of {0:?} is outside 50 µs to 400 days")]
     Window(Duration),
     #[error("a window of {0:?} is not a whole number of microseconds")]
@@ -330,13 +289,7 @@ enum Reason {
             |limit| format!("the nearest limit that can is {limit}"),
         )
     )]
-    Inexact {
-        limit: u64,
-        window: Micros,
-        capacity: u64,
-        unit: u64,
-        nearest: Option<u64>,
-    },
+    Inexact { limit: u64, window: Micros, capacity: u64, unit: u64, nearest: Option<u64> },
 }
 
 fn check_name(name: &str) -> Result<(), Reason> {
@@ -361,11 +314,7 @@ fn check_window(window: Duration) -> Result<Micros, Reason> {
 fn check_limit(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
     let within = |what, given: u64| match given.clamp(1, Policy::MAX_LIMIT) {
         nearest if nearest == given => Ok(()),
-        nearest => Err(Reason::Limit {
-            what,
-            given,
-            nearest,
-        }),
+        nearest => Err(Reason::Limit { what, given, nearest }),
     };
     within("limit", quota.limit())?;
     if let Some(burst) = quota.burst_units() {
@@ -374,20 +323,17 @@ fn check_limit(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
     match algorithm {
         Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => Ok(()),
         _ if quota.burst_units().is_some() => Err(Reason::Burst(algorithm)),
-        Algorithm::SlidingWindowLog {
-            resolution: Resolution::Exact,
-        } if quota.limit() > SlidingWindowLog::MAX_EXACT_LIMIT => Err(Reason::ExactLog {
-            limit: quota.limit(),
-        }),
+        Algorithm::SlidingWindowLog { resolution: Resolution::Exact }
+            if quota.limit() > SlidingWindowLog::MAX_EXACT_LIMIT =>
+        {
+            Err(Reason::ExactLog { limit: quota.limit() })
+        }
         _ => Ok(()),
     }
 }
 
 fn check_scale(quota: Quota, window: Micros, algorithm: Algorithm) -> Result<(), Reason> {
-    if !matches!(
-        algorithm,
-        Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. }
-    ) {
+    if !matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. }) {
         return Ok(());
     }
     let (limit, capacity) = (quota.limit(), quota.capacity());
@@ -396,13 +342,7 @@ fn check_scale(quota: Quota, window: Micros, algorithm: Algorithm) -> Result<(),
         return Ok(());
     }
     let nearest = nearest_limit(limit, window, quota.burst_units(), Policy::MAX_LIMIT);
-    Err(Reason::Inexact {
-        limit,
-        window,
-        capacity,
-        unit: scale.unit,
-        nearest,
-    })
+    Err(Reason::Inexact { limit, window, capacity, unit: scale.unit, nearest })
 }
 
 #[cfg(test)]
@@ -413,33 +353,17 @@ mod tests {
 
     #[test]
     fn what_cannot_be_counted_is_refused_with_the_number_and_the_cure() {
-        let bucket = Algorithm::TokenBucket {
-            refill: Refill::Greedy,
-        };
-        let exact = Algorithm::SlidingWindowLog {
-            resolution: Resolution::Exact,
-        };
+        let bucket = Algorithm::TokenBucket { refill: Refill::Greedy };
+        let exact = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
         for (quota, algorithm, expected) in [
             (
                 Quota::per_second(0),
                 bucket,
                 "a limit of 0 is outside 1 to 1000000000000; the nearest that can be is 1",
             ),
-            (
-                Quota::per_day(u64::MAX),
-                bucket,
-                "the nearest that can be is 1000000000000",
-            ),
-            (
-                Quota::per_second(1).burst(0),
-                bucket,
-                "a burst of 0 is outside",
-            ),
-            (
-                Quota::new(1, NANOS(49_000)),
-                bucket,
-                "a window of 49µs is outside 50 µs to 400 days",
-            ),
+            (Quota::per_day(u64::MAX), bucket, "the nearest that can be is 1000000000000"),
+            (Quota::per_second(1).burst(0), bucket, "a burst of 0 is outside"),
+            (Quota::new(1, NANOS(49_000)), bucket, "a window of 49µs is outside 50 µs to 400 days"),
             (
                 Quota::new(1, NANOS(50_001)),
                 bucket,
@@ -450,11 +374,7 @@ mod tests {
                 bucket,
                 "outside 50 µs to 400 days",
             ),
-            (
-                Quota::per_day(123_457),
-                bucket,
-                "the nearest limit that can is 123456",
-            ),
+            (Quota::per_day(123_457), bucket, "the nearest limit that can is 123456"),
             (
                 Quota::per_second(5).burst(9),
                 Algorithm::FixedWindowCounter,
@@ -467,17 +387,11 @@ mod tests {
             ),
         ] {
             let error = Policy::new("p", quota, algorithm).unwrap_err().to_string();
-            assert!(
-                error.starts_with("policy `p`: ") && error.contains(expected),
-                "{error}"
-            );
+            assert!(error.starts_with("policy `p`: ") && error.contains(expected), "{error}");
         }
         for name in ["", "naïve", "tab\t", &"x".repeat(129)] {
             let error = Policy::fixed_window_counter(name, Quota::per_second(1)).unwrap_err();
-            assert!(
-                error.to_string().contains("1 to 128 printable ASCII"),
-                "{error}"
-            );
+            assert!(error.to_string().contains("1 to 128 printable ASCII"), "{error}");
         }
     }
 

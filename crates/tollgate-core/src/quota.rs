@@ -27,11 +27,7 @@ pub struct Quota {
 impl Quota {
     /// `limit` units per `window`.
     pub const fn new(limit: u64, window: Duration) -> Self {
-        Self {
-            limit,
-            window,
-            burst: None,
-        }
+        Self { limit, window, burst: None }
     }
 
     /// `limit` units per second.

@@ -20,10 +20,7 @@ const EXACT: u128 = 1 << 53;
 impl Scale {
     pub(crate) const fn new(limit: u64, window: Micros) -> Self {
         let g = gcd(limit, window.get());
-        Self {
-            unit: window.get() / g,
-            rate: limit / g,
-        }
+        Self { unit: window.get() / g, rate: limit / g }
     }
 
     /// Whether a bucket of `capacity` units that owes as much again stays exact.
@@ -62,9 +59,7 @@ pub(crate) fn nearest_limit(
 /// All divisors of `n`, by trial up to its root: at most 6 million steps for 400 days,
 /// and only to word an error.
 fn divisors(n: u64) -> impl Iterator<Item = u64> {
-    (1..=n.isqrt())
-        .filter(move |d| n.is_multiple_of(*d))
-        .flat_map(move |d| [d, n / d])
+    (1..=n.isqrt()).filter(move |d| n.is_multiple_of(*d)).flat_map(move |d| [d, n / d])
 }
 
 #[cfg(test)]

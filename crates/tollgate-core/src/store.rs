@@ -106,22 +106,12 @@ pub struct StoreError {
 impl StoreError {
     /// The charge was surely not made.
     pub fn not_charged(store: &'static str, reason: impl fmt::Display) -> Self {
-        Self {
-            store,
-            reason: reason.to_string(),
-            may_have_charged: false,
-            source: None,
-        }
+        Self { store, reason: reason.to_string(), may_have_charged: false, source: None }
     }
 
     /// The charge may have been made: the answer was lost.
     pub fn maybe_charged(store: &'static str, reason: impl fmt::Display) -> Self {
-        Self {
-            store,
-            reason: reason.to_string(),
-            may_have_charged: true,
-            source: None,
-        }
+        Self { store, reason: reason.to_string(), may_have_charged: true, source: None }
     }
 
     /// Keeps the error underneath.

@@ -22,11 +22,7 @@ impl Timestamp {
 
     /// The instant `micros` microseconds after the Unix epoch, at most [`Timestamp::MAX`].
     pub const fn from_micros(micros: u64) -> Self {
-        if micros > Self::MAX.0 {
-            Self::MAX
-        } else {
-            Self(micros)
-        }
+        if micros > Self::MAX.0 { Self::MAX } else { Self(micros) }
     }
 
     /// Microseconds since the Unix epoch.
@@ -96,11 +92,7 @@ impl Micros {
 
     /// Whole seconds if the span is a whole number of them.
     pub const fn as_whole_secs(self) -> Option<u64> {
-        if self.0.is_multiple_of(1_000_000) {
-            Some(self.0 / 1_000_000)
-        } else {
-            None
-        }
+        if self.0.is_multiple_of(1_000_000) { Some(self.0 / 1_000_000) } else { None }
     }
 }
 

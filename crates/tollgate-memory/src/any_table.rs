@@ -102,10 +102,4 @@ pub(crate) trait Kind: Rule {
     fn table_mut(any: &mut AnyTable) -> Option<&mut Table<Self>>;
 }
 
-any_table!(
-    FixedWindowCounter,
-    SlidingWindowLog,
-    SlidingWindowCounter,
-    TokenBucket,
-    LeakyBucket
-);
+any_table!(FixedWindowCounter, SlidingWindowLog, SlidingWindowCounter, TokenBucket, LeakyBucket);

@@ -34,15 +34,9 @@ impl SystemClock {
     pub fn new() -> Self {
         let counter = quanta::Clock::new();
         let made = counter.raw();
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let micros = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
-        Self {
-            counter,
-            made,
-            made_at: Timestamp::from_micros(micros),
-        }
+        Self { counter, made, made_at: Timestamp::from_micros(micros) }
     }
 }
 
@@ -61,9 +55,7 @@ impl Default for SystemClock {
 
 impl fmt::Debug for SystemClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SystemClock")
-            .field("made_at", &self.made_at)
-            .finish_non_exhaustive()
+        f.debug_struct("SystemClock").field("made_at", &self.made_at).finish_non_exhaustive()
     }
 }
 

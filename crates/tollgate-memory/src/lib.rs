@@ -23,6 +23,7 @@
 mod any_table;
 mod clock;
 mod decide;
+mod part;
 mod settle;
 mod settled;
 mod shard;
@@ -31,18 +32,19 @@ mod table;
 use std::future::{Ready, ready};
 use std::hash::BuildHasher;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::{fmt, thread};
 
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 use tollgate_core::{
-    Charge, Cost, Key, Policy, Receipt, Settlement, Store, StoreError, Timestamp, Verdict,
+    Charge, Cost, Key, Policy, Receipt, ReceiptId, Settlement, Store, StoreError, Timestamp,
+    Verdict,
 };
 
 #[cfg(feature = "test-util")]
 pub use self::clock::ManualClock;
 pub use self::clock::{Clock, SystemClock};
+use self::settled::Settled;
 use self::shard::{Bounds, Shard};
 
 /// The store of all keys in this process. Clones share all state.
@@ -53,7 +55,7 @@ use self::shard::{Bounds, Shard};
 /// [`max_bytes`](MemoryStoreBuilder::max_bytes), whatever the traffic. A key is
 /// forgotten when its state cannot be told from that of a key never used; each
 /// insertion looks at a few others for that, so there is no background task. When the
-/// store is full of live keys, *new* keys share one overflow entry per policy: an
+/// store is full of live keys, *new* keys share an entry per policy (and shard): an
 /// attacker who floods the store with keys neither evicts anyone nor wins a fresh
 /// quota for each key.
 ///
@@ -63,8 +65,9 @@ use self::shard::{Bounds, Shard};
 ///
 /// # Errors
 ///
-/// Deciding fails only if one request names a policy with two quotas. Settling fails only when more receipts were settled within
-/// [`Receipt::LIFETIME`] than [`max_receipts`](MemoryStoreBuilder::max_receipts).
+/// Deciding fails only if one request names a policy with two quotas. Settling fails
+/// only when more receipts were settled within [`Receipt::LIFETIME`] than
+/// [`max_receipts`](MemoryStoreBuilder::max_receipts).
 #[derive(Clone)]
 pub struct MemoryStore<C = SystemClock>(Arc<Inner<C>>);
 
@@ -72,13 +75,9 @@ struct Inner<C> {
     clock: C,
     hasher: RandomState,
     shards: Box<[Padded]>,
-    /// One entry per policy for all keys that found no room.
-    overflow: Mutex<Shard>,
-    /// Whether an overflow entry may be live. It is set under the lock of the shard
-    /// whose key overflowed, so whoever meets that key again sees it.
-    overflow_live: AtomicBool,
-    /// Decisions that went to an overflow entry.
-    overflowed: AtomicU64,
+    /// Settled receipts, by their names: those are random, so that the receipts of one
+    /// busy key spread evenly.
+    settled: Box<[Mutex<Settled>]>,
 }
 
 /// A shard on cache lines of its own (pairs of lines are fetched together).
@@ -114,15 +113,12 @@ impl<C: Clock> MemoryStore<C> {
 
     /// What the store holds now. Locks every shard in turn.
     pub fn stats(&self) -> MemoryStats {
-        let mut stats = MemoryStats {
-            keys: 0,
-            bytes: 0,
-            overflowed: self.0.overflowed.load(Ordering::Relaxed),
-        };
+        let mut stats = MemoryStats { keys: 0, bytes: 0, overflowed: 0 };
         for shard in self.0.shards.iter() {
             let shard = shard.lock();
-            stats.keys += shard.keys();
-            stats.bytes += shard.bytes();
+            stats.keys += shard.own.keys();
+            stats.bytes += shard.own.bytes();
+            stats.overflowed += shard.overflowed;
         }
         stats
     }
@@ -135,7 +131,7 @@ pub struct MemoryStats {
     pub keys: usize,
     /// Bytes of tables, and what states may come to hold besides.
     pub bytes: usize,
-    /// Decisions so far that found no room and shared an overflow entry.
+    /// Charges so far that found no room and went to the entry that all such keys share.
     pub overflowed: u64,
 }
 
@@ -158,9 +154,7 @@ impl<C: Clock> Store for MemoryStore<C> {
 
     fn reset(&self, policy: &Policy, key: &Key) -> Ready<Result<(), StoreError>> {
         let hash = self.0.hash(key);
-        self.0.shards[self.0.shard_number(hash)]
-            .lock()
-            .forget(policy, hash, key);
+        self.0.shards[self.0.shard_number(hash)].lock().own.forget(policy, key);
         ready(Ok(()))
     }
 }
@@ -172,8 +166,8 @@ impl<C: Clock> Inner<C> {
         let hash = self.hash(charge.key);
         let decision = {
             let mut shard = self.shards[self.shard_number(hash)].lock();
-            let table = shard.known_table(charge.policy)?;
-            shard.decide(table, hash, charge.key, charge.cost, now)?
+            let table = shard.own.known_table(charge.policy)?;
+            shard.own.decide(table, hash, charge.key, charge.cost, now)?
         };
         let admitted = decision.allows() || !charge.enforce;
         Some(Verdict::single(admitted, now, decision))
@@ -182,6 +176,12 @@ impl<C: Clock> Inner<C> {
     #[inline]
     fn hash(&self, key: &Key) -> u64 {
         self.hasher.hash_one(key)
+    }
+
+    fn settled_of(&self, id: ReceiptId) -> &Mutex<Settled> {
+        #[expect(clippy::cast_possible_truncation, reason = "only some bits are wanted")]
+        let bits = self.hasher.hash_one(id) as usize;
+        &self.settled[bits & (self.settled.len() - 1)]
     }
 
     /// The number of the shard of a key. A table places its entries by the lowest and
@@ -268,20 +268,8 @@ impl<C: Clock> MemoryStoreBuilder<C> {
 
     /// Another clock.
     pub fn clock<D: Clock>(self, clock: D) -> MemoryStoreBuilder<D> {
-        let Self {
-            shards,
-            max_keys,
-            max_bytes,
-            max_receipts,
-            ..
-        } = self;
-        MemoryStoreBuilder {
-            clock,
-            shards,
-            max_keys,
-            max_bytes,
-            max_receipts,
-        }
+        let Self { shards, max_keys, max_bytes, max_receipts, .. } = self;
+        MemoryStoreBuilder { clock, shards, max_keys, max_bytes, max_receipts }
     }
 
     /// The store.
@@ -290,25 +278,14 @@ impl<C: Clock> MemoryStoreBuilder<C> {
         // some of them long before the others, so small stores have few shards.
         let most = (self.max_keys / KEYS_PER_SHARD).max(1);
         let shards = self.shards.next_power_of_two().min(1 << most.ilog2());
-        let bounds = Bounds {
-            keys: self.max_keys / shards,
-            bytes: self.max_bytes / shards,
-            receipts: self.max_receipts.div_ceil(shards),
-        };
-        let unbounded = Bounds {
-            keys: usize::MAX,
-            bytes: usize::MAX,
-            receipts: 0,
-        };
+        let bounds = Bounds { keys: self.max_keys / shards, bytes: self.max_bytes / shards };
         let hasher = RandomState::default();
         MemoryStore(Arc::new(Inner {
             clock: self.clock,
-            shards: (0..shards)
-                .map(|_| Padded(Mutex::new(Shard::new(bounds, hasher.clone()))))
+            shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new(bounds, &hasher)))).collect(),
+            settled: (0..shards)
+                .map(|_| Mutex::new(Settled::new(self.max_receipts.div_ceil(shards))))
                 .collect(),
-            overflow: Mutex::new(Shard::new(unbounded, hasher.clone())),
-            overflow_live: AtomicBool::new(false),
-            overflowed: AtomicU64::new(0),
             hasher,
         }))
     }

@@ -16,11 +16,7 @@ pub(crate) struct Settled {
 
 impl Settled {
     pub(crate) fn new(capacity: usize) -> Self {
-        Self {
-            ids: HashSet::new(),
-            queue: VecDeque::new(),
-            capacity,
-        }
+        Self { ids: HashSet::new(), queue: VecDeque::new(), capacity }
     }
 
     pub(crate) fn contains(&self, id: ReceiptId) -> bool {

@@ -1,24 +1,28 @@
-//! One part of the keys, behind one lock.
-
-use std::hash::BuildHasher;
+//! One part of the keys behind one lock, within its bounds.
 
 use foldhash::fast::RandomState;
-use tollgate_core::{Charge, Cost, Decision, Key, Policy, Timestamp};
+use tollgate_core::algorithm::Rule;
+use tollgate_core::{Charge, Cost, Decision, Key, Timestamp, with_rule};
 
-use crate::any_table::{AnyTable, Kind, with_table};
-use crate::settled::Settled;
+use crate::any_table::Kind;
+use crate::part::{Part, Place, Spot};
 
-/// One part of the keys: a table for each policy, as each algorithm keeps another
-/// state. A policy whose quota changed has a table for each version, and a key moves
-/// from one to the other when it is next charged.
+/// One part of the keys behind one lock, within its bounds.
+///
+/// Keys that find no room share an entry per policy. While that is live, a new key
+/// that does find room starts as a copy of it, or whoever was counted there would win
+/// a fresh quota. Each shard has such entries of its own: so a flood of keys takes no
+/// lock that others need, and a shard that happens to fill before the others leaves
+/// their new keys alone.
 #[derive(Debug)]
 pub(crate) struct Shard {
-    tables: Vec<AnyTable>,
-    pub(crate) settled: Settled,
+    pub(crate) own: Part,
+    shared: Part,
     bounds: Bounds,
-    hasher: RandomState,
     /// New keys of the request at hand, which have been promised room.
     coming: usize,
+    /// Charges so far that found no room.
+    pub(crate) overflowed: u64,
 }
 
 /// What a shard may hold at most.
@@ -26,223 +30,146 @@ pub(crate) struct Shard {
 pub(crate) struct Bounds {
     pub(crate) keys: usize,
     pub(crate) bytes: usize,
-    pub(crate) receipts: usize,
 }
 
-/// A key under a policy, and where that looks in a shard.
+/// What a request takes of one key under one policy, and where that key is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spot<'a> {
-    pub(crate) policy: &'a Policy,
-    pub(crate) key: &'a Key,
-    pub(crate) hash: u64,
-    /// The table of the policy.
-    pub(crate) table: usize,
+pub(crate) struct Seat<'a> {
+    spot: Spot<'a>,
+    place: Place,
+    /// Whether it is the entry of all keys without room.
+    shared: bool,
 }
 
-/// Where the state of a key is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// In the table of its policy.
-    Here,
-    /// In the table of another version of its policy.
-    Moved {
-        /// That table.
-        from: usize,
-    },
-    /// Nowhere yet, and there is room for it.
-    New,
-    /// Nowhere, and there is no room.
-    Full,
-}
+/// Under this key stands the entry that all keys without room share.
+static SHARED: Key = Key::GLOBAL;
 
 /// Buckets of each table looked at for something to forget when the shard is full. It
 /// bounds what each request of a flood of new keys costs the others behind the lock.
 const SWEEP_WHEN_FULL: usize = 32;
 
 impl Shard {
-    pub(crate) fn new(bounds: Bounds, hasher: RandomState) -> Self {
-        let settled = Settled::new(bounds.receipts);
-        Self {
-            tables: Vec::new(),
-            settled,
-            bounds,
-            hasher,
-            coming: 0,
-        }
+    pub(crate) fn new(bounds: Bounds, hasher: &RandomState) -> Self {
+        let part = || Part::new(hasher.clone());
+        Self { own: part(), shared: part(), bounds, coming: 0, overflowed: 0 }
     }
 
-    /// The table of `policy`, found by the address of the policy. That is nearly always
-    /// enough, and costs a comparison of pointers per policy.
-    #[inline]
-    pub(crate) fn known_table(&self, policy: &Policy) -> Option<usize> {
-        self.tables
-            .iter()
-            .position(|table| table.policy().is_same(policy))
-    }
-
-    /// The table of `policy`, if it has one.
-    pub(crate) fn existing_table(&self, policy: &Policy) -> Option<usize> {
-        let by_value = |table: &AnyTable| table.policy().shares_state_with(policy);
-        self.known_table(policy)
-            .or_else(|| self.tables.iter().position(by_value))
-    }
-
-    /// The table of `policy`, made if there is none. A new one takes the place of one
-    /// that has emptied, unless `charges` are about to use that.
-    pub(crate) fn table(&mut self, policy: &Policy, charges: &[Charge<'_>]) -> usize {
-        if let Some(index) = self.existing_table(policy) {
-            return index;
-        }
-        let idle = |table: &AnyTable| {
-            let used = |charge: &Charge<'_>| table.policy().shares_state_with(charge.policy);
-            table.len() == 0 && !charges.iter().any(used)
-        };
-        if let Some(index) = self.tables.iter().position(idle) {
-            self.tables[index] = AnyTable::new(policy);
-            index
-        } else {
-            self.tables.push(AnyTable::new(policy));
-            self.tables.len() - 1
-        }
-    }
-
-    /// Decides on a key that is in the table of its policy, and charges it if `cost`
-    /// may pass: the path of nearly every request.
-    #[inline]
-    pub(crate) fn decide(
+    /// Finds where the key of a charge is, or would go. `charges` are all of the request.
+    pub(crate) fn seat<'a>(
         &mut self,
-        table: usize,
+        charge: &Charge<'a>,
         hash: u64,
-        key: &Key,
-        cost: Cost,
+        charges: &[Charge<'_>],
         now: Timestamp,
-    ) -> Option<Decision> {
-        with_table!(&mut self.tables[table], table => table.decide(hash, key, cost, now))
+    ) -> Seat<'a> {
+        let Charge { policy, key, .. } = *charge;
+        let spot = Spot { policy, key, hash, table: self.own.table(policy, charges) };
+        let place = self.own.find(spot);
+        // There are few shared entries, and mostly none: look whether they still count.
+        self.shared.sweep(usize::MAX, now);
+        if place != Place::New || self.makes_room(spot, now) {
+            self.coming += usize::from(place == Place::New);
+            return Seat { spot, place, shared: false };
+        }
+        self.overflowed += 1;
+        let table = self.shared.table(policy, charges);
+        let spot = Spot { policy, key: &SHARED, hash: self.shared.hash(&SHARED), table };
+        Seat { spot, place: self.shared.find(spot), shared: true }
     }
 
-    /// Where the state of a key is, or would go.
-    pub(crate) fn place(&mut self, spot: Spot<'_>, now: Timestamp) -> Place {
-        let found = self.find(spot);
-        if found != Place::New {
-            return found;
-        }
-        if !self.has_room(spot) {
-            self.sweep(SWEEP_WHEN_FULL, now);
-            if !self.has_room(spot) {
-                return Place::Full;
-            }
-        }
-        self.coming += 1;
-        Place::New
-    }
-
-    /// Where the state of a key is; `New` if nowhere.
-    pub(crate) fn find(&self, spot: Spot<'_>) -> Place {
-        let contains = |table: &AnyTable| table.contains(spot.hash, spot.key);
-        if self.tables[spot.table]
-            .policy()
-            .shares_state_with(spot.policy)
-            && contains(&self.tables[spot.table])
-        {
-            return Place::Here;
-        }
-        let moved =
-            |table: &AnyTable| table.policy().name() == spot.policy.name() && contains(table);
-        match self.tables.iter().position(moved) {
-            Some(from) => Place::Moved { from },
-            None => Place::New,
-        }
-    }
-
-    fn has_room(&self, spot: Spot<'_>) -> bool {
-        let more =
-            with_table!(&self.tables[spot.table], table => table.bytes_of_one_more(spot.key));
-        self.keys() + self.coming < self.bounds.keys && self.bytes() + more <= self.bounds.bytes
-    }
-
-    /// The request at hand has got what it was promised.
+    /// The request at hand has what it was promised.
     pub(crate) fn finish(&mut self) {
         self.coming = 0;
     }
 
-    /// The state of a key in the table of its policy.
-    pub(crate) fn state<R: Kind>(&self, spot: Spot<'_>) -> Option<&R::State> {
-        R::table(&self.tables[spot.table])?.find(spot.hash, spot.key)
+    fn makes_room(&mut self, spot: Spot<'_>, now: Timestamp) -> bool {
+        if !self.has_room(spot) {
+            self.own.sweep(SWEEP_WHEN_FULL, now);
+        }
+        self.has_room(spot)
     }
 
-    /// The state of a key in the table of its policy, to change it.
-    pub(crate) fn state_mut<R: Kind>(&mut self, spot: Spot<'_>) -> Option<&mut R::State> {
-        R::table_mut(&mut self.tables[spot.table])?.find_mut(spot.hash, spot.key)
+    fn has_room(&self, spot: Spot<'_>) -> bool {
+        self.own.keys() + self.coming < self.bounds.keys
+            && self.own.bytes() + self.own.bytes_of(spot) <= self.bounds.bytes
     }
 
-    /// The state of a key that has [`Place::Moved`], as `rule` reads it.
-    pub(crate) fn moved<R: Kind>(
+    /// What the policy says about `cost`.
+    pub(crate) fn assess(&self, seat: &Seat<'_>, cost: Cost, now: Timestamp) -> Decision {
+        with_rule!(seat.spot.policy.rule(), rule => self.assess_as(rule, seat, cost, now))
+    }
+
+    fn assess_as<R: Kind>(
         &self,
         rule: &R,
-        from: usize,
-        spot: Spot<'_>,
+        seat: &Seat<'_>,
+        cost: Cost,
         now: Timestamp,
-    ) -> Option<R::State> {
-        self.tables[from].read_as(rule, spot.hash, spot.key, now)
+    ) -> Decision {
+        let assess = |state: &R::State| rule.assess(rule.refresh(state, now), now, cost);
+        match self.part(seat).state::<R>(seat.spot) {
+            Some(state) => assess(state),
+            None => assess(&self.elsewhere(rule, seat, now)),
+        }
     }
 
-    /// The state of the entry that all keys of a policy share, as `rule` reads it: what
-    /// the shard of overflow entries is asked for.
-    pub(crate) fn shared<R: Kind>(
-        &self,
-        rule: &R,
-        policy: &Policy,
-        now: Timestamp,
-    ) -> Option<R::State> {
-        let hash = self.hasher.hash_one(&Key::GLOBAL);
-        let versions = self
-            .tables
-            .iter()
-            .filter(|table| table.policy().name() == policy.name());
-        versions
-            .into_iter()
-            .find_map(|table| table.read_as(rule, hash, &Key::GLOBAL, now))
+    /// Charges what was assessed as allowed.
+    pub(crate) fn charge(&mut self, seat: &Seat<'_>, cost: Cost, now: Timestamp) {
+        with_rule!(seat.spot.policy.rule(), rule => {
+            self.change(rule, seat, now, |state| rule.charge(state, now, cost));
+        });
     }
 
-    /// Puts the state of a key into the table of its policy, where it is not yet, and
-    /// takes it out of that of another version.
-    pub(crate) fn put<R: Kind>(
+    /// Changes the state of a key, wherever it is, and puts it where it belongs.
+    pub(crate) fn change<R: Kind, T>(
         &mut self,
-        spot: Spot<'_>,
-        place: Place,
-        state: R::State,
+        rule: &R,
+        seat: &Seat<'_>,
         now: Timestamp,
-    ) {
-        if let Place::Moved { from } = place {
-            self.tables[from].remove(spot.hash, spot.key);
+        change: impl FnOnce(&mut R::State) -> T,
+    ) -> T {
+        // A fresh state may have been swept since it was found; then the key is new.
+        if let Some(state) = self.part_mut(seat).state_mut::<R>(seat.spot) {
+            return change(state);
         }
-        if let Some(table) = R::table_mut(&mut self.tables[spot.table]) {
-            table.insert(spot.hash, spot.key.clone(), state, now, &self.hasher);
-        }
+        let mut state = self.elsewhere(rule, seat, now);
+        let result = change(&mut state);
+        self.part_mut(seat).put::<R>(seat.spot, seat.place, state, now);
+        result
     }
 
-    /// Forgets a key under all versions of a policy.
-    pub(crate) fn forget(&mut self, policy: &Policy, hash: u64, key: &Key) {
-        for table in self
-            .tables
-            .iter_mut()
-            .filter(|table| table.policy().name() == policy.name())
-        {
-            table.remove(hash, key);
-        }
+    /// The state of a key that is not in the table of its policy.
+    fn elsewhere<R: Kind>(&self, rule: &R, seat: &Seat<'_>, now: Timestamp) -> R::State {
+        let Spot { policy, key, hash, .. } = seat.spot;
+        let found = self.part(seat).read(rule, policy, hash, key, now);
+        let shared = || self.shared.read(rule, policy, self.shared.hash(&SHARED), &SHARED, now);
+        found.or_else(shared).unwrap_or_else(|| rule.fresh())
     }
 
-    pub(crate) fn sweep(&mut self, buckets: usize, now: Timestamp) {
-        for table in &mut self.tables {
-            table.sweep(buckets, now);
-        }
+    fn part(&self, seat: &Seat<'_>) -> &Part {
+        if seat.shared { &self.shared } else { &self.own }
     }
 
-    pub(crate) fn keys(&self) -> usize {
-        self.tables.iter().map(AnyTable::len).sum()
+    fn part_mut(&mut self, seat: &Seat<'_>) -> &mut Part {
+        if seat.shared { &mut self.shared } else { &mut self.own }
+    }
+}
+
+impl Seat<'_> {
+    /// Whether the key was not found, neither under this version of its policy nor
+    /// under another.
+    pub(crate) fn is_new(&self) -> bool {
+        self.place == Place::New
     }
 
-    pub(crate) fn bytes(&self) -> usize {
-        self.tables.iter().map(AnyTable::bytes).sum()
+    /// Whether it is the entry of all keys without room.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    /// Whether both are one entry: the shared one of a policy, as one request names a
+    /// policy and key of its own once.
+    pub(crate) fn shares_entry_with(&self, other: &Self) -> bool {
+        self.shared && other.shared && self.spot.policy.name() == other.spot.policy.name()
     }
 }

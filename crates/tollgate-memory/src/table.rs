@@ -31,13 +31,7 @@ const SWEEP: usize = 4;
 
 impl<R: Rule> Table<R> {
     pub(crate) fn new(policy: Policy, rule: R) -> Self {
-        Self {
-            policy,
-            rule,
-            entries: HashTable::new(),
-            cursor: 0,
-            promised: 0,
-        }
+        Self { policy, rule, entries: HashTable::new(), cursor: 0, promised: 0 }
     }
 
     /// Decides on a key that is here, and charges it if `cost` may pass.
@@ -50,9 +44,7 @@ impl<R: Rule> Table<R> {
         now: Timestamp,
     ) -> Option<Decision> {
         let entry = self.entries.find_mut(hash, |entry| entry.key == *key)?;
-        let decision = self
-            .rule
-            .assess(self.rule.refresh(&entry.state, now), now, cost);
+        let decision = self.rule.assess(self.rule.refresh(&entry.state, now), now, cost);
         if decision.allows() && cost > Cost::ZERO {
             self.rule.charge(&mut entry.state, now, cost);
         }
@@ -60,15 +52,11 @@ impl<R: Rule> Table<R> {
     }
 
     pub(crate) fn find(&self, hash: u64, key: &Key) -> Option<&R::State> {
-        self.entries
-            .find(hash, |entry| entry.key == *key)
-            .map(|entry| &entry.state)
+        self.entries.find(hash, |entry| entry.key == *key).map(|entry| &entry.state)
     }
 
     pub(crate) fn find_mut(&mut self, hash: u64, key: &Key) -> Option<&mut R::State> {
-        self.entries
-            .find_mut(hash, |entry| entry.key == *key)
-            .map(|entry| &mut entry.state)
+        self.entries.find_mut(hash, |entry| entry.key == *key).map(|entry| &mut entry.state)
     }
 
     /// Adds a key that is not here yet.
@@ -86,10 +74,7 @@ impl<R: Rule> Table<R> {
             self.forget_fresh(now);
         }
         self.promised += self.promise(&key);
-        self.entries
-            .insert_unique(hash, Entry { key, state }, |entry| {
-                hasher.hash_one(&entry.key)
-            });
+        self.entries.insert_unique(hash, Entry { key, state }, |entry| hasher.hash_one(&entry.key));
     }
 
     pub(crate) fn remove(&mut self, hash: u64, key: &Key) {
@@ -104,11 +89,7 @@ impl<R: Rule> Table<R> {
     pub(crate) fn sweep(&mut self, buckets: usize, now: Timestamp) {
         let end = self.entries.num_buckets();
         for _ in 0..buckets.min(end) {
-            self.cursor = if self.cursor + 1 < end {
-                self.cursor + 1
-            } else {
-                0
-            };
+            self.cursor = if self.cursor + 1 < end { self.cursor + 1 } else { 0 };
             let Ok(entry) = self.entries.get_bucket_entry(self.cursor) else {
                 continue;
             };
@@ -121,12 +102,7 @@ impl<R: Rule> Table<R> {
 
     /// Forgets all keys that cannot be told from fresh ones.
     fn forget_fresh(&mut self, now: Timestamp) {
-        let Self {
-            entries,
-            rule,
-            promised,
-            ..
-        } = self;
+        let Self { entries, rule, promised, .. } = self;
         let per_state = rule.max_heap_bytes();
         entries.retain(|entry| {
             let keep = !rule.is_fresh(&entry.state, now);
@@ -146,14 +122,11 @@ impl<R: Rule> Table<R> {
         self.entries.allocation_size() + self.promised
     }
 
-    /// Bytes that one more key would take, the growth of the table included.
+    /// Bytes that one more key would take. A full table doubles; an empty one begins
+    /// with four entries and a group of control bytes, for which eight are enough.
     pub(crate) fn bytes_of_one_more(&self, key: &Key) -> usize {
-        let growth = if self.is_at_capacity() {
-            self.entries.allocation_size()
-        } else {
-            0
-        };
-        growth + self.promise(key)
+        let growth = self.entries.allocation_size().max(8 * size_of::<Entry<R::State>>());
+        self.promise(key) + if self.is_at_capacity() { growth } else { 0 }
     }
 
     fn is_at_capacity(&self) -> bool {

@@ -11,10 +11,7 @@ impl Harness for Memory {
 
     async fn start() -> (Self, Self::Store) {
         let clock = ManualClock::default();
-        (
-            Self(clock.clone()),
-            MemoryStore::builder().clock(clock).build(),
-        )
+        (Self(clock.clone()), MemoryStore::builder().clock(clock).build())
     }
 
     fn advance(&self, span: Micros) -> bool {

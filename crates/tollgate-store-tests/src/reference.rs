@@ -74,20 +74,13 @@ impl Reference {
     pub fn decide(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
         let total = |charge: &Charge<'_>| {
             let same = |other: &&Charge<'_>| slot(other) == slot(charge);
-            charges
-                .iter()
-                .filter(same)
-                .fold(Cost::ZERO, |sum, other| sum.plus(other.cost))
+            charges.iter().filter(same).fold(Cost::ZERO, |sum, other| sum.plus(other.cost))
         };
         let enforced = |charge: &Charge<'_>| {
-            charges
-                .iter()
-                .any(|other| slot(other) == slot(charge) && other.enforce)
+            charges.iter().any(|other| slot(other) == slot(charge) && other.enforce)
         };
-        let mut decisions: Vec<Decision> = charges
-            .iter()
-            .map(|charge| self.assess(charge, total(charge), now))
-            .collect();
+        let mut decisions: Vec<Decision> =
+            charges.iter().map(|charge| self.assess(charge, total(charge), now)).collect();
         let denied =
             |(charge, decision): (&Charge<'_>, &Decision)| enforced(charge) && decision.denies();
         let admitted = !charges.iter().zip(&decisions).any(denied);
@@ -98,10 +91,7 @@ impl Reference {
             }
             if !admitted {
                 let untouched = self.assess(charge, Cost::ZERO, now);
-                *decision = Decision {
-                    outcome: Outcome::Pass,
-                    ..untouched
-                };
+                *decision = Decision { outcome: Outcome::Pass, ..untouched };
             } else if !done.contains(&slot(charge)) {
                 done.push(slot(charge));
                 let cost = total(charge);
@@ -136,8 +126,7 @@ impl Reference {
 
     /// Forgets a key.
     pub fn reset(&mut self, policy: &Policy, key: &Key) {
-        self.states
-            .remove(&(policy.name().to_owned(), key.as_bytes().to_vec()));
+        self.states.remove(&(policy.name().to_owned(), key.as_bytes().to_vec()));
     }
 
     fn assess(&self, charge: &Charge<'_>, cost: Cost, now: Timestamp) -> Decision {
@@ -165,13 +154,12 @@ impl Reference {
     }
 
     fn read<R: Kind>(&self, rule: &R, slot: &Slot, now: Timestamp) -> R::State {
-        self.states
-            .get(slot)
-            .map_or_else(|| rule.fresh(), |stored| rule.read(stored, now))
+        self.states.get(slot).map_or_else(|| rule.fresh(), |stored| rule.read(stored, now))
     }
 }
 
 /// What is done to a state.
+#[derive(Clone, Copy)]
 enum Change {
     Charge(Cost),
     Owe(u64),
@@ -182,8 +170,5 @@ enum Change {
 type Slot = (String, Vec<u8>);
 
 fn slot(charge: &Charge<'_>) -> Slot {
-    (
-        charge.policy.name().to_owned(),
-        charge.key.as_bytes().to_vec(),
-    )
+    (charge.policy.name().to_owned(), charge.key.as_bytes().to_vec())
 }

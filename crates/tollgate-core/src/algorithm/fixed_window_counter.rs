@@ -25,10 +25,7 @@ pub struct State {
 
 impl FixedWindowCounter {
     pub(super) fn new(form: &Form) -> Self {
-        Self {
-            limit: form.limit,
-            window: form.window.get(),
-        }
+        Self { limit: form.limit, window: form.window.get() }
     }
 
     /// Time until the window of `state` is over.
@@ -37,18 +34,9 @@ impl FixedWindowCounter {
     }
 
     fn decide(&self, state: State, now: Timestamp, outcome: Outcome) -> Decision {
-        let reset_after = if state.used == 0 {
-            Micros::ZERO
-        } else {
-            self.until_end(state, now)
-        };
+        let reset_after = if state.used == 0 { Micros::ZERO } else { self.until_end(state, now) };
         let remaining = self.limit.saturating_sub(state.used);
-        Decision {
-            outcome,
-            limit: self.limit,
-            remaining,
-            reset_after,
-        }
+        Decision { outcome, limit: self.limit, remaining, reset_after }
     }
 }
 
@@ -62,11 +50,7 @@ impl Rule for FixedWindowCounter {
 
     fn refresh(&self, state: &State, now: Timestamp) -> State {
         let index = now.as_micros() / self.window;
-        if index > state.index || state.used == 0 {
-            State { index, used: 0 }
-        } else {
-            *state
-        }
+        if index > state.index || state.used == 0 { State { index, used: 0 } } else { *state }
     }
 
     fn assess(&self, view: State, now: Timestamp, cost: Cost) -> Decision {
@@ -77,10 +61,7 @@ impl Rule for FixedWindowCounter {
         let used = view.used + cost;
         if cost == 0 || used <= self.limit {
             let charged_at = now.max(Timestamp::from_micros(view.index * self.window));
-            let outcome = Outcome::Allow {
-                delay: Micros::ZERO,
-                charged_at,
-            };
+            let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at };
             self.decide(State { used, ..view }, now, outcome)
         } else {
             let retry_after = self.until_end(view, now);
@@ -90,10 +71,7 @@ impl Rule for FixedWindowCounter {
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
         let view = self.refresh(state, now);
-        *state = State {
-            used: view.used + cost.get(),
-            ..view
-        };
+        *state = State { used: view.used + cost.get(), ..view };
     }
 
     fn give_back(&self, state: &mut State, charged: &Charged, units: u64, now: Timestamp) -> u64 {
@@ -102,20 +80,14 @@ impl Rule for FixedWindowCounter {
             return 0;
         }
         let units = units.min(view.used);
-        *state = State {
-            used: view.used - units,
-            ..view
-        };
+        *state = State { used: view.used - units, ..view };
         units
     }
 
     fn owe(&self, state: &mut State, units: u64, now: Timestamp) -> u64 {
         let view = self.refresh(state, now);
         let units = units.min((2 * self.limit).saturating_sub(view.used));
-        *state = State {
-            used: view.used + units,
-            ..view
-        };
+        *state = State { used: view.used + units, ..view };
         units
     }
 
@@ -124,10 +96,7 @@ impl Rule for FixedWindowCounter {
     }
 
     fn resume(&self, units: u64, now: Timestamp) -> State {
-        State {
-            index: now.as_micros() / self.window,
-            used: units,
-        }
+        State { index: now.as_micros() / self.window, used: units }
     }
 
     fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {

@@ -36,12 +36,7 @@ pub struct State {
 impl LeakyBucket {
     pub(super) fn new(form: &Form, mode: LeakyMode) -> Self {
         let scale = Scale::new(form.limit, form.window);
-        Self {
-            capacity: form.capacity,
-            mode,
-            scale,
-            full: form.capacity * scale.unit,
-        }
+        Self { capacity: form.capacity, mode, scale, full: form.capacity * scale.unit }
     }
 
     /// Time until so much has drained.
@@ -68,17 +63,12 @@ impl LeakyBucket {
         let cost = charged.cost.get() * self.scale.unit;
         state.at == charged.charged_at
             && state.level >= cost
-            && self.empty_at(State {
-                level: state.level - cost,
-                ..state
-            }) == charged.leaves_at
+            && self.empty_at(State { level: state.level - cost, ..state }) == charged.leaves_at
     }
 
     fn max_wait(&self) -> Micros {
         match self.mode {
-            LeakyMode::Queue {
-                max_wait: Some(max_wait),
-            } => max_wait,
+            LeakyMode::Queue { max_wait: Some(max_wait) } => max_wait,
             _ => Micros::MAX,
         }
     }
@@ -92,18 +82,10 @@ impl LeakyBucket {
     }
 
     fn decide(&self, state: State, now: Timestamp, outcome: Outcome) -> Decision {
-        let reset_after = if state.level == 0 {
-            Micros::ZERO
-        } else {
-            self.empty_at(state).since(now)
-        };
+        let reset_after =
+            if state.level == 0 { Micros::ZERO } else { self.empty_at(state).since(now) };
         let remaining = self.remaining(state, now);
-        Decision {
-            outcome,
-            limit: self.capacity,
-            remaining,
-            reset_after,
-        }
+        Decision { outcome, limit: self.capacity, remaining, reset_after }
     }
 }
 
@@ -112,20 +94,14 @@ impl Rule for LeakyBucket {
     type View<'a> = State;
 
     fn fresh(&self) -> State {
-        State {
-            level: 0,
-            at: Timestamp::EPOCH,
-        }
+        State { level: 0, at: Timestamp::EPOCH }
     }
 
     fn refresh(&self, state: &State, now: Timestamp) -> State {
         let drained = now.since(state.at).get().saturating_mul(self.scale.rate);
         match state.level.saturating_sub(drained) {
             0 => State { level: 0, at: now },
-            level => State {
-                level,
-                at: now.max(state.at),
-            },
+            level => State { level, at: now.max(state.at) },
         }
     }
 
@@ -135,26 +111,19 @@ impl Rule for LeakyBucket {
             return self.decide(view, now, Outcome::Exceed);
         }
         if cost == 0 {
-            let outcome = Outcome::Allow {
-                delay: Micros::ZERO,
-                charged_at: view.at,
-            };
+            let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at: view.at };
             return self.decide(view, now, outcome);
         }
         let level = view.level + cost * self.scale.unit;
         let delay = self.delay(view, now);
         if level <= self.full && delay <= self.max_wait() {
-            let outcome = Outcome::Allow {
-                delay,
-                charged_at: view.at,
-            };
+            let outcome = Outcome::Allow { delay, charged_at: view.at };
             return self.decide(State { level, ..view }, now, outcome);
         }
         // Room comes as the bucket drains; the wait shortens by itself.
         let room_at = view.at + self.until_drained(level.saturating_sub(self.full));
-        let retry_after = room_at.since(now).max(Micros::new(
-            delay.get().saturating_sub(self.max_wait().get()),
-        ));
+        let retry_after =
+            room_at.since(now).max(Micros::new(delay.get().saturating_sub(self.max_wait().get())));
         self.decide(view, now, Outcome::Deny { retry_after })
     }
 
@@ -197,10 +166,7 @@ impl Rule for LeakyBucket {
     /// No more than the capacity can be in the bucket, or a client would wait under a
     /// small quota for what a large one had granted.
     fn resume(&self, units: u64, now: Timestamp) -> State {
-        State {
-            level: units.min(self.capacity) * self.scale.unit,
-            at: now,
-        }
+        State { level: units.min(self.capacity) * self.scale.unit, at: now }
     }
 
     fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {

@@ -161,16 +161,10 @@ impl Algorithm {
     /// The five algorithms with their default settings.
     pub const ALL: [Self; 5] = [
         Self::FixedWindowCounter,
-        Self::SlidingWindowLog {
-            resolution: Resolution::Auto,
-        },
+        Self::SlidingWindowLog { resolution: Resolution::Auto },
         Self::SlidingWindowCounter,
-        Self::TokenBucket {
-            refill: Refill::Greedy,
-        },
-        Self::LeakyBucket {
-            mode: LeakyMode::Queue { max_wait: None },
-        },
+        Self::TokenBucket { refill: Refill::Greedy },
+        Self::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } },
     ];
 
     /// The name of the algorithm, as configuration spells it.

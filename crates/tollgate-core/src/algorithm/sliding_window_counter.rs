@@ -40,10 +40,7 @@ pub struct View {
 
 impl SlidingWindowCounter {
     pub(super) fn new(form: &Form) -> Self {
-        Self {
-            limit: form.limit,
-            window: form.window.get(),
-        }
+        Self { limit: form.limit, window: form.window.get() }
     }
 
     /// Units of the previous window that still count.
@@ -74,11 +71,7 @@ impl SlidingWindowCounter {
     /// The first instant at which `cost` fits: in this window if the previous one's
     /// weight alone stands in the way, else when this one's own count has aged enough.
     fn fits_at(&self, view: View, cost: u64) -> Timestamp {
-        let State {
-            index,
-            previous,
-            current,
-        } = view.state;
+        let State { index, previous, current } = view.state;
         let room = self.limit - cost;
         if current <= room {
             let elapsed = self.until_weight(previous, room - current);
@@ -88,23 +81,14 @@ impl SlidingWindowCounter {
     }
 
     fn decide(&self, view: View, used: u64, now: Timestamp, outcome: Outcome) -> Decision {
-        let State {
-            index,
-            previous,
-            current,
-        } = view.state;
+        let State { index, previous, current } = view.state;
         let reset_after = match (previous, current) {
             (0, 0) => Micros::ZERO,
             (_, 0) => self.start(index + 1).since(now),
             _ => self.start(index + 2).since(now),
         };
         let remaining = self.limit.saturating_sub(used);
-        Decision {
-            outcome,
-            limit: self.limit,
-            remaining,
-            reset_after,
-        }
+        Decision { outcome, limit: self.limit, remaining, reset_after }
     }
 }
 
@@ -113,32 +97,17 @@ impl Rule for SlidingWindowCounter {
     type View<'a> = View;
 
     fn fresh(&self) -> State {
-        State {
-            index: 0,
-            previous: 0,
-            current: 0,
-        }
+        State { index: 0, previous: 0, current: 0 }
     }
 
     fn refresh(&self, state: &State, now: Timestamp) -> View {
         let index = now.as_micros() / self.window;
         let state = match index.saturating_sub(state.index) {
             0 if state.previous > 0 || state.current > 0 => *state,
-            1 => State {
-                index,
-                previous: state.current,
-                current: 0,
-            },
-            _ => State {
-                index,
-                previous: 0,
-                current: 0,
-            },
+            1 => State { index, previous: state.current, current: 0 },
+            _ => State { index, previous: 0, current: 0 },
         };
-        View {
-            state,
-            elapsed: now.since(self.start(state.index)).get(),
-        }
+        View { state, elapsed: now.since(self.start(state.index)).get() }
     }
 
     fn assess(&self, view: View, now: Timestamp, cost: Cost) -> Decision {
@@ -149,14 +118,8 @@ impl Rule for SlidingWindowCounter {
         }
         if cost == 0 || used + cost <= self.limit {
             let charged_at = now.max(self.start(view.state.index));
-            let state = State {
-                current: view.state.current + cost,
-                ..view.state
-            };
-            let outcome = Outcome::Allow {
-                delay: Micros::ZERO,
-                charged_at,
-            };
+            let state = State { current: view.state.current + cost, ..view.state };
+            let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at };
             self.decide(View { state, ..view }, used + cost, now, outcome)
         } else {
             let retry_after = self.fits_at(view, cost).since(now);
@@ -187,10 +150,7 @@ impl Rule for SlidingWindowCounter {
     fn owe(&self, state: &mut State, units: u64, now: Timestamp) -> u64 {
         let view = self.refresh(state, now);
         let units = units.min((2 * self.limit).saturating_sub(self.used(view)));
-        *state = State {
-            current: view.state.current + units,
-            ..view.state
-        };
+        *state = State { current: view.state.current + units, ..view.state };
         units
     }
 
@@ -199,11 +159,7 @@ impl Rule for SlidingWindowCounter {
     }
 
     fn resume(&self, units: u64, now: Timestamp) -> State {
-        State {
-            index: now.as_micros() / self.window,
-            previous: 0,
-            current: units,
-        }
+        State { index: now.as_micros() / self.window, previous: 0, current: units }
     }
 
     fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
@@ -216,9 +172,7 @@ impl Rule for SlidingWindowCounter {
     }
 
     fn is_fresh(&self, state: &State, now: Timestamp) -> bool {
-        let State {
-            previous, current, ..
-        } = self.refresh(state, now).state;
+        let State { previous, current, .. } = self.refresh(state, now).state;
         previous == 0 && current == 0
     }
 }

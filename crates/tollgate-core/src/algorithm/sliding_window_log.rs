@@ -66,16 +66,8 @@ impl SlidingWindowLog {
             Resolution::Exact => true,
             Resolution::Thousandth => false,
         };
-        let grid = if exact {
-            1
-        } else {
-            form.window.get().div_ceil(1_000)
-        };
-        Self {
-            limit: form.limit,
-            window: form.window,
-            grid,
-        }
+        let grid = if exact { 1 } else { form.window.get().div_ceil(1_000) };
+        Self { limit: form.limit, window: form.window, grid }
     }
 
     /// `instant` rounded up to the grid.
@@ -85,9 +77,7 @@ impl SlidingWindowLog {
 
     /// Moves on to `now`, forgets what no longer counts, and returns the instant reached.
     fn prune(&self, state: &mut State, now: Timestamp) -> Timestamp {
-        let View {
-            seen, head, base, ..
-        } = self.refresh(state, now);
+        let View { seen, head, base, .. } = self.refresh(state, now);
         state.entries.drain(..head);
         state.base = base;
         state.last_seen = seen;
@@ -113,35 +103,18 @@ impl Rule for SlidingWindowLog {
     type View<'a> = View<'a>;
 
     fn fresh(&self) -> State {
-        State {
-            entries: VecDeque::new(),
-            base: 0,
-            last_seen: Timestamp::EPOCH,
-        }
+        State { entries: VecDeque::new(), base: 0, last_seen: Timestamp::EPOCH }
     }
 
     fn refresh<'a>(&self, state: &'a State, now: Timestamp) -> View<'a> {
-        let seen = if state.entries.is_empty() {
-            now
-        } else {
-            now.max(state.last_seen)
-        };
+        let seen = if state.entries.is_empty() { now } else { now.max(state.last_seen) };
         let expired = |entry: &Entry| entry.at + self.window <= seen;
         let head = match state.entries.front() {
             Some(oldest) if expired(oldest) => state.entries.partition_point(expired),
             _ => 0,
         };
-        let base = if head == 0 {
-            state.base
-        } else {
-            state.entries[head - 1].total
-        };
-        View {
-            state,
-            seen,
-            head,
-            base,
-        }
+        let base = if head == 0 { state.base } else { state.entries[head - 1].total };
+        View { state, seen, head, base }
     }
 
     fn assess(&self, view: View<'_>, now: Timestamp, cost: Cost) -> Decision {
@@ -150,25 +123,12 @@ impl Rule for SlidingWindowLog {
         let (outcome, used_after, newest) = if cost > self.limit {
             (Outcome::Exceed, used, view.newest())
         } else if cost == 0 || used + cost <= self.limit {
-            let outcome = Outcome::Allow {
-                delay: Micros::ZERO,
-                charged_at: view.seen,
-            };
-            let newest = if cost == 0 {
-                view.newest()
-            } else {
-                self.round_up(view.seen)
-            };
+            let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at: view.seen };
+            let newest = if cost == 0 { view.newest() } else { self.round_up(view.seen) };
             (outcome, used + cost, newest)
         } else {
             let fits_at = view.freed(used + cost - self.limit) + self.window;
-            (
-                Outcome::Deny {
-                    retry_after: fits_at.since(now),
-                },
-                used,
-                view.newest(),
-            )
+            (Outcome::Deny { retry_after: fits_at.since(now) }, used, view.newest())
         };
         Decision {
             outcome,
@@ -193,11 +153,7 @@ impl Rule for SlidingWindowLog {
         let Ok(index) = state.entries.binary_search_by_key(&at, |entry| entry.at) else {
             return 0;
         };
-        let before = if index == 0 {
-            state.base
-        } else {
-            state.entries[index - 1].total
-        };
+        let before = if index == 0 { state.base } else { state.entries[index - 1].total };
         let units = units.min(state.entries[index].total - before);
         for entry in state.entries.range_mut(index..) {
             entry.total -= units;
@@ -222,24 +178,20 @@ impl Rule for SlidingWindowLog {
     }
 
     fn resume(&self, units: u64, now: Timestamp) -> State {
-        let mut state = State {
-            last_seen: now,
-            ..self.fresh()
-        };
+        let mut state = State { last_seen: now, ..self.fresh() };
         if units > 0 {
             self.push(&mut state, now, units);
         }
         state
     }
 
-    /// The charges themselves are carried over, onto the new grid; what counts of them
-    /// follows from the new window.
-    fn convert(&self, _from: &Self, state: &State, _now: Timestamp) -> State {
-        let mut converted = State {
-            entries: VecDeque::new(),
-            ..*state
-        };
-        for entry in &state.entries {
+    /// The charges that still count are carried over, onto the new grid. Those that do
+    /// not may have been forgotten already, so a longer window must not bring them back.
+    fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
+        let view = from.refresh(state, now);
+        let mut converted =
+            State { entries: VecDeque::new(), base: view.base, last_seen: state.last_seen };
+        for entry in state.entries.range(view.head..) {
             let at = self.round_up(entry.at);
             match converted.entries.back_mut() {
                 Some(last) if last.at == at => last.total = entry.total,
@@ -250,10 +202,7 @@ impl Rule for SlidingWindowLog {
     }
 
     fn is_fresh(&self, state: &State, now: Timestamp) -> bool {
-        state
-            .entries
-            .back()
-            .is_none_or(|last| last.at + self.window <= now)
+        state.entries.back().is_none_or(|last| last.at + self.window <= now)
     }
 
     /// An entry per grid point of a window, or per unit if those are fewer, twice for
@@ -283,24 +232,15 @@ impl State {
 impl View<'_> {
     /// The instant of the newest entry.
     fn newest(&self) -> Timestamp {
-        self.state
-            .entries
-            .back()
-            .map_or(Timestamp::EPOCH, |last| last.at)
+        self.state.entries.back().map_or(Timestamp::EPOCH, |last| last.at)
     }
 
     /// The instant of the first entry with which, all older ones included, `units`
     /// are gone. There is one: a cost that fits an empty window asks for no more
     /// than what is in this one.
     fn freed(&self, units: u64) -> Timestamp {
-        let index = self
-            .state
-            .entries
-            .partition_point(|entry| entry.total < self.base + units);
-        self.state
-            .entries
-            .get(index)
-            .map_or_else(|| self.newest(), |entry| entry.at)
+        let index = self.state.entries.partition_point(|entry| entry.total < self.base + units);
+        self.state.entries.get(index).map_or_else(|| self.newest(), |entry| entry.at)
     }
 }
 

@@ -70,12 +70,7 @@ impl TokenBucket {
             missing => (state.at + self.until_restored(missing)).since(now),
         };
         let remaining = self.full.saturating_sub(state.missing) / self.scale.unit;
-        Decision {
-            outcome,
-            limit: self.capacity,
-            remaining,
-            reset_after,
-        }
+        Decision { outcome, limit: self.capacity, remaining, reset_after }
     }
 }
 
@@ -84,10 +79,7 @@ impl Rule for TokenBucket {
     type View<'a> = State;
 
     fn fresh(&self) -> State {
-        State {
-            missing: 0,
-            at: Timestamp::EPOCH,
-        }
+        State { missing: 0, at: Timestamp::EPOCH }
     }
 
     fn refresh(&self, state: &State, now: Timestamp) -> State {
@@ -101,14 +93,8 @@ impl Rule for TokenBucket {
             }
         };
         match state.missing.saturating_sub(restored) {
-            0 => State {
-                missing: 0,
-                at: now,
-            },
-            missing => State {
-                missing,
-                at: at.max(state.at),
-            },
+            0 => State { missing: 0, at: now },
+            missing => State { missing, at: at.max(state.at) },
         }
     }
 
@@ -119,20 +105,11 @@ impl Rule for TokenBucket {
         }
         let missing = view.missing + cost * self.scale.unit;
         if cost == 0 || missing <= self.full {
-            let outcome = Outcome::Allow {
-                delay: Micros::ZERO,
-                charged_at: now.max(view.at),
-            };
+            let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at: now.max(view.at) };
             self.decide(State { missing, ..view }, now, outcome)
         } else {
             let fits_at = view.at + self.until_restored(missing - self.full);
-            self.decide(
-                view,
-                now,
-                Outcome::Deny {
-                    retry_after: fits_at.since(now),
-                },
-            )
+            self.decide(view, now, Outcome::Deny { retry_after: fits_at.since(now) })
         }
     }
 
@@ -181,10 +158,7 @@ impl Rule for TokenBucket {
     /// No more than the capacity can be missing, or a client would pay under a small
     /// quota for what a large one had granted.
     fn resume(&self, units: u64, now: Timestamp) -> State {
-        State {
-            missing: units.min(self.capacity) * self.scale.unit,
-            at: now,
-        }
+        State { missing: units.min(self.capacity) * self.scale.unit, at: now }
     }
 
     fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {

@@ -15,10 +15,7 @@ pub async fn admits_exactly_the_limit<H: Harness>(_: &H, store: &H::Store) {
             assert_eq!(decision.remaining, 10 - n, "{algorithm:?}");
         }
         let decision = charge(store, &policy, &Key::from("k"), 1).await;
-        assert!(
-            decision.retry_after() > Some(Micros::ZERO),
-            "{algorithm:?}: {decision:?}"
-        );
+        assert!(decision.retry_after() > Some(Micros::ZERO), "{algorithm:?}: {decision:?}");
     }
 }
 
@@ -28,11 +25,7 @@ pub async fn says_what_is_left_and_when_it_is_whole<H: Harness>(_: &H, store: &H
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
         let key = Key::from("k");
         let untouched = charge(store, &policy, &key, 0).await;
-        assert_eq!(
-            (untouched.limit, untouched.remaining),
-            (10, 10),
-            "{algorithm:?}"
-        );
+        assert_eq!((untouched.limit, untouched.remaining), (10, 10), "{algorithm:?}");
         assert_eq!(untouched.reset_after, Micros::ZERO, "{algorithm:?}");
         let used = charge(store, &policy, &key, 4).await;
         assert_eq!((used.limit, used.remaining), (10, 6), "{algorithm:?}");
@@ -50,10 +43,7 @@ pub async fn a_cost_above_the_capacity_can_never_pass<H: Harness>(_: &H, store: 
             assert_eq!(decision.outcome, Outcome::Exceed, "{algorithm:?}: {cost}");
             assert_eq!(decision.remaining, 10, "{algorithm:?}");
         }
-        assert!(
-            charge(store, &policy, &key, 10).await.allows(),
-            "{algorithm:?}"
-        );
+        assert!(charge(store, &policy, &key, 10).await.allows(), "{algorithm:?}");
     }
 }
 
@@ -66,10 +56,7 @@ pub async fn peeking_changes_nothing<H: Harness>(_: &H, store: &H::Store) {
             charge(store, &policy, &key, 1).await;
             for _ in 0..3 {
                 let peek = charge(store, &policy, &key, 0).await;
-                assert!(
-                    peek.allows() && peek.delay() == Micros::ZERO,
-                    "{algorithm:?}: {peek:?}"
-                );
+                assert!(peek.allows() && peek.delay() == Micros::ZERO, "{algorithm:?}: {peek:?}");
                 assert_eq!(peek.remaining, left, "{algorithm:?}");
             }
         }
@@ -83,16 +70,10 @@ pub async fn a_denial_changes_nothing<H: Harness>(_: &H, store: &H::Store) {
         let key = Key::from("k");
         charge(store, &policy, &key, 7).await;
         for _ in 0..20 {
-            assert!(
-                charge(store, &policy, &key, 4).await.denies(),
-                "{algorithm:?}"
-            );
+            assert!(charge(store, &policy, &key, 4).await.denies(), "{algorithm:?}");
         }
         assert_eq!(remaining(store, &policy, &key).await, 3, "{algorithm:?}");
-        assert!(
-            charge(store, &policy, &key, 3).await.allows(),
-            "{algorithm:?}"
-        );
+        assert!(charge(store, &policy, &key, 3).await.allows(), "{algorithm:?}");
     }
 }
 
@@ -115,16 +96,10 @@ pub async fn keys_are_separate_whatever_their_bytes<H: Harness>(_: &H, store: &H
         &long[1..],
     ];
     for key in keys {
-        assert!(
-            charge(store, &policy, &Key::new(key), 1).await.allows(),
-            "{key:?}"
-        );
+        assert!(charge(store, &policy, &Key::new(key), 1).await.allows(), "{key:?}");
     }
     for key in keys {
-        assert!(
-            charge(store, &policy, &Key::new(key), 1).await.denies(),
-            "{key:?}"
-        );
+        assert!(charge(store, &policy, &Key::new(key), 1).await.denies(), "{key:?}");
     }
 }
 
@@ -152,21 +127,15 @@ pub async fn clones_share_state<H: Harness>(_: &H, store: &H::Store) {
 pub async fn reset_forgets_one_key<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let name = format!("{algorithm:?}");
-        let (policy, other) = (
-            policy(&name, 5, algorithm),
-            policy(&format!("{name} 2"), 5, algorithm),
-        );
+        let (policy, other) =
+            (policy(&name, 5, algorithm), policy(&format!("{name} 2"), 5, algorithm));
         let (key, neighbour) = (Key::from("k"), Key::from("l"));
         for (policy, key) in [(&policy, &key), (&policy, &neighbour), (&other, &key)] {
             charge(store, policy, key, 5).await;
         }
         store.reset(&policy, &key).await.expect("the store resets");
         assert_eq!(remaining(store, &policy, &key).await, 5, "{algorithm:?}");
-        assert_eq!(
-            remaining(store, &policy, &neighbour).await,
-            0,
-            "{algorithm:?}"
-        );
+        assert_eq!(remaining(store, &policy, &neighbour).await, 0, "{algorithm:?}");
         assert_eq!(remaining(store, &other, &key).await, 0, "{algorithm:?}");
     }
 }

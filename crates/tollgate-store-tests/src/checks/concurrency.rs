@@ -24,10 +24,8 @@ async fn storm<S: Store>(
             let mut verdicts = Vec::new();
             for n in 0..EACH {
                 let cost = cost(task * EACH + n);
-                let charges: Vec<_> = policies
-                    .iter()
-                    .map(|(p, k)| Charge::new(p, k, cost))
-                    .collect();
+                let charges: Vec<_> =
+                    policies.iter().map(|(p, k)| Charge::new(p, k, cost)).collect();
                 verdicts.push((cost, decide(&store, &charges).await));
                 tokio::task::yield_now().await;
             }
@@ -45,10 +43,7 @@ fn admitted(verdicts: &[(Cost, Verdict)]) -> u64 {
 /// 800 requests at a limit of 500: 500 pass, and each is told another remainder.
 pub async fn many_tasks_on_one_key_admit_exactly_the_limit<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
-        let policies = [(
-            policy(&format!("{algorithm:?}"), 500, algorithm),
-            Key::GLOBAL,
-        )];
+        let policies = [(policy(&format!("{algorithm:?}"), 500, algorithm), Key::GLOBAL)];
         let verdicts = storm(store, &policies, |_| Cost::ONE).await;
         assert_eq!(admitted(&verdicts), 500, "{algorithm:?}");
         let left: BTreeSet<_> = verdicts
@@ -56,11 +51,7 @@ pub async fn many_tasks_on_one_key_admit_exactly_the_limit<H: Harness>(_: &H, st
             .filter(|(_, verdict)| verdict.is_admitted())
             .map(|(_, verdict)| verdict.decisions()[0].remaining)
             .collect();
-        assert_eq!(
-            left,
-            (0..500).collect(),
-            "{algorithm:?}: an order of all requests"
-        );
+        assert_eq!(left, (0..500).collect(), "{algorithm:?}: an order of all requests");
     }
 }
 
@@ -75,11 +66,7 @@ pub async fn many_tasks_on_pairs_of_policies_admit_exactly_the_tighter<H: Harnes
         let policies = [(wide.clone(), Key::from("a")), (tight, Key::from("b"))];
         let verdicts = storm(store, &policies, |_| Cost::ONE).await;
         assert_eq!(admitted(&verdicts), 300, "{algorithm:?}");
-        assert_eq!(
-            remaining(store, &wide, &Key::from("a")).await,
-            400,
-            "{algorithm:?}"
-        );
+        assert_eq!(remaining(store, &wide, &Key::from("a")).await, 400, "{algorithm:?}");
     }
 }
 
@@ -88,19 +75,12 @@ pub async fn mixed_costs_fill_the_limit_to_the_last_unit<H: Harness>(_: &H, stor
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 1_000, algorithm);
         let policies = [(policy.clone(), Key::GLOBAL)];
-        let verdicts = storm(store, &policies, |n| {
-            Cost::new([1, 3, 5, 10][n as usize % 4])
-        })
-        .await;
+        let verdicts = storm(store, &policies, |n| Cost::new([1, 3, 5, 10][n as usize % 4])).await;
         let in_storm = admitted(&verdicts);
         let left = remaining(store, &policy, &Key::GLOBAL).await;
         assert_eq!(in_storm + left, 1_000, "{algorithm:?}");
         while charge(store, &policy, &Key::GLOBAL, 1).await.allows() {}
-        assert_eq!(
-            remaining(store, &policy, &Key::GLOBAL).await,
-            0,
-            "{algorithm:?}"
-        );
+        assert_eq!(remaining(store, &policy, &Key::GLOBAL).await, 0, "{algorithm:?}");
     }
 }
 
@@ -125,11 +105,7 @@ pub async fn settling_under_contention_loses_nothing<H: Harness>(_: &H, store: &
             });
         }
         tasks.join_all().await;
-        assert_eq!(
-            remaining(store, &policy, &Key::GLOBAL).await,
-            100,
-            "{algorithm:?}"
-        );
+        assert_eq!(remaining(store, &policy, &Key::GLOBAL).await, 100, "{algorithm:?}");
     }
 }
 

@@ -18,25 +18,13 @@ use tollgate_core::{
 /// Every algorithm in every mode.
 const MODES: [Algorithm; 8] = [
     Algorithm::FixedWindowCounter,
-    Algorithm::SlidingWindowLog {
-        resolution: Resolution::Exact,
-    },
-    Algorithm::SlidingWindowLog {
-        resolution: Resolution::Thousandth,
-    },
+    Algorithm::SlidingWindowLog { resolution: Resolution::Exact },
+    Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth },
     Algorithm::SlidingWindowCounter,
-    Algorithm::TokenBucket {
-        refill: Refill::Greedy,
-    },
-    Algorithm::TokenBucket {
-        refill: Refill::Interval,
-    },
-    Algorithm::LeakyBucket {
-        mode: LeakyMode::Queue { max_wait: None },
-    },
-    Algorithm::LeakyBucket {
-        mode: LeakyMode::Meter,
-    },
+    Algorithm::TokenBucket { refill: Refill::Greedy },
+    Algorithm::TokenBucket { refill: Refill::Interval },
+    Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } },
+    Algorithm::LeakyBucket { mode: LeakyMode::Meter },
 ];
 
 /// A window in which nothing comes back while a test runs: the longest there is.
@@ -57,9 +45,7 @@ async fn decide(store: &impl Store, charges: &[Charge<'_>]) -> Verdict {
 
 /// Charges one policy and returns what it says.
 async fn charge(store: &impl Store, policy: &Policy, key: &Key, cost: u64) -> Decision {
-    decide(store, &[Charge::new(policy, key, Cost::new(cost))])
-        .await
-        .decisions()[0]
+    decide(store, &[Charge::new(policy, key, Cost::new(cost))]).await.decisions()[0]
 }
 
 async fn remaining(store: &impl Store, policy: &Policy, key: &Key) -> u64 {
@@ -71,17 +57,11 @@ async fn receipt(store: &impl Store, policy: &Policy, key: &Key, cost: u64) -> R
     let charges = [Charge::new(policy, key, Cost::new(cost))];
     let verdict = decide(store, &charges).await;
     assert!(verdict.is_admitted(), "{policy}: {verdict:?}");
-    verdict
-        .receipts(&charges, fresh_id)
-        .next()
-        .expect("an admitted charge has a receipt")
+    verdict.receipts(&charges, fresh_id).next().expect("an admitted charge has a receipt")
 }
 
 async fn settle(store: &impl Store, receipt: &Receipt, actual: u64) -> Settlement {
-    store
-        .settle(receipt, Cost::new(actual))
-        .await
-        .expect("the store settles")
+    store.settle(receipt, Cost::new(actual)).await.expect("the store settles")
 }
 
 /// A name that no other receipt has.

@@ -14,24 +14,13 @@ pub async fn what_is_given_back_can_be_used_again<H: Harness>(harness: &H, store
         let key = Key::from("k");
         let receipt = receipt(store, &policy, &key, 8).await;
         let settlement = settle(store, &receipt, 3).await;
-        let Settlement::Returned { units } = settlement else {
-            panic!("{settlement:?}")
-        };
+        let Settlement::Returned { units } = settlement else { panic!("{settlement:?}") };
         let exact = harness.advance(Micros::ZERO);
-        assert!(
-            units == 5 || (!exact && units == 4),
-            "{algorithm:?}: {units}"
-        );
+        assert!(units == 5 || (!exact && units == 4), "{algorithm:?}: {units}");
         let left = remaining(store, &policy, &key).await;
         assert!(left == 7 || (!exact && left == 6), "{algorithm:?}: {left}");
-        assert!(
-            charge(store, &policy, &key, left).await.allows(),
-            "{algorithm:?}"
-        );
-        assert!(
-            charge(store, &policy, &key, 1).await.denies(),
-            "{algorithm:?}"
-        );
+        assert!(charge(store, &policy, &key, left).await.allows(), "{algorithm:?}");
+        assert!(charge(store, &policy, &key, 1).await.denies(), "{algorithm:?}");
     }
 }
 
@@ -61,11 +50,7 @@ pub async fn settling_upwards_leaves_a_debt_of_one_capacity_at_most<H: Harness>(
         let key = Key::from("k");
         let first = receipt(store, &policy, &key, 2).await;
         let settlement = settle(store, &first, 6).await;
-        assert_eq!(
-            settlement,
-            Settlement::Charged { units: 4 },
-            "{algorithm:?}"
-        );
+        assert_eq!(settlement, Settlement::Charged { units: 4 }, "{algorithm:?}");
         assert_eq!(remaining(store, &policy, &key).await, 4, "{algorithm:?}");
         let second = receipt(store, &policy, &key, 1).await;
         let settlement = settle(store, &second, 1_000_000).await;
@@ -76,13 +61,7 @@ pub async fn settling_upwards_leaves_a_debt_of_one_capacity_at_most<H: Harness>(
             "{algorithm:?}: {settlement:?}"
         );
         assert_eq!(remaining(store, &policy, &key).await, 0, "{algorithm:?}");
-        assert!(
-            charge(store, &policy, &key, 1)
-                .await
-                .retry_after()
-                .is_some(),
-            "{algorithm:?}"
-        );
+        assert!(charge(store, &policy, &key, 1).await.retry_after().is_some(), "{algorithm:?}");
     }
 }
 
@@ -104,28 +83,17 @@ pub async fn a_place_in_a_queue_comes_back_only_from_its_end<H: Harness>(
     if !harness.advance(Micros::ZERO) {
         return;
     }
-    let queue = Algorithm::LeakyBucket {
-        mode: LeakyMode::default(),
-    };
+    let queue = Algorithm::LeakyBucket { mode: LeakyMode::default() };
     let policy = policy("queue", 10, queue);
     let key = Key::from("k");
     receipt(store, &policy, &key, 1).await;
     let middle = receipt(store, &policy, &key, 1).await;
     let last = receipt(store, &policy, &key, 1).await;
-    assert_eq!(
-        settle(store, &middle, 0).await,
-        Settlement::Returned { units: 0 }
-    );
+    assert_eq!(settle(store, &middle, 0).await, Settlement::Returned { units: 0 });
     assert_eq!(remaining(store, &policy, &key).await, 7);
     let delay = last.charged.leaves_at;
-    assert_eq!(
-        settle(store, &last, 0).await,
-        Settlement::Returned { units: 1 }
-    );
+    assert_eq!(settle(store, &last, 0).await, Settlement::Returned { units: 1 });
     assert_eq!(remaining(store, &policy, &key).await, 8);
     // Its departure is free again, to the microsecond.
-    assert_eq!(
-        receipt(store, &policy, &key, 1).await.charged.leaves_at,
-        delay
-    );
+    assert_eq!(receipt(store, &policy, &key, 1).await.charged.leaves_at, delay);
 }

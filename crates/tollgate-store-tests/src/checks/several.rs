@@ -11,10 +11,7 @@ pub async fn all_or_none<H: Harness>(_: &H, store: &H::Store) {
         let wide = policy(&format!("{algorithm:?} wide"), 100, algorithm);
         let tight = policy(&format!("{algorithm:?} tight"), 3, algorithm);
         let (all, one) = (Key::GLOBAL, Key::from("one"));
-        let charges = [
-            Charge::new(&wide, &all, Cost::ONE),
-            Charge::new(&tight, &one, Cost::ONE),
-        ];
+        let charges = [Charge::new(&wide, &all, Cost::ONE), Charge::new(&tight, &one, Cost::ONE)];
         let reversed = [charges[1], charges[0]];
         for n in 0..6 {
             let verdict = decide(store, if n % 2 == 0 { &charges } else { &reversed }).await;
@@ -32,29 +29,13 @@ pub async fn the_others_report_what_is_left_of_them<H: Harness>(_: &H, store: &H
         let wide = policy(&format!("{algorithm:?} wide"), 100, algorithm);
         let tight = policy(&format!("{algorithm:?} tight"), 1, algorithm);
         let key = Key::from("k");
-        let charges = [
-            Charge::new(&wide, &key, Cost::ONE),
-            Charge::new(&tight, &key, Cost::ONE),
-        ];
+        let charges = [Charge::new(&wide, &key, Cost::ONE), Charge::new(&tight, &key, Cost::ONE)];
         decide(store, &charges).await;
         let verdict = decide(store, &charges).await;
-        let [wide, tight] = verdict.decisions() else {
-            panic!("a decision a charge: {verdict:?}")
-        };
-        assert_eq!(
-            (wide.outcome, wide.remaining),
-            (Outcome::Pass, 99),
-            "{algorithm:?}"
-        );
-        assert!(
-            matches!(tight.outcome, Outcome::Deny { .. }),
-            "{algorithm:?}"
-        );
-        assert_eq!(
-            verdict.receipts(&charges, super::fresh_id).count(),
-            0,
-            "{algorithm:?}"
-        );
+        let [wide, tight] = verdict.decisions() else { panic!("a decision a charge: {verdict:?}") };
+        assert_eq!((wide.outcome, wide.remaining), (Outcome::Pass, 99), "{algorithm:?}");
+        assert!(matches!(tight.outcome, Outcome::Deny { .. }), "{algorithm:?}");
+        assert_eq!(verdict.receipts(&charges, super::fresh_id).count(), 0, "{algorithm:?}");
     }
 }
 
@@ -64,26 +45,14 @@ pub async fn charges_to_one_key_and_policy_add_up<H: Harness>(_: &H, store: &H::
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
         let key = Key::from("k");
         let pair = |a, b| {
-            [
-                Charge::new(&policy, &key, Cost::new(a)),
-                Charge::new(&policy, &key, Cost::new(b)),
-            ]
+            [Charge::new(&policy, &key, Cost::new(a)), Charge::new(&policy, &key, Cost::new(b))]
         };
         let verdict = decide(store, &pair(6, 5)).await;
         assert!(!verdict.is_admitted(), "{algorithm:?}");
-        assert!(
-            verdict
-                .decisions()
-                .iter()
-                .all(|d| d.outcome == Outcome::Exceed),
-            "{algorithm:?}"
-        );
+        assert!(verdict.decisions().iter().all(|d| d.outcome == Outcome::Exceed), "{algorithm:?}");
         let verdict = decide(store, &pair(6, 3)).await;
         assert!(verdict.is_admitted(), "{algorithm:?}");
-        assert!(
-            verdict.decisions().iter().all(|d| d.remaining == 1),
-            "{algorithm:?}: {verdict:?}"
-        );
+        assert!(verdict.decisions().iter().all(|d| d.remaining == 1), "{algorithm:?}: {verdict:?}");
     }
 }
 
@@ -96,11 +65,7 @@ pub async fn a_shadow_never_blocks<H: Harness>(_: &H, store: &H::Store) {
             let shadow = Charge::new(&policy, &key, Cost::ONE).shadow();
             let verdict = decide(store, &[shadow]).await;
             assert!(verdict.is_admitted(), "{algorithm:?}");
-            assert_eq!(
-                verdict.decisions()[0].denies(),
-                n >= 2,
-                "{algorithm:?}: request {n}"
-            );
+            assert_eq!(verdict.decisions()[0].denies(), n >= 2, "{algorithm:?}: request {n}");
         }
         assert_eq!(remaining(store, &policy, &key).await, 0, "{algorithm:?}");
     }
@@ -129,25 +94,16 @@ pub async fn more_policies_than_fit_inline<H: Harness>(_: &H, store: &H::Store) 
     let policies: Vec<_> = (1..=10)
         .map(|n| policy(&format!("p{n}"), n + 1, MODES[n as usize % MODES.len()]))
         .collect();
-    let keys: Vec<_> = (1..=10)
-        .map(|n| Key::from(format!("key {n}").as_str()))
-        .collect();
-    let charges: Vec<_> = policies
-        .iter()
-        .zip(&keys)
-        .map(|(p, k)| Charge::new(p, k, Cost::ONE))
-        .collect();
+    let keys: Vec<_> = (1..=10).map(|n| Key::from(format!("key {n}").as_str())).collect();
+    let charges: Vec<_> =
+        policies.iter().zip(&keys).map(|(p, k)| Charge::new(p, k, Cost::ONE)).collect();
     for n in 0..4 {
         let verdict = decide(store, &charges).await;
         assert_eq!(verdict.decisions().len(), 10);
         assert_eq!(verdict.is_admitted(), n < 2, "the tightest has two units");
     }
     for (n, (policy, key)) in policies.iter().zip(&keys).enumerate() {
-        assert_eq!(
-            charge(store, policy, key, 0).await.remaining,
-            n as u64,
-            "{policy}"
-        );
+        assert_eq!(charge(store, policy, key, 0).await.remaining, n as u64, "{policy}");
     }
 }
 
@@ -157,14 +113,8 @@ pub async fn one_policy_under_two_quotas_is_an_error<H: Harness>(_: &H, store: &
         let name = format!("{algorithm:?}");
         let (small, large) = (policy(&name, 5, algorithm), policy(&name, 50, algorithm));
         let key = Key::from("k");
-        let charges = [
-            Charge::new(&small, &key, Cost::ONE),
-            Charge::new(&large, &key, Cost::ONE),
-        ];
-        let error = store
-            .decide(&charges)
-            .await
-            .expect_err("two quotas for one name");
+        let charges = [Charge::new(&small, &key, Cost::ONE), Charge::new(&large, &key, Cost::ONE)];
+        let error = store.decide(&charges).await.expect_err("two quotas for one name");
         assert!(!error.may_have_charged(), "{algorithm:?}: {error}");
         assert_eq!(remaining(store, &small, &key).await, 5, "{algorithm:?}");
     }

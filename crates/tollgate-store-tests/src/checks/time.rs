@@ -21,18 +21,12 @@ pub async fn a_denial_passes_at_its_retry_after_and_not_before<H: Harness>(
         for cost in [1, 3, 7] {
             while charge(store, &policy, &key, 1).await.allows() {}
             let denied = charge(store, &policy, &key, cost).await;
-            let wait = denied
-                .retry_after()
-                .expect("a denial says how long to wait");
+            let wait = denied.retry_after().expect("a denial says how long to wait");
             if !harness.advance(Micros::new(wait.get() - 1)) {
                 return;
             }
             let early = charge(store, &policy, &key, cost).await;
-            assert_eq!(
-                early.retry_after(),
-                Some(MICROSECOND),
-                "{algorithm:?}, cost {cost}"
-            );
+            assert_eq!(early.retry_after(), Some(MICROSECOND), "{algorithm:?}, cost {cost}");
             harness.advance(MICROSECOND);
             assert!(
                 charge(store, &policy, &key, cost).await.allows(),
@@ -53,17 +47,10 @@ pub async fn a_key_is_whole_again_at_its_reset_after<H: Harness>(harness: &H, st
             if !harness.advance(Micros::new(reset_after.get() - 1)) {
                 return;
             }
-            assert!(
-                remaining(store, &policy, &key).await < 7,
-                "{algorithm:?}, cost {cost}"
-            );
+            assert!(remaining(store, &policy, &key).await < 7, "{algorithm:?}, cost {cost}");
             harness.advance(MICROSECOND);
             let whole = charge(store, &policy, &key, 0).await;
-            assert_eq!(
-                (whole.remaining, whole.reset_after),
-                (7, Micros::ZERO),
-                "{algorithm:?}"
-            );
+            assert_eq!((whole.remaining, whole.reset_after), (7, Micros::ZERO), "{algorithm:?}");
         }
     }
 }
@@ -78,11 +65,7 @@ pub async fn a_queue_leaves_evenly<H: Harness>(harness: &H, store: &H::Store) {
     for n in 0..20 {
         let decision = charge(store, &policy, &key, 1).await;
         assert!(decision.allows(), "request {n}: {decision:?}");
-        assert_eq!(
-            arrived.get() + decision.delay().get(),
-            n * interval.get(),
-            "request {n}"
-        );
+        assert_eq!(arrived.get() + decision.delay().get(), n * interval.get(), "request {n}");
         // Faster than the queue drains, then exactly as fast.
         let gap = if n < 5 { Micros::new(1_000) } else { interval };
         if !harness.advance(gap) {

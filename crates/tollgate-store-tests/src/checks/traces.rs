@@ -27,11 +27,7 @@ pub async fn settling_and_resetting_equal_those_of_the_reference<H: Harness>(
 
 /// `TOLLGATE_LONG` makes the traces a hundred times as long.
 fn length() -> usize {
-    if std::env::var_os("TOLLGATE_LONG").is_some() {
-        200_000
-    } else {
-        2_000
-    }
+    if std::env::var_os("TOLLGATE_LONG").is_some() { 200_000 } else { 2_000 }
 }
 
 async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
@@ -73,10 +69,7 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
                     receipts.swap_remove(index);
                 }
                 let actual = Cost::new(rng.u64(0..=2 * receipt.charged.cost.get()));
-                let settled = store
-                    .settle(&receipt, actual)
-                    .await
-                    .expect("the store settles");
+                let settled = store.settle(&receipt, actual).await.expect("the store settles");
                 let expected = reference.settle(&receipt, actual, now);
                 assert_eq!(
                     settled, expected,
@@ -110,28 +103,15 @@ fn policy(rng: &mut Rng, seed: u64) -> Policy {
     let algorithm = match rng.u8(..20) {
         0 => MODES[rng.usize(..MODES.len())],
         1 => Algorithm::LeakyBucket {
-            mode: LeakyMode::Queue {
-                max_wait: Some(Micros::new(rng.u64(1..2_000))),
-            },
+            mode: LeakyMode::Queue { max_wait: Some(Micros::new(rng.u64(1..2_000))) },
         },
         _ => usual,
     };
-    let limit = [1, 2, 7, 30][if rng.u8(..10) == 0 {
-        rng.usize(..4)
-    } else {
-        name
-    }];
+    let limit = [1, 2, 7, 30][if rng.u8(..10) == 0 { rng.usize(..4) } else { name }];
     let window = Duration::from_micros([50, 1_000, 10_000][rng.usize(..20).saturating_sub(17)]);
     let quota = Quota::new(limit, window);
-    let bucket = matches!(
-        algorithm,
-        Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. }
-    );
-    let quota = if bucket && rng.u8(..4) == 0 {
-        quota.burst(limit * 2)
-    } else {
-        quota
-    };
+    let bucket = matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. });
+    let quota = if bucket && rng.u8(..4) == 0 { quota.burst(limit * 2) } else { quota };
     Policy::new(format!("{seed}-{name}"), quota, algorithm).expect("small numbers build")
 }
 

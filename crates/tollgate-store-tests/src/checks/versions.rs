@@ -16,10 +16,7 @@ pub async fn a_changed_quota_keeps_what_was_consumed<H: Harness>(_: &H, store: &
         charge(store, &large, &key, 2).await;
         assert_eq!(remaining(store, &small, &key).await, 2, "{algorithm:?}");
         charge(store, &large, &key, 30).await;
-        assert!(
-            charge(store, &small, &key, 1).await.denies(),
-            "{algorithm:?}"
-        );
+        assert!(charge(store, &small, &key, 1).await.denies(), "{algorithm:?}");
         // The denial under the small quota has not cut what the large one knows.
         assert_eq!(remaining(store, &large, &key).await, 62, "{algorithm:?}");
     }

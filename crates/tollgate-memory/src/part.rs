@@ -1,0 +1,175 @@
+//! Tables of several policies, and where a key is among them.
+
+use std::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
+use tollgate_core::{Charge, Cost, Decision, Key, Policy, Timestamp};
+
+use crate::any_table::{AnyTable, Kind, with_table};
+
+/// A table for each policy, as each algorithm keeps another state. A policy whose
+/// quota changed has a table for each version, and a key moves from one to the other
+/// when it is next charged.
+#[derive(Debug)]
+pub(crate) struct Part {
+    tables: Vec<AnyTable>,
+    hasher: RandomState,
+}
+
+/// A key under a policy, and where that looks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot<'a> {
+    pub(crate) policy: &'a Policy,
+    pub(crate) key: &'a Key,
+    pub(crate) hash: u64,
+    /// The table of the policy.
+    pub(crate) table: usize,
+}
+
+/// Where the state of a key is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In the table of its policy.
+    Here,
+    /// In the table of another version of its policy.
+    Moved {
+        /// That table.
+        from: usize,
+    },
+    /// Nowhere yet.
+    New,
+}
+
+impl Part {
+    pub(crate) fn new(hasher: RandomState) -> Self {
+        Self { tables: Vec::new(), hasher }
+    }
+
+    /// The table of `policy`, found by the address of the policy. That is nearly always
+    /// enough, and costs a comparison of pointers per policy.
+    #[inline]
+    pub(crate) fn known_table(&self, policy: &Policy) -> Option<usize> {
+        self.tables.iter().position(|table| table.policy().is_same(policy))
+    }
+
+    /// The table of `policy`, made if there is none. A new one takes the place of one
+    /// that has emptied, unless `charges` are about to use that.
+    pub(crate) fn table(&mut self, policy: &Policy, charges: &[Charge<'_>]) -> usize {
+        let by_value = |table: &AnyTable| table.policy().shares_state_with(policy);
+        let found = self.known_table(policy).or_else(|| self.tables.iter().position(by_value));
+        if let Some(index) = found {
+            return index;
+        }
+        let idle = |table: &AnyTable| {
+            let used = |charge: &Charge<'_>| table.policy().shares_state_with(charge.policy);
+            table.len() == 0 && !charges.iter().any(used)
+        };
+        if let Some(index) = self.tables.iter().position(idle) {
+            self.tables[index] = AnyTable::new(policy);
+            index
+        } else {
+            self.tables.push(AnyTable::new(policy));
+            self.tables.len() - 1
+        }
+    }
+
+    /// Decides on a key that is in the table of its policy, and charges it if `cost`
+    /// may pass: the path of nearly every request.
+    #[inline]
+    pub(crate) fn decide(
+        &mut self,
+        table: usize,
+        hash: u64,
+        key: &Key,
+        cost: Cost,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        with_table!(&mut self.tables[table], table => table.decide(hash, key, cost, now))
+    }
+
+    /// Where the state of a key is.
+    pub(crate) fn find(&self, spot: Spot<'_>) -> Place {
+        let contains = |table: &AnyTable| table.contains(spot.hash, spot.key);
+        if contains(&self.tables[spot.table]) {
+            return Place::Here;
+        }
+        let version = |table: &AnyTable| table.policy().name() == spot.policy.name();
+        match self.tables.iter().position(|table| version(table) && contains(table)) {
+            Some(from) => Place::Moved { from },
+            None => Place::New,
+        }
+    }
+
+    /// The state of a key in the table of its policy.
+    pub(crate) fn state<R: Kind>(&self, spot: Spot<'_>) -> Option<&R::State> {
+        R::table(&self.tables[spot.table])?.find(spot.hash, spot.key)
+    }
+
+    /// The state of a key in the table of its policy, to change it.
+    pub(crate) fn state_mut<R: Kind>(&mut self, spot: Spot<'_>) -> Option<&mut R::State> {
+        R::table_mut(&mut self.tables[spot.table])?.find_mut(spot.hash, spot.key)
+    }
+
+    /// The state of a key under any version of its policy, as `rule` reads it.
+    pub(crate) fn read<R: Kind>(
+        &self,
+        rule: &R,
+        policy: &Policy,
+        hash: u64,
+        key: &Key,
+        now: Timestamp,
+    ) -> Option<R::State> {
+        let versions = self.tables.iter().filter(|table| table.policy().name() == policy.name());
+        versions.into_iter().find_map(|table| table.read_as(rule, hash, key, now))
+    }
+
+    /// Puts the state of a key into the table of its policy, where it is not yet, and
+    /// takes it out of that of another version.
+    pub(crate) fn put<R: Kind>(
+        &mut self,
+        spot: Spot<'_>,
+        place: Place,
+        state: R::State,
+        now: Timestamp,
+    ) {
+        if let Place::Moved { from } = place {
+            self.tables[from].remove(spot.hash, spot.key);
+        }
+        if let Some(table) = R::table_mut(&mut self.tables[spot.table]) {
+            table.insert(spot.hash, spot.key.clone(), state, now, &self.hasher);
+        }
+    }
+
+    /// Forgets a key under all versions of a policy.
+    pub(crate) fn forget(&mut self, policy: &Policy, key: &Key) {
+        let hash = self.hasher.hash_one(key);
+        for table in self.tables.iter_mut().filter(|table| table.policy().name() == policy.name()) {
+            table.remove(hash, key);
+        }
+    }
+
+    /// Looks at the next `buckets` buckets of each table for what can be forgotten.
+    pub(crate) fn sweep(&mut self, buckets: usize, now: Timestamp) {
+        for table in &mut self.tables {
+            table.sweep(buckets, now);
+        }
+    }
+
+    pub(crate) fn keys(&self) -> usize {
+        self.tables.iter().map(AnyTable::len).sum()
+    }
+
+    /// Bytes held or promised.
+    pub(crate) fn bytes(&self) -> usize {
+        self.tables.iter().map(AnyTable::bytes).sum()
+    }
+
+    /// Bytes that the key would take if it were added.
+    pub(crate) fn bytes_of(&self, spot: Spot<'_>) -> usize {
+        with_table!(&self.tables[spot.table], table => table.bytes_of_one_more(spot.key))
+    }
+
+    pub(crate) fn hash(&self, key: &Key) -> u64 {
+        self.hasher.hash_one(key)
+    }
+}

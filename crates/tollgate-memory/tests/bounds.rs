@@ -1,0 +1,213 @@
+//! What a flood of keys can and cannot do.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate_core::{
+    Algorithm, Charge, Cost, Decision, Key, Micros, Policy, Quota, Store, StoreExt,
+};
+use tollgate_memory::{ManualClock, MemoryStore, MemoryStoreBuilder};
+
+fn charge(store: &MemoryStore<ManualClock>, policy: &Policy, key: &Key, cost: u64) -> Decision {
+    let verdict = store.charge(policy, key, Cost::new(cost)).into_inner();
+    verdict.expect("a memory store decides").decisions()[0]
+}
+
+fn numbered(n: u64) -> Key {
+    Key::new(n.to_be_bytes())
+}
+
+fn build(
+    bounds: impl FnOnce(MemoryStoreBuilder) -> MemoryStoreBuilder,
+) -> (MemoryStore<ManualClock>, ManualClock) {
+    let clock = ManualClock::default();
+    (bounds(MemoryStore::builder()).clock(clock.clone()).build(), clock)
+}
+
+fn per_minute(limit: u64) -> Policy {
+    Policy::fixed_window_counter("p", Quota::per_minute(limit)).expect("builds")
+}
+
+#[test]
+fn a_flood_of_keys_stays_within_the_bound_and_evicts_nobody() {
+    const MAX: usize = 10_000;
+    let (store, _clock) = build(|store| store.max_keys(MAX));
+    let policy = per_minute(5);
+    let victims: Vec<Key> = (0..100).map(numbered).collect();
+    for victim in &victims {
+        assert!(charge(&store, &policy, victim, 4).allows());
+    }
+    for n in 1_000..(20 * MAX as u64) {
+        charge(&store, &policy, &numbered(n), 1);
+    }
+    let stats = store.stats();
+    assert!(stats.keys <= MAX, "{stats:?}");
+    assert!(stats.overflowed > 18 * MAX as u64, "{stats:?}");
+    for victim in &victims {
+        assert_eq!(charge(&store, &policy, victim, 0).remaining, 1);
+    }
+}
+
+#[test]
+fn keys_without_room_share_one_quota_per_policy() {
+    let (store, _clock) = build(|store| store.max_keys(8));
+    let policies =
+        [per_minute(5), Policy::token_bucket("q", Quota::per_minute(7)).expect("builds")];
+    for n in 0..8 {
+        charge(&store, &policies[0], &numbered(n), 1);
+    }
+    for (policy, limit) in policies.iter().zip([5, 7]) {
+        let admitted = (100..200).filter(|&n| charge(&store, policy, &numbered(n), 1).allows());
+        assert_eq!(admitted.count(), limit, "{policy}");
+    }
+}
+
+#[test]
+fn whoever_was_counted_in_the_overflow_wins_nothing_when_room_comes() {
+    let (store, clock) = build(|store| store.max_keys(8));
+    let policy = Policy::sliding_window_log("p", Quota::per_minute(5)).expect("builds");
+    for n in 0..8 {
+        charge(&store, &policy, &numbered(n), 1);
+    }
+    clock.advance(Micros::new(30_000_000));
+    let late = numbered(99);
+    for _ in 0..5 {
+        assert!(charge(&store, &policy, &late, 1).allows());
+    }
+    // The first eight have aged out, so there is room; the five units still count.
+    clock.advance(Micros::new(30_000_000));
+    assert!(charge(&store, &policy, &late, 1).denies());
+    clock.advance(Micros::new(30_000_000));
+    assert_eq!(charge(&store, &policy, &late, 0).remaining, 5);
+}
+
+#[test]
+fn two_new_keys_of_one_request_do_not_take_the_same_last_place() {
+    let (store, _clock) = build(|store| store.max_keys(1));
+    let policy = per_minute(1);
+    let (a, b, c) = (numbered(1), numbered(2), numbered(3));
+    let pair = |x, y| {
+        let charges = [Charge::new(&policy, x, Cost::ONE), Charge::new(&policy, y, Cost::ONE)];
+        store.decide(&charges).into_inner().expect("decides").is_admitted()
+    };
+    assert!(pair(&a, &b), "one of them goes to the overflow entry");
+    assert!(store.stats().keys <= 1);
+    assert!(!pair(&c, &b), "which is spent");
+}
+
+#[test]
+fn two_keys_without_room_are_held_against_their_shared_entry_together() {
+    let (store, _clock) = build(|store| store.max_keys(1));
+    let policy = per_minute(5);
+    charge(&store, &policy, &numbered(0), 1);
+    let (a, b) = (numbered(1), numbered(2));
+    let charges = [Charge::new(&policy, &a, Cost::new(3)), Charge::new(&policy, &b, Cost::new(3))];
+    assert!(!store.decide(&charges).into_inner().expect("decides").is_admitted());
+    assert_eq!(charge(&store, &policy, &a, 0).remaining, 5, "a denial changes nothing");
+}
+
+#[test]
+fn bytes_are_bounded_with_logs_taken_for_as_large_as_they_may_become() {
+    let (store, _clock) = build(|store| store.max_bytes(1 << 20));
+    let policy = Policy::sliding_window_log("p", Quota::per_minute(1_000)).expect("builds");
+    for n in 0..1_000 {
+        charge(&store, &policy, &numbered(n), 1);
+    }
+    let stats = store.stats();
+    assert!(stats.bytes <= 1 << 20, "{stats:?}");
+    assert!(stats.keys >= 16, "{stats:?}");
+    assert!(stats.overflowed > 0, "{stats:?}");
+}
+
+#[test]
+fn long_keys_count_against_the_bytes() {
+    let (store, _clock) = build(|store| store.max_bytes(1 << 20));
+    let policy = per_minute(5);
+    for n in 0..1_000_u64 {
+        let mut key = [0; 8_192];
+        key[..8].copy_from_slice(&n.to_be_bytes());
+        charge(&store, &policy, &Key::new(key), 1);
+    }
+    let stats = store.stats();
+    assert!(stats.bytes <= 1 << 20 && stats.overflowed > 800, "{stats:?}");
+}
+
+#[test]
+fn keys_that_are_whole_again_make_room_without_being_asked_for() {
+    let (store, clock) = build(|store| store.max_keys(10_000));
+    let policy = per_minute(5);
+    for round in 0..20 {
+        for n in 0..8_000 {
+            assert!(charge(&store, &policy, &numbered(round * 10_000 + n), 1).allows());
+        }
+        clock.advance(Micros::new(60_000_000));
+    }
+    assert_eq!(store.stats().overflowed, 0);
+}
+
+#[test]
+fn peeks_and_denials_leave_no_key_behind() {
+    let (store, _clock) = build(|store| store);
+    let policy = per_minute(5);
+    for n in 0..100 {
+        charge(&store, &policy, &numbered(n), 0);
+        charge(&store, &policy, &numbered(n), 6);
+    }
+    assert_eq!(store.stats().keys, 0);
+}
+
+#[test]
+fn receipts_beyond_the_bound_are_an_error_that_names_the_cure() {
+    let (store, _clock) = build(|store| store.max_receipts(0));
+    let policy = per_minute(5);
+    let charges = [Charge::new(&policy, &Key::GLOBAL, Cost::ONE)];
+    let verdict = store.decide(&charges).into_inner().expect("decides");
+    let receipt = verdict.receipts(&charges, || tollgate_core::ReceiptId(1)).next();
+    let receipt = receipt.expect("an admitted charge has a receipt");
+    let error = store.settle(&receipt, Cost::ZERO).into_inner().expect_err("no room for it");
+    assert!(error.to_string().contains("raise `max_receipts`"), "{error}");
+    assert!(!error.may_have_charged());
+    assert_eq!(charge(&store, &policy, &Key::GLOBAL, 0).remaining, 4);
+}
+
+#[test]
+fn the_real_clock_shows_the_time_of_the_system() {
+    use std::time::{SystemTime, UNIX_EPOCH};
+    use tollgate_memory::Clock;
+    let system = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let shown = Duration::from_micros(MemoryStore::new().clock().now().as_micros());
+    assert!(shown.abs_diff(system) < Duration::from_secs(60), "{shown:?} {system:?}");
+}
+
+proptest! {
+    /// Whatever is forgotten on the way, no answer to a key that has a place changes: a
+    /// store with room for few keys and one with room for all agree on the keys that
+    /// came first.
+    #[test]
+    fn forgetting_changes_no_answer(
+        algorithm in (0..Algorithm::ALL.len()).prop_map(|n| Algorithm::ALL[n]),
+        steps in prop::collection::vec((0..12_u64, 0..4_u64, 0..400_u64), 1..300),
+    ) {
+        let clock = ManualClock::default();
+        let small = MemoryStore::builder().max_keys(4).clock(clock.clone()).build();
+        let large = MemoryStore::builder().clock(clock.clone()).build();
+        let quota = Quota::new(3, Duration::from_micros(500));
+        let policy = Policy::new("p", quota, algorithm).expect("builds");
+        // Two keys with a place of their own: they are charged before anything else.
+        for n in 0..2 {
+            charge(&small, &policy, &numbered(n), 1);
+            charge(&large, &policy, &numbered(n), 1);
+        }
+        for (n, cost, gap) in steps {
+            clock.advance(Micros::new(gap));
+            // Kept alive by a charge in every window, they never lose their place.
+            for kept in 0..2 {
+                prop_assert_eq!(
+                    charge(&small, &policy, &numbered(kept), 1),
+                    charge(&large, &policy, &numbered(kept), 1)
+                );
+            }
+            charge(&small, &policy, &numbered(2 + n), cost);
+        }
+    }
+}

@@ -28,8 +28,10 @@ use crate::Head;
 /// Two extensions in one chain share their keys where their bytes are equal: begin the
 /// bytes with one of your own where that must not be.
 pub struct Extension<T> {
-    key: Arc<dyn Fn(&T) -> Option<Key> + Send + Sync>,
+    key: Arc<KeyOf<T>>,
 }
+
+type KeyOf<T> = dyn Fn(&T) -> Option<Key> + Send + Sync;
 
 impl<T: Send + Sync + 'static> Extension<T> {
     /// The bytes that `id` takes from a `T`; `None` if this `T` names nobody.

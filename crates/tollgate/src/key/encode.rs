@@ -71,7 +71,6 @@ pub(super) fn joined(tag: Tag, parts: &[&[u8]]) -> Key {
 /// A key of several parts that shows none of them.
 pub(super) fn hashed(tag: Tag, parts: &[&[u8]]) -> Key {
     let mut sha = Sha256::new();
-    sha.update([tag as u8]);
     for part in parts {
         sha.update((part.len() as u64).to_be_bytes());
         sha.update(part);

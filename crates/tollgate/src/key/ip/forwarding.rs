@@ -55,7 +55,7 @@ impl Forwarding {
 }
 
 /// Splits off the last element: what is left of its comma, if there is one, and the
-/// element. `None` if no comma is found in the last `room` bytes, or quotes do not match.
+/// element. `None` if it begins before the last `room` bytes.
 type SplitLast = fn(line: &[u8], room: usize) -> Option<(Option<&[u8]>, &[u8])>;
 
 fn walk(
@@ -107,7 +107,8 @@ fn last_of_list(line: &[u8], room: usize) -> Option<(Option<&[u8]>, &[u8])> {
 /// As [`last_of_list`], but a comma may stand in a quoted string, as in the `host=` that
 /// a proxy copies from the client. A quote behind an odd number of backslashes is part of
 /// such a string; and since the opening one always stands behind `=`, reading from the
-/// right finds the same strings as reading from the left.
+/// right finds the same strings as reading from the left. Where quotes do not match, the
+/// element is none that [`for_of`] reads.
 fn last_forwarded(line: &[u8], room: usize) -> Option<(Option<&[u8]>, &[u8])> {
     let (start, end) = within(line, room);
     let mut quoted = false;
@@ -115,17 +116,14 @@ fn last_forwarded(line: &[u8], room: usize) -> Option<(Option<&[u8]>, &[u8])> {
         match byte {
             b'"' => {
                 let slashes = end[..at].iter().rev().take_while(|b| **b == b'\\').count();
-                match (quoted, slashes % 2) {
-                    (true, 1) => {}
-                    (false, 1) => return None,
-                    _ => quoted = !quoted,
-                }
+                let content = quoted && slashes % 2 == 1;
+                quoted ^= !content;
             }
             b',' if !quoted => return Some((Some(&line[..start + at]), &end[at + 1..])),
             _ => {}
         }
     }
-    (start == 0 && !quoted).then_some((None, line))
+    (start == 0).then_some((None, line))
 }
 
 /// The address in the one `for=` of an element such as `for="[2001:db8::1]:80";proto=https`.

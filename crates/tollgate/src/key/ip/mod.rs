@@ -122,7 +122,9 @@ impl ClientIp {
     /// Reads `Forwarded` (RFC 7239, only `for=`) instead of `X-Forwarded-For`.
     ///
     /// There is no "either of them": a proxy passes on the header that it does not write
-    /// itself, and then the client has written it.
+    /// itself, and then the client has written it. And the proxy has to quote and escape
+    /// what it copies from the client (`host=`): a comma or quote in there, taken over
+    /// raw, lets the client write elements of its own.
     #[must_use]
     pub fn in_forwarded(self) -> Self {
         Self {

@@ -289,6 +289,8 @@ fn bytes_past_four_kilobytes_are_not_read() {
     assert_eq!(forwarded_for(&[&near]), "203.0.113.9");
     let far = format!("203.0.113.9,{}10.0.0.2", blank(4_100));
     assert_eq!(forwarded_for(&[&far]), "10.0.0.1");
+    let long = format!("for=203.0.113.9;host=\"{}\"", "x".repeat(4_100));
+    assert_eq!(forwarded(&[&long]), "10.0.0.1");
     let half = format!("{}10.0.0.2", blank(2_100));
     assert_eq!(forwarded_for(&["203.0.113.9", &half, &half]), "10.0.0.2");
 }

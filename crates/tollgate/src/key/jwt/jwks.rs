@@ -5,7 +5,8 @@ use jsonwebtoken::jwk::{
     AlgorithmParameters, EllipticCurve, Jwk, JwkSet, KeyAlgorithm, PublicKeyUse,
 };
 
-use super::keys::{Algorithm, JwtKey, JwtKeyError, JwtKeys};
+use super::keys::Algorithm;
+use super::{JwtKey, JwtKeyError, JwtKeys};
 
 impl JwtKeys {
     /// The keys of a JSON Web Key Set, as an issuer serves it under `jwks_uri`.

@@ -1,5 +1,6 @@
 //! Users named by a verified JSON Web Token.
 
+mod error;
 mod jwks;
 mod keys;
 
@@ -17,7 +18,8 @@ use crate::Head;
 
 use keys::Algorithm;
 
-pub use keys::{JwtKey, JwtKeyError, JwtKeys};
+pub use error::JwtKeyError;
+pub use keys::{JwtKey, JwtKeys};
 
 /// The user of a verified `Authorization: Bearer` token: its issuer and subject together,
 /// since two issuers may use one name for two people.

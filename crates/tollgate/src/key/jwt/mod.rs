@@ -27,9 +27,10 @@ pub use keys::{JwtKey, JwtKeys};
 /// A token that is invalid, expired, foreign or longer than 8 KiB names nobody, and the
 /// chain goes on, usually to the address: what it claims is never used.
 ///
-/// Verifying costs 30 to 200 µs of CPU with an asymmetric key (2 µs with a secret), before this limit has decided
-/// anything. Put a limit by address in front; and where an authentication layer
-/// verifies tokens anyway, take its answer by [`Extension`](super::Extension) instead.
+/// Verifying costs 30 to 200 µs of CPU with an asymmetric key (2 µs with a secret), before
+/// this limit has decided anything. Put a limit by address in front; and where an
+/// authentication layer verifies tokens anyway, take its answer by
+/// [`Extension`](super::Extension) instead.
 ///
 /// ```
 /// use tollgate::key::{ClientIp, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeySource};

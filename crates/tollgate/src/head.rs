@@ -1,0 +1,36 @@
+//! What a limiter may look at.
+
+use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
+
+/// What a limiter may look at: everything of a request but its body.
+///
+/// The body stays out because a limiter decides before one is read; and a type
+/// without the body's type keeps every key, cost and condition free of it.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Head<'a> {
+    /// The method.
+    pub method: &'a Method,
+    /// The target as it was sent. To key on a route take [`key::MatchedRoute`](crate::key::MatchedRoute),
+    /// since one resource has many spellings (`//`, `%2e`, a trailing slash).
+    pub uri: &'a Uri,
+    /// The protocol version.
+    pub version: Version,
+    /// The headers. Whatever no trusted proxy has overwritten was chosen by the client.
+    pub headers: &'a HeaderMap,
+    /// What the server and the layers before have put down: peer address, matched route, user.
+    pub extensions: &'a Extensions,
+}
+
+impl<'a> Head<'a> {
+    /// The head of a request.
+    pub fn of<B>(request: &'a Request<B>) -> Self {
+        Self {
+            method: request.method(),
+            uri: request.uri(),
+            version: request.version(),
+            headers: request.headers(),
+            extensions: request.extensions(),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! One source after the other.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{KeyError, KeySource, Subject};
+use crate::Head;
+
+/// The first source, and the second where the first finds nothing. Made by [`KeySource::or`].
+///
+/// It does not keep the sources' keys apart: their tags do that, except between two
+/// closures or two [`Extension`](super::Extension)s, which have to by themselves.
+#[derive(Clone, Copy, Debug)]
+pub struct Or<A, B> {
+    first: A,
+    second: B,
+}
+
+impl<A, B> Or<A, B> {
+    pub(super) fn new(first: A, second: B) -> Self {
+        Self { first, second }
+    }
+}
+
+impl<A: KeySource, B: KeySource> KeySource for Or<A, B> {
+    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+        match self.first.subject(head)? {
+            None => self.second.subject(head),
+            found => Ok(found),
+        }
+    }
+
+    fn can_be_missing(&self) -> bool {
+        self.first.can_be_missing() && self.second.can_be_missing()
+    }
+}
+
+/// Sources that are asked in turn; the first that finds a subject wins. Made by [`chain`].
+#[derive(Clone)]
+pub struct Chain(Arc<[Arc<dyn KeySource>]>);
+
+/// A fallback chain whose length is known only at run time, as when a configuration lists
+/// it. In code [`KeySource::or`] reads better and needs no pointers.
+pub fn chain(sources: impl IntoIterator<Item = Arc<dyn KeySource>>) -> Chain {
+    Chain(sources.into_iter().collect())
+}
+
+impl KeySource for Chain {
+    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+        for source in &*self.0 {
+            if let Some(subject) = source.subject(head)? {
+                return Ok(Some(subject));
+            }
+        }
+        Ok(None)
+    }
+
+    fn can_be_missing(&self) -> bool {
+        self.0.iter().all(|source| source.can_be_missing())
+    }
+}
+
+impl fmt::Debug for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Chain({} sources)", self.0.len())
+    }
+}

@@ -1,0 +1,93 @@
+//! What a layer before has found out.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tollgate_core::Key;
+
+use super::encode::{Tag, joined};
+use super::{KeyError, KeySource, Subject, SubjectKind};
+use crate::Head;
+
+/// The user that an authentication layer has put into the request's extensions.
+///
+/// The best source there is for users, since nothing is verified twice and limiter and
+/// application cannot disagree. The layer has to run before the limiter.
+///
+/// ```
+/// use tollgate::key::Extension;
+///
+/// #[derive(Clone)]
+/// struct Account {
+///     id: u64,
+/// }
+///
+/// let user = Extension::<Account>::new(|account| Some(account.id.to_be_bytes()));
+/// ```
+///
+/// Two extensions in one chain share their keys where their bytes are equal: begin the
+/// bytes with one of your own where that must not be.
+pub struct Extension<T> {
+    key: Arc<KeyOf<T>>,
+}
+
+type KeyOf<T> = dyn Fn(&T) -> Option<Key> + Send + Sync;
+
+impl<T: Send + Sync + 'static> Extension<T> {
+    /// The bytes that `id` takes from a `T`; `None` if this `T` names nobody.
+    pub fn new<B, F>(id: F) -> Self
+    where
+        B: AsRef<[u8]>,
+        F: Fn(&T) -> Option<B> + Send + Sync + 'static,
+    {
+        Self {
+            key: Arc::new(move |value| id(value).map(|bytes| key(bytes.as_ref()))),
+        }
+    }
+
+    /// As [`new`](Self::new), for what can be borrowed: `Extension::borrowed(|user: &User| Some(&user.name))`.
+    pub fn borrowed<B, F>(id: F) -> Self
+    where
+        B: AsRef<[u8]> + ?Sized,
+        F: for<'a> Fn(&'a T) -> Option<&'a B> + Send + Sync + 'static,
+    {
+        Self {
+            key: Arc::new(move |value| id(value).map(|bytes| key(bytes.as_ref()))),
+        }
+    }
+}
+
+impl<T: Send + Sync + 'static> KeySource for Extension<T> {
+    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+        let key = head
+            .extensions
+            .get::<T>()
+            .and_then(|value| (self.key)(value));
+        Ok(key.map(|key| Subject {
+            kind: SubjectKind::User,
+            key,
+        }))
+    }
+
+    fn can_be_missing(&self) -> bool {
+        true
+    }
+}
+
+fn key(bytes: &[u8]) -> Key {
+    joined(Tag::Extension, &[bytes])
+}
+
+impl<T> Clone for Extension<T> {
+    fn clone(&self) -> Self {
+        Self {
+            key: Arc::clone(&self.key),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Extension<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Extension<{}>", std::any::type_name::<T>())
+    }
+}

@@ -1,0 +1,40 @@
+//! A header taken at its word.
+
+use http::HeaderName;
+
+use super::credentials::only_value;
+use super::encode::{Tag, joined};
+use super::{KeyError, KeySource, Subject, SubjectKind};
+use crate::Head;
+
+/// The text of a header, taken at its word.
+///
+/// **Forgeable**: whoever sends the request chooses the value, unless a proxy in front
+/// overwrites the header and nobody can go round that proxy. Use [`ApiKey`](super::ApiKey)
+/// for keys, and [`ClientIp`](super::ClientIp) for addresses.
+///
+/// A header that is absent, empty, longer than 8 KiB or sent more than once names
+/// nobody. Values are compared bytewise.
+#[derive(Clone, Debug)]
+pub struct Header(HeaderName);
+
+impl Header {
+    /// The header `name`, whoever wrote it.
+    pub const fn trust_unverified(name: HeaderName) -> Self {
+        Self(name)
+    }
+}
+
+impl KeySource for Header {
+    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+        Ok(only_value(head.headers, &self.0).map(|value| Subject {
+            kind: SubjectKind::Other,
+            // With the name, so that two headers in one chain do not share their quotas.
+            key: joined(Tag::Header, &[self.0.as_str().as_bytes(), value]),
+        }))
+    }
+
+    fn can_be_missing(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,175 @@
+//! The headers in which proxies say for whom they call.
+//!
+//! All of this reads from the right, because the right end is what the nearest proxy
+//! wrote: a left part of any form, quotes left open included, changes nothing there.
+
+use std::net::IpAddr;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::TrustedProxies;
+use super::address::{parse, trim};
+
+/// More hops are no chain of proxies but an attempt to keep us busy.
+const MAX_HOPS: usize = 32;
+
+/// How many bytes are read from the right end, for the same reason. 32 addresses fit.
+const MAX_BYTES: usize = 4 * 1024;
+
+/// The one header that is read, and how.
+#[derive(Clone, Debug)]
+pub(super) enum Forwarding {
+    /// `X-Forwarded-For`: addresses, each hop appending one.
+    List(HeaderName),
+    /// RFC 7239: the same as `for=` among other parameters.
+    Forwarded(HeaderName),
+    /// One address, which the proxy overwrites.
+    Single(HeaderName),
+}
+
+impl Forwarding {
+    pub(super) fn list() -> Self {
+        Self::List(HeaderName::from_static("x-forwarded-for"))
+    }
+
+    /// The client on whose behalf a trusted `peer` calls (`None`: a Unix socket), or the
+    /// last address known for certain.
+    pub(super) fn client(
+        &self,
+        headers: &HeaderMap,
+        proxies: &TrustedProxies,
+        peer: Option<IpAddr>,
+    ) -> Option<IpAddr> {
+        match self {
+            Self::List(name) => walk(headers, name, proxies, peer, last_of_list, parse),
+            Self::Forwarded(name) => walk(headers, name, proxies, peer, last_forwarded, for_of),
+            Self::Single(name) => {
+                let mut values = headers.get_all(name).iter().map(HeaderValue::as_bytes);
+                match (values.next(), values.next()) {
+                    (Some(value), None) => parse(value).or(peer),
+                    _ => peer,
+                }
+            }
+        }
+    }
+}
+
+/// Splits off the last element: what is left of its comma, if there is one, and the
+/// element. `None` if it begins before the last `room` bytes.
+type SplitLast = fn(line: &[u8], room: usize) -> Option<(Option<&[u8]>, &[u8])>;
+
+fn walk(
+    headers: &HeaderMap,
+    name: &HeaderName,
+    proxies: &TrustedProxies,
+    peer: Option<IpAddr>,
+    split_last: SplitLast,
+    address: fn(&[u8]) -> Option<IpAddr>,
+) -> Option<IpAddr> {
+    let mut known = peer;
+    let mut room = MAX_BYTES;
+    let mut hops = 0;
+    // Several lines are one list (RFC 9110 §5.3), so the last line is its right end.
+    for line in headers.get_all(name).iter().rev() {
+        let mut rest = Some(line.as_bytes());
+        while let Some(line) = rest {
+            hops += 1;
+            let element = split_last(line, room).filter(|_| hops <= MAX_HOPS);
+            let hop = element.and_then(|(left, element)| {
+                room = room.saturating_sub(element.len() + 1);
+                rest = left;
+                address(element)
+            });
+            match hop {
+                None => return known,
+                Some(ip) if !proxies.contains(ip) => return Some(ip),
+                proxy => known = proxy,
+            }
+        }
+    }
+    known
+}
+
+/// The end of `line` that may be read, and where in `line` it begins.
+fn within(line: &[u8], room: usize) -> (usize, &[u8]) {
+    let start = line.len().saturating_sub(room);
+    (start, &line[start..])
+}
+
+fn last_of_list(line: &[u8], room: usize) -> Option<(Option<&[u8]>, &[u8])> {
+    let (start, end) = within(line, room);
+    match end.iter().rposition(|byte| *byte == b',') {
+        Some(comma) => Some((Some(&line[..start + comma]), &end[comma + 1..])),
+        None => (start == 0).then_some((None, line)),
+    }
+}
+
+/// As [`last_of_list`], but a comma may stand in a quoted string, as in the `host=` that
+/// a proxy copies from the client. A quote behind an odd number of backslashes is part of
+/// such a string; and since the opening one always stands behind `=`, reading from the
+/// right finds the same strings as reading from the left. Where quotes do not match, the
+/// element is none that [`for_of`] reads.
+fn last_forwarded(line: &[u8], room: usize) -> Option<(Option<&[u8]>, &[u8])> {
+    let (start, end) = within(line, room);
+    let mut quoted = false;
+    for (at, byte) in end.iter().enumerate().rev() {
+        match byte {
+            b'"' => {
+                let slashes = end[..at].iter().rev().take_while(|b| **b == b'\\').count();
+                let content = quoted && slashes % 2 == 1;
+                quoted ^= !content;
+            }
+            b',' if !quoted => return Some((Some(&line[..start + at]), &end[at + 1..])),
+            _ => {}
+        }
+    }
+    (start == 0).then_some((None, line))
+}
+
+/// The address in the one `for=` of an element such as `for="[2001:db8::1]:80";proto=https`.
+///
+/// Laxer than RFC 7239 where proxies are: spaces around `;`, and an unquoted port.
+fn for_of(element: &[u8]) -> Option<IpAddr> {
+    let mut client = None;
+    let mut rest = trim(element);
+    while !rest.is_empty() {
+        if let Some(more) = rest.strip_prefix(b";") {
+            rest = trim(more);
+            continue;
+        }
+        let equals = rest.iter().position(|byte| *byte == b'=')?;
+        let (name, value) = (&rest[..equals], &rest[equals + 1..]);
+        if name.iter().any(|byte| matches!(byte, b';' | b'"')) {
+            return None;
+        }
+        let (value, after) = value_of(value)?;
+        if name.eq_ignore_ascii_case(b"for") {
+            if client.is_some() {
+                return None;
+            }
+            client = Some(parse(value)?);
+        }
+        rest = trim(after);
+        if !rest.is_empty() && !rest.starts_with(b";") {
+            return None;
+        }
+    }
+    client
+}
+
+/// The value at the start of `text`, and what follows it. Escapes stay as they are: an
+/// address has none, and a value that is no address is not looked at.
+fn value_of(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let Some(quoted) = text.strip_prefix(b"\"") else {
+        let end = text.iter().position(|byte| *byte == b';');
+        let (value, after) = text.split_at(end.unwrap_or(text.len()));
+        return (!value.contains(&b'"')).then_some((value, after));
+    };
+    let mut escaped = false;
+    let end = quoted.iter().position(|byte| {
+        let closes = *byte == b'"' && !escaped;
+        escaped = *byte == b'\\' && !escaped;
+        closes
+    })?;
+    Some((&quoted[..end], &quoted[end + 1..]))
+}

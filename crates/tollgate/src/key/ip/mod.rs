@@ -1,0 +1,257 @@
+//! The address of the client.
+
+mod address;
+mod forwarding;
+mod peer;
+mod proxies;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::{HeaderName, header::FORWARDED};
+use tollgate_core::Key;
+
+use super::encode::{Tag, plain};
+use super::{KeyError, KeySource, Subject, SubjectKind};
+use crate::Head;
+
+use address::Masks;
+use forwarding::Forwarding;
+use peer::Peer;
+
+pub use address::ClientIpError;
+pub use peer::UnixPeer;
+pub use proxies::TrustedProxies;
+
+/// The address of the client, as the trusted proxies tell it.
+///
+/// # Which address
+/// The peer of the connection, unless that is a trusted proxy. Then the chosen header is
+/// read from its right end, where each proxy has added the address it was called from: the
+/// first that is no trusted proxy is the client. What stands further left was
+/// sent by the client and is never looked at, so that nobody can choose his key.
+///
+/// Where the header is absent, garbled, obfuscated (`unknown`, `_hidden`) or longer
+/// than 32 hops or 4 KiB, the last address known for certain counts: the trusted proxy
+/// nearest to the client. Its clients then share one quota, which is strict but safe.
+///
+/// # Which key
+/// - `::ffff:192.0.2.1` is 192.0.2.1: mapped addresses become IPv4 before anything else.
+/// - IPv6 counts by /64, because a customer gets at least so much: a full address would be
+///   a fresh quota for each of 2^64. Many get a /56 or /48: [`v6_prefix`](Self::v6_prefix).
+/// - `64:ff9b::192.0.2.1` counts as 192.0.2.1, because a translator put it there and one
+///   /64 would hold everybody behind it; [`nat64(false)`](Self::nat64) turns that off. It
+///   never makes an address a trusted proxy.
+///
+/// # Where the peer comes from
+/// From the request's extensions: axum's `ConnectInfo<SocketAddr>` (feature `axum`), tonic's
+/// `TcpConnectInfo` (feature `tonic`), or a plain `SocketAddr`. Where there is none, the
+/// server is set up wrongly: [`KeyError::NoPeerAddress`].
+///
+/// A Unix socket has no address. It is recognised by tonic's `UdsConnectInfo` or by a
+/// [`UnixPeer`] extension, and is an error until
+/// [`trust_unix_peer`](Self::trust_unix_peer) or [`skip_unix_peer`](Self::skip_unix_peer)
+/// says what it means.
+///
+/// ```
+/// use tollgate::key::{ClientIp, TrustedProxies};
+///
+/// // nginx on the same host, a balancer somewhere in 10.0.0.0/8, `X-Forwarded-For`.
+/// let by_client = ClientIp::behind(TrustedProxies::parse(["loopback", "10.0.0.0/8"])?);
+/// # Ok::<(), tollgate::key::ClientIpError>(())
+/// ```
+#[derive(Clone)]
+pub struct ClientIp {
+    peer: Option<PeerFn>,
+    proxies: TrustedProxies,
+    forwarding: Forwarding,
+    unix: Unix,
+    masks: Masks,
+}
+
+type PeerFn = Arc<dyn Fn(&Head<'_>) -> Option<IpAddr> + Send + Sync>;
+
+/// What a Unix socket as the peer means.
+#[derive(Clone, Copy, Debug)]
+enum Unix {
+    Refuse,
+    Skip,
+    Trust,
+}
+
+impl ClientIp {
+    /// The peer of the connection, whatever the headers say. Right where no proxy stands in
+    /// front; behind one, all clients share the proxy's quota.
+    pub fn peer() -> Self {
+        Self {
+            peer: None,
+            proxies: TrustedProxies::none(),
+            forwarding: Forwarding::list(),
+            unix: Unix::Refuse,
+            masks: Masks::default(),
+        }
+    }
+
+    /// The client that these proxies report in `X-Forwarded-For`.
+    ///
+    /// List every proxy of yours that a request passes, and nothing else: a client inside a
+    /// listed network can claim any address.
+    pub fn behind(proxies: TrustedProxies) -> Self {
+        Self {
+            proxies,
+            ..Self::peer()
+        }
+    }
+
+    /// Takes the peer from a closure instead of the extensions, for servers that keep it
+    /// elsewhere. `None` means that this request has no address.
+    pub fn from_fn(peer: impl Fn(&Head<'_>) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
+        Self {
+            peer: Some(Arc::new(peer)),
+            ..Self::peer()
+        }
+    }
+
+    /// Which proxies are believed, for a peer [`from_fn`](Self::from_fn).
+    #[must_use]
+    pub fn trusting(self, proxies: TrustedProxies) -> Self {
+        Self { proxies, ..self }
+    }
+
+    /// Reads `Forwarded` (RFC 7239, only `for=`) instead of `X-Forwarded-For`.
+    ///
+    /// There is no "either of them": a proxy passes on the header that it does not write
+    /// itself, and then the client has written it. And the proxy has to quote and escape
+    /// what it copies from the client (`host=`): a comma or quote in there, taken over
+    /// raw, lets the client write elements of its own.
+    #[must_use]
+    pub fn in_forwarded(self) -> Self {
+        Self {
+            forwarding: Forwarding::Forwarded(FORWARDED),
+            ..self
+        }
+    }
+
+    /// Reads one address from a header that the proxy overwrites, such as `X-Real-IP`,
+    /// `CF-Connecting-IP` or `True-Client-IP`. Sent twice, or with a list in it, it is
+    /// garbage: then some proxy appends where it should overwrite.
+    #[must_use]
+    pub fn in_single_header(self, name: HeaderName) -> Self {
+        Self {
+            forwarding: Forwarding::Single(name),
+            ..self
+        }
+    }
+
+    /// Believes the forwarding header when the peer is a Unix socket. Right when only the
+    /// proxy may open the socket; without the header such a request has no address.
+    #[must_use]
+    pub fn trust_unix_peer(self) -> Self {
+        Self {
+            unix: Unix::Trust,
+            ..self
+        }
+    }
+
+    /// Finds no address when the peer is a Unix socket, so that a chain goes on.
+    #[must_use]
+    pub fn skip_unix_peer(self) -> Self {
+        Self {
+            unix: Unix::Skip,
+            ..self
+        }
+    }
+
+    /// How many bits of an IPv6 address count: 1 to 128, 64 unless told.
+    ///
+    /// # Errors
+    /// Another number.
+    pub fn v6_prefix(mut self, bits: u8) -> Result<Self, ClientIpError> {
+        self.masks.set_v6(bits)?;
+        Ok(self)
+    }
+
+    /// How many bits of an IPv4 address count: 1 to 32, all 32 unless told.
+    ///
+    /// # Errors
+    /// Another number.
+    pub fn v4_prefix(mut self, bits: u8) -> Result<Self, ClientIpError> {
+        self.masks.set_v4(bits)?;
+        Ok(self)
+    }
+
+    /// Whether an address in 64:ff9b::/96 counts as the IPv4 address in it: yes unless told.
+    ///
+    /// That prefix is not routed between networks, so only translators of one's own
+    /// network write it. Turn it off if hosts there may pick such addresses themselves.
+    #[must_use]
+    pub fn nat64(mut self, embedded: bool) -> Self {
+        self.masks.nat64 = embedded;
+        self
+    }
+
+    /// The address of the client, IPv4-mapped ones as IPv4 and otherwise whole: for logs
+    /// and lists of exempt networks.
+    ///
+    /// # Errors
+    /// As [`KeySource::subject`].
+    pub fn address(&self, head: &Head<'_>) -> Result<Option<IpAddr>, KeyError> {
+        let peer = match &self.peer {
+            Some(peer) => match peer(head) {
+                Some(ip) => Peer::Address(ip),
+                None => return Ok(None),
+            },
+            None => Peer::of(head.extensions),
+        };
+        let peer = match (peer, self.unix) {
+            (Peer::Address(ip), _) => Some(ip.to_canonical()),
+            (Peer::Unix, Unix::Trust) => None,
+            (Peer::Unix, Unix::Skip) => return Ok(None),
+            (Peer::Unix, Unix::Refuse) => return Err(KeyError::UnixPeer),
+            (Peer::Unknown, _) => return Err(KeyError::NoPeerAddress),
+        };
+        if peer.is_some_and(|ip| !self.proxies.contains(ip)) {
+            return Ok(peer);
+        }
+        Ok(self.forwarding.client(head.headers, &self.proxies, peer))
+    }
+
+    fn key(&self, ip: IpAddr) -> Key {
+        match self.masks.apply(ip) {
+            IpAddr::V4(ip) => plain(Tag::Ipv4, &ip.octets()),
+            IpAddr::V6(ip) => {
+                let bytes = usize::from(self.masks.v6().div_ceil(8));
+                plain(Tag::Ipv6, &ip.octets()[..bytes])
+            }
+        }
+    }
+}
+
+impl KeySource for ClientIp {
+    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+        Ok(self.address(head)?.map(|ip| Subject {
+            kind: SubjectKind::Ip,
+            key: self.key(ip),
+        }))
+    }
+
+    fn can_be_missing(&self) -> bool {
+        self.peer.is_some() || !matches!(self.unix, Unix::Refuse)
+    }
+}
+
+impl fmt::Debug for ClientIp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientIp")
+            .field("peer_from_fn", &self.peer.is_some())
+            .field("proxies", &self.proxies)
+            .field("forwarding", &self.forwarding)
+            .field("unix", &self.unix)
+            .field("masks", &self.masks)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

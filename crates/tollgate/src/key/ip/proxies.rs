@@ -1,0 +1,107 @@
+//! The proxies whose word is taken.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use ipnet::{IpNet, Ipv4Net};
+
+use super::ClientIpError;
+
+/// The networks of the proxies whose forwarding header is believed.
+///
+/// Nothing is trusted unless it is written down, loopback and private networks included:
+/// whoever can connect from a trusted address can claim any other.
+#[derive(Clone, Debug)]
+pub struct TrustedProxies(Arc<[IpNet]>);
+
+impl TrustedProxies {
+    /// No proxies: the peer is the client.
+    pub fn none() -> Self {
+        Self(Arc::default())
+    }
+
+    /// Networks (`10.0.0.0/8`, `2001:db8::/32`), addresses (`192.0.2.7`), `loopback`
+    /// (127.0.0.0/8, ::1) and `private` (10/8, 172.16/12, 192.168/16, fc00::/7).
+    ///
+    /// # Errors
+    /// An entry is none of these, has bits beyond its prefix, or trusts everybody; the
+    /// message names it and what to write instead.
+    pub fn parse<E: AsRef<str>>(
+        entries: impl IntoIterator<Item = E>,
+    ) -> Result<Self, ClientIpError> {
+        let mut networks = Vec::new();
+        for entry in entries {
+            let entry = entry.as_ref();
+            match entry {
+                "loopback" => networks.extend(parse_all(LOOPBACK)?),
+                "private" => networks.extend(parse_all(PRIVATE)?),
+                _ => networks.push(parse(entry)?),
+            }
+        }
+        Ok(Self(networks.into()))
+    }
+
+    /// Whether the address is one of them. IPv4-mapped addresses are IPv4 here too.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        self.0.iter().any(|network| network.contains(&ip))
+    }
+}
+
+const LOOPBACK: &[&str] = &["127.0.0.0/8", "::1"];
+const PRIVATE: &[&str] = &["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"];
+
+fn parse_all(entries: &[&str]) -> Result<Vec<IpNet>, ClientIpError> {
+    entries.iter().map(|entry| parse(entry)).collect()
+}
+
+fn parse(entry: &str) -> Result<IpNet, ClientIpError> {
+    let wrong = |cure: String| ClientIpError::Proxy {
+        entry: entry.to_owned(),
+        cure,
+    };
+    let network = match entry.parse::<IpAddr>() {
+        Ok(ip) => IpNet::from(ip),
+        Err(_) => entry.parse::<IpNet>().map_err(|_| {
+            wrong(
+                "expected a network as 10.0.0.0/8 or 2001:db8::/32, an address, `loopback` or \
+                 `private`"
+                    .to_owned(),
+            )
+        })?,
+    };
+    if network.addr() != network.network() {
+        let whole = network.trunc();
+        let single = network.addr();
+        return Err(wrong(format!(
+            "it has bits beyond its prefix; write {whole} for the network or {single} for the \
+             one address"
+        )));
+    }
+    if network.prefix_len() == 0 {
+        return Err(wrong(
+            "it trusts everybody, so that every client could claim any address; list the \
+             networks of your proxies"
+                .to_owned(),
+        ));
+    }
+    as_v4(network).ok_or_else(|| {
+        wrong("it holds IPv4-mapped and other addresses; write the IPv4 network".to_owned())
+    })
+}
+
+/// Addresses are compared in canonical form, so a mapped network has to be IPv4 too, or
+/// it would never match. `None` for one that holds more than mapped addresses.
+fn as_v4(network: IpNet) -> Option<IpNet> {
+    let IpNet::V6(v6) = network else {
+        return Some(network);
+    };
+    match (v6.addr().to_ipv4_mapped(), v6.prefix_len().checked_sub(96)) {
+        (Some(v4), Some(bits)) => Ipv4Net::new(v4, bits).ok().map(IpNet::V4),
+        _ if v6.contains(&MAPPED) => None,
+        _ => Some(network),
+    }
+}
+
+/// The first of ::ffff:0:0/96.
+const MAPPED: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0);

@@ -1,0 +1,60 @@
+//! What can be wrong with keys.
+
+/// Why a key or a set of keys cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum JwtKeyError {
+    /// Not a key for this algorithm.
+    #[error("JWT key for {algorithm}: not usable; expected {expected}")]
+    Unusable {
+        /// What the key was to verify.
+        algorithm: &'static str,
+        /// What to give instead.
+        expected: &'static str,
+    },
+
+    /// A PEM file as an HMAC secret: anybody who knows the public key could sign.
+    #[error(
+        "JWT key for HS256: a PEM file is no secret; use `rs256_pem`, `es256_pem` or \
+         `eddsa_pem` for a public key"
+    )]
+    PemAsSecret,
+
+    /// An HMAC secret that can be guessed.
+    #[error(
+        "JWT key for HS256: {bytes} bytes; expected at least 32 random ones (`openssl rand 32`)"
+    )]
+    ShortSecret {
+        /// How long it is.
+        bytes: usize,
+    },
+
+    /// An RSA key that is too weak, or larger than can be verified.
+    #[error("JWT key for RS256: {bits} bits; expected 2048 to 4096")]
+    RsaSize {
+        /// How long it is.
+        bits: usize,
+    },
+
+    /// A set without keys verifies nothing.
+    #[error("JWT key set: no usable key in it; give at least one for HS256, RS256, ES256 or EdDSA")]
+    NoKeys,
+
+    /// Among several keys one without a name is never asked for.
+    #[error("JWT key set: one of several keys has no `kid`; name each with `with_kid`")]
+    NamelessKey,
+
+    /// Two keys with one name.
+    #[error("JWT key set: two keys with the kid {kid:?}; give each its own")]
+    SameKid {
+        /// The name.
+        kid: String,
+    },
+
+    /// Not a JSON Web Key Set.
+    #[error("JWT key set: not a JSON Web Key Set (RFC 7517 §5): {reason}")]
+    NoKeySet {
+        /// What the parser says.
+        reason: String,
+    },
+}

@@ -1,0 +1,51 @@
+//! Key sets as issuers publish them.
+
+use jsonwebtoken::DecodingKey;
+use jsonwebtoken::jwk::{
+    AlgorithmParameters, EllipticCurve, Jwk, JwkSet, KeyAlgorithm, PublicKeyUse,
+};
+
+use super::keys::Algorithm;
+use super::{JwtKey, JwtKeyError, JwtKeys};
+
+impl JwtKeys {
+    /// The keys of a JSON Web Key Set, as an issuer serves it under `jwks_uri`.
+    ///
+    /// As RFC 7517 §5 asks, keys that this crate cannot use are passed over: other
+    /// algorithms, other curves, keys for encryption. So are secrets (`oct`), which have
+    /// no place in a published set.
+    ///
+    /// # Errors
+    /// It is no such set, none of its keys can be used, or they cannot be told apart.
+    pub fn from_jwks(json: &str) -> Result<Self, JwtKeyError> {
+        let no_set = |error: serde_json::Error| JwtKeyError::NoKeySet {
+            reason: error.to_string(),
+        };
+        let set: JwkSet = serde_json::from_str(json).map_err(no_set)?;
+        Self::new(set.keys.iter().filter_map(usable))
+    }
+}
+
+fn usable(jwk: &Jwk) -> Option<JwtKey> {
+    if matches!(&jwk.common.public_key_use, Some(usage) if *usage != PublicKeyUse::Signature) {
+        return None;
+    }
+    let (algorithm, named) = match &jwk.algorithm {
+        AlgorithmParameters::RSA(_) => (Algorithm::Rs256, KeyAlgorithm::RS256),
+        AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P256 => {
+            (Algorithm::Es256, KeyAlgorithm::ES256)
+        }
+        AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => {
+            (Algorithm::EdDsa, KeyAlgorithm::EdDSA)
+        }
+        _ => return None,
+    };
+    if matches!(jwk.common.key_algorithm, Some(other) if other != named) {
+        return None;
+    }
+    let key = JwtKey::new(algorithm, DecodingKey::from_jwk(jwk).ok()?).ok()?;
+    Some(match &jwk.common.key_id {
+        Some(kid) => key.with_kid(kid),
+        None => key,
+    })
+}

@@ -1,0 +1,208 @@
+//! The keys that tokens are verified with, each for one algorithm.
+
+use std::fmt;
+
+use jsonwebtoken::crypto::rust_crypto::DEFAULT_PROVIDER as RUST_CRYPTO;
+use jsonwebtoken::{DecodingKey, DecodingKeyKind};
+
+use super::JwtKeyError;
+
+/// What a key may verify. One each: a key that served two algorithms could be used as the
+/// secret of one by whoever knows it as the public key of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Algorithm {
+    Hs256,
+    Rs256,
+    Es256,
+    EdDsa,
+}
+
+impl Algorithm {
+    pub(super) const ALL: [Self; 4] = [Self::Hs256, Self::Rs256, Self::Es256, Self::EdDsa];
+}
+
+impl From<Algorithm> for jsonwebtoken::Algorithm {
+    fn from(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::Hs256 => Self::HS256,
+            Algorithm::Rs256 => Self::RS256,
+            Algorithm::Es256 => Self::ES256,
+            Algorithm::EdDsa => Self::EdDSA,
+        }
+    }
+}
+
+/// A key for one algorithm, with the name (`kid`) by which tokens ask for it.
+///
+/// It is checked when it is made, so that a wrong file shows at start and not as users
+/// who are all strangers.
+#[derive(Clone)]
+pub struct JwtKey {
+    kid: Option<String>,
+    pub(super) algorithm: Algorithm,
+    pub(super) decoding: DecodingKey,
+}
+
+impl JwtKey {
+    /// A secret that signs and verifies, for HS256.
+    ///
+    /// # Errors
+    /// Shorter than 32 bytes (RFC 7518 §3.2), since a token lets anybody guess at the
+    /// secret offline; or a PEM file, since a public key is no secret.
+    pub fn hs256(secret: &[u8]) -> Result<Self, JwtKeyError> {
+        if secret.windows(11).any(|text| text == b"-----BEGIN ") {
+            return Err(JwtKeyError::PemAsSecret);
+        }
+        if secret.len() < 32 {
+            return Err(JwtKeyError::ShortSecret {
+                bytes: secret.len(),
+            });
+        }
+        Self::new(Algorithm::Hs256, DecodingKey::from_secret(secret))
+    }
+
+    /// A public RSA key in PEM, for RS256.
+    ///
+    /// # Errors
+    /// It is another key, a private one, or shorter than 2048 bits (RFC 7518 §3.3).
+    pub fn rs256_pem(pem: &[u8]) -> Result<Self, JwtKeyError> {
+        Self::from_pem(Algorithm::Rs256, pem)
+    }
+
+    /// A public P-256 key in PEM, for ES256.
+    ///
+    /// # Errors
+    /// It is another key, a private one, or on another curve.
+    pub fn es256_pem(pem: &[u8]) -> Result<Self, JwtKeyError> {
+        Self::from_pem(Algorithm::Es256, pem)
+    }
+
+    /// A public Ed25519 key in PEM, for EdDSA.
+    ///
+    /// # Errors
+    /// It is another key, or a private one.
+    pub fn eddsa_pem(pem: &[u8]) -> Result<Self, JwtKeyError> {
+        Self::from_pem(Algorithm::EdDsa, pem)
+    }
+
+    /// The name by which tokens ask for it.
+    #[must_use]
+    pub fn with_kid(self, kid: impl Into<String>) -> Self {
+        Self {
+            kid: Some(kid.into()),
+            ..self
+        }
+    }
+
+    fn from_pem(algorithm: Algorithm, pem: &[u8]) -> Result<Self, JwtKeyError> {
+        let key = match algorithm {
+            Algorithm::Hs256 => return Err(JwtKeyError::PemAsSecret),
+            Algorithm::Rs256 => DecodingKey::from_rsa_pem(pem),
+            Algorithm::Es256 => DecodingKey::from_ec_pem(pem),
+            Algorithm::EdDsa => DecodingKey::from_ed_pem(pem),
+        };
+        Self::new(algorithm, key.map_err(|_| unusable(algorithm))?)
+    }
+
+    pub(super) fn new(algorithm: Algorithm, decoding: DecodingKey) -> Result<Self, JwtKeyError> {
+        // With two providers compiled in and none chosen, jsonwebtoken panics at the first
+        // token. Choosing fails if the program has chosen already, and that is fine.
+        let _ = RUST_CRYPTO.install_default();
+        let sound = match algorithm {
+            Algorithm::Hs256 => true,
+            Algorithm::Rs256 => return rsa(decoding),
+            Algorithm::Es256 => true,
+            // jsonwebtoken takes the first 32 bytes without asking whether there are as many.
+            Algorithm::EdDsa => decoding.try_get_as_bytes().is_ok_and(|key| key.len() == 32),
+        };
+        if !sound || (RUST_CRYPTO.verifier_factory)(&algorithm.into(), &decoding).is_err() {
+            return Err(unusable(algorithm));
+        }
+        Ok(Self {
+            kid: None,
+            algorithm,
+            decoding,
+        })
+    }
+}
+
+/// An RSA key, of which jsonwebtoken looks at nothing before the first token.
+fn rsa(decoding: DecodingKey) -> Result<JwtKey, JwtKeyError> {
+    let modulus = match decoding.kind() {
+        DecodingKeyKind::RsaModulusExponent { n, .. } => n.clone(),
+        DecodingKeyKind::SecretOrDer(der) => {
+            let parts = (RUST_CRYPTO.key_utils.rsa_pub_components_from_public_key)(der);
+            parts.map_err(|_| unusable(Algorithm::Rs256))?.0
+        }
+    };
+    let zeros = modulus.iter().take_while(|byte| **byte == 0).count();
+    let bits = match modulus.get(zeros) {
+        Some(first) => (modulus.len() - zeros) * 8 - first.leading_zeros() as usize,
+        None => 0,
+    };
+    // The upper end is the crate's own: it refuses each token of a larger key.
+    if !(2048..=4096).contains(&bits) {
+        return Err(JwtKeyError::RsaSize { bits });
+    }
+    Ok(JwtKey {
+        kid: None,
+        algorithm: Algorithm::Rs256,
+        decoding,
+    })
+}
+
+fn unusable(algorithm: Algorithm) -> JwtKeyError {
+    let (algorithm, expected) = match algorithm {
+        Algorithm::Hs256 => ("HS256", "a secret"),
+        Algorithm::Rs256 => ("RS256", "the public RSA key (`openssl pkey -pubout`)"),
+        Algorithm::Es256 => ("ES256", "the public P-256 key (`openssl pkey -pubout`)"),
+        Algorithm::EdDsa => ("EdDSA", "the public Ed25519 key (`openssl pkey -pubout`)"),
+    };
+    JwtKeyError::Unusable {
+        algorithm,
+        expected,
+    }
+}
+
+impl fmt::Debug for JwtKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JwtKey({:?}, kid {:?})", self.algorithm, self.kid)
+    }
+}
+
+/// A set of keys in which each can be told from the others.
+#[derive(Clone, Debug)]
+pub struct JwtKeys(Vec<JwtKey>);
+
+impl JwtKeys {
+    /// This set.
+    ///
+    /// # Errors
+    /// It is empty, or among several keys one has no `kid`, or two have the same.
+    pub fn new(keys: impl IntoIterator<Item = JwtKey>) -> Result<Self, JwtKeyError> {
+        let keys: Vec<_> = keys.into_iter().collect();
+        if keys.is_empty() {
+            return Err(JwtKeyError::NoKeys);
+        }
+        for (index, key) in keys.iter().enumerate() {
+            match &key.kid {
+                None if keys.len() > 1 => return Err(JwtKeyError::NamelessKey),
+                Some(kid) if keys[..index].iter().any(|other| other.kid == key.kid) => {
+                    return Err(JwtKeyError::SameKid { kid: kid.clone() });
+                }
+                _ => {}
+            }
+        }
+        Ok(Self(keys))
+    }
+
+    /// The key that a token asks for.
+    pub(super) fn find(&self, kid: Option<&str>) -> Option<&JwtKey> {
+        match (&*self.0, kid) {
+            ([only], None) => Some(only),
+            ([only], Some(_)) if only.kid.is_none() => Some(only),
+            (keys, Some(kid)) => keys.iter().find(|key| key.kid.as_deref() == Some(kid)),
+            (_, None) => None,
+        }
+    }
+}

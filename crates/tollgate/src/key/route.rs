@@ -1,0 +1,57 @@
+//! The route, as the router knows it.
+
+use std::sync::Arc;
+
+use http::Extensions;
+
+use super::encode::{Tag, joined};
+use super::{KeyError, KeySource, Subject, SubjectKind};
+use crate::Head;
+
+/// The pattern of the route a request was matched to (`/users/{id}`), as an extension
+/// that any router can set. With the feature `axum`, `MatchedPath` serves as well.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RoutePattern(pub Arc<str>);
+
+impl RoutePattern {
+    /// This pattern.
+    pub fn new(pattern: impl Into<Arc<str>>) -> Self {
+        Self(pattern.into())
+    }
+}
+
+/// The route a request was matched to: one quota per route pattern, or with an address or
+/// user in a tuple, one per subject and route.
+///
+/// It is the pattern, never the path: `/users/7`, `//users/7` and `/users/%37` are one
+/// route, but three fresh quotas to whoever keys on paths.
+///
+/// Reads a [`RoutePattern`], or axum's `MatchedPath` (feature `axum`), which is there in
+/// layers added by `Router::layer` and `route_layer`, not in those around the whole
+/// router. Requests that match no route have no such key.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MatchedRoute;
+
+impl KeySource for MatchedRoute {
+    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+        Ok(pattern(head.extensions).map(|pattern| Subject {
+            kind: SubjectKind::Other,
+            key: joined(Tag::Route, &[pattern.as_bytes()]),
+        }))
+    }
+
+    fn can_be_missing(&self) -> bool {
+        true
+    }
+}
+
+fn pattern(extensions: &Extensions) -> Option<&str> {
+    if let Some(RoutePattern(pattern)) = extensions.get() {
+        return Some(pattern);
+    }
+    #[cfg(feature = "axum")]
+    if let Some(path) = extensions.get::<axum::extract::MatchedPath>() {
+        return Some(path.as_str());
+    }
+    None
+}

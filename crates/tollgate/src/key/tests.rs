@@ -1,0 +1,348 @@
+use std::net::SocketAddr;
+
+use http::{HeaderName, Request};
+
+use super::*;
+
+const KEY: &str = "k-7f3a";
+const OTHER: &str = "k-91bc";
+/// SHA-256 of [`KEY`].
+const DIGEST: &str = "315597da2c02bb7bd5f2425e61c98e827e57194381f820ff22306a2828fb8a76";
+
+fn request(headers: &[(&str, &str)]) -> Request<()> {
+    let mut request = Request::builder().uri("/orders/7");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let peer: SocketAddr = "192.0.2.1:4711".parse().unwrap();
+    request.extension(peer).body(()).unwrap()
+}
+
+fn subject(source: &impl KeySource, request: &Request<()>) -> Option<Subject> {
+    source.subject(&Head::of(request)).unwrap()
+}
+
+fn kind(source: &impl KeySource, headers: &[(&str, &str)]) -> Option<SubjectKind> {
+    subject(source, &request(headers)).map(|subject| subject.kind)
+}
+
+fn keys() -> ApiKeys {
+    ApiKeys::from_keys([KEY, OTHER])
+}
+
+#[test]
+fn a_chain_takes_the_first_source_that_finds_somebody() {
+    let user = Extension::<u64>::new(|id| Some(id.to_be_bytes()));
+    let keyed = ApiKey::in_x_api_key().one_of(keys());
+    let nested = user.clone().or(keyed.clone()).or(ClientIp::peer());
+    let listed = chain([
+        Arc::new(user) as Arc<dyn KeySource>,
+        Arc::new(keyed),
+        Arc::new(ClientIp::peer()),
+    ]);
+    for source in [&nested as &dyn KeySource, &listed] {
+        let mut request = request(&[("x-api-key", KEY)]);
+        let kind = |request: &Request<()>| {
+            let subject = source.subject(&Head::of(request)).unwrap();
+            subject.map(|subject| subject.kind)
+        };
+        assert_eq!(kind(&request), Some(SubjectKind::ApiKey));
+        request.extensions_mut().insert(7_u64);
+        assert_eq!(kind(&request), Some(SubjectKind::User));
+        request.extensions_mut().remove::<u64>();
+        request.headers_mut().clear();
+        assert_eq!(kind(&request), Some(SubjectKind::Ip));
+    }
+}
+
+#[test]
+fn only_a_source_that_can_find_nobody_says_so() {
+    let api_key = || ApiKey::in_x_api_key().one_of(keys());
+    let sources: [(Box<dyn KeySource>, bool); 13] = [
+        (Box::new(Global), false),
+        (Box::new(ClientIp::peer()), false),
+        (Box::new(ClientIp::peer().skip_unix_peer()), true),
+        (Box::new(ClientIp::peer().trust_unix_peer()), true),
+        (Box::new(ClientIp::from_fn(|_| None)), true),
+        (Box::new(api_key()), true),
+        (Box::new(MatchedRoute), true),
+        (Box::new(api_key().or(ClientIp::peer())), false),
+        (Box::new(api_key().or(MatchedRoute)), true),
+        (Box::new((ClientIp::peer(), Global)), false),
+        (Box::new((ClientIp::peer(), MatchedRoute)), true),
+        (
+            Box::new(chain([Arc::new(Global) as Arc<dyn KeySource>])),
+            false,
+        ),
+        (Box::new(chain([])), true),
+    ];
+    for (index, (source, missing)) in sources.into_iter().enumerate() {
+        assert_eq!(source.can_be_missing(), missing, "source {index}");
+    }
+}
+
+#[test]
+fn an_error_ends_a_chain() {
+    let bare = Request::new(());
+    let source = ClientIp::peer().or(Global);
+    let error = source.subject(&Head::of(&bare)).unwrap_err();
+    assert!(matches!(error, KeyError::NoPeerAddress));
+    assert!(
+        error
+            .to_string()
+            .contains("into_make_service_with_connect_info")
+    );
+}
+
+#[test]
+fn a_tuple_needs_all_of_its_parts() {
+    let source = (ClientIp::peer(), Header::trust_unverified(name("x-tenant")));
+    assert_eq!(kind(&source, &[]), None);
+    assert_eq!(kind(&source, &[("x-tenant", "a")]), Some(SubjectKind::Ip));
+}
+
+#[test]
+fn the_kind_of_a_tuple_says_who_is_asking() {
+    let tenant = || Header::trust_unverified(name("x-tenant"));
+    let headers = &[("x-tenant", "a"), ("x-api-key", KEY)];
+    let api_key = ApiKey::in_x_api_key().one_of(keys());
+    assert_eq!(
+        kind(&(tenant(), ClientIp::peer()), headers),
+        Some(SubjectKind::Ip)
+    );
+    assert_eq!(
+        kind(&(Global, tenant(), api_key, ClientIp::peer()), headers),
+        Some(SubjectKind::ApiKey)
+    );
+    assert_eq!(kind(&(Global, tenant()), headers), Some(SubjectKind::Other));
+    assert_eq!(kind(&(Global, Global), headers), Some(SubjectKind::Global));
+    let global = subject(&(Global, Global), &request(headers)).unwrap();
+    assert_eq!(global.key, Key::GLOBAL);
+}
+
+#[test]
+fn parts_of_a_tuple_do_not_run_into_each_other() {
+    let source = (
+        Header::trust_unverified(name("x-a")),
+        Header::trust_unverified(name("x-b")),
+    );
+    let key = |a, b| {
+        subject(&source, &request(&[("x-a", a), ("x-b", b)]))
+            .unwrap()
+            .key
+    };
+    assert_ne!(key("a:b", "c"), key("a", "b:c"));
+    assert_ne!(key("a", "b"), key("b", "a"));
+    assert_eq!(key("a", "b"), key("a", "b"));
+    assert_eq!(key("a", "b").heap_bytes(), 0);
+
+    let part = || from_fn(|_| Some("x"));
+    let left = subject(&((part(), part()), part()), &request(&[])).unwrap();
+    let right = subject(&(part(), (part(), part())), &request(&[])).unwrap();
+    assert_ne!(left.key, right.key);
+}
+
+#[test]
+fn no_text_of_one_source_meets_a_key_of_another() {
+    let headers: &[(&str, &str)] = &[
+        ("x-api-key", "192.0.2.1"),
+        ("x-a", "192.0.2.1"),
+        ("x-b", "192.0.2.1"),
+    ];
+    let mut request = request(headers);
+    request
+        .extensions_mut()
+        .insert(RoutePattern::new("192.0.2.1"));
+    request.extensions_mut().insert("192.0.2.1");
+    let sources: [Box<dyn KeySource>; 8] = [
+        Box::new(Global),
+        Box::new(ClientIp::peer()),
+        Box::new(ApiKey::in_x_api_key().trust_unverified()),
+        Box::new(Header::trust_unverified(name("x-a"))),
+        Box::new(Header::trust_unverified(name("x-b"))),
+        Box::new(MatchedRoute),
+        Box::new(Extension::<&'static str>::borrowed(|text| Some(*text))),
+        // The very bytes of 192.0.2.1's own key, as a closure could be made to return.
+        Box::new(from_fn(|_| Some([1, 192, 0, 2, 1]))),
+    ];
+    let keys = sources.map(|source| subject(&source, &request).unwrap().key);
+    for (index, key) in keys.iter().enumerate() {
+        assert_eq!(key.heap_bytes(), 0, "source {index}");
+        assert!(!keys[..index].contains(key), "source {index}");
+    }
+}
+
+#[test]
+fn an_api_key_identifies_only_if_it_is_accepted() {
+    let by_list = ApiKey::in_x_api_key().one_of(keys());
+    let by_digest = ApiKey::in_x_api_key().one_of(ApiKeys::from_sha256_hex([DIGEST]).unwrap());
+    let by_closure = ApiKey::in_x_api_key().verified_by(|key| key == KEY);
+    for source in [by_list, by_digest, by_closure] {
+        let api_key = Some(SubjectKind::ApiKey);
+        assert_eq!(kind(&source, &[("x-api-key", KEY)]), api_key);
+        assert_eq!(kind(&source, &[("x-api-key", "k-guess")]), None);
+        assert_eq!(kind(&source, &[("x-api-key", "")]), None);
+        assert_eq!(kind(&source, &[]), None);
+        // The service behind might take the other one.
+        assert_eq!(
+            kind(&source, &[("x-api-key", KEY), ("x-api-key", "k-x")]),
+            None
+        );
+    }
+}
+
+#[test]
+fn two_api_keys_have_two_quotas_and_one_spelling_each() {
+    let source = ApiKey::in_x_api_key().one_of(keys());
+    let key = |text| subject(&source, &request(&[("x-api-key", text)]));
+    assert_eq!(key(KEY), key(KEY));
+    assert_ne!(key(KEY), key(OTHER));
+    assert_eq!(key(&KEY.to_uppercase()), None);
+}
+
+#[test]
+fn an_authorization_scheme_is_case_insensitive() {
+    let source = ApiKey::in_authorization("ApiKey").one_of(keys());
+    for (value, found) in [
+        ("ApiKey k-7f3a", true),
+        ("apikey k-7f3a", true),
+        ("APIKEY   k-7f3a", true),
+        ("ApiKeyk-7f3a", false),
+        ("Bearer k-7f3a", false),
+        ("ApiKey", false),
+        ("ApiKey ", false),
+        ("k-7f3a", false),
+    ] {
+        let kind = kind(&source, &[("authorization", value)]);
+        assert_eq!(kind.is_some(), found, "{value}");
+    }
+}
+
+#[test]
+fn api_keys_are_nowhere_in_clear() {
+    let source = ApiKey::in_x_api_key().one_of(keys());
+    let subject = subject(&source, &request(&[("x-api-key", KEY)])).unwrap();
+    let shown = format!("{source:?} {:?} {subject:?}", keys());
+    assert!(!shown.contains(KEY), "{shown}");
+    let bytes = subject.key.as_bytes();
+    assert!(
+        !bytes
+            .windows(3)
+            .any(|text| KEY.as_bytes().windows(3).any(|key| key == text))
+    );
+}
+
+#[test]
+fn a_digest_that_is_none_is_refused_without_showing_it() {
+    for wrong in ["", "k-7f3a", &DIGEST[1..], &format!("{}g", &DIGEST[1..])] {
+        let error = ApiKeys::from_sha256_hex([DIGEST, wrong]).unwrap_err();
+        assert_eq!(error.position, 2);
+        assert!(error.to_string().contains("number 2"), "{error}");
+        assert!(
+            wrong.is_empty() || !error.to_string().contains(wrong),
+            "{error}"
+        );
+    }
+    let upper = ApiKeys::from_sha256_hex([DIGEST.to_uppercase()]).unwrap();
+    assert!(upper.contains(KEY));
+}
+
+#[test]
+fn values_past_eight_kilobytes_are_not_read() {
+    let source = ApiKey::in_x_api_key().trust_unverified();
+    let long = "k".repeat(8 * 1024);
+    assert!(kind(&source, &[("x-api-key", &long)]).is_some());
+    assert!(kind(&source, &[("x-api-key", &format!("{long}k"))]).is_none());
+}
+
+#[test]
+fn routes_are_keyed_by_their_pattern() {
+    let mut one = request(&[]);
+    assert_eq!(subject(&MatchedRoute, &one), None);
+    one.extensions_mut()
+        .insert(RoutePattern::new("/orders/{id}"));
+    let mut other = Request::builder().uri("//orders/%37").body(()).unwrap();
+    other
+        .extensions_mut()
+        .insert(RoutePattern::new("/orders/{id}"));
+    assert_eq!(subject(&MatchedRoute, &one), subject(&MatchedRoute, &other));
+    other.extensions_mut().insert(RoutePattern::new("/orders"));
+    assert_ne!(subject(&MatchedRoute, &one), subject(&MatchedRoute, &other));
+}
+
+#[test]
+fn an_extension_that_names_nobody_is_missing() {
+    #[derive(Clone)]
+    struct Session {
+        user: Option<String>,
+    }
+    let source = Extension::<Session>::borrowed(|session| session.user.as_deref());
+    let mut request = request(&[]);
+    assert_eq!(subject(&source, &request), None);
+    request.extensions_mut().insert(Session { user: None });
+    assert_eq!(subject(&source, &request), None);
+    let user = Some("ann".to_owned());
+    request.extensions_mut().insert(Session { user });
+    assert_eq!(subject(&source, &request).unwrap().kind, SubjectKind::User);
+}
+
+#[test]
+fn a_closure_can_say_which_kind_it_finds() {
+    let source = from_fn(|head| head.headers.get("x-user").cloned()).of_kind(SubjectKind::User);
+    assert_eq!(kind(&source, &[]), None);
+    assert_eq!(kind(&source, &[("x-user", "ann")]), Some(SubjectKind::User));
+}
+
+fn name(name: &'static str) -> HeaderName {
+    HeaderName::from_static(name)
+}
+
+#[cfg(feature = "axum")]
+mod in_axum {
+    use axum::extract::{ConnectInfo, MatchedPath};
+
+    use super::*;
+
+    /// `MatchedPath` has no constructor, so a real router has to make one.
+    #[test]
+    fn the_matched_path_is_the_route() {
+        use axum::{Router, body::Body, routing::get};
+
+        async fn pattern(path: MatchedPath, request: Request<Body>) -> String {
+            let (parts, _) = request.into_parts();
+            let mut found = Request::new(());
+            found.extensions_mut().insert(path);
+            let by_axum = subject(&MatchedRoute, &found);
+            let mut set = Request::from_parts(parts, ());
+            set.extensions_mut()
+                .insert(RoutePattern::new("/orders/{id}"));
+            assert!(by_axum.is_some());
+            assert_eq!(by_axum, subject(&MatchedRoute, &set));
+            "checked".to_owned()
+        }
+
+        let router: Router = Router::new().route("/orders/{id}", get(pattern));
+        let request = Request::builder()
+            .uri("/orders/7")
+            .body(Body::empty())
+            .unwrap();
+        let response = block_on(tower::ServiceExt::oneshot(router, request)).unwrap();
+        assert_eq!(response.status(), 200);
+    }
+
+    fn block_on<F: Future>(future: F) -> F::Output {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        { runtime }.build().unwrap().block_on(future)
+    }
+
+    #[test]
+    fn connect_info_is_the_peer_and_goes_before_a_plain_address() {
+        let mut request = request(&[]);
+        let plain = subject(&ClientIp::peer(), &request);
+        let peer: SocketAddr = "198.51.100.9:1".parse().unwrap();
+        request.extensions_mut().insert(ConnectInfo(peer));
+        let axum = subject(&ClientIp::peer(), &request);
+        assert!(axum.is_some());
+        assert_ne!(axum, plain);
+    }
+}

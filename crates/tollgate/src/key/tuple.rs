@@ -1,0 +1,57 @@
+//! Several sources at once: a quota per user *and* route.
+//!
+//! All parts must be present. The order matters to the key, not to the kind: that is
+//! the kind of the first part that says who is asking, since a metric wants to know
+//! that (route, address) counts addresses.
+
+use tollgate_core::Key;
+
+use super::encode::{Tag, joined};
+use super::{KeyError, KeySource, Subject, SubjectKind};
+use crate::Head;
+
+fn combine<const N: usize>(parts: &[Subject; N]) -> Subject {
+    let kind = |wanted: fn(SubjectKind) -> bool| {
+        let mut kinds = parts.iter().map(|part| part.kind);
+        kinds.find(|kind| wanted(*kind))
+    };
+    let kind = kind(|kind| !matches!(kind, SubjectKind::Global | SubjectKind::Other))
+        .or_else(|| kind(|kind| kind != SubjectKind::Global))
+        .unwrap_or(SubjectKind::Global);
+    let keys = parts.each_ref().map(|part| part.key.as_bytes());
+    Subject {
+        kind,
+        key: match kind {
+            SubjectKind::Global => Key::GLOBAL,
+            _ => joined(Tag::Tuple, &keys),
+        },
+    }
+}
+
+macro_rules! tuple_of_sources {
+    ($($source:ident)+) => {
+        impl<$($source: KeySource),+> KeySource for ($($source,)+) {
+            fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+                #[expect(non_snake_case, reason = "a part is named as its type")]
+                let ($($source,)+) = self;
+                $(
+                    #[expect(non_snake_case, reason = "a part is named as its type")]
+                    let Some($source) = $source.subject(head)? else {
+                        return Ok(None);
+                    };
+                )+
+                Ok(Some(combine(&[$($source),+])))
+            }
+
+            fn can_be_missing(&self) -> bool {
+                #[expect(non_snake_case, reason = "a part is named as its type")]
+                let ($($source,)+) = self;
+                $($source.can_be_missing())||+
+            }
+        }
+    };
+}
+
+tuple_of_sources!(A B);
+tuple_of_sources!(A B C);
+tuple_of_sources!(A B C D);

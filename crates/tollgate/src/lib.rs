@@ -1,0 +1,5 @@
+//! Rate limiting for Tower services.
+
+pub mod body;
+
+pub use body::Body;

@@ -26,6 +26,8 @@
 mod digits;
 mod fields;
 mod retry;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 

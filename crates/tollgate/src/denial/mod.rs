@@ -16,6 +16,8 @@ mod members;
 mod problem;
 mod reason;
 mod respond;
+#[cfg(test)]
+mod tests;
 
 use std::borrow::Cow;
 use std::time::Duration;

@@ -1,22 +1,21 @@
 //! What the fields of one policy have in common over all responses.
 
-use http::HeaderValue;
 use tollgate_core::{Algorithm, Decision, Micros, Outcome, Policy, Refill};
 
-use super::digits::{self, Line};
+use super::digits::Line;
 
 /// The fields of one policy, rendered as far as they do not depend on a decision.
 ///
-/// Made once when a layer is built; a response then clones or copies what is here.
+/// Made once when a layer is built. A response copies the bytes that are here rather
+/// than share them: that costs the same on one core, and on two it takes a third of the
+/// time, because no reference count wanders between them.
 #[derive(Clone, Debug)]
 pub struct PolicyFields {
     policy: Policy,
     /// The member of `RateLimit-Policy`: `"name";q=100;w=60`.
-    quota: HeaderValue,
+    quota: Box<[u8]>,
     /// How the member of `RateLimit` begins: `"name";r=`.
     item: Box<[u8]>,
-    /// `X-RateLimit-Limit`.
-    limit: HeaderValue,
     full_after: Micros,
     pace: Pace,
 }
@@ -36,10 +35,8 @@ impl PolicyFields {
         }
         Self {
             policy: policy.clone(),
-            // A name is printable, so this is never empty; an empty list is valid, too.
-            quota: digits::value(quota.as_slice()).unwrap_or_else(|| HeaderValue::from_static("")),
+            quota: quota.as_slice().into(),
             item: item.as_slice().into(),
-            limit: digits::integer(policy.capacity()),
             full_after: Micros::new(narrow(micros.div_ceil(per))),
             pace: Pace::new(policy),
         }
@@ -65,7 +62,8 @@ impl PolicyFields {
         }
     }
 
-    pub(super) const fn quota(&self) -> &HeaderValue {
+    /// The member of `RateLimit-Policy`.
+    pub(super) fn quota(&self) -> &[u8] {
         &self.quota
     }
 
@@ -75,16 +73,6 @@ impl PolicyFields {
         line.push_integer(decision.remaining);
         line.push(b";t=");
         line.push_integer(self.effective_window(decision));
-    }
-
-    /// `X-RateLimit-Limit`. A store that decides with a share of the quota says so in
-    /// its decision.
-    pub(super) fn limit(&self, decision: &Decision) -> HeaderValue {
-        if decision.limit == self.policy.capacity() {
-            self.limit.clone()
-        } else {
-            digits::integer(decision.limit)
-        }
     }
 }
 

@@ -111,11 +111,11 @@ impl HeaderOptions {
             if self.ratelimit {
                 let quotas = quotas.get_or_insert_with(|| {
                     let mut line = Line::new();
-                    line.push(first.0.quota().as_bytes());
+                    line.push(first.0.quota());
                     line
                 });
                 quotas.push(b", ");
-                quotas.push(row.0.quota().as_bytes());
+                quotas.push(row.0.quota());
                 state.push(b", ");
                 row.0.push_member(&mut state, row.1);
             }
@@ -124,17 +124,17 @@ impl HeaderOptions {
             }
         }
         if self.ratelimit {
-            let quotas = match quotas {
-                None => Some(first.0.quota().clone()),
-                Some(line) => digits::value(line.as_slice()),
-            };
-            if let (Some(quotas), Some(state)) = (quotas, digits::value(state.as_slice())) {
+            let quotas = quotas
+                .as_ref()
+                .map_or_else(|| first.0.quota(), Line::as_slice);
+            let (quotas, state) = (digits::value(quotas), digits::value(state.as_slice()));
+            if let (Some(quotas), Some(state)) = (quotas, state) {
                 headers.append(RATELIMIT_POLICY, quotas);
                 headers.append(RATELIMIT, state);
             }
         }
         if self.x_ratelimit {
-            write_x_ratelimit(headers, decided_at, shown);
+            write_x_ratelimit(headers, decided_at, shown.1);
         }
     }
 
@@ -179,7 +179,7 @@ pub(crate) fn reset_at(decided_at: Timestamp, decision: &Decision) -> u64 {
 
 /// The first insertion says whether a service inside has set these fields, so that a
 /// response without them is not searched for them.
-fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, (fields, decision): Row<'_>) {
+fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, decision: &Decision) {
     let ours = decision.remaining;
     if let Some(theirs) = headers.insert(X_RATELIMIT_REMAINING, digits::integer(ours))
         && number(&theirs).is_some_and(|theirs| theirs < ours)
@@ -187,7 +187,8 @@ fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, (fields, de
         headers.insert(X_RATELIMIT_REMAINING, theirs);
         return;
     }
-    headers.insert(X_RATELIMIT_LIMIT, fields.limit(decision));
+    // The limit of the decision: a store that decides with a share of the quota says so.
+    headers.insert(X_RATELIMIT_LIMIT, digits::integer(decision.limit));
     let reset = digits::integer(reset_at(decided_at, decision));
     headers.insert(X_RATELIMIT_RESET, reset);
 }

@@ -97,8 +97,8 @@ impl<'a> Denial<'a> {
             window: fields.full_after(),
             reset_at: headers::reset_at(decided_at, decision),
         });
-        // The tightest waits longest, and without end if one can never pass.
-        if let Some(wait) = decision.retry_after() {
+        // The tightest waits longest; but where one can never pass, no wait helps.
+        if let (Reason::QuotaExceeded, Some(wait)) = (denial.reason, decision.retry_after()) {
             let (jitter, window) = (options.jitter_limit(), fields.policy().window());
             let seconds = headers::seconds_to_wait(wait, jitter, seed, decided_at, window);
             denial.retry_after = Some(wait);

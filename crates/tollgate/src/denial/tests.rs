@@ -116,6 +116,19 @@ fn a_cost_that_never_fits_is_403_and_names_no_wait() {
 }
 
 #[test]
+fn no_wait_is_so_long_that_it_hides_a_cost_that_never_fits() {
+    let fields = fields("default", Quota::per_minute(100));
+    let (late, never) = (deny(u64::MAX), Outcome::Exceed);
+    for outcomes in [[late, never], [never, late]] {
+        let decisions = outcomes.map(|outcome| refused(&fields, outcome, 1));
+        let rows = decisions.iter().map(|decision| (&fields, decision));
+        let denial = Denial::of_verdict(NOW, rows, &HeaderOptions::default(), 7);
+        assert_eq!(denial.reason(), Reason::CostExceedsQuota);
+        assert_eq!(denial.retry_after_secs(), None);
+    }
+}
+
+#[test]
 fn without_a_verdict_there_are_no_numbers() {
     let fields = [fields("login", Quota::per_minute(5))];
     let problem = |denial: &Denial<'_>| {

@@ -18,8 +18,9 @@
 //!
 //! A layer adds to what the services inside have set: its members of the two lists
 //! come after theirs, as a further field line. Of the `X-RateLimit` fields only one set
-//! makes sense, so that of fewer remaining units stays; one whose number cannot be
-//! read goes. Of two `Retry-After` the larger stays, and one in seconds before a date.
+//! makes sense, so that of fewer remaining units stays, and between equals the inner
+//! one, which may be why the request was denied; one whose number cannot be read goes.
+//! Of two `Retry-After` the larger stays, and one in seconds before a date.
 //!
 //! [draft]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/11/
 
@@ -182,7 +183,7 @@ pub(crate) fn reset_at(decided_at: Timestamp, decision: &Decision) -> u64 {
 fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, decision: &Decision) {
     let ours = decision.remaining;
     if let Some(theirs) = headers.insert(X_RATELIMIT_REMAINING, digits::integer(ours))
-        && number(&theirs).is_some_and(|theirs| theirs < ours)
+        && number(&theirs).is_some_and(|theirs| theirs <= ours)
     {
         headers.insert(X_RATELIMIT_REMAINING, theirs);
         return;

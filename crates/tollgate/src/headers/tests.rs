@@ -96,6 +96,7 @@ fn verdicts_render_to_these_lines() {
     let short = Policy::fixed_window_counter("short", Quota::new(5, Duration::from_millis(250)));
     let short = short.unwrap();
     let quoted = Policy::fixed_window_counter(r#"a "b" \c"#, Quota::per_second(1)).unwrap();
+    let odd = Policy::token_bucket("odd", Quota::per_second(3).burst(7)).unwrap();
     let huge = Policy::sliding_window_log("huge", Quota::per_day(Policy::MAX_LIMIT)).unwrap();
     let name = "n".repeat(128);
     let long = Policy::fixed_window_counter(&*name, Quota::per_second(1)).unwrap();
@@ -127,6 +128,8 @@ fn verdicts_render_to_these_lines() {
         (vec![allowed(&fixed, 100, 0)], fields(r#""fixed";q=100;w=60"#, r#""fixed";r=100;t=60"#, [100, 100, 1_790_000_001], None)),
         // Ten units a minute come in steps, the next in 20 seconds, the last in 140.
         (vec![allowed(&steps, 1, 140 * S)], fields(r#""steps";q=25;w=180"#, r#""steps";r=1;t=20"#, [25, 1, 1_790_000_141], None)),
+        // Seven units take two seconds and a third: there is no such `w`.
+        (vec![allowed(&odd, 7, 0)], fields(r#""odd";q=7"#, r#""odd";r=7;t=3"#, [7, 7, 1_790_000_001], None)),
         // A window of less than a second has no `w`.
         (vec![with(&short, deny(1), 0, 1)], fields(r#""short";q=5"#, r#""short";r=0;t=1"#, [5, 0, 1_790_000_001], Some(1))),
         (vec![allowed(&quoted, 0, 300_000)], fields(r#""a \"b\" \\c";q=1;w=1"#, r#""a \"b\" \\c";r=0;t=1"#, [1, 0, 1_790_000_001], None)),
@@ -236,8 +239,8 @@ fn of_two_sets_of_x_ratelimit_the_tighter_stays() {
     for (theirs, expected) in [
         (&["4"][..], ["7", "4", "9"]),
         (&["6"], ["100", "5", "1790000002"]),
-        // Between equals the outer one speaks.
-        (&["5"], ["100", "5", "1790000002"]),
+        // The inner one may have denied: its last unit is as gone as ours.
+        (&["5"], ["7", "5", "9"]),
         (&["10"], ["100", "5", "1790000002"]),
         (&["4;w=1"], ["100", "5", "1790000002"]),
         (&["-1"], ["100", "5", "1790000002"]),

@@ -1,6 +1,6 @@
 //! What is asked of a store, and what is kept of it to correct it later.
 
-use crate::{Cost, Key, Micros, Policy, Timestamp};
+use crate::{Cost, Key, Micros, Policy, Source, Timestamp};
 
 /// One line of a request to a store: take `cost` from the quota that `policy` gives `key`.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +40,8 @@ pub struct ReceiptId(pub u128);
 pub struct Receipt {
     /// Settling is idempotent by this name.
     pub id: ReceiptId,
+    /// Who made the charge, and can correct it.
+    pub source: Source,
     /// The policy that was charged.
     pub policy: Policy,
     /// Whose quota was charged.

@@ -79,6 +79,17 @@ impl Decision {
     }
 }
 
+/// Who came to a verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The store that was asked.
+    #[default]
+    Store,
+    /// A store in this process, with a share of the quota, because the other could not
+    /// decide.
+    Local,
+}
+
 /// The decisions of all policies of one request, in the order of its charges.
 ///
 /// All or none: either every enforcing policy allowed the request and all that
@@ -86,6 +97,7 @@ impl Decision {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     admitted: bool,
+    source: Source,
     decided_at: Timestamp,
     decisions: SmallVec<[Decision; 2]>,
 }
@@ -97,7 +109,8 @@ impl Verdict {
         decided_at: Timestamp,
         decisions: impl IntoIterator<Item = Decision>,
     ) -> Self {
-        Self { admitted, decided_at, decisions: decisions.into_iter().collect() }
+        let decisions = decisions.into_iter().collect();
+        Self { admitted, source: Source::Store, decided_at, decisions }
     }
 
     /// The verdict on a request of one charge.
@@ -105,7 +118,19 @@ impl Verdict {
     pub fn single(admitted: bool, decided_at: Timestamp, decision: Decision) -> Self {
         let mut decisions = SmallVec::new_const();
         decisions.push(decision);
-        Self { admitted, decided_at, decisions }
+        Self { admitted, source: Source::Store, decided_at, decisions }
+    }
+
+    /// The same verdict, from elsewhere.
+    #[must_use]
+    pub const fn with_source(mut self, source: Source) -> Self {
+        self.source = source;
+        self
+    }
+
+    /// Who decided.
+    pub const fn source(&self) -> Source {
+        self.source
     }
 
     /// Whether the request passes.
@@ -138,6 +163,7 @@ impl Verdict {
             };
             (charge.cost > Cost::ZERO).then(|| Receipt {
                 id: next_id(),
+                source: self.source,
                 policy: charge.policy.clone(),
                 key: charge.key.clone(),
                 charged: Charged {

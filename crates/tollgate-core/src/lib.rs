@@ -45,7 +45,7 @@ mod time;
 pub use algorithm::{Algorithm, AnyRule, Form, LeakyMode, Refill, Resolution};
 pub use charge::{Charge, Charged, Receipt, ReceiptId, Settlement};
 pub use cost::Cost;
-pub use decision::{Decision, Outcome, Verdict};
+pub use decision::{Decision, Outcome, Source, Verdict};
 pub use key::Key;
 pub use policy::{Policy, PolicyError};
 pub use quota::Quota;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Charge, Cost, Key, Policy, Receipt, Settlement, Verdict};
+use crate::{Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Verdict};
 
 /// Where the state of all keys lives.
 ///
@@ -54,9 +54,10 @@ use crate::{Charge, Cost, Key, Policy, Receipt, Settlement, Verdict};
 /// Configuration, not traffic. A key may be forgotten only when its state cannot be
 /// told from that of a key never used.
 pub trait Store: Clone + Send + Sync + 'static {
-    /// The answer on its way. It borrows nothing, so that a middleware can keep it,
-    /// and has a name, so that it needs no box.
-    type Future<T: Send + 'static>: Future<Output = Result<T, StoreError>> + Send + 'static;
+    /// The answer on its way. It borrows nothing, so that a middleware can keep it, has
+    /// a name, so that it needs no box, and can be moved after it was polled, so that a
+    /// middleware that finds it ready need not set up anything to wait.
+    type Future<T: Send + 'static>: Future<Output = Result<T, StoreError>> + Send + Unpin + 'static;
 
     /// Decides one request: all its charges, or none.
     ///
@@ -95,23 +96,33 @@ impl<S: Store> StoreExt for S {}
 
 /// The store could not decide.
 #[derive(Debug, thiserror::Error)]
-#[error("{store}: {reason}{}", if *.may_have_charged { " (the charge may have been made)" } else { "" })]
+#[error("{store}: {reason}{}", if self.may_have_charged() { " (the charge may have been made)" } else { "" })]
 pub struct StoreError {
     store: &'static str,
     reason: String,
-    may_have_charged: bool,
+    fault: Fault,
+    retry_after: Option<Micros>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
 impl StoreError {
-    /// The charge was surely not made.
+    /// The store is not to be had, and the charge was surely not made.
     pub fn not_charged(store: &'static str, reason: impl fmt::Display) -> Self {
-        Self { store, reason: reason.to_string(), may_have_charged: false, source: None }
+        Self::new(store, &reason, Fault::NotCharged)
     }
 
-    /// The charge may have been made: the answer was lost.
+    /// The answer was lost, and the charge may have been made.
     pub fn maybe_charged(store: &'static str, reason: impl fmt::Display) -> Self {
-        Self { store, reason: reason.to_string(), may_have_charged: true, source: None }
+        Self::new(store, &reason, Fault::MaybeCharged)
+    }
+
+    /// The request makes no sense and would fail again; the store itself is well.
+    pub fn invalid(store: &'static str, reason: impl fmt::Display) -> Self {
+        Self::new(store, &reason, Fault::Invalid)
+    }
+
+    fn new(store: &'static str, reason: &dyn fmt::Display, fault: Fault) -> Self {
+        Self { store, reason: reason.to_string(), fault, retry_after: None, source: None }
     }
 
     /// Keeps the error underneath.
@@ -124,10 +135,36 @@ impl StoreError {
         self
     }
 
+    /// Says when it is worth asking again: a store that knows itself down says when it
+    /// looks next.
+    #[must_use]
+    pub const fn with_retry_after(mut self, retry_after: Micros) -> Self {
+        self.retry_after = Some(retry_after);
+        self
+    }
+
+    /// When it is worth asking again, if the store knows.
+    pub const fn retry_after(&self) -> Option<Micros> {
+        self.retry_after
+    }
+
     /// Whether the charge may have been made all the same.
     pub const fn may_have_charged(&self) -> bool {
-        self.may_have_charged
+        matches!(self.fault, Fault::MaybeCharged)
     }
+
+    /// Whether the store is in trouble, rather than the request.
+    pub const fn is_outage(&self) -> bool {
+        !matches!(self.fault, Fault::Invalid)
+    }
+}
+
+/// What a [`StoreError`] leaves behind, and whose fault it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    NotCharged,
+    MaybeCharged,
+    Invalid,
 }
 
 /// What a policy does while its store cannot decide.

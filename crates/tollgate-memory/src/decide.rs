@@ -81,7 +81,7 @@ impl<C: Clock> Inner<C> {
                     "policy `{}` is in one request with two quotas; name them apart",
                     charge.policy.name().escape_default()
                 );
-                return Err(StoreError::not_charged(NAME, reason));
+                return Err(StoreError::invalid(NAME, reason));
             }
             sum.cost = sum.cost.plus(charge.cost);
             sum.enforce |= charge.enforce;

@@ -13,7 +13,7 @@ impl<C: Clock> Inner<C> {
         actual: Cost,
         now: Timestamp,
     ) -> Result<Settlement, StoreError> {
-        let Receipt { id, policy, key, charged } = receipt;
+        let Receipt { id, policy, key, charged, .. } = receipt;
         let hash = self.hash(key);
         let mut shard = self.shards[self.shard_number(hash)].lock();
         let mut settled = self.settled_of(*id).lock();

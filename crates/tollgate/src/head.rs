@@ -34,3 +34,6 @@ impl<'a> Head<'a> {
         }
     }
 }
+
+/// What holds of some requests and not of others.
+pub(crate) type Condition = dyn Fn(&Head<'_>) -> bool + Send + Sync;

@@ -1,8 +1,48 @@
 //! Rate limiting for tower, axum, hyper and tonic.
+//!
+//! A [`RateLimitLayer`] finds out who is asking ([`key`]), what the request costs
+//! ([`Costs`]), asks a [`Store`] whether its policies let it pass, and answers for them
+//! if they do not ([`denial`]). All policies of a layer are decided in one step of the
+//! store, all or none.
+//!
+//! | feature | gives |
+//! |---|---|
+//! | `memory` (default) | `MemoryStore`, the store in this process |
+//! | `axum` | `ConnectInfo` as the peer, `MatchedPath` as the route |
+//! | `tonic` | tonic's connection info as the peer |
+//! | `jwt` | `JwtUser`, users named by a verified JSON Web Token |
+//! | `test-util` | `ManualClock`, a clock for tests that is moved by hand |
 
+pub mod body;
+mod cost;
+pub mod denial;
+pub mod failure;
+mod grpc;
 mod head;
+pub mod headers;
 pub mod key;
+pub mod layer;
+mod limit;
+mod paths;
 
+pub use body::Body;
+pub use cost::Costs;
+pub use denial::{Denial, DenialResponse, Reason};
 pub use head::Head;
+pub use headers::HeaderOptions;
 pub use key::{KeySource, RoutePattern, Subject, SubjectKind};
-pub use tollgate_core::Key;
+pub use layer::{LayerError, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Verdicts};
+pub use limit::{Limit, OnMissingKey};
+pub use paths::Paths;
+#[doc(inline)]
+pub use tollgate_core::{
+    Algorithm, Charge, Cost, Decision, Key, LeakyMode, Micros, OnStoreError, Outcome, Policy,
+    PolicyError, Quota, Receipt, ReceiptId, Refill, Resolution, Settlement, Source, Store,
+    StoreError, StoreExt, Timestamp, Verdict,
+};
+#[cfg(feature = "test-util")]
+#[doc(inline)]
+pub use tollgate_memory::ManualClock;
+#[cfg(feature = "memory")]
+#[doc(inline)]
+pub use tollgate_memory::{Clock, MemoryStats, MemoryStore, MemoryStoreBuilder, SystemClock};

@@ -77,10 +77,7 @@ impl UnverifiedApiKey {
     /// carries a key, so it must not block; compare secrets in constant time, or by digest
     /// as [`ApiKeys`] does.
     pub fn verified_by(self, accepts: impl Fn(&str) -> bool + Send + Sync + 'static) -> ApiKey {
-        ApiKey {
-            place: self.0,
-            verifier: Arc::new(accepts),
-        }
+        ApiKey { place: self.0, verifier: Arc::new(accepts) }
     }
 
     /// Believes the keys in the list.
@@ -153,9 +150,7 @@ impl ApiKeys {
         digests: impl IntoIterator<Item = K>,
     ) -> Result<Self, ApiKeysError> {
         let digests = digests.into_iter().enumerate().map(|(index, digest)| {
-            parse_digest(digest.as_ref()).ok_or(ApiKeysError {
-                position: index + 1,
-            })
+            parse_digest(digest.as_ref()).ok_or(ApiKeysError { position: index + 1 })
         });
         Ok(Self(Arc::new(digests.collect::<Result<_, _>>()?)))
     }

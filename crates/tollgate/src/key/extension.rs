@@ -40,9 +40,7 @@ impl<T: Send + Sync + 'static> Extension<T> {
         B: AsRef<[u8]>,
         F: Fn(&T) -> Option<B> + Send + Sync + 'static,
     {
-        Self {
-            key: Arc::new(move |value| id(value).map(|bytes| key(bytes.as_ref()))),
-        }
+        Self { key: Arc::new(move |value| id(value).map(|bytes| key(bytes.as_ref()))) }
     }
 
     /// As [`new`](Self::new), for what can be borrowed: `Extension::borrowed(|user: &User| Some(&user.name))`.
@@ -51,22 +49,14 @@ impl<T: Send + Sync + 'static> Extension<T> {
         B: AsRef<[u8]> + ?Sized,
         F: for<'a> Fn(&'a T) -> Option<&'a B> + Send + Sync + 'static,
     {
-        Self {
-            key: Arc::new(move |value| id(value).map(|bytes| key(bytes.as_ref()))),
-        }
+        Self { key: Arc::new(move |value| id(value).map(|bytes| key(bytes.as_ref()))) }
     }
 }
 
 impl<T: Send + Sync + 'static> KeySource for Extension<T> {
     fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
-        let key = head
-            .extensions
-            .get::<T>()
-            .and_then(|value| (self.key)(value));
-        Ok(key.map(|key| Subject {
-            kind: SubjectKind::User,
-            key,
-        }))
+        let key = head.extensions.get::<T>().and_then(|value| (self.key)(value));
+        Ok(key.map(|key| Subject { kind: SubjectKind::User, key }))
     }
 
     fn can_be_missing(&self) -> bool {
@@ -80,9 +70,7 @@ fn key(bytes: &[u8]) -> Key {
 
 impl<T> Clone for Extension<T> {
     fn clone(&self) -> Self {
-        Self {
-            key: Arc::clone(&self.key),
-        }
+        Self { key: Arc::clone(&self.key) }
     }
 }
 

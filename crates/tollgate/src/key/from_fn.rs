@@ -28,10 +28,7 @@ where
     F: Fn(&Head<'_>) -> Option<B> + Send + Sync + 'static,
     B: AsRef<[u8]>,
 {
-    FromFn {
-        key,
-        kind: SubjectKind::Other,
-    }
+    FromFn { key, kind: SubjectKind::Other }
 }
 
 impl<F> FromFn<F> {
@@ -48,10 +45,8 @@ where
     B: AsRef<[u8]>,
 {
     fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
-        Ok((self.key)(head).map(|bytes| Subject {
-            kind: self.kind,
-            key: joined(Tag::Closure, &[bytes.as_ref()]),
-        }))
+        Ok((self.key)(head)
+            .map(|bytes| Subject { kind: self.kind, key: joined(Tag::Closure, &[bytes.as_ref()]) }))
     }
 
     fn can_be_missing(&self) -> bool {

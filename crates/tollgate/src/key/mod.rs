@@ -42,7 +42,7 @@ mod header;
 mod ip;
 #[cfg(feature = "jwt")]
 mod jwt;
-mod route;
+pub(crate) mod route;
 mod tuple;
 
 use std::error::Error;
@@ -177,10 +177,7 @@ pub struct Global;
 
 impl KeySource for Global {
     fn subject(&self, _: &Head<'_>) -> Result<Option<Subject>, KeyError> {
-        Ok(Some(Subject {
-            kind: SubjectKind::Global,
-            key: Key::GLOBAL,
-        }))
+        Ok(Some(Subject { kind: SubjectKind::Global, key: Key::GLOBAL }))
     }
 
     fn can_be_missing(&self) -> bool {

@@ -45,7 +45,8 @@ impl KeySource for MatchedRoute {
     }
 }
 
-fn pattern(extensions: &Extensions) -> Option<&str> {
+/// The pattern of the matched route, if a router has set one.
+pub(crate) fn pattern(extensions: &Extensions) -> Option<&str> {
     if let Some(RoutePattern(pattern)) = extensions.get() {
         return Some(pattern);
     }

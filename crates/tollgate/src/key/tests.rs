@@ -35,11 +35,8 @@ fn a_chain_takes_the_first_source_that_finds_somebody() {
     let user = Extension::<u64>::new(|id| Some(id.to_be_bytes()));
     let keyed = ApiKey::in_x_api_key().one_of(keys());
     let nested = user.clone().or(keyed.clone()).or(ClientIp::peer());
-    let listed = chain([
-        Arc::new(user) as Arc<dyn KeySource>,
-        Arc::new(keyed),
-        Arc::new(ClientIp::peer()),
-    ]);
+    let listed =
+        chain([Arc::new(user) as Arc<dyn KeySource>, Arc::new(keyed), Arc::new(ClientIp::peer())]);
     for source in [&nested as &dyn KeySource, &listed] {
         let mut request = request(&[("x-api-key", KEY)]);
         let kind = |request: &Request<()>| {
@@ -70,10 +67,7 @@ fn only_a_source_that_can_find_nobody_says_so() {
         (Box::new(api_key().or(MatchedRoute)), true),
         (Box::new((ClientIp::peer(), Global)), false),
         (Box::new((ClientIp::peer(), MatchedRoute)), true),
-        (
-            Box::new(chain([Arc::new(Global) as Arc<dyn KeySource>])),
-            false,
-        ),
+        (Box::new(chain([Arc::new(Global) as Arc<dyn KeySource>])), false),
         (Box::new(chain([])), true),
     ];
     for (index, (source, missing)) in sources.into_iter().enumerate() {
@@ -87,11 +81,7 @@ fn an_error_ends_a_chain() {
     let source = ClientIp::peer().or(Global);
     let error = source.subject(&Head::of(&bare)).unwrap_err();
     assert!(matches!(error, KeyError::NoPeerAddress));
-    assert!(
-        error
-            .to_string()
-            .contains("into_make_service_with_connect_info")
-    );
+    assert!(error.to_string().contains("into_make_service_with_connect_info"));
 }
 
 #[test]
@@ -106,10 +96,7 @@ fn the_kind_of_a_tuple_says_who_is_asking() {
     let tenant = || Header::trust_unverified(name("x-tenant"));
     let headers = &[("x-tenant", "a"), ("x-api-key", KEY)];
     let api_key = ApiKey::in_x_api_key().one_of(keys());
-    assert_eq!(
-        kind(&(tenant(), ClientIp::peer()), headers),
-        Some(SubjectKind::Ip)
-    );
+    assert_eq!(kind(&(tenant(), ClientIp::peer()), headers), Some(SubjectKind::Ip));
     assert_eq!(
         kind(&(Global, tenant(), api_key, ClientIp::peer()), headers),
         Some(SubjectKind::ApiKey)
@@ -122,15 +109,8 @@ fn the_kind_of_a_tuple_says_who_is_asking() {
 
 #[test]
 fn parts_of_a_tuple_do_not_run_into_each_other() {
-    let source = (
-        Header::trust_unverified(name("x-a")),
-        Header::trust_unverified(name("x-b")),
-    );
-    let key = |a, b| {
-        subject(&source, &request(&[("x-a", a), ("x-b", b)]))
-            .unwrap()
-            .key
-    };
+    let source = (Header::trust_unverified(name("x-a")), Header::trust_unverified(name("x-b")));
+    let key = |a, b| subject(&source, &request(&[("x-a", a), ("x-b", b)])).unwrap().key;
     assert_ne!(key("a:b", "c"), key("a", "b:c"));
     assert_ne!(key("a", "b"), key("b", "a"));
     assert_eq!(key("a", "b"), key("a", "b"));
@@ -144,15 +124,10 @@ fn parts_of_a_tuple_do_not_run_into_each_other() {
 
 #[test]
 fn no_text_of_one_source_meets_a_key_of_another() {
-    let headers: &[(&str, &str)] = &[
-        ("x-api-key", "192.0.2.1"),
-        ("x-a", "192.0.2.1"),
-        ("x-b", "192.0.2.1"),
-    ];
+    let headers: &[(&str, &str)] =
+        &[("x-api-key", "192.0.2.1"), ("x-a", "192.0.2.1"), ("x-b", "192.0.2.1")];
     let mut request = request(headers);
-    request
-        .extensions_mut()
-        .insert(RoutePattern::new("192.0.2.1"));
+    request.extensions_mut().insert(RoutePattern::new("192.0.2.1"));
     request.extensions_mut().insert("192.0.2.1");
     let sources: [Box<dyn KeySource>; 8] = [
         Box::new(Global),
@@ -184,10 +159,7 @@ fn an_api_key_identifies_only_if_it_is_accepted() {
         assert_eq!(kind(&source, &[("x-api-key", "")]), None);
         assert_eq!(kind(&source, &[]), None);
         // The service behind might take the other one.
-        assert_eq!(
-            kind(&source, &[("x-api-key", KEY), ("x-api-key", "k-x")]),
-            None
-        );
+        assert_eq!(kind(&source, &[("x-api-key", KEY), ("x-api-key", "k-x")]), None);
     }
 }
 
@@ -225,11 +197,7 @@ fn api_keys_are_nowhere_in_clear() {
     let shown = format!("{source:?} {:?} {subject:?}", keys());
     assert!(!shown.contains(KEY), "{shown}");
     let bytes = subject.key.as_bytes();
-    assert!(
-        !bytes
-            .windows(3)
-            .any(|text| KEY.as_bytes().windows(3).any(|key| key == text))
-    );
+    assert!(!bytes.windows(3).any(|text| KEY.as_bytes().windows(3).any(|key| key == text)));
 }
 
 #[test]
@@ -238,10 +206,7 @@ fn a_digest_that_is_none_is_refused_without_showing_it() {
         let error = ApiKeys::from_sha256_hex([DIGEST, wrong]).unwrap_err();
         assert_eq!(error.position, 2);
         assert!(error.to_string().contains("number 2"), "{error}");
-        assert!(
-            wrong.is_empty() || !error.to_string().contains(wrong),
-            "{error}"
-        );
+        assert!(wrong.is_empty() || !error.to_string().contains(wrong), "{error}");
     }
     let upper = ApiKeys::from_sha256_hex([DIGEST.to_uppercase()]).unwrap();
     assert!(upper.contains(KEY));
@@ -259,12 +224,9 @@ fn values_past_eight_kilobytes_are_not_read() {
 fn routes_are_keyed_by_their_pattern() {
     let mut one = request(&[]);
     assert_eq!(subject(&MatchedRoute, &one), None);
-    one.extensions_mut()
-        .insert(RoutePattern::new("/orders/{id}"));
+    one.extensions_mut().insert(RoutePattern::new("/orders/{id}"));
     let mut other = Request::builder().uri("//orders/%37").body(()).unwrap();
-    other
-        .extensions_mut()
-        .insert(RoutePattern::new("/orders/{id}"));
+    other.extensions_mut().insert(RoutePattern::new("/orders/{id}"));
     assert_eq!(subject(&MatchedRoute, &one), subject(&MatchedRoute, &other));
     other.extensions_mut().insert(RoutePattern::new("/orders"));
     assert_ne!(subject(&MatchedRoute, &one), subject(&MatchedRoute, &other));
@@ -314,18 +276,14 @@ mod in_axum {
             found.extensions_mut().insert(path);
             let by_axum = subject(&MatchedRoute, &found);
             let mut set = Request::from_parts(parts, ());
-            set.extensions_mut()
-                .insert(RoutePattern::new("/orders/{id}"));
+            set.extensions_mut().insert(RoutePattern::new("/orders/{id}"));
             assert!(by_axum.is_some());
             assert_eq!(by_axum, subject(&MatchedRoute, &set));
             "checked".to_owned()
         }
 
         let router: Router = Router::new().route("/orders/{id}", get(pattern));
-        let request = Request::builder()
-            .uri("/orders/7")
-            .body(Body::empty())
-            .unwrap();
+        let request = Request::builder().uri("/orders/7").body(Body::empty()).unwrap();
         let response = block_on(tower::ServiceExt::oneshot(router, request)).unwrap();
         assert_eq!(response.status(), 200);
     }

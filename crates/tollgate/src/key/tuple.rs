@@ -23,7 +23,7 @@ fn combine<const N: usize>(parts: &[Subject; N]) -> Subject {
         kind,
         key: match kind {
             SubjectKind::Global => Key::GLOBAL,
-            _ => joined(Tag::Tuple, &keys),
+            _ => joined(Tag::Tuple, &keys.each_ref().map(|key| &**key)),
         },
     }
 }

@@ -42,10 +42,7 @@ pub(super) fn parse(element: &[u8]) -> Option<IpAddr> {
         ip
     } else {
         let (ip, port) = text.split_once(':')?;
-        ip.parse::<Ipv4Addr>()
-            .ok()
-            .filter(|_| is_port(port))?
-            .into()
+        ip.parse::<Ipv4Addr>().ok().filter(|_| is_port(port))?.into()
     };
     Some(ip.to_canonical())
 }
@@ -73,11 +70,7 @@ pub(super) struct Masks {
 
 impl Default for Masks {
     fn default() -> Self {
-        Self {
-            v4: 32,
-            v6: 64,
-            nat64: true,
-        }
+        Self { v4: 32, v6: 64, nat64: true }
     }
 }
 

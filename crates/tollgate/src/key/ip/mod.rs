@@ -98,19 +98,13 @@ impl ClientIp {
     /// List every proxy of yours that a request passes, and nothing else: a client inside a
     /// listed network can claim any address.
     pub fn behind(proxies: TrustedProxies) -> Self {
-        Self {
-            proxies,
-            ..Self::peer()
-        }
+        Self { proxies, ..Self::peer() }
     }
 
     /// Takes the peer from a closure instead of the extensions, for servers that keep it
     /// elsewhere. `None` means that this request has no address.
     pub fn from_fn(peer: impl Fn(&Head<'_>) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
-        Self {
-            peer: Some(Arc::new(peer)),
-            ..Self::peer()
-        }
+        Self { peer: Some(Arc::new(peer)), ..Self::peer() }
     }
 
     /// Which proxies are believed, for a peer [`from_fn`](Self::from_fn).
@@ -127,10 +121,7 @@ impl ClientIp {
     /// raw, lets the client write elements of its own.
     #[must_use]
     pub fn in_forwarded(self) -> Self {
-        Self {
-            forwarding: Forwarding::Forwarded(FORWARDED),
-            ..self
-        }
+        Self { forwarding: Forwarding::Forwarded(FORWARDED), ..self }
     }
 
     /// Reads one address from a header that the proxy overwrites, such as `X-Real-IP`,
@@ -138,29 +129,20 @@ impl ClientIp {
     /// garbage: then some proxy appends where it should overwrite.
     #[must_use]
     pub fn in_single_header(self, name: HeaderName) -> Self {
-        Self {
-            forwarding: Forwarding::Single(name),
-            ..self
-        }
+        Self { forwarding: Forwarding::Single(name), ..self }
     }
 
     /// Believes the forwarding header when the peer is a Unix socket. Right when only the
     /// proxy may open the socket; without the header such a request has no address.
     #[must_use]
     pub fn trust_unix_peer(self) -> Self {
-        Self {
-            unix: Unix::Trust,
-            ..self
-        }
+        Self { unix: Unix::Trust, ..self }
     }
 
     /// Finds no address when the peer is a Unix socket, so that a chain goes on.
     #[must_use]
     pub fn skip_unix_peer(self) -> Self {
-        Self {
-            unix: Unix::Skip,
-            ..self
-        }
+        Self { unix: Unix::Skip, ..self }
     }
 
     /// How many bits of an IPv6 address count: 1 to 128, 64 unless told.
@@ -230,10 +212,7 @@ impl ClientIp {
 
 impl KeySource for ClientIp {
     fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
-        Ok(self.address(head)?.map(|ip| Subject {
-            kind: SubjectKind::Ip,
-            key: self.key(ip),
-        }))
+        Ok(self.address(head)?.map(|ip| Subject { kind: SubjectKind::Ip, key: self.key(ip) }))
     }
 
     fn can_be_missing(&self) -> bool {

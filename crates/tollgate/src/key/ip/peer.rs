@@ -36,9 +36,7 @@ impl Peer {
 #[cfg(feature = "axum")]
 fn of_axum(extensions: &Extensions) -> Option<SocketAddr> {
     use axum::extract::ConnectInfo;
-    extensions
-        .get::<ConnectInfo<SocketAddr>>()
-        .map(|info| info.0)
+    extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0)
 }
 
 #[cfg(not(feature = "axum"))]
@@ -60,10 +58,7 @@ fn of_tonic(_: &Extensions) -> Option<SocketAddr> {
 
 fn is_unix(extensions: &Extensions) -> bool {
     #[cfg(all(feature = "tonic", unix))]
-    if extensions
-        .get::<tonic::transport::server::UdsConnectInfo>()
-        .is_some()
-    {
+    if extensions.get::<tonic::transport::server::UdsConnectInfo>().is_some() {
         return true;
     }
     extensions.get::<UnixPeer>().is_some()

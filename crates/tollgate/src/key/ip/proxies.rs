@@ -56,10 +56,7 @@ fn parse_all(entries: &[&str]) -> Result<Vec<IpNet>, ClientIpError> {
 }
 
 fn parse(entry: &str) -> Result<IpNet, ClientIpError> {
-    let wrong = |cure: String| ClientIpError::Proxy {
-        entry: entry.to_owned(),
-        cure,
-    };
+    let wrong = |cure: String| ClientIpError::Proxy { entry: entry.to_owned(), cure };
     let network = match entry.parse::<IpAddr>() {
         Ok(ip) => IpNet::from(ip),
         Err(_) => entry.parse::<IpNet>().map_err(|_| {

@@ -11,9 +11,7 @@ const PROXIES: [&str; 4] = ["loopback", "10.0.0.0/8", "2001:db8:ff::/48", "192.0
 fn request(peer: &str, lines: &[(&str, &[u8])]) -> Request<()> {
     let mut request = Request::new(());
     let peer: IpAddr = peer.parse().unwrap();
-    request
-        .extensions_mut()
-        .insert(SocketAddr::from((peer, 4711)));
+    request.extensions_mut().insert(SocketAddr::from((peer, 4711)));
     for (name, value) in lines {
         let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
         let value = HeaderValue::from_bytes(value).unwrap();
@@ -23,11 +21,7 @@ fn request(peer: &str, lines: &[(&str, &[u8])]) -> Request<()> {
 }
 
 fn address(source: &ClientIp, request: &Request<()>) -> String {
-    source
-        .address(&Head::of(request))
-        .unwrap()
-        .unwrap()
-        .to_string()
+    source.address(&Head::of(request)).unwrap().unwrap().to_string()
 }
 
 fn key(source: &ClientIp, request: &Request<()>) -> Key {
@@ -40,19 +34,13 @@ fn behind() -> ClientIp {
 
 /// The client that 10.0.0.1 reports in these lines of `X-Forwarded-For`.
 fn forwarded_for(lines: &[&str]) -> String {
-    let lines: Vec<_> = lines
-        .iter()
-        .map(|line| ("x-forwarded-for", line.as_bytes()))
-        .collect();
+    let lines: Vec<_> = lines.iter().map(|line| ("x-forwarded-for", line.as_bytes())).collect();
     address(&behind(), &request("10.0.0.1", &lines))
 }
 
 /// The client that 10.0.0.1 reports in these lines of `Forwarded`.
 fn forwarded(lines: &[&str]) -> String {
-    let lines: Vec<_> = lines
-        .iter()
-        .map(|line| ("forwarded", line.as_bytes()))
-        .collect();
+    let lines: Vec<_> = lines.iter().map(|line| ("forwarded", line.as_bytes())).collect();
     address(&behind().in_forwarded(), &request("10.0.0.1", &lines))
 }
 
@@ -69,12 +57,9 @@ fn a_header_from_an_untrusted_peer_is_ignored() {
     ];
     let request = request("198.51.100.1", header);
     let single = HeaderName::from_static("x-real-ip");
-    for source in [
-        ClientIp::peer(),
-        behind(),
-        behind().in_forwarded(),
-        behind().in_single_header(single),
-    ] {
+    for source in
+        [ClientIp::peer(), behind(), behind().in_forwarded(), behind().in_single_header(single)]
+    {
         assert_eq!(address(&source, &request), "198.51.100.1");
     }
 }
@@ -110,24 +95,15 @@ fn the_client_is_the_first_from_the_right_that_is_no_proxy() {
 #[test]
 fn the_leftmost_address_is_never_believed_over_one_further_right() {
     assert_eq!(forwarded_for(&["1.1.1.1, 203.0.113.9"]), "203.0.113.9");
-    assert_eq!(
-        forwarded_for(&["1.1.1.1, 203.0.113.9, 10.0.0.2"]),
-        "203.0.113.9"
-    );
+    assert_eq!(forwarded_for(&["1.1.1.1, 203.0.113.9, 10.0.0.2"]), "203.0.113.9");
     assert_eq!(forwarded_for(&["10.0.0.9, 203.0.113.9"]), "203.0.113.9");
 }
 
 #[test]
 fn several_lines_are_one_list() {
     assert_eq!(forwarded_for(&["1.1.1.1", "203.0.113.9"]), "203.0.113.9");
-    assert_eq!(
-        forwarded_for(&["1.1.1.1, 2.2.2.2", "203.0.113.9", "10.0.0.2"]),
-        "203.0.113.9"
-    );
-    assert_eq!(
-        forwarded(&["for=1.1.1.1", "for=203.0.113.9", "for=10.0.0.2"]),
-        "203.0.113.9"
-    );
+    assert_eq!(forwarded_for(&["1.1.1.1, 2.2.2.2", "203.0.113.9", "10.0.0.2"]), "203.0.113.9");
+    assert_eq!(forwarded(&["for=1.1.1.1", "for=203.0.113.9", "for=10.0.0.2"]), "203.0.113.9");
 }
 
 #[test]
@@ -178,10 +154,7 @@ fn forwarded_is_read_as_rfc_7239_writes_it() {
         ("for=203.0.113.9, for=10.0.0.2", "203.0.113.9"),
         // What a proxy copies from the client into quotes stays in them.
         (r#"for=203.0.113.9;host="a, for=1.1.1.1""#, "203.0.113.9"),
-        (
-            r#"for=203.0.113.9;host="a\", for=1.1.1.1;x=\"""#,
-            "203.0.113.9",
-        ),
+        (r#"for=203.0.113.9;host="a\", for=1.1.1.1;x=\"""#, "203.0.113.9"),
         (r#"for=203.0.113.9;host="a\\""#, "203.0.113.9"),
         (r#"host=";for=1.1.1.1";for=203.0.113.9"#, "203.0.113.9"),
         // Quotes that the client left open do not swallow what the proxy wrote.
@@ -231,10 +204,7 @@ fn only_the_chosen_header_is_read() {
     assert_eq!(address(&behind(), &request), "203.0.113.9");
     assert_eq!(address(&behind().in_forwarded(), &request), "1.1.1.1");
     let single = HeaderName::from_static("x-real-ip");
-    assert_eq!(
-        address(&behind().in_single_header(single), &request),
-        "2.2.2.2"
-    );
+    assert_eq!(address(&behind().in_single_header(single), &request), "2.2.2.2");
 }
 
 #[test]
@@ -250,15 +220,8 @@ fn a_single_header_holds_one_address_or_garbage() {
         (&["unknown"], "10.0.0.1"),
         (&[], "10.0.0.1"),
     ] {
-        let lines: Vec<_> = values
-            .iter()
-            .map(|v| ("cf-connecting-ip", v.as_bytes()))
-            .collect();
-        assert_eq!(
-            address(&source, &request("10.0.0.1", &lines)),
-            client,
-            "{values:?}"
-        );
+        let lines: Vec<_> = values.iter().map(|v| ("cf-connecting-ip", v.as_bytes())).collect();
+        assert_eq!(address(&source, &request("10.0.0.1", &lines)), client, "{values:?}");
     }
 }
 
@@ -270,10 +233,7 @@ fn hops_past_the_thirty_second_are_not_read() {
     let line = format!("203.0.113.9, 10.0.0.3, {}", proxies(31));
     assert_eq!(forwarded_for(&[&line]), "10.0.0.3");
     let lines = vec!["10.0.0.2"; 32];
-    assert_eq!(
-        forwarded_for(&[&["203.0.113.9"][..], &lines].concat()),
-        "10.0.0.2"
-    );
+    assert_eq!(forwarded_for(&[&["203.0.113.9"][..], &lines].concat()), "10.0.0.2");
 }
 
 #[test]
@@ -302,26 +262,17 @@ fn ipv4_mapped_clients_do_not_share_a_bucket() {
     assert_eq!(mapped, by_peer(&source, "203.0.113.9"));
     assert_ne!(mapped, by_peer(&source, "::ffff:203.0.113.8"));
     let wide = ClientIp::peer().v6_prefix(56).unwrap();
-    assert_ne!(
-        by_peer(&wide, "::ffff:203.0.113.9"),
-        by_peer(&wide, "::ffff:198.51.100.1")
-    );
+    assert_ne!(by_peer(&wide, "::ffff:203.0.113.9"), by_peer(&wide, "::ffff:198.51.100.1"));
     // And a mapped peer is the proxy that it is.
     let lines: &[(&str, &[u8])] = &[("x-forwarded-for", b"203.0.113.9")];
-    assert_eq!(
-        address(&behind(), &request("::ffff:10.0.0.1", lines)),
-        "203.0.113.9"
-    );
+    assert_eq!(address(&behind(), &request("::ffff:10.0.0.1", lines)), "203.0.113.9");
 }
 
 #[test]
 fn a_host_cannot_walk_through_its_own_ipv6_network() {
     let source = ClientIp::peer();
     let key = |ip| by_peer(&source, ip);
-    assert_eq!(
-        key("2001:db8:1:2::1"),
-        key("2001:db8:1:2:ffff:ffff:ffff:ffff")
-    );
+    assert_eq!(key("2001:db8:1:2::1"), key("2001:db8:1:2:ffff:ffff:ffff:ffff"));
     assert_ne!(key("2001:db8:1:2::1"), key("2001:db8:1:3::1"));
     assert_eq!(key("2001:db8:1:2::1").as_bytes().len(), 9);
 }
@@ -329,19 +280,9 @@ fn a_host_cannot_walk_through_its_own_ipv6_network() {
 #[test]
 fn prefixes_can_be_set_within_bounds() {
     let key = |source: &ClientIp, ip| by_peer(source, ip);
-    let wide = ClientIp::peer()
-        .v6_prefix(57)
-        .unwrap()
-        .v4_prefix(24)
-        .unwrap();
-    assert_eq!(
-        key(&wide, "2001:db8:1:2::1"),
-        key(&wide, "2001:db8:1:7f::1")
-    );
-    assert_ne!(
-        key(&wide, "2001:db8:1:2::1"),
-        key(&wide, "2001:db8:1:80::1")
-    );
+    let wide = ClientIp::peer().v6_prefix(57).unwrap().v4_prefix(24).unwrap();
+    assert_eq!(key(&wide, "2001:db8:1:2::1"), key(&wide, "2001:db8:1:7f::1"));
+    assert_ne!(key(&wide, "2001:db8:1:2::1"), key(&wide, "2001:db8:1:80::1"));
     assert_eq!(key(&wide, "203.0.113.9"), key(&wide, "203.0.113.255"));
     assert_ne!(key(&wide, "203.0.113.9"), key(&wide, "203.0.112.9"));
 
@@ -369,10 +310,7 @@ fn clients_behind_nat64_count_by_their_ipv4_address() {
     assert_eq!(key("64:ff9b::203.0.113.9"), key("203.0.113.9"));
     assert_ne!(key("64:ff9b::203.0.113.9"), key("64:ff9b::203.0.113.8"));
     let off = ClientIp::peer().nat64(false);
-    assert_eq!(
-        by_peer(&off, "64:ff9b::203.0.113.9"),
-        by_peer(&off, "64:ff9b::203.0.113.8")
-    );
+    assert_eq!(by_peer(&off, "64:ff9b::203.0.113.9"), by_peer(&off, "64:ff9b::203.0.113.8"));
     // Only the key: an embedded address makes nobody a proxy.
     let lines: &[(&str, &[u8])] = &[("x-forwarded-for", b"203.0.113.9")];
     let request = request("64:ff9b::10.0.0.1", lines);
@@ -413,17 +351,12 @@ fn a_wrong_proxy_is_named_with_its_cure() {
         ("", "`private`"),
         (" 10.0.0.0/8", "expected a network"),
         ("Private", "`private`"),
-        (
-            "10.0.0.1/8",
-            "10.0.0.0/8 for the network or 10.0.0.1 for the one",
-        ),
+        ("10.0.0.1/8", "10.0.0.0/8 for the network or 10.0.0.1 for the one"),
         ("0.0.0.0/0", "trusts everybody"),
         ("::/0", "trusts everybody"),
         ("::/64", "write the IPv4 network"),
     ] {
-        let error = TrustedProxies::parse(["loopback", entry])
-            .unwrap_err()
-            .to_string();
+        let error = TrustedProxies::parse(["loopback", entry]).unwrap_err().to_string();
         assert!(error.contains(cure), "{error}");
         assert!(error.contains(&format!("{entry:?}")), "{error}");
     }
@@ -442,19 +375,13 @@ fn a_unix_socket_has_no_address_until_it_is_said_what_it_means() {
         address.map(|ip| ip.map(|ip| ip.to_string()))
     };
     let trusting = behind().trust_unix_peer();
-    assert!(matches!(
-        found(&behind(), &request),
-        Err(KeyError::UnixPeer)
-    ));
+    assert!(matches!(found(&behind(), &request), Err(KeyError::UnixPeer)));
     assert_eq!(found(&behind().skip_unix_peer(), &request).unwrap(), None);
     assert_eq!(found(&trusting, &request).unwrap(), None);
 
     let line = HeaderValue::from_static("1.1.1.1, 203.0.113.9, 10.0.0.2");
     request.headers_mut().insert("x-forwarded-for", line);
-    assert!(matches!(
-        found(&behind(), &request),
-        Err(KeyError::UnixPeer)
-    ));
+    assert!(matches!(found(&behind(), &request), Err(KeyError::UnixPeer)));
     assert_eq!(found(&behind().skip_unix_peer(), &request).unwrap(), None);
     assert_eq!(found(&trusting, &request).unwrap().unwrap(), "203.0.113.9");
 
@@ -485,10 +412,7 @@ fn a_closure_can_know_the_peer() {
 fn tonic_knows_the_peer() {
     use tonic::transport::server::TcpConnectInfo;
 
-    let tcp = |remote_addr: Option<SocketAddr>| TcpConnectInfo {
-        local_addr: None,
-        remote_addr,
-    };
+    let tcp = |remote_addr: Option<SocketAddr>| TcpConnectInfo { local_addr: None, remote_addr };
     let mut request = Request::new(());
     let peer = "203.0.113.9:1".parse().unwrap();
     request.extensions_mut().insert(tcp(Some(peer)));
@@ -504,10 +428,7 @@ fn tonic_knows_a_unix_socket() {
     use tonic::transport::server::UdsConnectInfo;
 
     let mut request = Request::new(());
-    request.extensions_mut().insert(UdsConnectInfo {
-        peer_addr: None,
-        peer_cred: None,
-    });
+    request.extensions_mut().insert(UdsConnectInfo { peer_addr: None, peer_cred: None });
     let refused = ClientIp::peer().address(&Head::of(&request));
     assert!(matches!(refused, Err(KeyError::UnixPeer)));
 }

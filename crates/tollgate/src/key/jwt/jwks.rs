@@ -18,9 +18,7 @@ impl JwtKeys {
     /// # Errors
     /// It is no such set, none of its keys can be used, or they cannot be told apart.
     pub fn from_jwks(json: &str) -> Result<Self, JwtKeyError> {
-        let no_set = |error: serde_json::Error| JwtKeyError::NoKeySet {
-            reason: error.to_string(),
-        };
+        let no_set = |error: serde_json::Error| JwtKeyError::NoKeySet { reason: error.to_string() };
         let set: JwkSet = serde_json::from_str(json).map_err(no_set)?;
         Self::new(set.keys.iter().filter_map(usable))
     }

@@ -54,9 +54,7 @@ impl JwtKey {
             return Err(JwtKeyError::PemAsSecret);
         }
         if secret.len() < 32 {
-            return Err(JwtKeyError::ShortSecret {
-                bytes: secret.len(),
-            });
+            return Err(JwtKeyError::ShortSecret { bytes: secret.len() });
         }
         Self::new(Algorithm::Hs256, DecodingKey::from_secret(secret))
     }
@@ -88,10 +86,7 @@ impl JwtKey {
     /// The name by which tokens ask for it.
     #[must_use]
     pub fn with_kid(self, kid: impl Into<String>) -> Self {
-        Self {
-            kid: Some(kid.into()),
-            ..self
-        }
+        Self { kid: Some(kid.into()), ..self }
     }
 
     fn from_pem(algorithm: Algorithm, pem: &[u8]) -> Result<Self, JwtKeyError> {
@@ -118,11 +113,7 @@ impl JwtKey {
         if !sound || (RUST_CRYPTO.verifier_factory)(&algorithm.into(), &decoding).is_err() {
             return Err(unusable(algorithm));
         }
-        Ok(Self {
-            kid: None,
-            algorithm,
-            decoding,
-        })
+        Ok(Self { kid: None, algorithm, decoding })
     }
 }
 
@@ -144,11 +135,7 @@ fn rsa(decoding: DecodingKey) -> Result<JwtKey, JwtKeyError> {
     if !(2048..=4096).contains(&bits) {
         return Err(JwtKeyError::RsaSize { bits });
     }
-    Ok(JwtKey {
-        kid: None,
-        algorithm: Algorithm::Rs256,
-        decoding,
-    })
+    Ok(JwtKey { kid: None, algorithm: Algorithm::Rs256, decoding })
 }
 
 fn unusable(algorithm: Algorithm) -> JwtKeyError {
@@ -158,10 +145,7 @@ fn unusable(algorithm: Algorithm) -> JwtKeyError {
         Algorithm::Es256 => ("ES256", "the public P-256 key (`openssl pkey -pubout`)"),
         Algorithm::EdDsa => ("EdDSA", "the public Ed25519 key (`openssl pkey -pubout`)"),
     };
-    JwtKeyError::Unusable {
-        algorithm,
-        expected,
-    }
+    JwtKeyError::Unusable { algorithm, expected }
 }
 
 impl fmt::Debug for JwtKey {

@@ -66,10 +66,7 @@ impl KeySource for JwtUser {
                 Some(iss) => hashed(Tag::Jwt, &[iss.as_bytes(), sub]),
                 None => hashed(Tag::Jwt, &[sub]),
             };
-            Subject {
-                kind: SubjectKind::User,
-                key,
-            }
+            Subject { kind: SubjectKind::User, key }
         }))
     }
 
@@ -123,10 +120,7 @@ impl JwtVerifier {
             rules.set_required_spec_claims(&["exp", "sub"]);
             rules
         });
-        Self {
-            keys: Arc::new(ArcSwap::from_pointee(keys)),
-            rules,
-        }
+        Self { keys: Arc::new(ArcSwap::from_pointee(keys)), rules }
     }
 
     /// Believes only tokens of this issuer, compared bytewise.

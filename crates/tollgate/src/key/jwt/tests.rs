@@ -33,21 +33,9 @@ fn verifier() -> JwtVerifier {
 fn signers() -> [(Alg, &'static str, EncodingKey); 4] {
     [
         (Alg::HS256, "hs", EncodingKey::from_secret(SECRET)),
-        (
-            Alg::RS256,
-            "rs",
-            EncodingKey::from_rsa_pem(RSA_PRIVATE).unwrap(),
-        ),
-        (
-            Alg::ES256,
-            "es",
-            EncodingKey::from_ec_pem(EC_PRIVATE).unwrap(),
-        ),
-        (
-            Alg::EdDSA,
-            "ed",
-            EncodingKey::from_ed_pem(ED_PRIVATE).unwrap(),
-        ),
+        (Alg::RS256, "rs", EncodingKey::from_rsa_pem(RSA_PRIVATE).unwrap()),
+        (Alg::ES256, "es", EncodingKey::from_ec_pem(EC_PRIVATE).unwrap()),
+        (Alg::EdDSA, "ed", EncodingKey::from_ed_pem(ED_PRIVATE).unwrap()),
     ]
 }
 
@@ -83,13 +71,8 @@ fn sign(header: &Header, claims: &Value, secret: &[u8]) -> String {
 }
 
 fn subject(verifier: &JwtVerifier, authorization: &str) -> Option<Subject> {
-    let request = Request::builder()
-        .header("authorization", authorization)
-        .body(())
-        .unwrap();
-    JwtUser::new(verifier.clone())
-        .subject(&Head::of(&request))
-        .unwrap()
+    let request = Request::builder().header("authorization", authorization).body(()).unwrap();
+    JwtUser::new(verifier.clone()).subject(&Head::of(&request)).unwrap()
 }
 
 fn believes(verifier: &JwtVerifier, token: &str) -> bool {
@@ -116,11 +99,7 @@ fn a_key_serves_no_algorithm_but_its_own() {
     for (alg, own, key) in signers() {
         for (_, kid, _) in signers() {
             let token = encode(&header(alg, Some(kid)), &claims(), &key).unwrap();
-            assert_eq!(
-                believes(&verifier, &token),
-                kid == own,
-                "{alg:?} with key {kid}"
-            );
+            assert_eq!(believes(&verifier, &token), kid == own, "{alg:?} with key {kid}");
         }
     }
     // The same family, another hash: the key is right and the algorithm is not.
@@ -142,10 +121,7 @@ fn a_public_key_is_no_hmac_secret() {
 
     // Also where the public key is the only key there is.
     let only = JwtVerifier::new(JwtKeys::new([JwtKey::rs256_pem(RSA).unwrap()]).unwrap());
-    assert!(!believes(
-        &only,
-        &sign(&header(Alg::HS256, None), &claims(), RSA)
-    ));
+    assert!(!believes(&only, &sign(&header(Alg::HS256, None), &claims(), RSA)));
 }
 
 #[test]
@@ -245,10 +221,7 @@ fn the_issuer_has_to_be_the_one_that_was_set() {
         (json!("https://login.example"), true),
         (json!("https://login.example/"), false),
         (json!("https://evil.example"), false),
-        (
-            json!(["https://evil.example", "https://login.example"]),
-            false,
-        ),
+        (json!(["https://evil.example", "https://login.example"]), false),
         (json!(null), false),
         (json!(7), false),
     ] {
@@ -275,10 +248,7 @@ fn the_audience_has_to_be_one_that_was_set() {
     }
     assert!(!believes(&set, &token(&claims())));
     // A token for somebody else is not for us, although we set no audience.
-    assert!(!believes(
-        &verifier(),
-        &token(&claims_with("aud", json!("mail")))
-    ));
+    assert!(!believes(&verifier(), &token(&claims_with("aud", json!("mail")))));
 }
 
 #[test]
@@ -287,9 +257,7 @@ fn a_user_is_issuer_and_subject_together() {
     let user = |iss: Value, sub: &str| {
         let mut claims = claims_with("sub", json!(sub));
         claims["iss"] = iss;
-        subject(&verifier, &format!("Bearer {}", token(&claims)))
-            .unwrap()
-            .key
+        subject(&verifier, &format!("Bearer {}", token(&claims))).unwrap().key
     };
     assert_eq!(user(json!("a"), "ann"), user(json!("a"), "ann"));
     assert_ne!(user(json!("a"), "ann"), user(json!("b"), "ann"));
@@ -304,10 +272,7 @@ fn claims_that_nobody_signed_are_not_used() {
     let valid = token(&claims());
     let forged = encoded(&claims_with("sub", json!("bob")));
     let parts: Vec<_> = valid.split('.').collect();
-    assert!(!believes(
-        &verifier,
-        &format!("{}.{forged}.{}", parts[0], parts[2])
-    ));
+    assert!(!believes(&verifier, &format!("{}.{forged}.{}", parts[0], parts[2])));
     assert!(!believes(&verifier, &format!("{}.{}.", parts[0], parts[1])));
     assert!(!believes(&verifier, &format!("{valid}.{}", parts[2])));
     assert!(!believes(&verifier, &token(&claims()).replace('.', "..")));
@@ -511,9 +476,8 @@ fn encoded_bytes(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut text = String::new();
     for chunk in bytes.chunks(3) {
-        let group = (0..3).fold(0, |group, at| {
-            group << 8 | u32::from(chunk.get(at).copied().unwrap_or(0))
-        });
+        let group =
+            (0..3).fold(0, |group, at| group << 8 | u32::from(chunk.get(at).copied().unwrap_or(0)));
         for at in 0..=chunk.len() {
             let digit = group >> (18 - 6 * at) & 63;
             text.push(char::from(DIGITS[digit as usize]));

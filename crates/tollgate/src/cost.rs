@@ -1,0 +1,260 @@
+//! What a request takes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::Method;
+use tollgate_core::Cost;
+
+use crate::key::route;
+use crate::{Head, grpc};
+
+/// What a request takes from a quota.
+///
+/// The first of these that has an answer: the closure of [`Costs::with`]; the cost of
+/// the matched route; 1 for a gRPC call, all of which are a POST; the cost of the method:
+///
+/// | method | units |
+/// |---|---|
+/// | GET, HEAD | 1 |
+/// | SEARCH, QUERY | 3 |
+/// | POST, PUT, PATCH | 5 |
+/// | DELETE | 10 |
+/// | any other | 1 |
+///
+/// ```
+/// use http::Method;
+/// use tollgate::{Cost, Costs};
+///
+/// let costs = Costs::by_method()
+///     .method(Method::DELETE, Cost::new(20))
+///     .route("/reports/{id}", Cost::new(50))
+///     .with(|head| head.headers.contains_key("x-bulk").then_some(Cost::new(100)));
+/// # let _ = costs;
+/// ```
+#[derive(Clone)]
+pub struct Costs {
+    methods: Methods,
+    routes: Vec<(Box<str>, Cost)>,
+    closure: Option<Arc<Closure>>,
+}
+
+type Closure = dyn Fn(&Head<'_>) -> Option<Cost> + Send + Sync;
+
+/// The costs of methods; SEARCH and QUERY are one, the old name and the new.
+#[derive(Clone, Debug)]
+struct Methods {
+    get: Cost,
+    head: Cost,
+    search: Cost,
+    post: Cost,
+    put: Cost,
+    patch: Cost,
+    delete: Cost,
+    others: Vec<(Method, Cost)>,
+    any_other: Cost,
+}
+
+impl Costs {
+    /// The costs of the table above.
+    pub const fn by_method() -> Self {
+        let (one, five) = (Cost::ONE, Cost::new(5));
+        let methods = Methods {
+            get: one,
+            head: one,
+            search: Cost::new(3),
+            post: five,
+            put: five,
+            patch: five,
+            delete: Cost::new(10),
+            others: Vec::new(),
+            any_other: one,
+        };
+        Self { methods, routes: Vec::new(), closure: None }
+    }
+
+    /// The same for every request.
+    pub const fn flat(cost: Cost) -> Self {
+        let methods = Methods {
+            get: cost,
+            head: cost,
+            search: cost,
+            post: cost,
+            put: cost,
+            patch: cost,
+            delete: cost,
+            others: Vec::new(),
+            any_other: cost,
+        };
+        Self { methods, routes: Vec::new(), closure: None }
+    }
+
+    /// Another cost for a method. SEARCH stands for QUERY too, and the other way round.
+    #[must_use]
+    pub fn method(mut self, method: Method, cost: Cost) -> Self {
+        match self.methods.known(method.as_str()) {
+            Some(slot) => *slot = cost,
+            None => {
+                self.methods.others.retain(|(other, _)| *other != method);
+                self.methods.others.push((method, cost));
+            }
+        }
+        self
+    }
+
+    /// The cost of a route, whatever the method: its pattern as the router has it
+    /// (axum's `MatchedPath`, or a [`RoutePattern`](crate::RoutePattern) extension), or
+    /// the path of a gRPC method (`/package.Service/Method`).
+    #[must_use]
+    pub fn route(mut self, pattern: impl Into<Box<str>>, cost: Cost) -> Self {
+        let pattern = pattern.into();
+        self.routes.retain(|(other, _)| *other != pattern);
+        self.routes.push((pattern, cost));
+        self
+    }
+
+    /// Asks a closure first; where it says `None`, the other rules hold.
+    #[must_use]
+    pub fn with(
+        mut self,
+        cost: impl Fn(&Head<'_>) -> Option<Cost> + Send + Sync + 'static,
+    ) -> Self {
+        self.closure = Some(Arc::new(cost));
+        self
+    }
+
+    /// What this request takes.
+    pub fn of(&self, head: &Head<'_>) -> Cost {
+        if let Some(closure) = &self.closure
+            && let Some(cost) = closure(head)
+        {
+            return cost;
+        }
+        let is_grpc = || *head.method == Method::POST && grpc::is_grpc(head.headers);
+        if !self.routes.is_empty() {
+            let pattern =
+                route::pattern(head.extensions).or_else(|| is_grpc().then(|| head.uri.path()));
+            let listed = |(route, _): &&(Box<str>, Cost)| Some(&**route) == pattern;
+            if let Some((_, cost)) = self.routes.iter().find(listed) {
+                return *cost;
+            }
+        }
+        if is_grpc() { Cost::ONE } else { self.methods.of(head.method) }
+    }
+
+    /// The most that a request takes, as far as the table says.
+    pub(crate) fn dearest(&self) -> Cost {
+        let Methods { get, head, search, post, put, patch, delete, any_other, others } =
+            &self.methods;
+        let methods = [get, head, search, post, put, patch, delete, any_other];
+        let listed = others.iter().map(|(_, cost)| cost).chain(self.routes.iter().map(|(_, c)| c));
+        methods.into_iter().chain(listed).copied().max().unwrap_or_default()
+    }
+}
+
+impl Methods {
+    fn of(&self, method: &Method) -> Cost {
+        match method.as_str() {
+            "GET" => self.get,
+            "HEAD" => self.head,
+            "SEARCH" | "QUERY" => self.search,
+            "POST" => self.post,
+            "PUT" => self.put,
+            "PATCH" => self.patch,
+            "DELETE" => self.delete,
+            _ => {
+                let other = self.others.iter().find(|(other, _)| other == method);
+                other.map_or(self.any_other, |(_, cost)| *cost)
+            }
+        }
+    }
+
+    fn known(&mut self, method: &str) -> Option<&mut Cost> {
+        Some(match method {
+            "GET" => &mut self.get,
+            "HEAD" => &mut self.head,
+            "SEARCH" | "QUERY" => &mut self.search,
+            "POST" => &mut self.post,
+            "PUT" => &mut self.put,
+            "PATCH" => &mut self.patch,
+            "DELETE" => &mut self.delete,
+            _ => return None,
+        })
+    }
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self::by_method()
+    }
+}
+
+impl fmt::Debug for Costs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Costs")
+            .field("methods", &self.methods)
+            .field("routes", &self.routes)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+    use http::header::CONTENT_TYPE;
+
+    use super::*;
+    use crate::RoutePattern;
+
+    fn cost(costs: &Costs, method: &str, route: Option<&str>, grpc: bool) -> u64 {
+        let mut request = Request::builder().method(method).uri("/pkg.Service/Call");
+        if let Some(route) = route {
+            request = request.extension(RoutePattern::new(route));
+        }
+        if grpc {
+            request = request.header(CONTENT_TYPE, "application/grpc+proto");
+        }
+        costs.of(&Head::of(&request.body(()).unwrap())).get()
+    }
+
+    #[test]
+    fn methods_cost_what_the_table_says() {
+        for (method, expected) in [
+            ("GET", 1),
+            ("HEAD", 1),
+            ("SEARCH", 3),
+            ("QUERY", 3),
+            ("POST", 5),
+            ("PUT", 5),
+            ("PATCH", 5),
+            ("DELETE", 10),
+            ("OPTIONS", 1),
+            ("TRACE", 1),
+            ("PROPFIND", 1),
+        ] {
+            assert_eq!(cost(&Costs::default(), method, None, false), expected, "{method}");
+        }
+    }
+
+    #[test]
+    fn a_grpc_call_is_no_ordinary_post() {
+        assert_eq!(cost(&Costs::default(), "POST", None, true), 1);
+        let costs = Costs::by_method().route("/pkg.Service/Call", Cost::new(7));
+        assert_eq!(cost(&costs, "POST", None, true), 7);
+        assert_eq!(cost(&costs, "POST", None, false), 5, "a path is not a route");
+    }
+
+    #[test]
+    fn the_nearer_rule_wins() {
+        let costs = Costs::by_method()
+            .method(Method::from_bytes(b"QUERY").unwrap(), Cost::new(4))
+            .method(Method::from_bytes(b"PURGE").unwrap(), Cost::new(9))
+            .route("/items/{id}", Cost::new(2))
+            .with(|head| (*head.method == Method::PUT).then_some(Cost::new(100)));
+        assert_eq!(cost(&costs, "SEARCH", None, false), 4);
+        assert_eq!(cost(&costs, "PURGE", None, false), 9);
+        assert_eq!(cost(&costs, "DELETE", Some("/items/{id}"), false), 2);
+        assert_eq!(cost(&costs, "DELETE", Some("/other"), false), 10);
+        assert_eq!(cost(&costs, "PUT", Some("/items/{id}"), false), 100);
+    }
+}

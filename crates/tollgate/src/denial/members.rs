@@ -1,0 +1,181 @@
+//! Further members of the problem body.
+
+use std::fmt::{self, Write};
+
+/// Members that a service adds to the body of every denial, say which server answered.
+///
+/// They are rendered once, when they are added.
+///
+/// ```
+/// use tollgate::denial::Members;
+///
+/// let members = Members::new().with("server_id", "api1")?.with("shard", 7)?;
+/// # let _ = members;
+/// # Ok::<(), tollgate::denial::MemberError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Members {
+    names: Vec<String>,
+    /// `,"server_id":"api1","shard":7`
+    json: String,
+}
+
+impl Members {
+    /// No further members.
+    pub const fn new() -> Self {
+        Self { names: Vec::new(), json: String::new() }
+    }
+
+    /// One member more, or what stands in its way: a name that is taken, or one that
+    /// RFC 9457 does not allow.
+    pub fn with<'a>(
+        mut self,
+        name: &str,
+        value: impl Into<MemberValue<'a>>,
+    ) -> Result<Self, MemberError> {
+        let error = |fault| MemberError { name: name.to_owned(), fault };
+        let starts_well = name.starts_with(|c: char| c.is_ascii_alphabetic());
+        let goes_on_well =
+            name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
+        if !(name.len() >= 3 && starts_well && goes_on_well) {
+            return Err(error(
+                "a name has at least three characters, letters, digits, `_` and `-`, and begins with a letter",
+            ));
+        }
+        if RESERVED.contains(&name) || self.names.iter().any(|taken| taken == name) {
+            return Err(error("the name is taken"));
+        }
+        let value = value.into();
+        // Writing to a string does not fail.
+        let _ = write!(self.json, ",\"{name}\":{value}");
+        self.names.push(name.to_owned());
+        Ok(self)
+    }
+
+    pub(super) fn as_json(&self) -> &str {
+        &self.json
+    }
+}
+
+/// The value of a member; there are conversions from strings, integers and `bool`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MemberValue<'a> {
+    /// A string; it is escaped as needed.
+    Text(&'a str),
+    /// An integer.
+    Integer(i64),
+    /// `true` or `false`.
+    Flag(bool),
+}
+
+/// The value as JSON.
+impl fmt::Display for MemberValue<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => Quoted(text).fmt(f),
+            Self::Integer(number) => number.fmt(f),
+            Self::Flag(flag) => flag.fmt(f),
+        }
+    }
+}
+
+impl<'a> From<&'a str> for MemberValue<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl<'a> From<&'a String> for MemberValue<'a> {
+    fn from(text: &'a String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<i64> for MemberValue<'_> {
+    fn from(number: i64) -> Self {
+        Self::Integer(number)
+    }
+}
+
+impl From<bool> for MemberValue<'_> {
+    fn from(flag: bool) -> Self {
+        Self::Flag(flag)
+    }
+}
+
+/// Why a member cannot be added.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("member `{}` of the problem body: {fault}", .name.escape_default())]
+pub struct MemberError {
+    name: String,
+    fault: &'static str,
+}
+
+/// A string of JSON (RFC 8259): quotes, backslashes and control characters escaped.
+pub(super) struct Quoted<'a>(pub(super) &'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('"')?;
+        let mut rest = self.0;
+        while let Some(at) = rest.find(|c| matches!(c, '"' | '\\' | '\0'..' ')) {
+            let (plain, escaped) = rest.split_at(at);
+            f.write_str(plain)?;
+            let mut escaped = escaped.chars();
+            match escaped.next() {
+                Some(c @ ('"' | '\\')) => write!(f, "\\{c}")?,
+                Some(c) => write!(f, "\\u{:04x}", u32::from(c))?,
+                None => {}
+            }
+            rest = escaped.as_str();
+        }
+        f.write_str(rest)?;
+        f.write_char('"')
+    }
+}
+
+/// The members that a body has by itself, and that of RFC 9457 which it leaves out.
+const RESERVED: [&str; 12] = [
+    "type",
+    "title",
+    "status",
+    "detail",
+    "instance",
+    "code",
+    "limit",
+    "remaining",
+    "window",
+    "retry_after",
+    "reset_at",
+    "violated-policies",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_string_comes_back_as_it_was() {
+        let all: String = (0..0x250).filter_map(char::from_u32).collect();
+        for text in ["", "plain", "\"", "\\\"\n", "\u{7f}é🚦\0", &all] {
+            let read: String = serde_json::from_str(&Quoted(text).to_string()).unwrap();
+            assert_eq!(read, text);
+        }
+    }
+
+    #[test]
+    fn names_are_checked() {
+        for (name, expected) in [
+            ("id", "at least three characters"),
+            ("9lives", "begins with a letter"),
+            ("a\"b", "letters, digits"),
+            ("status", "the name is taken"),
+            ("server_id", "the name is taken"),
+        ] {
+            let members = Members::new().with("server_id", "api1").unwrap();
+            let error = members.with(name, true).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

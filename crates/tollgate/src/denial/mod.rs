@@ -1,0 +1,202 @@
+//! What a request gets that may not pass.
+//!
+//! | reason | status | `type` ends in | gRPC |
+//! |---|---|---|---|
+//! | [`Reason::QuotaExceeded`] | 429 | `#quota-exceeded` | 8 `RESOURCE_EXHAUSTED` |
+//! | [`Reason::CostExceedsQuota`] | 403 | `#cost-exceeds-quota` | 7 `PERMISSION_DENIED` |
+//! | [`Reason::StoreUnavailable`] | 503 | `#temporary-reduced-capacity` | 14 `UNAVAILABLE` |
+//! | [`Reason::MissingKey`] | 403 | `#missing-key` | 7 `PERMISSION_DENIED` |
+//! | [`Reason::Misconfigured`] | 500 | `#misconfigured` | 13 `INTERNAL` |
+//!
+//! The body is a problem (RFC 9457). The types of the first and the third are those of
+//! the draft that also defines the `RateLimit` fields.
+
+mod date;
+mod members;
+mod problem;
+mod reason;
+mod respond;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use http::header::CACHE_CONTROL;
+use http::{HeaderMap, HeaderValue};
+use tollgate_core::{Micros, Outcome, Timestamp};
+
+pub use self::members::{MemberError, MemberValue, Members};
+pub use self::reason::Reason;
+pub use self::respond::{DenialResponse, Dialect, Problem};
+use crate::headers::{self, HeaderOptions, PolicyFields, Row};
+
+/// Why a request may not pass, and all that its answer says about it.
+///
+/// ```
+/// use tollgate::{Denial, DenialResponse};
+///
+/// fn plain(denial: &Denial<'_>) -> http::Response<bytes::Bytes> {
+///     let mut response = http::Response::new(denial.detail().into_owned().into());
+///     *response.status_mut() = denial.status();
+///     response
+/// }
+/// # fn check(_: impl DenialResponse) {}
+/// # check(plain);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Denial<'a> {
+    reason: Reason,
+    policies: Vec<&'a str>,
+    shown: Option<Shown>,
+    retry_after: Option<Micros>,
+    retry_after_secs: Option<u64>,
+    cure: Option<Cow<'a, str>>,
+}
+
+/// The numbers of one policy, the same as in the `X-RateLimit` fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shown {
+    limit: u64,
+    remaining: u64,
+    window: Micros,
+    reset_at: u64,
+}
+
+impl<'a> Denial<'a> {
+    /// The denial of a verdict that came at `decided_at`; `rows` are its enforced
+    /// policies, and `seed` stands for the key in the jitter of `Retry-After`.
+    pub fn of_verdict(
+        decided_at: Timestamp,
+        rows: impl IntoIterator<Item = Row<'a>>,
+        options: &HeaderOptions,
+        seed: u64,
+    ) -> Self {
+        let mut denial = Self::new(Reason::QuotaExceeded);
+        let mut tightest = None::<Row<'a>>;
+        for row @ (fields, decision) in rows {
+            if decision.outcome == Outcome::Skip {
+                continue;
+            }
+            if decision.denies() {
+                denial.policies.push(fields.policy().name());
+            }
+            if decision.outcome == Outcome::Exceed {
+                denial.reason = Reason::CostExceedsQuota;
+            }
+            if tightest.is_none_or(|(_, other)| headers::is_tighter(decision, other)) {
+                tightest = Some(row);
+            }
+        }
+        let Some((fields, decision)) = tightest else {
+            return denial;
+        };
+        denial.shown = Some(Shown {
+            limit: decision.limit,
+            remaining: decision.remaining,
+            window: fields.full_after(),
+            reset_at: headers::reset_at(decided_at, decision),
+        });
+        // The tightest waits longest; but where one can never pass, no wait helps.
+        if let (Reason::QuotaExceeded, Some(wait)) = (denial.reason, decision.retry_after()) {
+            let (jitter, window) = (options.jitter_limit(), fields.policy().window());
+            let seconds = headers::seconds_to_wait(wait, jitter, seed, decided_at, window);
+            denial.retry_after = Some(wait);
+            denial.retry_after_secs = Some(seconds);
+        }
+        denial
+    }
+
+    /// The store cannot decide, and these policies refuse what is not decided. The
+    /// store is asked again in `next_probe`.
+    pub fn store_unavailable(
+        policies: impl IntoIterator<Item = &'a PolicyFields>,
+        next_probe: Micros,
+    ) -> Self {
+        let (none, any) = (Duration::ZERO, Timestamp::EPOCH);
+        let seconds = headers::seconds_to_wait(next_probe, none, 0, any, next_probe);
+        Self {
+            policies: policies.into_iter().map(|fields| fields.policy().name()).collect(),
+            retry_after: Some(next_probe),
+            retry_after_secs: Some(seconds),
+            ..Self::new(Reason::StoreUnavailable)
+        }
+    }
+
+    /// The request does not say whose quota it uses.
+    pub const fn missing_key() -> Self {
+        Self::new(Reason::MissingKey)
+    }
+
+    /// The layer lacks something that whoever runs the service has to provide; `cure`
+    /// says what. It is sent to the client, so it names no secrets.
+    pub fn misconfigured(cure: impl Into<Cow<'a, str>>) -> Self {
+        Self { cure: Some(cure.into()), ..Self::new(Reason::Misconfigured) }
+    }
+
+    const fn new(reason: Reason) -> Self {
+        Self {
+            reason,
+            policies: Vec::new(),
+            shown: None,
+            retry_after: None,
+            retry_after_secs: None,
+            cure: None,
+        }
+    }
+
+    /// Why the request may not pass.
+    pub const fn reason(&self) -> Reason {
+        self.reason
+    }
+
+    /// The status of the response.
+    pub const fn status(&self) -> http::StatusCode {
+        self.reason.status()
+    }
+
+    /// The names of the policies that refuse, in their order.
+    pub fn policies(&self) -> &[&'a str] {
+        &self.policies
+    }
+
+    /// The most units granted at once, by the violated policy with the longest wait.
+    /// The next three are of the same policy.
+    pub fn limit(&self) -> Option<u64> {
+        self.shown.map(|shown| shown.limit)
+    }
+
+    /// The units left.
+    pub fn remaining(&self) -> Option<u64> {
+        self.shown.map(|shown| shown.remaining)
+    }
+
+    /// The time in which the whole limit comes back.
+    pub fn window(&self) -> Option<Micros> {
+        self.shown.map(|shown| shown.window)
+    }
+
+    /// When the quota is whole again, in Unix seconds, rounded up.
+    pub fn reset_at(&self) -> Option<u64> {
+        self.shown.map(|shown| shown.reset_at)
+    }
+
+    /// The exact wait until the request can pass; none if waiting does not help.
+    pub const fn retry_after(&self) -> Option<Micros> {
+        self.retry_after
+    }
+
+    /// The wait as `Retry-After` has it: in seconds, rounded up, with jitter.
+    pub const fn retry_after_secs(&self) -> Option<u64> {
+        self.retry_after_secs
+    }
+
+    /// Adds `Retry-After` and `Cache-Control: no-store`, which every denial has,
+    /// whatever made its response.
+    pub fn write_headers(&self, headers: &mut HeaderMap) {
+        if let Some(seconds) = self.retry_after_secs {
+            headers::write_retry_after(headers, seconds);
+        }
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+}

@@ -1,0 +1,94 @@
+//! The body of a denial: `application/problem+json`.
+
+use std::borrow::Cow;
+use std::fmt::{self, Write};
+
+use super::date::Rfc3339;
+use super::members::{Members, Quoted};
+use super::{Denial, Reason};
+
+impl Denial<'_> {
+    /// A sentence or two for people: what happened and the cure.
+    pub fn detail(&self) -> Cow<'_, str> {
+        match (&self.cure, self.reason) {
+            (Some(cure), _) => Cow::Borrowed(cure),
+            (None, Reason::MissingKey) => {
+                Cow::Borrowed("The request does not say whose quota it uses.")
+            }
+            _ => Cow::Owned(self.sentences()),
+        }
+    }
+
+    fn sentences(&self) -> String {
+        let mut text = match (self.reason, self.shown) {
+            (Reason::CostExceedsQuota, Some(shown)) => format!(
+                "The request costs more than the {} that are ever granted at once. Waiting does not help.",
+                Units(shown.limit)
+            ),
+            (Reason::QuotaExceeded, Some(shown)) => {
+                let left = shown.remaining;
+                let (limit, window) = (Units(shown.limit), shown.window);
+                format!("The quota is {limit} per {window}, of which {left} are left.")
+            }
+            (Reason::StoreUnavailable, _) => {
+                "The rate limiter cannot decide at the moment.".to_owned()
+            }
+            (reason, _) => format!("{reason}."),
+        };
+        if let Some(seconds) = self.retry_after_secs {
+            let plural = if seconds == 1 { "" } else { "s" };
+            let _ = write!(text, " Retry in {seconds} second{plural}.");
+        }
+        text
+    }
+
+    /// The body as JSON, with these further members.
+    pub fn to_json(&self, members: &Members) -> String {
+        let mut json = String::with_capacity(512 + members.as_json().len());
+        // Writing to a string does not fail.
+        let _ = self.write_json(&mut json, members);
+        json
+    }
+
+    fn write_json(&self, json: &mut String, members: &Members) -> fmt::Result {
+        let reason = self.reason;
+        write!(
+            json,
+            r#"{{"type":"{}","title":"{}","status":{},"detail":{},"code":"{}""#,
+            reason.problem_type(),
+            reason.title(),
+            reason.status().as_u16(),
+            Quoted(&self.detail()),
+            reason.code(),
+        )?;
+        if let Some(shown) = self.shown {
+            let (limit, remaining, window) = (shown.limit, shown.remaining, shown.window);
+            write!(json, r#","limit":{limit},"remaining":{remaining},"window":"{window}""#)?;
+        }
+        if let Some(seconds) = self.retry_after_secs {
+            write!(json, r#","retry_after":{seconds}"#)?;
+        }
+        if let Some(shown) = self.shown {
+            write!(json, r#","reset_at":"{}""#, Rfc3339(shown.reset_at))?;
+        }
+        if !self.policies.is_empty() {
+            json.push_str(r#","violated-policies":["#);
+            for (i, name) in self.policies.iter().enumerate() {
+                let comma = if i == 0 { "" } else { "," };
+                write!(json, "{comma}{}", Quoted(name))?;
+            }
+            json.push(']');
+        }
+        json.push_str(members.as_json());
+        json.push('}');
+        Ok(())
+    }
+}
+
+struct Units(u64);
+
+impl fmt::Display for Units {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} unit{}", self.0, if self.0 == 1 { "" } else { "s" })
+    }
+}

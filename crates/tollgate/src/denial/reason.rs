@@ -1,0 +1,88 @@
+//! Why a request may not pass.
+
+use std::fmt;
+
+use http::StatusCode;
+
+/// Why a request may not pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// A quota is used up; waiting helps.
+    QuotaExceeded,
+    /// The request costs more than a policy ever grants at once; waiting does not help.
+    CostExceedsQuota,
+    /// The store cannot decide, and a policy fails closed.
+    StoreUnavailable,
+    /// The request does not say whose quota it uses.
+    MissingKey,
+    /// The layer lacks what the service had to provide.
+    Misconfigured,
+}
+
+impl Reason {
+    /// The status of the response.
+    pub const fn status(self) -> StatusCode {
+        match self {
+            Self::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS,
+            Self::CostExceedsQuota | Self::MissingKey => StatusCode::FORBIDDEN,
+            Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// One word for programs, in the body as `code`; [`problem_type`](Self::problem_type)
+    /// ends in it.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::QuotaExceeded => "quota-exceeded",
+            Self::CostExceedsQuota => "cost-exceeds-quota",
+            Self::StoreUnavailable => "temporary-reduced-capacity",
+            Self::MissingKey => "missing-key",
+            Self::Misconfigured => "misconfigured",
+        }
+    }
+
+    /// The `type` of the problem: that of the draft where it has one, else a stable
+    /// address of this project.
+    pub const fn problem_type(self) -> &'static str {
+        match self {
+            Self::QuotaExceeded => "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            Self::CostExceedsQuota => "https://github.com/tollgate-rs/tollgate#cost-exceeds-quota",
+            Self::StoreUnavailable => {
+                "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+            }
+            Self::MissingKey => "https://github.com/tollgate-rs/tollgate#missing-key",
+            Self::Misconfigured => "https://github.com/tollgate-rs/tollgate#misconfigured",
+        }
+    }
+
+    /// The `title` of the problem.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::QuotaExceeded => "Quota Exceeded",
+            Self::CostExceedsQuota => "Cost Exceeds Quota",
+            Self::StoreUnavailable => "Temporary Reduced Capacity",
+            Self::MissingKey => "Missing Key",
+            Self::Misconfigured => "Misconfigured",
+        }
+    }
+
+    /// The status of a gRPC call.
+    pub(crate) const fn grpc_status(self) -> &'static str {
+        match self {
+            Self::QuotaExceeded => "8",
+            // Not 8, on which clients try again: this call never fits.
+            Self::CostExceedsQuota | Self::MissingKey => "7",
+            Self::StoreUnavailable => "14",
+            Self::Misconfigured => "13",
+        }
+    }
+}
+
+/// The title.
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.title())
+    }
+}

@@ -1,0 +1,107 @@
+//! From a denial to a response.
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Method, Response};
+
+use super::{Denial, Members};
+use crate::grpc;
+
+/// In which form a request wants its denial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// Status, headers and a body.
+    Http,
+    /// The same without the body: the request is a HEAD.
+    Head,
+    /// A gRPC call: status 200, and the outcome in the headers.
+    Grpc,
+}
+
+impl Dialect {
+    /// The dialect of a request with this method and these headers. gRPC-Web speaks
+    /// HTTP here: its clients read the status of the response.
+    pub fn of(method: &Method, headers: &HeaderMap) -> Self {
+        if *method == Method::HEAD {
+            Self::Head
+        } else if grpc::is_grpc(headers) {
+            Self::Grpc
+        } else {
+            Self::Http
+        }
+    }
+}
+
+/// Makes the response of a denial. [`Problem`] does by default; a closure may instead.
+///
+/// `Retry-After`, `Cache-Control` and the rate limit fields are added to whatever
+/// response this makes.
+pub trait DenialResponse: Send + Sync + 'static {
+    /// The response to an HTTP request. For a HEAD, the body is dropped afterwards.
+    fn respond(&self, denial: &Denial<'_>) -> Response<Bytes>;
+
+    /// The response to a gRPC call. A closure leaves it as it is, because a client that
+    /// waits for a gRPC status can do nothing with a page.
+    fn respond_grpc(&self, denial: &Denial<'_>) -> Response<Bytes> {
+        denial.to_grpc()
+    }
+}
+
+impl<F> DenialResponse for F
+where
+    F: Fn(&Denial<'_>) -> Response<Bytes> + Send + Sync + 'static,
+{
+    fn respond(&self, denial: &Denial<'_>) -> Response<Bytes> {
+        self(denial)
+    }
+}
+
+/// The default response: a problem body (RFC 9457).
+#[derive(Clone, Debug, Default)]
+pub struct Problem {
+    members: Members,
+}
+
+impl Problem {
+    /// With these members besides its own.
+    pub const fn with_members(members: Members) -> Self {
+        Self { members }
+    }
+}
+
+impl DenialResponse for Problem {
+    fn respond(&self, denial: &Denial<'_>) -> Response<Bytes> {
+        denial.to_problem(&self.members)
+    }
+}
+
+impl Denial<'_> {
+    /// The whole response but for the rate limit fields, which come from the verdict.
+    pub fn respond(
+        &self,
+        dialect: Dialect,
+        response: &(impl DenialResponse + ?Sized),
+    ) -> Response<Bytes> {
+        let mut response = match dialect {
+            Dialect::Http => response.respond(self),
+            Dialect::Head => response.respond(self).map(|_| Bytes::new()),
+            Dialect::Grpc => response.respond_grpc(self),
+        };
+        self.write_headers(response.headers_mut());
+        response
+    }
+
+    /// The default response to an HTTP request.
+    pub fn to_problem(&self, members: &Members) -> Response<Bytes> {
+        let mut response = Response::new(self.to_json(members).into());
+        *response.status_mut() = self.status();
+        let json = HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(CONTENT_TYPE, json);
+        response
+    }
+
+    /// The default response to a gRPC call: "trailers only", that is headers and no body.
+    pub fn to_grpc(&self) -> Response<Bytes> {
+        grpc::trailers_only(self.reason().grpc_status(), &self.detail())
+    }
+}

@@ -1,0 +1,265 @@
+//! What a denied client reads, body and headers together.
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{Method, Response, StatusCode};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tollgate_core::{Decision, Policy, Quota};
+
+use super::*;
+use crate::headers::{RATELIMIT, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET};
+
+/// 2026-09-21T14:13:20.5Z
+const NOW: Timestamp = Timestamp::from_micros(1_790_000_000_500_000);
+
+fn fields(name: &str, quota: Quota) -> PolicyFields {
+    PolicyFields::new(&Policy::token_bucket(name, quota).unwrap())
+}
+
+fn refused(fields: &PolicyFields, outcome: Outcome, reset_after: u64) -> Decision {
+    Decision {
+        outcome,
+        limit: fields.policy().capacity(),
+        remaining: 0,
+        reset_after: Micros::new(reset_after),
+    }
+}
+
+fn deny(micros: u64) -> Outcome {
+    Outcome::Deny { retry_after: Micros::new(micros) }
+}
+
+/// The response as the layer makes it.
+fn answer(rows: &[Row<'_>], options: HeaderOptions) -> Response<Bytes> {
+    let denial = Denial::of_verdict(NOW, rows.iter().copied(), &options, 7);
+    let mut response = denial.respond(Dialect::Http, &Problem::default());
+    options.write(response.headers_mut(), NOW, rows.iter().copied());
+    response
+}
+
+fn body(response: &Response<Bytes>) -> Value {
+    assert_eq!(response.headers()[CONTENT_TYPE], "application/problem+json");
+    assert_eq!(response.headers()[CACHE_CONTROL], "no-store");
+    let body: Value = serde_json::from_slice(response.body()).unwrap();
+    assert_eq!(body["status"], response.status().as_u16());
+    body
+}
+
+#[test]
+fn a_spent_quota_is_429_with_the_numbers_of_the_headers() {
+    let fields =
+        [fields("default", Quota::per_minute(100)), fields(r#"a "b" \c"#, Quota::per_second(1))];
+    let spent = refused(&fields[0], deny(4_100_000), 59_000_000);
+    let also = refused(&fields[1], deny(900_000), 900_000);
+    let rows = [(&fields[0], &spent), (&fields[1], &also)];
+    let response = answer(&rows, HeaderOptions::default());
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(
+        body(&response),
+        json!({
+            "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            "title": "Quota Exceeded",
+            "status": 429,
+            "detail": "The quota is 100 units per 60 seconds, of which 0 are left. Retry in 5 seconds.",
+            "code": "quota-exceeded",
+            "limit": 100,
+            "remaining": 0,
+            "window": "60 seconds",
+            "retry_after": 5,
+            "reset_at": "2026-09-21T14:14:20Z",
+            "violated-policies": ["default", r#"a "b" \c"#],
+        })
+    );
+    for (name, expected) in [
+        (RETRY_AFTER, "5"),
+        (RATELIMIT, r#""default";r=0;t=5, "a \"b\" \\c";r=0;t=1"#),
+        (X_RATELIMIT_LIMIT, "100"),
+        (X_RATELIMIT_REMAINING, "0"),
+        (X_RATELIMIT_RESET, "1790000060"),
+    ] {
+        assert_eq!(response.headers()[name], expected);
+    }
+}
+
+#[test]
+fn a_cost_that_never_fits_is_403_and_names_no_wait() {
+    let fields = [
+        fields("upload", Quota::per_hour(1_000).burst(50)),
+        fields("default", Quota::per_minute(100)),
+    ];
+    let never = refused(&fields[0], Outcome::Exceed, 0);
+    let later = refused(&fields[1], deny(4_100_000), 59_000_000);
+    let rows = [(&fields[0], &never), (&fields[1], &later)];
+    let response = answer(&rows, HeaderOptions::default());
+    assert_eq!(response.status(), StatusCode::FORBIDDEN);
+    assert!(!response.headers().contains_key(RETRY_AFTER));
+    assert_eq!(
+        body(&response),
+        json!({
+            "type": "https://github.com/tollgate-rs/tollgate#cost-exceeds-quota",
+            "title": "Cost Exceeds Quota",
+            "status": 403,
+            "detail": "The request costs more than the 50 units that are ever granted at once. Waiting does not help.",
+            "code": "cost-exceeds-quota",
+            "limit": 50,
+            "remaining": 0,
+            "window": "180 seconds",
+            "reset_at": "2026-09-21T14:13:21Z",
+            "violated-policies": ["upload", "default"],
+        })
+    );
+}
+
+#[test]
+fn no_wait_is_so_long_that_it_hides_a_cost_that_never_fits() {
+    let fields = fields("default", Quota::per_minute(100));
+    let (late, never) = (deny(u64::MAX), Outcome::Exceed);
+    for outcomes in [[late, never], [never, late]] {
+        let decisions = outcomes.map(|outcome| refused(&fields, outcome, 1));
+        let rows = decisions.iter().map(|decision| (&fields, decision));
+        let denial = Denial::of_verdict(NOW, rows, &HeaderOptions::default(), 7);
+        assert_eq!(denial.reason(), Reason::CostExceedsQuota);
+        assert_eq!(denial.retry_after_secs(), None);
+    }
+}
+
+#[test]
+fn without_a_verdict_there_are_no_numbers() {
+    let fields = [fields("login", Quota::per_minute(5))];
+    let problem = |denial: &Denial<'_>| {
+        let response = denial.respond(Dialect::Http, &Problem::default());
+        let retry_after = response.headers().get(RETRY_AFTER).cloned();
+        (body(&response), retry_after)
+    };
+    let (json, retry_after) = problem(&Denial::store_unavailable(&fields, Micros::new(2_500_000)));
+    assert_eq!(retry_after.unwrap(), "3");
+    assert_eq!(
+        json,
+        json!({
+            "type": "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+            "title": "Temporary Reduced Capacity",
+            "status": 503,
+            "detail": "The rate limiter cannot decide at the moment. Retry in 3 seconds.",
+            "code": "temporary-reduced-capacity",
+            "retry_after": 3,
+            "violated-policies": ["login"],
+        })
+    );
+    let (json, retry_after) = problem(&Denial::missing_key());
+    assert_eq!(retry_after, None);
+    assert_eq!((&json["status"], &json["code"]), (&json!(403), &json!("missing-key")));
+    let (json, retry_after) = problem(&Denial::misconfigured("Serve with ConnectInfo."));
+    assert_eq!(retry_after, None);
+    assert_eq!(json["status"], 500);
+    assert_eq!(json["detail"], "Serve with ConnectInfo.");
+}
+
+#[test]
+fn the_store_being_asked_at_once_is_still_a_second_away() {
+    let denial = Denial::store_unavailable([], Micros::ZERO);
+    assert_eq!(denial.retry_after_secs(), Some(1));
+}
+
+#[test]
+fn a_service_adds_members_of_its_own() {
+    let members = Members::new().with("server_id", "api \"1\"").unwrap();
+    let problem = Problem::with_members(members.with("shard", 7).unwrap());
+    let response = Denial::missing_key().respond(Dialect::Http, &problem);
+    let body = body(&response);
+    assert_eq!(body["server_id"], "api \"1\"");
+    assert_eq!(body["shard"], 7);
+}
+
+#[test]
+fn head_gets_the_headers_alone() {
+    let denial = Denial::store_unavailable([], Micros::new(1));
+    let dialect = Dialect::of(&Method::HEAD, &HeaderMap::new());
+    let head = denial.respond(dialect, &Problem::default());
+    let get = denial.respond(Dialect::Http, &Problem::default());
+    assert!(head.body().is_empty() && !get.body().is_empty());
+    assert_eq!(head.status(), get.status());
+    assert_eq!(head.headers(), get.headers());
+}
+
+#[test]
+fn a_closure_replaces_the_response_but_not_the_headers_that_every_denial_has() {
+    let teapot = |denial: &Denial<'_>| {
+        let mut response = Response::new(Bytes::from(denial.policies().join(",")));
+        *response.status_mut() = StatusCode::IM_A_TEAPOT;
+        let headers = response.headers_mut();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("max-age=60"));
+        response
+    };
+    let fields = [fields("login", Quota::per_minute(5))];
+    let denial = Denial::store_unavailable(&fields, Micros::new(1));
+    let response = denial.respond(Dialect::Http, &teapot);
+    assert_eq!(response.status(), StatusCode::IM_A_TEAPOT);
+    assert_eq!(response.body(), "login");
+    assert_eq!(response.headers()[RETRY_AFTER], "1");
+    assert_eq!(response.headers()[CACHE_CONTROL], "no-store");
+    assert!(denial.respond(Dialect::Head, &teapot).body().is_empty());
+    // Nor does it speak to gRPC.
+    let grpc = denial.respond(Dialect::Grpc, &teapot);
+    assert_eq!(grpc.headers()["grpc-status"], "14");
+}
+
+#[test]
+fn grpc_reads_the_outcome_in_the_headers() {
+    let fields = [fields("default", Quota::per_minute(100))];
+    let (spent, never) =
+        (refused(&fields[0], deny(4_100_000), 1), refused(&fields[0], Outcome::Exceed, 1));
+    let of = |decision| {
+        let options = HeaderOptions::default();
+        Denial::of_verdict(NOW, [(&fields[0], decision)], &options, 7)
+    };
+    let json = HeaderValue::from_static("application/grpc+json");
+    let headers = HeaderMap::from_iter([(CONTENT_TYPE, json)]);
+    let dialect = Dialect::of(&Method::POST, &headers);
+    for (denial, status) in [
+        (of(&spent), "8"),
+        (of(&never), "7"),
+        (Denial::store_unavailable(&fields, Micros::new(1)), "14"),
+        (Denial::missing_key(), "7"),
+        (Denial::misconfigured("50 % é"), "13"),
+    ] {
+        let response = denial.respond(dialect, &Problem::default());
+        assert_eq!(response.status(), StatusCode::OK);
+        assert!(response.body().is_empty());
+        let headers = response.headers();
+        assert_eq!(headers[CONTENT_TYPE], "application/grpc");
+        assert_eq!(headers["grpc-status"], status);
+        assert!(!headers["grpc-message"].is_empty());
+        let retry_after = denial.retry_after_secs().map(|seconds| seconds.to_string());
+        let sent = headers.get(RETRY_AFTER).map(|value| value.to_str().unwrap());
+        assert_eq!(sent, retry_after.as_deref());
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_body_says_what_the_headers_say(
+        retry_after in 0..u64::MAX,
+        reset_after in 0..u64::MAX,
+        jitter in 0..100_u64,
+        name in "[ -~]{1,128}",
+    ) {
+        let fields = fields(&name, Quota::per_minute(100));
+        let decision = refused(&fields, deny(retry_after), reset_after);
+        let options = HeaderOptions::default().retry_jitter(Duration::from_secs(jitter));
+        let response = answer(&[(&fields, &decision)], options);
+        let body = body(&response);
+        let header = |name| {
+            let value: &HeaderValue = &response.headers()[name];
+            value.to_str().unwrap().parse::<u64>().unwrap()
+        };
+        prop_assert_eq!(&body["limit"], header(X_RATELIMIT_LIMIT));
+        prop_assert_eq!(&body["remaining"], header(X_RATELIMIT_REMAINING));
+        prop_assert_eq!(body["retry_after"].as_u64().unwrap(), header("retry-after".parse().unwrap()));
+        prop_assert_eq!(
+            body["reset_at"].as_str().unwrap(),
+            date::Rfc3339(header(X_RATELIMIT_RESET)).to_string()
+        );
+        prop_assert_eq!(&body["violated-policies"], &json!([name]));
+    }
+}

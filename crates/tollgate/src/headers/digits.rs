@@ -1,0 +1,143 @@
+//! Numbers as header values, without an allocation where they are small.
+
+use http::HeaderValue;
+
+/// The largest integer of a structured field: 15 digits.
+pub(super) const MAX_INTEGER: u64 = 999_999_999_999_999;
+
+/// A field line in the making: on the stack as long as it is short, because it is put
+/// together of several pieces and its value is to cost one allocation.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    short: [u8; Self::SHORT],
+    len: usize,
+    /// The whole line, once it is longer.
+    long: Vec<u8>,
+}
+
+impl Line {
+    /// Room for two members of names of a usual length.
+    const SHORT: usize = 96;
+
+    pub(super) const fn new() -> Self {
+        Self { short: [0; Self::SHORT], len: 0, long: Vec::new() }
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        match self.short.get(..self.len) {
+            Some(line) => line,
+            None => &self.long,
+        }
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, piece: &[u8]) {
+        let end = self.len + piece.len();
+        match self.short.get_mut(self.len..end) {
+            Some(room) => room.copy_from_slice(piece),
+            None => self.push_long(piece),
+        }
+        self.len = end;
+    }
+
+    #[cold]
+    fn push_long(&mut self, piece: &[u8]) {
+        if let Some(line) = self.short.get(..self.len) {
+            self.long.extend_from_slice(line);
+        }
+        self.long.extend_from_slice(piece);
+    }
+
+    /// Appends `number`, at most what a structured field can hold.
+    #[inline]
+    pub(super) fn push_integer(&mut self, number: u64) {
+        let number = number.min(MAX_INTEGER);
+        match small(number) {
+            Some(digits) => self.push(digits.as_bytes()),
+            None => self.push(itoa::Buffer::new().format(number).as_bytes()),
+        }
+    }
+}
+
+/// A header value of this line.
+///
+/// All that goes into a line is printable: digits, punctuation, and names that were
+/// checked when their policy was built. Should that ever cease to hold, the answer is
+/// `None` and the field is left out, because a limiter must not break a response.
+pub(super) fn value(line: &[u8]) -> Option<HeaderValue> {
+    HeaderValue::from_bytes(line).ok()
+}
+
+/// A header value of this number alone.
+pub(super) fn integer(number: u64) -> HeaderValue {
+    match small(number) {
+        Some(digits) => HeaderValue::from_static(digits),
+        None => value(itoa::Buffer::new().format(number).as_bytes())
+            .unwrap_or_else(|| HeaderValue::from(number)),
+    }
+}
+
+/// The digits of a number below 1000.
+fn small(number: u64) -> Option<&'static str> {
+    let n = usize::try_from(number).ok()?;
+    match n {
+        0..10 => SMALL.get(n..=n),
+        10..100 => SMALL.get(10 + (n - 10) * 2..10 + (n - 9) * 2),
+        100..1000 => SMALL.get(190 + (n - 100) * 3..190 + (n - 99) * 3),
+        _ => None,
+    }
+}
+
+/// "0" to "999", one after the other: ten of one digit, 90 of two, 900 of three.
+static SMALL: &str = match std::str::from_utf8(&DIGITS) {
+    Ok(digits) => digits,
+    Err(_) => panic!("digits are ASCII"),
+};
+
+static DIGITS: [u8; 10 + 90 * 2 + 900 * 3] = {
+    let mut digits = [b'0'; 10 + 90 * 2 + 900 * 3];
+    let (mut at, mut n) = (0, 0);
+    while n < 1000 {
+        if n >= 100 {
+            digits[at] += (n / 100 % 10) as u8;
+            at += 1;
+        }
+        if n >= 10 {
+            digits[at] += (n / 10 % 10) as u8;
+            at += 1;
+        }
+        digits[at] += (n % 10) as u8;
+        at += 1;
+        n += 1;
+    }
+    digits
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_numbers_are_written_like_all_others() {
+        for n in (0..2_000).chain([u64::MAX, MAX_INTEGER, 10_u64.pow(12)]) {
+            assert_eq!(integer(n), n.to_string());
+        }
+    }
+
+    #[test]
+    fn integers_of_structured_fields_stop_at_fifteen_digits() {
+        let mut line = Line::new();
+        line.push_integer(u64::MAX);
+        assert_eq!(line.as_slice(), b"999999999999999");
+    }
+
+    #[test]
+    fn a_line_may_grow_beyond_the_stack() {
+        let (mut line, mut expected) = (Line::new(), Vec::new());
+        for piece in ["x".repeat(90), "y".repeat(6), "z".to_owned(), "w".repeat(300)] {
+            line.push(piece.as_bytes());
+            expected.extend_from_slice(piece.as_bytes());
+            assert_eq!(line.as_slice(), expected);
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The fields that tell a client where it stands.
+//!
+//! | field | says |
+//! |---|---|
+//! | `RateLimit-Policy` | `"name";q=100;w=60` of each policy: 100 units, all back after 60 seconds |
+//! | `RateLimit` | `"name";r=42;t=26` of each: no more than 42 units in the next 26 seconds |
+//! | `X-RateLimit-Limit`, `-Remaining`, `-Reset` | one policy: the violated one with the longest wait, else the tightest; reset in Unix seconds |
+//! | `Retry-After` | seconds, on denials that waiting cures |
+//!
+//! The first two follow revision 11 of the Internet-Draft
+//! [`draft-ietf-httpapi-ratelimit-headers`][draft]. `r` rounds down; `t`, reset and
+//! `Retry-After` round up, so that a client which obeys them is not denied. On a denial
+//! `t` is the wait of that policy. Otherwise `r` units in `t` seconds are at most what
+//! the policy sustains, however much of a burst is left. `w` stands only where it is a
+//! whole number of seconds, as the syntax has no other.
+//!
+//! # Where several limiters meet
+//!
+//! A layer adds to what the services inside have set: its members of the two lists
+//! come after theirs, as a further field line. Of the `X-RateLimit` fields only one set
+//! makes sense, so that of fewer remaining units stays, and between equals the inner
+//! one, which may be why the request was denied; one whose number cannot be read goes.
+//! Of two `Retry-After` the larger stays, and one in seconds before a date.
+//!
+//! [draft]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/11/
+
+mod digits;
+mod fields;
+mod retry;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tollgate_core::{Decision, Micros, Outcome, Timestamp};
+
+use self::digits::Line;
+pub use self::fields::PolicyFields;
+pub(crate) use self::retry::seconds_to_wait;
+
+/// One policy and what it decided. Shadow policies are left out by whoever makes rows.
+pub type Row<'a> = (&'a PolicyFields, &'a Decision);
+
+/// Which fields to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderOptions {
+    ratelimit: bool,
+    x_ratelimit: bool,
+    retry_jitter: Duration,
+}
+
+/// All fields, no jitter.
+impl Default for HeaderOptions {
+    fn default() -> Self {
+        Self { ratelimit: true, x_ratelimit: true, retry_jitter: Duration::ZERO }
+    }
+}
+
+impl HeaderOptions {
+    /// Whether to send `RateLimit-Policy` and `RateLimit`.
+    #[must_use]
+    pub const fn ratelimit(mut self, send: bool) -> Self {
+        self.ratelimit = send;
+        self
+    }
+
+    /// Whether to send `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
+    #[must_use]
+    pub const fn x_ratelimit(mut self, send: bool) -> Self {
+        self.x_ratelimit = send;
+        self
+    }
+
+    /// Adds up to so much to `Retry-After`, in whole seconds, so that clients which were
+    /// denied together do not come back together. It is the same for a key within a
+    /// window: asking again does not win a shorter wait.
+    #[must_use]
+    pub const fn retry_jitter(mut self, at_most: Duration) -> Self {
+        self.retry_jitter = at_most;
+        self
+    }
+
+    /// Adds the fields of a verdict that came at `decided_at`.
+    ///
+    /// `Retry-After` belongs to the [`Denial`](crate::Denial). Policies whose store
+    /// could not decide are left out; without any other there are no fields.
+    pub fn write<'a>(
+        &self,
+        headers: &mut HeaderMap,
+        decided_at: Timestamp,
+        rows: impl IntoIterator<Item = Row<'a>>,
+    ) {
+        let mut rows = rows.into_iter().filter(|(_, decision)| decision.outcome != Outcome::Skip);
+        let Some(first) = rows.next() else {
+            return;
+        };
+        let mut shown = first;
+        let mut state = Line::new();
+        let mut quotas = None::<Line>;
+        if self.ratelimit {
+            first.0.push_member(&mut state, first.1);
+        }
+        for row in rows {
+            if self.ratelimit {
+                let quotas = quotas.get_or_insert_with(|| {
+                    let mut line = Line::new();
+                    line.push(first.0.quota());
+                    line
+                });
+                quotas.push(b", ");
+                quotas.push(row.0.quota());
+                state.push(b", ");
+                row.0.push_member(&mut state, row.1);
+            }
+            if is_tighter(row.1, shown.1) {
+                shown = row;
+            }
+        }
+        if self.ratelimit {
+            let quotas = quotas.as_ref().map_or_else(|| first.0.quota(), Line::as_slice);
+            let (quotas, state) = (digits::value(quotas), digits::value(state.as_slice()));
+            if let (Some(quotas), Some(state)) = (quotas, state) {
+                headers.append(RATELIMIT_POLICY, quotas);
+                headers.append(RATELIMIT, state);
+            }
+        }
+        if self.x_ratelimit {
+            write_x_ratelimit(headers, decided_at, shown.1);
+        }
+    }
+
+    pub(crate) fn has_jitter(&self) -> bool {
+        !self.retry_jitter.is_zero()
+    }
+
+    pub(crate) const fn jitter_limit(&self) -> Duration {
+        self.retry_jitter
+    }
+}
+
+/// Sets `Retry-After`, unless a larger one is there.
+pub(crate) fn write_retry_after(headers: &mut HeaderMap, seconds: u64) {
+    if let Some(theirs) = headers.insert(RETRY_AFTER, digits::integer(seconds))
+        && number(&theirs).is_some_and(|theirs| theirs > seconds)
+    {
+        headers.insert(RETRY_AFTER, theirs);
+    }
+}
+
+/// Whether `a` says more about the client's trouble than `b`: the longer wait, an endless
+/// one before all, else the smaller part of its limit left.
+pub(crate) fn is_tighter(a: &Decision, b: &Decision) -> bool {
+    let part = |a: &Decision, b: &Decision| u128::from(a.remaining) * u128::from(b.limit);
+    match wait(a).cmp(&wait(b)) {
+        std::cmp::Ordering::Equal => part(a, b) < part(b, a),
+        order => order.is_gt(),
+    }
+}
+
+fn wait(decision: &Decision) -> Option<Micros> {
+    match decision.outcome {
+        Outcome::Deny { retry_after } => Some(retry_after),
+        Outcome::Exceed => Some(Micros::MAX),
+        Outcome::Allow { .. } | Outcome::Pass | Outcome::Skip => None,
+    }
+}
+
+/// The instant at which the quota is whole again, in Unix seconds, rounded up.
+pub(crate) fn reset_at(decided_at: Timestamp, decision: &Decision) -> u64 {
+    (decided_at + decision.reset_after).since(Timestamp::EPOCH).as_secs_ceil()
+}
+
+/// The first insertion says whether a service inside has set these fields, so that a
+/// response without them is not searched for them.
+fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, decision: &Decision) {
+    let ours = decision.remaining;
+    if let Some(theirs) = headers.insert(X_RATELIMIT_REMAINING, digits::integer(ours))
+        && number(&theirs).is_some_and(|theirs| theirs <= ours)
+    {
+        headers.insert(X_RATELIMIT_REMAINING, theirs);
+        return;
+    }
+    // The limit of the decision: a store that decides with a share of the quota says so.
+    headers.insert(X_RATELIMIT_LIMIT, digits::integer(decision.limit));
+    let reset = digits::integer(reset_at(decided_at, decision));
+    headers.insert(X_RATELIMIT_RESET, reset);
+}
+
+fn number(value: &HeaderValue) -> Option<u64> {
+    value.to_str().ok()?.trim().parse().ok()
+}
+
+/// `RateLimit-Policy`
+pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+/// `RateLimit`
+pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+/// `X-RateLimit-Limit`
+pub const X_RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+/// `X-RateLimit-Remaining`
+pub const X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+/// `X-RateLimit-Reset`
+pub const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");

@@ -1,0 +1,349 @@
+//! Golden lines: a verdict on the left, exactly what a client reads on the right.
+
+use proptest::prelude::*;
+use sfv::{BareItem, List, ListEntry, Parser};
+use tollgate_core::{Algorithm, Policy, Quota, Refill};
+
+use super::*;
+use crate::Denial;
+
+/// 2026-09-21T14:13:20.5Z
+const NOW: Timestamp = Timestamp::from_micros(1_790_000_000_500_000);
+const ALLOW: Outcome = Outcome::Allow { delay: Micros::ZERO, charged_at: NOW };
+
+const fn deny(micros: u64) -> Outcome {
+    Outcome::Deny { retry_after: Micros::new(micros) }
+}
+
+fn decision(policy: &Policy, outcome: Outcome, remaining: u64, reset_after: u64) -> Decision {
+    Decision { outcome, limit: policy.capacity(), remaining, reset_after: Micros::new(reset_after) }
+}
+
+type Rows = Vec<(Policy, Decision)>;
+
+/// All fields of the verdict, those of a denial included.
+fn write(headers: &mut HeaderMap, options: HeaderOptions, rows: &[(Policy, Decision)]) {
+    let fields: Vec<_> = rows.iter().map(|row| PolicyFields::new(&row.0)).collect();
+    let rows = || fields.iter().zip(rows.iter().map(|row| &row.1));
+    options.write(headers, NOW, rows());
+    if rows().any(|(_, decision)| decision.denies()) {
+        let denial = Denial::of_verdict(NOW, rows(), &options, 7);
+        if let Some(seconds) = denial.retry_after_secs() {
+            write_retry_after(headers, seconds);
+        }
+    }
+}
+
+fn lines(headers: &HeaderMap) -> Vec<String> {
+    let line =
+        |(name, value): (&HeaderName, &HeaderValue)| format!("{name}: {}", value.to_str().unwrap());
+    headers.iter().map(line).collect()
+}
+
+fn rendered(options: HeaderOptions, rows: &[(Policy, Decision)]) -> Vec<String> {
+    let mut headers = HeaderMap::new();
+    write(&mut headers, options, rows);
+    lines(&headers)
+}
+
+/// The members of a list field: names and their integer parameters.
+fn parsed(headers: &HeaderMap, name: &HeaderName) -> Vec<(String, Vec<(String, u64)>)> {
+    let lines = headers.get_all(name).iter().map(|v| v.to_str().unwrap());
+    let list: List = Parser::new(&lines.collect::<Vec<_>>().join(", ")).parse().unwrap();
+    let member = |entry| {
+        let ListEntry::Item(item) = entry else { panic!("an inner list") };
+        let BareItem::String(name) = item.bare_item else { panic!("the name is no string") };
+        let integer = |value| match value {
+            BareItem::Integer(number) => u64::try_from(i64::from(number)).unwrap(),
+            other => panic!("{other:?} is no integer"),
+        };
+        let params = item.params.into_iter();
+        let params = params.map(|(key, value)| (key.into(), integer(value)));
+        (name.as_str().to_owned(), params.collect())
+    };
+    list.into_iter().map(member).collect()
+}
+
+#[test]
+fn verdicts_render_to_these_lines() {
+    const S: u64 = 1_000_000;
+    let per_minute = Quota::per_minute(100);
+    let bucket = Policy::token_bucket("default", per_minute).unwrap();
+    let burst = Policy::token_bucket("burst", Quota::per_hour(1_000).burst(50)).unwrap();
+    let fixed = Policy::fixed_window_counter("fixed", per_minute).unwrap();
+    let counter = Policy::sliding_window_counter("counter", per_minute).unwrap();
+    let log = Policy::sliding_window_log("log", Quota::per_day(10_000)).unwrap();
+    let in_steps = Algorithm::TokenBucket { refill: Refill::Interval };
+    let steps = Policy::new("steps", Quota::per_minute(10).burst(25), in_steps).unwrap();
+    let short = Policy::fixed_window_counter("short", Quota::new(5, Duration::from_millis(250)));
+    let short = short.unwrap();
+    let quoted = Policy::fixed_window_counter(r#"a "b" \c"#, Quota::per_second(1)).unwrap();
+    let odd = Policy::token_bucket("odd", Quota::per_second(3).burst(7)).unwrap();
+    let huge = Policy::sliding_window_log("huge", Quota::per_day(Policy::MAX_LIMIT)).unwrap();
+    let name = "n".repeat(128);
+    let long = Policy::fixed_window_counter(&*name, Quota::per_second(1)).unwrap();
+
+    let allowed = |policy: &Policy, remaining, reset_after| {
+        let decision = decision(policy, ALLOW, remaining, reset_after);
+        (policy.clone(), decision)
+    };
+    let with = |policy: &Policy, outcome, remaining, reset_after| {
+        let decision = decision(policy, outcome, remaining, reset_after);
+        (policy.clone(), decision)
+    };
+    #[rustfmt::skip]
+    let table: Vec<(Rows, [String; 6])> = vec![
+        // 42 units at 100 a minute are 25.2 seconds' worth.
+        (vec![allowed(&bucket, 42, 34_800_000)], fields(r#""default";q=100;w=60"#, r#""default";r=42;t=26"#, [100, 42, 1_790_000_036], None)),
+        // Nothing left: the next unit is 0.6 seconds away at most.
+        (vec![allowed(&bucket, 0, 60 * S)], fields(r#""default";q=100;w=60"#, r#""default";r=0;t=1"#, [100, 0, 1_790_000_061], None)),
+        (vec![with(&bucket, deny(1_200_000), 3, 58 * S)], fields(r#""default";q=100;w=60"#, r#""default";r=3;t=2"#, [100, 3, 1_790_000_059], Some(2))),
+        // 50 units take three minutes to come back.
+        (vec![allowed(&burst, 49, 3_600_000)], fields(r#""burst";q=50;w=180"#, r#""burst";r=49;t=177"#, [50, 49, 1_790_000_005], None)),
+        // Ten seconds of the window are left, but 60 units are 36 seconds' worth.
+        (vec![allowed(&fixed, 60, 10 * S)], fields(r#""fixed";q=100;w=60"#, r#""fixed";r=60;t=36"#, [100, 60, 1_790_000_011], None)),
+        // Nothing comes back before the window ends.
+        (vec![allowed(&fixed, 0, 10 * S)], fields(r#""fixed";q=100;w=60"#, r#""fixed";r=0;t=10"#, [100, 0, 1_790_000_011], None)),
+        // The window ends in 30 seconds, and after the next one all is forgotten.
+        (vec![allowed(&counter, 0, 90 * S)], fields(r#""counter";q=100;w=60"#, r#""counter";r=0;t=30"#, [100, 0, 1_790_000_091], None)),
+        // Peeking at a key never used.
+        (vec![allowed(&fixed, 100, 0)], fields(r#""fixed";q=100;w=60"#, r#""fixed";r=100;t=60"#, [100, 100, 1_790_000_001], None)),
+        // Ten units a minute come in steps, the next in 20 seconds, the last in 140.
+        (vec![allowed(&steps, 1, 140 * S)], fields(r#""steps";q=25;w=180"#, r#""steps";r=1;t=20"#, [25, 1, 1_790_000_141], None)),
+        // Seven units take two seconds and a third: there is no such `w`.
+        (vec![allowed(&odd, 7, 0)], fields(r#""odd";q=7"#, r#""odd";r=7;t=3"#, [7, 7, 1_790_000_001], None)),
+        // A window of less than a second has no `w`.
+        (vec![with(&short, deny(1), 0, 1)], fields(r#""short";q=5"#, r#""short";r=0;t=1"#, [5, 0, 1_790_000_001], Some(1))),
+        (vec![allowed(&quoted, 0, 300_000)], fields(r#""a \"b\" \\c";q=1;w=1"#, r#""a \"b\" \\c";r=0;t=1"#, [1, 0, 1_790_000_001], None)),
+        (vec![allowed(&huge, 999_999_999_999, 86_400 * S)], fields(r#""huge";q=1000000000000;w=86400"#, r#""huge";r=999999999999;t=86400"#, [1_000_000_000_000, 999_999_999_999, 1_790_086_401], None)),
+        // Two that allow: the tighter is shown.
+        (vec![allowed(&log, 4_000, 86_400 * S), allowed(&bucket, 41, 35_400_000)], fields(
+            r#""log";q=10000;w=86400, "default";q=100;w=60"#, r#""log";r=4000;t=34560, "default";r=41;t=25"#, [10_000, 4_000, 1_790_086_401], None)),
+        // One denies, the other would have passed.
+        (vec![with(&log, Outcome::Pass, 9, 86_400 * S), with(&bucket, deny(600_000), 0, 60 * S)], fields(
+            r#""log";q=10000;w=86400, "default";q=100;w=60"#, r#""log";r=9;t=78, "default";r=0;t=1"#, [100, 0, 1_790_000_061], Some(1))),
+        // Both deny: the longer wait is shown.
+        (vec![with(&bucket, deny(600_000), 0, 60 * S), with(&log, deny(90 * S), 0, 86_000 * S)], fields(
+            r#""default";q=100;w=60, "log";q=10000;w=86400"#, r#""default";r=0;t=1, "log";r=0;t=90"#, [10_000, 0, 1_790_086_001], Some(90))),
+        // What can never pass has no Retry-After, whatever the others say.
+        (vec![with(&bucket, Outcome::Exceed, 100, 0), with(&log, deny(90 * S), 0, 86_000 * S)], fields(
+            r#""default";q=100;w=60, "log";q=10000;w=86400"#, r#""default";r=100;t=60, "log";r=0;t=90"#, [100, 100, 1_790_000_001], None)),
+        // A policy whose store could not decide is not mentioned.
+        (vec![(log.clone(), Decision::skipped(10_000)), allowed(&bucket, 42, 34_800_000)], fields(
+            r#""default";q=100;w=60"#, r#""default";r=42;t=26"#, [100, 42, 1_790_000_036], None)),
+        (vec![allowed(&long, 0, S), allowed(&bucket, 99, 600_000)], fields(
+            &format!(r#""{name}";q=1;w=1, "default";q=100;w=60"#), &format!(r#""{name}";r=0;t=1, "default";r=99;t=60"#), [1, 0, 1_790_000_002], None)),
+    ];
+    for (rows, expected) in &table {
+        let expected: Vec<_> = expected.iter().filter(|line| !line.is_empty()).collect();
+        let mut lines = rendered(HeaderOptions::default(), rows);
+        // In the order of writing `Remaining` comes first, as it finds out who is inside.
+        lines.swap(2, 3);
+        assert_eq!(lines.iter().collect::<Vec<_>>(), expected, "{rows:?}");
+
+        let mut headers = HeaderMap::new();
+        write(&mut headers, HeaderOptions::default(), rows);
+        let named = |(name, _): (String, _)| name;
+        let names: Vec<_> = parsed(&headers, &RATELIMIT).into_iter().map(named).collect();
+        let policies = parsed(&headers, &RATELIMIT_POLICY).into_iter().map(named);
+        assert_eq!(policies.collect::<Vec<_>>(), names);
+        let decided = rows.iter().filter(|row| row.1.outcome != Outcome::Skip);
+        assert_eq!(decided.map(|row| row.0.name()).collect::<Vec<_>>(), names);
+    }
+}
+
+fn fields(policy: &str, state: &str, x: [u64; 3], retry_after: Option<u64>) -> [String; 6] {
+    [
+        format!("ratelimit-policy: {policy}"),
+        format!("ratelimit: {state}"),
+        format!("x-ratelimit-limit: {}", x[0]),
+        format!("x-ratelimit-remaining: {}", x[1]),
+        format!("x-ratelimit-reset: {}", x[2]),
+        retry_after.map_or_else(String::new, |seconds| format!("retry-after: {seconds}")),
+    ]
+}
+
+fn one(remaining: u64) -> [(Policy, Decision); 1] {
+    let policy = Policy::fixed_window_counter("ours", Quota::per_minute(100)).unwrap();
+    let decision = decision(&policy, ALLOW, remaining, 1_000_000);
+    [(policy, decision)]
+}
+
+#[test]
+fn each_group_of_fields_can_be_switched_off() {
+    let names = |options| {
+        let lines = rendered(options, &one(5));
+        let name = |line: &String| line.split(':').next().unwrap().to_owned();
+        lines.iter().map(name).collect::<Vec<_>>().join(" ")
+    };
+    let all = HeaderOptions::default();
+    assert_eq!(names(all.x_ratelimit(false)), "ratelimit-policy ratelimit");
+    assert_eq!(
+        names(all.ratelimit(false)),
+        "x-ratelimit-remaining x-ratelimit-limit x-ratelimit-reset"
+    );
+    assert_eq!(names(all.ratelimit(false).x_ratelimit(false)), "");
+}
+
+#[test]
+fn a_verdict_without_a_decision_has_no_fields() {
+    let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
+    let rows = [(policy, Decision::skipped(1))];
+    assert_eq!(rendered(HeaderOptions::default(), &rows), [""; 0]);
+    assert_eq!(rendered(HeaderOptions::default(), &[]), [""; 0]);
+}
+
+#[test]
+fn a_share_of_the_quota_shows_its_own_limit() {
+    let mut rows = one(9);
+    rows[0].1.limit = 33;
+    let lines = rendered(HeaderOptions::default(), &rows);
+    assert!(lines.contains(&"x-ratelimit-limit: 33".to_owned()));
+    assert!(lines.contains(&r#"ratelimit-policy: "ours";q=100;w=60"#.to_owned()));
+}
+
+#[test]
+fn lists_of_inner_services_are_added_to() {
+    let mut headers = HeaderMap::new();
+    headers.append(RATELIMIT, HeaderValue::from_static(r#""a";r=1, "b";r=2"#));
+    headers.append(RATELIMIT, HeaderValue::from_static(r#""c";r=3"#));
+    write(&mut headers, HeaderOptions::default(), &one(5));
+    let members = parsed(&headers, &RATELIMIT).into_iter();
+    let names: Vec<_> = members.map(|(name, _)| name).collect();
+    assert_eq!(names, ["a", "b", "c", "ours"]);
+}
+
+#[test]
+fn of_two_sets_of_x_ratelimit_the_tighter_stays() {
+    for (theirs, expected) in [
+        (&["4"][..], ["7", "4", "9"]),
+        (&["6"], ["100", "5", "1790000002"]),
+        // The inner one may have denied: its last unit is as gone as ours.
+        (&["5"], ["7", "5", "9"]),
+        (&["10"], ["100", "5", "1790000002"]),
+        (&["4;w=1"], ["100", "5", "1790000002"]),
+        (&["-1"], ["100", "5", "1790000002"]),
+        (&[""], ["100", "5", "1790000002"]),
+        (&["4", "3"], ["7", "4", "9"]),
+        (&[], ["100", "5", "1790000002"]),
+    ] {
+        let mut headers = HeaderMap::new();
+        headers.insert(X_RATELIMIT_LIMIT, HeaderValue::from_static("7"));
+        for line in theirs {
+            headers.append(X_RATELIMIT_REMAINING, HeaderValue::from_static(line));
+        }
+        headers.insert(X_RATELIMIT_RESET, HeaderValue::from_static("9"));
+        write(&mut headers, HeaderOptions::default(), &one(5));
+        let names = [X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET];
+        for (name, expected) in names.iter().zip(expected) {
+            let lines: Vec<_> = headers.get_all(name).iter().collect();
+            assert_eq!(lines, [expected], "{name} {theirs:?}");
+        }
+    }
+}
+
+#[test]
+fn of_two_retry_after_the_larger_stays() {
+    for (theirs, expected) in [
+        ("3", "5"),
+        ("5", "5"),
+        ("60", "60"),
+        ("soon", "5"),
+        ("Mon, 21 Sep 2026 14:13:20 GMT", "5"),
+    ] {
+        let mut headers = HeaderMap::new();
+        headers.insert(RETRY_AFTER, HeaderValue::from_static(theirs));
+        write_retry_after(&mut headers, 5);
+        assert_eq!(headers.get_all(RETRY_AFTER).iter().count(), 1);
+        assert_eq!(headers[RETRY_AFTER], expected, "{theirs}");
+    }
+}
+
+fn any_outcome() -> impl Strategy<Value = Outcome> {
+    prop_oneof![
+        Just(ALLOW),
+        Just(Outcome::Pass),
+        Just(Outcome::Exceed),
+        Just(Outcome::Skip),
+        any_span().prop_map(deny),
+    ]
+}
+
+/// Spans of all magnitudes.
+fn any_span() -> impl Strategy<Value = u64> {
+    (0..64_u32, any::<u64>()).prop_map(|(bits, span)| span >> bits)
+}
+
+fn any_row() -> impl Strategy<Value = (Policy, Decision)> {
+    let window = (50..=34_560_000_000_000_u64, 0..40_u32);
+    let window =
+        window.prop_map(|(window, shift)| Duration::from_micros((window >> shift).max(50)));
+    let units = || (1..=Policy::MAX_LIMIT, 0..40_u32).prop_map(|(n, shift)| (n >> shift).max(1));
+    let policy = ("[ -~]{1,128}", units(), window, prop::option::of(units()), 0..6_usize);
+    let policy =
+        policy.prop_filter_map("no limit near builds", |(name, limit, window, burst, n)| {
+            let refill = Refill::Interval;
+            let algorithm = Algorithm::ALL.get(n).copied();
+            let algorithm = algorithm.unwrap_or(Algorithm::TokenBucket { refill });
+            let burst = burst.filter(|_| algorithm.name().ends_with("bucket"));
+            let build = |limit| {
+                let quota = Quota::new(limit, window);
+                let quota = burst.map_or(quota, |burst| quota.burst(burst));
+                Policy::new(&*name, quota, algorithm)
+            };
+            build(limit).or_else(|error| error.nearest_limit().map_or(Err(error), build)).ok()
+        });
+    let numbers = (any_outcome(), any_span(), any_span());
+    (policy, numbers).prop_map(|(policy, (outcome, remaining, reset_after))| {
+        let remaining = remaining.min(policy.capacity());
+        let decision = decision(&policy, outcome, remaining, reset_after);
+        (policy, decision)
+    })
+}
+
+proptest! {
+    #[test]
+    fn any_verdict_renders_to_fields_that_keep_their_word(
+        rows in prop::collection::vec(any_row(), 1..4),
+        jitter in 0..100_u64,
+    ) {
+        let plain = HeaderOptions::default();
+        let mut headers = HeaderMap::new();
+        write(&mut headers, plain, &rows);
+        let decided: Vec<_> = rows.iter().filter(|row| row.1.outcome != Outcome::Skip).collect();
+        prop_assert_eq!(headers.contains_key(X_RATELIMIT_LIMIT), !decided.is_empty());
+
+        let policies = parsed(&headers, &RATELIMIT_POLICY);
+        let states = parsed(&headers, &RATELIMIT);
+        prop_assert_eq!(policies.len(), decided.len());
+        for (((policy, decision), quota), state) in decided.iter().zip(policies).zip(&states) {
+            prop_assert_eq!(&quota.0, policy.name());
+            prop_assert_eq!(&quota.1[0], &("q".to_owned(), policy.capacity()));
+            prop_assert_eq!(&state.0, policy.name());
+            prop_assert_eq!(&state.1[0], &("r".to_owned(), decision.remaining));
+            let (key, t) = &state.1[1];
+            prop_assert!(key == "t" && *t >= 1);
+            if decision.retry_after().is_none() && *t < digits::MAX_INTEGER {
+                let used = u128::from(decision.remaining) * u128::from(policy.window().get());
+                let granted = u128::from(*t) * 1_000_000 * u128::from(policy.quota().limit());
+                prop_assert!(used <= granted, "r={} in t={t}", decision.remaining);
+            }
+        }
+
+        let waits = decided.iter().filter_map(|row| row.1.retry_after());
+        let exceeds = decided.iter().any(|row| row.1.outcome == Outcome::Exceed);
+        let longest = waits.max().filter(|_| !exceeds);
+        let seconds = headers.get(RETRY_AFTER).and_then(number);
+        prop_assert_eq!(seconds.is_some(), longest.is_some());
+        if let (Some(seconds), Some(longest)) = (seconds, longest) {
+            prop_assert!(seconds >= 1 && u128::from(seconds) * 1_000_000 >= u128::from(longest.get()));
+            let of_denials = decided.iter().zip(&states).filter(|(row, _)| row.1.denies());
+            prop_assert_eq!(of_denials.map(|(_, state)| state.1[1].1).max(), Some(seconds));
+
+            let mut jittered = HeaderMap::new();
+            write(&mut jittered, plain.retry_jitter(Duration::from_secs(jitter)), &rows);
+            let later = jittered.get(RETRY_AFTER).and_then(number).unwrap();
+            prop_assert!((seconds..=seconds + jitter).contains(&later));
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What a layer is made of, checked once.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tollgate_core::Store;
+
+use super::RateLimitLayer;
+use super::rules::Rules;
+use crate::denial::{DenialResponse, Problem};
+use crate::head::Condition;
+use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey, Paths};
+
+/// Collects the limits and options of a [`RateLimitLayer`].
+///
+/// | option | default | why |
+/// |---|---|---|
+/// | [`costs`](Self::costs) | by method | a write costs a service more than a read |
+/// | [`exempt`](Self::exempt) | nothing | what is not limited should be named |
+/// | [`on_missing_key`](Self::on_missing_key) | must be said if a key can be missing | both answers surprise somebody |
+/// | [`headers`](Self::headers) | all | clients that know where they stand stop in time |
+/// | [`on_denied`](Self::on_denied) | a problem body | machines and people can read it |
+/// | [`expose_verdicts`](Self::expose_verdicts) | off | it costs an allocation a request |
+pub struct RateLimitLayerBuilder<St> {
+    store: St,
+    limits: Vec<Limit>,
+    pub(super) costs: Costs,
+    pub(super) exempt: Vec<Arc<Condition>>,
+    on_missing_key: Option<OnMissingKey>,
+    pub(super) headers: HeaderOptions,
+    pub(super) response: Arc<dyn DenialResponse>,
+    pub(super) expose_verdicts: bool,
+}
+
+impl<St: Store> RateLimitLayerBuilder<St> {
+    pub(super) fn new(store: St) -> Self {
+        Self {
+            store,
+            limits: Vec::new(),
+            costs: Costs::default(),
+            exempt: Vec::new(),
+            on_missing_key: None,
+            headers: HeaderOptions::default(),
+            response: Arc::new(Problem::default()),
+            expose_verdicts: false,
+        }
+    }
+
+    /// One limit more. Its order is that of the header fields; the decision has none.
+    #[must_use]
+    pub fn limit(mut self, limit: Limit) -> Self {
+        self.limits.push(limit);
+        self
+    }
+
+    /// What requests cost, where a limit has no costs of its own.
+    #[must_use]
+    pub fn costs(mut self, costs: Costs) -> Self {
+        self.costs = costs;
+        self
+    }
+
+    /// Lets requests pass of which `condition` holds, without asking the store.
+    #[must_use]
+    pub fn exempt(mut self, condition: impl Fn(&Head<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.exempt.push(Arc::new(condition));
+        self
+    }
+
+    /// Lets requests to these paths pass, without asking the store: health, metrics.
+    #[must_use]
+    pub fn exempt_paths(self, paths: Paths) -> Self {
+        self.exempt(move |head| paths.matches(head))
+    }
+
+    /// What becomes of a request that does not say whose quota it uses, where a limit
+    /// does not say it itself.
+    #[must_use]
+    pub const fn on_missing_key(mut self, on_missing_key: OnMissingKey) -> Self {
+        self.on_missing_key = Some(on_missing_key);
+        self
+    }
+
+    /// Which header fields to send.
+    #[must_use]
+    pub const fn headers(mut self, headers: HeaderOptions) -> Self {
+        self.headers = headers;
+        self
+    }
+
+    /// Makes the response of a denial: a closure, or a [`Problem`] with members of the
+    /// service's own. The header fields are added to whatever it makes.
+    #[must_use]
+    pub fn on_denied(mut self, response: impl DenialResponse) -> Self {
+        self.response = Arc::new(response);
+        self
+    }
+
+    /// Puts the verdict into the extensions of request and response, as
+    /// [`Verdicts`](super::Verdicts), for handlers and outer layers to read.
+    #[must_use]
+    pub const fn expose_verdicts(mut self, expose: bool) -> Self {
+        self.expose_verdicts = expose;
+        self
+    }
+
+    /// The layer, or what stands in its way.
+    ///
+    /// # Errors
+    /// See [`LayerError`].
+    pub fn build(mut self) -> Result<RateLimitLayer<St>, LayerError> {
+        let mut limits = std::mem::take(&mut self.limits);
+        for limit in &mut limits {
+            limit.on_missing_key = limit.on_missing_key.or(self.on_missing_key);
+        }
+        check(&limits)?;
+        for limit in &limits {
+            let dearest = limit.costs.as_ref().unwrap_or(&self.costs).dearest();
+            if dearest.get() > limit.policy.capacity() {
+                tracing::warn!(
+                    target: "tollgate",
+                    policy = limit.policy.name(),
+                    capacity = limit.policy.capacity(),
+                    cost = dearest.get(),
+                    "some requests cost more than the policy ever grants at once and will \
+                     always be refused with 403; raise the burst or lower the cost",
+                );
+            }
+        }
+        Ok(RateLimitLayer(Arc::new(Rules::new(self.store.clone(), limits, self))))
+    }
+}
+
+fn check(limits: &[Limit]) -> Result<(), LayerError> {
+    if limits.is_empty() {
+        return Err(LayerError::NoLimit);
+    }
+    if limits.len() > LayerError::MAX_LIMITS {
+        return Err(LayerError::TooManyLimits { given: limits.len() });
+    }
+    let mut queue = None;
+    for (index, limit) in limits.iter().enumerate() {
+        let name = || limit.policy.name().to_owned();
+        if limits[..index].iter().any(|other| other.policy.name() == limit.policy.name()) {
+            return Err(LayerError::SameName { name: name() });
+        }
+        if limit.key.can_be_missing() && limit.on_missing_key.is_none() {
+            return Err(LayerError::MissingKeyUndecided { name: name() });
+        }
+        if limit.policy.queues()
+            && let Some(first) = queue.replace(name())
+        {
+            return Err(LayerError::TwoQueues { first, second: name() });
+        }
+    }
+    Ok(())
+}
+
+/// Why a layer cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayerError {
+    /// A layer without limits would do nothing.
+    #[error("the layer has no limit: add one with `.limit(..)`")]
+    NoLimit,
+
+    /// More limits than a layer decides at once.
+    #[error("{given} limits are more than the {} of one layer: nest two layers", Self::MAX_LIMITS)]
+    TooManyLimits {
+        /// So many were given.
+        given: usize,
+    },
+
+    /// Two policies of one name share their state, and clients could not tell them apart.
+    #[error("two policies are named `{name}`: give each a name of its own")]
+    SameName {
+        /// The name.
+        name: String,
+    },
+
+    /// Nobody said what becomes of requests that do not say whose quota they use.
+    #[error(
+        "policy `{name}`: the key can be missing from a request; say what then with \
+         `.on_missing_key(OnMissingKey::Deny)`, `Pass` or `Share`, or end the chain with a \
+         source that always finds one, such as `ClientIp`"
+    )]
+    MissingKeyUndecided {
+        /// The policy.
+        name: String,
+    },
+
+    /// A request can wait in one queue only.
+    #[error(
+        "`{first}` and `{second}` are both leaky buckets in queue mode, and a request can wait \
+         in one queue only: set `mode: meter` on one of them"
+    )]
+    TwoQueues {
+        /// The first queue.
+        first: String,
+        /// The second.
+        second: String,
+    },
+}
+
+impl LayerError {
+    /// The most limits of one layer.
+    pub const MAX_LIMITS: usize = 64;
+}
+
+impl<St> fmt::Debug for RateLimitLayerBuilder<St> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayerBuilder")
+            .field("limits", &self.limits)
+            .field("costs", &self.costs)
+            .field("headers", &self.headers)
+            .finish_non_exhaustive()
+    }
+}

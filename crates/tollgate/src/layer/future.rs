@@ -1,0 +1,203 @@
+//! What becomes of a request that cannot be answered at once.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use tollgate_core::{Micros, Store};
+use tower_service::Service;
+
+use super::queued::Queued;
+use super::rules::{Admitted, Asked, Rules, Ruling};
+use super::verdicts::Verdicts;
+use crate::Body;
+
+pin_project! {
+    /// The response of a service behind a [`RateLimitLayer`](super::RateLimitLayer).
+    pub struct ResponseFuture<S, St, B>
+    where
+        S: Service<Request<B>>,
+        St: Store,
+    {
+        #[pin]
+        state: State<S, St, B>,
+    }
+}
+
+pin_project! {
+    /// A request goes down this list, mostly from `Running` at once.
+    #[project = StateProjection]
+    enum State<S, St, B>
+    where
+        S: Service<Request<B>>,
+        St: Store,
+    {
+        // The store has not answered yet.
+        Undecided { pending: Option<Pending<S, St, B>>, asked: Option<Asked<St>> },
+        // The request waits for its turn in a queue.
+        Waiting { pending: Option<Pending<S, St, B>>, admitted: Option<Admitted>, queued: Option<Queued<St>> },
+        // Its turn has come, and the service inside is asked whether it is ready.
+        Readying { pending: Option<Pending<S, St, B>>, admitted: Option<Admitted> },
+        // The service inside works on it.
+        Running { #[pin] future: S::Future, told: Option<(Arc<Rules<St>>, Admitted)> },
+        // It was refused.
+        Refused { response: Option<Response<Bytes>> },
+    }
+}
+
+/// A request and where it is to go.
+struct Pending<S, St, B> {
+    inner: S,
+    rules: Arc<Rules<St>>,
+    request: Request<B>,
+}
+
+impl<S, St, B> ResponseFuture<S, St, B>
+where
+    S: Service<Request<B>>,
+    St: Store,
+{
+    /// The request is none of the layer's business.
+    pub(super) const fn passing(future: S::Future) -> Self {
+        Self { state: State::Running { future, told: None } }
+    }
+
+    /// The request was admitted, and the service has it.
+    pub(super) const fn admitted(
+        future: S::Future,
+        rules: Arc<Rules<St>>,
+        admitted: Admitted,
+    ) -> Self {
+        Self { state: State::Running { future, told: Some((rules, admitted)) } }
+    }
+
+    /// The request was refused.
+    pub(super) const fn refused(response: Response<Bytes>) -> Self {
+        Self { state: State::Refused { response: Some(response) } }
+    }
+
+    /// The store is being asked; `inner` is ready.
+    pub(super) const fn undecided(
+        inner: S,
+        rules: Arc<Rules<St>>,
+        request: Request<B>,
+        asked: Asked<St>,
+    ) -> Self {
+        let pending = Some(Pending { inner, rules, request });
+        Self { state: State::Undecided { pending, asked: Some(asked) } }
+    }
+
+    /// The request was admitted and has to wait; `inner` is not ready.
+    pub(super) fn queued(
+        inner: S,
+        rules: Arc<Rules<St>>,
+        request: Request<B>,
+        admitted: Admitted,
+        queued: Queued<St>,
+    ) -> Self {
+        let pending = Some(Pending { inner, rules, request });
+        let (admitted, queued) = (Some(admitted), Some(queued));
+        Self { state: State::Waiting { pending, admitted, queued } }
+    }
+}
+
+impl<S, St, B, ResBody> Future for ResponseFuture<S, St, B>
+where
+    S: Service<Request<B>, Response = Response<ResBody>> + Clone,
+    St: Store,
+{
+    type Output = Result<Response<Body<ResBody>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            let next = match state.as_mut().project() {
+                StateProjection::Running { future, told } => {
+                    let mut response = ready!(future.poll(cx))?;
+                    if let Some((rules, admitted)) = told.take() {
+                        rules.tell(&mut response, &admitted);
+                        if rules.expose_verdicts {
+                            Verdicts::push_outer(response.extensions_mut(), admitted.verdict);
+                        }
+                    }
+                    return Poll::Ready(Ok(response.map(Body::inner)));
+                }
+                StateProjection::Refused { response } => {
+                    let response = response.take().expect(POLLED_AGAIN);
+                    return Poll::Ready(Ok(response.map(Body::full)));
+                }
+                StateProjection::Undecided { pending, asked } => {
+                    let store = &mut asked.as_mut().expect(POLLED_AGAIN).answer;
+                    let answer = ready!(Pin::new(store).poll(cx));
+                    let question = asked.take().expect(POLLED_AGAIN).question;
+                    let pending = pending.take().expect(POLLED_AGAIN);
+                    let Pending { rules, request, .. } = &pending;
+                    let ruling = rules.rule(answer, question, request.method(), request.headers());
+                    pending.follow(ruling)
+                }
+                StateProjection::Waiting { pending, admitted, queued } => {
+                    ready!(queued.as_mut().expect(POLLED_AGAIN).turn.as_mut().poll(cx));
+                    queued.take().expect(POLLED_AGAIN).leave();
+                    State::Readying { pending: pending.take(), admitted: admitted.take() }
+                }
+                StateProjection::Readying { pending, admitted } => {
+                    ready!(pending.as_mut().expect(POLLED_AGAIN).inner.poll_ready(cx))?;
+                    let pending = pending.take().expect(POLLED_AGAIN);
+                    pending.run(admitted.take().expect(POLLED_AGAIN))
+                }
+            };
+            state.set(next);
+        }
+    }
+}
+
+impl<S, St, B> Pending<S, St, B>
+where
+    S: Service<Request<B>> + Clone,
+    St: Store,
+{
+    /// What a ruling means for a request whose `inner` is ready.
+    fn follow(mut self, ruling: Ruling) -> State<S, St, B> {
+        match ruling {
+            Ruling::Pass => State::Running { future: self.inner.call(self.request), told: None },
+            Ruling::Admit { admitted, delay: Micros::ZERO, .. } => self.run(admitted),
+            Ruling::Admit { admitted, charged, .. } => {
+                let queued = Queued::new(self.rules.store(), &admitted.verdict, charged);
+                // The ready clone is let go, and its place with it.
+                self.inner = self.inner.clone();
+                State::Waiting {
+                    pending: Some(self),
+                    admitted: Some(admitted),
+                    queued: Some(queued),
+                }
+            }
+            Ruling::Refuse(response) => State::Refused { response: Some(response) },
+        }
+    }
+
+    /// Hands the request to the service, which is ready.
+    fn run(mut self, admitted: Admitted) -> State<S, St, B> {
+        if self.rules.expose_verdicts {
+            Verdicts::push(self.request.extensions_mut(), admitted.verdict.clone());
+        }
+        let future = self.inner.call(self.request);
+        State::Running { future, told: Some((self.rules, admitted)) }
+    }
+}
+
+impl<S, St, B> fmt::Debug for ResponseFuture<S, St, B>
+where
+    S: Service<Request<B>>,
+    St: Store,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}
+
+/// A future must not be polled after it was ready; what it held has been taken.
+const POLLED_AGAIN: &str = "`ResponseFuture` polled after completion";

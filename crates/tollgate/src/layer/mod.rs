@@ -1,0 +1,121 @@
+//! The layer: from a request to a decision to a response.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `builder.rs` | what a layer is made of, checked once |
+//! | `rules.rs` | the layer's limits over one request: keys, costs, charges, what an answer means |
+//! | `service.rs` | the middleware |
+//! | `future.rs` | what becomes of a request that cannot be answered at once |
+//! | `queued.rs` | a place in a queue, given back if its client leaves |
+//! | `verdicts.rs` | what handlers and outer layers can read |
+
+mod builder;
+mod future;
+mod queued;
+mod rules;
+mod service;
+#[cfg(test)]
+mod tests;
+mod verdicts;
+
+use std::fmt;
+use std::sync::Arc;
+
+use tollgate_core::Store;
+use tower_layer::Layer;
+
+pub use self::builder::{LayerError, RateLimitLayerBuilder};
+pub use self::future::ResponseFuture;
+use self::rules::Rules;
+pub use self::service::RateLimit;
+pub use self::verdicts::Verdicts;
+use crate::Limit;
+
+/// Limits the requests to the services it is wrapped around.
+///
+/// **All clones of a layer, and all services made from them, share one limit:** the
+/// state is in the store. Two layers over one store share the state of policies of
+/// the same name.
+///
+/// # When a request passes
+///
+/// * A CORS preflight and whatever [`exempt`](RateLimitLayerBuilder::exempt) names pass
+///   without asking the store.
+/// * Every [`Limit`] that applies names a key and a cost. The store decides them all in
+///   one step: if one denies, none is charged.
+/// * A request that is denied gets a response from [`denial`](crate::denial) and never
+///   reaches the service. Errors of the service pass through untouched.
+/// * A leaky bucket in queue mode holds the request back. It is dropped from memory if
+///   its client leaves, and its place goes to the next if nobody stands behind it.
+/// * If the store cannot decide, each policy does what its
+///   [`OnStoreError`](crate::OnStoreError) says.
+///
+/// # Deployment
+///
+/// * CORS goes *outside* (added after this layer in axum), so that a denial carries
+///   CORS headers, and it must expose the rate headers for scripts to read them.
+/// * Authentication that sets an extension for [`key::Extension`](crate::key::Extension)
+///   goes outside too; a limit by address goes outside of that.
+/// * Nested layers decide one after the other: what the outer one charged stays charged
+///   if the inner one denies. Policies that must be all or none belong into one layer.
+///
+/// ```
+/// use axum::Router;
+/// use axum::routing::get;
+/// use tollgate::{MemoryStore, Policy, Quota, RateLimitLayer};
+///
+/// let policy = Policy::sliding_window_log("global", Quota::per_minute(100))?;
+/// let limit = RateLimitLayer::global(MemoryStore::new(), policy);
+/// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(limit);
+/// # let _ = app;
+/// # Ok::<(), tollgate::PolicyError>(())
+/// ```
+pub struct RateLimitLayer<St>(Arc<Rules<St>>);
+
+impl<St: Store> RateLimitLayer<St> {
+    /// One quota that everybody shares.
+    ///
+    /// # Panics
+    /// Never: one global limit is always a valid layer.
+    pub fn global(store: St, policy: tollgate_core::Policy) -> Self {
+        Self(Arc::new(Rules::of_one(store, Limit::global(policy))))
+    }
+
+    /// A layer of several limits and options, over `store`.
+    pub fn builder(store: St) -> RateLimitLayerBuilder<St> {
+        RateLimitLayerBuilder::new(store)
+    }
+
+    /// The store, to read, reset or settle.
+    pub fn store(&self) -> &St {
+        self.0.store()
+    }
+
+    /// The limits, in their order.
+    pub fn limits(&self) -> impl Iterator<Item = &Limit> {
+        self.0.limits()
+    }
+}
+
+impl<S, St: Store> Layer<S> for RateLimitLayer<St> {
+    type Service = RateLimit<S, St>;
+
+    fn layer(&self, inner: S) -> RateLimit<S, St> {
+        RateLimit::new(inner, Arc::clone(&self.0))
+    }
+}
+
+/// Written by hand, because a derived one would ask for `St: Clone` to clone a pointer.
+impl<St> Clone for RateLimitLayer<St> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<St: Store> fmt::Debug for RateLimitLayer<St> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer")
+            .field("limits", &self.limits().collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,84 @@
+//! A place in a queue, given back if its client leaves.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::pin::Pin;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::{Sleep, sleep};
+use tollgate_core::{Charge, Cost, Key, Policy, Receipt, ReceiptId, Store, Verdict};
+
+/// A charge that outlives its request.
+#[derive(Clone, Debug)]
+pub(super) struct Charged {
+    policy: Policy,
+    key: Key,
+    cost: Cost,
+    enforce: bool,
+}
+
+impl Charged {
+    pub(super) fn of(charge: &Charge<'_>) -> Self {
+        let Charge { policy, key, cost, enforce } = *charge;
+        Self { policy: policy.clone(), key: key.clone(), cost, enforce }
+    }
+
+    fn charge(&self) -> Charge<'_> {
+        let Self { policy, key, cost, enforce } = self;
+        Charge { policy, key, cost: *cost, enforce: *enforce }
+    }
+}
+
+/// A request that waits for its turn. Dropped before, it gives back what it was charged:
+/// its client has left.
+pub(super) struct Queued<St: Store> {
+    pub(super) turn: Pin<Box<Sleep>>,
+    store: St,
+    receipts: Vec<Receipt>,
+}
+
+impl<St: Store> Queued<St> {
+    pub(super) fn new(store: &St, verdict: &Verdict, charged: Option<Box<[Charged]>>) -> Self {
+        let charged = charged.unwrap_or_default();
+        let charges: Vec<_> = charged.iter().map(Charged::charge).collect();
+        Self {
+            turn: Box::pin(sleep(Duration::from(verdict.delay()))),
+            store: store.clone(),
+            receipts: verdict.receipts(&charges, next_id).collect(),
+        }
+    }
+
+    /// The turn has come: the charges stand.
+    pub(super) fn leave(mut self) {
+        self.receipts.clear();
+    }
+}
+
+impl<St: Store> Drop for Queued<St> {
+    fn drop(&mut self) {
+        for receipt in self.receipts.drain(..) {
+            let mut settled = self.store.settle(&receipt, Cost::ZERO);
+            // A store in memory is done by now; another needs someone to wait for it, and
+            // without a runtime nobody can: then the charge stands, which errs on the safe side.
+            let mut cx = Context::from_waker(Waker::noop());
+            if Pin::new(&mut settled).poll(&mut cx).is_pending()
+                && let Ok(runtime) = Handle::try_current()
+            {
+                runtime.spawn(settled);
+            }
+        }
+    }
+}
+
+/// A name that no other receipt has: 64 random bits of this process and a count.
+fn next_id() -> ReceiptId {
+    static PROCESS: OnceLock<u64> = OnceLock::new();
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let process = *PROCESS.get_or_init(|| RandomState::new().hash_one("receipts"));
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    ReceiptId(u128::from(process) << 64 | u128::from(count))
+}

@@ -1,0 +1,286 @@
+//! The layer's limits over one request: keys, costs, charges, and what an answer means.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
+use http::{HeaderMap, Method, Response};
+use smallvec::SmallVec;
+use tollgate_core::{
+    Charge, Cost, Decision, Key, Micros, OnStoreError, Store, StoreError, Verdict,
+};
+
+use super::builder::RateLimitLayerBuilder;
+use super::queued::Charged;
+use crate::denial::{Denial, DenialResponse, Dialect};
+use crate::head::Condition;
+use crate::headers::PolicyFields;
+use crate::limit::shared_key;
+use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey};
+
+/// Everything that the services of a layer share.
+pub(super) struct Rules<St> {
+    store: St,
+    rules: Box<[Rule]>,
+    costs: Costs,
+    exempt: Vec<Arc<Condition>>,
+    headers: HeaderOptions,
+    response: Arc<dyn DenialResponse>,
+    pub(super) expose_verdicts: bool,
+    /// Whether a request may have to wait, and its charges to be given back.
+    queues: bool,
+    misconfigured: AtomicBool,
+}
+
+/// A limit and its header fields as far as they are the same in every response.
+struct Rule {
+    limit: Limit,
+    fields: PolicyFields,
+}
+
+/// The first step of a request.
+pub(super) enum Step<St: Store> {
+    /// The store is asked.
+    Ask(Asked<St>),
+    /// The ruling needs no store.
+    Follow(Ruling),
+}
+
+/// What the store is asked about a request.
+pub(super) struct Asked<St: Store> {
+    pub(super) answer: St::Future<Verdict>,
+    pub(super) question: Question,
+}
+
+/// What must be remembered of a request to understand the answer of the store.
+pub(super) struct Question {
+    /// The rules that apply, a bit each; one decision per bit, in their order.
+    applied: u64,
+    /// What was charged, if it may have to be given back.
+    charged: Option<Box<[Charged]>>,
+    /// Stands for the key in the jitter of `Retry-After`.
+    seed: u64,
+}
+
+/// What is to be done with a request.
+pub(super) enum Ruling {
+    /// It goes on to the service, without any trace.
+    Pass,
+    /// It goes on after `delay`; the response will tell of the verdict.
+    Admit { admitted: Admitted, delay: Micros, charged: Option<Box<[Charged]>> },
+    /// It ends here.
+    Refuse(Response<Bytes>),
+}
+
+/// A verdict on its way into the response.
+pub(super) struct Admitted {
+    pub(super) verdict: Verdict,
+    applied: u64,
+}
+
+/// A source is asked to come back so soon when the store does not know when it is back.
+const PROBE: Micros = Micros::new(1_000_000);
+
+impl<St: Store> Rules<St> {
+    /// The rules of a layer with one limit and no options.
+    pub(super) fn of_one(store: St, limit: Limit) -> Self {
+        let options = RateLimitLayerBuilder::new(store.clone());
+        Self::new(store, vec![limit], options)
+    }
+
+    pub(super) fn new(store: St, limits: Vec<Limit>, options: RateLimitLayerBuilder<St>) -> Self {
+        let queues = limits.iter().any(|limit| limit.policy.queues());
+        let rule = |limit: Limit| Rule { fields: PolicyFields::new(&limit.policy), limit };
+        Self {
+            store,
+            rules: limits.into_iter().map(rule).collect(),
+            costs: options.costs,
+            exempt: options.exempt,
+            headers: options.headers,
+            response: options.response,
+            expose_verdicts: options.expose_verdicts,
+            queues,
+            misconfigured: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn store(&self) -> &St {
+        &self.store
+    }
+
+    pub(super) fn limits(&self) -> impl Iterator<Item = &Limit> {
+        self.rules.iter().map(|rule| &rule.limit)
+    }
+
+    /// Puts the question to the store, if there is one.
+    pub(super) fn ask(&self, head: &Head<'_>) -> Step<St> {
+        if is_preflight(head) || self.exempt.iter().any(|exempt| exempt(head)) {
+            return Step::Follow(Ruling::Pass);
+        }
+        let mut keyed = SmallVec::<[(usize, Key, Cost); 4]>::new();
+        for (index, Rule { limit, .. }) in self.rules.iter().enumerate() {
+            if !limit.applies_to(head) {
+                continue;
+            }
+            let key = match (limit.key.subject(head), limit.on_missing_key) {
+                (Ok(Some(subject)), _) => subject.key,
+                (Ok(None), Some(OnMissingKey::Pass)) => continue,
+                (Ok(None), Some(OnMissingKey::Share)) => shared_key(),
+                (Ok(None), Some(OnMissingKey::Deny) | None) => {
+                    tracing::info!(target: "tollgate", policy = limit.policy.name(), "no key");
+                    return Step::Follow(self.refuse(head, &Denial::missing_key()));
+                }
+                (Err(error), _) => {
+                    if !self.misconfigured.swap(true, Ordering::Relaxed) {
+                        tracing::error!(target: "tollgate", %error, "cannot tell who is asking");
+                    }
+                    return Step::Follow(
+                        self.refuse(head, &Denial::misconfigured(error.to_string())),
+                    );
+                }
+            };
+            let cost = limit.costs.as_ref().unwrap_or(&self.costs).of(head);
+            keyed.push((index, key, cost));
+        }
+        if keyed.is_empty() {
+            return Step::Follow(Ruling::Pass);
+        }
+        let charges: SmallVec<[Charge<'_>; 4]> = keyed
+            .iter()
+            .map(|(index, key, cost)| {
+                let limit = &self.rules[*index].limit;
+                Charge { policy: &limit.policy, key, cost: *cost, enforce: limit.enforce }
+            })
+            .collect();
+        let answer = self.store.decide(&charges);
+        let question = Question {
+            applied: keyed.iter().fold(0, |bits, (index, ..)| bits | 1 << index),
+            charged: self.queues.then(|| charges.iter().map(Charged::of).collect()),
+            seed: if self.headers.has_jitter() { seed_of(&keyed[0].1) } else { 0 },
+        };
+        Step::Ask(Asked { answer, question })
+    }
+
+    /// What the answer of the store means for the request.
+    pub(super) fn rule(
+        &self,
+        answer: Result<Verdict, StoreError>,
+        question: Question,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Ruling {
+        match answer {
+            Ok(verdict) if verdict.is_admitted() => {
+                tracing::debug!(target: "tollgate", remaining = remaining(&verdict), "allow");
+                let Question { applied, charged, .. } = question;
+                self.trace_shadows(&verdict, applied);
+                let delay = verdict.delay();
+                Ruling::Admit { admitted: Admitted { verdict, applied }, delay, charged }
+            }
+            Ok(verdict) => {
+                let admitted = Admitted { verdict, applied: question.applied };
+                Ruling::Refuse(self.deny(&admitted, question.seed, Dialect::of(method, headers)))
+            }
+            Err(error) => self.without_verdict(&error, question.applied, method, headers),
+        }
+    }
+
+    /// Adds the verdict to the response of the service.
+    pub(super) fn tell<B>(&self, response: &mut Response<B>, admitted: &Admitted) {
+        let Admitted { verdict, applied } = admitted;
+        let rows = self.rows(verdict, *applied);
+        self.headers.write(response.headers_mut(), verdict.decided_at(), rows);
+    }
+
+    fn deny(&self, denied: &Admitted, seed: u64, dialect: Dialect) -> Response<Bytes> {
+        let Admitted { verdict, applied } = denied;
+        let rows = || self.rows(verdict, *applied);
+        let at = verdict.decided_at();
+        let denial = Denial::of_verdict(at, rows(), &self.headers, seed);
+        tracing::info!(
+            target: "tollgate",
+            policies = ?denial.policies(),
+            reason = denial.reason().code(),
+            retry_after = ?denial.retry_after(),
+            "deny",
+        );
+        let mut response = denial.respond(dialect, &*self.response);
+        self.headers.write(response.headers_mut(), at, rows());
+        if self.expose_verdicts {
+            super::Verdicts::push_outer(response.extensions_mut(), verdict.clone());
+        }
+        response
+    }
+
+    /// The store could not decide: a closed policy refuses, all others let pass. One
+    /// that is to be decided locally should not come here, as
+    /// [`Fallback`](crate::failure::Fallback) has decided it; without that it refuses.
+    fn without_verdict(
+        &self,
+        error: &StoreError,
+        applied: u64,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Ruling {
+        let refuses = |rule: &&Rule| {
+            rule.limit.enforce && rule.limit.policy.on_store_error() != OnStoreError::Open
+        };
+        let mut refusing = self.applied(applied).filter(refuses).peekable();
+        if refusing.peek().is_none() {
+            tracing::debug!(target: "tollgate", %error, "failed open");
+            return Ruling::Pass;
+        }
+        tracing::debug!(target: "tollgate", %error, "failed closed");
+        let probe = error.retry_after().unwrap_or(PROBE);
+        let denial = Denial::store_unavailable(refusing.map(|rule| &rule.fields), probe);
+        Ruling::Refuse(denial.respond(Dialect::of(method, headers), &*self.response))
+    }
+
+    fn refuse(&self, head: &Head<'_>, denial: &Denial<'_>) -> Ruling {
+        let dialect = Dialect::of(head.method, head.headers);
+        Ruling::Refuse(denial.respond(dialect, &*self.response))
+    }
+
+    fn applied(&self, applied: u64) -> impl Iterator<Item = &Rule> {
+        self.rules.iter().enumerate().filter(move |(n, _)| applied >> n & 1 == 1).map(|(_, r)| r)
+    }
+
+    /// The enforced policies and their decisions.
+    fn rows<'a>(
+        &'a self,
+        verdict: &'a Verdict,
+        applied: u64,
+    ) -> impl Iterator<Item = (&'a PolicyFields, &'a Decision)> {
+        let decided = self.applied(applied).zip(verdict.decisions());
+        decided.filter(|(rule, _)| rule.limit.enforce).map(|(rule, d)| (&rule.fields, d))
+    }
+
+    fn trace_shadows(&self, verdict: &Verdict, applied: u64) {
+        for (rule, decision) in self.applied(applied).zip(verdict.decisions()) {
+            if decision.denies() && !rule.limit.enforce {
+                let policy = rule.limit.policy.name();
+                tracing::info!(target: "tollgate", policy, "shadow deny");
+            }
+        }
+    }
+}
+
+/// The smallest remainder, for the event of an allowed request.
+fn remaining(verdict: &Verdict) -> Option<u64> {
+    verdict.decisions().iter().map(|decision| decision.remaining).min()
+}
+
+/// A preflight is sent by a browser on its own account, and one that is refused looks to
+/// the page like a network that is down.
+fn is_preflight(head: &Head<'_>) -> bool {
+    *head.method == Method::OPTIONS
+        && head.headers.contains_key(ORIGIN)
+        && head.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+/// A number that is the same for a key on all replicas (FNV-1a).
+fn seed_of(key: &Key) -> u64 {
+    let step = |seed: u64, byte: &u8| (seed ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    key.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step)
+}

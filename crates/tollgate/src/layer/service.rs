@@ -1,0 +1,121 @@
+//! The middleware.
+
+use std::fmt;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use http::{Request, Response};
+use tollgate_core::{Micros, Store};
+use tower_service::Service;
+
+use super::future::ResponseFuture;
+use super::queued::Queued;
+use super::rules::{Asked, Rules, Ruling, Step};
+use super::verdicts::Verdicts;
+use crate::{Body, Head};
+
+/// A service behind a [`RateLimitLayer`](super::RateLimitLayer).
+///
+/// Clones share one limit with each other and with the layer.
+pub struct RateLimit<S, St> {
+    inner: S,
+    rules: Arc<Rules<St>>,
+}
+
+impl<S, St> RateLimit<S, St> {
+    pub(super) fn new(inner: S, rules: Arc<Rules<St>>) -> Self {
+        Self { inner, rules }
+    }
+
+    /// The service inside.
+    pub const fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The service inside, to change it.
+    pub const fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The service inside, without the limit.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S, St, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<S, St>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
+    St: Store,
+{
+    type Response = Response<Body<ResBody>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S, St, ReqBody>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
+        let ruling = match self.rules.ask(&Head::of(&request)) {
+            Step::Ask(Asked { mut answer, question }) => {
+                // A store in memory has answered by now; then the request goes straight on.
+                let mut cx = Context::from_waker(Waker::noop());
+                match Pin::new(&mut answer).poll(&mut cx) {
+                    Poll::Ready(answer) => {
+                        self.rules.rule(answer, question, request.method(), request.headers())
+                    }
+                    Poll::Pending => {
+                        let inner = self.take_ready();
+                        let rules = Arc::clone(&self.rules);
+                        let asked = Asked { answer, question };
+                        return ResponseFuture::undecided(inner, rules, request, asked);
+                    }
+                }
+            }
+            Step::Follow(ruling) => ruling,
+        };
+        match ruling {
+            Ruling::Pass => ResponseFuture::passing(self.inner.call(request)),
+            Ruling::Admit { admitted, delay: Micros::ZERO, .. } => {
+                if self.rules.expose_verdicts {
+                    Verdicts::push(request.extensions_mut(), admitted.verdict.clone());
+                }
+                let rules = Arc::clone(&self.rules);
+                ResponseFuture::admitted(self.inner.call(request), rules, admitted)
+            }
+            Ruling::Admit { admitted, charged, .. } => {
+                // A place of this service that is not used while the request waits would be
+                // lacking to others, so it is let go.
+                drop(self.take_ready());
+                let queued = Queued::new(self.rules.store(), &admitted.verdict, charged);
+                let rules = Arc::clone(&self.rules);
+                ResponseFuture::queued(self.inner.clone(), rules, request, admitted, queued)
+            }
+            Ruling::Refuse(response) => ResponseFuture::refused(response),
+        }
+    }
+}
+
+impl<S: Clone, St> RateLimit<S, St> {
+    /// The inner service that has been polled ready, leaving a clone that has not.
+    fn take_ready(&mut self) -> S {
+        let clone = self.inner.clone();
+        mem::replace(&mut self.inner, clone)
+    }
+}
+
+/// Written by hand, because a derived one would ask for `St: Clone` to clone a pointer.
+impl<S: Clone, St> Clone for RateLimit<S, St> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), rules: Arc::clone(&self.rules) }
+    }
+}
+
+impl<S: fmt::Debug, St> fmt::Debug for RateLimit<S, St> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimit").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}

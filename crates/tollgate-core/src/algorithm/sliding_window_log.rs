@@ -232,14 +232,18 @@ impl Rule for SlidingWindowLog {
         state
     }
 
-    /// The charges themselves are carried over, onto the new grid; what counts of them
-    /// follows from the new window.
-    fn convert(&self, _from: &Self, state: &State, _now: Timestamp) -> State {
+    /// The charges themselves are carried over, onto the new grid; when they cease to
+    /// count follows from the new window. Those that count no more stay behind, even
+    /// where the new window reaches back to them: a store may have dropped the key by
+    /// now, and must not have made a difference.
+    fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
+        let view = from.refresh(state, now);
         let mut converted = State {
             entries: VecDeque::new(),
-            ..*state
+            base: view.base,
+            last_seen: view.seen,
         };
-        for entry in &state.entries {
+        for entry in state.entries.range(view.head..) {
             let at = self.round_up(entry.at);
             match converted.entries.back_mut() {
                 Some(last) if last.at == at => last.total = entry.total,

@@ -157,7 +157,8 @@ impl Rule for SlidingWindowLog {
             let newest = if cost == 0 {
                 view.newest()
             } else {
-                self.round_up(view.seen)
+                // A grid that was coarser may have put the last entry off even further.
+                self.round_up(view.seen).max(view.newest())
             };
             (outcome, used + cost, newest)
         } else {

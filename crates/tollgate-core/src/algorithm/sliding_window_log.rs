@@ -255,10 +255,7 @@ impl Rule for SlidingWindowLog {
     }
 
     fn is_fresh(&self, state: &State, now: Timestamp) -> bool {
-        state
-            .entries
-            .back()
-            .is_none_or(|last| last.at + self.window <= now)
+        self.refresh(state, now).head == state.entries.len()
     }
 
     /// An entry per grid point of a window, or per unit if those are fewer, twice for

@@ -13,4 +13,6 @@ mod freshness;
 mod limiter;
 mod long_run;
 mod oracle;
+mod settle;
+mod settle_interval;
 mod trace;

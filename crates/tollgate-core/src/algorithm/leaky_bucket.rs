@@ -120,10 +120,14 @@ impl Rule for LeakyBucket {
             let outcome = Outcome::Allow { delay, charged_at: view.at };
             return self.decide(State { level, ..view }, now, outcome);
         }
-        // Room comes as the bucket drains; the wait shortens by itself.
-        let room_at = view.at + self.until_drained(level.saturating_sub(self.full));
-        let retry_after =
-            room_at.since(now).max(Micros::new(delay.get().saturating_sub(self.max_wait().get())));
+        // Room comes as the bucket drains, which it does not while the clock stands
+        // before the last charge; the wait shortens by itself even then.
+        let room_after = match level.saturating_sub(self.full) {
+            0 => Micros::ZERO,
+            over => (view.at + self.until_drained(over)).since(now),
+        };
+        let too_long = Micros::new(delay.get().saturating_sub(self.max_wait().get()));
+        let retry_after = room_after.max(too_long);
         self.decide(view, now, Outcome::Deny { retry_after })
     }
 

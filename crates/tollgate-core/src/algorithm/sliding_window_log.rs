@@ -124,7 +124,12 @@ impl Rule for SlidingWindowLog {
             (Outcome::Exceed, used, view.newest())
         } else if cost == 0 || used + cost <= self.limit {
             let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at: view.seen };
-            let newest = if cost == 0 { view.newest() } else { self.round_up(view.seen) };
+            let newest = if cost == 0 {
+                view.newest()
+            } else {
+                // A grid that was coarser may have put the last entry off even further.
+                self.round_up(view.seen).max(view.newest())
+            };
             (outcome, used + cost, newest)
         } else {
             let fits_at = view.freed(used + cost - self.limit) + self.window;
@@ -185,12 +190,14 @@ impl Rule for SlidingWindowLog {
         state
     }
 
-    /// The charges that still count are carried over, onto the new grid. Those that do
-    /// not may have been forgotten already, so a longer window must not bring them back.
+    /// The charges themselves are carried over, onto the new grid; when they cease to
+    /// count follows from the new window. Those that count no more stay behind, even
+    /// where the new window reaches back to them: a store may have dropped the key by
+    /// now, and must not have made a difference.
     fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
         let view = from.refresh(state, now);
         let mut converted =
-            State { entries: VecDeque::new(), base: view.base, last_seen: state.last_seen };
+            State { entries: VecDeque::new(), base: view.base, last_seen: view.seen };
         for entry in state.entries.range(view.head..) {
             let at = self.round_up(entry.at);
             match converted.entries.back_mut() {
@@ -202,7 +209,7 @@ impl Rule for SlidingWindowLog {
     }
 
     fn is_fresh(&self, state: &State, now: Timestamp) -> bool {
-        state.entries.back().is_none_or(|last| last.at + self.window <= now)
+        self.refresh(state, now).head == state.entries.len()
     }
 
     /// An entry per grid point of a window, or per unit if those are fewer, twice for

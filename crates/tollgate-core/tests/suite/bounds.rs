@@ -1,0 +1,175 @@
+//! What is admitted over time, summed up from the answers alone.
+//!
+//! Here the oracle has no part: these are the promises that the documentation of each
+//! algorithm makes about any span of time, checked over every pair of admissions.
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+use tollgate_core::Outcome;
+
+use crate::limiter::limiter;
+use crate::trace::{Clock, Trace, rules};
+
+rules!(no_calendar_window_admits_more_than_the_limit:
+    fixed_window_counter FixedWindowCounter,
+    sliding_window_counter SlidingWindowCounter,
+);
+rules!(no_window_wherever_it_lies_admits_more_than_the_limit:
+    sliding_window_log_exact LogExact,
+    sliding_window_log_thousandth LogThousandth,
+);
+rules!(an_even_past_would_not_have_left_room_for_more:
+    sliding_window_counter SlidingWindowCounter,
+);
+rules!(no_span_admits_more_than_the_burst_and_what_the_rate_restores:
+    token_bucket_greedy TokenGreedy,
+    leaky_bucket_meter LeakyMeter,
+    leaky_bucket_queue LeakyQueue,
+    leaky_bucket_queue_with_max_wait LeakyQueueWithMaxWait,
+);
+rules!(no_span_admits_more_than_the_burst_and_a_limit_per_interval:
+    token_bucket_interval TokenInterval,
+);
+rules!(departures_are_as_far_apart_as_the_work_between_them:
+    leaky_bucket_queue LeakyQueue,
+    leaky_bucket_queue_with_max_wait LeakyQueueWithMaxWait,
+);
+
+/// One admission; a clock that steps back writes it under the last instant seen.
+#[derive(Clone, Copy)]
+struct Admitted {
+    at: u64,
+    leaves: u64,
+    units: u64,
+}
+
+/// The admissions of a trace, debts left out: those are taken, not admitted.
+fn admitted(trace: &Trace) -> Vec<Admitted> {
+    let mut key = limiter(&trace.policy);
+    let mut clock = Clock::new(trace);
+    let mut admitted = Vec::new();
+    // Windows and intervals write under their beginning after a step back; the test
+    // knows better which instant they have seen.
+    let mut seen = 0;
+    for step in trace.steps.iter().filter(|step| !step.owed) {
+        let now = clock.pass(step.gap);
+        let units = step.units.of(&trace.policy);
+        let decision = key.request(now, units);
+        clock.note(&decision);
+        if let Outcome::Allow { delay, .. } = decision.outcome
+            && units > 0
+        {
+            seen = now.max(seen);
+            admitted.push(Admitted { at: seen, leaves: now + delay.get(), units });
+        }
+    }
+    admitted
+}
+
+/// Every run of admissions, one after the other: first, last, units.
+fn runs(admitted: &[Admitted]) -> impl Iterator<Item = (Admitted, Admitted, u128)> + '_ {
+    admitted.iter().enumerate().flat_map(move |(i, first)| {
+        let mut units = 0;
+        admitted[i..].iter().map(move |last| {
+            units += u128::from(last.units);
+            (*first, *last, units)
+        })
+    })
+}
+
+fn no_calendar_window_admits_more_than_the_limit(trace: &Trace) -> TestCaseResult {
+    let window = trace.policy.window().get();
+    for (first, last, units) in runs(&admitted(trace)) {
+        if first.at / window == last.at / window {
+            prop_assert!(units <= u128::from(trace.policy.capacity()));
+        }
+    }
+    Ok(())
+}
+
+fn no_window_wherever_it_lies_admits_more_than_the_limit(trace: &Trace) -> TestCaseResult {
+    let window = trace.policy.window().get();
+    for (first, last, units) in runs(&admitted(trace)) {
+        if last.at - first.at < window {
+            prop_assert!(units <= u128::from(trace.policy.capacity()));
+        }
+    }
+    Ok(())
+}
+
+/// In fractions: current + previous · (window − elapsed) / window ≤ limit, which bounds
+/// two neighbouring windows, and so any one that straddles them, by twice the limit.
+fn an_even_past_would_not_have_left_room_for_more(trace: &Trace) -> TestCaseResult {
+    let window = trace.policy.window().get();
+    let limit = u128::from(trace.policy.capacity());
+    let admitted = admitted(trace);
+    for (i, last) in admitted.iter().enumerate() {
+        let index = last.at / window;
+        let units_in = |index: u64| -> u128 {
+            let within = admitted[..=i].iter().filter(|a| a.at / window == index);
+            within.map(|a| u128::from(a.units)).sum()
+        };
+        let previous = index.checked_sub(1).map_or(0, units_in);
+        let left = u128::from(window - last.at % window);
+        let window = u128::from(window);
+        prop_assert!(units_in(index) * window + previous * left <= limit * window);
+        prop_assert!(units_in(index) + previous <= 2 * limit);
+    }
+    Ok(())
+}
+
+fn no_span_admits_more_than_the_burst_and_what_the_rate_restores(trace: &Trace) -> TestCaseResult {
+    let window = u128::from(trace.policy.window().get());
+    let limit = u128::from(trace.policy.quota().limit());
+    let burst = u128::from(trace.policy.capacity());
+    for (first, last, units) in runs(&admitted(trace)) {
+        let span = u128::from(last.at - first.at);
+        prop_assert!(units * window <= burst * window + limit * span);
+    }
+    Ok(())
+}
+
+fn no_span_admits_more_than_the_burst_and_a_limit_per_interval(trace: &Trace) -> TestCaseResult {
+    let window = trace.policy.window().get();
+    let limit = u128::from(trace.policy.quota().limit());
+    let burst = u128::from(trace.policy.capacity());
+    for (first, last, units) in runs(&admitted(trace)) {
+        // A span touches the end of one interval more than it has whole ones.
+        let ends = u128::from((last.at - first.at) / window + 1);
+        prop_assert!(units <= burst + limit * ends);
+    }
+    Ok(())
+}
+
+/// And nobody waits longer than `max_wait`.
+fn departures_are_as_far_apart_as_the_work_between_them(trace: &Trace) -> TestCaseResult {
+    let window = u128::from(trace.policy.window().get());
+    let limit = u128::from(trace.policy.quota().limit());
+    for (first, last, units) in runs(&admitted(trace)) {
+        prop_assert!(first.leaves <= last.leaves);
+        let work = units - u128::from(last.units);
+        // Both instants are rounded up to a microsecond, so that the span between them
+        // may have lost less than one.
+        let span = u128::from(last.leaves - first.leaves) + 1;
+        prop_assert!(span * limit > work * window || work == 0);
+    }
+    let mut key = limiter(&trace.policy);
+    let mut clock = Clock::new(trace);
+    for step in &trace.steps {
+        let now = clock.pass(step.gap);
+        let decision = key.request(now, step.units.of(&trace.policy));
+        prop_assert!(decision.delay().get() <= max_wait(trace));
+        clock.note(&decision);
+    }
+    Ok(())
+}
+
+fn max_wait(trace: &Trace) -> u64 {
+    use tollgate_core::{Algorithm, LeakyMode, Micros};
+    match trace.policy.algorithm() {
+        Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait } } => {
+            max_wait.map_or(u64::MAX, Micros::get)
+        }
+        _ => 0,
+    }
+}

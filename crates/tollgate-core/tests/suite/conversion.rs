@@ -1,0 +1,192 @@
+//! A state read under another quota keeps what was consumed.
+
+use proptest::prelude::*;
+use tollgate_core::{Algorithm, Outcome, Policy, Quota};
+
+use crate::limiter::{Limiter, limiter, resumed};
+use crate::oracle::Oracle;
+use crate::trace::{Clock, Gap, Mode, Trace, check, steps, traces};
+
+/// A key with a past under one policy, the policy that it is then read under, the time
+/// in between, and a future.
+#[derive(Clone, Debug)]
+struct Change {
+    past: Trace,
+    to: Policy,
+    gap: Gap,
+    future: Trace,
+}
+
+fn changes() -> impl Strategy<Value = Change> {
+    let mode = || prop::sample::select(Mode::ALL.as_slice());
+    // Half of all changes stay within a mode, where most of the rules are.
+    let modes = prop_oneof![mode().prop_map(|mode| (mode, mode)), (mode(), mode())];
+    modes.prop_flat_map(|(from, to)| {
+        let gap = steps(1).prop_map(|steps| steps[0].gap);
+        let change = (traces(from, 16), to.policies(), gap, steps(12));
+        change.prop_map(|(past, to, gap, steps)| {
+            let future = Trace { policy: to.clone(), start: past.start, steps };
+            Change { past, to, gap, future }
+        })
+    })
+}
+
+/// Buckets and queues never hold more than their capacity when they are read anew.
+fn is_bucket(policy: &Policy) -> bool {
+    matches!(policy.algorithm(), Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. })
+}
+
+fn is_log(policy: &Policy) -> bool {
+    matches!(policy.algorithm(), Algorithm::SlidingWindowLog { .. })
+}
+
+fn both(change: &Change, is: fn(&Policy) -> bool) -> bool {
+    is(&change.past.policy) && is(&change.to)
+}
+
+/// Leads the past; the key as it is then, what the oracle knows, and the clock.
+fn lead(trace: &Trace, gap: Gap) -> (Box<dyn Limiter>, Oracle, Clock) {
+    let mut key = limiter(&trace.policy);
+    let mut oracle = Oracle::new(&trace.policy);
+    let mut clock = Clock::new(trace);
+    for step in &trace.steps {
+        let now = clock.pass(step.gap);
+        let units = step.units.of(&trace.policy);
+        if step.owed {
+            oracle.owe(now, units);
+            key.owe(units, now);
+        } else {
+            let decision = key.request(now, units);
+            if decision.allows() {
+                oracle.take(now, units);
+            }
+            clock.note(&decision);
+        }
+    }
+    clock.pass(gap);
+    (key, oracle, clock)
+}
+
+#[test]
+fn what_was_consumed_is_kept_and_no_more() {
+    check(file!(), &changes(), |change| {
+        let (key, _, clock) = lead(&change.past, change.gap);
+        let now = clock.now;
+        let consumed = key.consumed(now);
+        let kept = key.converted(&change.to, now).consumed(now);
+        if is_bucket(&change.to) {
+            prop_assert_eq!(kept, consumed.min(change.to.capacity()));
+        } else if !both(&change, is_log) {
+            prop_assert_eq!(kept, consumed);
+        } else if change.past.policy.window() <= change.to.window() {
+            prop_assert_eq!(kept, consumed, "a longer window counts as much");
+        } else {
+            prop_assert!(kept <= consumed, "a shorter window may count less");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_log_keeps_each_charge_that_counts_under_its_instant() {
+    let logs = changes().prop_filter("logs", |change| both(change, is_log));
+    check(file!(), &logs, |change| {
+        let (key, oracle, clock) = lead(&change.past, change.gap);
+        let converted = key.converted(&change.to, clock.now);
+        let tenth = change.to.window().get() / 10;
+        for tenths in 0..=11 {
+            let then = clock.now + tenth * tenths;
+            let expected = oracle.counts_in_log_of(&change.to, clock.now, then);
+            prop_assert_eq!(converted.consumed(then), expected, "at {}", then);
+        }
+        Ok(())
+    });
+}
+
+/// A store may have dropped the key before it is read under the other quota, and
+/// nobody can know whether it has.
+#[test]
+fn a_fresh_key_stays_fresh_under_every_quota() {
+    check(file!(), &changes(), |change| {
+        let (key, _, clock) = lead(&change.past, change.gap);
+        for now in [clock.now, clock.now + key.peek(clock.now).reset_after.get()] {
+            let converted = key.converted(&change.to, now);
+            if key.is_fresh(now) {
+                prop_assert!(converted.is_fresh(now));
+                prop_assert_eq!(converted.peek(now), limiter(&change.to).peek(now));
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Nothing that a decision promises depends on where its state comes from.
+#[test]
+fn decisions_after_a_change_are_as_exact_as_before() {
+    check(file!(), &changes(), |change| {
+        let (key, _, mut clock) = lead(&change.past, change.gap);
+        let mut key = key.converted(&change.to, clock.now);
+        for step in &change.future.steps {
+            let now = clock.pass(step.gap);
+            let units = step.units.of(&change.to);
+            let decision = key.request(now, units);
+            clock.note(&decision);
+            if let Outcome::Deny { retry_after } = decision.outcome {
+                let retry_at = now + retry_after.get();
+                prop_assert!(key.assess(retry_at - 1, units).denies());
+                prop_assert!(key.assess(retry_at, units).allows());
+            }
+            prop_assert!(key.assess(now, decision.remaining).allows());
+            prop_assert!(key.assess(now, decision.remaining + 1).denies());
+            let reset_after = decision.reset_after.get();
+            prop_assert_eq!(key.peek(now).reset_after, decision.reset_after);
+            prop_assert!(key.is_fresh(now + reset_after));
+            prop_assert!(reset_after == 0 || !key.is_fresh(now + reset_after - 1));
+            prop_assert_eq!(key.peek(now + reset_after).remaining, change.to.capacity());
+        }
+        Ok(())
+    });
+}
+
+/// Fractions of units are rounded against the client, so that no chain of changes
+/// mints any.
+#[test]
+fn a_change_to_a_quota_no_faster_never_gains() {
+    let bursts = Mode::ALL.into_iter().filter(|mode| mode.has_burst());
+    let mode = prop::sample::select(bursts.collect::<Vec<_>>());
+    let slower = mode.prop_flat_map(|mode| (traces(mode, 16), 1..=12_u64, 0..=12_u64));
+    let slower = slower.prop_filter_map("does not build", |(past, twelfths, more)| {
+        let from = past.policy.quota();
+        let limit = (from.limit() * twelfths / 12).max(1);
+        let quota = Quota::new(limit, from.window()).burst(from.capacity() + more);
+        let to = Policy::new("p", quota, past.policy.algorithm()).ok()?;
+        Some((past, to))
+    });
+    check(file!(), &slower, |(past, to)| {
+        let (key, _, clock) = lead(&past, Gap::Tenths(1, 1));
+        let now = clock.now;
+        let converted = key.converted(&to, now);
+        // A debt beyond the new capacity is remitted.
+        prop_assume!(key.consumed(now) <= to.capacity());
+        for tenths in 0..=30 {
+            let then = now + to.window().get() * tenths / 10;
+            prop_assert!(converted.consumed(then) >= key.consumed(then), "at {then}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn resuming_counts_the_units_it_is_told() {
+    check(file!(), &changes(), |change| {
+        for step in &change.future.steps {
+            let (to, now) = (&change.to, change.past.start);
+            let units = step.units.of(to);
+            let key = resumed(to, units, now);
+            let kept = if is_bucket(to) { units.min(to.capacity()) } else { units };
+            prop_assert_eq!(key.consumed(now), kept);
+            prop_assert_eq!(key.is_fresh(now), units == 0);
+        }
+        Ok(())
+    });
+}

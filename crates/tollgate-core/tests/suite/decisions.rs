@@ -1,0 +1,146 @@
+//! What a single decision promises.
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+use tollgate_core::{Micros, Outcome};
+
+use crate::limiter::limiter;
+use crate::oracle::Oracle;
+use crate::trace::{Clock, Trace, every_rule};
+
+every_rule!(every_field_is_what_the_oracle_predicts);
+every_rule!(retry_after_is_exact);
+every_rule!(a_denial_leaves_the_state_as_it_was);
+every_rule!(what_remains_passes_and_one_more_does_not);
+every_rule!(peeking_is_always_allowed_and_leaves_no_trace);
+every_rule!(no_more_counts_than_twice_the_capacity);
+
+fn every_field_is_what_the_oracle_predicts(trace: &Trace) -> TestCaseResult {
+    let mut key = limiter(&trace.policy);
+    let mut oracle = Oracle::new(&trace.policy);
+    let mut clock = Clock::new(trace);
+    for step in &trace.steps {
+        let now = clock.pass(step.gap);
+        let units = step.units.of(&trace.policy);
+        if step.owed {
+            prop_assert_eq!(key.owe(units, now), oracle.owe(now, units));
+        } else {
+            let decision = key.request(now, units);
+            prop_assert_eq!(decision, oracle.request(now, units), "{} at {}", units, now);
+            clock.note(&decision);
+        }
+        prop_assert_eq!(key.consumed(now), oracle.consumed(now));
+    }
+    Ok(())
+}
+
+fn retry_after_is_exact(trace: &Trace) -> TestCaseResult {
+    let mut key = limiter(&trace.policy);
+    let mut clock = Clock::new(trace);
+    for step in &trace.steps {
+        let now = clock.pass(step.gap);
+        let units = step.units.of(&trace.policy);
+        if step.owed {
+            key.owe(units, now);
+            continue;
+        }
+        let decision = key.request(now, units);
+        if let Outcome::Deny { retry_after } = decision.outcome {
+            prop_assert!(retry_after > Micros::ZERO);
+            let retry_at = now + retry_after.get();
+            prop_assert!(key.assess(retry_at - 1, units).denies());
+            prop_assert!(key.assess(retry_at, units).allows());
+        }
+        clock.note(&decision);
+    }
+    Ok(())
+}
+
+fn a_denial_leaves_the_state_as_it_was(trace: &Trace) -> TestCaseResult {
+    let mut key = limiter(&trace.policy);
+    // The same key, to which the denied requests never come.
+    let mut spared = limiter(&trace.policy);
+    let mut clock = Clock::new(trace);
+    for step in &trace.steps {
+        let now = clock.pass(step.gap);
+        let units = step.units.of(&trace.policy);
+        if step.owed {
+            key.owe(units, now);
+            spared.owe(units, now);
+            continue;
+        }
+        let decision = key.request(now, units);
+        if !decision.denies() {
+            prop_assert_eq!(spared.request(now, units), decision);
+        }
+        prop_assert_eq!(key.state(), spared.state());
+        clock.note(&decision);
+    }
+    Ok(())
+}
+
+fn what_remains_passes_and_one_more_does_not(trace: &Trace) -> TestCaseResult {
+    let mut key = limiter(&trace.policy);
+    let mut clock = Clock::new(trace);
+    for step in &trace.steps {
+        let now = clock.pass(step.gap);
+        let units = step.units.of(&trace.policy);
+        if step.owed {
+            key.owe(units, now);
+            continue;
+        }
+        let decision = key.request(now, units);
+        let remaining = decision.remaining;
+        prop_assert!(remaining <= decision.limit);
+        prop_assert!(key.assess(now, remaining).allows());
+        prop_assert!(key.assess(now, remaining + 1).denies());
+        clock.note(&decision);
+    }
+    Ok(())
+}
+
+fn peeking_is_always_allowed_and_leaves_no_trace(trace: &Trace) -> TestCaseResult {
+    let mut key = limiter(&trace.policy);
+    let mut clock = Clock::new(trace);
+    for step in &trace.steps {
+        let now = clock.pass(step.gap);
+        let units = step.units.of(&trace.policy);
+        let before = key.state();
+        let peeked = key.request(now, 0);
+        prop_assert!(peeked.allows());
+        prop_assert_eq!(peeked.delay(), Micros::ZERO);
+        prop_assert_eq!(key.state(), before);
+        if step.owed {
+            key.owe(units, now);
+            continue;
+        }
+        let decision = key.request(now, units);
+        // A peek tells what the decision before it has told.
+        let after = key.peek(now);
+        prop_assert_eq!(after.remaining, decision.remaining);
+        prop_assert_eq!(after.reset_after, decision.reset_after);
+        prop_assert_eq!(after.limit, decision.limit);
+        clock.note(&decision);
+    }
+    Ok(())
+}
+
+/// Whatever is owed; and without debts no more than once.
+fn no_more_counts_than_twice_the_capacity(trace: &Trace) -> TestCaseResult {
+    let mut key = limiter(&trace.policy);
+    let mut clock = Clock::new(trace);
+    let mut in_debt = false;
+    for step in &trace.steps {
+        let now = clock.pass_forward(step.gap);
+        let units = step.units.of(&trace.policy);
+        if step.owed {
+            key.owe(units, now);
+            in_debt = true;
+        } else {
+            clock.note(&key.request(now, units));
+        }
+        let bound = if in_debt { 2 } else { 1 } * trace.policy.capacity();
+        prop_assert!(key.consumed(now) <= bound);
+    }
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! One key under one policy, whichever the algorithm: the tests' hands.
+
+use std::any::Any;
+
+use tollgate_core::algorithm::Rule;
+use tollgate_core::{Charged, Cost, Decision, Outcome, Policy, Timestamp, with_rule};
+
+/// A rule and the state of one key. The rules differ in the type of their state, so
+/// the tests reach them through a box.
+pub(crate) trait Limiter {
+    /// Decides and changes nothing.
+    fn assess(&self, now: u64, cost: u64) -> Decision;
+
+    /// Takes what [`assess`](Limiter::assess) has allowed.
+    fn charge(&mut self, now: u64, cost: u64);
+
+    fn give_back(&mut self, charged: &Charged, units: u64, now: u64) -> u64;
+
+    fn owe(&mut self, units: u64, now: u64) -> u64;
+
+    fn consumed(&self, now: u64) -> u64;
+
+    fn is_fresh(&self, now: u64) -> bool;
+
+    /// The same key read under another policy.
+    fn converted(&self, to: &Policy, now: u64) -> Box<dyn Limiter>;
+
+    /// The state, to the last bit, in a form that compares.
+    fn state(&self) -> String;
+
+    fn copy(&self) -> Box<dyn Limiter>;
+
+    /// What a store does with one charge: nothing is written unless it is allowed, and
+    /// nothing for a cost of zero.
+    fn request(&mut self, now: u64, cost: u64) -> Decision {
+        let decision = self.assess(now, cost);
+        if cost > 0 && decision.allows() {
+            self.charge(now, cost);
+        }
+        decision
+    }
+
+    fn peek(&self, now: u64) -> Decision {
+        self.assess(now, 0)
+    }
+}
+
+/// A key never charged under `policy`.
+pub(crate) fn limiter(policy: &Policy) -> Box<dyn Limiter> {
+    with_rule!(policy.rule(), rule => boxed(rule.clone(), rule.fresh()))
+}
+
+/// A key of which `units` count at `now` under `policy`.
+pub(crate) fn resumed(policy: &Policy, units: u64, now: u64) -> Box<dyn Limiter> {
+    with_rule!(policy.rule(), rule => boxed(rule.clone(), rule.resume(units, instant(now))))
+}
+
+/// What the store would note of a charge that this decision allowed.
+pub(crate) fn receipt(decision: &Decision, now: u64, cost: u64) -> Option<Charged> {
+    match decision.outcome {
+        Outcome::Allow { delay, charged_at } if cost > 0 => {
+            Some(Charged { cost: Cost::new(cost), charged_at, leaves_at: instant(now) + delay })
+        }
+        _ => None,
+    }
+}
+
+pub(crate) fn instant(micros: u64) -> Timestamp {
+    Timestamp::from_micros(micros)
+}
+
+struct Held<R: Rule> {
+    rule: R,
+    state: R::State,
+}
+
+fn boxed<R: Rule>(rule: R, state: R::State) -> Box<dyn Limiter> {
+    Box::new(Held { rule, state })
+}
+
+impl<R: Rule> Limiter for Held<R> {
+    fn assess(&self, now: u64, cost: u64) -> Decision {
+        let now = instant(now);
+        let view = self.rule.refresh(&self.state, now);
+        self.rule.assess(view, now, Cost::new(cost))
+    }
+
+    fn charge(&mut self, now: u64, cost: u64) {
+        self.rule.charge(&mut self.state, instant(now), Cost::new(cost));
+    }
+
+    fn give_back(&mut self, charged: &Charged, units: u64, now: u64) -> u64 {
+        self.rule.give_back(&mut self.state, charged, units, instant(now))
+    }
+
+    fn owe(&mut self, units: u64, now: u64) -> u64 {
+        self.rule.owe(&mut self.state, units, instant(now))
+    }
+
+    fn consumed(&self, now: u64) -> u64 {
+        self.rule.consumed(&self.state, instant(now))
+    }
+
+    fn is_fresh(&self, now: u64) -> bool {
+        self.rule.is_fresh(&self.state, instant(now))
+    }
+
+    /// Within one algorithm the rule knows how; between two, only what was consumed
+    /// can be carried over.
+    fn converted(&self, to: &Policy, now: u64) -> Box<dyn Limiter> {
+        let now = instant(now);
+        with_rule!(to.rule(), rule => {
+            if let Some(to) = (rule as &dyn Any).downcast_ref::<R>() {
+                boxed(to.clone(), to.convert(&self.rule, &self.state, now))
+            } else {
+                let units = self.rule.consumed(&self.state, now);
+                boxed(rule.clone(), rule.resume(units, now))
+            }
+        })
+    }
+
+    fn state(&self) -> String {
+        format!("{:?}", self.state)
+    }
+
+    fn copy(&self) -> Box<dyn Limiter> {
+        boxed(self.rule.clone(), self.state.clone())
+    }
+}

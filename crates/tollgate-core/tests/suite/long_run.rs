@@ -1,0 +1,94 @@
+//! Long lives: sums that grow, start over and wrap nowhere.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate_core::{Algorithm, Micros, Policy, Quota, Resolution};
+
+use crate::limiter::limiter;
+use crate::oracle::Oracle;
+use crate::trace::{Clock, Gap, Mode, check_cases, starts, steps};
+
+/// A length, or fifty times as much with `TOLLGATE_LONG=1`.
+pub(crate) fn stretched(length: u64) -> u64 {
+    match std::env::var_os("TOLLGATE_LONG") {
+        Some(_) => length * 50,
+        None => length,
+    }
+}
+
+/// Twenty thousand steps for each mode, or a million: four policies, and for each a
+/// stock of steps that is drawn from in an order that does not repeat.
+fn many_steps_agree_with_the_oracle(mode: Mode) {
+    // A million windows of 400 days end after the last instant that stores can express.
+    let short = |policy: &Policy| policy.window() <= Micros::new(60_000_000);
+    let policies = mode.policies().prop_filter("short windows", short);
+    let lives = (policies, starts(), steps(200));
+    check_cases(file!(), 4, &lives, |(policy, start, stock)| {
+        let mut key = limiter(&policy);
+        let mut oracle = Oracle::new(&policy);
+        let mut clock = Clock::of(&policy, start);
+        let mut draw = 0_usize;
+        for i in 0..stretched(5_000) {
+            // The multiplier and increment of Knuth's MMIX.
+            draw = draw.wrapping_mul(6_364_136_223_846_793_005);
+            draw = draw.wrapping_add(1_442_695_040_888_963_407);
+            let step = stock[(draw >> 33) % stock.len()];
+            // The oracle may forget a fresh key, which keeps it from growing slow.
+            let gap = if i % 64 == 63 { Gap::Reset(0) } else { step.gap };
+            let now = clock.pass_forward(gap);
+            oracle.forget(now);
+            let units = step.units.of(&policy);
+            let decision = key.request(now, units);
+            let fits = units <= policy.capacity() && oracle.allows(now, units);
+            prop_assert_eq!(decision.allows(), fits, "{} at {}, step {}", units, now, i);
+            if fits {
+                oracle.take(now, units);
+            }
+            prop_assert_eq!(key.consumed(now), oracle.consumed(now));
+            clock.note(&decision);
+        }
+        Ok(())
+    });
+}
+
+macro_rules! long_lives {
+    ($($test:ident $mode:ident)+) => {
+        $(
+            #[test]
+            fn $test() {
+                many_steps_agree_with_the_oracle(Mode::$mode);
+            }
+        )+
+    };
+}
+
+long_lives! {
+    a_fixed_window_keeps_its_count FixedWindowCounter
+    an_exact_log_keeps_its_sum LogExact
+    a_log_of_thousandths_keeps_its_sum LogThousandth
+    a_sliding_window_counter_keeps_its_counts SlidingWindowCounter
+    a_greedy_bucket_keeps_its_level TokenGreedy
+    a_bucket_with_intervals_keeps_its_timer TokenInterval
+    a_queue_keeps_its_level LeakyQueue
+    a_queue_with_a_longest_wait_keeps_its_level LeakyQueueWithMaxWait
+    a_meter_keeps_its_level LeakyMeter
+}
+
+/// Ten thousand full windows of 10^12 add up to more than 2^53, which Lua could not
+/// count: running totals have to start over on the way, and nobody may notice.
+#[test]
+fn a_log_counts_more_units_than_a_double_holds() {
+    let quota = Quota::new(Policy::MAX_LIMIT, Duration::from_micros(50));
+    let resolution = Resolution::Thousandth;
+    let policy = Policy::new("p", quota, Algorithm::SlidingWindowLog { resolution }).unwrap();
+    let mut key = limiter(&policy);
+    let most = Policy::MAX_LIMIT;
+    for half in 0..stretched(20_000) {
+        let now = half * 25;
+        let before = if half == 0 { 0 } else { most / 2 };
+        assert_eq!(key.consumed(now), before);
+        assert_eq!(key.request(now, most / 2).remaining, most / 2 - before);
+        assert!(half == 0 || key.request(now, 1).denies());
+    }
+}

@@ -1,0 +1,21 @@
+//! What the algorithms promise, checked from outside and without trust in their code.
+//!
+//! Every law runs for every algorithm in every mode, over random policies and random
+//! traces whose clock stands still and steps back. `PROPTEST_CASES` sets how many
+//! traces each law sees, `TOLLGATE_LONG=1` makes the long runs fifty times as long.
+//!
+//! One binary, because linking many of them takes longer than running them.
+
+mod bounds;
+mod conversion;
+mod decisions;
+mod drift;
+mod found;
+mod freshness;
+mod limiter;
+mod long_run;
+mod oracle;
+mod published;
+mod settle;
+mod settle_interval;
+mod trace;

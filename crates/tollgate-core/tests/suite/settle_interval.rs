@@ -1,0 +1,112 @@
+//! Settling a bucket that refills in intervals.
+//!
+//! Its timer starts with the first charge to a full bucket, so that *when* a charge
+//! was made shifts every refill after it. Two such buckets that once differed may end
+//! up with timers out of step, each ahead of the other in turn, whatever is given
+//! back. So the law is checked as far as it can hold: within the interval of the
+//! charge the corrected bucket admits no more than the one spared the charge, and
+//! from then on, left to itself, it is at no instant the fuller one.
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+
+use crate::limiter::{Limiter, limiter, receipt};
+use crate::settle::{Plan, plans};
+use crate::trace::{Clock, Mode, check};
+
+/// The end of the running interval, where one is running.
+fn interval_end(key: &dyn Limiter, now: u64, window: u64) -> Option<u64> {
+    // All ends are whole windows apart, and the reset is one of them.
+    let reset_after = key.peek(now).reset_after.get();
+    (reset_after > 0).then(|| now + (reset_after - 1) % window + 1)
+}
+
+fn until_the_interval_ends(plan: &Plan) -> TestCaseResult {
+    let trace = &plan.trace;
+    let window = trace.policy.window().get();
+    let mut corrected = limiter(&trace.policy);
+    let mut spared = limiter(&trace.policy);
+    let mut clock = Clock::new(trace);
+    let mut pending = None;
+    let mut end = u64::MAX;
+    let mut settled = false;
+    for (i, step) in trace.steps.iter().enumerate() {
+        let now = clock.pass_forward(step.gap);
+        if now >= end {
+            break;
+        }
+        let units = step.units.of(&trace.policy);
+        let decision = corrected.request(now, units);
+        clock.note(&decision);
+        if let Some(charged) = receipt(&decision, now, units) {
+            let mut kept = units;
+            if i >= plan.pick && end == u64::MAX {
+                pending = Some((i, charged));
+                end = interval_end(&*corrected, now, window).unwrap_or(u64::MAX);
+                kept -= plan.returns(units);
+            }
+            prop_assert!(spared.assess(now, kept).allows());
+            if kept > 0 {
+                spared.charge(now, kept);
+            }
+        }
+        if let Some((since, charged)) = pending
+            && i - since == plan.later
+        {
+            let units = plan.returns(charged.cost.get());
+            // Within the interval nothing has come back, so everything does.
+            prop_assert_eq!(corrected.give_back(&charged, units, now), units);
+            settled = true;
+        }
+        if settled {
+            is_never_the_fuller(&*corrected, &*spared, now, window)?;
+        }
+    }
+    Ok(())
+}
+
+/// Looks at every tenth of the next few windows, and to either side of it.
+fn is_never_the_fuller(
+    corrected: &dyn Limiter,
+    spared: &dyn Limiter,
+    now: u64,
+    window: u64,
+) -> TestCaseResult {
+    for tenths in 0..=60 {
+        let then = now + window * tenths / 10;
+        for then in [then.saturating_sub(1).max(now), then, then + 1] {
+            prop_assert!(corrected.consumed(then) >= spared.consumed(then), "at {then}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_bucket_with_intervals_gives_back_within_the_interval_of_the_charge() {
+    check(file!(), &plans(Mode::TokenInterval), |plan| until_the_interval_ends(&plan));
+}
+
+#[test]
+fn what_an_interval_has_restored_is_not_given_back_again() {
+    check(file!(), &plans(Mode::TokenInterval), |plan| {
+        let trace = &plan.trace;
+        let window = trace.policy.window().get();
+        let mut key = limiter(&trace.policy);
+        let mut clock = Clock::new(trace);
+        for step in &trace.steps {
+            let now = clock.pass_forward(step.gap);
+            let units = step.units.of(&trace.policy);
+            let decision = key.request(now, units);
+            clock.note(&decision);
+            if let (Some(charged), Some(end)) =
+                (receipt(&decision, now, units), interval_end(&*key, now, window))
+            {
+                let mut later = key.copy();
+                prop_assert_eq!(later.give_back(&charged, units, end), 0);
+                prop_assert_eq!(later.peek(end), key.peek(end));
+                prop_assert_eq!(key.copy().give_back(&charged, units, end - 1), units);
+            }
+        }
+        Ok(())
+    });
+}

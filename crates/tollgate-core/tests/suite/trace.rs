@@ -1,0 +1,319 @@
+//! Random policies, random traces, and one test per algorithm and mode.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseResult, TestError, TestRunner};
+use tollgate_core::{Algorithm, Decision, LeakyMode, Micros, Policy, Quota, Refill, Resolution};
+
+/// An algorithm in one of its modes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    FixedWindowCounter,
+    LogExact,
+    LogThousandth,
+    SlidingWindowCounter,
+    TokenGreedy,
+    TokenInterval,
+    LeakyQueue,
+    LeakyQueueWithMaxWait,
+    LeakyMeter,
+}
+
+impl Mode {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::FixedWindowCounter,
+        Self::LogExact,
+        Self::LogThousandth,
+        Self::SlidingWindowCounter,
+        Self::TokenGreedy,
+        Self::TokenInterval,
+        Self::LeakyQueue,
+        Self::LeakyQueueWithMaxWait,
+        Self::LeakyMeter,
+    ];
+
+    fn algorithm(self, max_wait: Micros) -> Algorithm {
+        let log = |resolution| Algorithm::SlidingWindowLog { resolution };
+        let token = |refill| Algorithm::TokenBucket { refill };
+        let leaky = |mode| Algorithm::LeakyBucket { mode };
+        match self {
+            Self::FixedWindowCounter => Algorithm::FixedWindowCounter,
+            Self::LogExact => log(Resolution::Exact),
+            Self::LogThousandth => log(Resolution::Thousandth),
+            Self::SlidingWindowCounter => Algorithm::SlidingWindowCounter,
+            Self::TokenGreedy => token(Refill::Greedy),
+            Self::TokenInterval => token(Refill::Interval),
+            Self::LeakyQueue => leaky(LeakyMode::Queue { max_wait: None }),
+            Self::LeakyQueueWithMaxWait => leaky(LeakyMode::Queue { max_wait: Some(max_wait) }),
+            Self::LeakyMeter => leaky(LeakyMode::Meter),
+        }
+    }
+
+    pub(crate) fn has_burst(self) -> bool {
+        matches!(
+            self,
+            Self::TokenGreedy
+                | Self::TokenInterval
+                | Self::LeakyQueue
+                | Self::LeakyQueueWithMaxWait
+                | Self::LeakyMeter
+        )
+    }
+
+    /// Policies of this mode that build. Small numbers, where rounding bites, and a
+    /// few real ones, where products grow.
+    pub(crate) fn policies(self) -> impl Strategy<Value = Policy> {
+        let window = prop_oneof![
+            4 => 50..=120_u64,
+            4 => 900..=5_000_u64,
+            1 => Just(1_000_000),
+            1 => Just(60_000_000),
+            1 => Just(86_400_000_000),
+            1 => Just(400 * 86_400_000_000),
+        ];
+        let limit = prop_oneof![
+            8 => 1..=12_u64,
+            1 => Just(100),
+            1 => Just(1_000),
+            1 => Just(1_000_000),
+            1 => Just(1_000_000_000_000),
+        ];
+        // Of a burst, and of the time in which a full queue drains.
+        let halves = prop_oneof![Just(None), (1..=6_u64).prop_map(Some)];
+        let wait_sixths = 0..=8_u64;
+        (window, limit, halves, wait_sixths, 0..=2_u64).prop_filter_map(
+            "does not build",
+            move |(window, limit, halves, wait_sixths, more)| {
+                let mut quota = Quota::new(limit, Duration::from_micros(window));
+                if let (true, Some(halves)) = (self.has_burst(), halves) {
+                    quota = quota.burst((limit / 2 * halves + limit % 2 * halves / 2).max(1));
+                }
+                let drain = u128::from(quota.capacity()) * u128::from(window) / u128::from(limit);
+                let max_wait = u64::try_from(drain).ok()? / 6 * wait_sixths + more;
+                Policy::new("p", quota, self.algorithm(Micros::new(max_wait))).ok()
+            },
+        )
+    }
+}
+
+/// A policy and what happens to one key under it.
+#[derive(Clone, Debug)]
+pub(crate) struct Trace {
+    pub(crate) policy: Policy,
+    pub(crate) start: u64,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// One request and the time before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    pub(crate) gap: Gap,
+    pub(crate) units: Units,
+    /// Taken whether there is room or not, as settling a charge does that was too low.
+    pub(crate) owed: bool,
+}
+
+/// How far the clock moves. Most gaps aim at an instant where something changes and
+/// miss it by a microsecond as often as not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Gap {
+    Micros(u64),
+    /// Tenths of a window.
+    Tenths(u64, i64),
+    Windows(u64),
+    /// To the next boundary of the calendar.
+    Boundary(i64),
+    /// To when the last denial said to come back.
+    Retry(i64),
+    /// To when the last decision said that the key would be fresh.
+    Reset(i64),
+    /// Tenths of a window and microseconds back.
+    Back(u64, u64),
+}
+
+/// How many units, as far as possible in the terms of the policy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Units {
+    Exactly(u64),
+    /// Quarters of the capacity.
+    Quarters(u64),
+    /// The capacity and so many more or fewer.
+    Capacity(i64),
+}
+
+impl Units {
+    pub(crate) fn of(self, policy: &Policy) -> u64 {
+        let capacity = policy.capacity();
+        match self {
+            Self::Exactly(units) => units,
+            Self::Quarters(quarters) => capacity * quarters / 4,
+            Self::Capacity(more) => capacity.saturating_add_signed(more),
+        }
+    }
+}
+
+/// The clock of a trace, which the steps move.
+#[derive(Clone, Debug)]
+pub(crate) struct Clock {
+    pub(crate) now: u64,
+    window: u64,
+    retry_at: u64,
+    reset_at: u64,
+}
+
+impl Clock {
+    pub(crate) fn new(trace: &Trace) -> Self {
+        Self::of(&trace.policy, trace.start)
+    }
+
+    pub(crate) fn of(policy: &Policy, start: u64) -> Self {
+        Self { now: start, window: policy.window().get(), retry_at: start, reset_at: start }
+    }
+
+    /// Moves on, or back, and says where it stands.
+    pub(crate) fn pass(&mut self, gap: Gap) -> u64 {
+        let (now, window) = (self.now, self.window);
+        let forward = |to: u64, off: i64| to.saturating_add_signed(off).max(now);
+        self.now = match gap {
+            Gap::Micros(span) => now + span,
+            Gap::Tenths(tenths, off) => forward(now + window * tenths / 10, off),
+            Gap::Windows(windows) => now + windows * window,
+            Gap::Boundary(off) => forward((now / window + 1) * window, off),
+            Gap::Retry(off) => forward(self.retry_at, off),
+            Gap::Reset(off) => forward(self.reset_at, off),
+            Gap::Back(tenths, micros) => now.saturating_sub(window * tenths / 10 + micros),
+        };
+        self.now
+    }
+
+    /// Like [`pass`](Clock::pass), for laws of a clock that never steps back.
+    pub(crate) fn pass_forward(&mut self, gap: Gap) -> u64 {
+        match gap {
+            Gap::Back(..) => self.now,
+            gap => self.pass(gap),
+        }
+    }
+
+    /// Keeps what the decision says of later instants, for steps to aim at.
+    pub(crate) fn note(&mut self, decision: &Decision) {
+        if let Some(retry_after) = decision.retry_after() {
+            self.retry_at = self.now + retry_after.get();
+        }
+        self.reset_at = self.now + decision.reset_after.get();
+    }
+}
+
+fn gaps() -> impl Strategy<Value = Gap> {
+    let off = || -1..=1_i64;
+    prop_oneof![
+        4 => Just(Gap::Micros(0)),
+        2 => Just(Gap::Micros(1)),
+        2 => (2..60_u64).prop_map(Gap::Micros),
+        4 => (1..=12_u64, off()).prop_map(|(tenths, off)| Gap::Tenths(tenths, off)),
+        1 => (1..=3_u64).prop_map(Gap::Windows),
+        2 => off().prop_map(Gap::Boundary),
+        3 => off().prop_map(Gap::Retry),
+        1 => off().prop_map(Gap::Reset),
+        2 => (0..=12_u64, 0..=2_u64).prop_map(|(tenths, micros)| Gap::Back(tenths, micros)),
+    ]
+}
+
+fn units() -> impl Strategy<Value = Units> {
+    prop_oneof![
+        1 => Just(Units::Exactly(0)),
+        4 => Just(Units::Exactly(1)),
+        4 => (2..=14_u64).prop_map(Units::Exactly),
+        2 => (1..=3_u64).prop_map(Units::Quarters),
+        2 => (-2..=2_i64).prop_map(Units::Capacity),
+    ]
+}
+
+pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
+    let step = (gaps(), units(), prop::bool::weighted(0.06));
+    let step = step.prop_map(|(gap, units, owed)| Step { gap, units, owed });
+    prop::collection::vec(step, 1..=most)
+}
+
+pub(crate) fn starts() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        Just(0),
+        0..10_000_u64,
+        Just(1_800_000_000_000_000),
+        1_800_000_000_000_000..1_800_100_000_000_000_u64,
+    ]
+}
+
+/// Traces of one mode, of up to `most` steps.
+pub(crate) fn traces(mode: Mode, most: usize) -> impl Strategy<Value = Trace> {
+    (mode.policies(), starts(), steps(most)).prop_map(|(policy, start, steps)| Trace {
+        policy,
+        start,
+        steps,
+    })
+}
+
+/// Runs a law over values of a strategy; a failure shrinks and its seed is kept beside
+/// `file`.
+pub(crate) fn check<S: Strategy>(
+    file: &'static str,
+    values: &S,
+    law: impl Fn(S::Value) -> TestCaseResult,
+) {
+    let cases = match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => Config::default().cases,
+        None => 256,
+    };
+    check_cases(file, cases, values, law);
+}
+
+/// Like [`check`], for laws whose every case is long.
+pub(crate) fn check_cases<S: Strategy>(
+    file: &'static str,
+    cases: u32,
+    values: &S,
+    law: impl Fn(S::Value) -> TestCaseResult,
+) {
+    let config = Config { cases, source_file: Some(file), ..Config::default() };
+    match TestRunner::new(config).run(values, law) {
+        Ok(()) => {}
+        // On one line, which reads better than a page for each trace.
+        Err(TestError::Fail(reason, least)) => panic!("{reason}\nleast failing input: {least:?}"),
+        Err(TestError::Abort(reason)) => panic!("{reason}"),
+    }
+}
+
+/// One test per mode: `every_rule!(the_law)` makes a module of that name out of
+/// `fn the_law(trace: &Trace) -> TestCaseResult`.
+macro_rules! every_rule {
+    ($law:ident) => {
+        $crate::trace::rules!($law:
+            fixed_window_counter FixedWindowCounter,
+            sliding_window_log_exact LogExact,
+            sliding_window_log_thousandth LogThousandth,
+            sliding_window_counter SlidingWindowCounter,
+            token_bucket_greedy TokenGreedy,
+            token_bucket_interval TokenInterval,
+            leaky_bucket_queue LeakyQueue,
+            leaky_bucket_queue_with_max_wait LeakyQueueWithMaxWait,
+            leaky_bucket_meter LeakyMeter,
+        );
+    };
+}
+
+/// One test for each of the modes named.
+macro_rules! rules {
+    ($law:ident: $($test:ident $mode:ident),+ $(,)?) => {
+        mod $law {
+            use $crate::trace::{Mode, check, traces};
+            $(
+                #[test]
+                fn $test() {
+                    check(file!(), &traces(Mode::$mode, 32), |trace| super::$law(&trace));
+                }
+            )+
+        }
+    };
+}
+
+pub(crate) use {every_rule, rules};

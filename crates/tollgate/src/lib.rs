@@ -46,3 +46,8 @@ pub use tollgate_memory::ManualClock;
 #[cfg(feature = "memory")]
 #[doc(inline)]
 pub use tollgate_memory::{Clock, MemoryStats, MemoryStore, MemoryStoreBuilder, SystemClock};
+
+/// The examples of the README are compiled with the documentation tests.
+#[cfg(all(doctest, feature = "axum", feature = "memory"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use crate::algorithm::sliding_window_log::SlidingWindowLog;
 use crate::scale::{Scale, nearest_limit};
-use crate::{Algorithm, AnyRule, Form, LeakyMode, Micros, OnStoreError, Quota, Refill, Resolution};
+use crate::{
+    Algorithm, AnyRule, Form, LeakyMode, Micros, OnStoreError, Quota, Refill, Resolution, Timestamp,
+};
 
 /// A named quota with its algorithm.
 ///
@@ -196,7 +198,9 @@ impl Policy {
         };
         let limit = part(self.0.quota.limit());
         let policy = build(limit).or_else(|error| match error.reason {
-            Reason::Inexact { nearest: Some(nearest), .. } => build(nearest),
+            Reason::Inexact { nearest: Some(nearest), .. } | Reason::TooSlow { nearest, .. } => {
+                build(nearest)
+            }
             _ => Err(error),
         });
         // What still does not build is kept whole rather than dropped.
@@ -253,6 +257,7 @@ impl PolicyError {
     pub fn nearest_limit(&self) -> Option<u64> {
         match self.reason {
             Reason::Limit { nearest, .. } => Some(nearest),
+            Reason::TooSlow { nearest, .. } => Some(nearest),
             Reason::Inexact { nearest, .. } => nearest,
             Reason::ExactLog { .. } => Some(SlidingWindowLog::MAX_EXACT_LIMIT),
             _ => None,
@@ -290,6 +295,11 @@ enum Reason {
         )
     )]
     Inexact { limit: u64, window: Micros, capacity: u64, unit: u64, nearest: Option<u64> },
+    #[error(
+        "a bucket of {capacity} units at {limit} per {window} takes longer than 2^52 µs to \
+         fill; the nearest limit that does not is {nearest}"
+    )]
+    TooSlow { limit: u64, window: Micros, capacity: u64, nearest: u64 },
 }
 
 fn check_name(name: &str) -> Result<(), Reason> {
@@ -333,16 +343,31 @@ fn check_limit(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
 }
 
 fn check_scale(quota: Quota, window: Micros, algorithm: Algorithm) -> Result<(), Reason> {
-    if !matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. }) {
-        return Ok(());
+    match algorithm {
+        Algorithm::TokenBucket { refill: Refill::Interval } => check_intervals(quota, window),
+        Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
+            let (limit, capacity) = (quota.limit(), quota.capacity());
+            let scale = Scale::new(limit, window);
+            if scale.holds(capacity) {
+                return Ok(());
+            }
+            let nearest = nearest_limit(limit, window, quota.burst_units(), Policy::MAX_LIMIT);
+            Err(Reason::Inexact { limit, window, capacity, unit: scale.unit, nearest })
+        }
+        _ => Ok(()),
     }
+}
+
+/// Tokens that come back whole need no scale, but the instant at which a bucket that owes
+/// as much again is full must be one that can be expressed.
+fn check_intervals(quota: Quota, window: Micros) -> Result<(), Reason> {
     let (limit, capacity) = (quota.limit(), quota.capacity());
-    let scale = Scale::new(limit, window);
-    if scale.holds(capacity) {
+    // Windows that fit; at least 260 of the longest.
+    let most = Timestamp::MAX.as_micros() / window.get();
+    if (2 * capacity).div_ceil(limit) <= most {
         return Ok(());
     }
-    let nearest = nearest_limit(limit, window, quota.burst_units(), Policy::MAX_LIMIT);
-    Err(Reason::Inexact { limit, window, capacity, unit: scale.unit, nearest })
+    Err(Reason::TooSlow { limit, window, capacity, nearest: (2 * capacity).div_ceil(most) })
 }
 
 #[cfg(test)]
@@ -354,6 +379,7 @@ mod tests {
     #[test]
     fn what_cannot_be_counted_is_refused_with_the_number_and_the_cure() {
         let bucket = Algorithm::TokenBucket { refill: Refill::Greedy };
+        let interval = Algorithm::TokenBucket { refill: Refill::Interval };
         let exact = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
         for (quota, algorithm, expected) in [
             (
@@ -375,6 +401,7 @@ mod tests {
                 "outside 50 µs to 400 days",
             ),
             (Quota::per_day(123_457), bucket, "the nearest limit that can is 123456"),
+            (Quota::per_day(1).burst(1_000_000), interval, "the nearest limit that does not is 20"),
             (
                 Quota::per_second(5).burst(9),
                 Algorithm::FixedWindowCounter,
@@ -408,6 +435,16 @@ mod tests {
                 Policy::new("p", quota, algorithm).unwrap();
             }
         }
+    }
+
+    #[test]
+    fn what_comes_back_whole_needs_no_round_rate() {
+        let interval = Algorithm::TokenBucket { refill: Refill::Interval };
+        Policy::new("p", Quota::per_day(123_457), interval).unwrap();
+        let error = Policy::new("p", Quota::per_day(1).burst(1_000_000), interval).unwrap_err();
+        let nearest = error.nearest_limit().unwrap();
+        let build = |limit| Policy::new("p", Quota::per_day(limit).burst(1_000_000), interval);
+        assert!(build(nearest).is_ok() && build(nearest - 1).is_err());
     }
 
     #[test]

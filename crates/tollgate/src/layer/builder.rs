@@ -6,9 +6,8 @@ use std::sync::Arc;
 use tollgate_core::Store;
 
 use super::RateLimitLayer;
-use super::rules::Rules;
-use crate::denial::{DenialResponse, Problem};
-use crate::head::Condition;
+use super::rules::{Options, Rules};
+use crate::denial::DenialResponse;
 use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey, Paths};
 
 /// Collects the limits and options of a [`RateLimitLayer`].
@@ -19,31 +18,19 @@ use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey, Paths};
 /// | [`exempt`](Self::exempt) | nothing | what is not limited should be named |
 /// | [`on_missing_key`](Self::on_missing_key) | must be said if a key can be missing | both answers surprise somebody |
 /// | [`headers`](Self::headers) | all | clients that know where they stand stop in time |
-/// | [`on_denied`](Self::on_denied) | a problem body | machines and people can read it |
+/// | [`on_denied`](Self::on_denied) | a [problem body](crate::denial::Problem) | machines and people can read it |
 /// | [`expose_verdicts`](Self::expose_verdicts) | off | it costs an allocation a request |
 pub struct RateLimitLayerBuilder<St> {
     store: St,
     limits: Vec<Limit>,
-    pub(super) costs: Costs,
-    pub(super) exempt: Vec<Arc<Condition>>,
     on_missing_key: Option<OnMissingKey>,
-    pub(super) headers: HeaderOptions,
-    pub(super) response: Arc<dyn DenialResponse>,
-    pub(super) expose_verdicts: bool,
+    options: Options,
 }
 
 impl<St: Store> RateLimitLayerBuilder<St> {
     pub(super) fn new(store: St) -> Self {
-        Self {
-            store,
-            limits: Vec::new(),
-            costs: Costs::default(),
-            exempt: Vec::new(),
-            on_missing_key: None,
-            headers: HeaderOptions::default(),
-            response: Arc::new(Problem::default()),
-            expose_verdicts: false,
-        }
+        let (limits, options) = (Vec::new(), Options::default());
+        Self { store, limits, on_missing_key: None, options }
     }
 
     /// One limit more. Its order is that of the header fields; the decision has none.
@@ -56,14 +43,14 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// What requests cost, where a limit has no costs of its own.
     #[must_use]
     pub fn costs(mut self, costs: Costs) -> Self {
-        self.costs = costs;
+        self.options.costs = costs;
         self
     }
 
     /// Lets requests pass of which `condition` holds, without asking the store.
     #[must_use]
     pub fn exempt(mut self, condition: impl Fn(&Head<'_>) -> bool + Send + Sync + 'static) -> Self {
-        self.exempt.push(Arc::new(condition));
+        self.options.exempt.push(Arc::new(condition));
         self
     }
 
@@ -76,31 +63,31 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// What becomes of a request that does not say whose quota it uses, where a limit
     /// does not say it itself.
     #[must_use]
-    pub const fn on_missing_key(mut self, on_missing_key: OnMissingKey) -> Self {
+    pub fn on_missing_key(mut self, on_missing_key: OnMissingKey) -> Self {
         self.on_missing_key = Some(on_missing_key);
         self
     }
 
     /// Which header fields to send.
     #[must_use]
-    pub const fn headers(mut self, headers: HeaderOptions) -> Self {
-        self.headers = headers;
+    pub fn headers(mut self, headers: HeaderOptions) -> Self {
+        self.options.headers = headers;
         self
     }
 
-    /// Makes the response of a denial: a closure, or a [`Problem`] with members of the
-    /// service's own. The header fields are added to whatever it makes.
+    /// Makes the response of a denial: a closure, or a [`Problem`](crate::denial::Problem)
+    /// with members of the service's own. The header fields are added to whatever it makes.
     #[must_use]
     pub fn on_denied(mut self, response: impl DenialResponse) -> Self {
-        self.response = Arc::new(response);
+        self.options.response = Arc::new(response);
         self
     }
 
     /// Puts the verdict into the extensions of request and response, as
     /// [`Verdicts`](super::Verdicts), for handlers and outer layers to read.
     #[must_use]
-    pub const fn expose_verdicts(mut self, expose: bool) -> Self {
-        self.expose_verdicts = expose;
+    pub fn expose_verdicts(mut self, expose: bool) -> Self {
+        self.options.expose_verdicts = expose;
         self
     }
 
@@ -108,14 +95,14 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     ///
     /// # Errors
     /// See [`LayerError`].
-    pub fn build(mut self) -> Result<RateLimitLayer<St>, LayerError> {
-        let mut limits = std::mem::take(&mut self.limits);
+    pub fn build(self) -> Result<RateLimitLayer<St>, LayerError> {
+        let Self { store, mut limits, on_missing_key, options } = self;
         for limit in &mut limits {
-            limit.on_missing_key = limit.on_missing_key.or(self.on_missing_key);
+            limit.on_missing_key = limit.on_missing_key.or(on_missing_key);
         }
         check(&limits)?;
         for limit in &limits {
-            let dearest = limit.costs.as_ref().unwrap_or(&self.costs).dearest();
+            let dearest = limit.costs.as_ref().unwrap_or(&options.costs).dearest();
             if dearest.get() > limit.policy.capacity() {
                 tracing::warn!(
                     target: "tollgate",
@@ -127,7 +114,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
                 );
             }
         }
-        Ok(RateLimitLayer(Arc::new(Rules::new(self.store.clone(), limits, self))))
+        Ok(RateLimitLayer(Arc::new(Rules::new(store, limits, options))))
     }
 }
 
@@ -211,8 +198,7 @@ impl<St> fmt::Debug for RateLimitLayerBuilder<St> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayerBuilder")
             .field("limits", &self.limits)
-            .field("costs", &self.costs)
-            .field("headers", &self.headers)
+            .field("options", &self.options)
             .finish_non_exhaustive()
     }
 }

@@ -120,7 +120,7 @@ where
                     let mut response = ready!(future.poll(cx))?;
                     if let Some((rules, admitted)) = told.take() {
                         rules.tell(&mut response, &admitted);
-                        if rules.expose_verdicts {
+                        if rules.expose_verdicts() {
                             Verdicts::push_outer(response.extensions_mut(), admitted.verdict);
                         }
                     }
@@ -181,7 +181,7 @@ where
 
     /// Hands the request to the service, which is ready.
     fn run(mut self, admitted: Admitted) -> State<S, St, B> {
-        if self.rules.expose_verdicts {
+        if self.rules.expose_verdicts() {
             Verdicts::push(self.request.extensions_mut(), admitted.verdict.clone());
         }
         let future = self.inner.call(self.request);

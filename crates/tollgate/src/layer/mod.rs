@@ -26,7 +26,7 @@ use tower_layer::Layer;
 
 pub use self::builder::{LayerError, RateLimitLayerBuilder};
 pub use self::future::ResponseFuture;
-use self::rules::Rules;
+use self::rules::{Options, Rules};
 pub use self::service::RateLimit;
 pub use self::verdicts::Verdicts;
 use crate::Limit;
@@ -74,11 +74,8 @@ pub struct RateLimitLayer<St>(Arc<Rules<St>>);
 
 impl<St: Store> RateLimitLayer<St> {
     /// One quota that everybody shares.
-    ///
-    /// # Panics
-    /// Never: one global limit is always a valid layer.
     pub fn global(store: St, policy: tollgate_core::Policy) -> Self {
-        Self(Arc::new(Rules::of_one(store, Limit::global(policy))))
+        Self(Arc::new(Rules::new(store, vec![Limit::global(policy)], Options::default())))
     }
 
     /// A layer of several limits and options, over `store`.

@@ -1,5 +1,6 @@
 //! The layer's limits over one request: keys, costs, charges, and what an answer means.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,9 +12,8 @@ use tollgate_core::{
     Charge, Cost, Decision, Key, Micros, OnStoreError, Store, StoreError, Verdict,
 };
 
-use super::builder::RateLimitLayerBuilder;
 use super::queued::Charged;
-use crate::denial::{Denial, DenialResponse, Dialect};
+use crate::denial::{Denial, DenialResponse, Dialect, Problem};
 use crate::head::Condition;
 use crate::headers::PolicyFields;
 use crate::limit::shared_key;
@@ -23,14 +23,41 @@ use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey};
 pub(super) struct Rules<St> {
     store: St,
     rules: Box<[Rule]>,
-    costs: Costs,
-    exempt: Vec<Arc<Condition>>,
-    headers: HeaderOptions,
-    response: Arc<dyn DenialResponse>,
-    pub(super) expose_verdicts: bool,
+    options: Options,
     /// Whether a request may have to wait, and its charges to be given back.
     queues: bool,
     misconfigured: AtomicBool,
+}
+
+/// What holds for all limits of a layer.
+pub(super) struct Options {
+    pub(super) costs: Costs,
+    pub(super) exempt: Vec<Arc<Condition>>,
+    pub(super) headers: HeaderOptions,
+    pub(super) response: Arc<dyn DenialResponse>,
+    pub(super) expose_verdicts: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            costs: Costs::default(),
+            exempt: Vec::new(),
+            headers: HeaderOptions::default(),
+            response: Arc::new(Problem::default()),
+            expose_verdicts: false,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("costs", &self.costs)
+            .field("headers", &self.headers)
+            .field("expose_verdicts", &self.expose_verdicts)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A limit and its header fields as far as they are the same in every response.
@@ -83,26 +110,16 @@ pub(super) struct Admitted {
 const PROBE: Micros = Micros::new(1_000_000);
 
 impl<St: Store> Rules<St> {
-    /// The rules of a layer with one limit and no options.
-    pub(super) fn of_one(store: St, limit: Limit) -> Self {
-        let options = RateLimitLayerBuilder::new(store.clone());
-        Self::new(store, vec![limit], options)
-    }
-
-    pub(super) fn new(store: St, limits: Vec<Limit>, options: RateLimitLayerBuilder<St>) -> Self {
+    pub(super) fn new(store: St, limits: Vec<Limit>, options: Options) -> Self {
         let queues = limits.iter().any(|limit| limit.policy.queues());
         let rule = |limit: Limit| Rule { fields: PolicyFields::new(&limit.policy), limit };
-        Self {
-            store,
-            rules: limits.into_iter().map(rule).collect(),
-            costs: options.costs,
-            exempt: options.exempt,
-            headers: options.headers,
-            response: options.response,
-            expose_verdicts: options.expose_verdicts,
-            queues,
-            misconfigured: AtomicBool::new(false),
-        }
+        let rules = limits.into_iter().map(rule).collect();
+        Self { store, rules, options, queues, misconfigured: AtomicBool::new(false) }
+    }
+
+    /// Whether handlers and outer layers may read the verdict.
+    pub(super) fn expose_verdicts(&self) -> bool {
+        self.options.expose_verdicts
     }
 
     pub(super) fn store(&self) -> &St {
@@ -115,7 +132,7 @@ impl<St: Store> Rules<St> {
 
     /// Puts the question to the store, if there is one.
     pub(super) fn ask(&self, head: &Head<'_>) -> Step<St> {
-        if is_preflight(head) || self.exempt.iter().any(|exempt| exempt(head)) {
+        if is_preflight(head) || self.options.exempt.iter().any(|exempt| exempt(head)) {
             return Step::Follow(Ruling::Pass);
         }
         let mut keyed = SmallVec::<[(usize, Key, Cost); 4]>::new();
@@ -140,7 +157,7 @@ impl<St: Store> Rules<St> {
                     );
                 }
             };
-            let cost = limit.costs.as_ref().unwrap_or(&self.costs).of(head);
+            let cost = limit.costs.as_ref().unwrap_or(&self.options.costs).of(head);
             keyed.push((index, key, cost));
         }
         if keyed.is_empty() {
@@ -157,7 +174,7 @@ impl<St: Store> Rules<St> {
         let question = Question {
             applied: keyed.iter().fold(0, |bits, (index, ..)| bits | 1 << index),
             charged: self.queues.then(|| charges.iter().map(Charged::of).collect()),
-            seed: if self.headers.has_jitter() { seed_of(&keyed[0].1) } else { 0 },
+            seed: if self.options.headers.has_jitter() { seed_of(&keyed[0].1) } else { 0 },
         };
         Step::Ask(Asked { answer, question })
     }
@@ -190,14 +207,14 @@ impl<St: Store> Rules<St> {
     pub(super) fn tell<B>(&self, response: &mut Response<B>, admitted: &Admitted) {
         let Admitted { verdict, applied } = admitted;
         let rows = self.rows(verdict, *applied);
-        self.headers.write(response.headers_mut(), verdict.decided_at(), rows);
+        self.options.headers.write(response.headers_mut(), verdict.decided_at(), rows);
     }
 
     fn deny(&self, denied: &Admitted, seed: u64, dialect: Dialect) -> Response<Bytes> {
         let Admitted { verdict, applied } = denied;
         let rows = || self.rows(verdict, *applied);
         let at = verdict.decided_at();
-        let denial = Denial::of_verdict(at, rows(), &self.headers, seed);
+        let denial = Denial::of_verdict(at, rows(), &self.options.headers, seed);
         tracing::info!(
             target: "tollgate",
             policies = ?denial.policies(),
@@ -205,9 +222,9 @@ impl<St: Store> Rules<St> {
             retry_after = ?denial.retry_after(),
             "deny",
         );
-        let mut response = denial.respond(dialect, &*self.response);
-        self.headers.write(response.headers_mut(), at, rows());
-        if self.expose_verdicts {
+        let mut response = denial.respond(dialect, &*self.options.response);
+        self.options.headers.write(response.headers_mut(), at, rows());
+        if self.options.expose_verdicts {
             super::Verdicts::push_outer(response.extensions_mut(), verdict.clone());
         }
         response
@@ -234,12 +251,12 @@ impl<St: Store> Rules<St> {
         tracing::debug!(target: "tollgate", %error, "failed closed");
         let probe = error.retry_after().unwrap_or(PROBE);
         let denial = Denial::store_unavailable(refusing.map(|rule| &rule.fields), probe);
-        Ruling::Refuse(denial.respond(Dialect::of(method, headers), &*self.response))
+        Ruling::Refuse(denial.respond(Dialect::of(method, headers), &*self.options.response))
     }
 
     fn refuse(&self, head: &Head<'_>, denial: &Denial<'_>) -> Ruling {
         let dialect = Dialect::of(head.method, head.headers);
-        Ruling::Refuse(denial.respond(dialect, &*self.response))
+        Ruling::Refuse(denial.respond(dialect, &*self.options.response))
     }
 
     fn applied(&self, applied: u64) -> impl Iterator<Item = &Rule> {

@@ -80,7 +80,7 @@ where
         match ruling {
             Ruling::Pass => ResponseFuture::passing(self.inner.call(request)),
             Ruling::Admit { admitted, delay: Micros::ZERO, .. } => {
-                if self.rules.expose_verdicts {
+                if self.rules.expose_verdicts() {
                     Verdicts::push(request.extensions_mut(), admitted.verdict.clone());
                 }
                 let rules = Arc::clone(&self.rules);

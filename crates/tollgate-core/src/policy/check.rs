@@ -1,0 +1,146 @@
+//! What stands in the way of a policy.
+
+use std::time::Duration;
+
+use super::Policy;
+use crate::algorithm::sliding_window_log::SlidingWindowLog;
+use crate::scale::{Scale, nearest_limit};
+use crate::{Algorithm, Micros, Quota, Refill, Resolution, Timestamp};
+
+/// Why a policy cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("policy `{}`: {reason}", .name.escape_default())]
+pub struct PolicyError {
+    name: String,
+    reason: Reason,
+}
+
+impl PolicyError {
+    /// The nearest limit that builds, where a limit was the reason and there is one.
+    pub fn nearest_limit(&self) -> Option<u64> {
+        match self.reason {
+            Reason::Limit { nearest, .. } => Some(nearest),
+            Reason::TooSlow { nearest, .. } => Some(nearest),
+            Reason::Inexact { nearest, .. } => nearest,
+            Reason::ExactLog { .. } => Some(SlidingWindowLog::MAX_EXACT_LIMIT),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum Reason {
+    #[error("a name is 1 to {} printable ASCII characters", Policy::MAX_NAME)]
+    Name,
+    #[error(
+        "a {what} of {given} is outside 1 to {}; the nearest that can be is {nearest}",
+        Policy::MAX_LIMIT
+    )]
+    Limit { what: &'static str, given: u64, nearest: u64 },
+    #[error("a window of {0:?} is outside 50 µs to 400 days")]
+    Window(Duration),
+    #[error("a window of {0:?} is not a whole number of microseconds")]
+    WindowFraction(Duration),
+    #[error("{0} has no burst: drop the burst, or use token_bucket or leaky_bucket")]
+    Burst(Algorithm),
+    #[error(
+        "a log at full resolution of {limit} units is more than {}: lower the limit or use \
+         the resolution of a thousandth of the window",
+        SlidingWindowLog::MAX_EXACT_LIMIT
+    )]
+    ExactLog { limit: u64 },
+    #[error(
+        "a bucket of {capacity} units at {limit} per {window} cannot be counted exactly: \
+         2 · {capacity} · {unit} is past 2^53; {}",
+        nearest.map_or_else(
+            || "no limit can with this window: choose a rounder one".to_owned(),
+            |limit| format!("the nearest limit that can is {limit}"),
+        )
+    )]
+    Inexact { limit: u64, window: Micros, capacity: u64, unit: u64, nearest: Option<u64> },
+    #[error(
+        "a bucket of {capacity} units at {limit} per {window} takes longer than 2^52 µs to \
+         fill; the nearest limit that does not is {nearest}"
+    )]
+    TooSlow { limit: u64, window: Micros, capacity: u64, nearest: u64 },
+}
+
+/// Checks everything and returns the window.
+pub(super) fn check(name: &str, quota: Quota, algorithm: Algorithm) -> Result<Micros, PolicyError> {
+    let check = || {
+        check_name(name)?;
+        let window = check_window(quota.window())?;
+        check_limit(quota, algorithm)?;
+        check_scale(quota, window, algorithm)?;
+        Ok(window)
+    };
+    check().map_err(|reason| PolicyError { name: name.to_owned(), reason })
+}
+
+fn check_name(name: &str) -> Result<(), Reason> {
+    let printable = name.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    if name.is_empty() || name.len() > Policy::MAX_NAME || !printable {
+        return Err(Reason::Name);
+    }
+    Ok(())
+}
+
+fn check_window(window: Duration) -> Result<Micros, Reason> {
+    if !(Policy::MIN_WINDOW..=Policy::MAX_WINDOW).contains(&window) {
+        return Err(Reason::Window(window));
+    }
+    if !window.subsec_nanos().is_multiple_of(1_000) {
+        return Err(Reason::WindowFraction(window));
+    }
+    let micros = u64::try_from(window.as_micros()).map_err(|_| Reason::Window(window))?;
+    Ok(Micros::new(micros))
+}
+
+fn check_limit(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
+    let within = |what, given: u64| match given.clamp(1, Policy::MAX_LIMIT) {
+        nearest if nearest == given => Ok(()),
+        nearest => Err(Reason::Limit { what, given, nearest }),
+    };
+    within("limit", quota.limit())?;
+    if let Some(burst) = quota.burst_units() {
+        within("burst", burst)?;
+    }
+    match algorithm {
+        Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => Ok(()),
+        _ if quota.burst_units().is_some() => Err(Reason::Burst(algorithm)),
+        Algorithm::SlidingWindowLog { resolution: Resolution::Exact }
+            if quota.limit() > SlidingWindowLog::MAX_EXACT_LIMIT =>
+        {
+            Err(Reason::ExactLog { limit: quota.limit() })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_scale(quota: Quota, window: Micros, algorithm: Algorithm) -> Result<(), Reason> {
+    match algorithm {
+        Algorithm::TokenBucket { refill: Refill::Interval } => check_intervals(quota, window),
+        Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
+            let (limit, capacity) = (quota.limit(), quota.capacity());
+            let scale = Scale::new(limit, window);
+            if scale.holds(capacity) {
+                return Ok(());
+            }
+            let nearest = nearest_limit(limit, window, quota.burst_units(), Policy::MAX_LIMIT);
+            Err(Reason::Inexact { limit, window, capacity, unit: scale.unit, nearest })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Tokens that come back whole need no scale, but the instant at which a bucket that owes
+/// as much again is full must be one that can be expressed.
+fn check_intervals(quota: Quota, window: Micros) -> Result<(), Reason> {
+    let (limit, capacity) = (quota.limit(), quota.capacity());
+    // Windows that fit; at least 260 of the longest.
+    let most = Timestamp::MAX.as_micros() / window.get();
+    if (2 * capacity).div_ceil(limit) <= most {
+        return Ok(());
+    }
+    Err(Reason::TooSlow { limit, window, capacity, nearest: (2 * capacity).div_ceil(most) })
+}

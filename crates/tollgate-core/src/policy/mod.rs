@@ -1,0 +1,236 @@
+//! A named quota with its algorithm, checked once so that nothing has to be later.
+
+mod check;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::check::PolicyError;
+use self::check::check;
+use crate::{Algorithm, AnyRule, Form, LeakyMode, Micros, OnStoreError, Quota, Refill, Resolution};
+
+/// A named quota with its algorithm.
+///
+/// Building one checks every bound; see [`PolicyError`]. A policy is cheap to clone.
+/// State belongs to the *name*: two policies of one name in one store share it, and if
+/// their quotas differ, what was consumed under one is kept under the other.
+///
+/// ```
+/// use tollgate_core::{Algorithm, LeakyMode, Policy, Quota};
+///
+/// let global = Policy::sliding_window_log("global", Quota::per_minute(100))?;
+/// let search = Policy::token_bucket("search", Quota::per_hour(1_000).burst(50))?;
+/// let metered = Algorithm::LeakyBucket { mode: LeakyMode::Meter };
+/// let upload = Policy::new("upload", Quota::per_minute(10), metered)?;
+/// # let _ = (global, search, upload);
+///
+/// let error = Policy::token_bucket("odd", Quota::per_day(123_457)).unwrap_err();
+/// assert!(error.to_string().ends_with("the nearest limit that can is 123456"));
+/// # Ok::<(), tollgate_core::PolicyError>(())
+/// ```
+#[derive(Clone)]
+pub struct Policy(Arc<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    rule: AnyRule,
+    form: Form,
+    name: Box<str>,
+    quota: Quota,
+    on_store_error: OnStoreError,
+}
+
+impl Policy {
+    /// The largest limit and burst.
+    pub const MAX_LIMIT: u64 = 1_000_000_000_000;
+    /// The shortest window.
+    pub const MIN_WINDOW: Duration = Duration::from_micros(50);
+    /// The longest window: 400 days.
+    pub const MAX_WINDOW: Duration = Duration::from_secs(400 * 86_400);
+    /// The longest name, in bytes.
+    pub const MAX_NAME: usize = 128;
+
+    /// A policy of this name, or what stands in its way.
+    pub fn new(
+        name: impl Into<String>,
+        quota: Quota,
+        algorithm: Algorithm,
+    ) -> Result<Self, PolicyError> {
+        let name = name.into();
+        let window = check(&name, quota, algorithm)?;
+        let form = Form {
+            version: Form::VERSION,
+            algorithm,
+            limit: quota.limit(),
+            window,
+            capacity: quota.capacity(),
+        };
+        Ok(Self(Arc::new(Inner {
+            rule: form.rule(),
+            form,
+            name: name.into(),
+            quota,
+            on_store_error: OnStoreError::default(),
+        })))
+    }
+
+    /// At most `limit` in each window of the calendar.
+    pub fn fixed_window_counter(
+        name: impl Into<String>,
+        quota: Quota,
+    ) -> Result<Self, PolicyError> {
+        Self::new(name, quota, Algorithm::FixedWindowCounter)
+    }
+
+    /// At most `limit` in any window.
+    pub fn sliding_window_log(name: impl Into<String>, quota: Quota) -> Result<Self, PolicyError> {
+        Self::new(name, quota, Algorithm::SlidingWindowLog { resolution: Resolution::Auto })
+    }
+
+    /// At most `limit` in this window and a share of the one before.
+    pub fn sliding_window_counter(
+        name: impl Into<String>,
+        quota: Quota,
+    ) -> Result<Self, PolicyError> {
+        Self::new(name, quota, Algorithm::SlidingWindowCounter)
+    }
+
+    /// Up to `burst` at once, refilled continuously.
+    pub fn token_bucket(name: impl Into<String>, quota: Quota) -> Result<Self, PolicyError> {
+        Self::new(name, quota, Algorithm::TokenBucket { refill: Refill::Greedy })
+    }
+
+    /// Up to `burst` in a queue that leaves at an even rate.
+    pub fn leaky_bucket(name: impl Into<String>, quota: Quota) -> Result<Self, PolicyError> {
+        Self::new(name, quota, Algorithm::LeakyBucket { mode: LeakyMode::default() })
+    }
+
+    /// What the policy does while its store cannot decide.
+    #[must_use]
+    pub fn with_on_store_error(mut self, on_store_error: OnStoreError) -> Self {
+        Arc::make_mut(&mut self.0).on_store_error = on_store_error;
+        self
+    }
+
+    /// The name: printable ASCII.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The quota as it was stated.
+    pub fn quota(&self) -> Quota {
+        self.0.quota
+    }
+
+    /// The algorithm and its settings.
+    pub fn algorithm(&self) -> Algorithm {
+        self.0.form.algorithm
+    }
+
+    /// The window.
+    pub fn window(&self) -> Micros {
+        self.0.form.window
+    }
+
+    /// The most units granted at once: the limit, or the burst of a bucket.
+    pub fn capacity(&self) -> u64 {
+        self.0.form.capacity
+    }
+
+    /// What states written under this policy begin with.
+    pub fn form(&self) -> Form {
+        self.0.form
+    }
+
+    /// The algorithm with the numbers filled in.
+    pub fn rule(&self) -> &AnyRule {
+        &self.0.rule
+    }
+
+    /// What the policy does while its store cannot decide.
+    pub fn on_store_error(&self) -> OnStoreError {
+        self.0.on_store_error
+    }
+
+    /// Whether the policy may hold requests back.
+    pub fn queues(&self) -> bool {
+        matches!(self.algorithm(), Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } })
+    }
+
+    /// Whether both are handles of one policy: a comparison of two pointers.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether a state written under one can be read under the other as it is.
+    pub fn shares_state_with(&self, other: &Self) -> bool {
+        self.is_same(other) || (self.form() == other.form() && self.name() == other.name())
+    }
+
+    /// The same policy with `numerator / denominator` of its quota, for a share of a
+    /// tier or of a replica.
+    ///
+    /// Rounds down, but never below 1; where that does not build, to the nearest limit
+    /// that does.
+    ///
+    /// # Panics
+    /// If `denominator` is zero.
+    #[must_use]
+    pub fn share(&self, numerator: u32, denominator: u32) -> Self {
+        assert!(denominator > 0, "a share of n/0 has no meaning");
+        let part = |units: u64| {
+            let part = u128::from(units) * u128::from(numerator) / u128::from(denominator);
+            u64::try_from(part).unwrap_or(u64::MAX).clamp(1, Self::MAX_LIMIT)
+        };
+        let burst = self.0.quota.burst_units().map(part);
+        let build = |limit| {
+            let quota = Quota::new(limit, self.0.quota.window());
+            let quota = burst.map_or(quota, |burst| quota.burst(burst));
+            Self::new(self.name(), quota, self.algorithm())
+        };
+        let limit = part(self.0.quota.limit());
+        let policy = build(limit).or_else(|error| error.nearest_limit().map_or(Err(error), build));
+        // What still does not build is kept whole rather than dropped.
+        policy.map_or_else(
+            |_| self.clone(),
+            |policy| policy.with_on_store_error(self.on_store_error()),
+        )
+    }
+}
+
+/// Two handles of one policy, or two policies that say the same.
+impl PartialEq for Policy {
+    fn eq(&self, other: &Self) -> bool {
+        self.is_same(other)
+            || (self.shares_state_with(other) && self.on_store_error() == other.on_store_error())
+    }
+}
+
+impl Eq for Policy {}
+
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Policy")
+            .field("name", &self.0.name)
+            .field("quota", &self.0.quota)
+            .field("algorithm", &self.0.form.algorithm)
+            .field("on_store_error", &self.0.on_store_error)
+            .finish()
+    }
+}
+
+/// "search: 1000 units per 3600 seconds, burst 50, token_bucket"
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quota = self.0.quota;
+        write!(f, "{}: {} units per {}", self.name(), quota.limit(), self.window())?;
+        if let Some(burst) = quota.burst_units() {
+            write!(f, ", burst {burst}")?;
+        }
+        write!(f, ", {}", self.algorithm())
+    }
+}
+
+#[cfg(test)]
+mod tests;

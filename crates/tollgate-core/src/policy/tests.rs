@@ -1,0 +1,87 @@
+//! What builds and what does not.
+
+use super::*;
+
+const NANOS: fn(u64) -> Duration = Duration::from_nanos;
+
+#[test]
+fn what_cannot_be_counted_is_refused_with_the_number_and_the_cure() {
+    let bucket = Algorithm::TokenBucket { refill: Refill::Greedy };
+    let interval = Algorithm::TokenBucket { refill: Refill::Interval };
+    let exact = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
+    for (quota, algorithm, expected) in [
+        (
+            Quota::per_second(0),
+            bucket,
+            "a limit of 0 is outside 1 to 1000000000000; the nearest that can be is 1",
+        ),
+        (Quota::per_day(u64::MAX), bucket, "the nearest that can be is 1000000000000"),
+        (Quota::per_second(1).burst(0), bucket, "a burst of 0 is outside"),
+        (Quota::new(1, NANOS(49_000)), bucket, "a window of 49µs is outside 50 µs to 400 days"),
+        (Quota::new(1, NANOS(50_001)), bucket, "50.001µs is not a whole number of microseconds"),
+        (Quota::new(1, Duration::from_secs(400 * 86_400 + 1)), bucket, "outside 50 µs to 400 days"),
+        (Quota::per_day(123_457), bucket, "the nearest limit that can is 123456"),
+        (Quota::per_day(1).burst(1_000_000), interval, "the nearest limit that does not is 20"),
+        (
+            Quota::per_second(5).burst(9),
+            Algorithm::FixedWindowCounter,
+            "fixed_window_counter has no burst",
+        ),
+        (
+            Quota::per_day(100_001),
+            exact,
+            "a log at full resolution of 100001 units is more than 100000",
+        ),
+    ] {
+        let error = Policy::new("p", quota, algorithm).unwrap_err().to_string();
+        assert!(error.starts_with("policy `p`: ") && error.contains(expected), "{error}");
+    }
+    for name in ["", "naïve", "tab\t", &"x".repeat(129)] {
+        let error = Policy::fixed_window_counter(name, Quota::per_second(1)).unwrap_err();
+        assert!(error.to_string().contains("1 to 128 printable ASCII"), "{error}");
+    }
+}
+
+#[test]
+fn the_extremes_build() {
+    for algorithm in Algorithm::ALL {
+        for quota in [
+            Quota::new(1, Policy::MIN_WINDOW),
+            Quota::new(1, Policy::MAX_WINDOW),
+            Quota::new(Policy::MAX_LIMIT, Policy::MIN_WINDOW),
+            Quota::per_day(1_000_000),
+            Quota::new(3, Duration::from_secs(7)),
+        ] {
+            Policy::new("p", quota, algorithm).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_comes_back_whole_needs_no_round_rate() {
+    let interval = Algorithm::TokenBucket { refill: Refill::Interval };
+    Policy::new("p", Quota::per_day(123_457), interval).unwrap();
+    let error = Policy::new("p", Quota::per_day(1).burst(1_000_000), interval).unwrap_err();
+    let nearest = error.nearest_limit().unwrap();
+    let build = |limit| Policy::new("p", Quota::per_day(limit).burst(1_000_000), interval);
+    assert!(build(nearest).is_ok() && build(nearest - 1).is_err());
+}
+
+#[test]
+fn the_nearest_limit_builds() {
+    let error = Policy::token_bucket("p", Quota::per_day(123_457)).unwrap_err();
+    let nearest = error.nearest_limit().unwrap();
+    Policy::token_bucket("p", Quota::per_day(nearest)).unwrap();
+}
+
+#[test]
+fn a_share_rounds_down_to_what_builds_and_never_below_one() {
+    let share = |limit, numerator, denominator| {
+        let policy = Policy::token_bucket("p", Quota::per_day(limit)).unwrap();
+        policy.share(numerator, denominator).quota().limit()
+    };
+    assert_eq!(share(100, 1, 3), 33);
+    assert_eq!(share(1, 1, 10), 1);
+    // Half of it is 123 457, which does not build.
+    assert_eq!(share(246_915, 1, 2), 123_456);
+}

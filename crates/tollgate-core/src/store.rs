@@ -177,6 +177,7 @@ pub enum OnStoreError {
     /// The request is refused with 503: for limits that guard something worth more
     /// than availability, such as logins.
     Closed,
-    /// A store in this process decides with a share of the quota.
+    /// A store in this process decides with a share of the quota. It takes a store that
+    /// knows of that one (the layer's `Fallback`); without it this is `Closed`.
     Local,
 }

@@ -213,10 +213,10 @@ impl Rule for SlidingWindowLog {
     }
 
     /// An entry per grid point of a window, or per unit if those are fewer, twice for
-    /// a debt; and a queue doubles when it grows.
+    /// a debt; and a queue doubles when it grows, from four on.
     fn max_heap_bytes(&self) -> usize {
         let grid_points = self.window.get() / self.grid + 1;
-        let entries = grid_points.min(2 * self.limit);
+        let entries = grid_points.min(2 * self.limit).max(4);
         usize::try_from(entries.next_power_of_two()).unwrap_or(usize::MAX) * size_of::<Entry>()
     }
 }
@@ -254,3 +254,25 @@ impl View<'_> {
 /// Running totals start over before they pass this, far below 2^53 where Lua's numbers
 /// have gaps.
 const REBASE: u64 = 1 << 52;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AnyRule, Policy, Quota};
+
+    #[test]
+    fn the_heap_of_a_key_in_debt_stays_within_its_bound() {
+        for limit in 1..=40 {
+            let policy = Policy::sliding_window_log("p", Quota::per_second(limit)).unwrap();
+            let AnyRule::SlidingWindowLog(log) = policy.rule() else {
+                unreachable!()
+            };
+            let mut state = log.fresh();
+            for now in 1..=3 * limit {
+                log.owe(&mut state, 1, Timestamp::from_micros(now));
+                let bytes = state.entries.capacity() * size_of::<Entry>();
+                assert!(bytes <= log.max_heap_bytes(), "limit {limit}");
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The layer as its users have it: around services, in routers, over sockets.
+
+mod nesting;
+mod sharing;
+mod stage;
+mod support;

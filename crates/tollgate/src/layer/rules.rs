@@ -90,7 +90,7 @@ impl<St: Store> Rules<St> {
     }
 
     pub(super) fn new(store: St, limits: Vec<Limit>, options: RateLimitLayerBuilder<St>) -> Self {
-        let queues = limits.iter().any(|limit| limit.policy.queues());
+        let queues = limits.iter().any(|limit| limit.enforce && limit.policy.queues());
         let rule = |limit: Limit| Rule { fields: PolicyFields::new(&limit.policy), limit };
         Self {
             store,
@@ -175,7 +175,7 @@ impl<St: Store> Rules<St> {
                 tracing::debug!(target: "tollgate", remaining = remaining(&verdict), "allow");
                 let Question { applied, charged, .. } = question;
                 self.trace_shadows(&verdict, applied);
-                let delay = verdict.delay();
+                let delay = self.delay(&verdict, applied);
                 Ruling::Admit { admitted: Admitted { verdict, applied }, delay, charged }
             }
             Ok(verdict) => {
@@ -254,6 +254,16 @@ impl<St: Store> Rules<St> {
     ) -> impl Iterator<Item = (&'a PolicyFields, &'a Decision)> {
         let decided = self.applied(applied).zip(verdict.decisions());
         decided.filter(|(rule, _)| rule.limit.enforce).map(|(rule, d)| (&rule.fields, d))
+    }
+
+    /// How long the request is held back. That of the verdict would count the queue of a
+    /// shadow policy as well, which only watches.
+    fn delay(&self, verdict: &Verdict, applied: u64) -> Micros {
+        if !self.queues {
+            return Micros::ZERO;
+        }
+        let delays = self.rows(verdict, applied).map(|(_, decision)| decision.delay());
+        delays.max().unwrap_or_default()
     }
 
     fn trace_shadows(&self, verdict: &Verdict, applied: u64) {

@@ -1,6 +1,8 @@
 //! The layer as its users have it: around services, in routers, over sockets.
 
 mod nesting;
+mod queue;
+mod readiness;
 mod sharing;
 mod stage;
 mod support;

@@ -128,12 +128,19 @@ impl<St: Store> Rules<St> {
                 (Ok(None), Some(OnMissingKey::Pass)) => continue,
                 (Ok(None), Some(OnMissingKey::Share)) => shared_key(),
                 (Ok(None), Some(OnMissingKey::Deny) | None) => {
-                    tracing::info!(target: "tollgate", policy = limit.policy.name(), "no key");
+                    let (policy, shadow) = (limit.policy.name(), !limit.enforce);
+                    tracing::info!(target: "tollgate", policy, shadow, "no key");
+                    if shadow {
+                        continue;
+                    }
                     return Step::Follow(self.refuse(head, &Denial::missing_key()));
                 }
                 (Err(error), _) => {
                     if !self.misconfigured.swap(true, Ordering::Relaxed) {
                         tracing::error!(target: "tollgate", %error, "cannot tell who is asking");
+                    }
+                    if !limit.enforce {
+                        continue;
                     }
                     return Step::Follow(
                         self.refuse(head, &Denial::misconfigured(error.to_string())),

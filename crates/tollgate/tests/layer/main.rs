@@ -1,5 +1,7 @@
 //! The layer as its users have it: around services, in routers, over sockets.
 
+mod answers;
+mod events;
 mod nesting;
 mod queue;
 mod readiness;

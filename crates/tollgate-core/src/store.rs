@@ -73,6 +73,9 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// no more is admitted than if the charge had been `actual` from the start. What
     /// was too little is charged as of now and may leave a debt of at most one
     /// capacity. A receipt settles once; again is [`Settlement::Repeated`].
+    ///
+    /// Once a key has been charged under another quota of the policy, what the receipt
+    /// stands for cannot be told from other charges, and nothing is given back.
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Self::Future<Settlement>;
 
     /// Forgets what `key` has used under `policy`.

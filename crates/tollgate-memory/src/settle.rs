@@ -39,8 +39,9 @@ impl<C: Clock> Inner<C> {
             return Ok(Settlement::Charged { units });
         }
         // A key that is not found has aged out, and the charge with it. In the entry that
-        // keys without room share, it cannot be told from the charges of others.
-        if seat.is_new() || seat.is_shared() {
+        // keys without room share, or in a state carried over to another quota, it cannot
+        // be told from the charges of others.
+        if !seat.is_here() || seat.is_shared() {
             return Ok(Settlement::Returned { units: 0 });
         }
         let units = with_rule!(policy.rule(), rule => {

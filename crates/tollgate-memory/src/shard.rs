@@ -156,10 +156,9 @@ impl Shard {
 }
 
 impl Seat<'_> {
-    /// Whether the key was not found, neither under this version of its policy nor
-    /// under another.
-    pub(crate) fn is_new(&self) -> bool {
-        self.place == Place::New
+    /// Whether the key was found under this very version of its policy.
+    pub(crate) fn is_here(&self) -> bool {
+        self.place == Place::Here
     }
 
     /// Whether it is the entry of all keys without room.

@@ -119,6 +119,13 @@ impl Reference {
             Settlement::Charged { units }
         } else {
             let change = Change::GiveBack(charged, cost - actual);
+            let slot = (receipt.policy.name().to_owned(), receipt.key.as_bytes().to_vec());
+            let same = |stored: &Stored| stored.form == receipt.policy.form();
+            if !self.states.get(&slot).is_some_and(same) {
+                // In a state carried over to another quota, the charge cannot be told from
+                // those of others.
+                return Settlement::Returned { units: 0 };
+            }
             let units = self.change(&receipt.policy, &receipt.key, now, change);
             Settlement::Returned { units }
         }

@@ -75,6 +75,13 @@ impl SlidingWindowLog {
         Timestamp::from_micros(instant.as_micros().next_multiple_of(self.grid))
     }
 
+    /// An entry per grid point of a window, or per unit if those are fewer, twice for a
+    /// debt.
+    fn max_entries(&self) -> usize {
+        let grid_points = self.window.get() / self.grid + 1;
+        usize::try_from(grid_points.min(2 * self.limit)).unwrap_or(usize::MAX / 64)
+    }
+
     /// Moves on to `now`, forgets what no longer counts, and returns the instant reached.
     fn prune(&self, state: &mut State, now: Timestamp) -> Timestamp {
         let View { seen, head, base, .. } = self.refresh(state, now);
@@ -205,6 +212,10 @@ impl Rule for SlidingWindowLog {
                 _ => converted.entries.push_back(Entry { at, ..*entry }),
             }
         }
+        // A smaller quota has been promised less room. The oldest charges then count with
+        // the next ones: for longer, never for less.
+        let over = converted.entries.len().saturating_sub(self.max_entries());
+        converted.entries.drain(..over);
         converted
     }
 
@@ -212,12 +223,9 @@ impl Rule for SlidingWindowLog {
         self.refresh(state, now).head == state.entries.len()
     }
 
-    /// An entry per grid point of a window, or per unit if those are fewer, twice for
-    /// a debt; and a queue doubles when it grows, from four on.
+    /// A queue doubles when it grows, from four entries on.
     fn max_heap_bytes(&self) -> usize {
-        let grid_points = self.window.get() / self.grid + 1;
-        let entries = grid_points.min(2 * self.limit).max(4);
-        usize::try_from(entries.next_power_of_two()).unwrap_or(usize::MAX) * size_of::<Entry>()
+        self.max_entries().max(4).next_power_of_two() * size_of::<Entry>()
     }
 }
 
@@ -264,9 +272,7 @@ mod tests {
     fn the_heap_of_a_key_in_debt_stays_within_its_bound() {
         for limit in 1..=40 {
             let policy = Policy::sliding_window_log("p", Quota::per_second(limit)).unwrap();
-            let AnyRule::SlidingWindowLog(log) = policy.rule() else {
-                unreachable!()
-            };
+            let AnyRule::SlidingWindowLog(log) = policy.rule() else { unreachable!() };
             let mut state = log.fresh();
             for now in 1..=3 * limit {
                 log.owe(&mut state, 1, Timestamp::from_micros(now));

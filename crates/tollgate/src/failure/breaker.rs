@@ -195,8 +195,11 @@ where
         };
         if let Some((shared, probe)) = self.shared.take() {
             match &answer {
+                Ok(_) => shared.succeeded(probe),
                 Err(error) if error.is_outage() => shared.failed(probe, Some(error)),
-                _ => shared.succeeded(probe),
+                // The store may not even have been reached: another probe has to show it.
+                Err(_) if probe => shared.failed(true, None),
+                Err(_) => {}
             }
         }
         Poll::Ready(answer)

@@ -165,8 +165,8 @@ where
         match ruling {
             Ruling::Pass => State::Running { future: self.inner.call(self.request), told: None },
             Ruling::Admit { admitted, delay: Micros::ZERO, .. } => self.run(admitted),
-            Ruling::Admit { admitted, charged, .. } => {
-                let queued = Queued::new(self.rules.store(), &admitted.verdict, charged);
+            Ruling::Admit { admitted, delay, charged } => {
+                let queued = Queued::new(self.rules.store(), &admitted.verdict, delay, charged);
                 // The ready clone is let go, and its place with it.
                 self.inner = self.inner.clone();
                 State::Waiting {

@@ -111,7 +111,7 @@ const PROBE: Micros = Micros::new(1_000_000);
 
 impl<St: Store> Rules<St> {
     pub(super) fn new(store: St, limits: Vec<Limit>, options: Options) -> Self {
-        let queues = limits.iter().any(|limit| limit.policy.queues());
+        let queues = limits.iter().any(|limit| limit.enforce && limit.policy.queues());
         let rule = |limit: Limit| Rule { fields: PolicyFields::new(&limit.policy), limit };
         let rules = limits.into_iter().map(rule).collect();
         Self { store, rules, options, queues, misconfigured: AtomicBool::new(false) }
@@ -145,12 +145,19 @@ impl<St: Store> Rules<St> {
                 (Ok(None), Some(OnMissingKey::Pass)) => continue,
                 (Ok(None), Some(OnMissingKey::Share)) => shared_key(),
                 (Ok(None), Some(OnMissingKey::Deny) | None) => {
-                    tracing::info!(target: "tollgate", policy = limit.policy.name(), "no key");
+                    let (policy, shadow) = (limit.policy.name(), !limit.enforce);
+                    tracing::info!(target: "tollgate", policy, shadow, "no key");
+                    if shadow {
+                        continue;
+                    }
                     return Step::Follow(self.refuse(head, &Denial::missing_key()));
                 }
                 (Err(error), _) => {
                     if !self.misconfigured.swap(true, Ordering::Relaxed) {
                         tracing::error!(target: "tollgate", %error, "cannot tell who is asking");
+                    }
+                    if !limit.enforce {
+                        continue;
                     }
                     return Step::Follow(
                         self.refuse(head, &Denial::misconfigured(error.to_string())),
@@ -192,7 +199,7 @@ impl<St: Store> Rules<St> {
                 tracing::debug!(target: "tollgate", remaining = remaining(&verdict), "allow");
                 let Question { applied, charged, .. } = question;
                 self.trace_shadows(&verdict, applied);
-                let delay = verdict.delay();
+                let delay = self.delay(&verdict, applied);
                 Ruling::Admit { admitted: Admitted { verdict, applied }, delay, charged }
             }
             Ok(verdict) => {
@@ -271,6 +278,16 @@ impl<St: Store> Rules<St> {
     ) -> impl Iterator<Item = (&'a PolicyFields, &'a Decision)> {
         let decided = self.applied(applied).zip(verdict.decisions());
         decided.filter(|(rule, _)| rule.limit.enforce).map(|(rule, d)| (&rule.fields, d))
+    }
+
+    /// How long the request is held back. That of the verdict would count the queue of a
+    /// shadow policy as well, which only watches.
+    fn delay(&self, verdict: &Verdict, applied: u64) -> Micros {
+        if !self.queues {
+            return Micros::ZERO;
+        }
+        let delays = self.rows(verdict, applied).map(|(_, decision)| decision.delay());
+        delays.max().unwrap_or_default()
     }
 
     fn trace_shadows(&self, verdict: &Verdict, applied: u64) {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tollgate_core::{Key, Policy};
+use tollgate_core::{Charge, Cost, Key, Policy};
 
 use crate::head::Condition;
 use crate::key::{Global, KeySource};
@@ -110,6 +110,11 @@ impl Limit {
         &self.policy
     }
 
+    pub(crate) fn charge<'a>(&'a self, key: &'a Key, cost: Cost) -> Charge<'a> {
+        Charge { policy: &self.policy, key, cost, enforce: self.enforce }
+    }
+
+    #[inline]
     pub(crate) fn applies_to(&self, head: &Head<'_>) -> bool {
         self.conditions.iter().all(|condition| condition(head))
     }

@@ -26,6 +26,7 @@
 
 mod digits;
 mod fields;
+mod intern;
 mod retry;
 #[cfg(test)]
 mod tests;
@@ -119,16 +120,23 @@ impl HeaderOptions {
             }
         }
         if self.ratelimit {
-            let quotas = quotas.as_ref().map_or_else(|| first.0.quota(), Line::as_slice);
-            let (quotas, state) = (digits::value(quotas), digits::value(state.as_slice()));
-            if let (Some(quotas), Some(state)) = (quotas, state) {
+            let quotas = match quotas {
+                Some(quotas) => digits::value(quotas.as_slice()),
+                None => first.0.quota_value(),
+            };
+            if let (Some(quotas), Some(state)) = (quotas, digits::value(state.as_slice())) {
                 headers.append(RATELIMIT_POLICY, quotas);
                 headers.append(RATELIMIT, state);
             }
         }
         if self.x_ratelimit {
-            write_x_ratelimit(headers, decided_at, shown.1);
+            write_x_ratelimit(headers, decided_at, shown);
         }
+    }
+
+    /// Whether anything is sent with an admission.
+    pub(crate) const fn any(&self) -> bool {
+        self.ratelimit || self.x_ratelimit
     }
 
     pub(crate) fn has_jitter(&self) -> bool {
@@ -174,7 +182,8 @@ pub(crate) fn reset_at(decided_at: Timestamp, decision: &Decision) -> u64 {
 
 /// The first insertion says whether a service inside has set these fields, so that a
 /// response without them is not searched for them.
-fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, decision: &Decision) {
+fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Row<'_>) {
+    let (fields, decision) = shown;
     let ours = decision.remaining;
     if let Some(theirs) = headers.insert(X_RATELIMIT_REMAINING, digits::integer(ours))
         && number(&theirs).is_some_and(|theirs| theirs <= ours)
@@ -182,8 +191,7 @@ fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, decision: &
         headers.insert(X_RATELIMIT_REMAINING, theirs);
         return;
     }
-    // The limit of the decision: a store that decides with a share of the quota says so.
-    headers.insert(X_RATELIMIT_LIMIT, digits::integer(decision.limit));
+    headers.insert(X_RATELIMIT_LIMIT, fields.limit_value(decision));
     let reset = digits::integer(reset_at(decided_at, decision));
     headers.insert(X_RATELIMIT_RESET, reset);
 }

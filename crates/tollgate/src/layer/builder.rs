@@ -114,7 +114,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
                 );
             }
         }
-        Ok(RateLimitLayer(Arc::new(Rules::new(store, limits, options))))
+        Ok(RateLimitLayer::of(Rules::new(store, limits, options)))
     }
 }
 

@@ -16,6 +16,7 @@ use super::queued::Charged;
 use crate::denial::{Denial, DenialResponse, Dialect, Problem};
 use crate::head::Condition;
 use crate::headers::PolicyFields;
+use crate::key::KeyError;
 use crate::limit::shared_key;
 use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey};
 
@@ -97,7 +98,7 @@ pub(super) enum Ruling {
     /// It goes on after `delay`; the response will tell of the verdict.
     Admit { admitted: Admitted, delay: Micros, charged: Option<Box<[Charged]>> },
     /// It ends here.
-    Refuse(Response<Bytes>),
+    Refuse(Box<Response<Bytes>>),
 }
 
 /// A verdict on its way into the response.
@@ -117,6 +118,11 @@ impl<St: Store> Rules<St> {
         Self { store, rules, options, queues, misconfigured: AtomicBool::new(false) }
     }
 
+    /// Whether a response says anything of an admission.
+    pub(super) fn tells(&self) -> bool {
+        self.options.expose_verdicts || self.options.headers.any()
+    }
+
     /// Whether handlers and outer layers may read the verdict.
     pub(super) fn expose_verdicts(&self) -> bool {
         self.options.expose_verdicts
@@ -131,59 +137,94 @@ impl<St: Store> Rules<St> {
     }
 
     /// Puts the question to the store, if there is one.
+    #[inline]
     pub(super) fn ask(&self, head: &Head<'_>) -> Step<St> {
         if is_preflight(head) || self.options.exempt.iter().any(|exempt| exempt(head)) {
             return Step::Follow(Ruling::Pass);
         }
+        // Most layers have one limit, and then there is nothing to collect.
+        if let [Rule { limit, .. }] = &*self.rules {
+            return match self.keyed(limit, head) {
+                Ok(Some((key, cost))) => self.put(&[limit.charge(&key, cost)], 1),
+                Ok(None) => Step::Follow(Ruling::Pass),
+                Err(response) => Step::Follow(Ruling::Refuse(response)),
+            };
+        }
         let mut keyed = SmallVec::<[(usize, Key, Cost); 4]>::new();
         for (index, Rule { limit, .. }) in self.rules.iter().enumerate() {
-            if !limit.applies_to(head) {
-                continue;
+            match self.keyed(limit, head) {
+                Ok(Some((key, cost))) => keyed.push((index, key, cost)),
+                Ok(None) => {}
+                Err(response) => return Step::Follow(Ruling::Refuse(response)),
             }
-            let key = match (limit.key.subject(head), limit.on_missing_key) {
-                (Ok(Some(subject)), _) => subject.key,
-                (Ok(None), Some(OnMissingKey::Pass)) => continue,
-                (Ok(None), Some(OnMissingKey::Share)) => shared_key(),
-                (Ok(None), Some(OnMissingKey::Deny) | None) => {
-                    let (policy, shadow) = (limit.policy.name(), !limit.enforce);
-                    tracing::info!(target: "tollgate", policy, shadow, "no key");
-                    if shadow {
-                        continue;
-                    }
-                    return Step::Follow(self.refuse(head, &Denial::missing_key()));
-                }
-                (Err(error), _) => {
-                    if !self.misconfigured.swap(true, Ordering::Relaxed) {
-                        tracing::error!(target: "tollgate", %error, "cannot tell who is asking");
-                    }
-                    if !limit.enforce {
-                        continue;
-                    }
-                    return Step::Follow(
-                        self.refuse(head, &Denial::misconfigured(error.to_string())),
-                    );
-                }
-            };
-            let cost = limit.costs.as_ref().unwrap_or(&self.options.costs).of(head);
-            keyed.push((index, key, cost));
         }
         if keyed.is_empty() {
             return Step::Follow(Ruling::Pass);
         }
         let charges: SmallVec<[Charge<'_>; 4]> = keyed
             .iter()
-            .map(|(index, key, cost)| {
-                let limit = &self.rules[*index].limit;
-                Charge { policy: &limit.policy, key, cost: *cost, enforce: limit.enforce }
-            })
+            .map(|(index, key, cost)| self.rules[*index].limit.charge(key, *cost))
             .collect();
-        let answer = self.store.decide(&charges);
-        let question = Question {
-            applied: keyed.iter().fold(0, |bits, (index, ..)| bits | 1 << index),
-            charged: self.queues.then(|| charges.iter().map(Charged::of).collect()),
-            seed: if self.options.headers.has_jitter() { seed_of(&keyed[0].1) } else { 0 },
+        self.put(&charges, keyed.iter().fold(0, |bits, (index, ..)| bits | 1 << index))
+    }
+
+    /// Whose quota a limit uses for the request, and how much of it; none if the request
+    /// is none of its business. An error is the answer to the request.
+    #[inline]
+    fn keyed(
+        &self,
+        limit: &Limit,
+        head: &Head<'_>,
+    ) -> Result<Option<(Key, Cost)>, Box<Response<Bytes>>> {
+        if !limit.applies_to(head) {
+            return Ok(None);
+        }
+        let key = match limit.key.subject(head) {
+            Ok(Some(subject)) => subject.key,
+            missing => match self.without_key(limit, missing.err(), head)? {
+                Some(key) => key,
+                None => return Ok(None),
+            },
         };
-        Step::Ask(Asked { answer, question })
+        let costs = limit.costs.as_ref().unwrap_or(&self.options.costs);
+        Ok(Some((key, costs.of(head))))
+    }
+
+    /// What becomes of a request without a key, or of one whose key cannot be told. A
+    /// shadow policy lets both pass.
+    #[cold]
+    fn without_key(
+        &self,
+        limit: &Limit,
+        error: Option<KeyError>,
+        head: &Head<'_>,
+    ) -> Result<Option<Key>, Box<Response<Bytes>>> {
+        let denial = match (error, limit.on_missing_key) {
+            (Some(error), _) => {
+                if !self.misconfigured.swap(true, Ordering::Relaxed) {
+                    tracing::error!(target: "tollgate", %error, "cannot tell who is asking");
+                }
+                Denial::misconfigured(error.to_string())
+            }
+            (None, Some(OnMissingKey::Pass)) => return Ok(None),
+            (None, Some(OnMissingKey::Share)) => return Ok(Some(shared_key())),
+            (None, Some(OnMissingKey::Deny) | None) => {
+                let (policy, shadow) = (limit.policy.name(), !limit.enforce);
+                tracing::info!(target: "tollgate", policy, shadow, "no key");
+                Denial::missing_key()
+            }
+        };
+        if limit.enforce { Err(self.refuse(head, &denial)) } else { Ok(None) }
+    }
+
+    /// Asks the store about the charges of the rules in `applied`.
+    #[inline]
+    fn put(&self, charges: &[Charge<'_>], applied: u64) -> Step<St> {
+        let answer = self.store.decide(charges);
+        let charged = self.queues.then(|| charges.iter().map(Charged::of).collect());
+        let jitter = self.options.headers.has_jitter();
+        let seed = if jitter { charges.first().map_or(0, |first| seed_of(first.key)) } else { 0 };
+        Step::Ask(Asked { answer, question: Question { applied, charged, seed } })
     }
 
     /// What the answer of the store means for the request.
@@ -204,7 +245,8 @@ impl<St: Store> Rules<St> {
             }
             Ok(verdict) => {
                 let admitted = Admitted { verdict, applied: question.applied };
-                Ruling::Refuse(self.deny(&admitted, question.seed, Dialect::of(method, headers)))
+                let dialect = Dialect::of(method, headers);
+                Ruling::Refuse(Box::new(self.deny(&admitted, question.seed, dialect)))
             }
             Err(error) => self.without_verdict(&error, question.applied, method, headers),
         }
@@ -258,12 +300,13 @@ impl<St: Store> Rules<St> {
         tracing::debug!(target: "tollgate", %error, "failed closed");
         let probe = error.retry_after().unwrap_or(PROBE);
         let denial = Denial::store_unavailable(refusing.map(|rule| &rule.fields), probe);
-        Ruling::Refuse(denial.respond(Dialect::of(method, headers), &*self.options.response))
+        let dialect = Dialect::of(method, headers);
+        Ruling::Refuse(Box::new(denial.respond(dialect, &*self.options.response)))
     }
 
-    fn refuse(&self, head: &Head<'_>, denial: &Denial<'_>) -> Ruling {
+    fn refuse(&self, head: &Head<'_>, denial: &Denial<'_>) -> Box<Response<Bytes>> {
         let dialect = Dialect::of(head.method, head.headers);
-        Ruling::Refuse(denial.respond(dialect, &*self.options.response))
+        Box::new(denial.respond(dialect, &*self.options.response))
     }
 
     fn applied(&self, applied: u64) -> impl Iterator<Item = &Rule> {

@@ -1,0 +1,216 @@
+//! The limiters: Tollgate as its users call it, and governor as its users do.
+
+use std::hash::Hash;
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use governor::clock::DefaultClock;
+use governor::state::keyed::DashMapStateStore;
+use governor::{DefaultDirectRateLimiter, RateLimiter};
+use tollgate::{
+    Algorithm, Charge, Clock, Cost, Key, MemoryStore, Policy, Quota, Store, SystemClock, Timestamp,
+    Verdict,
+};
+
+use super::side::{Side, Text};
+use crate::Failure;
+
+/// One policy over a store; a key is made of its text at each decision.
+pub(crate) struct Tollgate<C = SystemClock> {
+    store: MemoryStore<C>,
+    policy: Policy,
+}
+
+impl Tollgate {
+    /// With room for `keys` in each shard, however unevenly they fall.
+    pub(crate) fn new(algorithm: Algorithm, quota: Quota, keys: usize) -> Result<Self, Failure> {
+        let store = MemoryStore::builder().max_keys(2 * keys).build();
+        Ok(Self { store, policy: Policy::new("bench", quota, algorithm)? })
+    }
+}
+
+impl Tollgate<Ticking> {
+    pub(crate) fn ticking(algorithm: Algorithm, quota: Quota) -> Result<Self, Failure> {
+        let store = MemoryStore::builder().clock(Ticking::default()).build();
+        Ok(Self { store, policy: Policy::new("bench", quota, algorithm)? })
+    }
+}
+
+impl<C: Clock> Side for Tollgate<C> {
+    type Key = Text;
+
+    fn key(text: Text) -> Text {
+        text
+    }
+
+    #[inline]
+    fn decide(&self, text: &Text) -> bool {
+        let key = Key::new(text);
+        used(self.store.decide(&[Charge::new(&self.policy, &key, Cost::ONE)]).into_inner())
+    }
+}
+
+/// A policy for all and one for each key, decided together.
+pub(crate) struct Two {
+    store: MemoryStore,
+    global: Policy,
+    each: Policy,
+}
+
+impl Two {
+    pub(crate) fn new(global: Quota, each: Quota, keys: usize) -> Result<Self, Failure> {
+        Ok(Self {
+            store: MemoryStore::builder().max_keys(2 * keys).build(),
+            global: Policy::token_bucket("global", global)?,
+            each: Policy::token_bucket("each", each)?,
+        })
+    }
+}
+
+impl Side for Two {
+    type Key = Text;
+
+    fn key(text: Text) -> Text {
+        text
+    }
+
+    #[inline]
+    fn decide(&self, text: &Text) -> bool {
+        let key = Key::new(text);
+        used(
+            self.store
+                .decide(&[
+                    Charge::new(&self.global, &Key::GLOBAL, Cost::ONE),
+                    Charge::new(&self.each, &key, Cost::ONE),
+                ])
+                .into_inner(),
+        )
+    }
+}
+
+/// Reads all of a verdict that a response would tell.
+#[inline]
+fn used<E>(verdict: Result<Verdict, E>) -> bool {
+    let Ok(verdict) = verdict else { return false };
+    for decision in verdict.decisions() {
+        black_box((decision.limit, decision.remaining, decision.reset_after));
+        black_box(decision.retry_after());
+    }
+    verdict.is_admitted()
+}
+
+/// A clock that moves on by a microsecond at each look, so that a log has an entry for
+/// each decision, and that looks at the real clock as well, so that it costs no less.
+#[derive(Clone, Debug)]
+pub(crate) struct Ticking {
+    real: SystemClock,
+    ticks: Arc<AtomicU64>,
+}
+
+impl Default for Ticking {
+    fn default() -> Self {
+        let real = SystemClock::new();
+        Self { ticks: Arc::new(AtomicU64::new(real.now().as_micros())), real }
+    }
+}
+
+impl Clock for Ticking {
+    fn now(&self) -> Timestamp {
+        black_box(self.real.now());
+        Timestamp::from_micros(self.ticks.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// governor over its default map of keys.
+pub(crate) struct Governor<K: Hash + Eq + Clone>(
+    RateLimiter<K, DashMapStateStore<K>, DefaultClock>,
+);
+
+impl<K: Hash + Eq + Clone> Governor<K> {
+    pub(crate) fn new(quota: governor::Quota) -> Self {
+        Self(RateLimiter::dashmap(quota))
+    }
+}
+
+impl Side for Governor<String> {
+    type Key = String;
+
+    fn key(text: Text) -> String {
+        text.iter().copied().map(char::from).collect()
+    }
+
+    #[inline]
+    fn decide(&self, key: &String) -> bool {
+        black_box(self.0.check_key(key)).is_ok()
+    }
+}
+
+impl Side for Governor<Text> {
+    type Key = Text;
+
+    fn key(text: Text) -> Text {
+        text
+    }
+
+    #[inline]
+    fn decide(&self, key: &Text) -> bool {
+        black_box(self.0.check_key(key)).is_ok()
+    }
+}
+
+/// Two limiters of governor one after the other: what the first took stays taken when the
+/// second denies.
+pub(crate) struct TwoGovernors {
+    global: DefaultDirectRateLimiter,
+    each: Governor<String>,
+}
+
+impl TwoGovernors {
+    pub(crate) fn new(global: governor::Quota, each: governor::Quota) -> Self {
+        Self { global: RateLimiter::direct(global), each: Governor::new(each) }
+    }
+}
+
+impl Side for TwoGovernors {
+    type Key = String;
+
+    fn key(text: Text) -> String {
+        Governor::<String>::key(text)
+    }
+
+    #[inline]
+    fn decide(&self, key: &String) -> bool {
+        black_box(self.global.check()).is_ok() && self.each.decide(key)
+    }
+}
+
+/// A quota under both names: `burst` units, one of which comes back per `period`.
+#[derive(Clone, Copy)]
+pub(crate) struct Bucket {
+    burst: u32,
+    window: Duration,
+}
+
+impl Bucket {
+    /// Never used up, not by one key either: 10^9 per second.
+    pub(crate) const ENDLESS: Self = Self { burst: 1_000_000_000, window: Duration::from_secs(1) };
+    /// Always used up: 1 per hour.
+    pub(crate) const SPENT: Self = Self { burst: 1, window: Duration::from_secs(3_600) };
+    /// Never used up by many keys, and slow to come back, so that no key can be forgotten
+    /// while it is measured: 10^6 per 400 days, a unit per half minute.
+    pub(crate) const LASTING: Self =
+        Self { burst: 1_000_000, window: Duration::from_secs(400 * 86_400) };
+
+    pub(crate) const fn ours(self) -> Quota {
+        Quota::new(self.burst as u64, self.window)
+    }
+
+    pub(crate) fn theirs(self) -> Result<governor::Quota, Failure> {
+        let burst = NonZeroU32::new(self.burst).ok_or("a burst of zero")?;
+        let quota = governor::Quota::with_period(self.window / self.burst).ok_or("no period")?;
+        Ok(quota.allow_burst(burst))
+    }
+}

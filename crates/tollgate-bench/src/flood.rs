@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tollgate::{Charge, Cost, Decision, Key, MemoryStore, Policy, Quota, Store};
 
-use crate::memory::side::{Side, text};
+use crate::memory::side::{Side, Text, text, write_text};
 use crate::memory::sides::{Bucket, Governor};
 use crate::report::{self, Table, Target};
 use crate::rounds::{Spread, shuffled};
@@ -111,13 +111,9 @@ struct Flooded {
 }
 
 impl Side for Flooded {
-    type Key = [u8; 13];
+    type Buffer = ();
 
-    fn key(text: [u8; 13]) -> [u8; 13] {
-        text
-    }
-
-    fn decide(&self, text: &[u8; 13]) -> bool {
+    fn decide(&self, text: &Text, (): &mut ()) -> bool {
         let key = Key::new(text);
         let verdict = self.store.decide(&[Charge::new(&self.policy, &key, Cost::ONE)]);
         verdict.into_inner().is_ok_and(|verdict| verdict.is_admitted())
@@ -159,18 +155,20 @@ impl<'a> Victims<'a> {
 
 /// The first six numbers.
 fn flood<S: Side>(side: &S) -> Vec<f64> {
-    let live: Vec<_> = (0..LIVE).map(|number| S::key(text(FLOOD + number))).collect();
+    let live: Vec<_> = (0..LIVE).map(|number| text(FLOOD + number)).collect();
     let order = shuffled(LIVE, 3);
-    for key in &live {
-        side.decide(key);
+    let mut buffer = S::Buffer::default();
+    for text in &live {
+        side.decide(text, &mut buffer);
     }
     let ended = AtomicBool::new(false);
     let watch = |until: &dyn Fn() -> bool| {
         // A count for each nanosecond, because a list would grow into what is measured.
+        let mut buffer = S::Buffer::default();
         let (mut counts, mut sum) = (vec![0_u32; 1 << 16], 0);
         for number in order.iter().cycle() {
             let begin = Instant::now();
-            side.decide(&live[*number as usize]);
+            side.decide(&live[*number as usize], &mut buffer);
             let nanos = usize::try_from(begin.elapsed().as_nanos()).unwrap_or(usize::MAX);
             counts[nanos.min((1 << 16) - 1)] += 1;
             sum += 1;
@@ -183,11 +181,13 @@ fn flood<S: Side>(side: &S) -> Vec<f64> {
     let started = Instant::now();
     let calm = watch(&|| started.elapsed() > Duration::from_millis(300));
     let insert = |from: u32, to: u32| {
+        let (mut text, mut buffer) = (Text::new(), S::Buffer::default());
         let begin = Instant::now();
         for number in from..to {
             // An odd factor without a common divisor with the number of keys: in no order.
             let number = u64::from(number) * 7_654_321 % u64::from(FLOOD);
-            side.decide(&S::key(text(u32::try_from(number).unwrap_or_default())));
+            write_text(u32::try_from(number).unwrap_or_default(), &mut text);
+            side.decide(&text, &mut buffer);
         }
         begin.elapsed().as_secs_f64() * 1e9 / f64::from(to - from)
     };

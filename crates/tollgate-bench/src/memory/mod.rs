@@ -9,21 +9,21 @@ use std::time::Duration;
 
 use tollgate::{Algorithm, Refill};
 
-use self::side::{Expect, Keys, Text, peer};
-use self::sides::{Bucket, Governor, Tollgate, Two, TwoGovernors};
+use self::side::{Expect, Keys, peer};
+use self::sides::{Bucket, Governor, Ready, Tollgate, Two, TwoGovernors};
 use crate::Failure;
 use crate::report::{self, Table, Target};
 use crate::rounds::{Spread, interleave};
 
 const METHOD: &str = "\
 A full decision through the public `Store` API, with limit, remaining, reset and retry, beside
-governor's `check_key` on its default map, which says yes or no. Both are asked about keys of
-13 bytes that stand ready in the nearest cache. Tollgate makes its `Key` of them within the
-time that is taken, as a key source does for each request; governor is handed a finished
-`&String`, which costs it nothing here though a service would have to make it, or a finished
-`&[u8; 13]`, the shortest key it can have. Targets are against `String` keys. Many keys are
-asked for in a random order that is not the one they were inserted in. Nanoseconds a decision
-and thread.";
+governor's `check_key` on its default map, which says yes or no. Each gets a `&str` of 13 bytes
+from the nearest cache and makes the key that its API asks for, within the time that is taken:
+Tollgate its `Key`; governor a `String`, copied into a buffer that exists already (the
+reference: a plain service would allocate), or an inline `[u8; 13]`, the shortest key it can
+have. For `&String` governor is handed a string that somebody else has made. Many keys are asked
+for in a random order that is not the one they were inserted in. Nanoseconds a decision and
+thread.";
 
 /// How long a peer runs within a round, and how many rounds there are.
 const SPAN: Duration = Duration::from_millis(10);
@@ -45,10 +45,12 @@ fn keys() -> Result<Table, Failure> {
             "threads",
             "Tollgate",
             "governor, `String`",
+            "governor, `&String`",
             "governor, `[u8; 13]`",
             "× `String`",
             "target",
             "met",
+            "× `&String`",
             "× `[u8; 13]`",
         ],
     );
@@ -60,26 +62,30 @@ fn keys() -> Result<Table, Failure> {
         let keys = Keys::new(count);
         let ours = Tollgate::new(BUCKET, bucket.ours(), count as usize)?;
         let strings = Governor::<String>::new(bucket.theirs()?);
-        let inline = Governor::<Text>::new(bucket.theirs()?);
+        let ready = Ready::new(bucket.theirs()?);
+        let inline = Governor::<[u8; 13]>::new(bucket.theirs()?);
         keys.insert(&ours);
         keys.insert(&strings);
+        keys.insert(&ready);
         keys.insert(&inline);
         for (threads, target) in (1..).zip(targets) {
             let measured = interleave(
                 &mut [
                     peer(&ours, &keys, threads, SPAN, Expect::Allowed),
                     peer(&strings, &keys, threads, SPAN, Expect::Allowed),
+                    peer(&ready, &keys, threads, SPAN, Expect::Allowed),
                     peer(&inline, &keys, threads, SPAN, Expect::Allowed),
                 ],
                 ROUNDS,
             );
-            let [ours, strings, inline] = &measured[..] else { continue };
+            let [ours, strings, others @ ..] = &measured[..] else { continue };
             let ratio = Spread::of_ratios(ours, strings);
             let mut cells = vec![count.to_string(), threads.to_string()];
             cells.extend(measured.iter().map(|ns| Spread::of(ns.iter().copied()).to_string()));
             cells.push(format!("{ratio:.2}"));
             cells.extend(Target::AtMost(target).cells(ratio));
-            cells.push(format!("{:.2}", Spread::of_ratios(ours, inline)));
+            let ratios = others.iter().map(|theirs| Spread::of_ratios(ours, theirs));
+            cells.extend(ratios.map(|ratio| format!("{ratio:.2}")));
             table.row(cells);
         }
     }

@@ -9,29 +9,34 @@ use std::time::{Duration, Instant};
 use crate::rounds::{Peer, shuffled};
 
 /// A key as a request brings it: 13 bytes in the shape of an IPv4 address.
-pub(crate) type Text = [u8; 13];
+pub(crate) type Text = String;
 
 /// A limiter under measurement.
 pub(crate) trait Side: Sync {
-    /// What stands ready before a decision, as the limiter's API wants to be asked.
-    type Key: Send + Sync;
+    /// What a thread may keep from one decision to the next: a buffer for the key.
+    type Buffer: Default;
 
-    /// Makes ready; this is not timed.
-    fn key(text: Text) -> Self::Key;
-
-    /// Decides once: whether the request may pass. This is timed.
-    fn decide(&self, key: &Self::Key) -> bool;
+    /// Makes a key as the limiter's API wants it and decides: whether the request may pass.
+    fn decide(&self, text: &Text, buffer: &mut Self::Buffer) -> bool;
 }
 
 /// The text of key number `number`, below a hundred million.
 pub(crate) fn text(number: u32) -> Text {
-    let mut text = *b"10.000.000.00";
-    let mut rest = number;
-    for place in [12, 11, 9, 8, 7, 5, 4, 3] {
-        text[place] += u8::try_from(rest % 10).unwrap_or_default();
-        rest /= 10;
-    }
+    let mut text = Text::new();
+    write_text(number, &mut text);
     text
+}
+
+/// Writes that text over another.
+pub(crate) fn write_text(number: u32, text: &mut Text) {
+    text.clear();
+    text.push_str("10.");
+    for (place, unit) in (0_u32..8).map(|place| (place, 10_u32.pow(7 - place))) {
+        if matches!(place, 3 | 6) {
+            text.push('.');
+        }
+        text.push(char::from_digit(number / unit % 10, 10).unwrap_or('0'));
+    }
 }
 
 /// Which keys are asked for, and in which order.
@@ -60,17 +65,19 @@ impl Keys {
     /// Asks once for every key, in another random order than afterwards.
     pub(crate) fn insert<S: Side>(&self, side: &S) {
         let count = u32::try_from(self.order.len()).unwrap_or(u32::MAX);
+        let (mut key, mut buffer) = (Text::new(), S::Buffer::default());
         for number in shuffled(count, 0xd1b5_4a32_d192_ed03) {
-            side.decide(&S::key(text(number)));
+            write_text(number, &mut key);
+            side.decide(&key, &mut buffer);
         }
     }
 
     /// The next keys, from where the last call ended.
-    fn fill<K>(&self, batch: &mut Vec<K>, key: impl Fn(Text) -> K) {
-        batch.clear();
+    fn fill(&self, batch: &mut [Text]) {
         let begin = self.next.fetch_add(BATCH, Ordering::Relaxed);
-        let number = |n| self.order[(begin + n) % self.order.len()];
-        batch.extend((0..BATCH).map(|n| key(text(number(n)))));
+        for (n, text) in batch.iter_mut().enumerate() {
+            write_text(self.order[(begin + n) % self.order.len()], text);
+        }
     }
 }
 
@@ -103,8 +110,9 @@ pub(crate) fn peer<'a, S: Side>(
 
 /// Ten million decisions on one key, and how many of them were allowed.
 pub(crate) fn spin<S: Side>(side: &S) -> f64 {
-    let key = S::key(text(0));
-    (0..10_000_000).map(|_| f64::from(u8::from(side.decide(black_box(&key))))).sum()
+    let (key, mut buffer) = (text(0), S::Buffer::default());
+    let mut decide = || side.decide(black_box(&key), &mut buffer);
+    (0..10_000_000).map(|_| f64::from(u8::from(decide()))).sum()
 }
 
 /// What one thread did.
@@ -116,19 +124,20 @@ struct Work {
 }
 
 fn decide_for<S: Side>(side: &S, keys: &Keys, span: Duration, barrier: &Barrier) -> Work {
-    let (mut work, mut batch) = (Work::default(), Vec::with_capacity(BATCH));
-    keys.fill(&mut batch, S::key);
+    let (mut work, mut buffer) = (Work::default(), S::Buffer::default());
+    let mut batch = vec![Text::new(); BATCH];
+    keys.fill(&mut batch);
     barrier.wait();
     let started = Instant::now();
     while started.elapsed() < span {
         // With one key there is nothing to prepare anew, and two threads never part.
         if keys.order.len() > 1 {
-            keys.fill(&mut batch, S::key);
+            keys.fill(&mut batch);
         }
         let begin = Instant::now();
         let mut allowed = 0_u32;
-        for key in &batch {
-            allowed += u32::from(side.decide(black_box(key)));
+        for text in &batch {
+            allowed += u32::from(side.decide(black_box(text), &mut buffer));
         }
         #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
         let nanos = begin.elapsed().as_nanos() as f64;
@@ -145,7 +154,7 @@ mod tests {
 
     #[test]
     fn every_key_has_its_text() {
-        assert_eq!(text(0), *b"10.000.000.00");
-        assert_eq!(text(12_345_678), *b"10.123.456.78");
+        assert_eq!(text(0), "10.000.000.00");
+        assert_eq!(text(12_345_678), "10.123.456.78");
     }
 }

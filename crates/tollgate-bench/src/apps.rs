@@ -5,12 +5,13 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::get;
 use tollgate::key::ClientIp;
-use tollgate::{HeaderOptions, Limit, MemoryStore, Policy, Quota, RateLimitLayer};
+use tollgate::{HeaderOptions, Limit, MemoryStore, Micros, Policy, Quota, RateLimitLayer};
 use tower::layer::util::Identity;
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 
 use crate::Failure;
+use crate::clock::Ticking;
 
 /// What a service is wrapped in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -36,12 +37,14 @@ pub(crate) enum Wrapping {
 /// A service that says hello, wrapped. No limit is ever reached.
 pub(crate) fn app(wrapping: Wrapping) -> Result<Router, Failure> {
     let router = Router::new().route("/", get(|| async { "hello" }));
-    // What both are set to: a billion units, of which one comes back each nanosecond.
-    let quota = Quota::per_second(1_000_000_000);
+    // What both are set to: 100 units, of which those that a request takes are back at the
+    // next. Numbers of so few digits are what clients are usually told.
+    let quota = Quota::per_minute(100);
+    let store = || MemoryStore::builder().clock(Ticking::by(Micros::new(1_000_000))).build();
     let mut governor = GovernorConfigBuilder::default();
-    governor.per_nanosecond(1).burst_size(1_000_000_000);
+    governor.per_nanosecond(1).burst_size(100);
     let limited = |headers: HeaderOptions, limits: Vec<Limit>| {
-        let mut layer = RateLimitLayer::builder(MemoryStore::new()).headers(headers);
+        let mut layer = RateLimitLayer::builder(store()).headers(headers);
         for limit in limits {
             layer = layer.limit(limit);
         }
@@ -50,7 +53,7 @@ pub(crate) fn app(wrapping: Wrapping) -> Result<Router, Failure> {
     let by_address =
         || Ok::<_, Failure>(Limit::new(Policy::token_bucket("address", quota)?, ClientIp::peer()));
     let all = HeaderOptions::default();
-    Ok(match wrapping {
+    let app = match wrapping {
         Wrapping::Bare => router,
         Wrapping::Identity => router.layer(Identity::new()),
         Wrapping::Governor => {
@@ -74,5 +77,8 @@ pub(crate) fn app(wrapping: Wrapping) -> Result<Router, Failure> {
             let global = Limit::global(Policy::token_bucket("global", quota)?);
             router.layer(limited(all, vec![global, by_address()?])?)
         }
-    })
+    };
+    // A server does this once; without it the router would build its layers anew for
+    // each request.
+    Ok(app.with_state(()))
 }

@@ -24,7 +24,9 @@ and its body read, and all of that is in the time. All requests come from one ad
 What a layer adds is its time less that of the bare router in the same round; an identity layer
 shows what axum takes for any layer. `× peer` compares what is added, headers with headers and
 none with none. tower_governor sends three numbers; Tollgate's fields are `RateLimit-Policy`,
-`RateLimit` and three `X-RateLimit`. Allocations are counted in another process.";
+`RateLimit` and three `X-RateLimit`. Both grant 100 units: governor gets one back each nanosecond,
+Tollgate 100 per minute on a clock that moves on a second at each look, after looking at the
+real one. Allocations are counted in another process.";
 
 const SPAN: Duration = Duration::from_millis(5);
 const ROUNDS: usize = 80;
@@ -121,6 +123,18 @@ async fn call(app: &mut Router) {
     while let Some(frame) = body.frame().await {
         black_box(frame.is_ok());
     }
+}
+
+/// A million requests, to be looked at with a profiler:
+/// `perf record -e cpu-clock target/release/tollgate-bench alone "requests headers"`.
+pub(crate) fn spin(wrapping: &str) -> Result<Vec<f64>, Failure> {
+    let mut app = app(Wrapping::from_str(wrapping, false)?)?;
+    runtime::Builder::new_current_thread().build()?.block_on(async {
+        for _ in 0..1_000_000 {
+            call(&mut app).await;
+        }
+    });
+    Ok(Vec::new())
 }
 
 /// Allocations a request, by the program that counts them.

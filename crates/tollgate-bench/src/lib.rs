@@ -11,6 +11,7 @@
 //! what counts is the ratio to the peer in the same round, and of those the median.
 
 mod apps;
+mod clock;
 mod flood;
 mod http;
 mod layer;
@@ -80,6 +81,7 @@ pub fn run() -> ExitCode {
 fn alone(what: &str) -> Result<(), Failure> {
     let numbers = match what.split_once(' ') {
         Some(("spin", side)) => memory::spin(side)?,
+        Some(("requests", wrapping)) => layer::spin(wrapping)?,
         Some(("bytes", side)) => memory::bytes::resident(side)?,
         Some(("flood", side)) => flood::alone(side)?,
         _ => return Err(format!("there is no measurement `{what}`").into()),

@@ -5,9 +5,10 @@ use std::time::Duration;
 use tollgate::{Algorithm, LeakyMode, Quota, Refill, Resolution};
 
 use super::side::{Expect, Keys, peer};
-use super::sides::{Bucket, Governor, Ticking, Tollgate};
+use super::sides::{Bucket, Governor, Tollgate};
 use super::{ROUNDS, SPAN};
 use crate::Failure;
+use crate::clock::Ticking;
 use crate::report::{Table, Target};
 use crate::rounds::{Peer, Spread, interleave};
 

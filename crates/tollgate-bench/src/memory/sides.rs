@@ -3,20 +3,19 @@
 use std::hash::Hash;
 use std::hint::black_box;
 use std::num::NonZeroU32;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use governor::clock::DefaultClock;
 use governor::state::keyed::DashMapStateStore;
 use governor::{DefaultDirectRateLimiter, RateLimiter};
 use tollgate::{
-    Algorithm, Charge, Clock, Cost, Key, MemoryStore, Policy, Quota, Store, SystemClock, Timestamp,
+    Algorithm, Charge, Clock, Cost, Key, MemoryStore, Micros, Policy, Quota, Store, SystemClock,
     Verdict,
 };
 
 use super::side::{Side, Text};
 use crate::Failure;
+use crate::clock::Ticking;
 
 /// One policy over a store; a key is made of its text at each decision.
 pub(crate) struct Tollgate<C = SystemClock> {
@@ -34,7 +33,7 @@ impl Tollgate {
 
 impl Tollgate<Ticking> {
     pub(crate) fn ticking(algorithm: Algorithm, quota: Quota) -> Result<Self, Failure> {
-        let store = MemoryStore::builder().clock(Ticking::default()).build();
+        let store = MemoryStore::builder().clock(Ticking::by(Micros::new(1))).build();
         Ok(Self { store, policy: Policy::new("bench", quota, algorithm)? })
     }
 }
@@ -87,28 +86,6 @@ impl Side for Two {
 #[inline]
 fn used<E>(verdict: Result<Verdict, E>) -> bool {
     verdict.is_ok_and(|verdict| black_box(&verdict).is_admitted())
-}
-
-/// A clock that moves on by a microsecond at each look, so that a log has an entry for
-/// each decision, and that looks at the real clock as well, so that it costs no less.
-#[derive(Clone, Debug)]
-pub(crate) struct Ticking {
-    real: SystemClock,
-    ticks: Arc<AtomicU64>,
-}
-
-impl Default for Ticking {
-    fn default() -> Self {
-        let real = SystemClock::new();
-        Self { ticks: Arc::new(AtomicU64::new(real.now().as_micros())), real }
-    }
-}
-
-impl Clock for Ticking {
-    fn now(&self) -> Timestamp {
-        black_box(self.real.now());
-        Timestamp::from_micros(self.ticks.fetch_add(1, Ordering::Relaxed))
-    }
 }
 
 /// governor over its default map of keys.

@@ -29,6 +29,7 @@ struct Taken<'a> {
 
 impl<C: Clock> Inner<C> {
     /// Decides one request of any number of charges, wherever their keys are.
+    #[inline(never)]
     pub(crate) fn decide_all(
         &self,
         charges: &[Charge<'_>],

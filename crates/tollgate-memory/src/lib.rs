@@ -37,7 +37,7 @@ use std::{fmt, thread};
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 use tollgate_core::{
-    Charge, Cost, Key, Policy, Receipt, ReceiptId, Settlement, Store, StoreError, Timestamp,
+    Charge, Cost, Decision, Key, Policy, Receipt, ReceiptId, Settlement, Store, StoreError, Timestamp,
     Verdict,
 };
 
@@ -138,14 +138,16 @@ pub struct MemoryStats {
 impl<C: Clock> Store for MemoryStore<C> {
     type Future<T: Send + 'static> = Ready<Result<T, StoreError>>;
 
-    #[inline]
+    #[inline(always)]
     fn decide(&self, charges: &[Charge<'_>]) -> Ready<Result<Verdict, StoreError>> {
         let now = self.0.clock.now();
-        let verdict = match charges {
-            [charge] => self.0.decide_one(charge, now),
-            _ => None,
-        };
-        ready(verdict.map_or_else(|| self.0.decide_all(charges, now), Ok))
+        if let [charge] = charges
+            && let Some(decision) = self.0.decide_one(charge, now)
+        {
+            let admitted = decision.allows() || !charge.enforce;
+            return ready(Ok(Verdict::single(admitted, now, decision)));
+        }
+        ready(self.0.decide_all(charges, now))
     }
 
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Ready<Result<Settlement, StoreError>> {
@@ -161,16 +163,12 @@ impl<C: Clock> Store for MemoryStore<C> {
 
 impl<C: Clock> Inner<C> {
     /// Decides one charge on a key that is known: the path of nearly every request.
-    #[inline]
-    fn decide_one(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Verdict> {
+    #[inline(always)]
+    fn decide_one(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Decision> {
         let hash = self.hash(charge.key);
-        let decision = {
-            let mut shard = self.shards[self.shard_number(hash)].lock();
-            let table = shard.own.known_table(charge.policy)?;
-            shard.own.decide(table, hash, charge.key, charge.cost, now)?
-        };
-        let admitted = decision.allows() || !charge.enforce;
-        Some(Verdict::single(admitted, now, decision))
+        let mut shard = self.shards[self.shard_number(hash)].lock();
+        let table = shard.own.known_table(charge.policy)?;
+        shard.own.decide(table, hash, charge.key, charge.cost, now)
     }
 
     #[inline]

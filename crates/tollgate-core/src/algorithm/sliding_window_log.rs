@@ -113,6 +113,7 @@ impl Rule for SlidingWindowLog {
         State { entries: VecDeque::new(), base: 0, last_seen: Timestamp::EPOCH }
     }
 
+    #[inline]
     fn refresh<'a>(&self, state: &'a State, now: Timestamp) -> View<'a> {
         let seen = if state.entries.is_empty() { now } else { now.max(state.last_seen) };
         let expired = |entry: &Entry| entry.at + self.window <= seen;
@@ -124,6 +125,7 @@ impl Rule for SlidingWindowLog {
         View { state, seen, head, base }
     }
 
+    #[inline]
     fn assess(&self, view: View<'_>, now: Timestamp, cost: Cost) -> Decision {
         let cost = cost.get();
         let used = view.state.total() - view.base;
@@ -154,6 +156,7 @@ impl Rule for SlidingWindowLog {
         }
     }
 
+    #[inline]
     fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
         let seen = self.prune(state, now);
         self.push(state, seen, cost.get());

@@ -82,6 +82,7 @@ impl Rule for TokenBucket {
         State { missing: 0, at: Timestamp::EPOCH }
     }
 
+    #[inline]
     fn refresh(&self, state: &State, now: Timestamp) -> State {
         let elapsed = now.since(state.at).get();
         let (restored, at) = match self.refill {
@@ -98,6 +99,7 @@ impl Rule for TokenBucket {
         }
     }
 
+    #[inline]
     fn assess(&self, view: State, now: Timestamp, cost: Cost) -> Decision {
         let cost = cost.get();
         if cost > self.capacity {
@@ -113,6 +115,7 @@ impl Rule for TokenBucket {
         }
     }
 
+    #[inline]
     fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
         *state = self.refresh(state, now);
         state.missing += cost.get() * self.scale.unit;

@@ -17,7 +17,7 @@ mod items;
 pub mod limits;
 mod problem;
 
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub fn run() -> ExitCode {
         Ok(args) => args,
         Err(Stop::Help(text)) => {
             // Nobody is left to be told that nobody reads it.
-            let _ = write!(std::io::stdout(), "{text}");
+            let _ = write!(io::stdout(), "{text}");
             return ExitCode::SUCCESS;
         }
         Err(Stop::Wrong(line)) => return wrong(&line),
@@ -67,8 +67,8 @@ fn start_logging() -> Result<(), String> {
     })?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
         .init();
     Ok(())
 }
@@ -85,8 +85,18 @@ async fn serve<St: tollgate::Store>(args: &Args, layer: RateLimitLayer<St>) -> E
             return ExitCode::FAILURE;
         }
     };
-    // Whoever does not read the banner is served nevertheless.
-    let _ = write!(std::io::stdout(), "{}", Banner::new(args, address, &layer));
+    // Before anybody is told that the program runs: who reads that may stop it at once.
+    let asked_to_stop = match asked_to_stop() {
+        Ok(asked_to_stop) => asked_to_stop,
+        Err(error) => {
+            eprintln!("error: cannot listen to signals: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    // In one piece, so that what reads a line of it finds the others as well; and whoever
+    // does not read it is served nevertheless.
+    let banner = Banner::new(args, address, &layer).to_string();
+    let _ = io::stdout().write_all(banner.as_bytes());
 
     let app = app::router(&args.server_id, layer);
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
@@ -96,7 +106,7 @@ async fn serve<St: tollgate::Store>(args: &Args, layer: RateLimitLayer<St>) -> E
     });
     let (stopped, stopping) = oneshot::channel();
     let serving = axum::serve(listener, app).with_graceful_shutdown(async move {
-        asked_to_stop().await;
+        asked_to_stop.await;
         tracing::info!("stopping: requests in flight are answered first");
         let _ = stopped.send(());
     });
@@ -112,21 +122,27 @@ async fn serve<St: tollgate::Store>(args: &Args, layer: RateLimitLayer<St>) -> E
     ExitCode::SUCCESS
 }
 
-/// Completes at Ctrl-C, and on Unix at SIGTERM, which is how orchestrators say it.
-async fn asked_to_stop() {
-    let interrupted = tokio::signal::ctrl_c();
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut terminated) = signal(SignalKind::terminate()) {
-            tokio::select! {
-                _ = interrupted => {}
-                _ = terminated.recv() => {}
-            }
-            return;
+/// Completes at Ctrl-C and at SIGTERM, which is how orchestrators say it. Signals are
+/// caught from the call on, not from the first poll.
+#[cfg(unix)]
+fn asked_to_stop() -> io::Result<impl Future<Output = ()> + Send + 'static> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut interrupted = signal(SignalKind::interrupt())?;
+    let mut terminated = signal(SignalKind::terminate())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupted.recv() => {}
+            _ = terminated.recv() => {}
         }
-    }
-    let _ = interrupted.await;
+    })
+}
+
+/// Completes at Ctrl-C.
+#[cfg(not(unix))]
+fn asked_to_stop() -> io::Result<impl Future<Output = ()> + Send + 'static> {
+    Ok(async {
+        let _ = tokio::signal::ctrl_c().await;
+    })
 }
 
 /// How long requests in flight may take after the signal: less than the ten seconds after

@@ -1,4 +1,5 @@
 //! The demo as its users meet it: a process, flags, signals and a connection.
+#![expect(clippy::unwrap_used, reason = "all of it is tests, also what stands around `#[test]`")]
 
 mod flags;
 mod keys;

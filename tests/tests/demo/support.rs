@@ -56,7 +56,8 @@ impl Replica {
 
     /// Ends the process and returns all that it has printed.
     pub(crate) fn into_banner(mut self) -> String {
-        self.process.kill().unwrap();
+        self.terminate();
+        self.wait();
         let mut banner = std::mem::take(&mut self.banner);
         self.stdout.read_to_string(&mut banner).unwrap();
         banner

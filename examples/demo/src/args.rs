@@ -245,14 +245,19 @@ fn one_line(error: &clap::Error, line: &[OsString]) -> String {
     else {
         let paragraph = error.to_string();
         let first = paragraph.lines().next().unwrap_or_default();
-        return format!("{}; see --help", first.trim_start_matches("error: "));
+        let first = first.trim_start_matches("error: ");
+        return match text(ContextKind::SuggestedArg) {
+            Some(similar) => format!("{first}; did you mean {similar}?"),
+            None => format!("{first}; see --help"),
+        };
     };
     // clap names the flag with its placeholder, and does not say where the value was.
     let flag = flag.split(' ').next().unwrap_or(flag);
     let is_flag =
         |arg: &OsString| arg.to_str().is_some_and(|arg| arg.split('=').next() == Some(flag));
     let place = if line.iter().any(is_flag) { flag.to_owned() } else { variable(flag) };
-    if SECRETS.contains(&flag) {
+    // A URL may have a password before the `@`.
+    if SECRETS.contains(&flag) || value.contains('@') {
         return format!("{place}: {cure}");
     }
     format!("{place} '{}': {cure}", value.escape_debug())
@@ -291,7 +296,8 @@ mod tests {
             (&["--limit", "0"][..], "--limit '0': expected a whole number from 1 to"),
             (&["--limit=ten"], "--limit 'ten': expected a whole number"),
             (&["--limit", "1", "--limit", "2"], "cannot be used multiple times; see --help"),
-            (&["--limits", "1"], "unexpected argument '--limits' found; see --help"),
+            (&["--limits", "1"], "unexpected argument '--limits' found; did you mean --limit?"),
+            (&["serve"], "unexpected argument 'serve' found; see --help"),
             (&["--limit"], "a value is required for '--limit <LIMIT>'"),
             (&["--window", "60"], "--window '60': expected a span of 50us to 400days"),
             (&["--window", "1ns"], "--window '1ns': expected a span"),
@@ -300,6 +306,7 @@ mod tests {
             (&["--listen", "3000"], "--listen '3000': expected an address and a port"),
             (&["--server-id", "a\nb"], "--server-id 'a\\nb': expected"),
             (&["--store", "disk"], "--store 'disk': this build knows only `memory`"),
+            (&["--store", "redis://:pass@host"], "--store: this build knows only `memory`"),
             (&["--algorithm", "log"], "--algorithm 'log': use one of fixed_window_counter, "),
             (&["--key", "me"], "--key 'me': use one of global, ip, api-key, user, chain"),
             (&["--on-store-error", "x"], "--on-store-error 'x': use one of open, closed, local"),

@@ -176,6 +176,19 @@ async fn a_route_has_the_cost_that_its_pattern_was_given() {
 }
 
 #[tokio::test]
+async fn a_nested_route_is_known_by_its_whole_pattern() {
+    let costs = || Costs::by_method().route("/api/reports/{id}", Cost::new(50));
+    let limit = || layer(&counted(), [Limit::global(log("global", 100)).costs(costs())]);
+    let api = || Router::new().route("/reports/{id}", any(|| async { "a report" }));
+    let inside = Router::new().nest("/api", api().layer(limit()));
+    let outside = Router::new().nest("/api", api()).layer(limit());
+    for app in [inside, outside] {
+        let response = ask_router(&app, request(Method::GET, "/api/reports/7")).await;
+        assert_eq!(remaining(response.headers()), 50);
+    }
+}
+
+#[tokio::test]
 async fn policies_of_one_layer_may_count_differently() {
     let bytes = Costs::flat(Cost::new(1)).with(|head| {
         let length = head.headers.get("content-length")?.to_str().ok()?.parse().ok()?;

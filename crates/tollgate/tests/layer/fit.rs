@@ -118,6 +118,25 @@ async fn an_optional_layer_can_be_left_out_once_the_bodies_agree() {
     }
 }
 
+#[tokio::test]
+async fn what_stands_outside_sees_a_denial_as_any_response() {
+    // As a CORS layer does, without whose fields a browser hides the 429 from the page.
+    let allow_origin = |mut response: Response<axum::body::Body>| async {
+        let headers = response.headers_mut();
+        headers.insert("access-control-allow-origin", http::HeaderValue::from_static("*"));
+        response
+    };
+    let app = Router::new()
+        .route("/", on_get(|| async { "hello" }))
+        .layer(limit(1))
+        .layer(axum::middleware::map_response(allow_origin));
+    for expected in [200, 429] {
+        let response = ask_router(&app, get()).await;
+        assert_eq!(response.status(), expected);
+        assert_eq!(response.headers()["access-control-allow-origin"], "*");
+    }
+}
+
 /// A body that comes in pieces, and ends with trailers.
 struct Pieces(usize);
 

@@ -255,6 +255,29 @@ async fn a_handler_reads_the_verdict_and_the_response_has_all_outermost_first() 
     assert_eq!(limits(&response.map(drop)), [9, 2]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_handler_reads_the_verdict_however_late_its_turn_came() {
+    let store = Staged::new(on_tokio_time());
+    let queue = Policy::leaky_bucket("queue", Quota::per_second(10).burst(5)).unwrap();
+    let builder = builder(&store, [Limit::global(queue)]);
+    let handler = tower::service_fn(|request: Request<()>| async move {
+        let delay = request.extensions().get::<Verdicts>().unwrap().iter().next().unwrap().delay();
+        Ok::<_, std::convert::Infallible>(Response::new(format!("after {delay}")))
+    });
+    let service = builder.expose_verdicts(true).build().unwrap().layer(handler);
+    store.hold();
+    let tasks: Vec<_> = (0..2).map(|_| tokio::spawn(service.clone().oneshot(get()))).collect();
+    tokio::task::yield_now().await;
+    store.release();
+    let mut answers = Vec::new();
+    for task in tasks {
+        let response = task.await.unwrap().unwrap();
+        assert!(response.extensions().get::<Verdicts>().is_some());
+        answers.push(text(response).await);
+    }
+    assert_eq!(answers, ["after 0 seconds", "after 100 milliseconds"]);
+}
+
 #[tokio::test]
 async fn verdicts_stay_inside_unless_they_are_asked_for() {
     let store = counted();

@@ -1,6 +1,5 @@
-//! The states of a breaker, step by step, against a store that does what it is told.
+//! The states of the wrappers, step by step, against a store that does what it is told.
 
-use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -9,11 +8,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::advance;
 use tollgate_core::{
-    Charge, Cost, Decision, Key, Policy, Quota, Receipt, Settlement, Store, StoreError, StoreExt,
-    Timestamp, Verdict,
+    Charge, Cost, Decision, Key, OnStoreError, Policy, Quota, Receipt, Settlement, Store,
+    StoreError, StoreExt, Timestamp, Verdict,
 };
 
-use super::{Breaker, BreakerState};
+use super::{Breaker, BreakerState, Fallback};
 
 /// What a call to the store comes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -154,8 +153,8 @@ async fn one_probe_at_a_time() {
     moody.set(Mood::Silent);
     advance(PROBE_EVERY).await;
     let mut probe = pin!(ask(&breaker));
-    let pending = poll_fn(|cx| Poll::Ready(probe.as_mut().poll(cx).is_pending())).await;
-    assert!(pending);
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(probe.as_mut().poll(&mut cx).is_pending());
     for _ in 0..3 {
         advance(PROBE_EVERY).await;
         assert!(ask(&breaker).await.unwrap_err().retry_after().is_some());
@@ -192,19 +191,29 @@ async fn a_probe_whose_caller_leaves_frees_its_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_from_before_the_outage_does_not_close_it() {
+async fn answers_to_calls_from_before_prove_nothing() {
     let (moody, breaker) = breaker(1);
     let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
-    let early = breaker.peek(&policy, &Key::GLOBAL);
-    moody.set(Mood::Down);
-    ask(&breaker).await.unwrap_err();
-    early.await.unwrap();
+    let call = |mood| {
+        moody.set(mood);
+        breaker.peek(&policy, &Key::GLOBAL)
+    };
+    let [good, good_too] = [call(Mood::Well), call(Mood::Well)];
+    let bad = call(Mood::Down);
+    call(Mood::Down).await.unwrap_err();
+    good.await.unwrap();
     assert_eq!(breaker.state(), BreakerState::Open);
-    // And a late failure does not disturb the probe.
-    moody.set(Mood::Down);
     advance(PROBE_EVERY).await;
-    moody.set(Mood::Well);
-    ask(&breaker).await.unwrap();
+    let probe = call(Mood::Well);
+    // Neither closes the breaker under the probe, nor makes room for a second one.
+    good_too.await.unwrap();
+    assert_eq!(breaker.state(), BreakerState::Open);
+    bad.await.unwrap_err();
+    advance(PROBE_EVERY).await;
+    let calls = moody.calls();
+    call(Mood::Well).await.unwrap_err();
+    assert_eq!(moody.calls(), calls);
+    probe.await.unwrap();
     assert_eq!(breaker.state(), BreakerState::Closed);
 }
 
@@ -228,4 +237,18 @@ async fn no_failure_at_all_is_at_least_one() {
     moody.set(Mood::Down);
     ask(&breaker).await.unwrap_err();
     assert_eq!(breaker.state(), BreakerState::Open);
+}
+
+#[tokio::test]
+async fn a_fallback_keeps_one_share_of_a_policy_however_often_it_changes() {
+    let moody = Moody::default();
+    moody.set(Mood::Down);
+    let fallback = Fallback::new(moody, Moody::default());
+    for limit in 1..=50 {
+        let policy = Policy::fixed_window_counter("p", Quota::per_second(limit)).unwrap();
+        let policy = policy.with_on_store_error(OnStoreError::Local);
+        let _ = fallback.peek(&policy, &Key::GLOBAL).await;
+    }
+    let kept = format!("{fallback:?}");
+    assert_eq!(kept.matches(r#"name: "p""#).count(), 2, "the policy and its share: {kept}");
 }

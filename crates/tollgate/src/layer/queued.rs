@@ -80,7 +80,7 @@ impl<St: Store> Drop for Queued<St> {
 }
 
 /// A name that no other receipt has: 64 random bits of this process and a count.
-fn next_id() -> ReceiptId {
+pub(super) fn next_id() -> ReceiptId {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let process = *PROCESS.get_or_init(|| RandomState::new().hash_one("receipts"));

@@ -350,14 +350,14 @@ fn remaining(verdict: &Verdict) -> Option<u64> {
 
 /// A preflight is sent by a browser on its own account, and one that is refused looks to
 /// the page like a network that is down.
-fn is_preflight(head: &Head<'_>) -> bool {
+pub(super) fn is_preflight(head: &Head<'_>) -> bool {
     *head.method == Method::OPTIONS
         && head.headers.contains_key(ORIGIN)
         && head.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
 /// A number that is the same for a key on all replicas (FNV-1a).
-fn seed_of(key: &Key) -> u64 {
+pub(super) fn seed_of(key: &Key) -> u64 {
     let step = |seed: u64, byte: &u8| (seed ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     key.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step)
 }

@@ -176,6 +176,19 @@ async fn a_route_has_the_cost_that_its_pattern_was_given() {
 }
 
 #[tokio::test]
+async fn a_nested_route_is_known_by_its_whole_pattern() {
+    let costs = || Costs::by_method().route("/api/reports/{id}", Cost::new(50));
+    let limit = || layer(&counted(), [Limit::global(log("global", 100)).costs(costs())]);
+    let api = || Router::new().route("/reports/{id}", any(|| async { "a report" }));
+    let inside = Router::new().nest("/api", api().layer(limit()));
+    let outside = Router::new().nest("/api", api()).layer(limit());
+    for app in [inside, outside] {
+        let response = ask_router(&app, request(Method::GET, "/api/reports/7")).await;
+        assert_eq!(remaining(response.headers()), 50);
+    }
+}
+
+#[tokio::test]
 async fn policies_of_one_layer_may_count_differently() {
     let bytes = Costs::flat(Cost::new(1)).with(|head| {
         let length = head.headers.get("content-length")?.to_str().ok()?.parse().ok()?;
@@ -240,6 +253,29 @@ async fn a_handler_reads_the_verdict_and_the_response_has_all_outermost_first() 
     let admitted: Vec<_> = verdicts.iter().map(tollgate::Verdict::is_admitted).collect();
     assert_eq!(admitted, [true, false]);
     assert_eq!(limits(&response.map(drop)), [9, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_reads_the_verdict_however_late_its_turn_came() {
+    let store = Staged::new(on_tokio_time());
+    let queue = Policy::leaky_bucket("queue", Quota::per_second(10).burst(5)).unwrap();
+    let builder = builder(&store, [Limit::global(queue)]);
+    let handler = tower::service_fn(|request: Request<()>| async move {
+        let delay = request.extensions().get::<Verdicts>().unwrap().iter().next().unwrap().delay();
+        Ok::<_, std::convert::Infallible>(Response::new(format!("after {delay}")))
+    });
+    let service = builder.expose_verdicts(true).build().unwrap().layer(handler);
+    store.hold();
+    let tasks: Vec<_> = (0..2).map(|_| tokio::spawn(service.clone().oneshot(get()))).collect();
+    tokio::task::yield_now().await;
+    store.release();
+    let mut answers = Vec::new();
+    for task in tasks {
+        let response = task.await.unwrap().unwrap();
+        assert!(response.extensions().get::<Verdicts>().is_some());
+        answers.push(text(response).await);
+    }
+    assert_eq!(answers, ["after 0 seconds", "after 100 milliseconds"]);
 }
 
 #[tokio::test]

@@ -5,8 +5,12 @@ use axum::extract::{Extension as Inserted, Request as AxumRequest};
 use axum::middleware::{Next, from_fn};
 use axum::routing::get as on_get;
 use http::{HeaderName, HeaderValue, Method, Request};
-use tollgate::key::{ApiKey, ApiKeys, ClientIp, Extension, Header, KeySource, MatchedRoute};
-use tollgate::{LayerError, Limit, OnMissingKey, Policy, Quota, RateLimitLayer, StoreExt};
+use tollgate::key::{
+    ApiKey, ApiKeys, ClientIp, Extension, Global, Header, KeyError, KeySource, MatchedRoute,
+};
+use tollgate::{
+    Head, LayerError, Limit, OnMissingKey, Policy, Quota, RateLimitLayer, StoreExt, Subject,
+};
 
 use crate::stage::Staged;
 use crate::support::*;
@@ -115,6 +119,28 @@ async fn requests_without_a_key_share_one_quota_if_so_said() {
         "who has a key is not among them"
     );
     assert_eq!(ask(&service, of_tenant("-")).await.status(), 200, "whatever it is called");
+}
+
+#[tokio::test]
+async fn requests_without_a_key_are_not_everybody() {
+    /// Counts friends as everybody, and nobody else.
+    struct Friends;
+
+    impl KeySource for Friends {
+        fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+            if head.headers.contains_key("x-tenant") { Global.subject(head) } else { Ok(None) }
+        }
+
+        fn can_be_missing(&self) -> bool {
+            true
+        }
+    }
+
+    let (_, store) = memory();
+    let friends = Limit::new(log("friends", 1), Friends).on_missing_key(OnMissingKey::Share);
+    let service = limited(&store, [friends]);
+    assert_eq!(status(&service).await, 200);
+    assert_eq!(ask(&service, of_tenant("a")).await.status(), 200);
 }
 
 #[tokio::test]

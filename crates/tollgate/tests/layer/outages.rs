@@ -164,6 +164,23 @@ async fn what_a_local_store_charged_is_settled_there() {
 }
 
 #[tokio::test]
+async fn a_local_debt_is_at_most_one_local_capacity() {
+    let (store, (_, local)) = (remote(), memory());
+    let fallback = Fallback::new(store.clone(), local);
+    let policy = on("local", 8, OnStoreError::Local);
+    let charges = [Charge::new(&policy, &Key::GLOBAL, Cost::new(3))];
+    store.fail(Fault::NotCharged);
+    let verdict = fallback.decide(&charges).await.unwrap();
+    let receipt = verdict.receipts(&charges, || ReceiptId(1)).next().unwrap();
+    let settled = fallback.settle(&receipt, Cost::new(100)).await.unwrap();
+    assert_eq!(
+        settled,
+        Settlement::Charged { units: 5 },
+        "twice four units, of which 3 were taken"
+    );
+}
+
+#[tokio::test]
 async fn an_error_of_the_request_is_not_decided_locally() {
     let (store, (_, local)) = (remote(), memory());
     let fallback = Fallback::new(store.clone(), local);

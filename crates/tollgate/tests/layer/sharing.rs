@@ -1,6 +1,7 @@
 //! Clones, connections and routers share one limit.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get as on_get;
@@ -13,9 +14,10 @@ use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tollgate::key::ClientIp;
-use tollgate::{Body, Limit, RateLimitLayer};
+use tollgate::{Body, Key, Limit, MemoryStore, Policy, Quota, RateLimitLayer, StoreExt};
 use tower::{Layer, ServiceExt};
 
+use crate::stage::Staged;
 use crate::support::*;
 
 /// A connection of its own to the server.
@@ -113,6 +115,32 @@ async fn connections_of_a_plain_hyper_server_share_the_limit() {
         statuses.push(fetch(&mut other).await.status().as_u16());
     }
     assert_eq!(statuses, [200, 200, 200, 429]);
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_while_it_waits_gives_its_place_back() {
+    let store = Staged::new(MemoryStore::new());
+    let queue = Policy::leaky_bucket("queue", Quota::every(Duration::from_secs(600)).burst(2));
+    let queue = queue.unwrap();
+    let limit = layer(&store, [Limit::global(queue.clone())]);
+    let address = serve(Router::new().route("/", on_get(|| async { "hello" })).layer(limit)).await;
+    let (mut one, mut other) = (connect(address).await, connect(address).await);
+    assert_eq!(fetch(&mut one).await.status(), 200);
+    let until = async |what: &dyn Fn() -> bool| {
+        let waiting = async {
+            while !what() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap();
+    };
+    let waiting = tokio::spawn(async move { fetch(&mut other).await.status() });
+    until(&|| store.calls() == 2).await;
+    assert_eq!(fetch(&mut one).await.status(), 429, "the bucket is full");
+    waiting.abort();
+    until(&|| store.settled() == 1).await;
+    let left = store.peek(&queue, &Key::GLOBAL).await.unwrap();
+    assert_eq!(left.decisions()[0].remaining, 1);
 }
 
 #[tokio::test]

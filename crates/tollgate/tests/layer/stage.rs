@@ -80,7 +80,7 @@ impl<S: Store> Staged<S> {
         self.stage.calls.load(Ordering::SeqCst)
     }
 
-    /// So many receipts it was asked to settle.
+    /// So many receipts it has settled, and somebody waited for it.
     pub(crate) fn settled(&self) -> usize {
         self.stage.settled.load(Ordering::SeqCst)
     }
@@ -96,7 +96,7 @@ impl<S: Store> Staged<S> {
             Some(fault) => Err(fault.error()),
             None => Ok(call(&self.store)),
         };
-        Later { answer: Some(answer), stage: Arc::clone(&self.stage) }
+        Later { answer: Some(answer), stage: Arc::clone(&self.stage), settles: false }
     }
 }
 
@@ -109,8 +109,7 @@ impl<S: Store> Store for Staged<S> {
     }
 
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Later<S, Settlement> {
-        self.stage.settled.fetch_add(1, Ordering::SeqCst);
-        self.answer(|store| store.settle(receipt, actual))
+        Later { settles: true, ..self.answer(|store| store.settle(receipt, actual)) }
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Later<S, ()> {
@@ -122,6 +121,7 @@ impl<S: Store> Store for Staged<S> {
 pub(crate) struct Later<S: Store, T: Send + 'static> {
     answer: Option<Result<S::Future<T>, StoreError>>,
     stage: Arc<Stage>,
+    settles: bool,
 }
 
 /// Nothing in it is ever pinned.
@@ -134,6 +134,9 @@ impl<S: Store, T: Send + 'static> Future for Later<S, T> {
         if let Some(waiting) = &mut *self.stage.held.lock() {
             waiting.push(cx.waker().clone());
             return Poll::Pending;
+        }
+        if self.settles {
+            self.stage.settled.fetch_add(1, Ordering::SeqCst);
         }
         match self.answer.as_mut().expect("polled once it was ready") {
             Ok(answer) => Pin::new(answer).poll(cx),

@@ -37,8 +37,8 @@ use std::{fmt, thread};
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 use tollgate_core::{
-    Charge, Cost, Decision, Key, Policy, Receipt, ReceiptId, Settlement, Store, StoreError, Timestamp,
-    Verdict,
+    Charge, Cost, Decision, Key, Policy, Receipt, ReceiptId, Settlement, Store, StoreError,
+    Timestamp, Verdict,
 };
 
 #[cfg(feature = "test-util")]

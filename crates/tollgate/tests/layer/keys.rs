@@ -11,6 +11,7 @@ use tollgate::key::{
 use tollgate::{
     Head, LayerError, Limit, OnMissingKey, Policy, Quota, RateLimitLayer, StoreExt, Subject,
 };
+use tower::Layer;
 
 use crate::stage::Staged;
 use crate::support::*;
@@ -82,7 +83,7 @@ async fn a_request_without_a_key_is_refused_if_so_said() {
     let store = Staged::new(memory);
     let limits = [Limit::global(log("global", 9)), Limit::new(log("tenant", 9), tenant())];
     let layer = builder(&store, limits).on_missing_key(OnMissingKey::Deny).build().unwrap();
-    let service = tower::Layer::layer(&layer, hello());
+    let service = layer.layer(hello());
     let response = ask(&service, get()).await;
     assert_eq!(response.status(), 403);
     assert_eq!(rate_fields(response.headers()), Vec::<String>::new());
@@ -148,7 +149,7 @@ async fn what_a_limit_says_itself_goes_before_what_the_layer_says() {
     let (_, store) = memory();
     let by_tenant = Limit::new(log("tenant", 1), tenant()).on_missing_key(OnMissingKey::Pass);
     let layer = builder(&store, [by_tenant]).on_missing_key(OnMissingKey::Deny).build().unwrap();
-    assert_eq!(status(&tower::Layer::layer(&layer, hello())).await, 200);
+    assert_eq!(status(&layer.layer(hello())).await, 200);
 }
 
 #[tokio::test]
@@ -264,7 +265,7 @@ async fn the_store_of_a_layer_can_be_read_and_reset() {
     let (_, store) = memory();
     let policy = log("global", 1);
     let layer = RateLimitLayer::global(store, policy.clone());
-    let service = tower::Layer::layer(&layer, hello());
+    let service = layer.layer(hello());
     assert_eq!((status(&service).await, status(&service).await), (200, 429));
     tollgate::Store::reset(layer.store(), &policy, &tollgate::Key::GLOBAL).await.unwrap();
     let left = layer.store().peek(&policy, &tollgate::Key::GLOBAL).await.unwrap();

@@ -8,15 +8,13 @@ use http::{Request, Response};
 use http_body_util::Full;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, advance, pause, timeout};
+use tokio::time::{Instant, advance, timeout};
 use tollgate::{Algorithm, Key, LeakyMode, Limit, Micros, Policy, Quota, StoreExt};
 use tower::limit::ConcurrencyLimitLayer;
 use tower::{Layer, Service, ServiceExt};
 
 use crate::stage::Staged;
 use crate::support::*;
-
-const SECOND: Duration = Duration::from_secs(1);
 
 /// Ten a second, up to five in the bucket: one leaves every 100 ms.
 fn queue() -> Policy {
@@ -236,7 +234,7 @@ async fn after_its_turn_a_request_waits_until_the_service_is_ready() {
     let second = tokio::spawn(service.clone().oneshot(get()));
     settle_down().await;
     handle.allow(0);
-    advance(SECOND).await;
+    advance(Duration::from_secs(1)).await;
     settle_down().await;
     assert!(!second.is_finished());
     handle.allow(1);
@@ -257,9 +255,8 @@ async fn an_error_of_readiness_after_the_turn_passes_through() {
     assert_eq!(second.await.unwrap().err().unwrap().to_string(), "worn out");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_shadow_queue_holds_nobody_back() {
-    pause();
     let service = limited(&on_tokio_time(), [Limit::global(queue()).shadow()]);
     let start = Instant::now();
     for _ in 0..10 {

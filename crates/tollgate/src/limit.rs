@@ -13,11 +13,14 @@ use crate::{Costs, Head, Paths};
 ///
 /// ```
 /// use tollgate::key::{ApiKey, ApiKeys, ClientIp};
-/// use tollgate::{Limit, OnMissingKey, Paths, Policy, Quota};
+/// use tollgate::{Cost, Costs, Limit, OnMissingKey, Paths, Policy, Quota};
 ///
 /// let everybody = Limit::global(Policy::sliding_window_log("global", Quota::per_minute(100))?);
 /// let logins = Policy::fixed_window_counter("login", Quota::per_minute(5))?;
-/// let logins = Limit::new(logins, ClientIp::peer()).on_paths(Paths::new(["/login"]));
+/// // A login counts once, although it is a POST, which otherwise costs 5.
+/// let logins = Limit::new(logins, ClientIp::peer())
+///     .costs(Costs::flat(Cost::ONE))
+///     .on_paths(Paths::new(["/login"]));
 /// let keys = ApiKeys::from_keys(["k-7f3a"]);
 /// let customers = Policy::token_bucket("customer", Quota::per_second(50).burst(200))?;
 /// let customers = Limit::new(customers, ApiKey::in_x_api_key().one_of(keys))

@@ -8,12 +8,10 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, LOCATION, RETRY_AFTER};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode};
 use axum::routing::get;
-use tollgate::headers::{
-    RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET,
-};
+use tollgate::headers::EXPOSED;
 use tollgate::{RateLimitLayer, Store};
 use tower_http::cors::{Any, CorsLayer};
 use tower_http::request_id::{
@@ -50,21 +48,12 @@ fn cors() -> CorsLayer {
     // `Method` has no constants for the last two, so that all are made in one way.
     let methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "SEARCH", "QUERY"];
     let methods = methods.into_iter().filter_map(|name| Method::from_bytes(name.as_bytes()).ok());
+    let exposed = EXPOSED.into_iter().chain([LOCATION, X_REQUEST_ID, X_SERVER_ID]);
     CorsLayer::new()
         .allow_origin(Any)
         .allow_methods(methods.collect::<Vec<_>>())
         .allow_headers([AUTHORIZATION, CONTENT_TYPE, X_API_KEY, X_REQUEST_ID])
-        .expose_headers([
-            RATELIMIT_POLICY,
-            RATELIMIT,
-            X_RATELIMIT_LIMIT,
-            X_RATELIMIT_REMAINING,
-            X_RATELIMIT_RESET,
-            RETRY_AFTER,
-            LOCATION,
-            X_REQUEST_ID,
-            X_SERVER_ID,
-        ])
+        .expose_headers(exposed.collect::<Vec<_>>())
         .max_age(Duration::from_secs(600))
 }
 

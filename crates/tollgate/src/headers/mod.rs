@@ -200,6 +200,17 @@ fn number(value: &HeaderValue) -> Option<u64> {
     value.to_str().ok()?.trim().parse().ok()
 }
 
+/// All fields of a limiter, for `Access-Control-Expose-Headers`: without it the scripts of
+/// another origin cannot read them.
+pub const EXPOSED: [HeaderName; 6] = [
+    RATELIMIT_POLICY,
+    RATELIMIT,
+    X_RATELIMIT_LIMIT,
+    X_RATELIMIT_REMAINING,
+    X_RATELIMIT_RESET,
+    RETRY_AFTER,
+];
+
 /// `RateLimit-Policy`
 pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 /// `RateLimit`

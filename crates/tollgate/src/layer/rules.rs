@@ -204,7 +204,13 @@ impl<St: Store> Rules<St> {
                 if !self.misconfigured.swap(true, Ordering::Relaxed) {
                     tracing::error!(target: "tollgate", %error, "cannot tell who is asking");
                 }
-                Denial::misconfigured(error.to_string())
+                Denial::misconfigured(match error {
+                    // Written by others, it may say what is no client's business.
+                    KeyError::Other(_) => {
+                        "The key source failed; the server's log says why.".into()
+                    }
+                    ours => ours.to_string(),
+                })
             }
             (None, Some(OnMissingKey::Pass)) => return Ok(None),
             (None, Some(OnMissingKey::Share)) => return Ok(Some(shared_key())),

@@ -101,7 +101,11 @@ where
                 let rules = Arc::clone(&self.rules);
                 ResponseFuture::queued(self.inner.clone(), rules, request, admitted, queued)
             }
-            Ruling::Refuse(response) => ResponseFuture::refused(response),
+            Ruling::Refuse(response) => {
+                // Nor is the place of a request that goes no further kept from others.
+                drop(self.take_ready());
+                ResponseFuture::refused(response)
+            }
         }
     }
 }

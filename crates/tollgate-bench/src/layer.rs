@@ -21,14 +21,16 @@ use crate::{Counter, Failure, process};
 const METHOD: &str = "\
 An axum router called in process, on one thread: a request with a peer address is made, answered
 and its body read, and all of that is in the time. All requests come from one address and pass.
-What a layer adds is its time less that of the bare router in the same round; an identity layer
+A round counts the fastest of ten
+slices of a millisecond. What a layer adds is its time less that of the bare router in the same round; an identity layer
 shows what axum takes for any layer. `× peer` compares what is added, headers with headers and
 none with none. tower_governor sends three numbers; Tollgate's fields are `RateLimit-Policy`,
 `RateLimit` and three `X-RateLimit`. Both grant 100 units: governor gets one back each nanosecond,
 Tollgate 100 per minute on a clock that moves on a second at each look, after looking at the
 real one. Allocations are counted in another process.";
 
-const SPAN: Duration = Duration::from_millis(5);
+const SPAN: Duration = Duration::from_millis(10);
+const SLICES: u32 = 10;
 const ROUNDS: usize = 80;
 
 /// A row, and the one it is held against.
@@ -91,23 +93,27 @@ pub(crate) fn run() -> Result<(), Failure> {
     report::write("layer", METHOD, &[table])
 }
 
-/// Measures nanoseconds a request.
+/// Measures nanoseconds a request, in the fastest of a few slices: what is compared later is
+/// a small difference of large numbers, which one interruption would drown.
 fn peer(runtime: &Runtime, mut app: Router) -> Peer<'_> {
     Box::new(move || {
-        runtime.block_on(async {
-            let (started, mut requests) = (Instant::now(), 0_u32);
-            loop {
-                for _ in 0..64 {
-                    call(&mut app).await;
-                }
-                requests += 64;
-                let elapsed = started.elapsed();
-                if elapsed >= SPAN {
-                    break elapsed.as_secs_f64() * 1e9 / f64::from(requests);
-                }
-            }
-        })
+        let mut slice = || runtime.block_on(requests_for(SPAN / SLICES, &mut app));
+        (0..SLICES).map(|_| slice()).fold(f64::INFINITY, f64::min)
     })
+}
+
+async fn requests_for(span: Duration, app: &mut Router) -> f64 {
+    let (started, mut requests) = (Instant::now(), 0_u32);
+    loop {
+        for _ in 0..64 {
+            call(app).await;
+        }
+        requests += 64;
+        let elapsed = started.elapsed();
+        if elapsed >= span {
+            break elapsed.as_secs_f64() * 1e9 / f64::from(requests);
+        }
+    }
 }
 
 /// One request and its answer.

@@ -29,6 +29,7 @@ struct Taken<'a> {
 
 impl<C: Clock> Inner<C> {
     /// Decides one request of any number of charges, wherever their keys are.
+    // Never, so that the path of a single charge stays short enough for its callers.
     #[inline(never)]
     pub(crate) fn decide_all(
         &self,

@@ -138,6 +138,8 @@ pub struct MemoryStats {
 impl<C: Clock> Store for MemoryStore<C> {
     type Future<T: Send + 'static> = Ready<Result<T, StoreError>>;
 
+    // Always, because a verdict that is returned is moved, and moving what has just been
+    // written waits for the writes: that was a quarter of a decision.
     #[inline(always)]
     fn decide(&self, charges: &[Charge<'_>]) -> Ready<Result<Verdict, StoreError>> {
         let now = self.0.clock.now();

@@ -87,6 +87,19 @@ impl Part {
         with_table!(&mut self.tables[table], table => table.decide(hash, key, cost, now))
     }
 
+    /// What the policy says about `cost` for a key in the table of its policy.
+    #[inline]
+    pub(crate) fn assess(
+        &self,
+        table: usize,
+        hash: u64,
+        key: &Key,
+        cost: Cost,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        with_table!(&self.tables[table], table => table.assess(hash, key, cost, now))
+    }
+
     /// Where the state of a key is.
     pub(crate) fn find(&self, spot: Spot<'_>) -> Place {
         let contains = |table: &AnyTable| table.contains(spot.hash, spot.key);

@@ -51,6 +51,20 @@ impl<R: Rule> Table<R> {
         Some(decision)
     }
 
+    /// What the policy says about `cost` for a key that is here.
+    #[inline]
+    pub(crate) fn assess(
+        &self,
+        hash: u64,
+        key: &Key,
+        cost: Cost,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        let state = self.find(hash, key)?;
+        Some(self.rule.assess(self.rule.refresh(state, now), now, cost))
+    }
+
+    #[inline]
     pub(crate) fn find(&self, hash: u64, key: &Key) -> Option<&R::State> {
         self.entries.find(hash, |entry| entry.key == *key).map(|entry| &entry.state)
     }

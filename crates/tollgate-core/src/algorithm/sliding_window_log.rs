@@ -72,6 +72,9 @@ impl SlidingWindowLog {
 
     /// `instant` rounded up to the grid.
     fn round_up(&self, instant: Timestamp) -> Timestamp {
+        if self.grid == 1 {
+            return instant;
+        }
         Timestamp::from_micros(instant.as_micros().next_multiple_of(self.grid))
     }
 
@@ -85,7 +88,10 @@ impl SlidingWindowLog {
     /// Moves on to `now`, forgets what no longer counts, and returns the instant reached.
     fn prune(&self, state: &mut State, now: Timestamp) -> Timestamp {
         let View { seen, head, base, .. } = self.refresh(state, now);
-        state.entries.drain(..head);
+        // One by one: in a steady stream each charge outlives one other.
+        for _ in 0..head {
+            state.entries.pop_front();
+        }
         state.base = base;
         state.last_seen = seen;
         seen
@@ -117,10 +123,7 @@ impl Rule for SlidingWindowLog {
     fn refresh<'a>(&self, state: &'a State, now: Timestamp) -> View<'a> {
         let seen = if state.entries.is_empty() { now } else { now.max(state.last_seen) };
         let expired = |entry: &Entry| entry.at + self.window <= seen;
-        let head = match state.entries.front() {
-            Some(oldest) if expired(oldest) => state.entries.partition_point(expired),
-            _ => 0,
-        };
+        let head = state.skip_while(0, expired);
         let base = if head == 0 { state.base } else { state.entries[head - 1].total };
         View { state, seen, head, base }
     }
@@ -238,6 +241,23 @@ impl State {
         self.entries.back().map_or(self.base, |last| last.total)
     }
 
+    /// The first entry from `start` on of which `skip` does not hold; it holds of all
+    /// before that one. Mostly that is close by, so the search doubles its steps from
+    /// there and then bisects the last of them.
+    fn skip_while(&self, start: usize, skip: impl Fn(&Entry) -> bool) -> usize {
+        let (mut low, mut step) = (start, 1);
+        while self.entries.get(low + step - 1).is_some_and(&skip) {
+            low += step;
+            step *= 2;
+        }
+        let mut high = (low + step - 1).min(self.entries.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            if skip(&self.entries[middle]) { low = middle + 1 } else { high = middle }
+        }
+        low
+    }
+
     /// Lets running totals start over from zero.
     fn rebase(&mut self) {
         for entry in &mut self.entries {
@@ -257,7 +277,8 @@ impl View<'_> {
     /// are gone. There is one: a cost that fits an empty window asks for no more
     /// than what is in this one.
     fn freed(&self, units: u64) -> Timestamp {
-        let index = self.state.entries.partition_point(|entry| entry.total < self.base + units);
+        let enough = self.base + units;
+        let index = self.state.skip_while(self.head, |entry| entry.total < enough);
         self.state.entries.get(index).map_or_else(|| self.newest(), |entry| entry.at)
     }
 }
@@ -270,6 +291,21 @@ const REBASE: u64 = 1 << 52;
 mod tests {
     use super::*;
     use crate::{AnyRule, Policy, Quota};
+
+    #[test]
+    fn a_search_finds_what_bisecting_everything_finds() {
+        for len in 0..40_u64 {
+            let entry = |n| Entry { at: Timestamp::from_micros(n), total: n };
+            let entries = (0..len).map(entry).collect();
+            let state = State { entries, base: 0, last_seen: Timestamp::EPOCH };
+            for start in 0..=len {
+                for first in start..=len {
+                    let found = state.skip_while(start as usize, |entry| entry.total < first);
+                    assert_eq!(found as u64, first, "of {len} from {start}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn the_heap_of_a_key_in_debt_stays_within_its_bound() {

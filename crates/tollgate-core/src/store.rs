@@ -61,6 +61,9 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// Decides one request: all its charges, or none.
     ///
+    /// Charges of a request to one policy and key are one charge of their sum; a shadow
+    /// beside an enforced one takes nothing.
+    ///
     /// A request may not name one policy and key under two quotas: which of them should
     /// the sum be held against? That is an error and charges nothing.
     ///

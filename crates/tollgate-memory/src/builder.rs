@@ -79,7 +79,7 @@ impl<C: Clock> MemoryStoreBuilder<C> {
     pub fn build(self) -> MemoryStore<C> {
         // Bounds are divided among the shards. With few keys to a shard chance would fill
         // some of them long before the others, so small stores have few shards.
-        let most = (self.max_keys / KEYS_PER_SHARD).max(1);
+        let most = (self.max_keys / KEYS_PER_SHARD).min(self.max_bytes / BYTES_PER_SHARD).max(1);
         let shards = self.shards.next_power_of_two().min(1 << most.ilog2());
         let bounds = Bounds { keys: self.max_keys / shards, bytes: self.max_bytes / shards };
         let hasher = RandomState::default();
@@ -97,3 +97,7 @@ impl<C: Clock> MemoryStoreBuilder<C> {
 /// Shards that can hold so many keys fill evenly: at random, one in a few hundred is a
 /// tenth fuller than the mean.
 const KEYS_PER_SHARD: usize = 1_024;
+
+/// Room in each shard for the largest state there is, a log of 100 000 units at full
+/// resolution with its debt.
+const BYTES_PER_SHARD: usize = 8 << 20;

@@ -31,13 +31,10 @@ impl<C: Clock> Inner<C> {
     /// Decides one request of any number of charges, wherever their keys are.
     // Never, so that the path of a single charge stays short enough for its callers.
     #[inline(never)]
-    pub(crate) fn decide_all(
-        &self,
-        charges: &[Charge<'_>],
-        now: Timestamp,
-    ) -> Result<Verdict, StoreError> {
+    pub(crate) fn decide_all(&self, charges: &[Charge<'_>]) -> Result<Verdict, StoreError> {
         let (sums, sum_of) = self.sums(charges)?;
         let mut shards = self.lock_in_order(sums.iter().map(|sum| sum.shard));
+        let now = self.clock.now();
         // Making a table may take over an idle one, and seats refer to tables by number.
         for sum in &sums {
             shards.of(sum.shard).own.table(sum.charge.policy, charges);
@@ -86,11 +83,20 @@ impl<C: Clock> Inner<C> {
                 );
                 return Err(StoreError::invalid(NAME, reason));
             }
-            sum.cost = sum.cost.plus(charge.cost);
-            sum.enforce |= charge.enforce;
+            add(&mut sum.cost, &mut sum.enforce, charge);
             sum_of.push(index);
         }
         Ok((sums, sum_of))
+    }
+}
+
+/// Adds a charge to others of the same entry. A shadow must not make them too dear, so
+/// beside an enforced charge it takes nothing.
+fn add(cost: &mut Cost, enforce: &mut bool, charge: &Charge<'_>) {
+    match (*enforce, charge.enforce) {
+        (true, false) => {}
+        (false, true) => (*cost, *enforce) = (charge.cost, true),
+        _ => *cost = cost.plus(charge.cost),
     }
 }
 
@@ -107,8 +113,8 @@ fn seats<'a>(
         let seat = shards.of(shard).seat(&charge, hash, charges, now);
         let same = |other: &Taken<'_>| other.shard == shard && other.seat.shares_entry_with(&seat);
         if let Some(index) = taken.iter().position(same) {
-            taken[index].cost = taken[index].cost.plus(charge.cost);
-            taken[index].enforce |= charge.enforce;
+            let entry = &mut taken[index];
+            add(&mut entry.cost, &mut entry.enforce, &charge);
             taken_of.push(index);
             continue;
         }

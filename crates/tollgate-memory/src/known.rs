@@ -22,17 +22,20 @@ struct Known {
 impl<C: Clock> Inner<C> {
     /// Decides one charge on a key that is known: the path of nearly every request.
     #[inline(always)]
-    pub(crate) fn decide_one(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Decision> {
+    pub(crate) fn decide_one(&self, charge: &Charge<'_>) -> Option<(Decision, Timestamp)> {
         let hash = self.hash(charge.key);
         let mut shard = self.shards[self.shard_number(hash)].lock();
+        // Under the lock, so that time does not step back from one decision to the next.
+        let now = self.clock.now();
         let table = shard.own.known_table(charge.policy)?;
-        shard.own.decide(table, hash, charge.key, charge.cost, now)
+        let decision = shard.own.decide(table, hash, charge.key, charge.cost, now)?;
+        Some((decision, now))
     }
 
     /// Decides a few charges on keys that are all known. `None`, and nothing has changed,
     /// if one is not, or if two charges are to the same policy: they may have to be added
     /// up. Then [`decide_all`](Self::decide_all) knows what to do.
-    pub(crate) fn decide_few(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Verdict> {
+    pub(crate) fn decide_few(&self, charges: &[Charge<'_>]) -> Option<Verdict> {
         if charges.len() > MOST || names_a_policy_twice(charges) {
             return None;
         }
@@ -43,6 +46,7 @@ impl<C: Clock> Inner<C> {
             known.shard = self.shard_number(known.hash);
         }
         let mut shards = self.lock_in_order(known.iter().map(|known| known.shard));
+        let now = self.clock.now();
         let mut decisions = SmallVec::<[Decision; MOST]>::new();
         for (known, charge) in known.iter_mut().zip(charges) {
             let shard = shards.of(known.shard);
@@ -89,7 +93,7 @@ impl Locked<'_> {
     #[inline]
     pub(crate) fn of(&mut self, number: usize) -> &mut Shard {
         let index = self.numbers.iter().position(|locked| *locked == number);
-        &mut self.guards[index.unwrap_or_default()]
+        &mut self.guards[index.expect("a request uses the shards that it has locked")]
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Shard> {

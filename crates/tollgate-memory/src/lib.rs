@@ -30,6 +30,7 @@ mod settle;
 mod settled;
 mod shard;
 mod table;
+mod voided;
 
 use std::fmt;
 use std::future::{Ready, ready};
@@ -133,7 +134,8 @@ pub struct MemoryStats {
     pub keys: usize,
     /// Bytes of tables, and what states may come to hold besides.
     pub bytes: usize,
-    /// Charges so far that found no room and went to the entry that all such keys share.
+    /// Requests for units so far, denied ones included, that found no room and went to
+    /// the entry that all such keys share.
     pub overflowed: u64,
 }
 
@@ -144,25 +146,25 @@ impl<C: Clock> Store for MemoryStore<C> {
     // written waits for the writes: that was a quarter of a decision.
     #[inline(always)]
     fn decide(&self, charges: &[Charge<'_>]) -> Ready<Result<Verdict, StoreError>> {
-        let now = self.0.clock.now();
         if let [charge] = charges {
-            if let Some(decision) = self.0.decide_one(charge, now) {
+            if let Some((decision, now)) = self.0.decide_one(charge) {
                 let admitted = decision.allows() || !charge.enforce;
                 return ready(Ok(Verdict::single(admitted, now, decision)));
             }
-        } else if let Some(verdict) = self.0.decide_few(charges, now) {
+        } else if let Some(verdict) = self.0.decide_few(charges) {
             return ready(Ok(verdict));
         }
-        ready(self.0.decide_all(charges, now))
+        ready(self.0.decide_all(charges))
     }
 
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Ready<Result<Settlement, StoreError>> {
-        ready(self.0.settle(receipt, actual, self.0.clock.now()))
+        ready(self.0.settle(receipt, actual))
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Ready<Result<(), StoreError>> {
         let hash = self.0.hash(key);
-        self.0.shards[self.0.shard_number(hash)].lock().own.forget(policy, key);
+        let mut shard = self.0.shards[self.0.shard_number(hash)].lock();
+        shard.reset(policy, key, self.0.clock.now());
         ready(Ok(()))
     }
 }

@@ -114,6 +114,16 @@ impl<R: Rule> Table<R> {
         }
     }
 
+    /// Gives back room if three quarters of it are empty, keeping as much again as is
+    /// used: so it happens once per so many keys that went.
+    pub(crate) fn shrink(&mut self, hasher: &RandomState) {
+        if self.entries.len() < self.entries.capacity() / 4 {
+            let keep = 2 * self.entries.len();
+            self.entries.shrink_to(keep, |entry| hasher.hash_one(&entry.key));
+            self.cursor = 0;
+        }
+    }
+
     /// Forgets all keys that cannot be told from fresh ones.
     fn forget_fresh(&mut self, now: Timestamp) {
         let Self { entries, rule, promised, .. } = self;

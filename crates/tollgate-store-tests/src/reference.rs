@@ -14,6 +14,9 @@ use tollgate_core::{
 pub struct Reference {
     states: HashMap<Slot, Stored>,
     settled: HashSet<ReceiptId>,
+    /// The instants up to which charges cannot be told from others: the key was reset, or
+    /// its state carried over to another quota.
+    voided: HashMap<Slot, Timestamp>,
 }
 
 /// A state and the form in which it is written.
@@ -45,6 +48,14 @@ macro_rules! any_state {
             }
         })*
 
+        /// Whether a state of whichever algorithm could be forgotten.
+        fn is_fresh(stored: &Stored, now: Timestamp) -> bool {
+            match (stored.form.rule(), &stored.state) {
+                $((AnyRule::$rule(rule), AnyState::$rule(state)) => rule.is_fresh(state, now),)*
+                _ => unreachable!("a state is stored with its own form"),
+            }
+        }
+
         /// The units that count of a state of whichever algorithm.
         fn consumed(stored: &Stored, now: Timestamp) -> u64 {
             match (stored.form.rule(), &stored.state) {
@@ -72,12 +83,15 @@ trait Kind: Rule {
 impl Reference {
     /// Decides as a store at `now` would.
     pub fn decide(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
-        let total = |charge: &Charge<'_>| {
-            let same = |other: &&Charge<'_>| slot(other) == slot(charge);
-            charges.iter().filter(same).fold(Cost::ZERO, |sum, other| sum.plus(other.cost))
-        };
         let enforced = |charge: &Charge<'_>| {
             charges.iter().any(|other| slot(other) == slot(charge) && other.enforce)
+        };
+        // Beside an enforced charge to the same quota, a shadow takes nothing.
+        let total = |charge: &Charge<'_>| {
+            let counts = |other: &&Charge<'_>| {
+                slot(other) == slot(charge) && (other.enforce || !enforced(charge))
+            };
+            charges.iter().filter(counts).fold(Cost::ZERO, |sum, other| sum.plus(other.cost))
         };
         let mut decisions: Vec<Decision> =
             charges.iter().map(|charge| self.assess(charge, total(charge), now)).collect();
@@ -96,7 +110,7 @@ impl Reference {
                 done.push(slot(charge));
                 let cost = total(charge);
                 if cost > Cost::ZERO {
-                    self.change(charge.policy, charge.key, now, Change::Charge(cost));
+                    self.change(charge.policy.form(), slot(charge), now, Change::Charge(cost));
                 }
             }
         }
@@ -112,28 +126,28 @@ impl Reference {
             return Settlement::Repeated;
         }
         let (charged, actual) = (receipt.charged, actual.get());
-        let cost = charged.cost.get();
+        let (cost, form) = (charged.cost.get(), receipt.policy.form());
+        let slot = (receipt.policy.name().to_owned(), receipt.key.as_bytes().to_vec());
+        let held = self.held(&slot, now);
         if actual > cost {
-            let change = Change::Owe(actual - cost);
-            let units = self.change(&receipt.policy, &receipt.key, now, change);
-            Settlement::Charged { units }
-        } else {
-            let change = Change::GiveBack(charged, cost - actual);
-            let slot = (receipt.policy.name().to_owned(), receipt.key.as_bytes().to_vec());
-            let same = |stored: &Stored| stored.form == receipt.policy.form();
-            if !self.states.get(&slot).is_some_and(same) {
-                // In a state carried over to another quota, the charge cannot be told from
-                // those of others.
-                return Settlement::Returned { units: 0 };
-            }
-            let units = self.change(&receipt.policy, &receipt.key, now, change);
-            Settlement::Returned { units }
+            // A debt is owed under the quota that holds now.
+            let form = held.unwrap_or(form);
+            let units = self.change(form, slot, now, Change::Owe(actual - cost));
+            return Settlement::Charged { units };
         }
+        let void = self.voided.get(&slot).is_some_and(|until| charged.charged_at <= *until);
+        if void || held != Some(form) {
+            return Settlement::Returned { units: 0 };
+        }
+        let units = self.change(form, slot, now, Change::GiveBack(charged, cost - actual));
+        Settlement::Returned { units }
     }
 
-    /// Forgets a key.
-    pub fn reset(&mut self, policy: &Policy, key: &Key) {
-        self.states.remove(&(policy.name().to_owned(), key.as_bytes().to_vec()));
+    /// Forgets a key at `now`.
+    pub fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) {
+        let slot = (policy.name().to_owned(), key.as_bytes().to_vec());
+        self.states.remove(&slot);
+        self.voided.insert(slot, now);
     }
 
     fn assess(&self, charge: &Charge<'_>, cost: Cost, now: Timestamp) -> Decision {
@@ -143,9 +157,11 @@ impl Reference {
         })
     }
 
-    fn change(&mut self, policy: &Policy, key: &Key, now: Timestamp, change: Change) -> u64 {
-        let slot = (policy.name().to_owned(), key.as_bytes().to_vec());
-        with_rule!(policy.rule(), rule => {
+    fn change(&mut self, form: Form, slot: Slot, now: Timestamp, change: Change) -> u64 {
+        if self.held(&slot, now).is_some_and(|held| held != form) {
+            self.voided.insert(slot.clone(), now);
+        }
+        with_rule!(&form.rule(), rule => {
             let mut state = self.read(rule, &slot, now);
             let units = match change {
                 Change::Charge(cost) => {
@@ -155,9 +171,15 @@ impl Reference {
                 Change::Owe(units) => rule.owe(&mut state, units, now),
                 Change::GiveBack(charged, units) => rule.give_back(&mut state, &charged, units, now),
             };
-            self.states.insert(slot, Stored { form: policy.form(), state: rule.wrap(state) });
+            self.states.insert(slot, Stored { form, state: rule.wrap(state) });
             units
         })
+    }
+
+    /// The form in which a state is kept that cannot be forgotten yet.
+    fn held(&self, slot: &Slot, now: Timestamp) -> Option<Form> {
+        let stored = self.states.get(slot)?;
+        (!is_fresh(stored, now)).then_some(stored.form)
     }
 
     fn read<R: Kind>(&self, rule: &R, slot: &Slot, now: Timestamp) -> R::State {

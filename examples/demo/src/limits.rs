@@ -21,9 +21,10 @@ pub(crate) const EXEMPT: [&str; 1] = ["/healthz"];
 pub fn layer<St: Store>(args: &Args, store: St) -> Result<RateLimitLayer<St>, String> {
     let members = Members::new().with("server_id", args.server_id.as_str());
     let members = members.map_err(|error| error.to_string())?;
+    let exempt = Paths::new(EXEMPT).map_err(|error| error.to_string())?;
     let layer = RateLimitLayer::builder(store)
         .limit(Limit::new(policy(args)?, key(args)?))
-        .exempt_paths(Paths::new(EXEMPT))
+        .exempt_paths(exempt)
         .on_missing_key(OnMissingKey::Deny)
         .on_denied(Problem::with_members(members))
         .build();

@@ -21,6 +21,9 @@ use tollgate_core::{
 ///   looked at next. Now and then one request is let through as a probe; while it is
 ///   under way all others still fail at once. A probe that succeeds closes the breaker.
 ///
+/// The store must time out by itself: a call that its caller gives up on counts neither
+/// way, unless it is the probe, as nobody knows what would have come of it.
+///
 /// Errors that are the request's own fault count neither way. A change of state is a
 /// `tracing` warning; a request is not.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 //! | field | says |
 //! |---|---|
 //! | `RateLimit-Policy` | `"name";q=100;w=60` of each policy: 100 units, all back after 60 seconds |
-//! | `RateLimit` | `"name";r=42;t=26` of each: no more than 42 units in the next 26 seconds |
+//! | `RateLimit` | `"name";r=42;t=26` of each: 42 units are left; used up in 26 seconds, they are what the policy sustains |
 //! | `X-RateLimit-Limit`, `-Remaining`, `-Reset` | one policy: the violated one with the longest wait, else the tightest; reset in Unix seconds |
 //! | `Retry-After` | seconds, on denials that waiting cures |
 //!
@@ -18,8 +18,9 @@
 //!
 //! A layer adds to what the services inside have set: its members of the two lists
 //! come after theirs, as a further field line. Of the `X-RateLimit` fields only one set
-//! makes sense, so that of fewer remaining units stays, and between equals the inner
-//! one, which may be why the request was denied; one whose number cannot be read goes.
+//! makes sense: that of a service inside which has denied, else the one with the smaller
+//! part of its limit left, between equals the inner one; one whose numbers cannot be read
+//! goes.
 //! Of two `Retry-After` the larger stays, and one in seconds before a date.
 //!
 //! [draft]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/11/
@@ -184,9 +185,9 @@ pub(crate) fn reset_at(decided_at: Timestamp, decision: &Decision) -> u64 {
 /// response without them is not searched for them.
 fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Row<'_>) {
     let (fields, decision) = shown;
-    let ours = decision.remaining;
-    if let Some(theirs) = headers.insert(X_RATELIMIT_REMAINING, digits::integer(ours))
-        && number(&theirs).is_some_and(|theirs| theirs <= ours)
+    let ours = digits::integer(decision.remaining);
+    if let Some(theirs) = headers.insert(X_RATELIMIT_REMAINING, ours)
+        && theirs_stay(headers, &theirs, decision)
     {
         headers.insert(X_RATELIMIT_REMAINING, theirs);
         return;
@@ -194,6 +195,16 @@ fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Row<
     headers.insert(X_RATELIMIT_LIMIT, fields.limit_value(decision));
     let reset = digits::integer(reset_at(decided_at, decision));
     headers.insert(X_RATELIMIT_RESET, reset);
+}
+
+/// Whether the set of a service inside stays: because that has denied, or because a
+/// smaller part of its limit is left.
+fn theirs_stay(headers: &HeaderMap, remaining: &HeaderValue, ours: &Decision) -> bool {
+    let limit = headers.get(X_RATELIMIT_LIMIT).and_then(number);
+    let (Some(remaining), Some(limit)) = (number(remaining), limit) else { return false };
+    headers.contains_key(RETRY_AFTER)
+        || u128::from(remaining) * u128::from(ours.limit)
+            <= u128::from(ours.remaining) * u128::from(limit)
 }
 
 fn number(value: &HeaderValue) -> Option<u64> {

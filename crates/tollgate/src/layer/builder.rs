@@ -57,7 +57,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// Lets requests to these paths pass, without asking the store: health, metrics.
     #[must_use]
     pub fn exempt_paths(self, paths: Paths) -> Self {
-        self.exempt(move |head| paths.matches(head))
+        self.exempt(move |head| paths.exempt(head))
     }
 
     /// What becomes of a request that does not say whose quota it uses, where a limit

@@ -37,7 +37,7 @@ use crate::body::{AnyBody, SameBody};
 ///
 /// **All clones of a layer, and all services made from them, share one limit:** the
 /// state is in the store. Two layers over one store share the state of policies of
-/// the same name.
+/// the same name; a request that goes through both is charged twice.
 ///
 /// # When a request passes
 ///
@@ -49,6 +49,7 @@ use crate::body::{AnyBody, SameBody};
 ///   reaches the service. Errors of the service pass through untouched.
 /// * A leaky bucket in queue mode holds the request back. It is dropped from memory if
 ///   its client leaves, and its place goes to the next if nobody stands behind it.
+///   Waiting takes a tokio runtime with its timer enabled.
 /// * If the store cannot decide, each policy does what its
 ///   [`OnStoreError`](crate::OnStoreError) says.
 ///

@@ -9,7 +9,7 @@ use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::{HeaderMap, Method, Response};
 use smallvec::SmallVec;
 use tollgate_core::{
-    Charge, Cost, Decision, Key, Micros, OnStoreError, Store, StoreError, Verdict,
+    Charge, Cost, Decision, Key, Micros, OnStoreError, Outcome, Store, StoreError, Verdict,
 };
 
 use super::queued::Charged;
@@ -28,6 +28,8 @@ pub(super) struct Rules<St> {
     /// Whether a request may have to wait, and its charges to be given back.
     queues: bool,
     misconfigured: AtomicBool,
+    /// Whether the last answer of the store was that it cannot decide.
+    failing: AtomicBool,
 }
 
 /// What holds for all limits of a layer.
@@ -115,7 +117,14 @@ impl<St: Store> Rules<St> {
         let queues = limits.iter().any(|limit| limit.enforce && limit.policy.queues());
         let rule = |limit: Limit| Rule { fields: PolicyFields::new(&limit.policy), limit };
         let rules = limits.into_iter().map(rule).collect();
-        Self { store, rules, options, queues, misconfigured: AtomicBool::new(false) }
+        Self {
+            store,
+            rules,
+            options,
+            queues,
+            misconfigured: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
+        }
     }
 
     /// Whether a response says anything of an admission.
@@ -229,7 +238,8 @@ impl<St: Store> Rules<St> {
         let answer = self.store.decide(charges);
         let charged = self.queues.then(|| charges.iter().map(Charged::of).collect());
         let jitter = self.options.headers.has_jitter();
-        let seed = if jitter { charges.first().map_or(0, |first| seed_of(first.key)) } else { 0 };
+        // Of all keys, as it is not known yet which policy will deny.
+        let seed = if jitter { seed_of(charges) } else { 0 };
         Step::Ask(Asked { answer, question: Question { applied, charged, seed } })
     }
 
@@ -241,6 +251,11 @@ impl<St: Store> Rules<St> {
         method: &Method,
         headers: &HeaderMap,
     ) -> Ruling {
+        // A change of state is news, a request is not.
+        if answer.is_ok() && self.failing.load(Ordering::Relaxed) {
+            self.failing.store(false, Ordering::Relaxed);
+            tracing::warn!(target: "tollgate", "the store decides again");
+        }
         match answer {
             Ok(verdict) if verdict.is_admitted() => {
                 tracing::debug!(target: "tollgate", remaining = remaining(&verdict), "allow");
@@ -295,6 +310,9 @@ impl<St: Store> Rules<St> {
         method: &Method,
         headers: &HeaderMap,
     ) -> Ruling {
+        if !self.failing.swap(true, Ordering::Relaxed) {
+            tracing::warn!(target: "tollgate", %error, "the store cannot decide, policies fail");
+        }
         let refuses = |rule: &&Rule| {
             rule.limit.enforce && rule.limit.policy.on_store_error() != OnStoreError::Open
         };
@@ -351,7 +369,8 @@ impl<St: Store> Rules<St> {
 
 /// The smallest remainder, for the event of an allowed request.
 fn remaining(verdict: &Verdict) -> Option<u64> {
-    verdict.decisions().iter().map(|decision| decision.remaining).min()
+    let decided = verdict.decisions().iter().filter(|decision| decision.outcome != Outcome::Skip);
+    decided.map(|decision| decision.remaining).min()
 }
 
 /// A preflight is sent by a browser on its own account, and one that is refused looks to
@@ -362,8 +381,9 @@ pub(super) fn is_preflight(head: &Head<'_>) -> bool {
         && head.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
-/// A number that is the same for a key on all replicas (FNV-1a).
-pub(super) fn seed_of(key: &Key) -> u64 {
+/// A number that is the same for a client on all replicas (FNV-1a over its keys).
+pub(super) fn seed_of(charges: &[Charge<'_>]) -> u64 {
     let step = |seed: u64, byte: &u8| (seed ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    key.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step)
+    let keys = charges.iter().map(|charge| charge.key.as_bytes());
+    keys.fold(0xcbf2_9ce4_8422_2325, |seed, key| key.iter().fold(seed, step))
 }

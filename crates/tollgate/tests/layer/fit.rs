@@ -71,7 +71,7 @@ async fn it_fits_one_method_of_a_route() {
 async fn a_nested_router_sees_its_own_part_of_the_path() {
     let limits = [Limit::global(log("global", 1))];
     let exempt = |paths: [&str; 1]| {
-        let paths = tollgate::Paths::new(paths);
+        let paths = tollgate::Paths::new(paths).unwrap();
         builder(&memory().1, limits.clone()).exempt_paths(paths).build().unwrap()
     };
     for (path, inside, expected) in [

@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let quota = Quota::per_second(2).burst(5);
     let uploads = Policy::new("uploads", quota, Algorithm::LeakyBucket { mode: queue })?;
     let limit = RateLimitLayer::builder(MemoryStore::new())
-        .limit(Limit::global(uploads).on_paths(Paths::new(["/uploads"])))
+        .limit(Limit::global(uploads).on_paths(Paths::new(["/uploads"])?))
         .costs(Costs::flat(Cost::ONE))
         .build()?;
 

@@ -81,7 +81,10 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// stands for cannot be told from other charges, and nothing is given back.
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Self::Future<Settlement>;
 
-    /// Forgets what `key` has used under `policy`.
+    /// Forgets what `key` has used under `policy`. Receipts from before give nothing back.
+    ///
+    /// Where keys that found no room share an entry, a reset of one of them does not
+    /// change what they have used together.
     fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()>;
 }
 

@@ -47,7 +47,7 @@ impl<C: Clock> MemoryStoreBuilder<C> {
     /// The most bytes for keys and their states. Default: 256 MiB.
     ///
     /// A sliding window log is taken for as large as it may become: 16 KiB, or at full
-    /// resolution 32 bytes a unit of its limit.
+    /// resolution 32 bytes a unit of its limit, rounded up to a power of two.
     #[must_use]
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;

@@ -58,7 +58,7 @@ use self::shard::Shard;
 /// [`max_bytes`](MemoryStoreBuilder::max_bytes), whatever the traffic. A key is
 /// forgotten when its state cannot be told from that of a key never used; each
 /// insertion looks at a few others for that, so there is no background task. When the
-/// store is full of live keys, *new* keys share an entry per policy (and shard): an
+/// store is full and a look at some of its keys finds none to forget, *new* keys share an entry per policy (and shard): an
 /// attacker who floods the store with keys neither evicts anyone nor wins a fresh
 /// quota for each key.
 ///

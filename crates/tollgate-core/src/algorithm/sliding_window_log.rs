@@ -54,7 +54,8 @@ pub struct View<'a> {
 }
 
 impl SlidingWindowLog {
-    /// The largest limit that a log at full resolution may have: 1.6 MB a key.
+    /// The largest limit that a log at full resolution may have: 1.6 MB a key, and up to
+    /// 4 MB with the room to grow and to owe as much again.
     pub const MAX_EXACT_LIMIT: u64 = 100_000;
 
     /// The largest limit whose log is at full resolution by default.

@@ -12,7 +12,8 @@
 //!
 //! The state counts tokens *missing*, scaled to whole numbers (see `scale.rs`), so
 //! that a bucket never rounds and never drifts, and a full bucket is a zero whatever
-//! its size.
+//! its size. Time itself is counted in whole microseconds: where a token comes back in a
+//! fraction of one, a bucket of one token cannot collect what the rest of it would give.
 
 use super::{Form, Refill, Rule};
 use crate::math::mul_div_ceil;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::advance;
 use tollgate_core::{
-    Charge, Cost, Decision, Key, OnStoreError, Policy, Quota, Receipt, Settlement, Store,
+    Charge, Cost, Decision, Key, OnStoreError, Outcome, Policy, Quota, Receipt, Settlement, Store,
     StoreError, StoreExt, Timestamp, Verdict,
 };
 
@@ -251,4 +251,40 @@ async fn a_fallback_keeps_one_share_of_a_policy_however_often_it_changes() {
     }
     let kept = format!("{fallback:?}");
     assert_eq!(kept.matches(r#"name: "p""#).count(), 2, "the policy and its share: {kept}");
+}
+
+#[tokio::test]
+async fn what_only_the_share_cannot_grant_is_an_outage_and_no_verdict_for_ever() {
+    let (moody, _) = breaker(1);
+    moody.set(Mood::Down);
+    let policy = |limit| {
+        let policy = Policy::fixed_window_counter("p", Quota::per_second(limit)).unwrap();
+        policy.with_on_store_error(OnStoreError::Local)
+    };
+    let fallback = Fallback::new(moody, Exceeding);
+    let error = fallback.charge(&policy(10), &Key::GLOBAL, Cost::new(10)).await.unwrap_err();
+    assert!(error.is_outage() && !error.may_have_charged(), "{error}");
+    let verdict = fallback.charge(&policy(10), &Key::GLOBAL, Cost::new(11)).await.unwrap();
+    assert_eq!(verdict.decisions()[0].outcome, Outcome::Exceed);
+}
+
+/// Grants nothing of any cost, ever.
+#[derive(Clone, Debug)]
+struct Exceeding;
+
+impl Store for Exceeding {
+    type Future<T: Send + 'static> = Answer<T>;
+
+    fn decide(&self, _: &[Charge<'_>]) -> Answer<Verdict> {
+        let decision = Decision { outcome: Outcome::Exceed, ..Decision::skipped(5) };
+        Answer(Some(Ok(Verdict::single(false, Timestamp::EPOCH, decision))))
+    }
+
+    fn settle(&self, _: &Receipt, _: Cost) -> Answer<Settlement> {
+        Answer(Some(Ok(Settlement::Repeated)))
+    }
+
+    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+        Answer(Some(Ok(())))
+    }
 }

@@ -30,6 +30,10 @@ pub(crate) enum Wrapping {
     DraftHeaders,
     /// Without fields.
     NoHeaders,
+    /// With all fields, and the body of the service kept as it is.
+    SameBody,
+    /// The same without fields.
+    SameBodyNoHeaders,
     /// A policy for all beside that for each address, with all fields.
     TwoPolicies,
 }
@@ -72,6 +76,11 @@ pub(crate) fn app(wrapping: Wrapping) -> Result<Router, Failure> {
         Wrapping::NoHeaders => {
             let none = all.x_ratelimit(false).ratelimit(false);
             router.layer(limited(none, vec![by_address()?])?)
+        }
+        Wrapping::SameBody => router.layer(limited(all, vec![by_address()?])?.same_body()),
+        Wrapping::SameBodyNoHeaders => {
+            let none = all.x_ratelimit(false).ratelimit(false);
+            router.layer(limited(none, vec![by_address()?])?.same_body())
         }
         Wrapping::TwoPolicies => {
             let global = Limit::global(Policy::token_bucket("global", quota)?);

@@ -36,7 +36,7 @@ const ROUNDS: usize = 80;
 /// A row, and the one it is held against.
 struct Row(Wrapping, &'static str, Option<(Wrapping, Target)>);
 
-const ROWS: [Row; 8] = [
+const ROWS: [Row; 10] = [
     Row(Wrapping::Bare, "bare router", None),
     Row(Wrapping::Identity, "identity layer", None),
     Row(Wrapping::Governor, "tower_governor", None),
@@ -46,6 +46,12 @@ const ROWS: [Row; 8] = [
     Row(
         Wrapping::NoHeaders,
         "Tollgate, no fields",
+        Some((Wrapping::Governor, Target::AtMost(1.0))),
+    ),
+    Row(Wrapping::SameBody, "Tollgate, same body, all fields", Some(BESIDE_HEADERS)),
+    Row(
+        Wrapping::SameBodyNoHeaders,
+        "Tollgate, same body, no fields",
         Some((Wrapping::Governor, Target::AtMost(1.0))),
     ),
     Row(Wrapping::TwoPolicies, "Tollgate, two policies, all fields", Some(SHOWN_BESIDE_HEADERS)),

@@ -117,7 +117,7 @@ fn decide_on<S: Side>(side: &S, keys: &Keys, threads: usize, span: Duration) -> 
     let results: Vec<Work> = thread::scope(|scope| {
         let spawn = |_| scope.spawn(|| decide_for(side, keys, span, &barrier));
         let workers: Vec<_> = (0..threads).map(spawn).collect();
-        workers.into_iter().filter_map(|worker| worker.join().ok()).collect()
+        workers.into_iter().map(|worker| worker.join().expect("no worker panics")).collect()
     });
     let sum = |part: fn(&Work) -> f64| results.iter().map(part).sum();
     Work {

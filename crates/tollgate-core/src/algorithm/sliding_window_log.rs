@@ -219,8 +219,9 @@ impl Rule for SlidingWindowLog {
                 _ => converted.entries.push_back(Entry { at, ..*entry }),
             }
         }
-        // A smaller quota has been promised less room. The oldest charges then count with
-        // the next ones: for longer, never for less.
+        // A smaller quota has been promised less room. The oldest charges that still count
+        // then do so with the next ones: for longer, never for less.
+        self.prune(&mut converted, now);
         let over = converted.entries.len().saturating_sub(self.max_entries());
         converted.entries.drain(..over);
         converted

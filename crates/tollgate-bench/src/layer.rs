@@ -25,9 +25,9 @@ A round counts the fastest of ten
 slices of a millisecond. What a layer adds is its time less that of the bare router in the same round; an identity layer
 shows what axum takes for any layer. `× peer` compares what is added, headers with headers and
 none with none. tower_governor sends three numbers; Tollgate's fields are `RateLimit-Policy`,
-`RateLimit` and three `X-RateLimit`. Both grant 100 units: governor gets one back each nanosecond,
-Tollgate 100 per minute on a clock that moves on a second at each look, after looking at the
-real one. Allocations are counted in another process.";
+`RateLimit` and three `X-RateLimit`. governor grants 10^9 units and gets one back each
+nanosecond, Tollgate 100 per minute on a clock that moves on a second at each look, after looking
+at the real one. Allocations are counted in another process.";
 
 const SPAN: Duration = Duration::from_millis(10);
 const SLICES: u32 = 10;

@@ -23,6 +23,11 @@ impl<'a> Charge<'a> {
         Self { policy, key, cost, enforce: true }
     }
 
+    /// Whether both take from one quota.
+    pub fn shares_quota_with(&self, other: &Self) -> bool {
+        self.key == other.key && self.policy.name() == other.policy.name()
+    }
+
     /// The same charge in the shadow: it never denies the request.
     #[must_use]
     pub const fn shadow(mut self) -> Self {

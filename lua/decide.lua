@@ -1,0 +1,325 @@
+-- The script around the rules: a batch of requests over the keys of one call.
+--
+-- README.md says what comes in and what goes out. Everything is read and decided before
+-- anything is written, because an error half way would not take back what was written.
+
+local ceil = math.ceil
+local unpack = unpack or table.unpack
+local ALLOW, PASS, DENY = outcome.ALLOW, outcome.PASS, outcome.DENY
+
+local VERSION = 1
+-- Kinds of operations.
+local DECIDE, GIVE_BACK, OWE, RESET = 1, 2, 3, 4
+-- Kinds of rows.
+local STALE, DENIED, ADMITTED, FAULT = 0, 1, 2, 3
+local RETURNED, CHARGED, REPEATED, LAPSED, FORGOTTEN = 4, 5, 6, 7, 8
+-- Why a row is a fault.
+local WRONG_TYPE, UNREADABLE = 1, 2
+-- Arguments that one redis.call takes: far below Lua's limit of some 8000.
+local MOST = 1000
+
+local nonce, injected, forms, operations, requests = unpack(ARGV)
+
+local now
+if injected == '' then
+  local time = redis.call('TIME')
+  now = time[1] * 1000000 + time[2]
+else
+  now = tonumber(injected)
+end
+
+-- Rules ---------------------------------------------------------------------------------
+
+-- For each code of a form: its algorithm and the length of its header.
+local KINDS = {
+  { fixed_window_counter, 13 },
+  { sliding_window_log, 13 }, -- exact
+  { sliding_window_log, 13 }, -- a thousandth of the window
+  { sliding_window_counter, 13 },
+  { token_bucket, 18 }, -- greedy
+  { token_bucket, 18 }, -- interval
+  { leaky_bucket, 18 }, -- queue
+  { leaky_bucket, 26 }, -- queue with max_wait
+  { leaky_bucket, 18 }, -- meter
+}
+
+local algorithms = {} -- made when they are first needed: most calls need one
+local rules = {} -- by header
+
+-- The rule of a header, or nil if it cannot be one.
+local function rule_of(header)
+  local rule = rules[header]
+  if rule then return rule end
+  local version, code, limit, window, from = struct.unpack('>BBI5I6', header)
+  if limit == 0 or window == 0 then return nil end
+  local make = KINDS[code][1]
+  local algorithm = algorithms[make]
+  if not algorithm then
+    algorithm = make()
+    algorithms[make] = algorithm
+  end
+  rule = { header = header, algorithm = algorithm, limit = limit, window = window }
+  if code == 2 then
+    rule.grid = 1
+  elseif code == 3 then
+    rule.grid = ceil(window / 1000)
+  elseif code >= 5 then
+    rule.capacity = struct.unpack('>I5', header, from)
+    -- Buckets come with limit and window in lowest terms, which is their scale; in
+    -- intervals tokens come back whole and need none.
+    rule.interval = code == 6
+    rule.unit, rule.rate = rule.interval and 1 or window, limit
+    rule.full = rule.capacity * rule.unit
+    if rule.capacity == 0 or 2 * rule.full > number.MAX + 1 then return nil end
+    rule.queue = code == 7 or code == 8
+    rule.max_wait = code == 8 and struct.unpack('>I8', header, from + 5) or math.huge
+  end
+  rules[header] = rule
+  return rule
+end
+
+-- Keys ----------------------------------------------------------------------------------
+
+-- What is known of each key: name; rule and state, if there is something; fault, if it
+-- cannot be read; exists, whether Redis has it; changed, whether it is to be written.
+local entries = {}
+for i = 1, #KEYS do entries[i] = { name = KEYS[i] } end
+
+local function read(entry, value)
+  if type(value) == 'table' then
+    if not value.err:find('WRONGTYPE', 1, true) then error(value.err) end
+    entry.fault = WRONG_TYPE
+    return
+  end
+  if not value then return end
+  entry.exists = true
+  if entry.is_receipt then return end
+  local version, code = value:byte(1, 2)
+  local kind = version == VERSION and KINDS[code]
+  local length = kind and kind[2]
+  local rule = kind and #value > length and rule_of(value:sub(1, length))
+  local state = rule and rule.algorithm.decode(rule, value, length + 1, entry.name)
+  if not state then
+    entry.fault = UNREADABLE
+    return
+  end
+  entry.rule, entry.state = rule, state
+end
+
+-- Reads all keys: logs by their beginning, the others whole and together.
+local function load_keys()
+  local names, whole = {}, {}
+  for _, entry in ipairs(entries) do
+    if entry.first_read then
+      local value = redis.pcall('GETRANGE', entry.name, 0, entry.first_read - 1)
+      -- The beginning of nothing.
+      read(entry, value ~= '' and value)
+    else
+      names[#names + 1], whole[#whole + 1] = entry.name, entry
+    end
+  end
+  if #names == 1 then
+    read(whole[1], redis.pcall('GET', names[1]))
+    return
+  end
+  for first = 1, #names, MOST do
+    local last = math.min(first + MOST - 1, #names)
+    local values = redis.call('MGET', unpack(names, first, last))
+    local missing, absent = {}, {}
+    for i = first, last do
+      local value = values[i - first + 1]
+      if value then
+        read(whole[i], value)
+      else
+        missing[#missing + 1], absent[#absent + 1] = names[i], whole[i]
+      end
+    end
+    -- MGET does not tell an absent key from one of another type.
+    if #missing > 0 and redis.call('EXISTS', unpack(missing)) > 0 then
+      for i, entry in ipairs(absent) do read(entry, redis.pcall('GET', missing[i])) end
+    end
+  end
+end
+
+-- The state of a key as `rule` reads it.
+local function state_under(rule, entry)
+  local from = entry.rule
+  if from == rule then return entry.state end
+  local algorithm = rule.algorithm
+  if not from then return algorithm.fresh(rule) end
+  if from.algorithm == algorithm then return algorithm.convert(rule, from, entry.state, now) end
+  return algorithm.resume(rule, from.algorithm.consumed(from, entry.state, now), now)
+end
+
+local function set(name, value, expires)
+  if redis.REDIS_VERSION_NUM then
+    redis.call('SET', name, value, 'PXAT', expires)
+  else
+    -- A server that does not tell its version may be one that does not know PXAT.
+    redis.call('SET', name, value)
+    redis.call('PEXPIREAT', name, expires)
+  end
+end
+
+-- Afterwards Redis has the key exactly when its state is not fresh, and until it is: up
+-- to the first whole millisecond, since that is as exactly as keys expire.
+local function write(entry)
+  local name, rule, state = entry.name, entry.rule, entry.state
+  if not rule or rule.algorithm.is_fresh(rule, state, now) then
+    if entry.exists then redis.call('DEL', name) end
+    return
+  end
+  local algorithm = rule.algorithm
+  local expires = ceil(algorithm.fresh_at(rule, state) / 1000)
+  if algorithm.amend and algorithm.amend(rule, state) then
+    redis.call('PEXPIREAT', name, expires)
+    return
+  end
+  set(name, algorithm.encode(rule, state), expires)
+end
+
+-- Operations ----------------------------------------------------------------------------
+
+local rule_at = {}
+do
+  local from, n = 1, 0
+  while from <= #forms do
+    local length = KINDS[forms:byte(from + 1)][2]
+    n = n + 1
+    rule_at[n] = rule_of(forms:sub(from, from + length - 1))
+    from = from + length
+  end
+end
+
+local function named(key, form)
+  local entry, rule = entries[key], rule_at[form]
+  if rule.grid then entry.first_read = rule.algorithm.FIRST_READ end
+  return entry, rule
+end
+
+local ops = {}
+do
+  local from, n = 1, 0
+  while from <= #operations do
+    local op = {}
+    op.kind, from = struct.unpack('>B', operations, from)
+    if op.kind == DECIDE then
+      local count
+      count, from = struct.unpack('>B', operations, from)
+      for i = 1, count do
+        local charge, key, form, enforce = {}, nil, nil, nil
+        key, form, enforce, charge.cost, from = struct.unpack('>I2I2BI7', operations, from)
+        charge.entry, charge.rule = named(key, form)
+        charge.key, charge.enforce = key, enforce == 1
+        op[i] = charge
+      end
+    elseif op.kind == RESET then
+      op.key, from = struct.unpack('>I2', operations, from)
+      op.entry = entries[op.key]
+    else
+      local form, receipt
+      op.key, form, receipt, op.units, op.cost, op.charged_at, op.leaves_at, op.lifetime, from =
+        struct.unpack('>I2I2I2I7I7I7I7I7', operations, from)
+      op.entry, op.rule = named(op.key, form)
+      op.receipt_key, op.receipt = receipt, entries[receipt]
+      op.receipt.is_receipt = true
+    end
+    n = n + 1
+    ops[n] = op
+  end
+end
+
+local function fault_row(entry, key)
+  return struct.pack('>BBI2', FAULT, entry.fault, key)
+end
+
+-- Decides one request: all its charges, or none.
+local function decide(op)
+  local admitted = ADMITTED
+  for i = 1, #op do
+    local charge = op[i]
+    local entry, rule = charge.entry, charge.rule
+    if entry.fault then return fault_row(entry, charge.key) end
+    local algorithm, state = rule.algorithm, entry.state
+    if entry.rule ~= rule then state = state_under(rule, entry) end
+    charge.state = state
+    charge.outcome, charge.remaining, charge.reset_after, charge.wait, charge.charged_at =
+      algorithm.assess(rule, now, charge.cost, algorithm.refresh(rule, state, now))
+    if charge.outcome >= DENY and charge.enforce then admitted = DENIED end
+  end
+  local row = { struct.pack('>B', admitted) }
+  for i = 1, #op do
+    local charge = op[i]
+    if charge.outcome == ALLOW then
+      local rule, state = charge.rule, charge.state
+      local algorithm = rule.algorithm
+      if admitted == DENIED then
+        -- Nothing is taken, so what is left is what a request for nothing sees.
+        local _
+        _, charge.remaining, charge.reset_after =
+          algorithm.assess(rule, now, 0, algorithm.refresh(rule, state, now))
+        charge.outcome, charge.wait, charge.charged_at = PASS, 0, 0
+      elseif charge.cost > 0 then
+        local entry = charge.entry
+        algorithm.charge(rule, state, now, charge.cost)
+        entry.rule, entry.state, entry.changed = rule, state, true
+      end
+    end
+    row[i + 1] = struct.pack('>BI5I7I7I7', charge.outcome, charge.remaining,
+      charge.reset_after, charge.wait, charge.charged_at)
+  end
+  return table.concat(row)
+end
+
+-- Corrects a charge, once per receipt.
+local function settle(op)
+  local entry, receipt, rule = op.entry, op.receipt, op.rule
+  if entry.fault then return fault_row(entry, op.key) end
+  if receipt.fault then return fault_row(receipt, op.receipt_key) end
+  if now >= number.add(op.charged_at, op.lifetime) then return struct.pack('>B', LAPSED) end
+  if receipt.exists then return struct.pack('>B', REPEATED) end
+  receipt.exists, receipt.settled_until = true, number.add(now, op.lifetime)
+  local state, units = state_under(rule, entry), nil
+  if op.kind == OWE then
+    units = rule.algorithm.owe(rule, state, op.units, now)
+  else
+    units = rule.algorithm.give_back(rule, state, op, op.units, now)
+  end
+  entry.rule, entry.state, entry.changed = rule, state, true
+  return struct.pack('>BI7', op.kind == OWE and CHARGED or RETURNED, units)
+end
+
+local function reset(op)
+  local entry = op.entry
+  if entry.fault then return fault_row(entry, op.key) end
+  entry.rule, entry.state, entry.changed = nil, nil, true
+  return struct.pack('>B', FORGOTTEN)
+end
+
+local steps = { [DECIDE] = decide, [GIVE_BACK] = settle, [OWE] = settle, [RESET] = reset }
+
+load_keys()
+
+local rows, from, n = { nonce, struct.pack('>I7', now) }, 1, 2
+while from <= #requests do
+  local index, deadline
+  index, deadline, from = struct.unpack('>I2I7', requests, from)
+  n = n + 1
+  if deadline > 0 and now > deadline then
+    rows[n] = struct.pack('>B', STALE)
+  else
+    local op = ops[index]
+    rows[n] = steps[op.kind](op)
+  end
+end
+
+for i = 1, #entries do
+  local entry = entries[i]
+  if entry.settled_until then
+    set(entry.name, '1', ceil(entry.settled_until / 1000))
+  elseif entry.changed then
+    write(entry)
+  end
+end
+
+return table.concat(rows)

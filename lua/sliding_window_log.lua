@@ -186,6 +186,7 @@ end
 local function give_back(rule, state, charged, units, now)
   prune(rule, state, now)
   local at, first, last = round_up(rule, charged.charged_at), state.head + 1, state.count
+  if first > last then return 0 end
   -- Most charges are settled soon after.
   local index = search(state, 1, at, first, last)
   if index > last or entry(state, index) ~= at then return 0 end

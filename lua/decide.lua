@@ -30,35 +30,42 @@ end
 
 -- Rules ---------------------------------------------------------------------------------
 
--- For each code of a form: its algorithm and the length of its header.
-local KINDS = {
-  { fixed_window_counter, 13 },
-  { sliding_window_log, 13 }, -- exact
-  { sliding_window_log, 13 }, -- a thousandth of the window
-  { sliding_window_counter, 13 },
-  { token_bucket, 18 }, -- greedy
-  { token_bucket, 18 }, -- interval
-  { leaky_bucket, 18 }, -- queue
-  { leaky_bucket, 26 }, -- queue with max_wait
-  { leaky_bucket, 18 }, -- meter
-}
+-- Forms that begin with the same code have headers of one length.
+local function header_length(code)
+  if code <= 4 then return 13 end
+  if code == 8 then return 26 end
+  return 18
+end
 
 local algorithms = {} -- made when they are first needed: most calls need one
 local rules = {} -- by header
 
--- The rule of a header, or nil if it cannot be one.
-local function rule_of(header)
-  local rule = rules[header]
-  if rule then return rule end
-  local version, code, limit, window, from = struct.unpack('>BBI5I6', header)
-  if limit == 0 or window == 0 then return nil end
-  local make = KINDS[code][1]
+local function algorithm_of(code)
+  local make = leaky_bucket -- 7 queue, 8 queue with max_wait, 9 meter
+  if code == 1 then
+    make = fixed_window_counter
+  elseif code <= 3 then
+    make = sliding_window_log -- 2 exact, 3 a thousandth of the window
+  elseif code == 4 then
+    make = sliding_window_counter
+  elseif code <= 6 then
+    make = token_bucket -- 5 greedy, 6 interval
+  end
   local algorithm = algorithms[make]
   if not algorithm then
     algorithm = make()
     algorithms[make] = algorithm
   end
-  rule = { header = header, algorithm = algorithm, limit = limit, window = window }
+  return algorithm
+end
+
+-- The rule of a header, or nil if it cannot be one.
+local function rule_of(header)
+  local rule = rules[header]
+  if rule then return rule end
+  local _, code, limit, window, from = struct.unpack('>BBI5I6', header)
+  if limit == 0 or window == 0 then return nil end
+  rule = { header = header, algorithm = algorithm_of(code), limit = limit, window = window }
   if code == 2 then
     rule.grid = 1
   elseif code == 3 then
@@ -95,10 +102,12 @@ local function read(entry, value)
   entry.exists = true
   if entry.is_receipt then return end
   local version, code = value:byte(1, 2)
-  local kind = version == VERSION and KINDS[code]
-  local length = kind and kind[2]
-  local rule = kind and #value > length and rule_of(value:sub(1, length))
-  local state = rule and rule.algorithm.decode(rule, value, length + 1, entry.name)
+  local rule, state
+  if version == VERSION and code and code >= 1 and code <= 9 then
+    local length = header_length(code)
+    rule = #value > length and rule_of(value:sub(1, length))
+    state = rule and rule.algorithm.decode(rule, value, length + 1, entry.name)
+  end
   if not state then
     entry.fault = UNREADABLE
     return
@@ -184,7 +193,7 @@ local rule_at = {}
 do
   local from, n = 1, 0
   while from <= #forms do
-    local length = KINDS[forms:byte(from + 1)][2]
+    local length = header_length(forms:byte(from + 1))
     n = n + 1
     rule_at[n] = rule_of(forms:sub(from, from + length - 1))
     from = from + length
@@ -247,7 +256,7 @@ local function decide(op)
       algorithm.assess(rule, now, charge.cost, algorithm.refresh(rule, state, now))
     if charge.outcome >= DENY and charge.enforce then admitted = DENIED end
   end
-  local row = { struct.pack('>B', admitted) }
+  local row = {}
   for i = 1, #op do
     local charge = op[i]
     if charge.outcome == ALLOW then
@@ -265,10 +274,10 @@ local function decide(op)
         entry.rule, entry.state, entry.changed = rule, state, true
       end
     end
-    row[i + 1] = struct.pack('>BI5I7I7I7', charge.outcome, charge.remaining,
+    row[i] = struct.pack('>BI5I7I7I7', charge.outcome, charge.remaining,
       charge.reset_after, charge.wait, charge.charged_at)
   end
-  return table.concat(row)
+  return struct.pack('>B', admitted) .. table.concat(row)
 end
 
 -- Corrects a charge, once per receipt.

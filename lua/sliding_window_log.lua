@@ -153,7 +153,7 @@ end
 local function empty(base, last_seen)
   return {
     head = 0, count = 0, base = base, total = base, newest = 0, last_seen = last_seen,
-    ats = {}, totals = {}, changed = 1, pages = {}, bytes = '', first = 1,
+    ats = {}, totals = {}, changed = 1, pages = {}, bytes = '', first = 1, slots = 0,
   }
 end
 
@@ -273,10 +273,12 @@ local function packed(state, from)
   return table.concat(parts)
 end
 
--- The whole string, without the entries before the head.
+-- The whole string, without the entries before the head. A long one gets room for an
+-- eighth more, so that most charges are written in place: to grow a string piece by piece
+-- would make Redis reserve twice its length.
 local function encode(rule, state)
-  local changed = max(state.changed, state.head + 1)
-  local kept = ''
+  local live, changed = state.count - state.head, max(state.changed, state.head + 1)
+  local kept, room = '', ''
   if changed > state.head + 1 then
     local from = state.first - 1 + state.head * ENTRY
     local to = state.first - 1 + (changed - 1) * ENTRY
@@ -286,14 +288,15 @@ local function encode(rule, state)
       kept = redis.call('GETRANGE', state.key, from, to - 1)
     end
   end
-  return header(rule, 0, state) .. kept .. packed(state, changed)
+  if live > SHORT then room = ('\0'):rep(floor(live / 8) * ENTRY) end
+  return header(rule, 0, state) .. kept .. packed(state, changed) .. room
 end
 
--- Brings a long string up to date in place. Says no where it is better written as a
--- whole: when it is short or new, or more than half of it counts no more.
+-- Brings a long string up to date in place. Says no where it is written as a whole: when
+-- it is short, or new, or there is no more room.
 local function amend(rule, state)
   local head, count = state.head, state.count
-  if not state.key or count <= SHORT or (head >= PAGE and head > count / 2) then return false end
+  if count <= SHORT or count > state.slots then return false end
   local changed = max(state.changed, head + 1)
   redis.call('SETRANGE', state.key, 0, header(rule, head, state))
   if changed <= count then
@@ -305,17 +308,17 @@ end
 
 -- Reads the beginning of a string, which may be all of it.
 local function decode(rule, value, from, key)
-  if #value < from - 1 + HEADER then return nil end
+  local first, length = from + HEADER, #value
+  if length < first - 1 then return nil end
   local count, head, base, total, newest, last_seen = struct.unpack(LAYOUT, value, from)
   if head > count or base > total then return nil end
-  if count > 0 and #value < from - 1 + HEADER + count * ENTRY then
-    local length = redis.call('STRLEN', key)
-    if length < from - 1 + HEADER + count * ENTRY then return nil end
-  end
+  if count > SHORT then length = redis.call('STRLEN', key) end
+  local slots = floor((length - first + 1) / ENTRY)
+  if count > slots then return nil end
   return {
     head = head, count = count, base = base, total = total, newest = newest,
     last_seen = last_seen, ats = {}, totals = {}, changed = count + 1, pages = {},
-    bytes = value, first = from + HEADER, key = key,
+    bytes = value, first = first, slots = slots, key = key,
   }
 end
 

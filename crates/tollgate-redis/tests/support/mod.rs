@@ -1,7 +1,7 @@
 //! A redis-server of one's own and a client of sixty lines, which can keep thousands of
 //! calls under way where a test would else wait for each.
 
-#![allow(dead_code, reason = "each test takes what it needs")]
+#![allow(dead_code, unreachable_pub, reason = "each test takes what it needs")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -153,5 +153,16 @@ impl Client {
             field.and_then(|text| text.parse().ok()).expect("a count")
         };
         (field("calls="), field("usec="))
+    }
+
+    /// Microseconds of processor time that the server has used.
+    pub fn cpu_time(&mut self) -> f64 {
+        let Value::Text(info) = self.run(&[b"INFO", b"cpu"]) else { panic!("no INFO") };
+        let info = String::from_utf8(info).expect("ASCII");
+        let names = ["used_cpu_user:", "used_cpu_sys:"];
+        let used = info.lines().filter_map(|line| {
+            names.iter().find_map(|name| line.strip_prefix(name)?.parse::<f64>().ok())
+        });
+        used.sum::<f64>() * 1e6
     }
 }

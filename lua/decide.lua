@@ -10,9 +10,9 @@ local ALLOW, PASS, DENY = outcome.ALLOW, outcome.PASS, outcome.DENY
 local VERSION = 1
 -- Kinds of operations.
 local DECIDE, GIVE_BACK, OWE, RESET = 1, 2, 3, 4
--- Kinds of rows.
-local STALE, DENIED, ADMITTED, FAULT = 0, 1, 2, 3
-local RETURNED, CHARGED, REPEATED, LAPSED, FORGOTTEN = 4, 5, 6, 7, 8
+-- Kinds of rows: the byte with which a row begins.
+local STALE, DENIED, ADMITTED, FAULT = '\0', '\1', '\2', '\3'
+local RETURNED, CHARGED, REPEATED, LAPSED, FORGOTTEN = '\4', '\5', '\6', '\7', '\8'
 -- Why a row is a fault.
 local WRONG_TYPE, UNREADABLE = 1, 2
 -- Arguments that one redis.call takes: far below Lua's limit of some 8000.
@@ -239,7 +239,7 @@ do
 end
 
 local function fault_row(entry, key)
-  return struct.pack('>BBI2', FAULT, entry.fault, key)
+  return FAULT .. struct.pack('>BI2', entry.fault, key)
 end
 
 -- Decides one request: all its charges, or none.
@@ -256,7 +256,7 @@ local function decide(op)
       algorithm.assess(rule, now, charge.cost, algorithm.refresh(rule, state, now))
     if charge.outcome >= DENY and charge.enforce then admitted = DENIED end
   end
-  local row = {}
+  local row = admitted
   for i = 1, #op do
     local charge = op[i]
     if charge.outcome == ALLOW then
@@ -274,10 +274,10 @@ local function decide(op)
         entry.rule, entry.state, entry.changed = rule, state, true
       end
     end
-    row[i] = struct.pack('>BI5I7I7I7', charge.outcome, charge.remaining,
+    row = row .. struct.pack('>BI5I7I7I7', charge.outcome, charge.remaining,
       charge.reset_after, charge.wait, charge.charged_at)
   end
-  return struct.pack('>B', admitted) .. table.concat(row)
+  return row
 end
 
 -- Corrects a charge, once per receipt.
@@ -285,8 +285,8 @@ local function settle(op)
   local entry, receipt, rule = op.entry, op.receipt, op.rule
   if entry.fault then return fault_row(entry, op.key) end
   if receipt.fault then return fault_row(receipt, op.receipt_key) end
-  if now >= number.add(op.charged_at, op.lifetime) then return struct.pack('>B', LAPSED) end
-  if receipt.exists then return struct.pack('>B', REPEATED) end
+  if now >= number.add(op.charged_at, op.lifetime) then return LAPSED end
+  if receipt.exists then return REPEATED end
   receipt.exists, receipt.settled_until = true, number.add(now, op.lifetime)
   local state, units = state_under(rule, entry), nil
   if op.kind == OWE then
@@ -295,14 +295,14 @@ local function settle(op)
     units = rule.algorithm.give_back(rule, state, op, op.units, now)
   end
   entry.rule, entry.state, entry.changed = rule, state, true
-  return struct.pack('>BI7', op.kind == OWE and CHARGED or RETURNED, units)
+  return (op.kind == OWE and CHARGED or RETURNED) .. struct.pack('>I7', units)
 end
 
 local function reset(op)
   local entry = op.entry
   if entry.fault then return fault_row(entry, op.key) end
   entry.rule, entry.state, entry.changed = nil, nil, true
-  return struct.pack('>B', FORGOTTEN)
+  return FORGOTTEN
 end
 
 local steps = { [DECIDE] = decide, [GIVE_BACK] = settle, [OWE] = settle, [RESET] = reset }
@@ -315,7 +315,7 @@ while from <= #requests do
   index, deadline, from = struct.unpack('>I2I7', requests, from)
   n = n + 1
   if deadline > 0 and now > deadline then
-    rows[n] = struct.pack('>B', STALE)
+    rows[n] = STALE
   else
     local op = ops[index]
     rows[n] = steps[op.kind](op)

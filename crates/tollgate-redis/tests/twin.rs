@@ -9,13 +9,18 @@ mod support;
 mod trace;
 
 use support::Server;
+use tollgate_redis::protocol::TEXT;
 use trace::{Family, Trace};
 
 /// Decisions of a test, one in `share` of all: a million with `TOLLGATE_LONG`.
 fn run(family: Family, share: usize) {
+    run_with(TEXT, family, share);
+}
+
+fn run_with(script: &str, family: Family, share: usize) {
     let all = if std::env::var_os("TOLLGATE_LONG").is_some() { 1_000_000 } else { 40_000 };
     let server = Server::start();
-    let mut client = server.connect();
+    let mut client = server.connect_with(script);
     let (mut done, mut seed) = (0, 0);
     while done < all / share {
         done += Trace::new(family, seed).run(&mut client);
@@ -47,4 +52,12 @@ fn time_may_run_to_its_end() {
 #[test]
 fn sums_may_grow_past_what_a_double_holds() {
     run(Family::Heavy, 8);
+}
+
+/// A server that does not tell its version is taken for one without SET … PXAT.
+#[test]
+fn an_old_server_keeps_the_same_states_for_the_same_time() {
+    let old = TEXT.replace("redis.REDIS_VERSION_NUM", "nil");
+    assert_ne!(old, TEXT);
+    run_with(&old, Family::Any, 8);
 }

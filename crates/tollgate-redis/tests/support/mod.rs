@@ -39,6 +39,13 @@ impl Server {
 
     /// A connection that knows the script.
     pub fn connect(&self) -> Client {
+        let client = self.connect_with(TEXT);
+        assert_eq!(client.sha1, SHA1.as_bytes());
+        client
+    }
+
+    /// A connection that knows a variant of the script.
+    pub fn connect_with(&self, text: &str) -> Client {
         let deadline = Instant::now() + Duration::from_secs(10);
         let stream = loop {
             match TcpStream::connect(("127.0.0.1", self.port)) {
@@ -48,9 +55,12 @@ impl Server {
             }
         };
         stream.set_nodelay(true).expect("a TCP socket");
-        let mut client = Client { out: Vec::new(), stream: BufReader::new(stream) };
-        let sha1 = client.run(&[b"SCRIPT", b"LOAD", TEXT.as_bytes()]);
-        assert_eq!(sha1, Value::Text(SHA1.as_bytes().to_vec()), "of the script");
+        let stream = BufReader::new(stream);
+        let mut client = Client { out: Vec::new(), stream, sha1: Vec::new() };
+        match client.run(&[b"SCRIPT", b"LOAD", text.as_bytes()]) {
+            Value::Text(sha1) => client.sha1 = sha1,
+            other => panic!("{other:?}"),
+        }
         client
     }
 }
@@ -69,13 +79,14 @@ pub enum Value {
     Number(i64),
     Text(Vec<u8>),
     Error(String),
-    List(Vec<Value>),
+    List(Vec<Self>),
 }
 
 #[derive(Debug)]
 pub struct Client {
     out: Vec<u8>,
     stream: BufReader<TcpStream>,
+    sha1: Vec<u8>,
 }
 
 impl Client {
@@ -92,7 +103,8 @@ impl Client {
     pub fn say_call(&mut self, batch: &Batch, time: Option<Timestamp>) {
         let args = batch.args(time);
         let count = batch.keys().len().to_string();
-        let mut command: Vec<&[u8]> = vec![b"EVALSHA", SHA1.as_bytes(), count.as_bytes()];
+        let sha1 = self.sha1.clone();
+        let mut command: Vec<&[u8]> = vec![b"EVALSHA", &sha1, count.as_bytes()];
         command.extend(batch.keys());
         command.extend(args.iter().map(Vec::as_slice));
         self.say(&command);

@@ -16,7 +16,7 @@ use crate::support::{Client, Value};
 
 /// What the policies of a trace are like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
+pub(crate) enum Family {
     Any,
     LongLogs,
     EndOfTime,
@@ -25,7 +25,7 @@ pub enum Family {
 }
 
 /// One trace: some names and keys, each name usually under one policy.
-pub struct Trace {
+pub(crate) struct Trace {
     family: Family,
     seed: u64,
     rng: Rng,
@@ -62,7 +62,7 @@ const PIPELINE: usize = 32;
 const HALF_A_YEAR: Duration = Duration::from_secs(180 * 86_400);
 
 impl Trace {
-    pub fn new(family: Family, seed: u64) -> Self {
+    pub(crate) fn new(family: Family, seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let names = if family == Family::Heavy { 1 } else { rng.usize(1..=3) };
         let policies: Vec<Vec<Policy>> =
@@ -85,7 +85,7 @@ impl Trace {
     }
 
     /// Runs the trace and says how many decisions it had.
-    pub fn run(mut self, client: &mut Client) -> usize {
+    pub(crate) fn run(mut self, client: &mut Client) -> usize {
         let calls = match self.family {
             Family::Any | Family::EndOfTime => 200,
             Family::LongLogs => 400,

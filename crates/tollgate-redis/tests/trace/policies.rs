@@ -28,7 +28,7 @@ pub(crate) fn cost(rng: &mut Rng, policy: &Policy, family: Family) -> u64 {
     let capacity = policy.capacity();
     match (family, rng.u8(..16)) {
         (Family::LongLogs, 0..12) => rng.u64(1..=3),
-        (Family::Heavy, 0..14) => capacity - rng.u64(0..=9),
+        (Family::Heavy, 0..13) => capacity - rng.u64(0..=9),
         (_, 0) => 0,
         (_, 1..6) => 1,
         (_, 6..10) => rng.u64(2..=14),

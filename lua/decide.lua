@@ -33,7 +33,7 @@ end
 -- Forms that begin with the same code have headers of one length.
 local function header_length(code)
   if code <= 4 then return 13 end
-  if code == 8 then return 26 end
+  if code == 8 then return 25 end
   return 18
 end
 
@@ -65,6 +65,8 @@ local function rule_of(header)
   if rule then return rule end
   local _, code, limit, window, from = struct.unpack('>BBI5I6', header)
   if limit == 0 or window == 0 then return nil end
+  -- Doubles in every Lua: where there are integers too, their products wrap around.
+  limit, window = limit + 0.0, window + 0.0
   rule = { header = header, algorithm = algorithm_of(code), limit = limit, window = window }
   if code == 2 then
     rule.grid = 1
@@ -79,7 +81,7 @@ local function rule_of(header)
     rule.full = rule.capacity * rule.unit
     if rule.capacity == 0 or 2 * rule.full > number.MAX + 1 then return nil end
     rule.queue = code == 7 or code == 8
-    rule.max_wait = code == 8 and struct.unpack('>I8', header, from + 5) or math.huge
+    rule.max_wait = code == 8 and struct.unpack('>I7', header, from + 5) or number.MAX
   end
   rules[header] = rule
   return rule

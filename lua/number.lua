@@ -27,6 +27,8 @@ end
 -- windows and units (below 2^45) and counts (below 2^48). A quotient past 2^53 comes out
 -- as something not below it.
 local function mul_div(a, b, divisor)
+  -- Doubles in every Lua: where there are integers too, their products wrap around.
+  a, b = a + 0.0, b + 0.0
   local product = a * b
   if product <= MAX then return floor(product / divisor), fmod(product, divisor) end
   -- Long division, with the digits of b to a base that leaves room for a step.
@@ -39,7 +41,7 @@ local function mul_div(a, b, divisor)
     digits[n] = fmod(left, base)
     left = floor(left / base)
   end
-  local quotient, remainder = 0, 0
+  local quotient, remainder = 0.0, 0.0
   for i = n, 1, -1 do
     local step = remainder * base + rest * digits[i]
     quotient = quotient * base + floor(step / divisor)

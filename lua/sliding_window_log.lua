@@ -33,7 +33,7 @@ local function entry(state, i)
     local page = floor((i - 1) / PAGE)
     bytes = state.pages[page]
     if not bytes then
-      local start = first - 1 + page * PAGE * ENTRY
+      local start = floor(first - 1 + page * PAGE * ENTRY)
       bytes = redis.call('GETRANGE', state.key, start, start + PAGE * ENTRY - 1)
       state.pages[page] = bytes
     end
@@ -285,7 +285,7 @@ local function encode(rule, state)
     if to <= #state.bytes then
       kept = state.bytes:sub(from + 1, to)
     else
-      kept = redis.call('GETRANGE', state.key, from, to - 1)
+      kept = redis.call('GETRANGE', state.key, floor(from), floor(to - 1))
     end
   end
   if live > SHORT then room = ('\0'):rep(floor(live / 8) * ENTRY) end
@@ -301,7 +301,7 @@ local function amend(rule, state)
   redis.call('SETRANGE', state.key, 0, header(rule, head, state))
   if changed <= count then
     local from = state.first - 1 + (changed - 1) * ENTRY
-    redis.call('SETRANGE', state.key, from, packed(state, changed))
+    redis.call('SETRANGE', state.key, floor(from), packed(state, changed))
   end
   return true
 end

@@ -286,7 +286,7 @@ fn put_header(out: &mut Vec<u8>, form: &Form, rule: &AnyRule) {
     if let Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(max_wait) } } =
         form.algorithm
     {
-        put::<8>(out, max_wait.get());
+        put::<7>(out, exact(max_wait.get()));
     }
 }
 
@@ -309,13 +309,14 @@ fn code(form: &Form, rule: &AnyRule) -> u8 {
 
 /// The last `N` bytes of a number, the highest first.
 fn put<const N: usize>(out: &mut Vec<u8>, number: u64) {
-    debug_assert!(N == 8 || number >> (8 * N) == 0, "{number} does not fit {N} bytes");
+    debug_assert!(number >> (8 * N) == 0, "{number} does not fit {N} bytes");
     out.extend_from_slice(&number.to_be_bytes()[8 - N..]);
 }
 
-/// Units as Lua can count them. More are as good as so many: no quota holds them.
-fn exact(units: u64) -> u64 {
-    units.min(Timestamp::MAX.as_micros())
+/// A number as Lua can count it. Units and waits beyond are as good as that: no quota
+/// holds so many, and none lasts so long.
+fn exact(number: u64) -> u64 {
+    number.min(Timestamp::MAX.as_micros())
 }
 
 #[cfg(test)]

@@ -42,7 +42,13 @@ pub(crate) fn cost(rng: &mut Rng, policy: &Policy, family: Family) -> u64 {
 /// The policy of these numbers, or one near it that builds.
 fn build(rng: &mut Rng, name: &str, limit: u64, window: u64, algorithm: Algorithm) -> Policy {
     let bucket = matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. });
-    let burst = (bucket && rng.bool()).then(|| (limit / 2).max(1) * rng.u64(1..=6));
+    let burst = match rng.u8(..8) {
+        _ if !bucket => None,
+        0..4 => None,
+        // As much as can be counted: with a debt of as much again it comes close to 2^53.
+        4 => Some(((1 << 52) / (window / gcd(limit, window))).max(1)),
+        _ => Some((limit / 2).max(1) * rng.u64(1..=6)),
+    };
     let try_with = |limit: u64, burst: Option<u64>| {
         let quota = Quota::new(limit, Duration::from_micros(window));
         let quota = burst.map_or(quota, |units| quota.burst(units.min(Policy::MAX_LIMIT)));
@@ -53,6 +59,10 @@ fn build(rng: &mut Rng, name: &str, limit: u64, window: u64, algorithm: Algorith
         Err(error) => error.nearest_limit().unwrap_or(1),
     };
     try_with(nearest, burst).or_else(|_| try_with(1, None)).expect("one unit builds")
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if a == 0 { b } else { gcd(b % a, a) }
 }
 
 fn algorithm(rng: &mut Rng, family: Family, window: u64) -> Algorithm {
@@ -88,7 +98,7 @@ fn limit(rng: &mut Rng, family: Family) -> u64 {
 }
 
 fn window(rng: &mut Rng, family: Family) -> u64 {
-    match (family, rng.u8(..12)) {
+    match (family, rng.u8(..13)) {
         (Family::Heavy, _) => 50,
         (Family::LongLogs, _) => [100_000, 1_000_000, 60_000_000][rng.usize(..3)],
         (_, 0..4) => rng.u64(50..=120),
@@ -97,6 +107,8 @@ fn window(rng: &mut Rng, family: Family) -> u64 {
         (_, 8) => 60_000_000,
         (_, 9) => 3_600_000_000,
         (_, 10) => 86_400_000_000,
+        // With a limit that divides it, the bound is met to the last unit.
+        (_, 11) => 1 << 40,
         _ => 400 * 86_400_000_000,
     }
 }

@@ -67,21 +67,20 @@ local function rule_of(header)
   if limit == 0 or window == 0 then return nil end
   -- Doubles in every Lua: where there are integers too, their products wrap around.
   limit, window = limit + 0.0, window + 0.0
-  rule = { header = header, algorithm = algorithm_of(code), limit = limit, window = window }
-  if code == 2 then
-    rule.grid = 1
-  elseif code == 3 then
-    rule.grid = ceil(window / 1000)
-  elseif code >= 5 then
-    rule.capacity = struct.unpack('>I5', header, from)
+  local interval = code == 6
+  rule = {
+    header = header, algorithm = algorithm_of(code), limit = limit, window = window,
+    grid = code == 2 and 1 or code == 3 and ceil(window / 1000) or false,
     -- Buckets come with limit and window in lowest terms, which is their scale; in
     -- intervals tokens come back whole and need none.
-    rule.interval = code == 6
-    rule.unit, rule.rate = rule.interval and 1 or window, limit
+    interval = interval, unit = interval and 1 or window, rate = limit,
+    capacity = 0, full = 0, queue = code == 7 or code == 8, max_wait = number.MAX,
+  }
+  if code >= 5 then
+    rule.capacity = struct.unpack('>I5', header, from)
     rule.full = rule.capacity * rule.unit
     if rule.capacity == 0 or 2 * rule.full > number.MAX + 1 then return nil end
-    rule.queue = code == 7 or code == 8
-    rule.max_wait = code == 8 and struct.unpack('>I7', header, from + 5) or number.MAX
+    if code == 8 then rule.max_wait = struct.unpack('>I7', header, from + 5) end
   end
   rules[header] = rule
   return rule
@@ -92,7 +91,13 @@ end
 -- What is known of each key: name; rule and state, if there is something; fault, if it
 -- cannot be read; exists, whether Redis has it; changed, whether it is to be written.
 local entries = {}
-for i = 1, #KEYS do entries[i] = { name = KEYS[i] } end
+for i = 1, #KEYS do
+  -- All fields at once, here and below: a table that grows by one is made anew each time.
+  entries[i] = {
+    name = KEYS[i], rule = false, state = false, fault = false, exists = false,
+    changed = false, first_read = false, is_receipt = false, settled_until = false,
+  }
+end
 
 local function read(entry, value)
   if type(value) == 'table' then
@@ -212,17 +217,19 @@ local ops = {}
 do
   local from, n = 1, 0
   while from <= #operations do
-    local op = {}
+    local op = { kind = 0 }
     op.kind, from = struct.unpack('>B', operations, from)
     if op.kind == DECIDE then
       local count
       count, from = struct.unpack('>B', operations, from)
       for i = 1, count do
-        local charge, key, form, enforce = {}, nil, nil, nil
-        key, form, enforce, charge.cost, from = struct.unpack('>I2I2BI7', operations, from)
-        charge.entry, charge.rule = named(key, form)
-        charge.key, charge.enforce = key, enforce == 1
-        op[i] = charge
+        local key, form, enforce, cost
+        key, form, enforce, cost, from = struct.unpack('>I2I2BI7', operations, from)
+        local entry, rule = named(key, form)
+        op[i] = {
+          key = key, entry = entry, rule = rule, enforce = enforce == 1, cost = cost, state = false,
+          outcome = 0, remaining = 0, reset_after = 0, wait = 0, charged_at = 0,
+        }
       end
     elseif op.kind == RESET then
       op.key, from = struct.unpack('>I2', operations, from)
@@ -303,7 +310,7 @@ end
 local function reset(op)
   local entry = op.entry
   if entry.fault then return fault_row(entry, op.key) end
-  entry.rule, entry.state, entry.changed = nil, nil, true
+  entry.rule, entry.state, entry.changed = false, false, true
   return FORGOTTEN
 end
 

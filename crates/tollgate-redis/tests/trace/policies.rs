@@ -27,7 +27,7 @@ pub(crate) fn versions(rng: &mut Rng, family: Family, seed: u64, name: usize) ->
 pub(crate) fn cost(rng: &mut Rng, policy: &Policy, family: Family) -> u64 {
     let capacity = policy.capacity();
     match (family, rng.u8(..16)) {
-        (Family::LongLogs, 0..12) => rng.u64(1..=3),
+        (Family::LongLogs, 0..13) => rng.u64(1..=3),
         (Family::Heavy, 0..13) => capacity - rng.u64(0..=9),
         (_, 0) => 0,
         (_, 1..6) => 1,
@@ -87,7 +87,7 @@ fn algorithm(rng: &mut Rng, family: Family, window: u64) -> Algorithm {
 fn limit(rng: &mut Rng, family: Family) -> u64 {
     match (family, rng.u8(..16)) {
         (Family::Heavy, _) => Policy::MAX_LIMIT,
-        (Family::LongLogs, _) => [150, 300, 1_000, 3_000][rng.usize(..4)],
+        (Family::LongLogs, _) => [300, 1_000, 3_000][rng.usize(..3)],
         (_, 0..9) => rng.u64(1..=12),
         (_, 9) => 100,
         (_, 10) => 1_000,

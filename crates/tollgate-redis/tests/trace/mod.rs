@@ -65,7 +65,8 @@ const HALF_A_YEAR: Duration = Duration::from_secs(180 * 86_400);
 impl Trace {
     pub(crate) fn new(family: Family, seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let names = if family == Family::Heavy { 1 } else { rng.usize(1..=3) };
+        let names =
+            if matches!(family, Family::LongLogs | Family::Heavy) { 1 } else { rng.usize(1..=3) };
         let policies: Vec<Vec<Policy>> =
             (0..names).map(|name| policies::versions(&mut rng, family, seed, name)).collect();
         let windows = policies.iter().flatten().map(|policy| policy.window().get());
@@ -90,7 +91,7 @@ impl Trace {
     pub(crate) fn run(mut self, client: &mut Client) -> usize {
         let calls = match self.family {
             Family::Any | Family::EndOfTime => 200,
-            Family::LongLogs => 1_500,
+            Family::LongLogs => 2_500,
             Family::Heavy => 16_000,
         };
         let mut decisions = 0;
@@ -127,7 +128,7 @@ impl Trace {
         };
         let most = match self.family {
             // Those of one call share an instant, and so an entry.
-            Family::LongLogs => 3,
+            Family::LongLogs => 2,
             Family::Heavy => 1,
             _ => [1, 4, 20][self.rng.usize(..3)],
         };
@@ -227,7 +228,8 @@ impl Trace {
         }
         let cost = receipt.charged.cost.get();
         let actual = Cost::new(match self.rng.u8(..10) {
-            0 => u64::MAX,
+            // A debt of one capacity, after which a log is full of one entry.
+            0 if self.family != Family::LongLogs => u64::MAX,
             1..4 => 0,
             4 => cost,
             _ => self.rng.u64(0..=2 * cost),
@@ -328,7 +330,7 @@ impl Clock {
         let to = match (family, rng.u8(..24)) {
             (Family::Heavy, _) => now + rng.u64(45..60),
             // Most of the rest jump or step back by much, and not often.
-            (Family::LongLogs, 0..23) => now + rng.u64(0..=window / 400),
+            (Family::LongLogs, 0..23) => now + rng.u64(0..=window / 800),
             (Family::LongLogs, _) if rng.u8(..10) > 0 => {
                 now.saturating_sub(rng.u64(0..=window / 100))
             }

@@ -297,10 +297,18 @@ local function settle(op)
   if now >= number.add(op.charged_at, op.lifetime) then return LAPSED end
   if receipt.exists then return REPEATED end
   receipt.exists, receipt.settled_until = true, number.add(now, op.lifetime)
-  local state, units = state_under(rule, entry), nil
+  local held = entry.rule
+  if held and held.algorithm.is_fresh(held, entry.state, now) then held = false end
+  local state, units
   if op.kind == OWE then
+    -- A debt is owed under the quota that holds now.
+    rule = held or rule
+    state = state_under(rule, entry)
     units = rule.algorithm.owe(rule, state, op.units, now)
   else
+    -- Of a state that is gone or under another quota there is nothing to give back.
+    if held ~= rule then return RETURNED .. struct.pack('>I7', 0) end
+    state = entry.state
     units = rule.algorithm.give_back(rule, state, op, op.units, now)
   end
   entry.rule, entry.state, entry.changed = rule, state, true

@@ -108,6 +108,11 @@ local function refresh(rule, state, now)
   return state, seen, head, base
 end
 
+-- An entry per grid point of a window, or per unit if those are fewer, twice for a debt.
+local function max_entries(rule)
+  return min(floor(rule.window / rule.grid) + 1, 2 * rule.limit)
+end
+
 -- Moves on to `now`, forgets what no longer counts, and returns the instant reached.
 local function prune(rule, state, now)
   local _, seen, head, base = refresh(rule, state, now)
@@ -244,6 +249,14 @@ local function convert(rule, from, state, now)
     end
     put(converted, converted.count, at, total)
     converted.total = total
+  end
+  -- A smaller quota has been promised less room. The oldest charges then count with the
+  -- next ones: for longer, never for less.
+  local over = converted.count - max_entries(rule)
+  if over > 0 then
+    local ats, totals, count = converted.ats, converted.totals, converted.count - over
+    converted.ats, converted.totals, converted.count = {}, {}, count
+    for i = 1, count do put(converted, i, ats[i + over], totals[i + over]) end
   end
   return converted
 end

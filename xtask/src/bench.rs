@@ -10,6 +10,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let mut command = process::cargo(&["run", "--release", "--package", "tollgate-bench", "--"]);
-    process::run(command.args(&args.name))
+    // All of its programs first, because the one that is run starts another to count
+    // allocations.
+    let package = ["--profile", "bench", "--package", "tollgate-bench"];
+    process::run(process::cargo(&["build"]).args(package))?;
+    process::run(process::cargo(&["run"]).args(package).arg("--").args(&args.name))
 }

@@ -37,6 +37,10 @@ pub enum Outcome {
     Deny {
         /// Wait this long and it passes, if nothing else is charged meanwhile. One
         /// microsecond less is too short.
+        ///
+        /// Where the quota of the policy has changed since the key was last charged, a
+        /// denial looks at what is left of the old one anew each time, and the wait may
+        /// turn out longer.
         retry_after: Micros,
     },
     /// The request costs more than the policy ever grants at once: it can never pass.

@@ -5,7 +5,7 @@
 //! can overflow. A [`Charge`] asks a [`Store`] to take a [`Cost`] from the quota of a
 //! [`Key`]; the store answers with a [`Verdict`], one [`Decision`] per charge.
 //!
-//! Nothing here reads a clock, allocates per decision or does I/O. Time is an
+//! Nothing here reads a clock or does I/O. Time is an
 //! argument, a [`Timestamp`], so a minute can be tested in a microsecond.
 //!
 //! ```

@@ -61,6 +61,9 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// Decides one request: all its charges, or none.
     ///
+    /// Charges of a request to one policy and key are one charge of their sum; a shadow
+    /// beside an enforced one takes nothing.
+    ///
     /// A request may not name one policy and key under two quotas: which of them should
     /// the sum be held against? That is an error and charges nothing.
     ///
@@ -73,9 +76,15 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// no more is admitted than if the charge had been `actual` from the start. What
     /// was too little is charged as of now and may leave a debt of at most one
     /// capacity. A receipt settles once; again is [`Settlement::Repeated`].
+    ///
+    /// Once a key has been charged under another quota of the policy, what the receipt
+    /// stands for cannot be told from other charges, and nothing is given back.
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Self::Future<Settlement>;
 
-    /// Forgets what `key` has used under `policy`.
+    /// Forgets what `key` has used under `policy`. Receipts from before give nothing back.
+    ///
+    /// Where keys that found no room share an entry, a reset of one of them does not
+    /// change what they have used together.
     fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()>;
 }
 
@@ -177,6 +186,7 @@ pub enum OnStoreError {
     /// The request is refused with 503: for limits that guard something worth more
     /// than availability, such as logins.
     Closed,
-    /// A store in this process decides with a share of the quota.
+    /// A store in this process decides with a share of the quota. It takes a store that
+    /// knows of that one (the layer's `Fallback`); without it this is `Closed`.
     Local,
 }

@@ -102,6 +102,13 @@ impl From<Micros> for Duration {
     }
 }
 
+/// Rounds up to a microsecond, and saturates.
+impl From<Duration> for Micros {
+    fn from(span: Duration) -> Self {
+        Self(u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX))
+    }
+}
+
 impl fmt::Debug for Micros {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&Duration::from_micros(self.0), f)

@@ -1,5 +1,6 @@
 //! A table of whichever algorithm.
 
+use foldhash::fast::RandomState;
 use tollgate_core::algorithm::Rule;
 use tollgate_core::algorithm::fixed_window_counter::FixedWindowCounter;
 use tollgate_core::algorithm::leaky_bucket::LeakyBucket;
@@ -44,6 +45,16 @@ macro_rules! any_table {
 
             pub(crate) fn contains(&self, hash: u64, key: &Key) -> bool {
                 with_table!(self, table => table.find(hash, key).is_some())
+            }
+
+            pub(crate) fn is_fresh(&self, hash: u64, key: &Key, now: Timestamp) -> bool {
+                with_table!(self, table => {
+                    table.find(hash, key).is_none_or(|state| table.rule.is_fresh(state, now))
+                })
+            }
+
+            pub(crate) fn shrink(&mut self, hasher: &RandomState) {
+                with_table!(self, table => table.shrink(hasher));
             }
 
             pub(crate) fn sweep(&mut self, buckets: usize, now: Timestamp) {

@@ -20,7 +20,8 @@ pub trait Clock: Clone + fmt::Debug + Send + Sync + 'static {
 ///
 /// So it never steps, whatever is done to the system's clock, and reading it takes
 /// half of what the operating system takes. Over weeks it may part from the system's
-/// clock by some parts in a million; only `X-RateLimit-Reset` would show that.
+/// clock by some parts in a million, and a machine that is suspended stops it: then
+/// calendar windows and `X-RateLimit-Reset` are off by that much.
 #[derive(Clone)]
 pub struct SystemClock {
     counter: quanta::Clock,

@@ -1,17 +1,17 @@
 //! One request over all its charges: assess all, then charge all or none.
 
-use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 use tollgate_core::{Charge, Cost, Decision, Outcome, StoreError, Timestamp, Verdict};
 
-use crate::shard::{Seat, Shard};
+use crate::known::Locked;
+use crate::shard::Seat;
 use crate::{Clock, Inner, NAME};
 
 /// The charges of a request to one key under one policy, summed.
 struct Sum<'a> {
     charge: Charge<'a>,
     hash: u64,
-    /// Which of the locked shards.
+    /// The number of the shard.
     shard: usize,
 }
 
@@ -29,25 +29,24 @@ struct Taken<'a> {
 
 impl<C: Clock> Inner<C> {
     /// Decides one request of any number of charges, wherever their keys are.
-    pub(crate) fn decide_all(
-        &self,
-        charges: &[Charge<'_>],
-        now: Timestamp,
-    ) -> Result<Verdict, StoreError> {
-        let (mut sums, sum_of) = self.sums(charges)?;
-        let mut shards = self.lock(&mut sums);
+    // Never, so that the path of a single charge stays short enough for its callers.
+    #[inline(never)]
+    pub(crate) fn decide_all(&self, charges: &[Charge<'_>]) -> Result<Verdict, StoreError> {
+        let (sums, sum_of) = self.sums(charges)?;
+        let mut shards = self.lock_in_order(sums.iter().map(|sum| sum.shard));
+        let now = self.clock.now();
         // Making a table may take over an idle one, and seats refer to tables by number.
         for sum in &sums {
-            shards[sum.shard].own.table(sum.charge.policy, charges);
+            shards.of(sum.shard).own.table(sum.charge.policy, charges);
         }
         let (mut taken, taken_of) = seats(&sums, &mut shards, charges, now);
         for entry in &mut taken {
-            entry.decision = shards[entry.shard].assess(&entry.seat, entry.cost, now);
+            entry.decision = shards.of(entry.shard).assess(&entry.seat, entry.cost, now);
         }
         let denies = |entry: &Taken<'_>| entry.enforce && entry.decision.denies();
         let admitted = !taken.iter().any(denies);
         for entry in taken.iter_mut().filter(|entry| entry.decision.allows()) {
-            let shard = &mut shards[entry.shard];
+            let shard = shards.of(entry.shard);
             if !admitted {
                 // Nothing is taken, so what is left is what a request for nothing sees.
                 let untouched = shard.assess(&entry.seat, Cost::ZERO, now);
@@ -56,7 +55,7 @@ impl<C: Clock> Inner<C> {
                 shard.charge(&entry.seat, entry.cost, now);
             }
         }
-        for shard in &mut shards {
+        for shard in shards.iter_mut() {
             shard.finish();
         }
         let decisions = sum_of.iter().map(|&sum| taken[taken_of[sum]].decision);
@@ -72,7 +71,8 @@ impl<C: Clock> Inner<C> {
             };
             let Some(index) = sums.iter().position(same) else {
                 sum_of.push(sums.len());
-                sums.push(Sum { charge: *charge, hash: self.hash(charge.key), shard: 0 });
+                let hash = self.hash(charge.key);
+                sums.push(Sum { charge: *charge, hash, shard: self.shard_number(hash) });
                 continue;
             };
             let sum = &mut sums[index].charge;
@@ -83,25 +83,20 @@ impl<C: Clock> Inner<C> {
                 );
                 return Err(StoreError::invalid(NAME, reason));
             }
-            sum.cost = sum.cost.plus(charge.cost);
-            sum.enforce |= charge.enforce;
+            add(&mut sum.cost, &mut sum.enforce, charge);
             sum_of.push(index);
         }
         Ok((sums, sum_of))
     }
+}
 
-    /// Locks the shards of a request in the order of their numbers, so that no two
-    /// requests can wait for each other.
-    fn lock(&self, sums: &mut [Sum<'_>]) -> SmallVec<[MutexGuard<'_, Shard>; 4]> {
-        let mut numbers: SmallVec<[usize; 4]> =
-            sums.iter().map(|sum| self.shard_number(sum.hash)).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        for sum in sums {
-            let number = self.shard_number(sum.hash);
-            sum.shard = numbers.binary_search(&number).unwrap_or_default();
-        }
-        numbers.iter().map(|&number| self.shards[number].lock()).collect()
+/// Adds a charge to others of the same entry. A shadow must not make them too dear, so
+/// beside an enforced charge it takes nothing.
+fn add(cost: &mut Cost, enforce: &mut bool, charge: &Charge<'_>) {
+    match (*enforce, charge.enforce) {
+        (true, false) => {}
+        (false, true) => (*cost, *enforce) = (charge.cost, true),
+        _ => *cost = cost.plus(charge.cost),
     }
 }
 
@@ -109,17 +104,17 @@ impl<C: Clock> Inner<C> {
 /// room share an entry, which they must be held against together.
 fn seats<'a>(
     sums: &[Sum<'a>],
-    shards: &mut [MutexGuard<'_, Shard>],
+    shards: &mut Locked<'_>,
     charges: &[Charge<'_>],
     now: Timestamp,
 ) -> (SmallVec<[Taken<'a>; 4]>, SmallVec<[usize; 4]>) {
     let (mut taken, mut taken_of) = (SmallVec::<[Taken<'a>; 4]>::new(), SmallVec::new());
     for &Sum { charge, hash, shard } in sums {
-        let seat = shards[shard].seat(&charge, hash, charges, now);
+        let seat = shards.of(shard).seat(&charge, hash, charges, now);
         let same = |other: &Taken<'_>| other.shard == shard && other.seat.shares_entry_with(&seat);
         if let Some(index) = taken.iter().position(same) {
-            taken[index].cost = taken[index].cost.plus(charge.cost);
-            taken[index].enforce |= charge.enforce;
+            let entry = &mut taken[index];
+            add(&mut entry.cost, &mut entry.enforce, &charge);
             taken_of.push(index);
             continue;
         }

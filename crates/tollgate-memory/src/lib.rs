@@ -21,31 +21,34 @@
 //! ```
 
 mod any_table;
+mod builder;
 mod clock;
 mod decide;
+mod known;
 mod part;
 mod settle;
 mod settled;
 mod shard;
 mod table;
+mod voided;
 
+use std::fmt;
 use std::future::{Ready, ready};
 use std::hash::BuildHasher;
 use std::sync::Arc;
-use std::{fmt, thread};
 
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 use tollgate_core::{
-    Charge, Cost, Key, Policy, Receipt, ReceiptId, Settlement, Store, StoreError, Timestamp,
-    Verdict,
+    Charge, Cost, Key, Policy, Receipt, ReceiptId, Settlement, Store, StoreError, Verdict,
 };
 
+pub use self::builder::MemoryStoreBuilder;
 #[cfg(feature = "test-util")]
 pub use self::clock::ManualClock;
 pub use self::clock::{Clock, SystemClock};
 use self::settled::Settled;
-use self::shard::{Bounds, Shard};
+use self::shard::Shard;
 
 /// The store of all keys in this process. Clones share all state.
 ///
@@ -55,7 +58,7 @@ use self::shard::{Bounds, Shard};
 /// [`max_bytes`](MemoryStoreBuilder::max_bytes), whatever the traffic. A key is
 /// forgotten when its state cannot be told from that of a key never used; each
 /// insertion looks at a few others for that, so there is no background task. When the
-/// store is full of live keys, *new* keys share an entry per policy (and shard): an
+/// store is full and a look at some of its keys finds none to forget, *new* keys share an entry per policy (and shard): an
 /// attacker who floods the store with keys neither evicts anyone nor wins a fresh
 /// quota for each key.
 ///
@@ -131,48 +134,42 @@ pub struct MemoryStats {
     pub keys: usize,
     /// Bytes of tables, and what states may come to hold besides.
     pub bytes: usize,
-    /// Charges so far that found no room and went to the entry that all such keys share.
+    /// Requests for units so far, denied ones included, that found no room and went to
+    /// the entry that all such keys share.
     pub overflowed: u64,
 }
 
 impl<C: Clock> Store for MemoryStore<C> {
     type Future<T: Send + 'static> = Ready<Result<T, StoreError>>;
 
-    #[inline]
+    // Always, because a verdict that is returned is moved, and moving what has just been
+    // written waits for the writes: that was a quarter of a decision.
+    #[inline(always)]
     fn decide(&self, charges: &[Charge<'_>]) -> Ready<Result<Verdict, StoreError>> {
-        let now = self.0.clock.now();
-        let verdict = match charges {
-            [charge] => self.0.decide_one(charge, now),
-            _ => None,
-        };
-        ready(verdict.map_or_else(|| self.0.decide_all(charges, now), Ok))
+        if let [charge] = charges {
+            if let Some((decision, now)) = self.0.decide_one(charge) {
+                let admitted = decision.allows() || !charge.enforce;
+                return ready(Ok(Verdict::single(admitted, now, decision)));
+            }
+        } else if let Some(verdict) = self.0.decide_few(charges) {
+            return ready(Ok(verdict));
+        }
+        ready(self.0.decide_all(charges))
     }
 
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Ready<Result<Settlement, StoreError>> {
-        ready(self.0.settle(receipt, actual, self.0.clock.now()))
+        ready(self.0.settle(receipt, actual))
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Ready<Result<(), StoreError>> {
         let hash = self.0.hash(key);
-        self.0.shards[self.0.shard_number(hash)].lock().own.forget(policy, key);
+        let mut shard = self.0.shards[self.0.shard_number(hash)].lock();
+        shard.reset(policy, key, self.0.clock.now());
         ready(Ok(()))
     }
 }
 
 impl<C: Clock> Inner<C> {
-    /// Decides one charge on a key that is known: the path of nearly every request.
-    #[inline]
-    fn decide_one(&self, charge: &Charge<'_>, now: Timestamp) -> Option<Verdict> {
-        let hash = self.hash(charge.key);
-        let decision = {
-            let mut shard = self.shards[self.shard_number(hash)].lock();
-            let table = shard.own.known_table(charge.policy)?;
-            shard.own.decide(table, hash, charge.key, charge.cost, now)?
-        };
-        let admitted = decision.allows() || !charge.enforce;
-        Some(Verdict::single(admitted, now, decision))
-    }
-
     #[inline]
     fn hash(&self, key: &Key) -> u64 {
         self.hasher.hash_one(key)
@@ -208,89 +205,3 @@ impl<C: Clock> fmt::Debug for MemoryStore<C> {
             .finish_non_exhaustive()
     }
 }
-
-/// Bounds and clock of a [`MemoryStore`].
-#[derive(Clone, Debug)]
-pub struct MemoryStoreBuilder<C = SystemClock> {
-    clock: C,
-    shards: usize,
-    max_keys: usize,
-    max_bytes: usize,
-    max_receipts: usize,
-}
-
-impl Default for MemoryStoreBuilder {
-    fn default() -> Self {
-        let threads = thread::available_parallelism().map_or(1, usize::from);
-        Self {
-            clock: SystemClock::new(),
-            // Two threads then meet at a lock in one of 32 decisions on different keys.
-            shards: threads * 16,
-            max_keys: 1_000_000,
-            max_bytes: 256 << 20,
-            max_receipts: 1_000_000,
-        }
-    }
-}
-
-impl<C: Clock> MemoryStoreBuilder<C> {
-    /// The most keys, over all policies; at least one. Default: a million.
-    #[must_use]
-    pub fn max_keys(mut self, keys: usize) -> Self {
-        self.max_keys = keys.max(1);
-        self
-    }
-
-    /// The most bytes for keys and their states. Default: 256 MiB.
-    ///
-    /// A sliding window log is taken for as large as it may become: 16 KiB, or at full
-    /// resolution 32 bytes a unit of its limit.
-    #[must_use]
-    pub fn max_bytes(mut self, bytes: usize) -> Self {
-        self.max_bytes = bytes;
-        self
-    }
-
-    /// The most settled receipts to remember, each for [`Receipt::LIFETIME`]; beyond
-    /// it settling fails. Default: a million, at some 64 bytes each.
-    #[must_use]
-    pub fn max_receipts(mut self, receipts: usize) -> Self {
-        self.max_receipts = receipts;
-        self
-    }
-
-    /// The number of locks, rounded up to a power of two. Default: 16 a processor.
-    #[must_use]
-    pub fn shards(mut self, shards: usize) -> Self {
-        self.shards = shards.max(1);
-        self
-    }
-
-    /// Another clock.
-    pub fn clock<D: Clock>(self, clock: D) -> MemoryStoreBuilder<D> {
-        let Self { shards, max_keys, max_bytes, max_receipts, .. } = self;
-        MemoryStoreBuilder { clock, shards, max_keys, max_bytes, max_receipts }
-    }
-
-    /// The store.
-    pub fn build(self) -> MemoryStore<C> {
-        // Bounds are divided among the shards. With few keys to a shard chance would fill
-        // some of them long before the others, so small stores have few shards.
-        let most = (self.max_keys / KEYS_PER_SHARD).max(1);
-        let shards = self.shards.next_power_of_two().min(1 << most.ilog2());
-        let bounds = Bounds { keys: self.max_keys / shards, bytes: self.max_bytes / shards };
-        let hasher = RandomState::default();
-        MemoryStore(Arc::new(Inner {
-            clock: self.clock,
-            shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new(bounds, &hasher)))).collect(),
-            settled: (0..shards)
-                .map(|_| Mutex::new(Settled::new(self.max_receipts.div_ceil(shards))))
-                .collect(),
-            hasher,
-        }))
-    }
-}
-
-/// Shards that can hold so many keys fill evenly: at random, one in a few hundred is a
-/// tenth fuller than the mean.
-const KEYS_PER_SHARD: usize = 1_024;

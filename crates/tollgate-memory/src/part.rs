@@ -45,19 +45,23 @@ impl Part {
         Self { tables: Vec::new(), hasher }
     }
 
-    /// The table of `policy`, found by the address of the policy. That is nearly always
-    /// enough, and costs a comparison of pointers per policy.
+    /// The table of `policy`, if it has one: nearly always by the address of the policy,
+    /// a comparison of pointers per table; else by what the policy says.
     #[inline]
     pub(crate) fn known_table(&self, policy: &Policy) -> Option<usize> {
-        self.tables.iter().position(|table| table.policy().is_same(policy))
+        let by_address = self.tables.iter().position(|table| table.policy().is_same(policy));
+        by_address.or_else(|| self.equal_table(policy))
+    }
+
+    #[cold]
+    fn equal_table(&self, policy: &Policy) -> Option<usize> {
+        self.tables.iter().position(|table| table.policy().shares_state_with(policy))
     }
 
     /// The table of `policy`, made if there is none. A new one takes the place of one
     /// that has emptied, unless `charges` are about to use that.
     pub(crate) fn table(&mut self, policy: &Policy, charges: &[Charge<'_>]) -> usize {
-        let by_value = |table: &AnyTable| table.policy().shares_state_with(policy);
-        let found = self.known_table(policy).or_else(|| self.tables.iter().position(by_value));
-        if let Some(index) = found {
+        if let Some(index) = self.known_table(policy) {
             return index;
         }
         let idle = |table: &AnyTable| {
@@ -85,6 +89,19 @@ impl Part {
         now: Timestamp,
     ) -> Option<Decision> {
         with_table!(&mut self.tables[table], table => table.decide(hash, key, cost, now))
+    }
+
+    /// What the policy says about `cost` for a key in the table of its policy.
+    #[inline]
+    pub(crate) fn assess(
+        &self,
+        table: usize,
+        hash: u64,
+        key: &Key,
+        cost: Cost,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        with_table!(&self.tables[table], table => table.assess(hash, key, cost, now))
     }
 
     /// Where the state of a key is.
@@ -148,11 +165,38 @@ impl Part {
         }
     }
 
+    /// Whether a key in this table cannot be told from a fresh one.
+    pub(crate) fn is_fresh(&self, table: usize, spot: Spot<'_>, now: Timestamp) -> bool {
+        self.tables[table].is_fresh(spot.hash, spot.key, now)
+    }
+
+    /// Forgets a key in this table.
+    pub(crate) fn forget_in(&mut self, table: usize, spot: Spot<'_>) {
+        self.tables[table].remove(spot.hash, spot.key);
+    }
+
     /// Looks at the next `buckets` buckets of each table for what can be forgotten.
     pub(crate) fn sweep(&mut self, buckets: usize, now: Timestamp) {
         for table in &mut self.tables {
             table.sweep(buckets, now);
         }
+    }
+
+    /// Gives back the room of tables that have mostly emptied.
+    pub(crate) fn shrink(&mut self) {
+        for table in &mut self.tables {
+            table.shrink(&self.hasher);
+        }
+    }
+
+    /// The policy of a table.
+    pub(crate) fn policy(&self, table: usize) -> &Policy {
+        self.tables[table].policy()
+    }
+
+    /// A number for a key under a policy, whatever its version.
+    pub(crate) fn slot(&self, policy: &Policy, key: &Key) -> u64 {
+        self.hasher.hash_one((policy.name(), key))
     }
 
     pub(crate) fn keys(&self) -> usize {

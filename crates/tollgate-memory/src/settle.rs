@@ -1,22 +1,18 @@
 //! Correcting a charge, once.
 
 use tollgate_core::algorithm::Rule;
-use tollgate_core::{Charge, Cost, Receipt, Settlement, StoreError, Timestamp, with_rule};
+use tollgate_core::{Charge, Cost, Receipt, Settlement, StoreError, with_rule};
 
 use crate::{Clock, Inner, NAME};
 
 impl<C: Clock> Inner<C> {
     /// Settles a receipt under the lock of its key and that of its name.
-    pub(crate) fn settle(
-        &self,
-        receipt: &Receipt,
-        actual: Cost,
-        now: Timestamp,
-    ) -> Result<Settlement, StoreError> {
+    pub(crate) fn settle(&self, receipt: &Receipt, actual: Cost) -> Result<Settlement, StoreError> {
         let Receipt { id, policy, key, charged, .. } = receipt;
         let hash = self.hash(key);
         let mut shard = self.shards[self.shard_number(hash)].lock();
         let mut settled = self.settled_of(*id).lock();
+        let now = self.clock.now();
         if receipt.has_lapsed(now) {
             return Ok(Settlement::Lapsed);
         }
@@ -28,19 +24,24 @@ impl<C: Clock> Inner<C> {
                           remembered; raise `max_receipts`";
             return Err(StoreError::not_charged(NAME, reason));
         }
-        settled.insert(*id, now);
-        let seat = shard.seat(&Charge::new(policy, key, charged.cost), hash, &[], now);
+        settled.insert(receipt, now);
+        let seat = shard.seat(&Charge::new(policy, key, Cost::ZERO), hash, &[], now);
         shard.finish();
         let (cost, actual) = (charged.cost.get(), actual.get());
         if actual > cost {
-            let units = with_rule!(policy.rule(), rule => {
+            // A debt is owed under the quota that holds now, not under that of the receipt.
+            let held = shard.holder(&seat).unwrap_or(policy).clone();
+            let seat = shard.seat(&Charge::new(&held, key, Cost::ZERO), hash, &[], now);
+            shard.finish();
+            let units = with_rule!(held.rule(), rule => {
                 shard.change(rule, &seat, now, |state| rule.owe(state, actual - cost, now))
             });
             return Ok(Settlement::Charged { units });
         }
         // A key that is not found has aged out, and the charge with it. In the entry that
-        // keys without room share, it cannot be told from the charges of others.
-        if seat.is_new() || seat.is_shared() {
+        // keys without room share, in a state carried over to another quota, or after a
+        // reset, it cannot be told from the charges of others.
+        if !seat.is_here() || shard.is_void(receipt) {
             return Ok(Settlement::Returned { units: 0 });
         }
         let units = with_rule!(policy.rule(), rule => {

@@ -35,11 +35,13 @@ impl Settled {
         self.ids.len() < self.capacity
     }
 
-    /// Remembers a receipt settled at `now`. It lapses at the latest a lifetime from
-    /// now, which keeps the queue in order whatever the age of its receipts.
-    pub(crate) fn insert(&mut self, id: ReceiptId, now: Timestamp) {
-        if self.ids.insert(id) {
-            self.queue.push_back((now + Receipt::LIFETIME, id));
+    /// Remembers a receipt settled at `now`, until it has lapsed for certain. A charge may
+    /// be dated later than now, if the clock has stepped back since; those settled after
+    /// it then are remembered a little longer than need be.
+    pub(crate) fn insert(&mut self, receipt: &Receipt, now: Timestamp) {
+        if self.ids.insert(receipt.id) {
+            let from = now.max(receipt.charged.charged_at);
+            self.queue.push_back((from + Receipt::LIFETIME, receipt.id));
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use foldhash::fast::RandomState;
 use tollgate_core::algorithm::Rule;
-use tollgate_core::{Charge, Cost, Decision, Key, Timestamp, with_rule};
+use tollgate_core::{Charge, Cost, Decision, Key, Policy, Receipt, Timestamp, with_rule};
 
 use crate::any_table::Kind;
 use crate::part::{Part, Place, Spot};
+use crate::voided::Voided;
 
 /// One part of the keys behind one lock, within its bounds.
 ///
@@ -21,8 +22,9 @@ pub(crate) struct Shard {
     bounds: Bounds,
     /// New keys of the request at hand, which have been promised room.
     coming: usize,
-    /// Charges so far that found no room.
+    /// Requests for units so far that found no room.
     pub(crate) overflowed: u64,
+    voided: Voided,
 }
 
 /// What a shard may hold at most.
@@ -51,7 +53,14 @@ const SWEEP_WHEN_FULL: usize = 32;
 impl Shard {
     pub(crate) fn new(bounds: Bounds, hasher: &RandomState) -> Self {
         let part = || Part::new(hasher.clone());
-        Self { own: part(), shared: part(), bounds, coming: 0, overflowed: 0 }
+        Self {
+            own: part(),
+            shared: part(),
+            bounds,
+            coming: 0,
+            overflowed: 0,
+            voided: Voided::default(),
+        }
     }
 
     /// Finds where the key of a charge is, or would go. `charges` are all of the request.
@@ -64,14 +73,27 @@ impl Shard {
     ) -> Seat<'a> {
         let Charge { policy, key, .. } = *charge;
         let spot = Spot { policy, key, hash, table: self.own.table(policy, charges) };
-        let place = self.own.find(spot);
+        let mut place = self.own.find(spot);
+        if let Place::Moved { from } = place
+            && self.own.is_fresh(from, spot, now)
+        {
+            // Whether it was swept before or not must make no difference.
+            self.own.forget_in(from, spot);
+            place = Place::New;
+        }
         // There are few shared entries, and mostly none: look whether they still count.
         self.shared.sweep(usize::MAX, now);
-        if place != Place::New || self.makes_room(spot, now) {
+        let fits = match place {
+            Place::Here => true,
+            // It will leave its other table, but may be larger in this one.
+            Place::Moved { .. } => self.makes_room(spot, 0, now),
+            Place::New => self.makes_room(spot, 1, now),
+        };
+        if fits {
             self.coming += usize::from(place == Place::New);
             return Seat { spot, place, shared: false };
         }
-        self.overflowed += 1;
+        self.overflowed += u64::from(charge.cost > Cost::ZERO);
         let table = self.shared.table(policy, charges);
         let spot = Spot { policy, key: &SHARED, hash: self.shared.hash(&SHARED), table };
         Seat { spot, place: self.shared.find(spot), shared: true }
@@ -82,16 +104,40 @@ impl Shard {
         self.coming = 0;
     }
 
-    fn makes_room(&mut self, spot: Spot<'_>, now: Timestamp) -> bool {
-        if !self.has_room(spot) {
+    /// Whether there is room for so many keys more, if need be by forgetting others.
+    fn makes_room(&mut self, spot: Spot<'_>, keys: usize, now: Timestamp) -> bool {
+        if !self.has_room(spot, keys) {
             self.own.sweep(SWEEP_WHEN_FULL, now);
+            self.own.shrink();
         }
-        self.has_room(spot)
+        self.has_room(spot, keys)
     }
 
-    fn has_room(&self, spot: Spot<'_>) -> bool {
-        self.own.keys() + self.coming < self.bounds.keys
+    fn has_room(&self, spot: Spot<'_>, keys: usize) -> bool {
+        self.own.keys() + self.coming + keys <= self.bounds.keys
             && self.own.bytes() + self.own.bytes_of(spot) <= self.bounds.bytes
+    }
+
+    /// The policy under which the state of a key is kept now, if it has one of its own.
+    pub(crate) fn holder<'a>(&'a self, seat: &Seat<'a>) -> Option<&'a Policy> {
+        match seat.place {
+            _ if seat.shared => None,
+            Place::Here => Some(seat.spot.policy),
+            Place::Moved { from } => Some(self.own.policy(from)),
+            Place::New => None,
+        }
+    }
+
+    /// Forgets what a key has used. Receipts from before then are void.
+    pub(crate) fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) {
+        self.own.forget(policy, key);
+        self.voided.insert(self.own.slot(policy, key), now);
+    }
+
+    /// Whether a receipt can no longer be told from the charges of others.
+    pub(crate) fn is_void(&self, receipt: &Receipt) -> bool {
+        let slot = self.own.slot(&receipt.policy, &receipt.key);
+        self.voided.contains(slot, receipt.charged.charged_at)
     }
 
     /// What the policy says about `cost`.
@@ -134,6 +180,9 @@ impl Shard {
         }
         let mut state = self.elsewhere(rule, seat, now);
         let result = change(&mut state);
+        if let Place::Moved { .. } = seat.place {
+            self.voided.insert(self.own.slot(seat.spot.policy, seat.spot.key), now);
+        }
         self.part_mut(seat).put::<R>(seat.spot, seat.place, state, now);
         result
     }
@@ -156,15 +205,10 @@ impl Shard {
 }
 
 impl Seat<'_> {
-    /// Whether the key was not found, neither under this version of its policy nor
-    /// under another.
-    pub(crate) fn is_new(&self) -> bool {
-        self.place == Place::New
-    }
-
-    /// Whether it is the entry of all keys without room.
-    pub(crate) fn is_shared(&self) -> bool {
-        self.shared
+    /// Whether the key was found, with a state of its own, under this very version of
+    /// its policy.
+    pub(crate) fn is_here(&self) -> bool {
+        self.place == Place::Here && !self.shared
     }
 
     /// Whether both are one entry: the shared one of a policy, as one request names a

@@ -51,6 +51,20 @@ impl<R: Rule> Table<R> {
         Some(decision)
     }
 
+    /// What the policy says about `cost` for a key that is here.
+    #[inline]
+    pub(crate) fn assess(
+        &self,
+        hash: u64,
+        key: &Key,
+        cost: Cost,
+        now: Timestamp,
+    ) -> Option<Decision> {
+        let state = self.find(hash, key)?;
+        Some(self.rule.assess(self.rule.refresh(state, now), now, cost))
+    }
+
+    #[inline]
     pub(crate) fn find(&self, hash: u64, key: &Key) -> Option<&R::State> {
         self.entries.find(hash, |entry| entry.key == *key).map(|entry| &entry.state)
     }
@@ -97,6 +111,16 @@ impl<R: Rule> Table<R> {
                 let (Entry { key, .. }, _) = entry.remove();
                 self.promised -= self.promise(&key);
             }
+        }
+    }
+
+    /// Gives back room if three quarters of it are empty, keeping as much again as is
+    /// used: so it happens once per so many keys that went.
+    pub(crate) fn shrink(&mut self, hasher: &RandomState) {
+        if self.entries.len() < self.entries.capacity() / 4 {
+            let keep = 2 * self.entries.len();
+            self.entries.shrink_to(keep, |entry| hasher.hash_one(&entry.key));
+            self.cursor = 0;
         }
     }
 

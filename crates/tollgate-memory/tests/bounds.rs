@@ -179,6 +179,103 @@ fn the_real_clock_shows_the_time_of_the_system() {
     assert!(shown.abs_diff(system) < Duration::from_secs(60), "{shown:?} {system:?}");
 }
 
+#[test]
+fn a_window_is_granted_once_while_threads_race_and_keys_are_swept() {
+    const WINDOW: u64 = 50;
+    let store = MemoryStore::builder().shards(1).build();
+    let quota = Quota::new(1, Duration::from_micros(WINDOW));
+    let policy = Policy::fixed_window_counter("p", quota).expect("builds");
+    let work = |thread: u64| {
+        let (store, policy) = (store.clone(), policy.clone());
+        move || {
+            let mut windows = Vec::new();
+            for n in 0..100_000_u64 {
+                let key = n % 3;
+                let verdict = store.charge(&policy, &numbered(key), Cost::ONE).into_inner();
+                let verdict = verdict.expect("decides");
+                if verdict.is_admitted() {
+                    windows.push((key, verdict.decided_at().as_micros() / WINDOW));
+                }
+                // Each insertion sweeps others.
+                let other = numbered((thread + 1) << 32 | n);
+                let _ = store.charge(&policy, &other, Cost::ONE).into_inner();
+            }
+            windows
+        }
+    };
+    let threads: Vec<_> = (0..4).map(|thread| std::thread::spawn(work(thread))).collect();
+    let mut granted = std::collections::HashSet::new();
+    for thread in threads {
+        for window in thread.join().expect("no panic") {
+            assert!(granted.insert(window), "key {} in window {} twice", window.0, window.1);
+        }
+    }
+}
+
+#[test]
+fn a_receipt_dated_ahead_of_the_clock_settles_once_too() {
+    let (store, clock) = build(|store| store.shards(1));
+    let policy = Policy::sliding_window_log("p", Quota::per_day(10)).expect("builds");
+    let key = numbered(0);
+    let receipt = |cost, id| {
+        let charges = [Charge::new(&policy, &key, Cost::new(cost))];
+        let verdict = store.decide(&charges).into_inner().expect("decides");
+        let receipt = verdict.receipts(&charges, || tollgate_core::ReceiptId(id)).next();
+        receipt.expect("an admitted charge has a receipt")
+    };
+    charge(&store, &policy, &key, 1);
+    let start = tollgate_memory::Clock::now(&clock);
+    clock.set(start - Micros::new(7_200_000_000));
+    let (first, second) = (receipt(5, 1), receipt(1, 2));
+    let settle =
+        |receipt, actual| store.settle(receipt, Cost::new(actual)).into_inner().expect("settles");
+    settle(&first, 3);
+    clock.advance(Micros::new(3_600_000_001));
+    settle(&second, 1);
+    assert_eq!(settle(&first, 0), tollgate_core::Settlement::Repeated);
+}
+
+#[test]
+fn a_key_that_moves_to_a_larger_state_needs_room_for_it() {
+    let (store, _clock) = build(|store| store.max_bytes(1 << 20));
+    let small = Policy::fixed_window_counter("p", Quota::per_day(1_000)).expect("builds");
+    let large = Policy::sliding_window_log("p", Quota::per_day(1_000)).expect("builds");
+    for policy in [&small, &large] {
+        for n in 0..2_000 {
+            charge(&store, policy, &numbered(n), 1);
+        }
+        assert!(store.stats().bytes <= 1 << 20, "{:?}", store.stats());
+    }
+}
+
+#[test]
+fn the_room_of_an_old_flood_serves_another_policy() {
+    let (store, clock) = build(|store| store.max_bytes(1 << 20));
+    let policies = ["a", "b"]
+        .map(|name| Policy::fixed_window_counter(name, Quota::per_minute(5)).expect("builds"));
+    let fill = |policy: &Policy| {
+        for n in 0..40_000 {
+            charge(&store, policy, &numbered(n), 1);
+        }
+        store.stats().keys
+    };
+    let first = fill(&policies[0]);
+    clock.advance(Micros::new(120_000_000));
+    let second = fill(&policies[1]);
+    assert!(second * 2 > first, "{first} and then {second}");
+}
+
+#[test]
+fn a_shadow_without_room_denies_nobody() {
+    let (store, _clock) = build(|store| store.max_keys(1));
+    let policy = per_minute(5);
+    charge(&store, &policy, &numbered(0), 1);
+    let (a, b) = (numbered(1), numbered(2));
+    let charges =
+        [Charge::new(&policy, &a, Cost::new(3)), Charge::new(&policy, &b, Cost::new(3)).shadow()];
+    assert!(store.decide(&charges).into_inner().expect("decides").is_admitted());
+}
+
 proptest! {
     /// Whatever is forgotten on the way, no answer to a key that has a place changes: a
     /// store with room for few keys and one with room for all agree on the keys that

@@ -117,8 +117,7 @@ impl Batch {
                 if !sum.policy.is_same(line.policy) && sum.policy.form() != line.policy.form() {
                     return Err(EncodeError::TwoQuotas);
                 }
-                sum.cost = sum.cost.plus(line.cost);
-                sum.enforce |= line.enforce;
+                add(&mut sum.cost, &mut sum.enforce, line);
                 charges.push(index as u8);
             } else {
                 charges.push(sums.len() as u8);
@@ -228,6 +227,16 @@ impl Batch {
             self.forms.len() - 1
         });
         index as u64 + 1
+    }
+}
+
+/// Adds a charge to others of the same key. A shadow must not make them too dear, so
+/// beside an enforced charge it takes nothing.
+fn add(cost: &mut Cost, enforce: &mut bool, line: &Line<'_>) {
+    match (*enforce, line.enforce) {
+        (true, false) => {}
+        (false, true) => (*cost, *enforce) = (line.cost, true),
+        _ => *cost = cost.plus(line.cost),
     }
 }
 
@@ -358,19 +367,23 @@ mod tests {
     }
 
     #[test]
-    fn charges_to_one_key_are_summed_and_one_that_enforces_is_enough() {
+    fn charges_to_one_key_are_summed_and_a_shadow_beside_one_that_enforces_takes_nothing() {
         let policy = policy(100);
         let mut batch = Batch::new(0);
-        let mut shadow = line(b"k", &policy, 2);
-        shadow.enforce = false;
-        let lines = [shadow, line(b"other", &policy, 9), line(b"k", &policy, 3)];
+        let shadow = |cost| Line { enforce: false, ..line(b"k", &policy, cost) };
+        let enforced = |cost| line(b"k", &policy, cost);
+        let lines =
+            [shadow(2), line(b"other", &policy, 9), shadow(4), enforced(3), shadow(8), enforced(2)];
         batch.decide(&lines, None).unwrap();
         let [_, _, _, operations, _] = batch.args(None);
         let sum = [0, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 5];
         let other = [0, 2, 0, 1, 1, 0, 0, 0, 0, 0, 0, 9];
         assert_eq!(operations, [&[1, 2], &sum[..], &other[..]].concat());
         let Asked::Decide { charges, .. } = &batch.asked[0] else { panic!() };
-        assert_eq!(charges[..], [0, 1, 0]);
+        assert_eq!(charges[..], [0, 1, 0, 0, 0, 0]);
+        batch.decide(&[shadow(2), shadow(4)], None).unwrap();
+        let [_, _, _, operations, _] = batch.args(None);
+        assert_eq!(operations[26..], [1, 1, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 6]);
     }
 
     #[test]

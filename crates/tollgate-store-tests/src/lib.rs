@@ -90,6 +90,9 @@ macro_rules! store_tests {
                 settling_upwards_leaves_a_debt_of_one_capacity_at_most,
                 a_receipt_lapses,
                 a_place_in_a_queue_comes_back_only_from_its_end,
+                a_receipt_from_before_a_reset_gives_nothing_back,
+                a_receipt_of_another_quota_gives_nothing_back,
+                a_debt_is_owed_under_the_quota_that_holds,
             },
             versions::{
                 a_changed_quota_keeps_what_was_consumed,

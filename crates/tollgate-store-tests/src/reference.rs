@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use tollgate_core::algorithm::Rule;
 use tollgate_core::{
-    AnyRule, Charge, Charged, Cost, Decision, Form, Key, Outcome, Policy, Receipt, ReceiptId,
-    Settlement, Timestamp, Verdict, with_rule,
+    AnyRule, Charge, Charged, Cost, Decision, Form, Key, Micros, Outcome, Policy, Receipt,
+    ReceiptId, Settlement, Timestamp, Verdict, with_rule,
 };
 
 /// One map and the pure functions of the core. It is handed the time, does one thing
@@ -14,6 +14,9 @@ use tollgate_core::{
 pub struct Reference {
     states: HashMap<Slot, Stored>,
     settled: HashSet<ReceiptId>,
+    /// The instants up to which charges cannot be told from others: the key was reset, or
+    /// its state carried over to another quota.
+    voided: HashMap<Slot, Timestamp>,
 }
 
 /// A state and the form in which it is written.
@@ -45,6 +48,14 @@ macro_rules! any_state {
             }
         })*
 
+        /// Whether a state of whichever algorithm could be forgotten.
+        fn is_fresh(stored: &Stored, now: Timestamp) -> bool {
+            match (stored.form.rule(), &stored.state) {
+                $((AnyRule::$rule(rule), AnyState::$rule(state)) => rule.is_fresh(state, now),)*
+                _ => unreachable!("a state is stored with its own form"),
+            }
+        }
+
         /// The units that count of a state of whichever algorithm.
         fn consumed(stored: &Stored, now: Timestamp) -> u64 {
             match (stored.form.rule(), &stored.state) {
@@ -72,12 +83,15 @@ trait Kind: Rule {
 impl Reference {
     /// Decides as a store at `now` would.
     pub fn decide(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
-        let total = |charge: &Charge<'_>| {
-            let same = |other: &&Charge<'_>| slot(other) == slot(charge);
-            charges.iter().filter(same).fold(Cost::ZERO, |sum, other| sum.plus(other.cost))
-        };
         let enforced = |charge: &Charge<'_>| {
             charges.iter().any(|other| slot(other) == slot(charge) && other.enforce)
+        };
+        // Beside an enforced charge to the same quota, a shadow takes nothing.
+        let total = |charge: &Charge<'_>| {
+            let counts = |other: &&Charge<'_>| {
+                slot(other) == slot(charge) && (other.enforce || !enforced(charge))
+            };
+            charges.iter().filter(counts).fold(Cost::ZERO, |sum, other| sum.plus(other.cost))
         };
         let mut decisions: Vec<Decision> =
             charges.iter().map(|charge| self.assess(charge, total(charge), now)).collect();
@@ -96,7 +110,7 @@ impl Reference {
                 done.push(slot(charge));
                 let cost = total(charge);
                 if cost > Cost::ZERO {
-                    self.change(charge.policy, charge.key, now, Change::Charge(cost));
+                    self.change(charge.policy.form(), slot(charge), now, Change::Charge(cost));
                 }
             }
         }
@@ -112,21 +126,54 @@ impl Reference {
             return Settlement::Repeated;
         }
         let (charged, actual) = (receipt.charged, actual.get());
-        let cost = charged.cost.get();
+        let (cost, form) = (charged.cost.get(), receipt.policy.form());
+        let slot = slot_of(&receipt.policy, &receipt.key);
+        let held = self.held(&slot, now);
         if actual > cost {
-            let change = Change::Owe(actual - cost);
-            let units = self.change(&receipt.policy, &receipt.key, now, change);
-            Settlement::Charged { units }
-        } else {
-            let change = Change::GiveBack(charged, cost - actual);
-            let units = self.change(&receipt.policy, &receipt.key, now, change);
-            Settlement::Returned { units }
+            // A debt is owed under the quota that holds now.
+            let form = held.unwrap_or(form);
+            let units = self.change(form, slot, now, Change::Owe(actual - cost));
+            return Settlement::Charged { units };
         }
+        if self.is_void(receipt) || held != Some(form) {
+            return Settlement::Returned { units: 0 };
+        }
+        let units = self.change(form, slot, now, Change::GiveBack(charged, cost - actual));
+        Settlement::Returned { units }
     }
 
-    /// Forgets a key.
-    pub fn reset(&mut self, policy: &Policy, key: &Key) {
-        self.states.remove(&(policy.name().to_owned(), key.as_bytes().to_vec()));
+    /// Forgets a key at `now`.
+    pub fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) {
+        self.drop_state(policy, key);
+        self.voided.insert(slot_of(policy, key), now);
+    }
+
+    /// Drops the state of a key, as a store may that finds it fresh. Only a clock that
+    /// steps back makes a difference.
+    pub fn drop_state(&mut self, policy: &Policy, key: &Key) {
+        self.states.remove(&slot_of(policy, key));
+    }
+
+    /// Whether nothing can be given back of a receipt, because its key was reset, or its
+    /// state carried over to another quota, at its instant or later.
+    pub fn is_void(&self, receipt: &Receipt) -> bool {
+        let until = self.voided.get(&slot_of(&receipt.policy, &receipt.key));
+        until.is_some_and(|until| receipt.charged.charged_at <= *until)
+    }
+
+    /// The form in which the state of a key is held, if it is not fresh.
+    pub fn form_held(&self, policy: &Policy, key: &Key, now: Timestamp) -> Option<Form> {
+        self.held(&slot_of(policy, key), now)
+    }
+
+    /// How long until the state of a key is fresh, in the form in which it is held.
+    pub fn fresh_after(&self, policy: &Policy, key: &Key, now: Timestamp) -> Micros {
+        let slot = slot_of(policy, key);
+        let Some(form) = self.held(&slot, now) else { return Micros::ZERO };
+        with_rule!(&form.rule(), rule => {
+            let state = self.read(rule, &slot, now);
+            rule.assess(rule.refresh(&state, now), now, Cost::ZERO).reset_after
+        })
     }
 
     fn assess(&self, charge: &Charge<'_>, cost: Cost, now: Timestamp) -> Decision {
@@ -136,9 +183,11 @@ impl Reference {
         })
     }
 
-    fn change(&mut self, policy: &Policy, key: &Key, now: Timestamp, change: Change) -> u64 {
-        let slot = (policy.name().to_owned(), key.as_bytes().to_vec());
-        with_rule!(policy.rule(), rule => {
+    fn change(&mut self, form: Form, slot: Slot, now: Timestamp, change: Change) -> u64 {
+        if self.held(&slot, now).is_some_and(|held| held != form) {
+            self.voided.insert(slot.clone(), now);
+        }
+        with_rule!(&form.rule(), rule => {
             let mut state = self.read(rule, &slot, now);
             let units = match change {
                 Change::Charge(cost) => {
@@ -148,9 +197,15 @@ impl Reference {
                 Change::Owe(units) => rule.owe(&mut state, units, now),
                 Change::GiveBack(charged, units) => rule.give_back(&mut state, &charged, units, now),
             };
-            self.states.insert(slot, Stored { form: policy.form(), state: rule.wrap(state) });
+            self.states.insert(slot, Stored { form, state: rule.wrap(state) });
             units
         })
+    }
+
+    /// The form in which a state is kept that cannot be forgotten yet.
+    fn held(&self, slot: &Slot, now: Timestamp) -> Option<Form> {
+        let stored = self.states.get(slot)?;
+        (!is_fresh(stored, now)).then_some(stored.form)
     }
 
     fn read<R: Kind>(&self, rule: &R, slot: &Slot, now: Timestamp) -> R::State {
@@ -170,5 +225,9 @@ enum Change {
 type Slot = (String, Vec<u8>);
 
 fn slot(charge: &Charge<'_>) -> Slot {
-    (charge.policy.name().to_owned(), charge.key.as_bytes().to_vec())
+    slot_of(charge.policy, charge.key)
+}
+
+fn slot_of(policy: &Policy, key: &Key) -> Slot {
+    (policy.name().to_owned(), key.as_bytes().to_vec())
 }

@@ -78,6 +78,53 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
     }
 }
 
+/// Which body a response has behind the layer.
+pub trait BodyMode<B>: Send + Sync + 'static {
+    /// The body behind the layer, where that of the service is `B`.
+    type Body;
+
+    /// The body of the service.
+    fn inner(body: B) -> Self::Body;
+
+    /// The body of a denial.
+    fn full(data: Bytes) -> Self::Body;
+}
+
+/// Responses carry a [`Body`], which goes around any other: the default.
+#[derive(Clone, Copy, Debug)]
+pub struct AnyBody;
+
+impl<B> BodyMode<B> for AnyBody {
+    type Body = Body<B>;
+
+    fn inner(body: B) -> Body<B> {
+        Body::inner(body)
+    }
+
+    fn full(data: Bytes) -> Body<B> {
+        Body::full(data)
+    }
+}
+
+/// Responses carry the body of the service, which can be made of bytes: that of axum, or
+/// `http_body_util::Full`.
+///
+/// axum puts a body that is not its own into a box; with its own it need not.
+#[derive(Clone, Copy, Debug)]
+pub struct SameBody;
+
+impl<B: From<Bytes>> BodyMode<B> for SameBody {
+    type Body = B;
+
+    fn inner(body: B) -> B {
+        body
+    }
+
+    fn full(data: Bytes) -> B {
+        data.into()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::task::Waker;

@@ -12,7 +12,9 @@ use crate::{Head, grpc};
 /// What a request takes from a quota.
 ///
 /// The first of these that has an answer: the closure of [`Costs::with`]; the cost of
-/// the matched route; 1 for a gRPC call, all of which are a POST; the cost of the method:
+/// the matched route; 1 for a gRPC call, all of which are a POST (a client says that it
+/// makes one by its content type, so give routes that cost more than 1 a cost of their
+/// own, or the whole layer [`Costs::flat`]); the cost of the method:
 ///
 /// | method | units |
 /// |---|---|
@@ -20,7 +22,9 @@ use crate::{Head, grpc};
 /// | SEARCH, QUERY | 3 |
 /// | POST, PUT, PATCH | 5 |
 /// | DELETE | 10 |
-/// | any other | 1 |
+/// | any other (names of methods are in capitals) | 1 |
+///
+/// A cost of 0 always passes, whatever is left.
 ///
 /// ```
 /// use http::Method;
@@ -58,19 +62,12 @@ struct Methods {
 impl Costs {
     /// The costs of the table above.
     pub const fn by_method() -> Self {
-        let (one, five) = (Cost::ONE, Cost::new(5));
-        let methods = Methods {
-            get: one,
-            head: one,
-            search: Cost::new(3),
-            post: five,
-            put: five,
-            patch: five,
-            delete: Cost::new(10),
-            others: Vec::new(),
-            any_other: one,
-        };
-        Self { methods, routes: Vec::new(), closure: None }
+        let mut costs = Self::flat(Cost::ONE);
+        let five = Cost::new(5);
+        costs.methods.search = Cost::new(3);
+        (costs.methods.post, costs.methods.put, costs.methods.patch) = (five, five, five);
+        costs.methods.delete = Cost::new(10);
+        costs
     }
 
     /// The same for every request.
@@ -132,8 +129,9 @@ impl Costs {
         }
         let is_grpc = || *head.method == Method::POST && grpc::is_grpc(head.headers);
         if !self.routes.is_empty() {
-            let pattern =
-                route::pattern(head.extensions).or_else(|| is_grpc().then(|| head.uri.path()));
+            // A router knows the methods of a gRPC service by one pattern.
+            let method = is_grpc().then(|| head.uri.path());
+            let pattern = method.or_else(|| route::pattern(head.extensions));
             let listed = |(route, _): &&(Box<str>, Cost)| Some(&**route) == pattern;
             if let Some((_, cost)) = self.routes.iter().find(listed) {
                 return *cost;

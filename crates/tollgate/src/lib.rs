@@ -33,7 +33,7 @@ pub use headers::HeaderOptions;
 pub use key::{KeySource, RoutePattern, Subject, SubjectKind};
 pub use layer::{LayerError, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Verdicts};
 pub use limit::{Limit, OnMissingKey};
-pub use paths::Paths;
+pub use paths::{Paths, PathsError};
 #[doc(inline)]
 pub use tollgate_core::{
     Algorithm, Charge, Cost, Decision, Key, LeakyMode, Micros, OnStoreError, Outcome, Policy,

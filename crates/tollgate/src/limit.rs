@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tollgate_core::{Key, Policy};
+use tollgate_core::{Charge, Cost, Key, Policy};
 
 use crate::head::Condition;
 use crate::key::{Global, KeySource};
@@ -13,17 +13,20 @@ use crate::{Costs, Head, Paths};
 ///
 /// ```
 /// use tollgate::key::{ApiKey, ApiKeys, ClientIp};
-/// use tollgate::{Limit, OnMissingKey, Paths, Policy, Quota};
+/// use tollgate::{Cost, Costs, Limit, OnMissingKey, Paths, Policy, Quota};
 ///
 /// let everybody = Limit::global(Policy::sliding_window_log("global", Quota::per_minute(100))?);
 /// let logins = Policy::fixed_window_counter("login", Quota::per_minute(5))?;
-/// let logins = Limit::new(logins, ClientIp::peer()).on_paths(Paths::new(["/login"]));
+/// // A login counts once, although it is a POST, which otherwise costs 5.
+/// let logins = Limit::new(logins, ClientIp::peer())
+///     .costs(Costs::flat(Cost::ONE))
+///     .on_paths(Paths::new(["/login"])?);
 /// let keys = ApiKeys::from_keys(["k-7f3a"]);
 /// let customers = Policy::token_bucket("customer", Quota::per_second(50).burst(200))?;
 /// let customers = Limit::new(customers, ApiKey::in_x_api_key().one_of(keys))
 ///     .on_missing_key(OnMissingKey::Pass);
 /// # let _ = (everybody, logins, customers);
-/// # Ok::<(), tollgate::PolicyError>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
 pub struct Limit {
@@ -38,7 +41,8 @@ pub struct Limit {
 /// What becomes of a request that does not say whose quota it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnMissingKey {
-    /// It is refused with 403.
+    /// It is refused with 403, and no policy of the layer is charged: where keys could be
+    /// guessed, put a limit by address into a layer outside of this one.
     Deny,
     /// It passes this policy; the others of the layer still hold.
     Pass,
@@ -93,16 +97,17 @@ impl Limit {
         self
     }
 
-    /// Only requests to these paths.
+    /// Only requests to these paths, and those whose spelling leaves it open. A layer on
+    /// the route itself needs no such care.
     #[must_use]
     pub fn on_paths(self, paths: Paths) -> Self {
-        self.when(move |head| paths.matches(head))
+        self.when(move |head| paths.limit(head))
     }
 
     /// No requests to these paths.
     #[must_use]
     pub fn except_paths(self, paths: Paths) -> Self {
-        self.when(move |head| !paths.matches(head))
+        self.when(move |head| !paths.exempt(head))
     }
 
     /// The policy.
@@ -110,6 +115,11 @@ impl Limit {
         &self.policy
     }
 
+    pub(crate) fn charge<'a>(&'a self, key: &'a Key, cost: Cost) -> Charge<'a> {
+        Charge { policy: &self.policy, key, cost, enforce: self.enforce }
+    }
+
+    #[inline]
     pub(crate) fn applies_to(&self, head: &Head<'_>) -> bool {
         self.conditions.iter().all(|condition| condition(head))
     }

@@ -48,11 +48,13 @@ impl Rule for FixedWindowCounter {
         State { index: 0, used: 0 }
     }
 
+    #[inline]
     fn refresh(&self, state: &State, now: Timestamp) -> State {
         let index = now.as_micros() / self.window;
         if index > state.index || state.used == 0 { State { index, used: 0 } } else { *state }
     }
 
+    #[inline]
     fn assess(&self, view: State, now: Timestamp, cost: Cost) -> Decision {
         let cost = cost.get();
         if cost > self.limit {
@@ -69,6 +71,7 @@ impl Rule for FixedWindowCounter {
         }
     }
 
+    #[inline]
     fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
         let view = self.refresh(state, now);
         *state = State { used: view.used + cost.get(), ..view };

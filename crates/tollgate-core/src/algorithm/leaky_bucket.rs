@@ -103,6 +103,7 @@ impl Rule for LeakyBucket {
         State { level: 0, at: Timestamp::EPOCH }
     }
 
+    #[inline]
     fn refresh(&self, state: &State, now: Timestamp) -> State {
         let drained = now.since(state.at).get().saturating_mul(self.scale.rate);
         match state.level.saturating_sub(drained) {
@@ -111,6 +112,7 @@ impl Rule for LeakyBucket {
         }
     }
 
+    #[inline]
     fn assess(&self, view: State, now: Timestamp, cost: Cost) -> Decision {
         let cost = cost.get();
         if cost > self.capacity {
@@ -137,6 +139,7 @@ impl Rule for LeakyBucket {
         self.decide(view, now, Outcome::Deny { retry_after })
     }
 
+    #[inline]
     fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
         *state = self.refresh(state, now);
         state.level += cost.get() * self.scale.unit;

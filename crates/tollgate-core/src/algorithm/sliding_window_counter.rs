@@ -100,6 +100,7 @@ impl Rule for SlidingWindowCounter {
         State { index: 0, previous: 0, current: 0 }
     }
 
+    #[inline]
     fn refresh(&self, state: &State, now: Timestamp) -> View {
         let index = now.as_micros() / self.window;
         let state = match index.saturating_sub(state.index) {
@@ -110,6 +111,7 @@ impl Rule for SlidingWindowCounter {
         View { state, elapsed: now.since(self.start(state.index)).get() }
     }
 
+    #[inline]
     fn assess(&self, view: View, now: Timestamp, cost: Cost) -> Decision {
         let cost = cost.get();
         let used = self.used(view);
@@ -127,6 +129,7 @@ impl Rule for SlidingWindowCounter {
         }
     }
 
+    #[inline]
     fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
         *state = self.refresh(state, now).state;
         state.current += cost.get();

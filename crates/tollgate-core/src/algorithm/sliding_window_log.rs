@@ -54,7 +54,8 @@ pub struct View<'a> {
 }
 
 impl SlidingWindowLog {
-    /// The largest limit that a log at full resolution may have: 1.6 MB a key.
+    /// The largest limit that a log at full resolution may have: 1.6 MB a key, and up to
+    /// 4 MB with the room to grow and to owe as much again.
     pub const MAX_EXACT_LIMIT: u64 = 100_000;
 
     /// The largest limit whose log is at full resolution by default.
@@ -77,13 +78,26 @@ impl SlidingWindowLog {
 
     /// `instant` rounded up to the grid.
     fn round_up(&self, instant: Timestamp) -> Timestamp {
+        if self.grid == 1 {
+            return instant;
+        }
         Timestamp::from_micros(instant.as_micros().next_multiple_of(self.grid))
+    }
+
+    /// An entry per grid point of a window, or per unit if those are fewer, twice for a
+    /// debt.
+    fn max_entries(&self) -> usize {
+        let grid_points = self.window.get() / self.grid + 1;
+        usize::try_from(grid_points.min(2 * self.limit)).unwrap_or(usize::MAX / 64)
     }
 
     /// Moves on to `now`, forgets what no longer counts, and returns the instant reached.
     fn prune(&self, state: &mut State, now: Timestamp) -> Timestamp {
         let View { seen, head, base, .. } = self.refresh(state, now);
-        state.entries.drain(..head);
+        // One by one: in a steady stream each charge outlives one other.
+        for _ in 0..head {
+            state.entries.pop_front();
+        }
         state.base = base;
         state.last_seen = seen;
         seen
@@ -111,17 +125,16 @@ impl Rule for SlidingWindowLog {
         State { entries: VecDeque::new(), base: 0, last_seen: Timestamp::EPOCH }
     }
 
+    #[inline]
     fn refresh<'a>(&self, state: &'a State, now: Timestamp) -> View<'a> {
         let seen = if state.entries.is_empty() { now } else { now.max(state.last_seen) };
         let expired = |entry: &Entry| entry.at + self.window <= seen;
-        let head = match state.entries.front() {
-            Some(oldest) if expired(oldest) => state.entries.partition_point(expired),
-            _ => 0,
-        };
+        let head = state.skip_while(0, expired);
         let base = if head == 0 { state.base } else { state.entries[head - 1].total };
         View { state, seen, head, base }
     }
 
+    #[inline]
     fn assess(&self, view: View<'_>, now: Timestamp, cost: Cost) -> Decision {
         let cost = cost.get();
         let used = view.state.total() - view.base;
@@ -152,6 +165,7 @@ impl Rule for SlidingWindowLog {
         }
     }
 
+    #[inline]
     fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
         let seen = self.prune(state, now);
         self.push(state, seen, cost.get());
@@ -210,6 +224,10 @@ impl Rule for SlidingWindowLog {
                 _ => converted.entries.push_back(Entry { at, ..*entry }),
             }
         }
+        // A smaller quota has been promised less room. The oldest charges then count with
+        // the next ones: for longer, never for less.
+        let over = converted.entries.len().saturating_sub(self.max_entries());
+        converted.entries.drain(..over);
         converted
     }
 
@@ -217,12 +235,9 @@ impl Rule for SlidingWindowLog {
         self.refresh(state, now).head == state.entries.len()
     }
 
-    /// An entry per grid point of a window, or per unit if those are fewer, twice for
-    /// a debt; and a queue doubles when it grows.
+    /// A queue doubles when it grows, from four entries on.
     fn max_heap_bytes(&self) -> usize {
-        let grid_points = self.window.get() / self.grid + 1;
-        let entries = grid_points.min(2 * self.limit);
-        usize::try_from(entries.next_power_of_two()).unwrap_or(usize::MAX) * size_of::<Entry>()
+        self.max_entries().max(4).next_power_of_two() * size_of::<Entry>()
     }
 }
 
@@ -230,6 +245,23 @@ impl State {
     /// The running total after the last entry.
     fn total(&self) -> u64 {
         self.entries.back().map_or(self.base, |last| last.total)
+    }
+
+    /// The first entry from `start` on of which `skip` does not hold; it holds of all
+    /// before that one. Mostly that is close by, so the search doubles its steps from
+    /// there and then bisects the last of them.
+    fn skip_while(&self, start: usize, skip: impl Fn(&Entry) -> bool) -> usize {
+        let (mut low, mut step) = (start, 1);
+        while self.entries.get(low + step - 1).is_some_and(&skip) {
+            low += step;
+            step *= 2;
+        }
+        let mut high = (low + step - 1).min(self.entries.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            if skip(&self.entries[middle]) { low = middle + 1 } else { high = middle }
+        }
+        low
     }
 
     /// Lets running totals start over from zero.
@@ -251,7 +283,8 @@ impl View<'_> {
     /// are gone. There is one: a cost that fits an empty window asks for no more
     /// than what is in this one.
     fn freed(&self, units: u64) -> Timestamp {
-        let index = self.state.entries.partition_point(|entry| entry.total < self.base + units);
+        let enough = self.base + units;
+        let index = self.state.skip_while(self.head, |entry| entry.total < enough);
         self.state.entries.get(index).map_or_else(|| self.newest(), |entry| entry.at)
     }
 }
@@ -259,3 +292,38 @@ impl View<'_> {
 /// Running totals start over before they pass this, far below 2^53 where Lua's numbers
 /// have gaps.
 const REBASE: u64 = 1 << 52;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AnyRule, Policy, Quota};
+
+    #[test]
+    fn a_search_finds_what_bisecting_everything_finds() {
+        for len in 0..40_u64 {
+            let entry = |n| Entry { at: Timestamp::from_micros(n), total: n };
+            let entries = (0..len).map(entry).collect();
+            let state = State { entries, base: 0, last_seen: Timestamp::EPOCH };
+            for start in 0..=len {
+                for first in start..=len {
+                    let found = state.skip_while(start as usize, |entry| entry.total < first);
+                    assert_eq!(found as u64, first, "of {len} from {start}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_heap_of_a_key_in_debt_stays_within_its_bound() {
+        for limit in 1..=40 {
+            let policy = Policy::sliding_window_log("p", Quota::per_second(limit)).unwrap();
+            let AnyRule::SlidingWindowLog(log) = policy.rule() else { unreachable!() };
+            let mut state = log.fresh();
+            for now in 1..=3 * limit {
+                log.owe(&mut state, 1, Timestamp::from_micros(now));
+                let bytes = state.entries.capacity() * size_of::<Entry>();
+                assert!(bytes <= log.max_heap_bytes(), "limit {limit}");
+            }
+        }
+    }
+}

@@ -12,7 +12,8 @@
 //!
 //! The state counts tokens *missing*, scaled to whole numbers (see `scale.rs`), so
 //! that a bucket never rounds and never drifts, and a full bucket is a zero whatever
-//! its size.
+//! its size. Time itself is counted in whole microseconds: where a token comes back in a
+//! fraction of one, a bucket of one token cannot collect what the rest of it would give.
 
 use super::{Form, Refill, Rule};
 use crate::math::mul_div_ceil;
@@ -91,6 +92,7 @@ impl Rule for TokenBucket {
         State { missing: 0, at: Timestamp::EPOCH }
     }
 
+    #[inline]
     fn refresh(&self, state: &State, now: Timestamp) -> State {
         let elapsed = now.since(state.at).get();
         let (restored, at) = match self.refill {
@@ -107,6 +109,7 @@ impl Rule for TokenBucket {
         }
     }
 
+    #[inline]
     fn assess(&self, view: State, now: Timestamp, cost: Cost) -> Decision {
         let cost = cost.get();
         if cost > self.capacity {
@@ -122,6 +125,7 @@ impl Rule for TokenBucket {
         }
     }
 
+    #[inline]
     fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
         *state = self.refresh(state, now);
         state.missing += cost.get() * self.scale.unit;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 pub use self::check::PolicyError;
 use self::check::check;
+use crate::scale::nearest_limit;
 use crate::{Algorithm, AnyRule, Form, LeakyMode, Micros, OnStoreError, Quota, Refill, Resolution};
 
 /// A named quota with its algorithm.
@@ -171,8 +172,7 @@ impl Policy {
     /// The same policy with `numerator / denominator` of its quota, for a share of a
     /// tier or of a replica.
     ///
-    /// Rounds down, but never below 1; where that does not build, to the nearest limit
-    /// that does.
+    /// Rounds down to a limit that builds, but never below 1.
     ///
     /// # Panics
     /// If `denominator` is zero.
@@ -190,7 +190,11 @@ impl Policy {
             Self::new(self.name(), quota, self.algorithm())
         };
         let limit = part(self.0.quota.limit());
-        let policy = build(limit).or_else(|error| error.nearest_limit().map_or(Err(error), build));
+        let policy = build(limit).or_else(|error| {
+            // Not above the share, if there is any limit below that builds.
+            let below = nearest_limit(limit, self.window(), burst, limit);
+            below.or_else(|| error.nearest_limit()).map_or(Err(error), build)
+        });
         // What still does not build is kept whole rather than dropped.
         policy.map_or_else(
             |_| self.clone(),

@@ -84,4 +84,5 @@ fn a_share_rounds_down_to_what_builds_and_never_below_one() {
     assert_eq!(share(1, 1, 10), 1);
     // Half of it is 123 457, which does not build.
     assert_eq!(share(246_915, 1, 2), 123_456);
+    assert!(share(214_655, 1, 2) <= 107_327);
 }

@@ -16,7 +16,10 @@ fn insistent(policy: &Policy, start: u64, end: u64) -> Vec<u64> {
     let mut admitted = Vec::new();
     loop {
         match key.request(now, 1).retry_after() {
-            Some(retry_after) => now += retry_after.get(),
+            Some(retry_after) => {
+                assert!(retry_after > Micros::ZERO, "would come back for ever");
+                now += retry_after.get();
+            }
             None => admitted.push(now),
         }
         if now > end {

@@ -89,6 +89,7 @@ fn a_log_counts_more_units_than_a_double_holds() {
         let before = if half == 0 { 0 } else { most / 2 };
         assert_eq!(key.consumed(now), before);
         assert_eq!(key.request(now, most / 2).remaining, most / 2 - before);
+        assert_eq!(key.consumed(now), before + most / 2);
         assert!(half == 0 || key.request(now, 1).denies());
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate_core::{Algorithm, LeakyMode, Micros, Outcome, Policy, Quota, Refill, Resolution};
 
-use crate::limiter::{Limiter, limiter};
+use crate::limiter::{Limiter, limiter, receipt};
 
 const SECOND: u64 = 1_000_000;
 const MINUTE: u64 = 60 * SECOND;
@@ -158,6 +158,25 @@ fn who_would_wait_too_long_is_denied_until_the_queue_is_shorter() {
     assert_eq!(denied.remaining, 0);
 }
 
+/// Others have been told when to leave, and two must not leave at once.
+#[test]
+fn a_place_in_the_queue_comes_back_only_while_it_is_the_last() {
+    for later in [0, SECOND] {
+        let mut key = key(Quota::per_minute(10), QUEUE);
+        let mut places = Vec::new();
+        for now in [MIDNIGHT, MIDNIGHT, MIDNIGHT + later] {
+            let decision = key.request(now, 1);
+            places.push(receipt(&decision, now, 1).unwrap());
+        }
+        let now = MIDNIGHT + later;
+        assert_eq!(key.give_back(&places[1], 1, now), 0);
+        assert_eq!(key.give_back(&places[2], 1, now), 1);
+        // The place is taken by the next, at the instant that was promised for it.
+        let leaves = now + key.request(now, 1).delay().get();
+        assert_eq!(leaves, places[2].leaves_at.as_micros());
+    }
+}
+
 /// A counter whose expiry was renewed by denials locked an ordinary user out: of six
 /// requests in three minutes at three a minute only three passed.
 #[test]
@@ -239,5 +258,20 @@ fn a_log_is_exact_up_to_a_thousand_and_keeps_thousandths_above() {
         let decision = key.request(MIDNIGHT + 1, limit);
         let expected = MINUTE + grid - 1;
         assert_eq!(decision.reset_after.get(), expected, "{limit} {resolution:?}");
+    }
+}
+
+/// The clock has stepped back out of the window that the state has seen: what was
+/// consumed counts from that window on, not from the clock.
+#[test]
+fn a_change_of_the_window_while_the_clock_stands_behind_gives_nothing_away() {
+    for algorithm in [FIXED, COUNTER] {
+        let mut key = key(Quota::per_minute(3), algorithm);
+        assert!(key.request(MIDNIGHT + 65 * SECOND, 3).allows());
+        let tens = policy(Quota::new(3, Duration::from_secs(10)), algorithm);
+        let key = key.converted(&tens, MIDNIGHT + 45 * SECOND);
+        for second in [45, 59, 60, 69] {
+            assert_eq!(key.consumed(MIDNIGHT + second * SECOND), 3, "at {second} s");
+        }
     }
 }

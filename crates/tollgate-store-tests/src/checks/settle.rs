@@ -1,6 +1,6 @@
 //! Correcting charges.
 
-use tollgate_core::{Algorithm, Key, LeakyMode, Micros, Receipt, Settlement};
+use tollgate_core::{Algorithm, Key, LeakyMode, Micros, Receipt, Settlement, Store};
 
 use super::{LONG, MODES, charge, policy, receipt, remaining, settle, timed};
 use crate::Harness;
@@ -96,4 +96,45 @@ pub async fn a_place_in_a_queue_comes_back_only_from_its_end<H: Harness>(
     assert_eq!(remaining(store, &policy, &key).await, 8);
     // Its departure is free again, to the microsecond.
     assert_eq!(receipt(store, &policy, &key, 1).await.charged.leaves_at, delay);
+}
+
+/// What was charged before a reset is gone; giving it back would take from what came after.
+pub async fn a_receipt_from_before_a_reset_gives_nothing_back<H: Harness>(_: &H, store: &H::Store) {
+    for algorithm in MODES {
+        let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
+        let key = Key::from("k");
+        let receipt = receipt(store, &policy, &key, 10).await;
+        store.reset(&policy, &key).await.expect("the store resets");
+        charge(store, &policy, &key, 10).await;
+        assert_eq!(settle(store, &receipt, 0).await, Settlement::Returned { units: 0 });
+        assert_eq!(remaining(store, &policy, &key).await, 0, "{algorithm:?}");
+    }
+}
+
+/// Nor can a charge be told from others once its key was charged under another quota, and
+/// coming back to the first makes no difference.
+pub async fn a_receipt_of_another_quota_gives_nothing_back<H: Harness>(_: &H, store: &H::Store) {
+    for algorithm in MODES {
+        let name = format!("{algorithm:?}");
+        let (first, second) = (policy(&name, 10, algorithm), policy(&name, 20, algorithm));
+        let key = Key::from("k");
+        let receipt = receipt(store, &first, &key, 5).await;
+        charge(store, &second, &key, 1).await;
+        charge(store, &first, &key, 1).await;
+        assert_eq!(settle(store, &receipt, 0).await, Settlement::Returned { units: 0 });
+        assert_eq!(remaining(store, &first, &key).await, 3, "{algorithm:?}");
+    }
+}
+
+/// A receipt of a small quota cannot cut what is owed under a large one.
+pub async fn a_debt_is_owed_under_the_quota_that_holds<H: Harness>(_: &H, store: &H::Store) {
+    for algorithm in MODES {
+        let name = format!("{algorithm:?}");
+        let (small, large) = (policy(&name, 10, algorithm), policy(&name, 100, algorithm));
+        let key = Key::from("k");
+        let receipt = receipt(store, &small, &key, 1).await;
+        charge(store, &large, &key, 80).await;
+        assert_eq!(settle(store, &receipt, 2).await, Settlement::Charged { units: 1 });
+        assert_eq!(remaining(store, &large, &key).await, 18, "{algorithm:?}");
+    }
 }

@@ -79,7 +79,7 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
             if rng.u8(..50) == 0 {
                 let (policy, key) = (&policies[0], &keys[0]);
                 store.reset(policy, key).await.expect("the store resets");
-                reference.reset(policy, key);
+                reference.reset(policy, key, now);
             }
         }
     }

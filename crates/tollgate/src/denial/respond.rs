@@ -24,7 +24,7 @@ impl Dialect {
     pub fn of(method: &Method, headers: &HeaderMap) -> Self {
         if *method == Method::HEAD {
             Self::Head
-        } else if grpc::is_grpc(headers) {
+        } else if *method == Method::POST && grpc::is_grpc(headers) {
             Self::Grpc
         } else {
             Self::Http

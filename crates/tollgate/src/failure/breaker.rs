@@ -21,6 +21,9 @@ use tollgate_core::{
 ///   looked at next. Now and then one request is let through as a probe; while it is
 ///   under way all others still fail at once. A probe that succeeds closes the breaker.
 ///
+/// The store must time out by itself: a call that its caller gives up on counts neither
+/// way, unless it is the probe, as nobody knows what would have come of it.
+///
 /// Errors that are the request's own fault count neither way. A change of state is a
 /// `tracing` warning; a request is not.
 #[derive(Clone, Debug)]
@@ -195,8 +198,11 @@ where
         };
         if let Some((shared, probe)) = self.shared.take() {
             match &answer {
+                Ok(_) => shared.succeeded(probe),
                 Err(error) if error.is_outage() => shared.failed(probe, Some(error)),
-                _ => shared.succeeded(probe),
+                // The store may not even have been reached: another probe has to show it.
+                Err(_) if probe => shared.failed(true, None),
+                Err(_) => {}
             }
         }
         Poll::Ready(answer)

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tollgate_core::{
-    Charge, Cost, Decision, Key, OnStoreError, Policy, Receipt, Settlement, Source, Store,
+    Charge, Cost, Decision, Key, OnStoreError, Outcome, Policy, Receipt, Settlement, Source, Store,
     StoreError, Verdict,
 };
 
@@ -122,6 +122,9 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
     }
 }
 
+/// What the errors of this wrapper are called.
+const NAME: &str = "fallback store";
+
 /// A request that the local store may have to decide.
 struct Request<L> {
     charges: SmallVec<[Owned; 4]>,
@@ -174,14 +177,25 @@ impl<L: Store> Request<L> {
     }
 
     /// The verdict on the whole request: policies that were not asked fail open.
-    fn complete(&self, verdict: &Verdict) -> Verdict {
+    fn complete(&self, verdict: &Verdict) -> Result<Verdict, StoreError> {
+        // What exceeds the share alone can pass again when the store is back.
+        let local = self.charges.iter().filter(|charge| charge.is_local());
+        let too_dear = |(charge, decision): (&Owned, &Decision)| {
+            charge.enforce
+                && decision.outcome == Outcome::Exceed
+                && charge.cost.get() <= charge.policy.capacity()
+        };
+        if local.zip(verdict.decisions()).any(too_dear) {
+            let reason = "the request costs more than the local share of the quota";
+            return Err(StoreError::not_charged(NAME, reason));
+        }
         let mut decided = verdict.decisions().iter().copied();
         let decisions = self.charges.iter().map(|charge| {
             let skipped = Decision::skipped(charge.policy.capacity());
             if charge.is_local() { decided.next().unwrap_or(skipped) } else { skipped }
         });
-        Verdict::new(verdict.is_admitted(), verdict.decided_at(), decisions)
-            .with_source(Source::Local)
+        let verdict = Verdict::new(verdict.is_admitted(), verdict.decided_at(), decisions);
+        Ok(verdict.with_source(Source::Local))
     }
 }
 
@@ -226,7 +240,7 @@ impl<S: Store, L: Store, T: Send + 'static> Future for FallbackFuture<S, L, T> {
                 Answer::Second(answer) => return Pin::new(answer).poll(cx),
                 Answer::Local { answer, request, convert } => {
                     let verdict = ready!(Pin::new(answer).poll(cx))?;
-                    return Poll::Ready(Ok(convert(request.complete(&verdict))));
+                    return Poll::Ready(request.complete(&verdict).map(*convert));
                 }
                 Answer::Deciding { answer, request, convert } => {
                     let error = match ready!(Pin::new(answer).poll(cx)) {

@@ -78,6 +78,7 @@ pub(super) fn integer(number: u64) -> HeaderValue {
 }
 
 /// The digits of a number below 1000.
+#[inline]
 fn small(number: u64) -> Option<&'static str> {
     let n = usize::try_from(number).ok()?;
     match n {

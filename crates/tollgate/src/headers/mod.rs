@@ -3,7 +3,7 @@
 //! | field | says |
 //! |---|---|
 //! | `RateLimit-Policy` | `"name";q=100;w=60` of each policy: 100 units, all back after 60 seconds |
-//! | `RateLimit` | `"name";r=42;t=26` of each: no more than 42 units in the next 26 seconds |
+//! | `RateLimit` | `"name";r=42;t=26` of each: 42 units are left; used up in 26 seconds, they are what the policy sustains |
 //! | `X-RateLimit-Limit`, `-Remaining`, `-Reset` | one policy: the violated one with the longest wait, else the tightest; reset in Unix seconds |
 //! | `Retry-After` | seconds, on denials that waiting cures |
 //!
@@ -18,14 +18,16 @@
 //!
 //! A layer adds to what the services inside have set: its members of the two lists
 //! come after theirs, as a further field line. Of the `X-RateLimit` fields only one set
-//! makes sense, so that of fewer remaining units stays, and between equals the inner
-//! one, which may be why the request was denied; one whose number cannot be read goes.
+//! makes sense: that of a service inside which has denied, else the one with the smaller
+//! part of its limit left, between equals the inner one; one whose numbers cannot be read
+//! goes.
 //! Of two `Retry-After` the larger stays, and one in seconds before a date.
 //!
 //! [draft]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/11/
 
 mod digits;
 mod fields;
+mod intern;
 mod retry;
 #[cfg(test)]
 mod tests;
@@ -119,16 +121,23 @@ impl HeaderOptions {
             }
         }
         if self.ratelimit {
-            let quotas = quotas.as_ref().map_or_else(|| first.0.quota(), Line::as_slice);
-            let (quotas, state) = (digits::value(quotas), digits::value(state.as_slice()));
-            if let (Some(quotas), Some(state)) = (quotas, state) {
+            let quotas = match quotas {
+                Some(quotas) => digits::value(quotas.as_slice()),
+                None => first.0.quota_value(),
+            };
+            if let (Some(quotas), Some(state)) = (quotas, digits::value(state.as_slice())) {
                 headers.append(RATELIMIT_POLICY, quotas);
                 headers.append(RATELIMIT, state);
             }
         }
         if self.x_ratelimit {
-            write_x_ratelimit(headers, decided_at, shown.1);
+            write_x_ratelimit(headers, decided_at, shown);
         }
+    }
+
+    /// Whether anything is sent with an admission.
+    pub(crate) const fn any(&self) -> bool {
+        self.ratelimit || self.x_ratelimit
     }
 
     pub(crate) fn has_jitter(&self) -> bool {
@@ -174,23 +183,44 @@ pub(crate) fn reset_at(decided_at: Timestamp, decision: &Decision) -> u64 {
 
 /// The first insertion says whether a service inside has set these fields, so that a
 /// response without them is not searched for them.
-fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, decision: &Decision) {
-    let ours = decision.remaining;
-    if let Some(theirs) = headers.insert(X_RATELIMIT_REMAINING, digits::integer(ours))
-        && number(&theirs).is_some_and(|theirs| theirs <= ours)
+fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Row<'_>) {
+    let (fields, decision) = shown;
+    let ours = digits::integer(decision.remaining);
+    if let Some(theirs) = headers.insert(X_RATELIMIT_REMAINING, ours)
+        && theirs_stay(headers, &theirs, decision)
     {
         headers.insert(X_RATELIMIT_REMAINING, theirs);
         return;
     }
-    // The limit of the decision: a store that decides with a share of the quota says so.
-    headers.insert(X_RATELIMIT_LIMIT, digits::integer(decision.limit));
+    headers.insert(X_RATELIMIT_LIMIT, fields.limit_value(decision));
     let reset = digits::integer(reset_at(decided_at, decision));
     headers.insert(X_RATELIMIT_RESET, reset);
+}
+
+/// Whether the set of a service inside stays: because that has denied, or because a
+/// smaller part of its limit is left.
+fn theirs_stay(headers: &HeaderMap, remaining: &HeaderValue, ours: &Decision) -> bool {
+    let limit = headers.get(X_RATELIMIT_LIMIT).and_then(number);
+    let (Some(remaining), Some(limit)) = (number(remaining), limit) else { return false };
+    headers.contains_key(RETRY_AFTER)
+        || u128::from(remaining) * u128::from(ours.limit)
+            <= u128::from(ours.remaining) * u128::from(limit)
 }
 
 fn number(value: &HeaderValue) -> Option<u64> {
     value.to_str().ok()?.trim().parse().ok()
 }
+
+/// All fields of a limiter, for `Access-Control-Expose-Headers`: without it the scripts of
+/// another origin cannot read them.
+pub const EXPOSED: [HeaderName; 6] = [
+    RATELIMIT_POLICY,
+    RATELIMIT,
+    X_RATELIMIT_LIMIT,
+    X_RATELIMIT_REMAINING,
+    X_RATELIMIT_RESET,
+    RETRY_AFTER,
+];
 
 /// `RateLimit-Policy`
 pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");

@@ -216,15 +216,14 @@ fn lists_of_inner_services_are_added_to() {
 #[test]
 fn of_two_sets_of_x_ratelimit_the_tighter_stays() {
     for (theirs, expected) in [
-        (&["4"][..], ["7", "4", "9"]),
-        (&["6"], ["100", "5", "1790000002"]),
-        // The inner one may have denied: its last unit is as gone as ours.
-        (&["5"], ["7", "5", "9"]),
+        // Ours is 5 of 100, theirs of 7.
+        (&["0"][..], ["7", "0", "9"]),
+        (&["1"], ["100", "5", "1790000002"]),
         (&["10"], ["100", "5", "1790000002"]),
         (&["4;w=1"], ["100", "5", "1790000002"]),
         (&["-1"], ["100", "5", "1790000002"]),
         (&[""], ["100", "5", "1790000002"]),
-        (&["4", "3"], ["7", "4", "9"]),
+        (&["0", "3"], ["7", "0", "9"]),
         (&[], ["100", "5", "1790000002"]),
     ] {
         let mut headers = HeaderMap::new();
@@ -240,6 +239,19 @@ fn of_two_sets_of_x_ratelimit_the_tighter_stays() {
             assert_eq!(lines, [expected], "{name} {theirs:?}");
         }
     }
+}
+
+#[test]
+fn a_service_inside_that_has_denied_keeps_its_set() {
+    let mut headers = HeaderMap::new();
+    for (name, value) in
+        [(X_RATELIMIT_LIMIT, "9"), (X_RATELIMIT_REMAINING, "8"), (RETRY_AFTER, "3")]
+    {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    write(&mut headers, HeaderOptions::default(), &one(5));
+    assert_eq!(headers[X_RATELIMIT_LIMIT], "9");
+    assert_eq!(headers[X_RATELIMIT_REMAINING], "8");
 }
 
 #[test]

@@ -152,8 +152,9 @@ forward_to_the_pointee!(Arc, Box);
 pub enum KeyError {
     /// Nothing in the request tells where it came from.
     #[error(
-        "client IP: no peer address in the request's extensions; serve with \
-         `into_make_service_with_connect_info::<SocketAddr>()` (axum), insert a `SocketAddr` \
+        "client IP: no peer address in the request's extensions; with axum enable the feature \
+         `axum` of tollgate and serve with \
+         `into_make_service_with_connect_info::<SocketAddr>()`, or insert a `SocketAddr` \
          extension for each connection, or use `ClientIp::from_fn`"
     )]
     NoPeerAddress,

@@ -57,7 +57,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// Lets requests to these paths pass, without asking the store: health, metrics.
     #[must_use]
     pub fn exempt_paths(self, paths: Paths) -> Self {
-        self.exempt(move |head| paths.matches(head))
+        self.exempt(move |head| paths.exempt(head))
     }
 
     /// What becomes of a request that does not say whose quota it uses, where a limit
@@ -101,7 +101,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
             limit.on_missing_key = limit.on_missing_key.or(on_missing_key);
         }
         check(&limits)?;
-        for limit in &limits {
+        for limit in limits.iter().filter(|limit| limit.enforce) {
             let dearest = limit.costs.as_ref().unwrap_or(&options.costs).dearest();
             if dearest.get() > limit.policy.capacity() {
                 tracing::warn!(
@@ -114,7 +114,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
                 );
             }
         }
-        Ok(RateLimitLayer(Arc::new(Rules::new(store, limits, options))))
+        Ok(RateLimitLayer::of(Rules::new(store, limits, options)))
     }
 }
 
@@ -134,7 +134,8 @@ fn check(limits: &[Limit]) -> Result<(), LayerError> {
         if limit.key.can_be_missing() && limit.on_missing_key.is_none() {
             return Err(LayerError::MissingKeyUndecided { name: name() });
         }
-        if limit.policy.queues()
+        if limit.enforce
+            && limit.policy.queues()
             && let Some(first) = queue.replace(name())
         {
             return Err(LayerError::TwoQueues { first, second: name() });

@@ -1,6 +1,7 @@
 //! What becomes of a request that cannot be answered at once.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -14,22 +15,24 @@ use tower_service::Service;
 use super::queued::Queued;
 use super::rules::{Admitted, Asked, Rules, Ruling};
 use super::verdicts::Verdicts;
-use crate::Body;
+use crate::body::BodyMode;
 
 pin_project! {
     /// The response of a service behind a [`RateLimitLayer`](super::RateLimitLayer).
-    pub struct ResponseFuture<S, St, B>
+    pub struct ResponseFuture<S, St, M, B>
     where
         S: Service<Request<B>>,
         St: Store,
     {
         #[pin]
         state: State<S, St, B>,
+        mode: PhantomData<fn() -> M>,
     }
 }
 
 pin_project! {
-    /// A request goes down this list, mostly from `Running` at once.
+    /// A request goes down this list, mostly from `Running` at once. What the others need
+    /// besides is in a box, because this future is moved and allocated for each request.
     #[project = StateProjection]
     enum State<S, St, B>
     where
@@ -37,15 +40,15 @@ pin_project! {
         St: Store,
     {
         // The store has not answered yet.
-        Undecided { pending: Option<Pending<S, St, B>>, asked: Option<Asked<St>> },
+        Undecided { pending: Option<Box<Pending<S, St, B>>>, asked: Option<Asked<St>> },
         // The request waits for its turn in a queue.
-        Waiting { pending: Option<Pending<S, St, B>>, admitted: Option<Admitted>, queued: Option<Queued<St>> },
+        Waiting { pending: Option<Box<Pending<S, St, B>>>, admitted: Option<Admitted>, queued: Option<Queued<St>> },
         // Its turn has come, and the service inside is asked whether it is ready.
-        Readying { pending: Option<Pending<S, St, B>>, admitted: Option<Admitted> },
+        Readying { pending: Option<Box<Pending<S, St, B>>>, admitted: Option<Admitted> },
         // The service inside works on it.
         Running { #[pin] future: S::Future, told: Option<(Arc<Rules<St>>, Admitted)> },
         // It was refused.
-        Refused { response: Option<Response<Bytes>> },
+        Refused { response: Option<Box<Response<Bytes>>> },
     }
 }
 
@@ -56,14 +59,18 @@ struct Pending<S, St, B> {
     request: Request<B>,
 }
 
-impl<S, St, B> ResponseFuture<S, St, B>
+impl<S, St, M, B> ResponseFuture<S, St, M, B>
 where
     S: Service<Request<B>>,
     St: Store,
 {
+    const fn at(state: State<S, St, B>) -> Self {
+        Self { state, mode: PhantomData }
+    }
+
     /// The request is none of the layer's business.
     pub(super) const fn passing(future: S::Future) -> Self {
-        Self { state: State::Running { future, told: None } }
+        Self::at(State::Running { future, told: None })
     }
 
     /// The request was admitted, and the service has it.
@@ -72,23 +79,23 @@ where
         rules: Arc<Rules<St>>,
         admitted: Admitted,
     ) -> Self {
-        Self { state: State::Running { future, told: Some((rules, admitted)) } }
+        Self::at(State::Running { future, told: Some((rules, admitted)) })
     }
 
     /// The request was refused.
-    pub(super) const fn refused(response: Response<Bytes>) -> Self {
-        Self { state: State::Refused { response: Some(response) } }
+    pub(super) const fn refused(response: Box<Response<Bytes>>) -> Self {
+        Self::at(State::Refused { response: Some(response) })
     }
 
     /// The store is being asked; `inner` is ready.
-    pub(super) const fn undecided(
+    pub(super) fn undecided(
         inner: S,
         rules: Arc<Rules<St>>,
         request: Request<B>,
         asked: Asked<St>,
     ) -> Self {
-        let pending = Some(Pending { inner, rules, request });
-        Self { state: State::Undecided { pending, asked: Some(asked) } }
+        let pending = Some(Box::new(Pending { inner, rules, request }));
+        Self::at(State::Undecided { pending, asked: Some(asked) })
     }
 
     /// The request was admitted and has to wait; `inner` is not ready.
@@ -99,18 +106,19 @@ where
         admitted: Admitted,
         queued: Queued<St>,
     ) -> Self {
-        let pending = Some(Pending { inner, rules, request });
+        let pending = Some(Box::new(Pending { inner, rules, request }));
         let (admitted, queued) = (Some(admitted), Some(queued));
-        Self { state: State::Waiting { pending, admitted, queued } }
+        Self::at(State::Waiting { pending, admitted, queued })
     }
 }
 
-impl<S, St, B, ResBody> Future for ResponseFuture<S, St, B>
+impl<S, St, M, B, ResBody> Future for ResponseFuture<S, St, M, B>
 where
     S: Service<Request<B>, Response = Response<ResBody>> + Clone,
     St: Store,
+    M: BodyMode<ResBody>,
 {
-    type Output = Result<Response<Body<ResBody>>, S::Error>;
+    type Output = Result<Response<M::Body>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
@@ -124,18 +132,18 @@ where
                             Verdicts::push_outer(response.extensions_mut(), admitted.verdict);
                         }
                     }
-                    return Poll::Ready(Ok(response.map(Body::inner)));
+                    return Poll::Ready(Ok(response.map(M::inner)));
                 }
                 StateProjection::Refused { response } => {
                     let response = response.take().expect(POLLED_AGAIN);
-                    return Poll::Ready(Ok(response.map(Body::full)));
+                    return Poll::Ready(Ok(response.map(M::full)));
                 }
                 StateProjection::Undecided { pending, asked } => {
                     let store = &mut asked.as_mut().expect(POLLED_AGAIN).answer;
                     let answer = ready!(Pin::new(store).poll(cx));
                     let question = asked.take().expect(POLLED_AGAIN).question;
                     let pending = pending.take().expect(POLLED_AGAIN);
-                    let Pending { rules, request, .. } = &pending;
+                    let Pending { rules, request, .. } = &*pending;
                     let ruling = rules.rule(answer, question, request.method(), request.headers());
                     pending.follow(ruling)
                 }
@@ -161,12 +169,15 @@ where
     St: Store,
 {
     /// What a ruling means for a request whose `inner` is ready.
-    fn follow(mut self, ruling: Ruling) -> State<S, St, B> {
+    fn follow(mut self: Box<Self>, ruling: Ruling) -> State<S, St, B> {
         match ruling {
-            Ruling::Pass => State::Running { future: self.inner.call(self.request), told: None },
+            Ruling::Pass => {
+                let Self { mut inner, request, .. } = *self;
+                State::Running { future: inner.call(request), told: None }
+            }
             Ruling::Admit { admitted, delay: Micros::ZERO, .. } => self.run(admitted),
-            Ruling::Admit { admitted, charged, .. } => {
-                let queued = Queued::new(self.rules.store(), &admitted.verdict, charged);
+            Ruling::Admit { admitted, delay, charged } => {
+                let queued = Queued::new(self.rules.store(), &admitted.verdict, delay, charged);
                 // The ready clone is let go, and its place with it.
                 self.inner = self.inner.clone();
                 State::Waiting {
@@ -184,12 +195,12 @@ where
         if self.rules.expose_verdicts() {
             Verdicts::push(self.request.extensions_mut(), admitted.verdict.clone());
         }
-        let future = self.inner.call(self.request);
-        State::Running { future, told: Some((self.rules, admitted)) }
+        let Self { mut inner, rules, request } = self;
+        State::Running { future: inner.call(request), told: Some((rules, admitted)) }
     }
 }
 
-impl<S, St, B> fmt::Debug for ResponseFuture<S, St, B>
+impl<S, St, M, B> fmt::Debug for ResponseFuture<S, St, M, B>
 where
     S: Service<Request<B>>,
     St: Store,

@@ -19,6 +19,7 @@ mod tests;
 mod verdicts;
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use tollgate_core::Store;
@@ -30,12 +31,13 @@ use self::rules::{Options, Rules};
 pub use self::service::RateLimit;
 pub use self::verdicts::Verdicts;
 use crate::Limit;
+use crate::body::{AnyBody, SameBody};
 
 /// Limits the requests to the services it is wrapped around.
 ///
 /// **All clones of a layer, and all services made from them, share one limit:** the
 /// state is in the store. Two layers over one store share the state of policies of
-/// the same name.
+/// the same name; a request that goes through both is charged twice.
 ///
 /// # When a request passes
 ///
@@ -47,6 +49,7 @@ use crate::Limit;
 ///   reaches the service. Errors of the service pass through untouched.
 /// * A leaky bucket in queue mode holds the request back. It is dropped from memory if
 ///   its client leaves, and its place goes to the next if nobody stands behind it.
+///   Waiting takes a tokio runtime with its timer enabled.
 /// * If the store cannot decide, each policy does what its
 ///   [`OnStoreError`](crate::OnStoreError) says.
 ///
@@ -70,12 +73,15 @@ use crate::Limit;
 /// # let _ = app;
 /// # Ok::<(), tollgate::PolicyError>(())
 /// ```
-pub struct RateLimitLayer<St>(Arc<Rules<St>>);
+pub struct RateLimitLayer<St, M = AnyBody> {
+    rules: Arc<Rules<St>>,
+    mode: PhantomData<M>,
+}
 
 impl<St: Store> RateLimitLayer<St> {
     /// One quota that everybody shares.
     pub fn global(store: St, policy: tollgate_core::Policy) -> Self {
-        Self(Arc::new(Rules::new(store, vec![Limit::global(policy)], Options::default())))
+        Self::of(Rules::new(store, vec![Limit::global(policy)], Options::default()))
     }
 
     /// A layer of several limits and options, over `store`.
@@ -83,33 +89,46 @@ impl<St: Store> RateLimitLayer<St> {
         RateLimitLayerBuilder::new(store)
     }
 
+    fn of(rules: Rules<St>) -> Self {
+        Self { rules: Arc::new(rules), mode: PhantomData }
+    }
+
+    /// The same layer for services whose body can be made of bytes, axum's above all:
+    /// responses then keep the type of their body, which saves axum an allocation.
+    #[must_use]
+    pub fn same_body(self) -> RateLimitLayer<St, SameBody> {
+        RateLimitLayer { rules: self.rules, mode: PhantomData }
+    }
+}
+
+impl<St: Store, M> RateLimitLayer<St, M> {
     /// The store, to read, reset or settle.
     pub fn store(&self) -> &St {
-        self.0.store()
+        self.rules.store()
     }
 
     /// The limits, in their order.
     pub fn limits(&self) -> impl Iterator<Item = &Limit> {
-        self.0.limits()
+        self.rules.limits()
     }
 }
 
-impl<S, St: Store> Layer<S> for RateLimitLayer<St> {
-    type Service = RateLimit<S, St>;
+impl<S, St: Store, M> Layer<S> for RateLimitLayer<St, M> {
+    type Service = RateLimit<S, St, M>;
 
-    fn layer(&self, inner: S) -> RateLimit<S, St> {
-        RateLimit::new(inner, Arc::clone(&self.0))
+    fn layer(&self, inner: S) -> RateLimit<S, St, M> {
+        RateLimit::new(inner, Arc::clone(&self.rules))
     }
 }
 
 /// Written by hand, because a derived one would ask for `St: Clone` to clone a pointer.
-impl<St> Clone for RateLimitLayer<St> {
+impl<St, M> Clone for RateLimitLayer<St, M> {
     fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+        Self { rules: Arc::clone(&self.rules), mode: PhantomData }
     }
 }
 
-impl<St: Store> fmt::Debug for RateLimitLayer<St> {
+impl<St: Store, M> fmt::Debug for RateLimitLayer<St, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayer")
             .field("limits", &self.limits().collect::<Vec<_>>())

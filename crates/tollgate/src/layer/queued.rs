@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
-use tollgate_core::{Charge, Cost, Key, Policy, Receipt, ReceiptId, Store, Verdict};
+use tollgate_core::{Charge, Cost, Key, Micros, Policy, Receipt, ReceiptId, Store, Verdict};
 
 /// A charge that outlives its request.
 #[derive(Clone, Debug)]
@@ -42,11 +42,16 @@ pub(super) struct Queued<St: Store> {
 }
 
 impl<St: Store> Queued<St> {
-    pub(super) fn new(store: &St, verdict: &Verdict, charged: Option<Box<[Charged]>>) -> Self {
+    pub(super) fn new(
+        store: &St,
+        verdict: &Verdict,
+        delay: Micros,
+        charged: Option<Box<[Charged]>>,
+    ) -> Self {
         let charged = charged.unwrap_or_default();
         let charges: Vec<_> = charged.iter().map(Charged::charge).collect();
         Self {
-            turn: Box::pin(sleep(Duration::from(verdict.delay()))),
+            turn: Box::pin(sleep(Duration::from(delay))),
             store: store.clone(),
             receipts: verdict.receipts(&charges, next_id).collect(),
         }
@@ -75,7 +80,7 @@ impl<St: Store> Drop for Queued<St> {
 }
 
 /// A name that no other receipt has: 64 random bits of this process and a count.
-fn next_id() -> ReceiptId {
+pub(super) fn next_id() -> ReceiptId {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let process = *PROCESS.get_or_init(|| RandomState::new().hash_one("receipts"));

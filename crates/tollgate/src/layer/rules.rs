@@ -9,13 +9,14 @@ use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::{HeaderMap, Method, Response};
 use smallvec::SmallVec;
 use tollgate_core::{
-    Charge, Cost, Decision, Key, Micros, OnStoreError, Store, StoreError, Verdict,
+    Charge, Cost, Decision, Key, Micros, OnStoreError, Outcome, Store, StoreError, Verdict,
 };
 
 use super::queued::Charged;
 use crate::denial::{Denial, DenialResponse, Dialect, Problem};
 use crate::head::Condition;
 use crate::headers::PolicyFields;
+use crate::key::KeyError;
 use crate::limit::shared_key;
 use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey};
 
@@ -27,6 +28,8 @@ pub(super) struct Rules<St> {
     /// Whether a request may have to wait, and its charges to be given back.
     queues: bool,
     misconfigured: AtomicBool,
+    /// Whether the last answer of the store was that it cannot decide.
+    failing: AtomicBool,
 }
 
 /// What holds for all limits of a layer.
@@ -97,7 +100,7 @@ pub(super) enum Ruling {
     /// It goes on after `delay`; the response will tell of the verdict.
     Admit { admitted: Admitted, delay: Micros, charged: Option<Box<[Charged]>> },
     /// It ends here.
-    Refuse(Response<Bytes>),
+    Refuse(Box<Response<Bytes>>),
 }
 
 /// A verdict on its way into the response.
@@ -111,10 +114,22 @@ const PROBE: Micros = Micros::new(1_000_000);
 
 impl<St: Store> Rules<St> {
     pub(super) fn new(store: St, limits: Vec<Limit>, options: Options) -> Self {
-        let queues = limits.iter().any(|limit| limit.policy.queues());
+        let queues = limits.iter().any(|limit| limit.enforce && limit.policy.queues());
         let rule = |limit: Limit| Rule { fields: PolicyFields::new(&limit.policy), limit };
         let rules = limits.into_iter().map(rule).collect();
-        Self { store, rules, options, queues, misconfigured: AtomicBool::new(false) }
+        Self {
+            store,
+            rules,
+            options,
+            queues,
+            misconfigured: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether a response says anything of an admission.
+    pub(super) fn tells(&self) -> bool {
+        self.options.expose_verdicts || self.options.headers.any()
     }
 
     /// Whether handlers and outer layers may read the verdict.
@@ -131,52 +146,101 @@ impl<St: Store> Rules<St> {
     }
 
     /// Puts the question to the store, if there is one.
+    #[inline]
     pub(super) fn ask(&self, head: &Head<'_>) -> Step<St> {
         if is_preflight(head) || self.options.exempt.iter().any(|exempt| exempt(head)) {
             return Step::Follow(Ruling::Pass);
         }
+        // Most layers have one limit, and then there is nothing to collect.
+        if let [Rule { limit, .. }] = &*self.rules {
+            return match self.keyed(limit, head) {
+                Ok(Some((key, cost))) => self.put(&[limit.charge(&key, cost)], 1),
+                Ok(None) => Step::Follow(Ruling::Pass),
+                Err(response) => Step::Follow(Ruling::Refuse(response)),
+            };
+        }
         let mut keyed = SmallVec::<[(usize, Key, Cost); 4]>::new();
         for (index, Rule { limit, .. }) in self.rules.iter().enumerate() {
-            if !limit.applies_to(head) {
-                continue;
+            match self.keyed(limit, head) {
+                Ok(Some((key, cost))) => keyed.push((index, key, cost)),
+                Ok(None) => {}
+                Err(response) => return Step::Follow(Ruling::Refuse(response)),
             }
-            let key = match (limit.key.subject(head), limit.on_missing_key) {
-                (Ok(Some(subject)), _) => subject.key,
-                (Ok(None), Some(OnMissingKey::Pass)) => continue,
-                (Ok(None), Some(OnMissingKey::Share)) => shared_key(),
-                (Ok(None), Some(OnMissingKey::Deny) | None) => {
-                    tracing::info!(target: "tollgate", policy = limit.policy.name(), "no key");
-                    return Step::Follow(self.refuse(head, &Denial::missing_key()));
-                }
-                (Err(error), _) => {
-                    if !self.misconfigured.swap(true, Ordering::Relaxed) {
-                        tracing::error!(target: "tollgate", %error, "cannot tell who is asking");
-                    }
-                    return Step::Follow(
-                        self.refuse(head, &Denial::misconfigured(error.to_string())),
-                    );
-                }
-            };
-            let cost = limit.costs.as_ref().unwrap_or(&self.options.costs).of(head);
-            keyed.push((index, key, cost));
         }
         if keyed.is_empty() {
             return Step::Follow(Ruling::Pass);
         }
         let charges: SmallVec<[Charge<'_>; 4]> = keyed
             .iter()
-            .map(|(index, key, cost)| {
-                let limit = &self.rules[*index].limit;
-                Charge { policy: &limit.policy, key, cost: *cost, enforce: limit.enforce }
-            })
+            .map(|(index, key, cost)| self.rules[*index].limit.charge(key, *cost))
             .collect();
-        let answer = self.store.decide(&charges);
-        let question = Question {
-            applied: keyed.iter().fold(0, |bits, (index, ..)| bits | 1 << index),
-            charged: self.queues.then(|| charges.iter().map(Charged::of).collect()),
-            seed: if self.options.headers.has_jitter() { seed_of(&keyed[0].1) } else { 0 },
+        self.put(&charges, keyed.iter().fold(0, |bits, (index, ..)| bits | 1 << index))
+    }
+
+    /// Whose quota a limit uses for the request, and how much of it; none if the request
+    /// is none of its business. An error is the answer to the request.
+    #[inline]
+    fn keyed(
+        &self,
+        limit: &Limit,
+        head: &Head<'_>,
+    ) -> Result<Option<(Key, Cost)>, Box<Response<Bytes>>> {
+        if !limit.applies_to(head) {
+            return Ok(None);
+        }
+        let key = match limit.key.subject(head) {
+            Ok(Some(subject)) => subject.key,
+            missing => match self.without_key(limit, missing.err(), head)? {
+                Some(key) => key,
+                None => return Ok(None),
+            },
         };
-        Step::Ask(Asked { answer, question })
+        let costs = limit.costs.as_ref().unwrap_or(&self.options.costs);
+        Ok(Some((key, costs.of(head))))
+    }
+
+    /// What becomes of a request without a key, or of one whose key cannot be told. A
+    /// shadow policy lets both pass.
+    #[cold]
+    fn without_key(
+        &self,
+        limit: &Limit,
+        error: Option<KeyError>,
+        head: &Head<'_>,
+    ) -> Result<Option<Key>, Box<Response<Bytes>>> {
+        let denial = match (error, limit.on_missing_key) {
+            (Some(error), _) => {
+                if !self.misconfigured.swap(true, Ordering::Relaxed) {
+                    tracing::error!(target: "tollgate", %error, "cannot tell who is asking");
+                }
+                Denial::misconfigured(match error {
+                    // Written by others, it may say what is no client's business.
+                    KeyError::Other(_) => {
+                        "The key source failed; the server's log says why.".into()
+                    }
+                    ours => ours.to_string(),
+                })
+            }
+            (None, Some(OnMissingKey::Pass)) => return Ok(None),
+            (None, Some(OnMissingKey::Share)) => return Ok(Some(shared_key())),
+            (None, Some(OnMissingKey::Deny) | None) => {
+                let (policy, shadow) = (limit.policy.name(), !limit.enforce);
+                tracing::info!(target: "tollgate", policy, shadow, "no key");
+                Denial::missing_key()
+            }
+        };
+        if limit.enforce { Err(self.refuse(head, &denial)) } else { Ok(None) }
+    }
+
+    /// Asks the store about the charges of the rules in `applied`.
+    #[inline]
+    fn put(&self, charges: &[Charge<'_>], applied: u64) -> Step<St> {
+        let answer = self.store.decide(charges);
+        let charged = self.queues.then(|| charges.iter().map(Charged::of).collect());
+        let jitter = self.options.headers.has_jitter();
+        // Of all keys, as it is not known yet which policy will deny.
+        let seed = if jitter { seed_of(charges) } else { 0 };
+        Step::Ask(Asked { answer, question: Question { applied, charged, seed } })
     }
 
     /// What the answer of the store means for the request.
@@ -187,17 +251,23 @@ impl<St: Store> Rules<St> {
         method: &Method,
         headers: &HeaderMap,
     ) -> Ruling {
+        // A change of state is news, a request is not.
+        if answer.is_ok() && self.failing.load(Ordering::Relaxed) {
+            self.failing.store(false, Ordering::Relaxed);
+            tracing::warn!(target: "tollgate", "the store decides again");
+        }
         match answer {
             Ok(verdict) if verdict.is_admitted() => {
                 tracing::debug!(target: "tollgate", remaining = remaining(&verdict), "allow");
                 let Question { applied, charged, .. } = question;
                 self.trace_shadows(&verdict, applied);
-                let delay = verdict.delay();
+                let delay = self.delay(&verdict, applied);
                 Ruling::Admit { admitted: Admitted { verdict, applied }, delay, charged }
             }
             Ok(verdict) => {
                 let admitted = Admitted { verdict, applied: question.applied };
-                Ruling::Refuse(self.deny(&admitted, question.seed, Dialect::of(method, headers)))
+                let dialect = Dialect::of(method, headers);
+                Ruling::Refuse(Box::new(self.deny(&admitted, question.seed, dialect)))
             }
             Err(error) => self.without_verdict(&error, question.applied, method, headers),
         }
@@ -240,6 +310,9 @@ impl<St: Store> Rules<St> {
         method: &Method,
         headers: &HeaderMap,
     ) -> Ruling {
+        if !self.failing.swap(true, Ordering::Relaxed) {
+            tracing::warn!(target: "tollgate", %error, "the store cannot decide, policies fail");
+        }
         let refuses = |rule: &&Rule| {
             rule.limit.enforce && rule.limit.policy.on_store_error() != OnStoreError::Open
         };
@@ -251,12 +324,13 @@ impl<St: Store> Rules<St> {
         tracing::debug!(target: "tollgate", %error, "failed closed");
         let probe = error.retry_after().unwrap_or(PROBE);
         let denial = Denial::store_unavailable(refusing.map(|rule| &rule.fields), probe);
-        Ruling::Refuse(denial.respond(Dialect::of(method, headers), &*self.options.response))
+        let dialect = Dialect::of(method, headers);
+        Ruling::Refuse(Box::new(denial.respond(dialect, &*self.options.response)))
     }
 
-    fn refuse(&self, head: &Head<'_>, denial: &Denial<'_>) -> Ruling {
+    fn refuse(&self, head: &Head<'_>, denial: &Denial<'_>) -> Box<Response<Bytes>> {
         let dialect = Dialect::of(head.method, head.headers);
-        Ruling::Refuse(denial.respond(dialect, &*self.options.response))
+        Box::new(denial.respond(dialect, &*self.options.response))
     }
 
     fn applied(&self, applied: u64) -> impl Iterator<Item = &Rule> {
@@ -273,6 +347,16 @@ impl<St: Store> Rules<St> {
         decided.filter(|(rule, _)| rule.limit.enforce).map(|(rule, d)| (&rule.fields, d))
     }
 
+    /// How long the request is held back. That of the verdict would count the queue of a
+    /// shadow policy as well, which only watches.
+    fn delay(&self, verdict: &Verdict, applied: u64) -> Micros {
+        if !self.queues {
+            return Micros::ZERO;
+        }
+        let delays = self.rows(verdict, applied).map(|(_, decision)| decision.delay());
+        delays.max().unwrap_or_default()
+    }
+
     fn trace_shadows(&self, verdict: &Verdict, applied: u64) {
         for (rule, decision) in self.applied(applied).zip(verdict.decisions()) {
             if decision.denies() && !rule.limit.enforce {
@@ -285,19 +369,21 @@ impl<St: Store> Rules<St> {
 
 /// The smallest remainder, for the event of an allowed request.
 fn remaining(verdict: &Verdict) -> Option<u64> {
-    verdict.decisions().iter().map(|decision| decision.remaining).min()
+    let decided = verdict.decisions().iter().filter(|decision| decision.outcome != Outcome::Skip);
+    decided.map(|decision| decision.remaining).min()
 }
 
 /// A preflight is sent by a browser on its own account, and one that is refused looks to
 /// the page like a network that is down.
-fn is_preflight(head: &Head<'_>) -> bool {
+pub(super) fn is_preflight(head: &Head<'_>) -> bool {
     *head.method == Method::OPTIONS
         && head.headers.contains_key(ORIGIN)
         && head.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
-/// A number that is the same for a key on all replicas (FNV-1a).
-fn seed_of(key: &Key) -> u64 {
+/// A number that is the same for a client on all replicas (FNV-1a over its keys).
+pub(super) fn seed_of(charges: &[Charge<'_>]) -> u64 {
     let step = |seed: u64, byte: &u8| (seed ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    key.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step)
+    let keys = charges.iter().map(|charge| charge.key.as_bytes());
+    keys.fold(0xcbf2_9ce4_8422_2325, |seed, key| key.iter().fold(seed, step))
 }

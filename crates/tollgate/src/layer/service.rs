@@ -1,6 +1,7 @@
 //! The middleware.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,19 +15,21 @@ use super::future::ResponseFuture;
 use super::queued::Queued;
 use super::rules::{Asked, Rules, Ruling, Step};
 use super::verdicts::Verdicts;
-use crate::{Body, Head};
+use crate::Head;
+use crate::body::{AnyBody, BodyMode};
 
 /// A service behind a [`RateLimitLayer`](super::RateLimitLayer).
 ///
 /// Clones share one limit with each other and with the layer.
-pub struct RateLimit<S, St> {
+pub struct RateLimit<S, St, M = AnyBody> {
     inner: S,
     rules: Arc<Rules<St>>,
+    mode: PhantomData<M>,
 }
 
-impl<S, St> RateLimit<S, St> {
+impl<S, St, M> RateLimit<S, St, M> {
     pub(super) fn new(inner: S, rules: Arc<Rules<St>>) -> Self {
-        Self { inner, rules }
+        Self { inner, rules, mode: PhantomData }
     }
 
     /// The service inside.
@@ -45,14 +48,15 @@ impl<S, St> RateLimit<S, St> {
     }
 }
 
-impl<S, St, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<S, St>
+impl<S, St, M, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<S, St, M>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
     St: Store,
+    M: BodyMode<ResBody>,
 {
-    type Response = Response<Body<ResBody>>;
+    type Response = Response<M::Body>;
     type Error = S::Error;
-    type Future = ResponseFuture<S, St, ReqBody>;
+    type Future = ResponseFuture<S, St, M, ReqBody>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
@@ -83,23 +87,30 @@ where
                 if self.rules.expose_verdicts() {
                     Verdicts::push(request.extensions_mut(), admitted.verdict.clone());
                 }
-                let rules = Arc::clone(&self.rules);
-                ResponseFuture::admitted(self.inner.call(request), rules, admitted)
+                let future = self.inner.call(request);
+                if !self.rules.tells() {
+                    return ResponseFuture::passing(future);
+                }
+                ResponseFuture::admitted(future, Arc::clone(&self.rules), admitted)
             }
-            Ruling::Admit { admitted, charged, .. } => {
+            Ruling::Admit { admitted, delay, charged } => {
                 // A place of this service that is not used while the request waits would be
                 // lacking to others, so it is let go.
                 drop(self.take_ready());
-                let queued = Queued::new(self.rules.store(), &admitted.verdict, charged);
+                let queued = Queued::new(self.rules.store(), &admitted.verdict, delay, charged);
                 let rules = Arc::clone(&self.rules);
                 ResponseFuture::queued(self.inner.clone(), rules, request, admitted, queued)
             }
-            Ruling::Refuse(response) => ResponseFuture::refused(response),
+            Ruling::Refuse(response) => {
+                // Nor is the place of a request that goes no further kept from others.
+                drop(self.take_ready());
+                ResponseFuture::refused(response)
+            }
         }
     }
 }
 
-impl<S: Clone, St> RateLimit<S, St> {
+impl<S: Clone, St, M> RateLimit<S, St, M> {
     /// The inner service that has been polled ready, leaving a clone that has not.
     fn take_ready(&mut self) -> S {
         let clone = self.inner.clone();
@@ -108,13 +119,13 @@ impl<S: Clone, St> RateLimit<S, St> {
 }
 
 /// Written by hand, because a derived one would ask for `St: Clone` to clone a pointer.
-impl<S: Clone, St> Clone for RateLimit<S, St> {
+impl<S: Clone, St, M> Clone for RateLimit<S, St, M> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), rules: Arc::clone(&self.rules) }
+        Self::new(self.inner.clone(), Arc::clone(&self.rules))
     }
 }
 
-impl<S: fmt::Debug, St> fmt::Debug for RateLimit<S, St> {
+impl<S: fmt::Debug, St, M> fmt::Debug for RateLimit<S, St, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimit").field("inner", &self.inner).finish_non_exhaustive()
     }

@@ -1,1 +1,60 @@
+//! What cannot be seen from outside, or not surely.
 
+use std::collections::HashSet;
+
+use http::{HeaderValue, Request};
+use tollgate_core::{Charge, Cost, Key, Policy, Quota};
+
+use super::queued::next_id;
+use super::rules::{is_preflight, seed_of};
+use crate::Head;
+
+#[test]
+fn the_jitter_of_a_key_is_the_same_on_all_replicas_and_of_all_versions() {
+    // FNV-1a as its authors published it.
+    for (key, expected) in [
+        ("", 0xcbf2_9ce4_8422_2325),
+        ("a", 0xaf63_dc4c_8601_ec8c),
+        ("foobar", 0x8594_4171_f739_67e8),
+    ] {
+        let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
+        let key = Key::from(key);
+        assert_eq!(seed_of(&[Charge::new(&policy, &key, Cost::ONE)]), expected, "{key:?}");
+    }
+}
+
+#[test]
+fn clients_are_told_apart_behind_a_limit_that_all_share() {
+    let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
+    let seed = |client: &str| {
+        let charge = |key| Charge::new(&policy, key, Cost::ONE);
+        seed_of(&[charge(&Key::GLOBAL), charge(&Key::from(client))])
+    };
+    assert_ne!(seed("a"), seed("b"));
+}
+
+#[test]
+fn receipts_have_names_of_their_own_in_all_threads() {
+    let names = || (0..1_000).map(|_| next_id()).collect::<Vec<_>>();
+    let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(names)).collect();
+    let all: HashSet<_> =
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).chain(names()).collect();
+    assert_eq!(all.len(), 5_000);
+}
+
+#[test]
+fn only_a_whole_preflight_is_one() {
+    for (method, headers, expected) in [
+        ("OPTIONS", &["origin", "access-control-request-method"][..], true),
+        ("OPTIONS", &["origin"], false),
+        ("OPTIONS", &["access-control-request-method"], false),
+        ("OPTIONS", &["origin", "access-control-request-headers"], false),
+        ("POST", &["origin", "access-control-request-method"], false),
+    ] {
+        let mut request = Request::builder().method(method).body(()).unwrap();
+        for name in headers {
+            request.headers_mut().insert(*name, HeaderValue::from_static("x"));
+        }
+        assert_eq!(is_preflight(&Head::of(&request)), expected, "{method} {headers:?}");
+    }
+}

@@ -90,6 +90,7 @@ impl Masks {
     }
 
     /// The network that counts as one, of an address that is canonical already.
+    #[inline]
     pub(super) fn apply(&self, ip: IpAddr) -> IpAddr {
         match (ip, embedded_v4(ip).filter(|_| self.nat64)) {
             (_, Some(v4)) | (IpAddr::V4(v4), None) => {
@@ -114,6 +115,7 @@ fn checked(bits: u8, family: &'static str, max: u8) -> Result<u8, ClientIpError>
 }
 
 /// The IPv4 address in one of the well-known prefix of RFC 6052, 64:ff9b::/96.
+#[inline]
 fn embedded_v4(ip: IpAddr) -> Option<Ipv4Addr> {
     match ip {
         IpAddr::V6(v6) => match v6.octets() {

@@ -199,9 +199,14 @@ impl ClientIp {
         Ok(self.forwarding.client(head.headers, &self.proxies, peer))
     }
 
+    #[inline]
     fn key(&self, ip: IpAddr) -> Key {
         match self.masks.apply(ip) {
-            IpAddr::V4(ip) => plain(Tag::Ipv4, &ip.octets()),
+            // Of known length, so that the key is put together in registers.
+            IpAddr::V4(ip) => {
+                let [a, b, c, d] = ip.octets();
+                Key::new([Tag::Ipv4 as u8, a, b, c, d])
+            }
             IpAddr::V6(ip) => {
                 let bytes = usize::from(self.masks.v6().div_ceil(8));
                 plain(Tag::Ipv6, &ip.octets()[..bytes])

@@ -1,0 +1,31 @@
+//! A clock for limits that are to have the same load at any speed.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tollgate::{Clock, Micros, SystemClock, Timestamp};
+
+/// A clock that moves on by one step at each look: by a microsecond, so that a log has an
+/// entry for each decision, or by so much that what was taken is back. It looks at the real
+/// clock as well, so that it costs no less than that.
+#[derive(Clone, Debug)]
+pub(crate) struct Ticking {
+    real: SystemClock,
+    now: Arc<AtomicU64>,
+    step: Micros,
+}
+
+impl Ticking {
+    pub(crate) fn by(step: Micros) -> Self {
+        let real = SystemClock::new();
+        Self { now: Arc::new(AtomicU64::new(real.now().as_micros())), real, step }
+    }
+}
+
+impl Clock for Ticking {
+    fn now(&self) -> Timestamp {
+        black_box(self.real.now());
+        Timestamp::from_micros(self.now.fetch_add(self.step.get(), Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,168 @@
+//! The layer in process: no sockets, one task on one thread.
+
+use std::hint::black_box;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use clap::ValueEnum;
+use http::Request;
+use http_body_util::BodyExt;
+use tokio::runtime::{self, Runtime};
+use tower::{Service, ServiceExt};
+
+use crate::apps::{Wrapping, app};
+use crate::report::{self, Table, Target};
+use crate::rounds::{Peer, Spread, interleave};
+use crate::{Counter, Failure, process};
+
+const METHOD: &str = "\
+An axum router called in process, on one thread: a request with a peer address is made, answered
+and its body read, and all of that is in the time. All requests come from one address and pass.
+A round counts the fastest of ten
+slices of a millisecond. What a layer adds is its time less that of the bare router in the same round; an identity layer
+shows what axum takes for any layer. `× peer` compares what is added, headers with headers and
+none with none. tower_governor sends three numbers; Tollgate's fields are `RateLimit-Policy`,
+`RateLimit` and three `X-RateLimit`. Both grant 100 units: governor gets one back each nanosecond,
+Tollgate 100 per minute on a clock that moves on a second at each look, after looking at the
+real one. Allocations are counted in another process.";
+
+const SPAN: Duration = Duration::from_millis(10);
+const SLICES: u32 = 10;
+const ROUNDS: usize = 80;
+
+/// A row, and the one it is held against.
+struct Row(Wrapping, &'static str, Option<(Wrapping, Target)>);
+
+const ROWS: [Row; 10] = [
+    Row(Wrapping::Bare, "bare router", None),
+    Row(Wrapping::Identity, "identity layer", None),
+    Row(Wrapping::Governor, "tower_governor", None),
+    Row(Wrapping::GovernorHeaders, "tower_governor, headers", None),
+    Row(Wrapping::Headers, "Tollgate, all fields", Some(BESIDE_HEADERS)),
+    Row(Wrapping::DraftHeaders, "Tollgate, draft fields only", Some(SHOWN_BESIDE_HEADERS)),
+    Row(
+        Wrapping::NoHeaders,
+        "Tollgate, no fields",
+        Some((Wrapping::Governor, Target::AtMost(1.0))),
+    ),
+    Row(Wrapping::SameBody, "Tollgate, same body, all fields", Some(BESIDE_HEADERS)),
+    Row(
+        Wrapping::SameBodyNoHeaders,
+        "Tollgate, same body, no fields",
+        Some((Wrapping::Governor, Target::AtMost(1.0))),
+    ),
+    Row(Wrapping::TwoPolicies, "Tollgate, two policies, all fields", Some(SHOWN_BESIDE_HEADERS)),
+];
+
+const BESIDE_HEADERS: (Wrapping, Target) = (Wrapping::GovernorHeaders, Target::AtMost(0.8));
+const SHOWN_BESIDE_HEADERS: (Wrapping, Target) = (Wrapping::GovernorHeaders, Target::None);
+
+pub(crate) fn run() -> Result<(), Failure> {
+    let runtime = runtime::Builder::new_current_thread().build()?;
+    let apps: Vec<_> = ROWS.iter().map(|row| app(row.0)).collect::<Result<_, _>>()?;
+    let mut peers: Vec<Peer<'_>> = apps.into_iter().map(|app| peer(&runtime, app)).collect();
+    let measured = interleave(&mut peers, ROUNDS);
+    let beyond_bare =
+        |ns: &Vec<f64>| ns.iter().zip(&measured[0]).map(|(with, bare)| with - bare).collect();
+    let added: Vec<Vec<f64>> = measured.iter().map(beyond_bare).collect();
+    let mut table = Table::new(
+        "Added to a request",
+        &["layer", "ns a request", "added ns", "× peer", "target", "met", "allocations"],
+    );
+    for (place, Row(wrapping, name, against)) in ROWS.into_iter().enumerate() {
+        let peer = against.and_then(|(peer, target)| {
+            let place = ROWS.iter().position(|row| row.0 == peer)?;
+            Some((&added[place], target))
+        });
+        let compared = peer.map_or_else(
+            || ["–", "–", "–"].map(str::to_owned),
+            |(theirs, target)| {
+                let ratio = Spread::of_ratios(&added[place], theirs);
+                let [target, met] = target.cells(ratio);
+                [format!("{ratio:.2}"), target, met]
+            },
+        );
+        let name_of = wrapping.to_possible_value();
+        let count = format!("layer {}", name_of.as_ref().map_or("", |value| value.get_name()));
+        let allocations = process::count(&count)?;
+        let cells = [
+            name.to_owned(),
+            format!("{:.0}", Spread::of(measured[place].iter().copied())),
+            format!("{:.0}", Spread::of(added[place].iter().copied())),
+        ];
+        let allocations = allocations.map_or_else(|| "–".to_owned(), |count| format!("{count:.0}"));
+        table.row(cells.into_iter().chain(compared).chain([allocations]));
+    }
+    report::write("layer", METHOD, &[table])
+}
+
+/// Measures nanoseconds a request, in the fastest of a few slices: what is compared later is
+/// a small difference of large numbers, which one interruption would drown.
+fn peer(runtime: &Runtime, mut app: Router) -> Peer<'_> {
+    Box::new(move || {
+        let mut slice = || runtime.block_on(requests_for(SPAN / SLICES, &mut app));
+        (0..SLICES).map(|_| slice()).fold(f64::INFINITY, f64::min)
+    })
+}
+
+async fn requests_for(span: Duration, app: &mut Router) -> f64 {
+    let (started, mut requests) = (Instant::now(), 0_u32);
+    loop {
+        for _ in 0..64 {
+            call(app).await;
+        }
+        requests += 64;
+        let elapsed = started.elapsed();
+        if elapsed >= span {
+            break elapsed.as_secs_f64() * 1e9 / f64::from(requests);
+        }
+    }
+}
+
+/// One request and its answer.
+async fn call(app: &mut Router) {
+    let mut request = Request::new(Body::empty());
+    let peer = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 40_000));
+    request.extensions_mut().insert(ConnectInfo(peer));
+    let Ok(app) = ServiceExt::<Request<Body>>::ready(app).await;
+    let Ok(response) = app.call(request).await;
+    assert!(response.status().is_success(), "{}", response.status());
+    let (head, mut body) = response.into_parts();
+    black_box(head);
+    while let Some(frame) = body.frame().await {
+        black_box(frame.is_ok());
+    }
+}
+
+/// A million requests, to be looked at with a profiler:
+/// `perf record -e cpu-clock target/release/tollgate-bench alone "requests headers"`.
+pub(crate) fn spin(wrapping: &str) -> Result<Vec<f64>, Failure> {
+    let mut app = app(Wrapping::from_str(wrapping, false)?)?;
+    runtime::Builder::new_current_thread().build()?.block_on(async {
+        for _ in 0..1_000_000 {
+            call(&mut app).await;
+        }
+    });
+    Ok(Vec::new())
+}
+
+/// Allocations a request, by the program that counts them.
+pub(crate) fn allocations(wrapping: &str, counter: Counter) -> Result<f64, Failure> {
+    const REQUESTS: u32 = 1_000;
+    let mut app = app(Wrapping::from_str(wrapping, false)?)?;
+    let runtime = runtime::Builder::new_current_thread().build()?;
+    // The first request makes what all others find.
+    runtime.block_on(call(&mut app));
+    let (count, _) = counter(&mut || {
+        runtime.block_on(async {
+            for _ in 0..REQUESTS {
+                call(&mut app).await;
+            }
+        });
+    });
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+    Ok(count as f64 / f64::from(REQUESTS))
+}

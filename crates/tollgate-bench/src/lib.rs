@@ -1,0 +1,116 @@
+//! What a decision of Tollgate costs, beside its peers.
+//!
+//! | file | measures |
+//! |---|---|
+//! | `memory/` | a decision in memory, and the bytes of a key |
+//! | `flood.rs` | a store that is sent far more keys than it may hold |
+//! | `layer.rs` | the layer in process, without sockets |
+//! | `http.rs` | the layer in a server, asked over sockets |
+//!
+//! The machine may be busy with other work. So peers take turns in many short rounds,
+//! what counts is the ratio to the peer in the same round, and of those the median.
+
+mod apps;
+mod clock;
+mod flood;
+mod http;
+mod layer;
+mod machine;
+mod memory;
+mod process;
+mod report;
+mod rounds;
+mod serve;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::apps::Wrapping;
+
+/// Anything that ends a benchmark early; its message says what and where.
+type Failure = Box<dyn Error + Send + Sync>;
+
+#[derive(Parser)]
+#[command(about = "What a decision costs; the tables go to docs/benchmarks.md")]
+struct Cli {
+    #[command(subcommand)]
+    bench: Option<Bench>,
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    /// A decision in memory, and the bytes of a key
+    Memory,
+    /// A store that is sent far more keys than it may hold
+    Flood,
+    /// The layer in process, without sockets
+    Layer,
+    /// The layer in a server, asked over sockets by wrk
+    Http,
+    /// The process that one measurement needs for itself
+    #[command(hide = true)]
+    Alone { what: String },
+    /// The server of the benchmark over sockets
+    #[command(hide = true)]
+    Serve {
+        mode: Wrapping,
+        #[arg(long)]
+        port: u16,
+    },
+}
+
+/// Runs what the command line names, by default all.
+pub fn run() -> ExitCode {
+    ended(match Cli::parse().bench {
+        None => memory::run()
+            .and_then(|()| flood::run())
+            .and_then(|()| layer::run())
+            .and_then(|()| http::run()),
+        Some(Bench::Memory) => memory::run(),
+        Some(Bench::Flood) => flood::run(),
+        Some(Bench::Layer) => layer::run(),
+        Some(Bench::Http) => http::run(),
+        Some(Bench::Alone { what }) => alone(&what),
+        Some(Bench::Serve { mode, port }) => serve::run(mode, port),
+    })
+}
+
+/// One measurement in a process of its own, which prints its numbers.
+fn alone(what: &str) -> Result<(), Failure> {
+    let numbers = match what.split_once(' ') {
+        Some(("spin", side)) => memory::spin(side)?,
+        Some(("requests", wrapping)) => layer::spin(wrapping)?,
+        Some(("bytes", side)) => memory::bytes::resident(side)?,
+        Some(("flood", side)) => flood::alone(side)?,
+        _ => return Err(format!("there is no measurement `{what}`").into()),
+    };
+    let numbers: Vec<_> = numbers.iter().map(f64::to_string).collect();
+    println!("{}", numbers.join(" "));
+    Ok(())
+}
+
+/// Runs code and says how many allocations it made, and how many bytes it left behind.
+pub type Counter = fn(&mut dyn FnMut()) -> (u64, i64);
+
+/// Counts what the command line names with `counter`, and prints the numbers.
+pub fn count(counter: Counter) -> ExitCode {
+    let what = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+    let number = match what.split_once(' ') {
+        Some(("bytes", side)) => memory::bytes::counted(side, counter),
+        Some(("layer", mode)) => layer::allocations(mode, counter),
+        _ => Err(format!("nothing to count is named `{what}`").into()),
+    };
+    ended(number.map(|number| println!("{number}")))
+}
+
+fn ended(outcome: Result<(), Failure>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}

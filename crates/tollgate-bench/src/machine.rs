@@ -1,0 +1,52 @@
+//! Under what circumstances something was measured.
+
+use std::fs;
+use std::process::Command;
+
+use crate::Failure;
+
+/// The versions that were built, from the lock file of this build.
+const LOCK: &str = include_str!("../../../Cargo.lock");
+
+/// Peers and what carries them.
+const SHOWN: [&str; 6] = ["tollgate", "governor", "tower_governor", "axum", "hyper", "tokio"];
+
+/// A line on machine, compiler, versions, date and command.
+pub(crate) fn describe(bench: &str) -> Result<String, Failure> {
+    let cpu = field("/proc/cpuinfo", "model name")?;
+    let cores = std::thread::available_parallelism()?;
+    let kib: u64 = field("/proc/meminfo", "MemTotal")?.trim_end_matches(" kB").parse()?;
+    let system = field("/etc/os-release", "PRETTY_NAME")?;
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let versions: Vec<_> = SHOWN.iter().filter_map(|name| version(name)).collect();
+    Ok(format!(
+        "{date}, `cargo xtask bench {bench}`: {cpu}, {cores} cores, {gib} GiB, {system}, Linux \
+         {kernel}; {rustc}; {versions}.",
+        date = output("date", &["-u", "+%F"])?,
+        gib = kib.div_ceil(1 << 20),
+        system = system.trim_matches('"'),
+        kernel = kernel.trim(),
+        rustc = output("rustc", &["--version"])?,
+        versions = versions.join(", "),
+    ))
+}
+
+/// The first line `name : value` or `name=value` of a file.
+fn field(path: &str, name: &str) -> Result<String, Failure> {
+    let text = fs::read_to_string(path)?;
+    let value = text.lines().find_map(|line| {
+        let (key, value) = line.split_once([':', '='])?;
+        (key.trim() == name).then(|| value.trim().to_owned())
+    });
+    value.ok_or_else(|| format!("{path} has no {name}").into())
+}
+
+fn version(package: &str) -> Option<String> {
+    let entry = LOCK.split_once(&format!("name = \"{package}\"\nversion = \""))?.1;
+    Some(format!("{package} {}", entry.split_once('"')?.0))
+}
+
+fn output(program: &str, args: &[&str]) -> Result<String, Failure> {
+    let output = Command::new(program).args(args).output()?;
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}

@@ -1,0 +1,131 @@
+//! A decision in memory: Tollgate beside governor.
+
+mod algorithms;
+pub(crate) mod bytes;
+pub(crate) mod side;
+pub(crate) mod sides;
+
+use std::time::Duration;
+
+use tollgate::{Algorithm, Refill};
+
+use self::side::{Expect, Keys, peer};
+use self::sides::{Bucket, Governor, Ready, Tollgate, Two, TwoGovernors};
+use crate::Failure;
+use crate::report::{self, Table, Target};
+use crate::rounds::{Spread, interleave};
+
+const METHOD: &str = "\
+A full decision through the public `Store` API, with limit, remaining, reset and retry, beside
+governor's `check_key` on its default map, which says yes or no. Each gets a `&str` of 13 bytes
+from the nearest cache and makes the key that its API asks for, within the time that is taken:
+Tollgate its `Key`; governor a `String`, copied into a buffer that exists already (the
+reference: a plain service would allocate), or an inline `[u8; 13]`, the shortest key it can
+have. For `&String` governor is handed a string that somebody else has made. Many keys are asked
+for in a random order that is not the one they were inserted in. With one thread a round
+counts the fastest of ten slices of a millisecond. Nanoseconds a decision and thread.";
+
+/// How long a peer runs within a round, and how many rounds there are.
+const SPAN: Duration = Duration::from_millis(10);
+const ROUNDS: usize = 40;
+
+pub(crate) fn run() -> Result<(), Failure> {
+    let tables = [keys()?, algorithms::table()?, two()?, bytes::table()?];
+    report::write("memory", METHOD, &tables)
+}
+
+const BUCKET: Algorithm = Algorithm::TokenBucket { refill: Refill::Greedy };
+
+/// The same keys under all limiters.
+fn keys() -> Result<Table, Failure> {
+    let mut table = Table::new(
+        "Token bucket, all allowed",
+        &[
+            "keys",
+            "threads",
+            "Tollgate",
+            "governor, `String`",
+            "governor, `&String`",
+            "governor, `[u8; 13]`",
+            "× `String`",
+            "target",
+            "met",
+            "× `&String`",
+            "× `[u8; 13]`",
+        ],
+    );
+    for (count, bucket, targets) in [
+        (1, Bucket::ENDLESS, [0.6, 0.8]),
+        (100_000, Bucket::LASTING, [0.6, 0.6]),
+        (1_000_000, Bucket::LASTING, [0.7, 0.7]),
+    ] {
+        let keys = Keys::new(count);
+        let ours = Tollgate::new(BUCKET, bucket.ours(), count as usize)?;
+        let strings = Governor::<String>::new(bucket.theirs()?);
+        let ready = Ready::new(bucket.theirs()?);
+        let inline = Governor::<[u8; 13]>::new(bucket.theirs()?);
+        keys.insert(&ours);
+        keys.insert(&strings);
+        keys.insert(&ready);
+        keys.insert(&inline);
+        for (threads, target) in (1..).zip(targets) {
+            let measured = interleave(
+                &mut [
+                    peer(&ours, &keys, threads, SPAN, Expect::Allowed),
+                    peer(&strings, &keys, threads, SPAN, Expect::Allowed),
+                    peer(&ready, &keys, threads, SPAN, Expect::Allowed),
+                    peer(&inline, &keys, threads, SPAN, Expect::Allowed),
+                ],
+                ROUNDS,
+            );
+            let [ours, strings, others @ ..] = &measured[..] else { continue };
+            let ratio = Spread::of_ratios(ours, strings);
+            let mut cells = vec![count.to_string(), threads.to_string()];
+            cells.extend(measured.iter().map(|ns| Spread::of(ns.iter().copied()).to_string()));
+            cells.push(format!("{ratio:.2}"));
+            cells.extend(Target::AtMost(target).cells(ratio));
+            let ratios = others.iter().map(|theirs| Spread::of_ratios(ours, theirs));
+            cells.extend(ratios.map(|ratio| format!("{ratio:.2}")));
+            table.row(cells);
+        }
+    }
+    Ok(table)
+}
+
+/// A policy for all and one for each key.
+fn two() -> Result<Table, Failure> {
+    let mut table = Table::new(
+        "Two policies on a request, one for all and one for each key, one thread",
+        &["keys", "Tollgate, all or none", "governor, one after the other", "ratio"],
+    );
+    for (count, bucket) in [(1, Bucket::ENDLESS), (100_000, Bucket::LASTING)] {
+        let keys = Keys::new(count);
+        let ours = Two::new(Bucket::ENDLESS.ours(), bucket.ours(), count as usize)?;
+        let theirs = TwoGovernors::new(Bucket::ENDLESS.theirs()?, bucket.theirs()?);
+        keys.insert(&ours);
+        keys.insert(&theirs);
+        let peers = &mut [
+            peer(&ours, &keys, 1, SPAN, Expect::Allowed),
+            peer(&theirs, &keys, 1, SPAN, Expect::Allowed),
+        ];
+        let measured = interleave(peers, ROUNDS);
+        let [ours, theirs] = &measured[..] else { continue };
+        let ratio = Spread::of_ratios(ours, theirs);
+        let ns = measured.iter().map(|ns| Spread::of(ns.iter().copied()).to_string());
+        table.row([count.to_string()].into_iter().chain(ns).chain([format!("{ratio:.2}")]));
+    }
+    Ok(table)
+}
+
+/// Ten million decisions on one hot key, to be looked at with a profiler:
+/// `valgrind --tool=callgrind target/release/tollgate-bench alone "spin tollgate"`.
+pub(crate) fn spin(side: &str) -> Result<Vec<f64>, Failure> {
+    let ours = Tollgate::new(BUCKET, Bucket::ENDLESS.ours(), 1)?;
+    let theirs = Governor::<String>::new(Bucket::ENDLESS.theirs()?);
+    let allowed = match side {
+        "tollgate" => side::spin(&ours),
+        "governor" => side::spin(&theirs),
+        _ => return Err(format!("there is no limiter `{side}`").into()),
+    };
+    Ok(vec![allowed])
+}

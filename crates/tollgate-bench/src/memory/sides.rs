@@ -1,0 +1,191 @@
+//! The limiters: Tollgate as its users call it, and governor as its users do.
+
+use std::hash::Hash;
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use governor::clock::DefaultClock;
+use governor::state::keyed::DashMapStateStore;
+use governor::{DefaultDirectRateLimiter, RateLimiter};
+use tollgate::{
+    Algorithm, Charge, Clock, Cost, Key, MemoryStore, Micros, Policy, Quota, Store, SystemClock,
+    Verdict,
+};
+
+use super::side::{Side, Text};
+use crate::Failure;
+use crate::clock::Ticking;
+
+/// One policy over a store; a key is made of its text at each decision.
+pub(crate) struct Tollgate<C = SystemClock> {
+    store: MemoryStore<C>,
+    policy: Policy,
+}
+
+impl Tollgate {
+    /// With room for `keys` in each shard, however unevenly they fall.
+    pub(crate) fn new(algorithm: Algorithm, quota: Quota, keys: usize) -> Result<Self, Failure> {
+        let store = MemoryStore::builder().max_keys(2 * keys).build();
+        Ok(Self { store, policy: Policy::new("bench", quota, algorithm)? })
+    }
+}
+
+impl Tollgate<Ticking> {
+    pub(crate) fn ticking(algorithm: Algorithm, quota: Quota) -> Result<Self, Failure> {
+        let store = MemoryStore::builder().clock(Ticking::by(Micros::new(1))).build();
+        Ok(Self { store, policy: Policy::new("bench", quota, algorithm)? })
+    }
+}
+
+impl<C: Clock> Side for Tollgate<C> {
+    type Buffer = ();
+
+    #[inline]
+    fn decide(&self, text: &Text, (): &mut ()) -> bool {
+        let key = Key::new(text);
+        used(self.store.decide(&[Charge::new(&self.policy, &key, Cost::ONE)]).into_inner())
+    }
+}
+
+/// A policy for all and one for each key, decided together.
+pub(crate) struct Two {
+    store: MemoryStore,
+    global: Policy,
+    each: Policy,
+}
+
+impl Two {
+    pub(crate) fn new(global: Quota, each: Quota, keys: usize) -> Result<Self, Failure> {
+        Ok(Self {
+            store: MemoryStore::builder().max_keys(2 * keys).build(),
+            global: Policy::token_bucket("global", global)?,
+            each: Policy::token_bucket("each", each)?,
+        })
+    }
+}
+
+impl Side for Two {
+    type Buffer = ();
+
+    #[inline]
+    fn decide(&self, text: &Text, (): &mut ()) -> bool {
+        let key = Key::new(text);
+        used(
+            self.store
+                .decide(&[
+                    Charge::new(&self.global, &Key::GLOBAL, Cost::ONE),
+                    Charge::new(&self.each, &key, Cost::ONE),
+                ])
+                .into_inner(),
+        )
+    }
+}
+
+/// Has all of a verdict in memory, as whoever makes a response of it needs it.
+#[inline]
+fn used<E>(verdict: Result<Verdict, E>) -> bool {
+    verdict.is_ok_and(|verdict| black_box(&verdict).is_admitted())
+}
+
+/// governor over its default map of keys.
+pub(crate) struct Governor<K: Hash + Eq + Clone>(
+    RateLimiter<K, DashMapStateStore<K>, DefaultClock>,
+);
+
+impl<K: Hash + Eq + Clone> Governor<K> {
+    pub(crate) fn new(quota: governor::Quota) -> Self {
+        Self(RateLimiter::dashmap(quota))
+    }
+}
+
+/// The key is copied into a buffer that is there already, the least that a service can do.
+impl Side for Governor<String> {
+    type Buffer = String;
+
+    #[inline]
+    fn decide(&self, text: &Text, key: &mut String) -> bool {
+        key.clear();
+        key.push_str(text);
+        black_box(self.0.check_key(key)).is_ok()
+    }
+}
+
+/// The shortest key there can be.
+impl Side for Governor<[u8; 13]> {
+    type Buffer = ();
+
+    #[inline]
+    fn decide(&self, text: &Text, (): &mut ()) -> bool {
+        let key = text.as_bytes().first_chunk();
+        key.is_some_and(|key| black_box(self.0.check_key(key)).is_ok())
+    }
+}
+
+/// The same with keys that a service happens to have as strings of their own already.
+pub(crate) struct Ready(Governor<String>);
+
+impl Ready {
+    pub(crate) fn new(quota: governor::Quota) -> Self {
+        Self(Governor::new(quota))
+    }
+}
+
+impl Side for Ready {
+    type Buffer = ();
+
+    #[inline]
+    fn decide(&self, text: &Text, (): &mut ()) -> bool {
+        black_box(self.0.0.check_key(text)).is_ok()
+    }
+}
+
+/// Two limiters of governor one after the other: what the first took stays taken when the
+/// second denies.
+pub(crate) struct TwoGovernors {
+    global: DefaultDirectRateLimiter,
+    each: Governor<String>,
+}
+
+impl TwoGovernors {
+    pub(crate) fn new(global: governor::Quota, each: governor::Quota) -> Self {
+        Self { global: RateLimiter::direct(global), each: Governor::new(each) }
+    }
+}
+
+impl Side for TwoGovernors {
+    type Buffer = String;
+
+    #[inline]
+    fn decide(&self, text: &Text, key: &mut String) -> bool {
+        black_box(self.global.check()).is_ok() && self.each.decide(text, key)
+    }
+}
+
+/// A quota under both names: `burst` units, one of which comes back per `period`.
+#[derive(Clone, Copy)]
+pub(crate) struct Bucket {
+    burst: u32,
+    window: Duration,
+}
+
+impl Bucket {
+    /// Never used up, not by one key either: 10^9 per second.
+    pub(crate) const ENDLESS: Self = Self { burst: 1_000_000_000, window: Duration::from_secs(1) };
+    /// Always used up: 1 per hour.
+    pub(crate) const SPENT: Self = Self { burst: 1, window: Duration::from_secs(3_600) };
+    /// Never used up by many keys, and slow to come back, so that no key can be forgotten
+    /// while it is measured: 10^6 per 400 days, a unit per half minute.
+    pub(crate) const LASTING: Self =
+        Self { burst: 1_000_000, window: Duration::from_secs(400 * 86_400) };
+
+    pub(crate) const fn ours(self) -> Quota {
+        Quota::new(self.burst as u64, self.window)
+    }
+
+    pub(crate) fn theirs(self) -> Result<governor::Quota, Failure> {
+        let burst = NonZeroU32::new(self.burst).ok_or("a burst of zero")?;
+        let quota = governor::Quota::with_period(self.window / self.burst).ok_or("no period")?;
+        Ok(quota.allow_burst(burst))
+    }
+}

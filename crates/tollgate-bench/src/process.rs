@@ -1,0 +1,51 @@
+//! Processes of our own: measurements that need one for themselves.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::Failure;
+
+/// Runs a measurement in a process of its own and returns the numbers that it prints.
+pub(crate) fn alone(what: &str) -> Result<Vec<f64>, Failure> {
+    numbers(Command::new(std::env::current_exe()?).args(["alone", what]))
+}
+
+/// Runs the program that counts allocations; `None` if it was not built.
+pub(crate) fn count(what: &str) -> Result<Option<f64>, Failure> {
+    let program = std::env::current_exe()?.with_file_name("tollgate-bench-count");
+    if !program.exists() {
+        eprintln!("no {}: build all of tollgate-bench to count allocations", program.display());
+        return Ok(None);
+    }
+    Ok(numbers(Command::new(program).args(what.split(' ')))?.first().copied())
+}
+
+fn numbers(command: &mut Command) -> Result<Vec<f64>, Failure> {
+    let output = command.stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err(format!("`{command:?}` ended with {}", output.status).into());
+    }
+    let printed = String::from_utf8(output.stdout)?;
+    Ok(printed.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
+}
+
+/// A line of /proc/self/status in bytes: `VmRSS`, or `VmHWM` for the highest so far.
+pub(crate) fn memory(line: &str) -> Result<f64, Failure> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let found = status.lines().find_map(|text| text.strip_prefix(line)?.strip_prefix(':'));
+    let kib = found.and_then(|text| text.trim().strip_suffix(" kB"));
+    let kib: f64 = kib.ok_or_else(|| format!("/proc/self/status has no {line}"))?.parse()?;
+    Ok(kib * 1024.0)
+}
+
+/// Processor time that a process has used so far, in seconds.
+pub(crate) fn processor_time(pid: u32) -> Result<f64, Failure> {
+    let stat = fs::read_to_string(PathBuf::from(format!("/proc/{pid}/stat")))?;
+    // The name stands in parentheses and may hold anything; after it come state and numbers,
+    // of which the 12th and 13th are the times in user and kernel mode.
+    let (_, after) = stat.rsplit_once(") ").ok_or("/proc/<pid>/stat has no name")?;
+    let ticks = after.split(' ').skip(11).take(2).map(str::parse::<f64>);
+    // Linux counts 100 ticks a second for programs, whatever it uses itself.
+    Ok(ticks.sum::<Result<f64, _>>()? / 100.0)
+}

@@ -1,0 +1,94 @@
+//! Rounds in which peers take turns, and what is left of the noise.
+
+use std::fmt;
+
+/// One peer: runs for a moment and says what it measured.
+pub(crate) type Peer<'a> = Box<dyn FnMut() -> f64 + 'a>;
+
+/// What each peer measured, a number for each round.
+///
+/// Each round begins with another peer, so that whatever one leaves behind in the caches
+/// hits all of them alike. Before the first round all run once unmeasured.
+pub(crate) fn interleave(peers: &mut [Peer<'_>], rounds: usize) -> Vec<Vec<f64>> {
+    for peer in peers.iter_mut() {
+        peer();
+    }
+    let mut measured = vec![Vec::with_capacity(rounds); peers.len()];
+    for round in 0..rounds {
+        for turn in 0..peers.len() {
+            let peer = (round + turn) % peers.len();
+            measured[peer].push(peers[peer]());
+        }
+    }
+    measured
+}
+
+/// The median of some numbers, and how far they spread.
+#[derive(Clone, Copy)]
+pub(crate) struct Spread {
+    pub(crate) min: f64,
+    pub(crate) median: f64,
+    pub(crate) max: f64,
+}
+
+impl Spread {
+    pub(crate) fn of(numbers: impl IntoIterator<Item = f64>) -> Self {
+        let mut sorted: Vec<_> = numbers.into_iter().collect();
+        sorted.sort_by(f64::total_cmp);
+        let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
+        let last = sorted.len().saturating_sub(1);
+        Self {
+            min: at(0),
+            median: f64::midpoint(at(last / 2), at(last.div_ceil(2))),
+            max: at(last),
+        }
+    }
+
+    /// Of the ratios within each round.
+    pub(crate) fn of_ratios(ours: &[f64], theirs: &[f64]) -> Self {
+        Self::of(ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs))
+    }
+}
+
+/// "25.1 (24.8–31.0)", with as many digits as the formatter asks for.
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = f.precision().unwrap_or(1);
+        let Self { min, median, max } = self;
+        write!(f, "{median:.digits$} ({min:.digits$}–{max:.digits$})")
+    }
+}
+
+/// Numbers below `count` in random order, the same in every run (xorshift, Fisher–Yates).
+pub(crate) fn shuffled(count: u32, seed: u64) -> Vec<u32> {
+    let mut numbers: Vec<_> = (0..count).collect();
+    let mut random = seed;
+    for last in (1..numbers.len()).rev() {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let other = random % (last as u64 + 1);
+        numbers.swap(last, usize::try_from(other).unwrap_or(last));
+    }
+    numbers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_the_middle_two() {
+        let spread = Spread::of([4.0, 1.0, 3.0, 2.0]);
+        assert_eq!((spread.min, spread.median, spread.max), (1.0, 2.5, 4.0));
+        assert_eq!(format!("{spread:.1}"), "2.5 (1.0–4.0)");
+    }
+
+    #[test]
+    fn a_shuffle_keeps_all_numbers() {
+        let mut numbers = shuffled(1_000, 7);
+        assert_ne!(numbers[..3], [0, 1, 2]);
+        numbers.sort_unstable();
+        assert!(numbers.into_iter().eq(0..1_000));
+    }
+}

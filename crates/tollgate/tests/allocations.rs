@@ -1,0 +1,126 @@
+//! What a request that passes costs in allocations: the header values and the room for
+//! them, and nothing else.
+
+use std::convert::Infallible;
+use std::future::ready;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use allocation_counter::measure;
+use http::{HeaderName, HeaderValue, Request, Response};
+use tollgate::key::ClientIp;
+use tollgate::{Cost, Costs, HeaderOptions, Limit, MemoryStore, Policy, Quota, RateLimitLayer};
+use tower::Layer as _;
+use tower::Service;
+
+/// The peer as a plain extension, so that no feature is needed.
+fn request() -> Request<()> {
+    let mut request = Request::new(());
+    request.extensions_mut().insert(SocketAddr::from(([192, 0, 2, 1], 50_000)));
+    request
+}
+
+/// Allocations of one request to a service that is warm. The requests are made before.
+fn allocations<S, B>(mut service: S) -> u64
+where
+    S: Service<Request<()>, Response = Response<B>, Error = Infallible>,
+{
+    let mut requests: Vec<_> = (0..3).map(|_| request()).collect();
+    let mut call = || {
+        let request = requests.pop().expect("a request");
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(service.poll_ready(&mut cx).is_ready());
+        let mut future = pin!(service.call(request));
+        match future.as_mut().poll(&mut cx) {
+            Poll::Ready(Ok(response)) => assert_eq!(response.status(), 200),
+            Poll::Ready(Err(never)) => match never {},
+            Poll::Pending => panic!("nothing to wait for"),
+        }
+    };
+    // The first makes the entry in the store, the second shows that it stays.
+    call();
+    call();
+    measure(call).count_total
+}
+
+fn limits(count: usize) -> impl Iterator<Item = Limit> {
+    let quota = Quota::per_minute(1_000_000);
+    (0..count).map(move |n| {
+        let policy = Policy::token_bucket(format!("policy-{n}"), quota).expect("a valid policy");
+        Limit::new(policy, ClientIp::peer())
+    })
+}
+
+fn layer(count: usize, headers: HeaderOptions) -> RateLimitLayer<MemoryStore> {
+    let builder = RateLimitLayer::builder(MemoryStore::new())
+        .headers(headers)
+        .costs(Costs::flat(Cost::new(2)));
+    limits(count).fold(builder, |builder, limit| builder.limit(limit)).build().expect("a layer")
+}
+
+fn bare(_: Request<()>) -> std::future::Ready<Result<Response<()>, Infallible>> {
+    ready(Ok(Response::new(())))
+}
+
+/// What these fields cost on a response that has none: the map, and the values that
+/// depend on the request. Those of `constant` are the same in every response.
+fn fields(values: &[(&'static str, &'static str)], constant: &[&str]) -> u64 {
+    let info = measure(|| {
+        let mut response = Response::new(());
+        for (name, value) in values {
+            let copy = || HeaderValue::from_bytes(value.as_bytes()).expect("a valid value");
+            let is_constant = constant.contains(name);
+            let value = if is_constant { HeaderValue::from_static(value) } else { copy() };
+            response.headers_mut().insert(HeaderName::from_static(name), value);
+        }
+    });
+    info.count_total
+}
+
+const LISTS: [(&str, &str); 2] =
+    [("ratelimit-policy", r#""policy-0";q=1000000;w=60"#), ("ratelimit", r#""policy-0";r=9;t=1"#)];
+const NUMBERS: [(&str, &str); 3] = [
+    ("x-ratelimit-limit", "1000000"),
+    ("x-ratelimit-remaining", "999996"),
+    ("x-ratelimit-reset", "1704067200"),
+];
+
+#[test]
+fn without_header_fields_a_request_that_passes_allocates_nothing() {
+    let silent = HeaderOptions::default().ratelimit(false).x_ratelimit(false);
+    assert_eq!(allocations(tower::service_fn(bare)), 0);
+    for policies in 1..=4 {
+        let service = layer(policies, silent).layer(tower::service_fn(bare));
+        // A verdict has room for two decisions in itself.
+        let spilled = u64::from(policies > 2);
+        assert_eq!(allocations(service), spilled, "{policies} policies");
+    }
+}
+
+#[test]
+fn header_fields_cost_their_values_and_the_map() {
+    let all = HeaderOptions::default();
+    let constant = ["ratelimit-policy", "x-ratelimit-limit"];
+    for (options, expected) in [
+        (all, fields(&[LISTS.as_slice(), &NUMBERS].concat(), &constant)),
+        (all.x_ratelimit(false), fields(&LISTS, &constant)),
+        (all.ratelimit(false), fields(&NUMBERS, &constant)),
+    ] {
+        let service = layer(1, options).layer(tower::service_fn(bare));
+        assert_eq!(allocations(service), expected, "{options:?}");
+    }
+    // Two policies still make two lines; which of them apply depends on the request.
+    let service = layer(2, all.x_ratelimit(false)).layer(tower::service_fn(bare));
+    assert_eq!(allocations(service), fields(&LISTS, &[]));
+}
+
+#[test]
+fn a_request_without_a_limit_that_applies_allocates_nothing() {
+    let policy = Policy::token_bucket("never", Quota::per_minute(1)).expect("a valid policy");
+    let layer = RateLimitLayer::builder(MemoryStore::new())
+        .limit(Limit::global(policy).when(|_| false))
+        .build()
+        .expect("a layer");
+    assert_eq!(allocations(layer.layer(tower::service_fn(bare))), 0);
+}

@@ -1,0 +1,207 @@
+//! What a client reads: header fields and the bodies of denials.
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response};
+use tollgate::denial::{Members, Problem};
+use tollgate::{Cost, Costs, Denial, HeaderOptions, Limit, RateLimit, Reason, Store};
+use tower::Layer;
+
+use crate::support::*;
+
+/// A service behind a limit of ten a minute, of which `used` are gone.
+async fn used(used: usize) -> RateLimit<Hello, impl Store> {
+    let (_, store) = memory();
+    let service = limited(&store, [Limit::global(log("global", 10))]);
+    for _ in 0..used {
+        assert_eq!(status(&service).await, 200);
+    }
+    service
+}
+
+#[tokio::test]
+async fn a_request_that_passes_shows_where_its_client_stands() {
+    let response = ask(&used(0).await, get()).await;
+    assert_eq!(
+        rate_fields(response.headers()),
+        [
+            r#"ratelimit: "global";r=9;t=54"#,
+            r#"ratelimit-policy: "global";q=10;w=60"#,
+            "x-ratelimit-limit: 10",
+            "x-ratelimit-remaining: 9",
+            &format!("x-ratelimit-reset: {}", START + 60),
+        ]
+    );
+    assert!(!response.headers().contains_key("cache-control"));
+    assert_eq!(text(response).await, "hello");
+}
+
+#[tokio::test]
+async fn a_denial_shows_the_same_fields_and_when_to_return() {
+    let response = ask(&used(10).await, get()).await;
+    assert_eq!(response.status(), 429);
+    assert_eq!(
+        rate_fields(response.headers()),
+        [
+            r#"ratelimit: "global";r=0;t=60"#,
+            r#"ratelimit-policy: "global";q=10;w=60"#,
+            "retry-after: 60",
+            "x-ratelimit-limit: 10",
+            "x-ratelimit-remaining: 0",
+            &format!("x-ratelimit-reset: {}", START + 60),
+        ]
+    );
+    assert_eq!(response.headers()["cache-control"], "no-store");
+    assert_eq!(response.headers()["content-type"], "application/problem+json");
+    let problem = json(response).await;
+    assert_eq!(
+        problem,
+        serde_json::json!({
+            "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            "title": "Quota Exceeded",
+            "status": 429,
+            "detail": "The quota is 10 units per 60 seconds, of which 0 are left. Retry in 60 seconds.",
+            "code": "quota-exceeded",
+            "limit": 10,
+            "remaining": 0,
+            "window": "60 seconds",
+            "retry_after": 60,
+            "reset_at": "2024-01-01T00:01:00Z",
+            "violated-policies": ["global"],
+        })
+    );
+}
+
+#[tokio::test]
+async fn a_wait_below_a_second_is_a_second() {
+    let (clock, store) = memory();
+    let service = limited(&store, [Limit::global(log("global", 1))]);
+    assert_eq!(status(&service).await, 200);
+    clock.advance(tollgate::Micros::new(59_900_000));
+    let response = ask(&service, get()).await;
+    assert_eq!(response.status(), 429);
+    assert_eq!(response.headers()["retry-after"], "1");
+    clock.advance(seconds(1));
+    assert_eq!(status(&service).await, 200, "who obeys is not denied");
+}
+
+#[tokio::test]
+async fn each_set_of_fields_can_be_switched_off() {
+    for (options, allowed, denied) in [
+        (HeaderOptions::default().ratelimit(false), 3, 4),
+        (HeaderOptions::default().x_ratelimit(false), 2, 3),
+        (HeaderOptions::default().x_ratelimit(false).ratelimit(false), 0, 1),
+    ] {
+        let (_, store) = memory();
+        let limits = [Limit::global(log("global", 1))];
+        let service = builder(&store, limits).headers(options).build().unwrap().layer(hello());
+        let (first, second) = (ask(&service, get()).await, ask(&service, get()).await);
+        assert_eq!(rate_fields(first.headers()).len(), allowed, "{options:?}");
+        assert_eq!(rate_fields(second.headers()).len(), denied, "{options:?}");
+        assert_eq!(second.headers()["retry-after"], "60", "a 429 always says when to return");
+    }
+}
+
+#[tokio::test]
+async fn jitter_is_settled_for_a_key_and_only_adds() {
+    let (_, store) = memory();
+    let by_ip = Limit::new(log("ip", 1), tollgate::key::ClientIp::peer());
+    let options = HeaderOptions::default().retry_jitter(std::time::Duration::from_secs(30));
+    let service = builder(&store, [by_ip]).headers(options).build().unwrap().layer(hello());
+    let mut seen = std::collections::BTreeSet::new();
+    for peer in 0..20 {
+        assert_eq!(ask(&service, from_peer(peer, get())).await.status(), 200);
+        let mut answers = Vec::new();
+        for _ in 0..3 {
+            let response = ask(&service, from_peer(peer, get())).await;
+            answers.push(field(response.headers(), "retry-after").unwrap().parse::<u64>().unwrap());
+        }
+        answers.dedup();
+        assert_eq!(answers.len(), 1, "asking again wins nothing");
+        seen.extend(answers);
+    }
+    assert!(seen.iter().all(|seconds| (60..=90).contains(seconds)), "{seen:?}");
+    assert!(seen.len() > 5, "clients come back apart from each other: {seen:?}");
+}
+
+#[tokio::test]
+async fn a_head_request_is_denied_without_a_body() {
+    let response = ask(&used(10).await, request(Method::HEAD, "/")).await;
+    assert_eq!(response.status(), 429);
+    assert_eq!(response.headers()["retry-after"], "60");
+    assert_eq!(text(response).await, "");
+}
+
+#[tokio::test]
+async fn a_closure_replaces_the_body_and_still_gets_the_fields() {
+    let (_, store) = memory();
+    let page = |denial: &Denial<'_>| {
+        assert_eq!(denial.reason(), Reason::QuotaExceeded);
+        assert_eq!((denial.limit(), denial.remaining()), (Some(1), Some(0)));
+        assert_eq!(denial.policies(), ["global"]);
+        let mut response = Response::new(Bytes::from_static(b"come back later"));
+        *response.status_mut() = http::StatusCode::IM_A_TEAPOT;
+        response.headers_mut().insert("x-mine", HeaderValue::from_static("yes"));
+        response
+    };
+    let limits = [Limit::global(log("global", 1))];
+    let service = builder(&store, limits).on_denied(page).build().unwrap().layer(hello());
+    assert_eq!(status(&service).await, 200);
+    let response = ask(&service, get()).await;
+    assert_eq!(response.status(), 418);
+    assert_eq!(rate_fields(response.headers()).len(), 6);
+    assert_eq!(response.headers()["x-mine"], "yes");
+    assert_eq!(response.headers()["cache-control"], "no-store");
+    assert_eq!(text(response).await, "come back later");
+}
+
+#[tokio::test]
+async fn a_service_adds_members_of_its_own_to_the_problem() {
+    let (_, store) = memory();
+    let members = Members::new().with("server_id", "api1").unwrap().with("shard", 7).unwrap();
+    let limits = [Limit::global(log("global", 1))];
+    let problem = Problem::with_members(members);
+    let service = builder(&store, limits).on_denied(problem).build().unwrap().layer(hello());
+    assert_eq!(status(&service).await, 200);
+    let problem = json(ask(&service, get()).await).await;
+    assert_eq!((&problem["server_id"], &problem["shard"]), (&"api1".into(), &7.into()));
+    assert_eq!(problem["code"], "quota-exceeded");
+}
+
+#[tokio::test]
+async fn a_cost_that_can_never_fit_is_refused_for_good() {
+    let (_, store) = memory();
+    let costs = Costs::flat(Cost::new(11));
+    let used_up = Limit::global(log("used-up", 1)).costs(Costs::flat(Cost::ONE));
+    let service = limited(&store, [Limit::global(log("global", 10)).costs(costs), used_up]);
+    let response = ask(&service, get()).await;
+    assert_eq!(response.status(), 403);
+    assert!(!response.headers().contains_key("retry-after"), "no wait would help");
+    assert_eq!(field(response.headers(), "x-ratelimit-limit").as_deref(), Some("10"));
+    let problem = json(response).await;
+    assert_eq!(problem["code"], "cost-exceeds-quota");
+    assert_eq!(problem.get("retry_after"), None);
+    assert_eq!(problem["violated-policies"], serde_json::json!(["global"]));
+}
+
+#[tokio::test]
+async fn what_the_service_says_itself_is_left_alone() {
+    let (_, store) = memory();
+    let theirs = tower::service_fn(|_: Request<()>| async {
+        let response = Response::builder()
+            .status(503)
+            .header("retry-after", "7")
+            .header("cache-control", "max-age=60")
+            .header("ratelimit", r#""theirs";r=1;t=1"#);
+        Ok::<_, std::convert::Infallible>(response.body(String::from("busy")).unwrap())
+    });
+    let service = layer(&store, [Limit::global(log("global", 10))]).layer(theirs);
+    let response = tower::ServiceExt::oneshot(service, get()).await.unwrap();
+    assert_eq!(response.status(), 503);
+    assert_eq!(lines(response.headers(), "retry-after"), ["7"]);
+    assert_eq!(lines(response.headers(), "cache-control"), ["max-age=60"]);
+    assert_eq!(
+        lines(response.headers(), "ratelimit"),
+        [r#""theirs";r=1;t=1"#, r#""global";r=9;t=54"#]
+    );
+    assert_eq!(text(response).await, "busy");
+}

@@ -1,0 +1,294 @@
+//! What is charged, how much, and what is not: preflights, exempt paths, costs.
+
+use axum::Router;
+use axum::routing::any;
+use http::{HeaderValue, Method, Request, Response};
+use tollgate::key::ClientIp;
+use tollgate::{Cost, Costs, Limit, MemoryStore, Paths, Policy, Quota, RateLimit, Verdicts};
+use tower::{Layer, ServiceExt};
+
+use crate::stage::Staged;
+use crate::support::*;
+
+type Counted = Staged<MemoryStore<tollgate::ManualClock>>;
+
+fn counted() -> Counted {
+    Staged::new(memory().1)
+}
+
+/// What the request took of a hundred units.
+async fn cost(service: &RateLimit<Hello, Counted>, request: Request<()>) -> u64 {
+    let before = remaining(ask(service, get()).await.headers());
+    let after = remaining(ask(service, request).await.headers());
+    before - after
+}
+
+fn remaining(headers: &http::HeaderMap) -> u64 {
+    field(headers, "x-ratelimit-remaining").unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn any_number_of_policies_is_one_call_of_the_store() {
+    for policies in [1, 2, 5, 20] {
+        let store = counted();
+        let limits = (0..policies).map(|n| Limit::global(log(&format!("p{n}"), 1)));
+        let service = limited(&store, limits);
+        assert_eq!((status(&service).await, status(&service).await), (200, 429));
+        assert_eq!(store.calls(), 2, "one for each request, denied or not");
+    }
+}
+
+#[tokio::test]
+async fn a_preflight_is_free_and_another_options_request_is_not() {
+    let store = counted();
+    let service = limited(&store, [Limit::global(log("global", 1))]);
+    let options = |headers: &[&'static str]| {
+        let mut request = request(Method::OPTIONS, "/");
+        for name in headers {
+            request.headers_mut().insert(*name, HeaderValue::from_static("x"));
+        }
+        request
+    };
+    for _ in 0..3 {
+        let preflight = options(&["origin", "access-control-request-method"]);
+        let response = ask(&service, preflight).await;
+        assert_eq!(response.status(), 200);
+        assert_eq!(rate_fields(response.headers()), Vec::<String>::new());
+    }
+    assert_eq!(store.calls(), 0);
+    assert_eq!(ask(&service, options(&["origin"])).await.status(), 200);
+    for headers in [&[][..], &["origin"], &["access-control-request-method"]] {
+        assert_eq!(ask(&service, options(headers)).await.status(), 429, "{headers:?}");
+    }
+    // And the headers of a preflight do not make one of a GET.
+    let mut pretender = options(&["origin", "access-control-request-method"]);
+    *pretender.method_mut() = Method::GET;
+    assert_eq!(ask(&service, pretender).await.status(), 429);
+}
+
+#[tokio::test]
+async fn exempt_paths_do_not_touch_the_store() {
+    let store = counted();
+    let limits = [Limit::global(log("global", 1)), Limit::new(log("ip", 1), ClientIp::peer())];
+    let service = builder(&store, limits)
+        .exempt_paths(Paths::new(["/healthz", "/static/*"]).unwrap())
+        .exempt(|head| head.headers.contains_key("x-internal"))
+        .build()
+        .unwrap()
+        .layer(hello());
+    let mut internal = get();
+    internal.headers_mut().insert("x-internal", HeaderValue::from_static("yes"));
+    // Without a peer too: a health check need not say where it comes from.
+    let healthz = Request::builder().uri("/healthz").body(()).unwrap();
+    let asset = request(Method::GET, "/static/app.css?v=2");
+    for exempt in [internal, healthz, asset] {
+        let response = ask(&service, exempt).await;
+        assert_eq!(response.status(), 200);
+        assert_eq!(rate_fields(response.headers()), Vec::<String>::new());
+    }
+    assert_eq!(store.calls(), 0);
+    for path in ["/healthz/", "/static/../admin", "/static/%2e%2e/admin", "//healthz"] {
+        ask(&service, request(Method::GET, path)).await;
+    }
+    assert_eq!(store.calls(), 4);
+}
+
+#[tokio::test]
+async fn a_request_that_no_limit_is_about_does_not_touch_the_store() {
+    let store = counted();
+    let logins = Limit::global(log("login", 1)).on_paths(Paths::new(["/login"]).unwrap());
+    let rest = Limit::global(log("rest", 1)).on_paths(Paths::new(["/api/*"]).unwrap());
+    let rest = rest.except_paths(Paths::new(["/api/status"]).unwrap());
+    let service = limited(&store, [logins, rest]);
+    for path in ["/", "/api/status"] {
+        let response = ask(&service, request(Method::GET, path)).await;
+        assert_eq!(rate_fields(response.headers()), Vec::<String>::new());
+    }
+    assert_eq!(store.calls(), 0);
+    for (path, policy) in [("/login", "login"), ("/api/users", "rest")] {
+        let response = ask(&service, request(Method::GET, path)).await;
+        let members = field(response.headers(), "ratelimit").unwrap();
+        assert_eq!(members, format!(r#""{policy}";r=0;t=60"#));
+    }
+}
+
+#[tokio::test]
+async fn methods_cost_what_the_table_says() {
+    let service = limited(&counted(), [Limit::global(log("global", 1_000))]);
+    for (method, expected) in [
+        ("GET", 1),
+        ("HEAD", 1),
+        ("SEARCH", 3),
+        ("QUERY", 3),
+        ("POST", 5),
+        ("PUT", 5),
+        ("PATCH", 5),
+        ("DELETE", 10),
+        ("OPTIONS", 1),
+        ("PURGE", 1),
+    ] {
+        let method: Method = method.parse().unwrap();
+        assert_eq!(cost(&service, request(method.clone(), "/")).await, expected, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn a_grpc_call_costs_one_and_its_path_can_say_otherwise() {
+    let costs = Costs::by_method().route("/pkg.Service/Dear", Cost::new(7));
+    let limit = Limit::global(log("global", 100)).costs(costs);
+    let service = limited(&counted(), [limit]);
+    let call = |path, content_type| {
+        let mut request = request(Method::POST, path);
+        request.headers_mut().insert("content-type", HeaderValue::from_static(content_type));
+        request
+    };
+    for (path, content_type, expected) in [
+        ("/pkg.Service/Cheap", "application/grpc", 1),
+        ("/pkg.Service/Dear", "application/grpc+proto", 7),
+        ("/pkg.Service/Cheap", "application/grpc-web", 5),
+        ("/pkg.Service/Dear", "application/json", 5),
+    ] {
+        assert_eq!(
+            cost(&service, call(path, content_type)).await,
+            expected,
+            "{path} {content_type}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_route_has_the_cost_that_its_pattern_was_given() {
+    let costs = Costs::by_method().route("/reports/{id}", Cost::new(50));
+    let limit = Limit::global(log("global", 100)).costs(costs);
+    let app = Router::new()
+        .route("/reports/{id}", any(|| async { "a report" }))
+        .route("/other", any(|| async { "another" }))
+        .layer(layer(&counted(), [limit]));
+    for (path, method, expected) in [
+        ("/reports/7", Method::GET, 50),
+        ("/other", Method::DELETE, 40),
+        ("/other?to=/reports/7", Method::GET, 39),
+        ("/missing", Method::POST, 34),
+    ] {
+        let response = ask_router(&app, request(method, path)).await;
+        assert_eq!(remaining(response.headers()), expected, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_nested_route_is_known_by_its_whole_pattern() {
+    let costs = || Costs::by_method().route("/api/reports/{id}", Cost::new(50));
+    let limit = || layer(&counted(), [Limit::global(log("global", 100)).costs(costs())]);
+    let api = || Router::new().route("/reports/{id}", any(|| async { "a report" }));
+    let inside = Router::new().nest("/api", api().layer(limit()));
+    let outside = Router::new().nest("/api", api()).layer(limit());
+    for app in [inside, outside] {
+        let response = ask_router(&app, request(Method::GET, "/api/reports/7")).await;
+        assert_eq!(remaining(response.headers()), 50);
+    }
+}
+
+#[tokio::test]
+async fn policies_of_one_layer_may_count_differently() {
+    let bytes = Costs::flat(Cost::new(1)).with(|head| {
+        let length = head.headers.get("content-length")?.to_str().ok()?.parse().ok()?;
+        Some(Cost::new(length))
+    });
+    let upload = Policy::token_bucket("bytes", Quota::per_second(1_000)).unwrap();
+    let limits = [
+        Limit::global(log("requests", 10)).costs(Costs::flat(Cost::ONE)),
+        Limit::global(upload).costs(bytes),
+        Limit::global(log("units", 10)),
+    ];
+    let service = limited(&counted(), limits);
+    let mut post = request(Method::POST, "/");
+    post.headers_mut().insert("content-length", HeaderValue::from_static("900"));
+    let response = ask(&service, post).await;
+    let members = field(response.headers(), "ratelimit").unwrap();
+    for member in [r#""requests";r=9;"#, r#""bytes";r=100;"#, r#""units";r=5;"#] {
+        assert!(members.contains(member), "{members}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_costs_nothing_always_passes() {
+    let free = Costs::by_method().method(Method::GET, Cost::ZERO);
+    let service = limited(&counted(), [Limit::global(log("global", 5)).costs(free)]);
+    assert_eq!(ask(&service, request(Method::POST, "/")).await.status(), 200);
+    assert_eq!(ask(&service, request(Method::POST, "/")).await.status(), 429);
+    for _ in 0..3 {
+        let response = ask(&service, get()).await;
+        assert_eq!((response.status().as_u16(), remaining(response.headers())), (200, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_handler_reads_the_verdict_and_the_response_has_all_outermost_first() {
+    let store = counted();
+    let exposing = |name: &str, limit| {
+        let limits = [Limit::global(log(name, limit))];
+        builder(&store, limits).expose_verdicts(true).build().unwrap()
+    };
+    let handler = tower::service_fn(|request: Request<()>| async move {
+        let verdicts = request.extensions().get::<Verdicts>().unwrap();
+        let left: Vec<_> =
+            verdicts.iter().map(|verdict| verdict.decisions()[0].remaining).collect();
+        Ok::<_, std::convert::Infallible>(Response::new(format!("{left:?}")))
+    });
+    let silent = layer(&store, [Limit::global(log("silent", 99))]);
+    let inner = exposing("inner", 2).layer(handler);
+    let service = exposing("outer", 9).layer(silent.layer(inner));
+    let limits = |response: &Response<_>| {
+        let verdicts = response.extensions().get::<Verdicts>().unwrap();
+        verdicts.iter().map(|verdict| verdict.decisions()[0].limit).collect::<Vec<_>>()
+    };
+    let response = service.clone().oneshot(get()).await.unwrap();
+    assert_eq!(limits(&response.map(drop)), [9, 2]);
+    let response = service.clone().oneshot(get()).await.unwrap();
+    assert_eq!(text(response).await, "[7, 0]");
+    // Of a denial too, so that an outer layer can log it.
+    let response = service.oneshot(get()).await.unwrap();
+    assert_eq!(response.status(), 429);
+    let verdicts = response.extensions().get::<Verdicts>().unwrap();
+    let admitted: Vec<_> = verdicts.iter().map(tollgate::Verdict::is_admitted).collect();
+    assert_eq!(admitted, [true, false]);
+    assert_eq!(limits(&response.map(drop)), [9, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_reads_the_verdict_however_late_its_turn_came() {
+    let store = Staged::new(on_tokio_time());
+    let queue = Policy::leaky_bucket("queue", Quota::per_second(10).burst(5)).unwrap();
+    let builder = builder(&store, [Limit::global(queue)]);
+    let handler = tower::service_fn(|request: Request<()>| async move {
+        let delay = request.extensions().get::<Verdicts>().unwrap().iter().next().unwrap().delay();
+        Ok::<_, std::convert::Infallible>(Response::new(format!("after {delay}")))
+    });
+    let service = builder.expose_verdicts(true).build().unwrap().layer(handler);
+    store.hold();
+    let tasks: Vec<_> = (0..2).map(|_| tokio::spawn(service.clone().oneshot(get()))).collect();
+    tokio::task::yield_now().await;
+    store.release();
+    let mut answers = Vec::new();
+    for task in tasks {
+        let response = task.await.unwrap().unwrap();
+        assert!(response.extensions().get::<Verdicts>().is_some());
+        answers.push(text(response).await);
+    }
+    assert_eq!(answers, ["after 0 seconds", "after 100 milliseconds"]);
+}
+
+#[tokio::test]
+async fn verdicts_stay_inside_unless_they_are_asked_for() {
+    let store = counted();
+    let handler = tower::service_fn(|request: Request<()>| async move {
+        assert!(request.extensions().get::<Verdicts>().is_none());
+        Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+    });
+    let service = layer(&store, [Limit::global(log("global", 1))]).layer(handler);
+    for expected in [200, 429] {
+        let response = service.clone().oneshot(get()).await.unwrap();
+        assert_eq!(response.status(), expected);
+        assert!(response.extensions().get::<Verdicts>().is_none());
+    }
+}

@@ -1,0 +1,68 @@
+//! Stores around stores keep the contract of all stores.
+
+use std::time::Duration;
+
+use tollgate::failure::{Breaker, Fallback};
+use tollgate::{ManualClock, MemoryStore, Micros, Store};
+use tollgate_store_tests::{Harness, store_tests};
+
+use crate::stage::Staged;
+use crate::support::memory;
+
+type Memory = MemoryStore<ManualClock>;
+
+/// A wrapper around a store in memory, and the clock of that.
+struct Wrapped<S>(ManualClock, std::marker::PhantomData<fn() -> S>);
+
+/// How to wrap a store in memory.
+trait Wrap: Store {
+    fn wrap(store: Memory) -> Self;
+}
+
+impl<S: Wrap> Harness for Wrapped<S> {
+    type Store = S;
+
+    async fn start() -> (Self, S) {
+        let (clock, store) = memory();
+        (Self(clock, std::marker::PhantomData), S::wrap(store))
+    }
+
+    fn advance(&self, span: Micros) -> bool {
+        self.0.advance(span);
+        true
+    }
+}
+
+impl Wrap for Breaker<Memory> {
+    fn wrap(store: Memory) -> Self {
+        Self::with(store, 1, Duration::from_secs(3_600))
+    }
+}
+
+impl Wrap for Fallback<Memory, Memory> {
+    fn wrap(store: Memory) -> Self {
+        // The second store is never asked, as the first never fails.
+        Self::new(store, memory().1)
+    }
+}
+
+impl Wrap for Staged<Memory> {
+    fn wrap(store: Memory) -> Self {
+        Self::new(store)
+    }
+}
+
+mod of_the_breaker {
+    use super::*;
+    store_tests!(Wrapped<Breaker<Memory>>);
+}
+
+mod of_the_fallback {
+    use super::*;
+    store_tests!(Wrapped<Fallback<Memory, Memory>>);
+}
+
+mod of_the_stage {
+    use super::*;
+    store_tests!(Wrapped<Staged<Memory>>);
+}

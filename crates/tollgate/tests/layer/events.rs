@@ -1,0 +1,211 @@
+//! A policy that only watches, and what the layer says to whoever listens.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use http::{HeaderName, Method, Request};
+use parking_lot::Mutex;
+use tollgate::failure::Breaker;
+use tollgate::key::{ApiKey, ClientIp, Extension, Header, KeySource};
+use tollgate::{Key, Limit, OnMissingKey, OnStoreError, StoreExt};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::{DefaultGuard, set_default};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use crate::stage::{Fault, Staged};
+use crate::support::*;
+
+/// Writes down the events of the target `tollgate`, with all their fields.
+#[derive(Clone, Default)]
+struct Ear(Arc<Mutex<Vec<String>>>);
+
+impl Ear {
+    /// Listens in this thread while the guard lives.
+    fn open() -> (Self, DefaultGuard) {
+        let ear = Self::default();
+        (ear.clone(), set_default(ear))
+    }
+
+    fn heard(&self) -> Vec<String> {
+        self.0.lock().clone()
+    }
+
+    fn above_debug(&self) -> Vec<String> {
+        self.heard().into_iter().filter(|line| !line.starts_with("DEBUG")).collect()
+    }
+}
+
+impl Subscriber for Ear {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "tollgate"
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let level: Level = *event.metadata().level();
+        let mut line = Line(format!("{level}"));
+        event.record(&mut line);
+        self.0.lock().push(line.0);
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        write!(self.0, " {}={value:?}", field.name()).expect("a string takes all");
+    }
+}
+
+#[tokio::test]
+async fn a_shadow_policy_is_seen_in_events_and_nowhere_else() {
+    let (_, store) = memory();
+    let trial = log("trial", 1);
+    let limits = [Limit::global(log("real", 3)), Limit::global(trial.clone()).shadow()];
+    let service = limited(&store, limits);
+    let (ear, _open) = Ear::open();
+    for _ in 0..3 {
+        let response = ask(&service, get()).await;
+        assert_eq!(response.status(), 200);
+        let fields = rate_fields(response.headers()).concat();
+        assert!(fields.contains("real") && !fields.contains("trial"), "{fields}");
+        assert_eq!(field(response.headers(), "x-ratelimit-limit").as_deref(), Some("3"));
+    }
+    let shadow = r#"INFO message=shadow deny policy="trial""#;
+    assert_eq!(ear.above_debug(), [shadow, shadow]);
+    // The real one denies: the shadow has no part in it.
+    let response = ask(&service, get()).await;
+    assert_eq!(response.status(), 429);
+    let problem = json(response).await;
+    assert_eq!(problem["violated-policies"], serde_json::json!(["real"]));
+    let left = store.peek(&trial, &Key::GLOBAL).await.unwrap();
+    assert_eq!(left.decisions()[0].remaining, 0);
+}
+
+#[tokio::test]
+async fn a_shadow_is_charged_only_for_requests_that_pass() {
+    let (_, store) = memory();
+    let trial = log("trial", 9);
+    let limits = [Limit::global(log("real", 2)), Limit::global(trial.clone()).shadow()];
+    let service = limited(&store, limits);
+    for expected in [200, 200, 429, 429, 429] {
+        assert_eq!(status(&service).await, expected);
+    }
+    let left = store.peek(&trial, &Key::GLOBAL).await.unwrap();
+    assert_eq!(left.decisions()[0].remaining, 7);
+}
+
+#[tokio::test]
+async fn a_shadow_alone_adds_no_field_and_never_blocks() {
+    let (_, store) = memory();
+    let service = limited(&store, [Limit::global(log("trial", 1)).shadow()]);
+    for _ in 0..3 {
+        let response = ask(&service, get()).await;
+        assert_eq!(response.status(), 200);
+        assert_eq!(rate_fields(response.headers()), Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn a_shadow_without_a_key_never_blocks() {
+    for answer in [OnMissingKey::Deny, OnMissingKey::Pass, OnMissingKey::Share] {
+        let (_, store) = memory();
+        let tenant = Header::trust_unverified(HeaderName::from_static("x-tenant"));
+        let trial = Limit::new(log("trial", 1), tenant).shadow().on_missing_key(answer);
+        let service = limited(&store, [Limit::global(log("real", 9)), trial]);
+        for _ in 0..3 {
+            let response = ask(&service, get()).await;
+            assert_eq!(response.status(), 200, "{answer:?}");
+            assert_eq!(rate_fields(response.headers()).len(), 5);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_shadow_that_cannot_tell_who_asks_never_blocks_but_says_so() {
+    let (_, store) = memory();
+    let trial = Limit::new(log("trial", 1), ClientIp::peer()).shadow();
+    let service = limited(&store, [trial]);
+    let (ear, _open) = Ear::open();
+    for _ in 0..3 {
+        assert_eq!(ask(&service, Request::new(())).await.status(), 200);
+    }
+    let heard = ear.above_debug();
+    assert_eq!(heard.len(), 1, "once is enough: {heard:?}");
+    assert!(heard[0].starts_with("ERROR") && heard[0].contains("into_make_service_with"));
+}
+
+#[tokio::test]
+async fn a_shadow_that_fails_closed_never_blocks() {
+    let (_, store) = memory();
+    let store = Staged::new(store);
+    store.fail(Fault::NotCharged);
+    let trial = log("trial", 1).with_on_store_error(OnStoreError::Closed);
+    let service = limited(&store, [Limit::global(trial).shadow()]);
+    assert_eq!(status(&service).await, 200);
+}
+
+#[tokio::test]
+async fn no_event_tells_who_it_was() {
+    #[derive(Clone)]
+    struct User(String);
+
+    let (ear, _open) = Ear::open();
+    let (_, store) = memory();
+    let store = Staged::new(store);
+    let user = || Extension::<User>::borrowed(|user| Some(&user.0));
+    let api_key = || ApiKey::in_x_api_key().trust_unverified();
+    let chain = user().or(api_key()).or(ClientIp::peer());
+    let limits = [
+        Limit::new(log("subject", 2), chain),
+        Limit::new(log("ip", 1), ClientIp::peer()).shadow(),
+        Limit::new(log("key", 1), api_key()).shadow().on_missing_key(OnMissingKey::Pass),
+        Limit::new(log("user", 9), user()).on_missing_key(OnMissingKey::Deny),
+    ];
+    let closed = log("closed", 99).with_on_store_error(OnStoreError::Closed);
+    let breaker = Breaker::with(store.clone(), 1, std::time::Duration::from_secs(1));
+    let service = limited(&breaker, limits.into_iter().chain([Limit::global(closed)]));
+    let personal = || {
+        let mut request = request(Method::GET, "/private/path?token=squeamish");
+        request.headers_mut().insert("x-api-key", "sk_live_ossifrage".parse().unwrap());
+        request.extensions_mut().insert(User("alice@example.org".to_owned()));
+        request
+    };
+    for expected in [200, 200, 429] {
+        assert_eq!(ask(&service, personal()).await.status(), expected);
+    }
+    assert_eq!(status(&service).await, 403);
+    store.fail(Fault::MaybeCharged);
+    for _ in 0..2 {
+        assert_eq!(ask(&service, personal()).await.status(), 503);
+    }
+    let heard = ear.heard();
+    for what in ["allow", "deny", "shadow deny", "no key", "breaker open", "failed closed"] {
+        assert!(heard.iter().any(|line| line.contains(what)), "no {what}: {heard:#?}");
+    }
+    let secrets = ["192.0.2", "ossifrage", "alice", "squeamish", "private"];
+    for line in heard {
+        assert!(!secrets.iter().any(|secret| line.contains(secret)), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn building_warns_of_costs_that_can_never_fit() {
+    let (ear, _open) = Ear::open();
+    let (_, store) = memory();
+    layer(&store, [Limit::global(log("small", 9))]);
+    let heard = ear.above_debug();
+    assert_eq!(heard.len(), 1);
+    assert!(heard[0].starts_with("WARN") && heard[0].contains(r#"policy="small""#), "{heard:?}");
+    layer(&store, [Limit::global(log("large", 10))]);
+    assert_eq!(ear.above_debug().len(), 1, "a DELETE costs ten and fits");
+}

@@ -1,0 +1,201 @@
+//! Where the layer fits: routers, builders, servers, and bodies of all sorts.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::Router;
+use axum::error_handling::HandleErrorLayer;
+use axum::routing::get as on_get;
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body::{Body as _, Frame};
+use http_body_util::{BodyExt, Empty, Full};
+use hyper::body::Incoming;
+use tollgate::{Body, Limit, ManualClock, MemoryStore, RateLimitLayer, Store};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+
+use crate::support::*;
+
+fn limit(units: u64) -> RateLimitLayer<MemoryStore<ManualClock>> {
+    layer(&memory().1, [Limit::global(log("global", units))])
+}
+
+/// What servers ask of a layer and of the service it makes.
+fn is_at_home_in_servers<St: Store>(limit: &RateLimitLayer<St>) {
+    fn service<S>(_: S)
+    where
+        S: Service<Request<Incoming>, Error = Infallible> + Clone + Send + Sync + 'static,
+        S::Future: Send + 'static,
+    {
+    }
+    fn layer<L: Clone + Send + Sync + 'static>(_: &L) {}
+    layer(limit);
+    service(limit.layer(tower::service_fn(|_: Request<Incoming>| async {
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+    })));
+}
+
+#[test]
+fn layer_and_service_can_be_cloned_and_sent() {
+    is_at_home_in_servers(&limit(1));
+}
+
+#[tokio::test]
+async fn it_fits_a_router() {
+    let app = Router::new().route("/", on_get(|| async { "hello" })).layer(limit(1));
+    assert_eq!(ask_router(&app, get()).await.status(), 200);
+    assert_eq!(ask_router(&app, get()).await.status(), 429);
+}
+
+#[tokio::test]
+async fn as_a_route_layer_it_leaves_what_is_not_found_alone() {
+    let app = Router::new().route("/", on_get(|| async { "hello" })).route_layer(limit(1));
+    for _ in 0..3 {
+        assert_eq!(ask_router(&app, request(Method::GET, "/missing")).await.status(), 404);
+    }
+    assert_eq!(ask_router(&app, get()).await.status(), 200);
+    assert_eq!(ask_router(&app, get()).await.status(), 429);
+}
+
+#[tokio::test]
+async fn it_fits_one_method_of_a_route() {
+    let hello = on_get(|| async { "hello" }).layer(limit(1)).post(|| async { "posted" });
+    let app = Router::new().route("/", hello);
+    assert_eq!(ask_router(&app, get()).await.status(), 200);
+    assert_eq!(ask_router(&app, get()).await.status(), 429);
+    assert_eq!(ask_router(&app, request(Method::POST, "/")).await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_nested_router_sees_its_own_part_of_the_path() {
+    let limits = [Limit::global(log("global", 1))];
+    let exempt = |paths: [&str; 1]| {
+        let paths = tollgate::Paths::new(paths).unwrap();
+        builder(&memory().1, limits.clone()).exempt_paths(paths).build().unwrap()
+    };
+    for (path, inside, expected) in [
+        ("/health", true, 200),
+        ("/api/health", true, 429),
+        ("/health", false, 429),
+        ("/api/health", false, 200),
+    ] {
+        let api = Router::new().route("/health", on_get(|| async { "well" }));
+        let app = match inside {
+            true => Router::new().nest("/api", api.layer(exempt([path]))),
+            false => Router::new().nest("/api", api).layer(exempt([path])),
+        };
+        let health = || request(Method::GET, "/api/health");
+        assert_eq!(ask_router(&app, health()).await.status(), 200);
+        assert_eq!(ask_router(&app, health()).await.status(), expected, "{path} {inside}");
+    }
+}
+
+#[tokio::test]
+async fn it_fits_a_service_builder_among_others() {
+    let stack = ServiceBuilder::new()
+        .layer(HandleErrorLayer::new(|_| async { StatusCode::REQUEST_TIMEOUT }))
+        .load_shed()
+        .layer(limit(1))
+        .concurrency_limit(10)
+        .into_inner();
+    let app = Router::new().route("/", on_get(|| async { "hello" })).layer(stack);
+    assert_eq!(ask_router(&app, get()).await.status(), 200);
+    assert_eq!(ask_router(&app, get()).await.status(), 429);
+}
+
+#[tokio::test]
+async fn an_optional_layer_can_be_left_out_once_the_bodies_agree() {
+    // With the layer and without it the response has to be of one type.
+    let to_axum = |response: Response<Body<_>>| response.map(axum::body::Body::new);
+    for (limit, expected) in [(Some(limit(1)), 429), (None, 200)] {
+        let app = Router::new().route("/", on_get(|| async { "hello" }));
+        let limit = limit
+            .map(|limit| ServiceBuilder::new().map_response(to_axum).layer(limit).into_inner());
+        let app = app.layer(tower::util::option_layer(limit));
+        assert_eq!(ask_router(&app, get()).await.status(), 200);
+        assert_eq!(ask_router(&app, get()).await.status(), expected);
+    }
+}
+
+#[tokio::test]
+async fn what_stands_outside_sees_a_denial_as_any_response() {
+    // As a CORS layer does, without whose fields a browser hides the 429 from the page.
+    let allow_origin = |mut response: Response<axum::body::Body>| async {
+        let headers = response.headers_mut();
+        headers.insert("access-control-allow-origin", http::HeaderValue::from_static("*"));
+        response
+    };
+    let app = Router::new()
+        .route("/", on_get(|| async { "hello" }))
+        .layer(limit(1))
+        .layer(axum::middleware::map_response(allow_origin));
+    for expected in [200, 429] {
+        let response = ask_router(&app, get()).await;
+        assert_eq!(response.status(), expected);
+        assert_eq!(response.headers()["access-control-allow-origin"], "*");
+    }
+}
+
+/// A body that comes in pieces, and ends with trailers.
+struct Pieces(usize);
+
+impl http_body::Body for Pieces {
+    type Data = Bytes;
+    type Error = &'static str;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
+        self.0 += 1;
+        Poll::Ready(match self.0 {
+            1 | 3 => {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            2 | 4 => Some(Ok(Frame::data(Bytes::from_static(b"piece ")))),
+            5 => Some(Ok(Frame::trailers(http::HeaderMap::from_iter([(
+                http::HeaderName::from_static("x-sum"),
+                http::HeaderValue::from_static("2"),
+            )])))),
+            6 => Some(Err("the rest is lost")),
+            _ => None,
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_streams_passes_frame_by_frame() {
+    let pieces =
+        tower::service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Pieces(0))) });
+    let service = limit(1).layer(pieces);
+    let mut body = service.clone().oneshot(get()).await.unwrap().into_body();
+    assert_eq!(body.size_hint().exact(), None);
+    for _ in 0..2 {
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "piece ");
+    }
+    let trailers = body.frame().await.unwrap().unwrap().into_trailers().unwrap();
+    assert_eq!(trailers["x-sum"], "2");
+    assert_eq!(body.frame().await.unwrap().unwrap_err(), "the rest is lost");
+    let denied = service.oneshot(get()).await.unwrap().into_body();
+    let size = denied.size_hint().exact().unwrap();
+    assert_eq!(denied.collect().await.unwrap().to_bytes().len() as u64, size);
+}
+
+#[tokio::test]
+async fn it_takes_request_bodies_of_all_sorts() {
+    async fn passes<B: 'static>(body: B) {
+        let inner = tower::service_fn(|_: Request<B>| async {
+            Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+        });
+        let service = limit(1).layer(inner);
+        assert_eq!(service.oneshot(Request::new(body)).await.unwrap().status(), 200);
+    }
+    passes(()).await;
+    passes(Full::<Bytes>::default()).await;
+    passes(axum::body::Body::empty()).await;
+    passes(tonic::body::Body::empty()).await;
+    // Not even one that can be sent is asked for.
+    passes(std::rc::Rc::new("local")).await;
+}

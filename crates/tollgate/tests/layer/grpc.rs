@@ -1,0 +1,144 @@
+//! gRPC: denials as a client of tonic reads them.
+
+use std::net::SocketAddr;
+
+use tollgate::key::ClientIp;
+use tollgate::{Cost, Costs, Limit, OnMissingKey, OnStoreError, RateLimitLayer, Store};
+use tonic::service::LayerExt as _;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Code, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_health::server::health_reporter;
+
+use crate::stage::{Fault, Staged};
+use crate::support::*;
+
+fn bind() -> (SocketAddr, TcpIncoming) {
+    let incoming = TcpIncoming::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    (incoming.local_addr().unwrap(), incoming)
+}
+
+async fn connect(address: SocketAddr) -> HealthClient<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
+    HealthClient::new(endpoint.connect().await.unwrap())
+}
+
+/// A client of the health service behind `limit`.
+async fn client<St: Store>(limit: RateLimitLayer<St>) -> HealthClient<Channel> {
+    let (address, incoming) = bind();
+    let (_, health) = health_reporter();
+    let server = Server::builder().layer(limit).add_service(health);
+    tokio::spawn(server.serve_with_incoming(incoming));
+    connect(address).await
+}
+
+fn check() -> HealthCheckRequest {
+    HealthCheckRequest::default()
+}
+
+fn metadata(status: &Status, name: &str) -> Option<String> {
+    field(&status.metadata().clone().into_headers(), name)
+}
+
+#[tokio::test]
+async fn a_call_costs_one_and_its_answer_carries_the_fields() {
+    let (_, store) = memory();
+    let limit = Limit::new(log("ip", 10), ClientIp::peer());
+    let mut client = client(layer(&store, [limit])).await;
+    let answer = client.check(check()).await.unwrap();
+    let fields = rate_fields(&answer.metadata().clone().into_headers());
+    assert_eq!(fields[0], r#"ratelimit: "ip";r=9;t=54"#);
+    assert_eq!(fields.len(), 5);
+}
+
+#[tokio::test]
+async fn a_denied_call_is_resource_exhausted_with_the_fields_as_metadata() {
+    let (_, store) = memory();
+    let limit = Limit::new(log("ip", 2), ClientIp::peer());
+    let mut client = client(layer(&store, [limit])).await;
+    for _ in 0..2 {
+        client.check(check()).await.unwrap();
+    }
+    let status = client.check(check()).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert_eq!(
+        status.message(),
+        "The quota is 2 units per 60 seconds, of which 0 are left. Retry in 60 seconds."
+    );
+    assert_eq!(
+        rate_fields(&status.metadata().clone().into_headers()),
+        [
+            r#"ratelimit: "ip";r=0;t=60"#,
+            r#"ratelimit-policy: "ip";q=2;w=60"#,
+            "retry-after: 60",
+            "x-ratelimit-limit: 2",
+            "x-ratelimit-remaining: 0",
+            &format!("x-ratelimit-reset: {}", START + 60),
+        ]
+    );
+    // A call that streams is denied before its first message.
+    let status = client.watch(check()).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+}
+
+#[tokio::test]
+async fn a_call_that_fails_closed_is_unavailable() {
+    let (_, store) = memory();
+    let store = Staged::new(store);
+    store.fail(Fault::NotCharged);
+    let policy = log("closed", 2).with_on_store_error(OnStoreError::Closed);
+    let mut client = client(layer(&store, [Limit::global(policy)])).await;
+    let status = client.check(check()).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert_eq!(metadata(&status, "retry-after").as_deref(), Some("1"));
+    assert_eq!(metadata(&status, "ratelimit"), None);
+    store.recover();
+    client.check(check()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_call_that_can_never_pass_is_not_one_to_repeat() {
+    let (_, store) = memory();
+    let costs = Costs::by_method().route("/grpc.health.v1.Health/Check", Cost::new(11));
+    let limits = [Limit::global(log("small", 10)).costs(costs)];
+    let status = client(layer(&store, limits)).await.check(check()).await.unwrap_err();
+    assert_eq!(status.code(), Code::PermissionDenied);
+    assert_eq!(metadata(&status, "retry-after"), None);
+
+    let tenant = tollgate::key::Header::trust_unverified(http::HeaderName::from_static("x-tenant"));
+    let by_tenant = Limit::new(log("tenant", 9), tenant).on_missing_key(OnMissingKey::Deny);
+    let status = client(layer(&store, [by_tenant])).await.check(check()).await.unwrap_err();
+    assert_eq!(status.code(), Code::PermissionDenied);
+}
+
+#[tokio::test]
+async fn one_service_of_a_server_can_have_a_limit_of_its_own() {
+    let (_, store) = memory();
+    let (address, incoming) = bind();
+    let limit = layer(&store, [Limit::new(log("ip", 1), ClientIp::peer())]);
+    let (_, health) = health_reporter();
+    let limited = tower::ServiceBuilder::new().layer(limit).named_layer(health);
+    tokio::spawn(Server::builder().add_service(limited).serve_with_incoming(incoming));
+    let mut client = connect(address).await;
+    client.check(check()).await.unwrap();
+    assert_eq!(client.check(check()).await.unwrap_err().code(), Code::ResourceExhausted);
+}
+
+#[tokio::test]
+async fn connections_share_the_limit() {
+    let (_, store) = memory();
+    let (address, incoming) = bind();
+    let limit = layer(&store, [Limit::new(log("ip", 3), ClientIp::peer())]);
+    let (_, health) = health_reporter();
+    let server = Server::builder().layer(limit).add_service(health);
+    tokio::spawn(server.serve_with_incoming(incoming));
+    let (mut one, mut other) = (connect(address).await, connect(address).await);
+    let mut passed = Vec::new();
+    for _ in 0..2 {
+        passed.push(one.check(check()).await.is_ok());
+        passed.push(other.check(check()).await.is_ok());
+    }
+    assert_eq!(passed, [true, true, true, false]);
+}

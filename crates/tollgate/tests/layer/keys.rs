@@ -1,0 +1,275 @@
+//! Whose quota: keys that are missing, servers that do not tell, and what builds.
+
+use axum::Router;
+use axum::extract::{Extension as Inserted, Request as AxumRequest};
+use axum::middleware::{Next, from_fn};
+use axum::routing::get as on_get;
+use http::{HeaderName, HeaderValue, Method, Request};
+use tollgate::key::{
+    ApiKey, ApiKeys, ClientIp, Extension, Global, Header, KeyError, KeySource, MatchedRoute,
+};
+use tollgate::{
+    Head, LayerError, Limit, OnMissingKey, Policy, Quota, RateLimitLayer, StoreExt, Subject,
+};
+use tower::Layer;
+
+use crate::stage::Staged;
+use crate::support::*;
+
+fn tenant() -> Header {
+    Header::trust_unverified(HeaderName::from_static("x-tenant"))
+}
+
+fn of_tenant(name: &'static str) -> Request<()> {
+    let mut request = get();
+    request.headers_mut().insert("x-tenant", HeaderValue::from_static(name));
+    request
+}
+
+#[test]
+fn what_cannot_work_is_refused_when_the_layer_is_built() {
+    let (_, store) = memory();
+    let queue =
+        |name: &str| Limit::global(Policy::leaky_bucket(name, Quota::per_second(1)).unwrap());
+    let many = || (0..65).map(|n| Limit::global(log(&format!("p{n}"), 99)));
+    let error = |limits: Vec<Limit>| builder(&store, limits).build().err();
+    let name = || "p0".to_owned();
+    assert_eq!(error(vec![]), Some(LayerError::NoLimit));
+    assert_eq!(error(many().collect()), Some(LayerError::TooManyLimits { given: 65 }));
+    assert_eq!(error(many().take(LayerError::MAX_LIMITS).collect()), None);
+    assert_eq!(
+        error(many().take(1).chain(many().take(1)).collect()),
+        Some(LayerError::SameName { name: name() })
+    );
+    assert_eq!(
+        error(vec![Limit::new(log("p0", 99), tenant())]),
+        Some(LayerError::MissingKeyUndecided { name: name() })
+    );
+    assert_eq!(
+        error(vec![queue("q0"), queue("q1")]),
+        Some(LayerError::TwoQueues { first: "q0".to_owned(), second: "q1".to_owned() })
+    );
+}
+
+#[test]
+fn every_error_of_building_says_what_and_how_to_cure_it() {
+    let name = || "p0".to_owned();
+    for (error, cure) in [
+        (LayerError::NoLimit, "`.limit(..)`"),
+        (LayerError::TooManyLimits { given: 65 }, "nest two layers"),
+        (LayerError::SameName { name: name() }, "give each a name of its own"),
+        (LayerError::MissingKeyUndecided { name: name() }, "`.on_missing_key(OnMissingKey::Deny)`"),
+        (LayerError::TwoQueues { first: name(), second: name() }, "`mode: meter`"),
+    ] {
+        assert!(error.to_string().contains(cure), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_layer_of_sixty_four_limits_decides_them_all() {
+    let (_, store) = memory();
+    let service = limited(&store, (0..64).map(|n| Limit::global(log(&format!("p{n}"), 64 - n))));
+    let response = ask(&service, get()).await;
+    assert_eq!(response.status(), 200);
+    let members = field(response.headers(), "ratelimit").unwrap();
+    assert!(members.contains(r#""p0";r=63;"#) && members.ends_with(r#""p63";r=0;t=60"#));
+    let problem = json(ask(&service, get()).await).await;
+    assert_eq!(problem["violated-policies"], serde_json::json!(["p63"]));
+}
+
+#[tokio::test]
+async fn a_request_without_a_key_is_refused_if_so_said() {
+    let (_, memory) = memory();
+    let store = Staged::new(memory);
+    let limits = [Limit::global(log("global", 9)), Limit::new(log("tenant", 9), tenant())];
+    let layer = builder(&store, limits).on_missing_key(OnMissingKey::Deny).build().unwrap();
+    let service = layer.layer(hello());
+    let response = ask(&service, get()).await;
+    assert_eq!(response.status(), 403);
+    assert_eq!(rate_fields(response.headers()), Vec::<String>::new());
+    assert_eq!(response.headers()["cache-control"], "no-store");
+    assert_eq!(json(response).await["code"], "missing-key");
+    assert_eq!(store.calls(), 0, "nothing is charged for it");
+    assert_eq!(ask(&service, of_tenant("a")).await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_request_without_a_key_passes_that_policy_alone_if_so_said() {
+    let (_, store) = memory();
+    let by_tenant = Limit::new(log("tenant", 1), tenant()).on_missing_key(OnMissingKey::Pass);
+    let service = limited(&store, [by_tenant, Limit::global(log("global", 2))]);
+    for expected in [200, 200, 429] {
+        let response = ask(&service, get()).await;
+        assert_eq!(response.status(), expected);
+        let quotas = field(response.headers(), "ratelimit-policy");
+        assert_eq!(quotas.as_deref(), Some(r#""global";q=2;w=60"#));
+    }
+}
+
+#[tokio::test]
+async fn requests_without_a_key_share_one_quota_if_so_said() {
+    let (_, store) = memory();
+    let by_tenant = Limit::new(log("tenant", 2), tenant()).on_missing_key(OnMissingKey::Share);
+    let service = limited(&store, [by_tenant]);
+    for (peer, expected) in [(1, 200), (2, 200), (3, 429)] {
+        assert_eq!(ask(&service, from_peer(peer, get())).await.status(), expected);
+    }
+    assert_eq!(
+        ask(&service, of_tenant("a")).await.status(),
+        200,
+        "who has a key is not among them"
+    );
+    assert_eq!(ask(&service, of_tenant("-")).await.status(), 200, "whatever it is called");
+}
+
+#[tokio::test]
+async fn requests_without_a_key_are_not_everybody() {
+    /// Counts friends as everybody, and nobody else.
+    struct Friends;
+
+    impl KeySource for Friends {
+        fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+            if head.headers.contains_key("x-tenant") { Global.subject(head) } else { Ok(None) }
+        }
+
+        fn can_be_missing(&self) -> bool {
+            true
+        }
+    }
+
+    let (_, store) = memory();
+    let friends = Limit::new(log("friends", 1), Friends).on_missing_key(OnMissingKey::Share);
+    let service = limited(&store, [friends]);
+    assert_eq!(status(&service).await, 200);
+    assert_eq!(ask(&service, of_tenant("a")).await.status(), 200);
+}
+
+#[tokio::test]
+async fn what_a_limit_says_itself_goes_before_what_the_layer_says() {
+    let (_, store) = memory();
+    let by_tenant = Limit::new(log("tenant", 1), tenant()).on_missing_key(OnMissingKey::Pass);
+    let layer = builder(&store, [by_tenant]).on_missing_key(OnMissingKey::Deny).build().unwrap();
+    assert_eq!(status(&layer.layer(hello())).await, 200);
+}
+
+#[tokio::test]
+async fn a_server_that_tells_no_peer_gets_the_cure() {
+    let (_, store) = memory();
+    let service = limited(&store, [Limit::new(log("ip", 9), ClientIp::peer())]);
+    let response = ask(&service, Request::new(())).await;
+    assert_eq!(response.status(), 500);
+    assert_eq!(rate_fields(response.headers()), Vec::<String>::new());
+    let problem = json(response).await;
+    assert_eq!(problem["code"], "misconfigured");
+    let cure = problem["detail"].as_str().unwrap();
+    assert!(cure.contains("into_make_service_with_connect_info::<SocketAddr>()"), "{cure}");
+}
+
+#[tokio::test]
+async fn a_chain_goes_from_the_user_over_the_api_key_to_the_address() {
+    #[derive(Clone)]
+    struct User(u64);
+
+    let (_, store) = memory();
+    let user = Extension::<User>::new(|user| Some(user.0.to_be_bytes()));
+    let api_key = ApiKey::in_x_api_key().one_of(ApiKeys::from_keys(["k-good"]));
+    let chain = user.or(api_key).or(ClientIp::peer());
+    let service = limited(&store, [Limit::new(log("subject", 1), chain)]);
+    let with_key = |key: &'static str| {
+        let mut request = get();
+        request.headers_mut().insert("x-api-key", HeaderValue::from_static(key));
+        request
+    };
+    let with_user = |user| {
+        let mut request = with_key("k-good");
+        request.extensions_mut().insert(User(user));
+        request
+    };
+    for (asking, expected) in [
+        (with_user(1), 200),
+        (with_user(1), 429),
+        (with_user(2), 200),
+        (with_key("k-good"), 200),
+        (with_key("k-good"), 429),
+        // A key that nobody gave out is no key: it counts by the address, however it changes.
+        (with_key("k-bad"), 200),
+        (with_key("k-worse"), 429),
+        (get(), 429),
+    ] {
+        assert_eq!(ask(&service, asking).await.status(), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_user_that_an_outer_layer_has_set_is_seen() {
+    #[derive(Clone)]
+    struct User(String);
+
+    async fn authenticate(mut request: AxumRequest, next: Next) -> axum::response::Response {
+        let user = request.headers().get("authorization").map(|value| value.as_bytes().to_vec());
+        if let Some(user) = user {
+            request.extensions_mut().insert(User(String::from_utf8(user).unwrap()));
+        }
+        next.run(request).await
+    }
+
+    let (_, store) = memory();
+    let user = || Extension::<User>::borrowed(|user| Some(&user.0));
+    let by_user = || Limit::new(log("user", 1), user()).on_missing_key(OnMissingKey::Deny);
+    let limit: RateLimitLayer<_> = layer(&store, [by_user()]);
+    let hello = on_get(|Inserted(User(name)): Inserted<User>| async { name });
+    let app = |auth_outside: bool| {
+        let app = Router::new().route("/", hello.clone());
+        // The layer that is added last is the outermost.
+        match auth_outside {
+            true => app.layer(limit.clone()).layer(from_fn(authenticate)),
+            false => app.layer(from_fn(authenticate)).layer(limit.clone()),
+        }
+    };
+    let of = |user: &'static str| {
+        let mut request = get();
+        request.headers_mut().insert("authorization", HeaderValue::from_static(user));
+        request
+    };
+    for (user, expected) in [("alice", 200), ("alice", 429), ("bob", 200)] {
+        assert_eq!(ask_router(&app(true), of(user)).await.status(), expected);
+    }
+    // The other way round nobody has a name yet when the limiter asks for one.
+    assert_eq!(ask_router(&app(false), of("carol")).await.status(), 403);
+}
+
+#[tokio::test]
+async fn one_route_is_one_quota_however_its_path_is_spelled() {
+    let (_, store) = memory();
+    let policy = log("route", 2);
+    let limit = Limit::new(policy.clone(), (MatchedRoute, ClientIp::peer()));
+    let limit = layer(&store, [limit.on_missing_key(OnMissingKey::Pass)]);
+    let app = Router::new()
+        .route("/users/{id}", on_get(|| async { "a user" }))
+        .route("/items/{id}", on_get(|| async { "an item" }))
+        .layer(limit);
+    for (path, expected) in [
+        ("/users/7", 200),
+        ("/users/%37", 200),
+        ("/users/8?page=2", 429),
+        ("/items/7", 200),
+        ("/nothing/here", 404),
+    ] {
+        let response = ask_router(&app, request(Method::GET, path)).await;
+        assert_eq!(response.status(), expected, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_store_of_a_layer_can_be_read_and_reset() {
+    let (_, store) = memory();
+    let policy = log("global", 1);
+    let layer = RateLimitLayer::global(store, policy.clone());
+    let service = layer.layer(hello());
+    assert_eq!((status(&service).await, status(&service).await), (200, 429));
+    tollgate::Store::reset(layer.store(), &policy, &tollgate::Key::GLOBAL).await.unwrap();
+    let left = layer.store().peek(&policy, &tollgate::Key::GLOBAL).await.unwrap();
+    assert_eq!(left.decisions()[0].remaining, 1);
+    assert_eq!(layer.limits().map(|limit| limit.policy().name()).collect::<Vec<_>>(), ["global"]);
+    assert_eq!(status(&service).await, 200);
+}

@@ -1,0 +1,21 @@
+//! The layer as its users have it: around services, in routers, over sockets.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "the lint knows tests by their attribute, helpers have none"
+)]
+
+mod answers;
+mod charges;
+mod conformance;
+mod events;
+mod fit;
+mod grpc;
+mod keys;
+mod nesting;
+mod outages;
+mod queue;
+mod readiness;
+mod sharing;
+mod stage;
+mod support;

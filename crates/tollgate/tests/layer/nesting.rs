@@ -1,0 +1,204 @@
+//! Several policies in a layer, and several layers around each other.
+
+use axum::Router;
+use axum::routing::get as on_get;
+use http::{HeaderValue, Method, Response, StatusCode};
+use tollgate::key::{ClientIp, Header};
+use tollgate::{
+    Algorithm, Denial, LeakyMode, Limit, OnMissingKey, Policy, Quota, RateLimitLayer, Refill,
+};
+use tower::{Layer, ServiceExt};
+
+use crate::support::*;
+
+/// One policy of each algorithm, all with room for three GETs, over keys of their own.
+fn one_of_each() -> Vec<Limit> {
+    let minute = Quota::per_minute(3);
+    let tenant = || Header::trust_unverified(http::HeaderName::from_static("x-tenant"));
+    [
+        (Algorithm::FixedWindowCounter, Limit::global as fn(Policy) -> Limit),
+        (Algorithm::SlidingWindowCounter, |policy| Limit::new(policy, ClientIp::peer())),
+        (Algorithm::TokenBucket { refill: Refill::Greedy }, Limit::global),
+        (Algorithm::LeakyBucket { mode: LeakyMode::Meter }, Limit::global),
+    ]
+    .into_iter()
+    .map(|(algorithm, limit)| {
+        limit(Policy::new(algorithm.to_string(), minute, algorithm).expect("a valid policy"))
+    })
+    .chain([Limit::new(log("tenant", 3), tenant()).on_missing_key(OnMissingKey::Share)])
+    .collect()
+}
+
+#[tokio::test]
+async fn policies_of_all_algorithms_decide_together() {
+    let (_, store) = memory();
+    let service = limited(&store, one_of_each());
+    for remaining in [2, 1, 0] {
+        let response = ask(&service, get()).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        let members = field(response.headers(), "ratelimit").unwrap();
+        let expected = format!(";r={remaining};");
+        assert_eq!(members.matches(&expected).count(), 5, "{members}");
+    }
+    let response = ask(&service, get()).await;
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    let problem = json(response).await;
+    assert_eq!(problem["violated-policies"].as_array().map(Vec::len), Some(5), "{problem}");
+}
+
+#[tokio::test]
+async fn policies_count_under_keys_of_their_own() {
+    let (_, store) = memory();
+    let by_ip = Limit::new(log("ip", 1), ClientIp::peer());
+    let service = limited(&store, [by_ip, Limit::global(log("all", 2))]);
+    assert_eq!(ask(&service, from_peer(1, get())).await.status(), 200);
+    assert_eq!(ask(&service, from_peer(1, get())).await.status(), 429, "ip is used up");
+    assert_eq!(ask(&service, from_peer(2, get())).await.status(), 200, "another address");
+    let problem = json(ask(&service, from_peer(3, get())).await).await;
+    assert_eq!(problem["violated-policies"], serde_json::json!(["all"]));
+}
+
+#[tokio::test]
+async fn a_denial_charges_no_policy_of_the_layer() {
+    let (clock, store) = memory();
+    let tight = Policy::fixed_window_counter("tight", Quota::per_second(1)).unwrap();
+    let service = limited(&store, [Limit::global(tight), Limit::global(log("wide", 3))]);
+    assert_eq!(status(&service).await, 200);
+    for _ in 0..20 {
+        let response = ask(&service, get()).await;
+        assert_eq!(response.status(), 429);
+        let members = field(response.headers(), "ratelimit").unwrap();
+        assert!(members.contains(r#""wide";r=2;"#), "{members}");
+    }
+    for _ in 0..2 {
+        clock.advance(seconds(1));
+        assert_eq!(status(&service).await, 200, "the denied ones took nothing from `wide`");
+    }
+}
+
+#[tokio::test]
+async fn concurrent_requests_over_two_policies_pass_exactly_as_often_as_the_tighter_allows() {
+    let (_, store) = memory();
+    let by_ip = Limit::new(log("ip", 40), ClientIp::peer());
+    let service = limited(&store, [by_ip, Limit::global(log("all", 100))]);
+    let tasks: Vec<_> = (0..400_u16)
+        .map(|n| {
+            let service = service.clone();
+            let peer = u8::try_from(n % 4).unwrap();
+            tokio::spawn(async move { ask(&service, from_peer(peer, get())).await.status() })
+        })
+        .collect();
+    let mut passed = 0;
+    for task in tasks {
+        passed += usize::from(task.await.unwrap() == StatusCode::OK);
+    }
+    assert_eq!(passed, 100);
+}
+
+/// `global` (of 5) around everything, `search` (of 2) around one route.
+fn nested() -> Router {
+    let (_, store) = memory();
+    let outer = RateLimitLayer::global(store.clone(), log("global", 5));
+    let inner = RateLimitLayer::global(store, log("search", 2));
+    Router::new()
+        .route("/search", on_get(|| async { "found" }).route_layer(inner))
+        .route("/", on_get(|| async { "home" }))
+        .layer(outer)
+}
+
+#[tokio::test]
+async fn list_fields_of_nested_layers_both_survive() {
+    let response = ask_router(&nested(), request(Method::GET, "/search")).await;
+    assert_eq!(response.status(), 200);
+    assert_eq!(
+        rate_fields(response.headers()),
+        [
+            r#"ratelimit: "search";r=1;t=30, "global";r=4;t=48"#,
+            r#"ratelimit-policy: "search";q=2;w=60, "global";q=5;w=60"#,
+            "x-ratelimit-limit: 2",
+            "x-ratelimit-remaining: 1",
+            "x-ratelimit-reset: 1704067260",
+        ]
+    );
+    assert_eq!(text(response).await, "found");
+}
+
+#[tokio::test]
+async fn an_inner_denial_leaves_the_outer_charged() {
+    let app = nested();
+    for expected in [200, 200, 429] {
+        let response = ask_router(&app, request(Method::GET, "/search")).await;
+        assert_eq!(response.status(), expected);
+    }
+    let response = ask_router(&app, request(Method::GET, "/")).await;
+    assert_eq!(field(response.headers(), "x-ratelimit-remaining").as_deref(), Some("1"));
+}
+
+#[tokio::test]
+async fn an_inner_denial_keeps_its_fields_under_an_outer_layer() {
+    let app = nested();
+    for _ in 0..2 {
+        ask_router(&app, request(Method::GET, "/search")).await;
+    }
+    let response = ask_router(&app, request(Method::GET, "/search")).await;
+    assert_eq!(
+        rate_fields(response.headers()),
+        [
+            r#"ratelimit: "search";r=0;t=60, "global";r=2;t=24"#,
+            r#"ratelimit-policy: "search";q=2;w=60, "global";q=5;w=60"#,
+            "retry-after: 60",
+            "x-ratelimit-limit: 2",
+            "x-ratelimit-remaining: 0",
+            "x-ratelimit-reset: 1704067260",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn an_outer_denial_never_reaches_the_inner_layer() {
+    let app = nested();
+    for _ in 0..5 {
+        ask_router(&app, request(Method::GET, "/")).await;
+    }
+    let response = ask_router(&app, request(Method::GET, "/search")).await;
+    assert_eq!(response.status(), 429);
+    assert_eq!(
+        field(response.headers(), "ratelimit-policy").as_deref(),
+        Some(r#""global";q=5;w=60"#)
+    );
+}
+
+#[tokio::test]
+async fn x_ratelimit_is_one_line_and_that_of_the_tighter() {
+    let (_, store) = memory();
+    let wide = RateLimitLayer::global(store.clone(), log("wide", 9));
+    let tight = RateLimitLayer::global(store.clone(), log("tight", 4));
+    let tight_inside = wide.layer(tight.layer(hello()));
+    let response = tight_inside.oneshot(get()).await.unwrap();
+    assert_eq!(lines(response.headers(), "x-ratelimit-limit"), ["4"]);
+    assert_eq!(lines(response.headers(), "x-ratelimit-remaining"), ["3"]);
+    let wide_inside = tight.layer(wide.layer(hello()));
+    let response = wide_inside.oneshot(get()).await.unwrap();
+    assert_eq!(lines(response.headers(), "x-ratelimit-limit"), ["4"]);
+    assert_eq!(lines(response.headers(), "x-ratelimit-remaining"), ["2"]);
+    assert_eq!(lines(response.headers(), "x-ratelimit-reset").len(), 1);
+}
+
+#[tokio::test]
+async fn the_larger_retry_after_stays() {
+    let (_, store) = memory();
+    for (theirs, expected) in [("5", "60"), ("3600", "3600"), ("soon", "60")] {
+        let closure = move |denial: &Denial<'_>| {
+            let mut response = Response::new(denial.detail().into_owned().into());
+            *response.status_mut() = denial.status();
+            response.headers_mut().insert("retry-after", HeaderValue::from_static(theirs));
+            response
+        };
+        let limit = Limit::global(log("one", 1));
+        let layer = builder(&store, [limit]).on_denied(closure).build().unwrap();
+        let service = layer.layer(hello());
+        while status(&service).await == 200 {}
+        let response = ask(&service, get()).await;
+        assert_eq!(lines(response.headers(), "retry-after"), [expected]);
+    }
+}

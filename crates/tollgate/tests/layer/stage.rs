@@ -1,0 +1,149 @@
+//! A store that does what the test tells it to: fail, or answer later.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use parking_lot::Mutex;
+use tollgate::{Charge, Cost, Key, Policy, Receipt, Settlement, Store, StoreError, Verdict};
+
+/// `store`, on a stage: it counts calls, and fails or hesitates on command. Clones share
+/// the stage.
+#[derive(Clone, Debug)]
+pub(crate) struct Staged<S> {
+    store: S,
+    stage: Arc<Stage>,
+}
+
+#[derive(Debug, Default)]
+struct Stage {
+    calls: AtomicUsize,
+    settled: AtomicUsize,
+    fault: Mutex<Option<Fault>>,
+    /// Who waits for an answer; `None` while answers are given at once.
+    held: Mutex<Option<Vec<Waker>>>,
+}
+
+/// How a store fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It cannot be reached.
+    NotCharged,
+    /// It decides, and the answer is lost.
+    MaybeCharged,
+    /// It cannot be reached, and says when to ask again.
+    RetryAfter(tollgate::Micros),
+    /// It thinks that the request makes no sense.
+    Invalid,
+}
+
+impl Fault {
+    fn error(self) -> StoreError {
+        match self {
+            Self::NotCharged => StoreError::not_charged("stage", "unplugged"),
+            Self::MaybeCharged => StoreError::maybe_charged("stage", "the answer was lost"),
+            Self::RetryAfter(wait) => Self::NotCharged.error().with_retry_after(wait),
+            Self::Invalid => StoreError::invalid("stage", "makes no sense"),
+        }
+    }
+}
+
+impl<S: Store> Staged<S> {
+    pub(crate) fn new(store: S) -> Self {
+        Self { store, stage: Arc::default() }
+    }
+
+    /// Every call fails from now on.
+    pub(crate) fn fail(&self, fault: Fault) {
+        *self.stage.fault.lock() = Some(fault);
+    }
+
+    /// No call fails any more.
+    pub(crate) fn recover(&self) {
+        *self.stage.fault.lock() = None;
+    }
+
+    /// From now on no call is answered before `release`.
+    pub(crate) fn hold(&self) {
+        self.stage.held.lock().get_or_insert_default();
+    }
+
+    /// Answers all calls.
+    pub(crate) fn release(&self) {
+        let waiting = self.stage.held.lock().take();
+        waiting.into_iter().flatten().for_each(Waker::wake);
+    }
+
+    /// So many times it was asked to decide.
+    pub(crate) fn calls(&self) -> usize {
+        self.stage.calls.load(Ordering::SeqCst)
+    }
+
+    /// So many receipts it has settled, and somebody waited for it.
+    pub(crate) fn settled(&self) -> usize {
+        self.stage.settled.load(Ordering::SeqCst)
+    }
+
+    fn answer<T: Send + 'static>(&self, call: impl FnOnce(&S) -> S::Future<T>) -> Later<S, T> {
+        let fault = *self.stage.fault.lock();
+        let answer = match fault {
+            Some(Fault::MaybeCharged) => {
+                // The charge is made, and nobody hears of it.
+                drop(call(&self.store));
+                Err(Fault::MaybeCharged.error())
+            }
+            Some(fault) => Err(fault.error()),
+            None => Ok(call(&self.store)),
+        };
+        Later { answer: Some(answer), stage: Arc::clone(&self.stage), settles: false }
+    }
+}
+
+impl<S: Store> Store for Staged<S> {
+    type Future<T: Send + 'static> = Later<S, T>;
+
+    fn decide(&self, charges: &[Charge<'_>]) -> Later<S, Verdict> {
+        self.stage.calls.fetch_add(1, Ordering::SeqCst);
+        self.answer(|store| store.decide(charges))
+    }
+
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Later<S, Settlement> {
+        Later { settles: true, ..self.answer(|store| store.settle(receipt, actual)) }
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Later<S, ()> {
+        self.answer(|store| store.reset(policy, key))
+    }
+}
+
+/// An answer that is there when the stage lets it be.
+pub(crate) struct Later<S: Store, T: Send + 'static> {
+    answer: Option<Result<S::Future<T>, StoreError>>,
+    stage: Arc<Stage>,
+    settles: bool,
+}
+
+/// Nothing in it is ever pinned.
+impl<S: Store, T: Send + 'static> Unpin for Later<S, T> {}
+
+impl<S: Store, T: Send + 'static> Future for Later<S, T> {
+    type Output = Result<T, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(waiting) = &mut *self.stage.held.lock() {
+            waiting.push(cx.waker().clone());
+            return Poll::Pending;
+        }
+        if self.settles {
+            self.stage.settled.fetch_add(1, Ordering::SeqCst);
+        }
+        match self.answer.as_mut().expect("polled once it was ready") {
+            Ok(answer) => Pin::new(answer).poll(cx),
+            Err(_) => {
+                let Some(Err(error)) = self.answer.take() else { unreachable!() };
+                Poll::Ready(Err(error))
+            }
+        }
+    }
+}

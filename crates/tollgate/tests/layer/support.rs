@@ -1,0 +1,159 @@
+//! What the tests have in common: a service, requests to it, and ways to read its answers.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::net::{Ipv4Addr, SocketAddr};
+
+use axum::Router;
+use axum::extract::ConnectInfo;
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response};
+use http_body_util::{BodyExt, Full};
+use tokio::time::Instant;
+use tollgate::{
+    Body, Clock, Limit, ManualClock, MemoryStore, Micros, Policy, Quota, RateLimit, RateLimitLayer,
+    RateLimitLayerBuilder, Store, Timestamp,
+};
+use tower::util::ServiceFn;
+use tower::{Layer, ServiceExt};
+
+/// A service that says hello at once.
+pub(crate) type Hello =
+    ServiceFn<fn(Request<()>) -> Ready<Result<Response<Full<Bytes>>, Infallible>>>;
+
+pub(crate) type Answer = Response<Body<Full<Bytes>>>;
+
+pub(crate) fn hello() -> Hello {
+    tower::service_fn(|_| ready(Ok(Response::new(Full::from("hello")))))
+}
+
+/// A store whose clock stands still until the test moves it. It begins at the start of
+/// a day and of a year, [`START`].
+pub(crate) fn memory() -> (ManualClock, MemoryStore<ManualClock>) {
+    let clock = ManualClock::default();
+    (clock.clone(), MemoryStore::builder().clock(clock).build())
+}
+
+/// 2024-01-01 00:00:00 UTC, where the manual clock begins.
+pub(crate) const START: u64 = 1_704_067_200;
+
+/// A clock that goes with tokio's, so that paused sleeps and the store agree.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TokioClock(Instant);
+
+impl Clock for TokioClock {
+    fn now(&self) -> Timestamp {
+        let micros = u64::try_from(self.0.elapsed().as_micros()).expect("a short test");
+        Timestamp::from_micros(START * 1_000_000 + micros)
+    }
+}
+
+/// A store on tokio's time.
+pub(crate) fn on_tokio_time() -> MemoryStore<TokioClock> {
+    MemoryStore::builder().clock(TokioClock(Instant::now())).build()
+}
+
+pub(crate) fn seconds(seconds: u64) -> Micros {
+    Micros::new(seconds * 1_000_000)
+}
+
+/// `limit` units in any minute.
+pub(crate) fn log(name: &str, limit: u64) -> Policy {
+    Policy::sliding_window_log(name, Quota::per_minute(limit)).expect("a valid policy")
+}
+
+/// A layer of these limits, and otherwise as it comes.
+pub(crate) fn layer<St: Store>(
+    store: &St,
+    limits: impl IntoIterator<Item = Limit>,
+) -> RateLimitLayer<St> {
+    builder(store, limits).build().expect("a valid layer")
+}
+
+pub(crate) fn builder<St: Store>(
+    store: &St,
+    limits: impl IntoIterator<Item = Limit>,
+) -> RateLimitLayerBuilder<St> {
+    let builder = RateLimitLayer::builder(store.clone());
+    limits.into_iter().fold(builder, RateLimitLayerBuilder::limit)
+}
+
+/// The service behind a layer of these limits.
+pub(crate) fn limited<St: Store>(
+    store: &St,
+    limits: impl IntoIterator<Item = Limit>,
+) -> RateLimit<Hello, St> {
+    layer(store, limits).layer(hello())
+}
+
+/// A request as it comes from a server: with a peer.
+pub(crate) fn request(method: Method, path: &str) -> Request<()> {
+    from_peer(1, Request::builder().method(method).uri(path).body(()).expect("a valid request"))
+}
+
+pub(crate) fn get() -> Request<()> {
+    request(Method::GET, "/")
+}
+
+/// The request as if it came from 192.0.2.`last`.
+pub(crate) fn from_peer<B>(last: u8, mut request: Request<B>) -> Request<B> {
+    let peer = SocketAddr::from((Ipv4Addr::new(192, 0, 2, last), 50_000));
+    request.extensions_mut().insert(ConnectInfo(peer));
+    request
+}
+
+/// What a fresh clone of the service answers.
+pub(crate) async fn ask<St: Store>(service: &RateLimit<Hello, St>, request: Request<()>) -> Answer {
+    service.clone().oneshot(request).await.expect("an infallible service")
+}
+
+/// The status of the answer to a plain GET.
+pub(crate) async fn status<St: Store>(service: &RateLimit<Hello, St>) -> u16 {
+    ask(service, get()).await.status().as_u16()
+}
+
+/// What an axum router answers.
+pub(crate) async fn ask_router(
+    router: &Router,
+    request: Request<()>,
+) -> Response<axum::body::Body> {
+    let request = request.map(|()| axum::body::Body::empty());
+    router.clone().oneshot(request).await.expect("an infallible router")
+}
+
+/// All lines of a field, joined as RFC 9110 lets one join them.
+pub(crate) fn field(headers: &HeaderMap, name: &str) -> Option<String> {
+    let lines: Vec<_> = lines(headers, name);
+    (!lines.is_empty()).then(|| lines.join(", "))
+}
+
+pub(crate) fn lines(headers: &HeaderMap, name: &str) -> Vec<String> {
+    let text = |value: &http::HeaderValue| value.to_str().expect("visible ASCII").to_owned();
+    headers.get_all(name).iter().map(text).collect()
+}
+
+/// The fields that a limiter adds, in the order of their names.
+pub(crate) fn rate_fields(headers: &HeaderMap) -> Vec<String> {
+    let ours = |name: &str| name.contains("ratelimit") || name == "retry-after";
+    let mut names: Vec<_> = headers.keys().map(http::HeaderName::as_str).collect();
+    names.sort_unstable();
+    let line = |name: &str| format!("{name}: {}", field(headers, name).unwrap_or_default());
+    names.into_iter().filter(|name| ours(name)).map(line).collect()
+}
+
+/// The body as text.
+pub(crate) async fn text<B>(response: Response<B>) -> String
+where
+    B: http_body::Body<Data = Bytes, Error: std::fmt::Debug>,
+{
+    let body = response.into_body().collect().await.expect("a whole body").to_bytes();
+    String::from_utf8(body.to_vec()).expect("text")
+}
+
+/// The body as JSON.
+pub(crate) async fn json<B>(response: Response<B>) -> serde_json::Value
+where
+    B: http_body::Body<Data = Bytes, Error: std::fmt::Debug>,
+{
+    serde_json::from_str(&text(response).await).expect("JSON")
+}

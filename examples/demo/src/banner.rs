@@ -1,0 +1,99 @@
+//! What is printed at the start.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use tollgate::{RateLimitLayer, Store};
+
+use crate::args::{self, Args, KeyBy};
+use crate::limits;
+
+/// Where the program listens, what limits it, and what to try.
+pub(crate) struct Banner<'a, St> {
+    args: &'a Args,
+    address: SocketAddr,
+    layer: &'a RateLimitLayer<St>,
+}
+
+impl<'a, St: Store> Banner<'a, St> {
+    pub(crate) fn new(args: &'a Args, address: SocketAddr, layer: &'a RateLimitLayer<St>) -> Self {
+        Self { args, address, layer }
+    }
+}
+
+impl<St: Store> fmt::Display for Banner<'_, St> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { args, address, layer } = self;
+        let store = match args.store {
+            args::Store::Memory => "memory, in this process only",
+        };
+        writeln!(f, "Tollgate demo, server {}", args.server_id)?;
+        writeln!(f, "  listening  http://{address}")?;
+        writeln!(f, "  store      {store}")?;
+        for limit in layer.limits() {
+            writeln!(f, "  policy     {}", limit.policy())?;
+        }
+        writeln!(f, "  key        {}", key(args))?;
+        writeln!(f, "  costs      GET 1, SEARCH 3, POST PUT PATCH 5, DELETE 10, others 1")?;
+        writeln!(f, "  exempt     {}, CORS preflights", limits::EXEMPT.join(", "))?;
+        if limits::queues(args.algorithm) {
+            writeln!(f, "  note       requests wait in the bucket and leave at an even rate")?;
+        }
+        if believes_any_api_key(args) {
+            writeln!(
+                f,
+                "  WARNING    every X-API-Key is believed, so a new one is a new quota; list \
+                 them in --api-keys"
+            )?;
+        }
+        let url = format!("http://{}", reachable(*address));
+        let who = credentials(args.key);
+        writeln!(f, "\nTry:")?;
+        writeln!(f, "  curl -i{who} {url}/items")?;
+        writeln!(
+            f,
+            "  curl -i{who} {url}/items -H 'Content-Type: application/json' -d '{{\"name\":\"tea\"}}'"
+        )?;
+        writeln!(f, "  curl -i{who} -X SEARCH '{url}/items?q=tea'")
+    }
+}
+
+fn key(args: &Args) -> String {
+    let ip = if args.trusted_proxies.is_some() {
+        "the address that trusted proxies report"
+    } else {
+        "the address of the peer"
+    };
+    match args.key {
+        KeyBy::Global => "global: everybody shares one quota".to_owned(),
+        KeyBy::Ip => format!("ip: {ip}"),
+        KeyBy::ApiKey => "api-key: X-API-Key; without one 403".to_owned(),
+        KeyBy::User => "user: the subject of an HS256 token; without one 403".to_owned(),
+        KeyBy::Chain if args.jwt_secret.is_some() => {
+            format!("chain: the subject of an HS256 token, else X-API-Key, else {ip}")
+        }
+        KeyBy::Chain => format!("chain: X-API-Key, else {ip} (no users without --jwt-secret)"),
+    }
+}
+
+fn believes_any_api_key(args: &Args) -> bool {
+    matches!(args.key, KeyBy::ApiKey | KeyBy::Chain) && args.api_keys.is_none()
+}
+
+fn credentials(key: KeyBy) -> &'static str {
+    match key {
+        KeyBy::ApiKey => " -H \"X-API-Key: ${KEY:-k-1}\"",
+        KeyBy::User => " -H \"Authorization: Bearer $TOKEN\"",
+        KeyBy::Global | KeyBy::Ip | KeyBy::Chain => "",
+    }
+}
+
+/// Where a client on this machine finds a server that listens on all addresses.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}

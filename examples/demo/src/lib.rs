@@ -1,0 +1,150 @@
+//! The replica app: a small service behind one limit, to be run alone or several times
+//! behind a balancer.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `args.rs` | flags and variables, and errors of one line |
+//! | `limits.rs` | from flags to the layer |
+//! | `app.rs` | the service and what stands around it, outermost last |
+//! | `items.rs` | the service itself |
+//! | `problem.rs` | what a request gets that the service cannot answer |
+//! | `banner.rs` | what is printed at the start |
+
+pub mod app;
+pub mod args;
+mod banner;
+mod items;
+pub mod limits;
+mod problem;
+
+use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use axum::serve::ListenerExt;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tollgate::{MemoryStore, RateLimitLayer};
+use tracing_subscriber::EnvFilter;
+
+use self::args::{Args, Stop, Store};
+use self::banner::Banner;
+
+/// The whole program: serves until SIGTERM or Ctrl-C.
+pub fn run() -> ExitCode {
+    let args = match Args::from_command_line(std::env::args_os()) {
+        Ok(args) => args,
+        Err(Stop::Help(text)) => {
+            // Nobody is left to be told that nobody reads it.
+            let _ = write!(io::stdout(), "{text}");
+            return ExitCode::SUCCESS;
+        }
+        Err(Stop::Wrong(line)) => return wrong(&line),
+    };
+    if let Err(line) = start_logging() {
+        return wrong(&line);
+    }
+    let layer = match args.store {
+        Store::Memory => limits::layer(&args, MemoryStore::new()),
+    };
+    match layer {
+        Ok(layer) => serve(&args, layer),
+        Err(line) => wrong(&line),
+    }
+}
+
+/// The exit code for what is wrong with the call.
+fn wrong(line: &str) -> ExitCode {
+    eprintln!("error: {line}");
+    ExitCode::from(2)
+}
+
+fn start_logging() -> Result<(), String> {
+    let directives = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned());
+    let filter = EnvFilter::try_new(&directives).map_err(|error| {
+        format!("RUST_LOG '{directives}': {error}; use a level as `info`, or `tower_http=debug`")
+    })?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .init();
+    Ok(())
+}
+
+#[tokio::main]
+async fn serve<St: tollgate::Store>(args: &Args, layer: RateLimitLayer<St>) -> ExitCode {
+    let bound = TcpListener::bind(args.listen).await;
+    let bound = bound.and_then(|listener| Ok((listener.local_addr()?, listener)));
+    let (address, listener) = match bound {
+        Ok(bound) => bound,
+        Err(error) => {
+            let listen = args.listen;
+            eprintln!("error: cannot listen on {listen}: {error}; choose another with --listen");
+            return ExitCode::FAILURE;
+        }
+    };
+    // Before anybody is told that the program runs: who reads that may stop it at once.
+    let asked_to_stop = match asked_to_stop() {
+        Ok(asked_to_stop) => asked_to_stop,
+        Err(error) => {
+            eprintln!("error: cannot listen to signals: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    // In one piece, so that what reads a line of it finds the others as well; and whoever
+    // does not read it is served nevertheless.
+    let banner = Banner::new(args, address, &layer).to_string();
+    let _ = io::stdout().write_all(banner.as_bytes());
+
+    let app = app::router(&args.server_id, layer);
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    // Answers are small: to collect them into larger packets would only delay them.
+    let listener = listener.tap_io(|stream| {
+        let _ = stream.set_nodelay(true);
+    });
+    let (stopped, stopping) = oneshot::channel();
+    let serving = axum::serve(listener, app).with_graceful_shutdown(async move {
+        asked_to_stop.await;
+        tracing::info!("stopping: requests in flight are answered first");
+        let _ = stopped.send(());
+    });
+    let out_of_patience = async move {
+        let _ = stopping.await;
+        tokio::time::sleep(PATIENCE).await;
+    };
+    tokio::select! {
+        // axum's server ends in no other way than by being stopped.
+        _ = serving => tracing::info!("stopped"),
+        () = out_of_patience => tracing::warn!("stopped with requests in flight"),
+    }
+    ExitCode::SUCCESS
+}
+
+/// Completes at Ctrl-C and at SIGTERM, which is how orchestrators say it. Signals are
+/// caught from the call on, not from the first poll.
+#[cfg(unix)]
+fn asked_to_stop() -> io::Result<impl Future<Output = ()> + Send + 'static> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut interrupted = signal(SignalKind::interrupt())?;
+    let mut terminated = signal(SignalKind::terminate())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupted.recv() => {}
+            _ = terminated.recv() => {}
+        }
+    })
+}
+
+/// Completes at Ctrl-C.
+#[cfg(not(unix))]
+fn asked_to_stop() -> io::Result<impl Future<Output = ()> + Send + 'static> {
+    Ok(async {
+        let _ = tokio::signal::ctrl_c().await;
+    })
+}
+
+/// How long requests in flight may take after the signal: less than the ten seconds after
+/// which `docker stop` kills.
+const PATIENCE: Duration = Duration::from_secs(9);

@@ -1,0 +1,82 @@
+//! From flags to the layer.
+
+use std::sync::Arc;
+
+use tollgate::denial::{Members, Problem};
+use tollgate::key::{
+    ApiKey, ApiKeys, ClientIp, Global, JwtKeys, JwtUser, JwtVerifier, KeySource, TrustedProxies,
+    chain,
+};
+use tollgate::{Algorithm, Limit, OnMissingKey, Paths, Policy, Quota, RateLimitLayer, Store};
+
+use crate::args::{Args, KeyBy};
+
+/// What may always be asked: a balancer that is denied takes the replica for dead.
+pub(crate) const EXEMPT: [&str; 1] = ["/healthz"];
+
+/// The layer that these flags describe, over `store`.
+///
+/// # Errors
+/// What cannot be counted, in one line with the cure.
+pub fn layer<St: Store>(args: &Args, store: St) -> Result<RateLimitLayer<St>, String> {
+    let members = Members::new().with("server_id", args.server_id.as_str());
+    let members = members.map_err(|error| error.to_string())?;
+    let exempt = Paths::new(EXEMPT).map_err(|error| error.to_string())?;
+    let layer = RateLimitLayer::builder(store)
+        .limit(Limit::new(policy(args)?, key(args)?))
+        .exempt_paths(exempt)
+        .on_missing_key(OnMissingKey::Deny)
+        .on_denied(Problem::with_members(members))
+        .build();
+    layer.map_err(|error| error.to_string())
+}
+
+fn policy(args: &Args) -> Result<Policy, String> {
+    let quota = Quota::new(args.limit, args.window);
+    let quota = args.burst.map_or(quota, |burst| quota.burst(burst));
+    let policy = Policy::new(args.key.name(), quota, args.algorithm);
+    let policy = policy.map_err(|error| match error.nearest_limit() {
+        Some(nearest) => format!("--limit {}: {error}; use --limit {nearest}", args.limit),
+        None => format!("--limit {} and --window: {error}", args.limit),
+    })?;
+    Ok(match args.on_store_error {
+        Some(on_store_error) => policy.with_on_store_error(on_store_error),
+        None => policy,
+    })
+}
+
+fn key(args: &Args) -> Result<Arc<dyn KeySource>, String> {
+    Ok(match args.key {
+        KeyBy::Global => Arc::new(Global),
+        KeyBy::Ip => Arc::new(client_ip(args)),
+        KeyBy::ApiKey => Arc::new(api_key(args)),
+        KeyBy::User => user(args)?.ok_or("--key user needs --jwt-secret")?,
+        KeyBy::Chain => {
+            let (user, api_key, ip) = (user(args)?, api_key(args), client_ip(args));
+            let others: [Arc<dyn KeySource>; 2] = [Arc::new(api_key), Arc::new(ip)];
+            Arc::new(chain(user.into_iter().chain(others)))
+        }
+    })
+}
+
+fn client_ip(args: &Args) -> ClientIp {
+    ClientIp::behind(args.trusted_proxies.clone().unwrap_or_else(TrustedProxies::none))
+}
+
+fn api_key(args: &Args) -> ApiKey {
+    match &args.api_keys {
+        Some(accepted) => ApiKey::in_x_api_key().one_of(ApiKeys::from_keys(&accepted.0)),
+        None => ApiKey::in_x_api_key().trust_unverified(),
+    }
+}
+
+fn user(args: &Args) -> Result<Option<Arc<dyn KeySource>>, String> {
+    let Some(secret) = &args.jwt_secret else { return Ok(None) };
+    let keys = JwtKeys::new([secret.clone()]).map_err(|error| error.to_string())?;
+    Ok(Some(Arc::new(JwtUser::new(JwtVerifier::new(keys)))))
+}
+
+/// Whether requests may wait for their turn under this algorithm.
+pub(crate) fn queues(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::LeakyBucket { .. })
+}

@@ -1,0 +1,7 @@
+//! The replica app; see `demo --help`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    demo::run()
+}

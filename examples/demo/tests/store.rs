@@ -1,0 +1,61 @@
+//! What `--on-store-error` means, with a store that is always away. No flag can ask for
+//! that, so the arguments are made by hand.
+
+use std::ffi::OsString;
+use std::future::{Ready, ready};
+
+use axum::body::Body;
+use demo::args::Args;
+use demo::{app, limits};
+use http::{Request, Response};
+use tollgate::{
+    Charge, Cost, Key, OnStoreError, Policy, Receipt, Settlement, Store, StoreError, Verdict,
+};
+use tower::ServiceExt;
+
+#[derive(Clone)]
+struct Away;
+
+impl Away {
+    fn error() -> StoreError {
+        StoreError::not_charged("store", "it is away")
+    }
+}
+
+impl Store for Away {
+    type Future<T: Send + 'static> = Ready<Result<T, StoreError>>;
+
+    fn decide(&self, _: &[Charge<'_>]) -> Self::Future<Verdict> {
+        ready(Err(Self::error()))
+    }
+
+    fn settle(&self, _: &Receipt, _: Cost) -> Self::Future<Settlement> {
+        ready(Err(Self::error()))
+    }
+
+    fn reset(&self, _: &Policy, _: &Key) -> Self::Future<()> {
+        ready(Err(Self::error()))
+    }
+}
+
+async fn get(on_store_error: Option<OnStoreError>) -> Response<Body> {
+    let args = Args::from_command_line([OsString::from("demo")]).expect("the defaults are right");
+    let args = Args { on_store_error, ..args };
+    let layer = limits::layer(&args, Away).expect("the limit can be counted");
+    let request = Request::get("/items").body(Body::empty()).expect("the request is sound");
+    let Ok(response) = app::router(&args.server_id, layer).oneshot(request).await;
+    response
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_opens_or_closes_as_the_flag_says() {
+    for (on_store_error, expected) in
+        [(None, 200), (Some(OnStoreError::Open), 200), (Some(OnStoreError::Closed), 503)]
+    {
+        let response = get(on_store_error).await;
+        assert_eq!(response.status(), expected, "{on_store_error:?}");
+        assert!(response.headers().contains_key("x-server-id"), "{on_store_error:?}");
+        assert!(!response.headers().contains_key("ratelimit"), "{on_store_error:?}");
+        assert_eq!(response.headers().contains_key("retry-after"), expected == 503);
+    }
+}

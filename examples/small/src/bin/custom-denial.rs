@@ -1,0 +1,52 @@
+//! cargo run -p examples --bin custom-denial
+//!
+//! Denials that look like the service's own: further members in the problem body, or a
+//! response made by a closure. `Retry-After` and the rate limit fields are there either way.
+
+use std::error::Error;
+
+use axum::Router;
+use axum::routing::get;
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Response};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tollgate::denial::{Members, Problem};
+use tollgate::{Denial, Limit, MemoryStore, Policy, Quota, RateLimitLayer};
+
+/// The errors of an API that had its own form before.
+fn in_our_form(denial: &Denial<'_>) -> Response<Bytes> {
+    let body = json!({ "error": {
+        "code": denial.reason().code(),
+        "message": denial.detail(),
+        "retryInSeconds": denial.retry_after_secs(),
+    }});
+    let mut response = Response::new(Bytes::from(body.to_string()));
+    *response.status_mut() = denial.status();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let store = MemoryStore::new();
+    let limit = |name| Policy::fixed_window_counter(name, Quota::per_minute(3)).map(Limit::global);
+    let builder = || RateLimitLayer::builder(store.clone());
+
+    let members = Members::new().with("server_id", "api1")?.with("support", "help@example.com")?;
+    let problem = Problem::with_members(members);
+    let members = builder().limit(limit("members")?).on_denied(problem).build()?;
+    let closure = builder().limit(limit("closure")?).on_denied(in_our_form).build()?;
+
+    let app = Router::new()
+        .route("/members", get(|| async { "hello\n" }).layer(members))
+        .route("/closure", get(|| async { "hello\n" }).layer(closure));
+
+    let listener = TcpListener::bind("127.0.0.1:3000").await?;
+    println!("Try:");
+    println!("  for i in {{1..4}}; do curl -i http://127.0.0.1:3000/members; done");
+    println!("  for i in {{1..4}}; do curl -i http://127.0.0.1:3000/closure; done");
+    axum::serve(listener, app).await?;
+    Ok(())
+}

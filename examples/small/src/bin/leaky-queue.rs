@@ -1,0 +1,41 @@
+//! cargo run -p examples --bin leaky-queue
+//!
+//! Uploads that wait for their turn: two a second are taken up, five may be under way or
+//! waiting, and nobody waits longer than two seconds. The rest is denied at once.
+
+use std::error::Error;
+
+use axum::Router;
+use axum::routing::{get, post};
+use tokio::net::TcpListener;
+use tollgate::{
+    Algorithm, Cost, Costs, LeakyMode, Limit, MemoryStore, Micros, Paths, Policy, Quota,
+    RateLimitLayer,
+};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let queue = LeakyMode::Queue { max_wait: Some(Micros::new(2_000_000)) };
+    let quota = Quota::per_second(2).burst(5);
+    let uploads = Policy::new("uploads", quota, Algorithm::LeakyBucket { mode: queue })?;
+    let limit = RateLimitLayer::builder(MemoryStore::new())
+        .limit(Limit::global(uploads).on_paths(Paths::new(["/uploads"])?))
+        .costs(Costs::flat(Cost::ONE))
+        .build()?;
+
+    let app = Router::new()
+        .route("/", get(|| async { "never waits\n" }))
+        .route("/uploads", post(|| async { "taken up\n" }))
+        .layer(limit);
+
+    let listener = TcpListener::bind("127.0.0.1:3000").await?;
+    println!("Try eight at once: status and seconds. They pass half a second apart:");
+    println!("  for i in {{1..8}}; do");
+    println!(
+        "    curl -so /dev/null -w '%{{http_code}} %{{time_total}}\\n' -d x http://127.0.0.1:3000/uploads &"
+    );
+    println!("  done; wait");
+    println!("  curl -i http://127.0.0.1:3000/");
+    axum::serve(listener, app).await?;
+    Ok(())
+}

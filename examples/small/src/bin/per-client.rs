@@ -1,0 +1,53 @@
+//! cargo run -p examples --bin per-client
+//!
+//! A quota for each customer and each address, one for all of them, and a narrower one
+//! for logins.
+
+use std::error::Error;
+use std::net::SocketAddr;
+
+use axum::Router;
+use axum::routing::{get, post};
+use tokio::net::TcpListener;
+use tollgate::key::{ApiKey, ApiKeys, ClientIp, KeySource, TrustedProxies};
+use tollgate::{Cost, Costs, Limit, MemoryStore, Policy, Quota, RateLimitLayer};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let store = MemoryStore::new();
+    // A proxy on this machine is believed when it says who the client is; nobody else.
+    let ip = ClientIp::behind(TrustedProxies::parse(["loopback"])?);
+    let api_key = ApiKey::in_x_api_key().one_of(ApiKeys::from_keys(["k-7f3a", "k-91bc"]));
+
+    // Both in one layer: a request that one of them denies is not charged by the other.
+    let global = Policy::sliding_window_log("global", Quota::per_minute(1_000))?;
+    let client = Policy::token_bucket("client", Quota::per_minute(60).burst(50))?;
+    let limits = RateLimitLayer::builder(store.clone())
+        .limit(Limit::global(global))
+        .limit(Limit::new(client, api_key.or(ip.clone())))
+        .build()?;
+
+    // A layer inside: it counts by address, whatever API key is sent along.
+    let login = Policy::fixed_window_counter("login", Quota::per_minute(5))?;
+    let login = RateLimitLayer::builder(store)
+        .limit(Limit::new(login, ip).costs(Costs::flat(Cost::ONE)))
+        .build()?;
+
+    let app = Router::new()
+        .route("/", get(|| async { "hello\n" }))
+        .route("/login", post(|| async { "welcome\n" }).layer(login))
+        .layer(limits);
+
+    let listener = TcpListener::bind("127.0.0.1:3000").await?;
+    println!("Try:");
+    println!("  curl -i http://127.0.0.1:3000/");
+    println!("  curl -i http://127.0.0.1:3000/ -H 'X-API-Key: k-7f3a'");
+    println!("  curl -i http://127.0.0.1:3000/ -H 'X-Forwarded-For: 203.0.113.7'");
+    println!(
+        "  for i in {{1..6}}; do curl -i -X POST http://127.0.0.1:3000/login -H 'X-API-Key: k-91bc'; done"
+    );
+    // Without the addresses of the connections each request would get a 500.
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, app).await?;
+    Ok(())
+}

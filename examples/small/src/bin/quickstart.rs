@@ -1,0 +1,27 @@
+//! cargo run -p examples --bin quickstart
+//!
+//! One quota that everybody shares: 100 units a minute, a GET takes 1 and a POST 5.
+
+use std::error::Error;
+
+use axum::Router;
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tollgate::{MemoryStore, Policy, Quota, RateLimitLayer};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let policy = Policy::sliding_window_log("global", Quota::per_minute(100))?;
+    let limit = RateLimitLayer::global(MemoryStore::new(), policy);
+
+    let app = Router::new().route("/", get(|| async { "hello\n" })).layer(limit);
+
+    let listener = TcpListener::bind("127.0.0.1:3000").await?;
+    println!("Try:");
+    println!("  curl -i http://127.0.0.1:3000/");
+    println!(
+        "  for i in {{1..101}}; do curl -so /dev/null -w '%{{http_code}} ' http://127.0.0.1:3000/; done"
+    );
+    axum::serve(listener, app).await?;
+    Ok(())
+}

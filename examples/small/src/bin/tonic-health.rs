@@ -1,0 +1,33 @@
+//! cargo run -p examples --bin tonic-health
+//!
+//! A gRPC service behind the layer. A denial is a gRPC status, 8 RESOURCE_EXHAUSTED.
+
+use std::error::Error;
+
+use tollgate::key::ClientIp;
+use tollgate::{Cost, Costs, Limit, MemoryStore, Policy, Quota, RateLimitLayer};
+use tonic::transport::Server;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    // A call takes 1 unit, although it is a POST; a watch stays open and takes more.
+    let costs = Costs::by_method().route("/grpc.health.v1.Health/Watch", Cost::new(5));
+    let policy = Policy::sliding_window_log("client", Quota::per_minute(10))?;
+    let limit = RateLimitLayer::builder(MemoryStore::new())
+        .limit(Limit::new(policy, ClientIp::peer()))
+        .costs(costs)
+        .build()?;
+
+    let (_reporter, health) = tonic_health::server::health_reporter();
+
+    println!("Try, an empty message being five zero bytes (ratelimit: 9 are left):");
+    println!(
+        "  printf '\\0\\0\\0\\0\\0' | curl -i --http2-prior-knowledge --data-binary @- -o /dev/null -D - \\"
+    );
+    println!(
+        "    -H 'Content-Type: application/grpc' http://127.0.0.1:3000/grpc.health.v1.Health/Check"
+    );
+    println!("Eleven times in a minute, and grpc-status is 8.");
+    Server::builder().layer(limit).add_service(health).serve("127.0.0.1:3000".parse()?).await?;
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! A replica in a process of its own, and a client.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client as Hyper;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde_json::Value;
+
+/// A replica on a port of its own. It is killed when it is dropped, so that no test that
+/// fails leaves one behind.
+pub(crate) struct Replica {
+    process: Child,
+    stdout: BufReader<ChildStdout>,
+    banner: String,
+    pub(crate) address: SocketAddr,
+}
+
+impl Replica {
+    /// Starts one and waits until it listens.
+    pub(crate) fn start(flags: &[&str]) -> Self {
+        let mut command = command(flags);
+        let process = command.args(["--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn();
+        let mut process = process.unwrap();
+        let mut stdout = BufReader::new(process.stdout.take().unwrap());
+        let mut banner = String::new();
+        let address = loop {
+            let start = banner.len();
+            let read = stdout.read_line(&mut banner).unwrap();
+            assert!(read > 0, "{flags:?}: ended before it listened; it said {banner:?}");
+            if let Some(url) = banner[start..].trim().strip_prefix("listening  http://") {
+                break url.parse().unwrap();
+            }
+        };
+        Self { process, stdout, banner, address }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Sends SIGTERM, which the standard library cannot.
+    pub(crate) fn terminate(&self) {
+        let kill = format!("kill -TERM {}", self.process.id());
+        assert!(Command::new("bash").args(["-c", &kill]).status().unwrap().success());
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.process.wait().unwrap()
+    }
+
+    /// Ends the process and returns all that it has printed.
+    pub(crate) fn into_banner(mut self) -> String {
+        self.terminate();
+        self.wait();
+        let mut banner = std::mem::take(&mut self.banner);
+        self.stdout.read_to_string(&mut banner).unwrap();
+        banner
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A run that is expected to end by itself.
+pub(crate) fn run(flags: &[&str], variables: &[(&str, &str)]) -> Output {
+    command(flags).envs(variables.iter().copied()).output().unwrap()
+}
+
+/// The program with these flags, and nothing from the environment of the tests.
+fn command(flags: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_replica"));
+    command.args(flags).env_clear().env("RUST_LOG", "error").stdin(Stdio::null());
+    command
+}
+
+/// A client that keeps its connections. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Client {
+    hyper: Hyper<HttpConnector, Full<Bytes>>,
+    address: SocketAddr,
+}
+
+/// A response, read to its end.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Client {
+    pub(crate) fn of(replica: &Replica) -> Self {
+        let hyper = Hyper::builder(TokioExecutor::new()).build_http();
+        Self { hyper, address: replica.address }
+    }
+
+    pub(crate) async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        self.send("GET", path, headers, "").await
+    }
+
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Answer {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let uri = format!("http://{}{path}", self.address);
+        let mut request = Request::builder().method(method).uri(uri);
+        if !body.is_empty() {
+            request = request.header("content-type", "application/json");
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::from(body.to_owned())).unwrap();
+        let (head, body) = self.hyper.request(request).await.unwrap().into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Answer { status: head.status, headers: head.headers, body }
+    }
+}
+
+impl Answer {
+    /// A header field; empty if it is not there.
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}

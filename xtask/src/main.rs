@@ -1,4 +1,5 @@
-//! The project's tasks: `cargo xtask test`, `cargo xtask check`, `cargo xtask bench`.
+//! The project's tasks: `cargo xtask test`, `cargo xtask check`, `cargo xtask twin`,
+//! `cargo xtask bench`.
 //!
 //! They are a program and not a shell script so that they run wherever Rust does
 //! and are linted and tested like the rest.
@@ -9,6 +10,7 @@ mod process;
 mod purity;
 mod test;
 mod tools;
+mod twin;
 mod workspace;
 
 use std::process::ExitCode;
@@ -30,6 +32,8 @@ enum Task {
     Test(test::Args),
     /// Run what must hold before a merge: format, lints, docs, boundaries, packages
     Check(check::Args),
+    /// Compare the Redis script with the core over a million decisions
+    Twin(twin::Args),
     /// Measure, and write docs/benchmarks.md
     Bench(bench::Args),
 }
@@ -38,6 +42,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Test(args) => test::run(&args),
         Task::Check(args) => check::run(&args),
+        Task::Twin(args) => twin::run(&args),
         Task::Bench(args) => bench::run(&args),
     };
     match outcome {

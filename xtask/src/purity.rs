@@ -57,6 +57,13 @@ const BOUNDARIES: &[Boundary] = &[
         reason: "a store knows neither HTTP nor another store",
     },
     Boundary {
+        package: "tollgate-redis",
+        features: "--all-features",
+        direct: None,
+        forbidden: &["axum", "http", "hyper", "tollgate-memory", "tonic", "tower"],
+        reason: "a store knows neither HTTP nor another store",
+    },
+    Boundary {
         package: "tollgate-store-tests",
         features: "--all-features",
         direct: None,

@@ -21,6 +21,11 @@ pub(crate) struct Tool {
 pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool { program: "bash", package: "bash", used_by: "tests/balancer.sh" },
     Tool { program: "curl", package: "curl", used_by: "tests/balancer.sh" },
+    Tool {
+        program: "redis-server",
+        package: "redis-server",
+        used_by: "the tests of tollgate-redis",
+    },
 ];
 
 /// Makes sure that every tool is there, and returns the `PATH` that finds them all.

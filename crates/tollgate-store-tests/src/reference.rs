@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use tollgate_core::algorithm::Rule;
 use tollgate_core::{
-    AnyRule, Charge, Charged, Cost, Decision, Form, Key, Outcome, Policy, Receipt, ReceiptId,
-    Settlement, Timestamp, Verdict, with_rule,
+    AnyRule, Charge, Charged, Cost, Decision, Form, Key, Micros, Outcome, Policy, Receipt,
+    ReceiptId, Settlement, Timestamp, Verdict, with_rule,
 };
 
 /// One map and the pure functions of the core. It is handed the time, does one thing
@@ -127,7 +127,7 @@ impl Reference {
         }
         let (charged, actual) = (receipt.charged, actual.get());
         let (cost, form) = (charged.cost.get(), receipt.policy.form());
-        let slot = (receipt.policy.name().to_owned(), receipt.key.as_bytes().to_vec());
+        let slot = slot_of(&receipt.policy, &receipt.key);
         let held = self.held(&slot, now);
         if actual > cost {
             // A debt is owed under the quota that holds now.
@@ -135,8 +135,7 @@ impl Reference {
             let units = self.change(form, slot, now, Change::Owe(actual - cost));
             return Settlement::Charged { units };
         }
-        let void = self.voided.get(&slot).is_some_and(|until| charged.charged_at <= *until);
-        if void || held != Some(form) {
+        if self.is_void(receipt) || held != Some(form) {
             return Settlement::Returned { units: 0 };
         }
         let units = self.change(form, slot, now, Change::GiveBack(charged, cost - actual));
@@ -145,9 +144,36 @@ impl Reference {
 
     /// Forgets a key at `now`.
     pub fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) {
-        let slot = (policy.name().to_owned(), key.as_bytes().to_vec());
-        self.states.remove(&slot);
-        self.voided.insert(slot, now);
+        self.drop_state(policy, key);
+        self.voided.insert(slot_of(policy, key), now);
+    }
+
+    /// Drops the state of a key, as a store may that finds it fresh. Only a clock that
+    /// steps back makes a difference.
+    pub fn drop_state(&mut self, policy: &Policy, key: &Key) {
+        self.states.remove(&slot_of(policy, key));
+    }
+
+    /// Whether nothing can be given back of a receipt, because its key was reset, or its
+    /// state carried over to another quota, at its instant or later.
+    pub fn is_void(&self, receipt: &Receipt) -> bool {
+        let until = self.voided.get(&slot_of(&receipt.policy, &receipt.key));
+        until.is_some_and(|until| receipt.charged.charged_at <= *until)
+    }
+
+    /// The form in which the state of a key is held, if it is not fresh.
+    pub fn form_held(&self, policy: &Policy, key: &Key, now: Timestamp) -> Option<Form> {
+        self.held(&slot_of(policy, key), now)
+    }
+
+    /// How long until the state of a key is fresh, in the form in which it is held.
+    pub fn fresh_after(&self, policy: &Policy, key: &Key, now: Timestamp) -> Micros {
+        let slot = slot_of(policy, key);
+        let Some(form) = self.held(&slot, now) else { return Micros::ZERO };
+        with_rule!(&form.rule(), rule => {
+            let state = self.read(rule, &slot, now);
+            rule.assess(rule.refresh(&state, now), now, Cost::ZERO).reset_after
+        })
     }
 
     fn assess(&self, charge: &Charge<'_>, cost: Cost, now: Timestamp) -> Decision {
@@ -199,5 +225,9 @@ enum Change {
 type Slot = (String, Vec<u8>);
 
 fn slot(charge: &Charge<'_>) -> Slot {
-    (charge.policy.name().to_owned(), charge.key.as_bytes().to_vec())
+    slot_of(charge.policy, charge.key)
+}
+
+fn slot_of(policy: &Policy, key: &Key) -> Slot {
+    (policy.name().to_owned(), key.as_bytes().to_vec())
 }

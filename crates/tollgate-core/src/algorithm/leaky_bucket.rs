@@ -39,6 +39,12 @@ impl LeakyBucket {
         Self { capacity: form.capacity, mode, scale, full: form.capacity * scale.unit }
     }
 
+    /// How the bucket drains, so many units per so long, in lowest terms. Buckets that
+    /// agree in it, in the capacity and in the mode are alike.
+    pub const fn rate(&self) -> (u64, Micros) {
+        (self.scale.rate, Micros::new(self.scale.unit))
+    }
+
     /// Time until so much has drained.
     fn until_drained(&self, level: u64) -> Micros {
         Micros::new(level.div_ceil(self.scale.rate))

@@ -71,6 +71,11 @@ impl SlidingWindowLog {
         Self { limit: form.limit, window: form.window, grid }
     }
 
+    /// How far apart instants are kept: one microsecond at full resolution.
+    pub const fn grid(&self) -> Micros {
+        Micros::new(self.grid)
+    }
+
     /// `instant` rounded up to the grid.
     fn round_up(&self, instant: Timestamp) -> Timestamp {
         if self.grid == 1 {

@@ -57,6 +57,15 @@ impl TokenBucket {
         }
     }
 
+    /// How tokens come back, so many per so long: continuously in lowest terms, in
+    /// intervals as stated. Buckets that agree in it and in the capacity are alike.
+    pub const fn rate(&self) -> (u64, Micros) {
+        match self.refill {
+            Refill::Greedy => (self.scale.rate, Micros::new(self.scale.unit)),
+            Refill::Interval => (self.limit, Micros::new(self.window)),
+        }
+    }
+
     /// Time from `state.at` until `missing` of the missing tokens have come back.
     fn until_restored(&self, missing: u64) -> Micros {
         Micros::new(match self.refill {

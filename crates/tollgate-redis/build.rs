@@ -1,0 +1,45 @@
+//! Makes one script out of the files in `lua/`, and its SHA-1, by which Redis knows it.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::{env, fs, io};
+
+/// Made at once, because every call needs them.
+const EAGER: [&str; 2] = ["outcome", "number"];
+
+/// Functions that the script calls for the algorithms it needs: to make one costs about
+/// a microsecond, and most calls need one of them.
+const LAZY: [&str; 5] = [
+    "fixed_window_counter",
+    "sliding_window_log",
+    "sliding_window_counter",
+    "token_bucket",
+    "leaky_bucket",
+];
+
+fn main() -> io::Result<()> {
+    println!("cargo::rerun-if-changed=lua");
+    let read = |name: &str| {
+        let path = format!("lua/{name}.lua");
+        println!("cargo::rerun-if-changed={path}");
+        fs::read_to_string(path)
+    };
+    let mut script = String::new();
+    for name in EAGER {
+        append(&mut script, format_args!("local {name} = (function()\n{}end)()\n", read(name)?));
+    }
+    for name in LAZY {
+        append(&mut script, format_args!("local function {name}()\n{}end\n", read(name)?));
+    }
+    script.push_str(&read("decide")?);
+
+    let out = env::var_os("OUT_DIR").ok_or(io::ErrorKind::NotFound)?;
+    let sha1 = sha1_smol::Sha1::from(&script).digest().to_string();
+    fs::write(Path::new(&out).join("tollgate.lua"), script)?;
+    fs::write(Path::new(&out).join("tollgate.sha1"), sha1)
+}
+
+fn append(script: &mut String, chunk: std::fmt::Arguments<'_>) {
+    // Writing to a string cannot fail.
+    let _ = script.write_fmt(chunk);
+}

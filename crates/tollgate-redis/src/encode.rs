@@ -1,0 +1,468 @@
+//! Requests into the keys and arguments of one call.
+
+use std::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use smallvec::SmallVec;
+use tollgate_core::{
+    Algorithm, AnyRule, Cost, Form, LeakyMode, Policy, Receipt, Refill, Timestamp,
+};
+
+/// One charge of a request and the Redis key that holds its state.
+#[derive(Clone, Copy, Debug)]
+pub struct Line<'a> {
+    /// Where the state is: one Redis key per policy and key.
+    pub key: &'a [u8],
+    /// The policy to ask.
+    pub policy: &'a Policy,
+    /// How many units.
+    pub cost: Cost,
+    /// Whether a denial denies the request.
+    pub enforce: bool,
+}
+
+/// Why a request cannot be part of a call. The call is as it was before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EncodeError {
+    /// Charges of one request to one key that differ in quota.
+    #[error("one policy and key is in the request with two quotas; name the policies apart")]
+    TwoQuotas,
+    /// The call is full: send it and begin another.
+    #[error("a call holds up to {} keys, forms and requests", Batch::MAX)]
+    Full,
+    /// More different keys than one request can have.
+    #[error("a request has charges to more than 255 different keys")]
+    TooManyCharges,
+}
+
+/// The requests of one call, in the form that the script takes.
+///
+/// What requests have in common is sent once: keys, forms, and whole operations, of
+/// which a request is then only the number and its deadline. On a hot key that is
+/// nearly all there is to say.
+#[derive(Debug, Default)]
+pub struct Batch {
+    nonce: [u8; 8],
+    keys: Interned,
+    operations: Interned,
+    forms: Vec<Form>,
+    form_bytes: Vec<u8>,
+    requests: Vec<u8>,
+    pub(crate) asked: Vec<Asked>,
+    scratch: Vec<u8>,
+}
+
+/// What a request asked for, as far as it takes that to read the answer.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    /// For each charge in its order, which of the sums it is in.
+    Decide {
+        sums: SmallVec<[Sum; 2]>,
+        charges: SmallVec<[u8; 2]>,
+    },
+    Settle,
+    Reset,
+}
+
+/// The charges of a request to one key, summed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sum {
+    pub(crate) capacity: u64,
+    pub(crate) enforce: bool,
+}
+
+/// The kinds of operations.
+const DECIDE: u8 = 1;
+const GIVE_BACK: u8 = 2;
+const OWE: u8 = 3;
+const RESET: u8 = 4;
+
+impl Batch {
+    /// The most keys, forms or requests of one call: they go by numbers of two bytes.
+    pub const MAX: usize = u16::MAX as usize;
+
+    /// A call without requests. The reply has to repeat the `nonce`.
+    pub fn new(nonce: u64) -> Self {
+        Self { nonce: nonce.to_be_bytes(), ..Self::default() }
+    }
+
+    /// The number of requests.
+    pub fn len(&self) -> usize {
+        self.asked.len()
+    }
+
+    /// Whether there are no requests yet.
+    pub fn is_empty(&self) -> bool {
+        self.asked.is_empty()
+    }
+
+    /// What the reply has to begin with.
+    pub(crate) const fn nonce(&self) -> [u8; 8] {
+        self.nonce
+    }
+
+    /// Adds a request: all its charges or none. After its deadline, in Redis' time, it
+    /// is refused unexecuted.
+    pub fn decide(
+        &mut self,
+        lines: &[Line<'_>],
+        deadline: Option<Timestamp>,
+    ) -> Result<(), EncodeError> {
+        let mut sums: SmallVec<[Line<'_>; 4]> = SmallVec::new();
+        let mut charges = SmallVec::new();
+        for line in lines {
+            if let Some(index) = sums.iter().position(|sum| sum.key == line.key) {
+                let sum = &mut sums[index];
+                if !sum.policy.is_same(line.policy) && sum.policy.form() != line.policy.form() {
+                    return Err(EncodeError::TwoQuotas);
+                }
+                add(&mut sum.cost, &mut sum.enforce, line);
+                charges.push(index as u8);
+            } else {
+                charges.push(sums.len() as u8);
+                sums.push(*line);
+            }
+        }
+        let count = u8::try_from(sums.len()).map_err(|_| EncodeError::TooManyCharges)?;
+        self.make_room(sums.len())?;
+        self.scratch.clear();
+        self.scratch.extend([DECIDE, count]);
+        for sum in &sums {
+            let key = self.keys.number(sum.key);
+            let form = self.form(sum.policy);
+            put::<2>(&mut self.scratch, key);
+            put::<2>(&mut self.scratch, form);
+            self.scratch.push(sum.enforce.into());
+            put::<7>(&mut self.scratch, exact(sum.cost.get()));
+        }
+        let sums = sums
+            .iter()
+            .map(|sum| Sum { capacity: sum.policy.capacity(), enforce: sum.enforce })
+            .collect();
+        self.request(deadline, Asked::Decide { sums, charges });
+        Ok(())
+    }
+
+    /// Adds the settling of a receipt. That it was settled is kept under `receipt_key`.
+    pub fn settle(
+        &mut self,
+        key: &[u8],
+        receipt_key: &[u8],
+        receipt: &Receipt,
+        actual: Cost,
+        deadline: Option<Timestamp>,
+    ) -> Result<(), EncodeError> {
+        self.make_room(2)?;
+        let (charged, actual) = (receipt.charged, actual.get());
+        let cost = charged.cost.get();
+        let kind = if actual > cost { OWE } else { GIVE_BACK };
+        let numbers =
+            [self.keys.number(key), self.form(&receipt.policy), self.keys.number(receipt_key)];
+        self.scratch.clear();
+        self.scratch.push(kind);
+        for number in numbers {
+            put::<2>(&mut self.scratch, number);
+        }
+        put::<7>(&mut self.scratch, exact(actual.abs_diff(cost)));
+        put::<7>(&mut self.scratch, exact(cost));
+        put::<7>(&mut self.scratch, charged.charged_at.as_micros());
+        put::<7>(&mut self.scratch, charged.leaves_at.as_micros());
+        put::<7>(&mut self.scratch, Receipt::LIFETIME.get());
+        self.request(deadline, Asked::Settle);
+        Ok(())
+    }
+
+    /// Adds a request to forget a key.
+    pub fn reset(&mut self, key: &[u8], deadline: Option<Timestamp>) -> Result<(), EncodeError> {
+        self.make_room(1)?;
+        let key = self.keys.number(key);
+        self.scratch.clear();
+        self.scratch.push(RESET);
+        put::<2>(&mut self.scratch, key);
+        self.request(deadline, Asked::Reset);
+        Ok(())
+    }
+
+    /// The keys, each once.
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.keys.ends.iter().enumerate().map(|(index, _)| self.keys.get(index))
+    }
+
+    /// The arguments in their order. Only tests give the time; Redis has its own.
+    pub fn args(&self, time: Option<Timestamp>) -> [Vec<u8>; 5] {
+        let time = time.map_or_else(Vec::new, |time| time.as_micros().to_string().into_bytes());
+        [
+            self.nonce.to_vec(),
+            time,
+            self.form_bytes.clone(),
+            self.operations.bytes.clone(),
+            self.requests.clone(),
+        ]
+    }
+
+    fn make_room(&self, keys: usize) -> Result<(), EncodeError> {
+        let most = [self.keys.len() + keys, self.forms.len() + keys, self.len() + 1];
+        if most.into_iter().any(|count| count > Self::MAX) {
+            return Err(EncodeError::Full);
+        }
+        Ok(())
+    }
+
+    /// Adds a request for the operation in `scratch`.
+    fn request(&mut self, deadline: Option<Timestamp>, asked: Asked) {
+        let operation = self.operations.number(&self.scratch);
+        put::<2>(&mut self.requests, operation);
+        // Zero is no deadline; the first microsecond of the epoch is as good as it.
+        put::<7>(&mut self.requests, deadline.map_or(0, |at| at.as_micros().max(1)));
+        self.asked.push(asked);
+    }
+
+    /// The number of a form, from 1. There are a handful, so they are looked through.
+    fn form(&mut self, policy: &Policy) -> u64 {
+        let form = policy.form();
+        let index = self.forms.iter().position(|other| *other == form).unwrap_or_else(|| {
+            self.forms.push(form);
+            put_header(&mut self.form_bytes, &form, policy.rule());
+            self.forms.len() - 1
+        });
+        index as u64 + 1
+    }
+}
+
+/// Adds a charge to others of the same key. A shadow must not make them too dear, so
+/// beside an enforced charge it takes nothing.
+fn add(cost: &mut Cost, enforce: &mut bool, line: &Line<'_>) {
+    match (*enforce, line.enforce) {
+        (true, false) => {}
+        (false, true) => (*cost, *enforce) = (line.cost, true),
+        _ => *cost = cost.plus(line.cost),
+    }
+}
+
+/// Strings of bytes, each kept once and known by its number from 1.
+#[derive(Debug, Default)]
+struct Interned {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    numbers: HashTable<usize>,
+    hasher: RandomState,
+}
+
+impl Interned {
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn get(&self, index: usize) -> &[u8] {
+        &self.bytes[span(&self.ends, index)]
+    }
+
+    fn number(&mut self, bytes: &[u8]) -> u64 {
+        let Self { bytes: all, ends, numbers, hasher } = self;
+        let hash = hasher.hash_one(bytes);
+        let found = numbers.find(hash, |&index| &all[span(ends, index)] == bytes);
+        let index = found.copied().unwrap_or_else(|| {
+            let index = ends.len();
+            all.extend_from_slice(bytes);
+            ends.push(all.len());
+            numbers.insert_unique(hash, index, |&index| hasher.hash_one(&all[span(ends, index)]));
+            index
+        });
+        index as u64 + 1
+    }
+}
+
+fn span(ends: &[usize], index: usize) -> std::ops::Range<usize> {
+    let start = if index == 0 { 0 } else { ends[index - 1] };
+    start..ends[index]
+}
+
+/// What a stored state begins with: version, code, and the numbers of its rule. Rules
+/// that are equal have equal headers, whatever the quota they were stated as.
+fn put_header(out: &mut Vec<u8>, form: &Form, rule: &AnyRule) {
+    let (limit, window) = match rule {
+        AnyRule::TokenBucket(rule) => rule.rate(),
+        AnyRule::LeakyBucket(rule) => rule.rate(),
+        _ => (form.limit, form.window),
+    };
+    out.extend([form.version, code(form, rule)]);
+    put::<5>(out, limit);
+    put::<6>(out, window.get());
+    if let Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } = form.algorithm {
+        put::<5>(out, form.capacity);
+    }
+    if let Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(max_wait) } } =
+        form.algorithm
+    {
+        put::<7>(out, exact(max_wait.get()));
+    }
+}
+
+/// The algorithm and its settings in one byte.
+fn code(form: &Form, rule: &AnyRule) -> u8 {
+    match form.algorithm {
+        Algorithm::FixedWindowCounter => 1,
+        Algorithm::SlidingWindowLog { .. } => match rule {
+            AnyRule::SlidingWindowLog(rule) if rule.grid().get() == 1 => 2,
+            _ => 3,
+        },
+        Algorithm::SlidingWindowCounter => 4,
+        Algorithm::TokenBucket { refill: Refill::Greedy } => 5,
+        Algorithm::TokenBucket { refill: Refill::Interval } => 6,
+        Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } } => 7,
+        Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(_) } } => 8,
+        Algorithm::LeakyBucket { mode: LeakyMode::Meter } => 9,
+    }
+}
+
+/// The last `N` bytes of a number, the highest first.
+fn put<const N: usize>(out: &mut Vec<u8>, number: u64) {
+    debug_assert!(number >> (8 * N) == 0, "{number} does not fit {N} bytes");
+    out.extend_from_slice(&number.to_be_bytes()[8 - N..]);
+}
+
+/// A number as Lua can count it. Units and waits beyond are as good as that: no quota
+/// holds so many, and none lasts so long.
+fn exact(number: u64) -> u64 {
+    number.min(Timestamp::MAX.as_micros())
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::{Charged, Key, Micros, Quota, ReceiptId, Resolution, Source};
+
+    use super::*;
+
+    fn policy(limit: u64) -> Policy {
+        Policy::fixed_window_counter("p", Quota::per_minute(limit)).unwrap()
+    }
+
+    fn line<'a>(key: &'a [u8], policy: &'a Policy, cost: u64) -> Line<'a> {
+        Line { key, policy, cost: Cost::new(cost), enforce: true }
+    }
+
+    fn header(quota: Quota, algorithm: Algorithm) -> Vec<u8> {
+        let policy = Policy::new("p", quota, algorithm).unwrap();
+        let mut bytes = Vec::new();
+        put_header(&mut bytes, &policy.form(), policy.rule());
+        bytes
+    }
+
+    #[test]
+    fn what_requests_have_in_common_is_sent_once() {
+        let policy = policy(100);
+        let mut batch = Batch::new(7);
+        for deadline in [None, Some(Timestamp::from_micros(0x0102)), None] {
+            batch.decide(&[line(b"k", &policy, 1)], deadline).unwrap();
+        }
+        assert_eq!(batch.keys().collect::<Vec<_>>(), [b"k"]);
+        let [nonce, time, forms, operations, requests] = batch.args(None);
+        assert_eq!(nonce, 7_u64.to_be_bytes());
+        assert_eq!(time, b"");
+        assert_eq!(forms, [1, 1, 0, 0, 0, 0, 100, 0, 0, 0x03, 0x93, 0x87, 0]);
+        assert_eq!(operations, [1, 1, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 1]);
+        let none = [0, 1, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(requests, [none, [0, 1, 0, 0, 0, 0, 0, 1, 2], none].concat());
+    }
+
+    #[test]
+    fn charges_to_one_key_are_summed_and_a_shadow_beside_one_that_enforces_takes_nothing() {
+        let policy = policy(100);
+        let mut batch = Batch::new(0);
+        let shadow = |cost| Line { enforce: false, ..line(b"k", &policy, cost) };
+        let enforced = |cost| line(b"k", &policy, cost);
+        let lines =
+            [shadow(2), line(b"other", &policy, 9), shadow(4), enforced(3), shadow(8), enforced(2)];
+        batch.decide(&lines, None).unwrap();
+        let [_, _, _, operations, _] = batch.args(None);
+        let sum = [0, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 5];
+        let other = [0, 2, 0, 1, 1, 0, 0, 0, 0, 0, 0, 9];
+        assert_eq!(operations, [&[1, 2], &sum[..], &other[..]].concat());
+        let Asked::Decide { charges, .. } = &batch.asked[0] else { panic!() };
+        assert_eq!(charges[..], [0, 1, 0, 0, 0, 0]);
+        batch.decide(&[shadow(2), shadow(4)], None).unwrap();
+        let [_, _, _, operations, _] = batch.args(None);
+        assert_eq!(operations[26..], [1, 1, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 6]);
+    }
+
+    #[test]
+    fn a_key_under_two_quotas_is_refused_and_leaves_no_trace() {
+        let (small, large) = (policy(10), policy(20));
+        let mut batch = Batch::new(0);
+        let lines = [line(b"k", &small, 1), line(b"k", &large, 1)];
+        assert_eq!(batch.decide(&lines, None), Err(EncodeError::TwoQuotas));
+        assert!(batch.is_empty());
+        assert_eq!(batch.keys().len(), 0);
+        // Two requests of one call may differ: two versions of a policy side by side.
+        batch.decide(&lines[..1], None).unwrap();
+        batch.decide(&lines[1..], None).unwrap();
+        assert_eq!((batch.len(), batch.keys().len(), batch.forms.len()), (2, 1, 2));
+    }
+
+    #[test]
+    fn a_call_says_when_it_is_full() {
+        let policy = policy(1);
+        let mut batch = Batch::new(0);
+        for number in 0..Batch::MAX as u32 {
+            batch.decide(&[line(&number.to_be_bytes(), &policy, 1)], None).unwrap();
+        }
+        assert_eq!(batch.decide(&[line(b"k", &policy, 1)], None), Err(EncodeError::Full));
+        let keys: Vec<_> = (0..256_u32).map(u32::to_be_bytes).collect();
+        let lines: Vec<_> = keys.iter().map(|key| line(key, &policy, 1)).collect();
+        let mut batch = Batch::new(0);
+        assert_eq!(batch.decide(&lines, None), Err(EncodeError::TooManyCharges));
+        assert_eq!(batch.decide(&lines[..255], None), Ok(()));
+    }
+
+    #[test]
+    fn a_cost_that_no_quota_holds_is_as_large_as_lua_can_count() {
+        let policy = policy(1);
+        let mut batch = Batch::new(0);
+        batch.decide(&[line(b"k", &policy, u64::MAX)], None).unwrap();
+        let [_, _, _, operations, _] = batch.args(None);
+        assert_eq!(operations[7..], [0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
+    }
+
+    #[test]
+    fn settling_says_which_way_and_by_how_much() {
+        let policy = policy(100);
+        let receipt = Receipt {
+            id: ReceiptId(1),
+            source: Source::Store,
+            policy,
+            key: Key::GLOBAL,
+            charged: Charged {
+                cost: Cost::new(5),
+                charged_at: Timestamp::from_micros(3),
+                leaves_at: Timestamp::from_micros(4),
+            },
+        };
+        for (actual, kind, units) in [(2, GIVE_BACK, 3), (5, GIVE_BACK, 0), (9, OWE, 4)] {
+            let mut batch = Batch::new(0);
+            batch.settle(b"k", b"r", &receipt, Cost::new(actual), None).unwrap();
+            let [_, _, _, operations, _] = batch.args(None);
+            assert_eq!(operations[..7], [kind, 0, 1, 0, 1, 0, 2]);
+            assert_eq!([operations[13], operations[20], operations[27]], [units, 5, 3]);
+        }
+    }
+
+    #[test]
+    fn rules_that_are_equal_have_equal_headers() {
+        let ten = Quota::per_second(10).burst(5);
+        let hundred = Quota::new(100, std::time::Duration::from_secs(10)).burst(5);
+        let token = |refill| Algorithm::TokenBucket { refill };
+        let leaky = |max_wait| Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait } };
+        assert_eq!(header(ten, token(Refill::Greedy)), header(hundred, token(Refill::Greedy)));
+        assert_ne!(header(ten, token(Refill::Interval)), header(hundred, token(Refill::Interval)));
+        assert_eq!(header(ten, leaky(None)), header(hundred, leaky(None)));
+        assert_ne!(header(ten, leaky(None)), header(ten, leaky(Some(Micros::MAX))));
+        let log = |resolution| Algorithm::SlidingWindowLog { resolution };
+        let quota = Quota::per_second(10);
+        assert_eq!(header(quota, log(Resolution::Auto)), header(quota, log(Resolution::Exact)));
+        assert_ne!(
+            header(quota, log(Resolution::Auto)),
+            header(quota, log(Resolution::Thousandth))
+        );
+    }
+}

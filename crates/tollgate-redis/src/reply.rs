@@ -1,0 +1,252 @@
+//! The reply of one call into verdicts, settlements and faults.
+
+use tollgate_core::{Decision, Micros, Outcome, Settlement, Timestamp, Verdict};
+
+use crate::encode::{Asked, Batch, Sum};
+
+/// What the script says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Redis' time of the call.
+    pub now: Timestamp,
+    /// One row per request, in their order.
+    pub rows: Vec<Row>,
+}
+
+/// What the script says about one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Row {
+    /// The deadline had passed. Nothing was done.
+    Stale,
+    /// The answer to a request to decide.
+    Verdict(Verdict),
+    /// The answer to a request to settle.
+    Settlement(Settlement),
+    /// The key is forgotten.
+    Reset,
+    /// A value that the request needs cannot be read. Nothing was done.
+    Fault {
+        /// What is wrong with it.
+        fault: Fault,
+        /// Under which key, by its place among those of the call.
+        key: usize,
+    },
+}
+
+/// What is wrong with a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// It is not a string.
+    #[error("the key holds a value of another type, which is not Tollgate's")]
+    WrongType,
+    /// It is a string, but not one that this version can read.
+    #[error("the key holds a string that is not a state this version of Tollgate can read")]
+    Unreadable,
+}
+
+/// The reply is not one to this call. Whatever it answers, its connection can no longer
+/// be trusted to pair replies with calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadReply {
+    /// It repeats another nonce.
+    #[error("the reply answers another call")]
+    Nonce,
+    /// It does not have the rows that were asked for.
+    #[error("the reply cannot be read at byte {at} of {length}")]
+    Malformed {
+        /// Where.
+        at: usize,
+        /// The length of the reply.
+        length: usize,
+    },
+}
+
+impl Batch {
+    /// Reads the reply to this call.
+    pub fn parse(&self, reply: &[u8]) -> Result<Reply, BadReply> {
+        let mut bytes = Bytes { rest: reply };
+        let malformed =
+            |rest: &[u8]| BadReply::Malformed { at: reply.len() - rest.len(), length: reply.len() };
+        let nonce = bytes.number::<8>().ok_or_else(|| malformed(reply))?;
+        if nonce.to_be_bytes() != self.nonce() {
+            return Err(BadReply::Nonce);
+        }
+        let now = bytes.instant().ok_or_else(|| malformed(&reply[8..]))?;
+        let mut rows = Vec::with_capacity(self.len());
+        for asked in &self.asked {
+            let before = bytes.rest;
+            rows.push(row(&mut bytes, asked, now).ok_or_else(|| malformed(before))?);
+        }
+        if !bytes.rest.is_empty() {
+            return Err(malformed(bytes.rest));
+        }
+        Ok(Reply { now, rows })
+    }
+}
+
+fn row(bytes: &mut Bytes<'_>, asked: &Asked, now: Timestamp) -> Option<Row> {
+    Some(match (bytes.byte()?, asked) {
+        (0, _) => Row::Stale,
+        (kind @ (1 | 2), Asked::Decide { sums, charges }) => {
+            Row::Verdict(verdict(bytes, kind == 2, sums, charges, now)?)
+        }
+        (3, _) => {
+            let fault = match bytes.byte()? {
+                1 => Fault::WrongType,
+                2 => Fault::Unreadable,
+                _ => return None,
+            };
+            let key = usize::try_from(bytes.number::<2>()?).ok()?.checked_sub(1)?;
+            Row::Fault { fault, key }
+        }
+        (4, Asked::Settle) => Row::Settlement(Settlement::Returned { units: bytes.number::<7>()? }),
+        (5, Asked::Settle) => Row::Settlement(Settlement::Charged { units: bytes.number::<7>()? }),
+        (6, Asked::Settle) => Row::Settlement(Settlement::Repeated),
+        (7, Asked::Settle) => Row::Settlement(Settlement::Lapsed),
+        (8, Asked::Reset) => Row::Reset,
+        _ => return None,
+    })
+}
+
+fn verdict(
+    bytes: &mut Bytes<'_>,
+    admitted: bool,
+    sums: &[Sum],
+    charges: &[u8],
+    now: Timestamp,
+) -> Option<Verdict> {
+    let mut decisions = smallvec::SmallVec::<[Decision; 2]>::new();
+    for sum in sums {
+        decisions.push(decision(bytes, sum.capacity)?);
+    }
+    // The script says it, and it follows from the outcomes: a second look costs nothing.
+    let denied = sums.iter().zip(&decisions).any(|(sum, it)| sum.enforce && it.denies());
+    if denied == admitted {
+        return None;
+    }
+    if let ([_], [only]) = (charges, &decisions[..]) {
+        return Some(Verdict::single(admitted, now, *only));
+    }
+    let decisions = charges.iter().map(|&sum| decisions[usize::from(sum)]);
+    Some(Verdict::new(admitted, now, decisions))
+}
+
+fn decision(bytes: &mut Bytes<'_>, limit: u64) -> Option<Decision> {
+    let outcome = bytes.byte()?;
+    let remaining = bytes.number::<5>()?;
+    let reset_after = Micros::new(bytes.number::<7>()?);
+    let wait = Micros::new(bytes.number::<7>()?);
+    let charged_at = bytes.instant()?;
+    let outcome = match outcome {
+        1 => Outcome::Allow { delay: wait, charged_at },
+        2 => Outcome::Pass,
+        3 => Outcome::Deny { retry_after: wait },
+        4 => Outcome::Exceed,
+        _ => return None,
+    };
+    Some(Decision { outcome, limit, remaining, reset_after })
+}
+
+/// What is still to be read.
+struct Bytes<'a> {
+    rest: &'a [u8],
+}
+
+impl Bytes<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(first)
+    }
+
+    fn number<const N: usize>(&mut self) -> Option<u64> {
+        let (bytes, rest) = self.rest.split_first_chunk::<N>()?;
+        self.rest = rest;
+        Some(bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+
+    fn instant(&mut self) -> Option<Timestamp> {
+        self.number::<7>().map(Timestamp::from_micros)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::{Cost, Policy, Quota};
+
+    use super::*;
+    use crate::encode::Line;
+
+    /// One request of two charges to one key and one to another, and a reset.
+    fn batch() -> Batch {
+        let policy = Policy::fixed_window_counter("p", Quota::per_minute(9)).unwrap();
+        let line = |key, enforce| Line { key, policy: &policy, cost: Cost::ONE, enforce };
+        let mut batch = Batch::new(5);
+        batch.decide(&[line(b"a", true), line(b"b", false), line(b"a", true)], None).unwrap();
+        batch.reset(b"c", None).unwrap();
+        batch
+    }
+
+    const HEAD: [u8; 15] = [0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 1, 0];
+
+    fn decided(outcome: u8, remaining: u8, wait: u8) -> Vec<u8> {
+        let mut row = vec![outcome, 0, 0, 0, 0, remaining];
+        for number in [8, wait, 3] {
+            row.extend([0, 0, 0, 0, 0, 0, number]);
+        }
+        row
+    }
+
+    fn reply(kind: u8, a: &[u8], b: &[u8]) -> Vec<u8> {
+        [&HEAD[..], &[kind], a, b, &[8]].concat()
+    }
+
+    #[test]
+    fn each_charge_gets_the_decision_of_its_sum() {
+        let reply = reply(2, &decided(1, 4, 0), &decided(3, 0, 6));
+        let reply = batch().parse(&reply).unwrap();
+        assert_eq!(reply.now, Timestamp::from_micros(256));
+        let [Row::Verdict(verdict), Row::Reset] = &reply.rows[..] else { panic!("{reply:?}") };
+        assert!(verdict.is_admitted());
+        let remaining: Vec<_> = verdict.decisions().iter().map(|it| it.remaining).collect();
+        assert_eq!(remaining, [4, 0, 4]);
+        assert_eq!(verdict.decisions()[1].retry_after(), Some(Micros::new(6)));
+    }
+
+    #[test]
+    fn a_fault_names_its_key() {
+        let reply = [&HEAD[..], &[3, 1, 0, 2, 0]].concat();
+        let rows = batch().parse(&reply).unwrap().rows;
+        assert_eq!(rows, [Row::Fault { fault: Fault::WrongType, key: 1 }, Row::Stale]);
+    }
+
+    #[test]
+    fn the_reply_to_another_call_is_recognised() {
+        let mut reply = reply(2, &decided(1, 4, 0), &decided(1, 4, 0));
+        reply[7] = 6;
+        assert_eq!(batch().parse(&reply), Err(BadReply::Nonce));
+    }
+
+    #[test]
+    fn what_was_not_asked_for_is_no_answer() {
+        let (allow, deny) = (decided(1, 4, 0), decided(3, 0, 6));
+        let good = reply(2, &allow, &deny);
+        let mut bad = vec![
+            // It says admitted, and that a charge that enforces was denied.
+            reply(2, &deny, &allow),
+            reply(1, &allow, &deny),
+            reply(4, &allow, &deny),
+            reply(9, &allow, &deny),
+            reply(2, &decided(0, 4, 0), &deny),
+            [&HEAD[..], &[3, 9, 0, 1, 0]].concat(),
+            [&HEAD[..], &[3, 1, 0, 0, 0]].concat(),
+            [&good[..], &[0]].concat(),
+        ];
+        bad.extend((0..good.len()).map(|length| good[..length].to_vec()));
+        for reply in bad {
+            let read = batch().parse(&reply);
+            assert!(matches!(read, Err(BadReply::Malformed { .. })), "{reply:?}: {read:?}");
+        }
+        assert!(batch().parse(&good).is_ok());
+    }
+}

@@ -1,0 +1,29 @@
+//! The script, assembled from `lua/` when this crate is built.
+
+/// The text, for `EVAL`.
+pub const TEXT: &str = include_str!(concat!(env!("OUT_DIR"), "/tollgate.lua"));
+
+/// The SHA-1 of the text in hexadecimal, for `EVALSHA`.
+pub const SHA1: &str = include_str!(concat!(env!("OUT_DIR"), "/tollgate.sha1"));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_is_in_the_script() {
+        for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/lua")).unwrap() {
+            let path = file.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "lua") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                assert!(TEXT.contains(&text), "{}", path.display());
+            }
+        }
+    }
+
+    #[test]
+    fn the_digest_is_in_the_form_that_redis_compares() {
+        assert_eq!(SHA1.len(), 40);
+        assert!(SHA1.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')));
+    }
+}

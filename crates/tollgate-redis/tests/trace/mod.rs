@@ -1,0 +1,393 @@
+//! Random traces of calls, decided by the reference first and by the script after.
+
+mod policies;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::{Duration, SystemTime};
+
+use fastrand::Rng;
+use tollgate_core::{
+    Charge, Cost, Decision, Key, Micros, Outcome, Policy, Receipt, ReceiptId, Settlement, Timestamp,
+};
+use tollgate_redis::protocol::{Batch, Line, Row};
+use tollgate_store_tests::reference::Reference;
+
+use crate::support::{Client, Value};
+
+/// What the policies of a trace are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    Any,
+    LongLogs,
+    EndOfTime,
+    /// Costs of 10^12 against windows of 50 µs.
+    Heavy,
+}
+
+/// One trace: some names and keys, each name usually under one policy.
+pub(crate) struct Trace {
+    family: Family,
+    seed: u64,
+    rng: Rng,
+    reference: Reference,
+    policies: Vec<Vec<Policy>>,
+    receipts: Vec<Receipt>,
+    settled: HashSet<ReceiptId>,
+    ids: u128,
+    charged: u128,
+    clock: Clock,
+    /// When each key is to expire, in milliseconds, of those that are to be there.
+    expiries: HashMap<Vec<u8>, u64>,
+    under_way: VecDeque<Expected>,
+}
+
+/// A call and what is to come of it.
+struct Expected {
+    batch: Batch,
+    now: Timestamp,
+    rows: Vec<Row>,
+    expiries: Vec<(Vec<u8>, Option<u64>)>,
+    text: Vec<String>,
+}
+
+struct Clock {
+    now: u64,
+    earliest: u64,
+    window: u64,
+    retry_at: u64,
+    reset_at: u64,
+}
+
+/// Calls that wait for their answers at one time.
+const PIPELINE: usize = 32;
+
+const HALF_A_YEAR: Duration = Duration::from_secs(180 * 86_400);
+
+impl Trace {
+    pub(crate) fn new(family: Family, seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let names =
+            if matches!(family, Family::LongLogs | Family::Heavy) { 1 } else { rng.usize(1..=3) };
+        let policies: Vec<Vec<Policy>> =
+            (0..names).map(|name| policies::versions(&mut rng, family, seed, name)).collect();
+        let windows = policies.iter().flatten().map(|policy| policy.window().get());
+        let window = windows.max().expect("at least one policy");
+        let clock = Clock::new(&mut rng, family, window);
+        Self {
+            family,
+            seed,
+            rng,
+            reference: Reference::default(),
+            policies,
+            receipts: Vec::new(),
+            settled: HashSet::new(),
+            ids: u128::from(seed) << 64,
+            charged: 0,
+            clock,
+            expiries: HashMap::new(),
+            under_way: VecDeque::new(),
+        }
+    }
+
+    /// Runs the trace and says how many decisions it had.
+    pub(crate) fn run(mut self, client: &mut Client) -> usize {
+        let calls = match self.family {
+            Family::Any | Family::EndOfTime => 200,
+            Family::LongLogs => 2_500,
+            Family::Heavy => 16_000,
+        };
+        let mut decisions = 0;
+        for _ in 0..calls {
+            if !self.clock.pass(&mut self.rng, self.family) {
+                break;
+            }
+            let expected = self.call();
+            decisions += expected.rows.iter().filter(|row| matches!(row, Row::Verdict(_))).count();
+            client.say_call(&expected.batch, Some(expected.now));
+            for (key, _) in &expected.expiries {
+                client.say(&[b"PEXPIRETIME", key]);
+            }
+            self.under_way.push_back(expected);
+            if self.under_way.len() == PIPELINE {
+                self.compare(client);
+            }
+        }
+        while !self.under_way.is_empty() {
+            self.compare(client);
+        }
+        assert!(self.family != Family::Heavy || self.charged > 1 << 53, "{}", self.charged);
+        decisions
+    }
+
+    /// The next call, decided by the reference.
+    fn call(&mut self) -> Expected {
+        let mut expected = Expected {
+            batch: Batch::new(self.rng.u64(..)),
+            now: Timestamp::from_micros(self.clock.now),
+            rows: Vec::new(),
+            expiries: Vec::new(),
+            text: Vec::new(),
+        };
+        let most = match self.family {
+            // Those of one call share an instant, and so an entry.
+            Family::LongLogs => 2,
+            Family::Heavy => 1,
+            _ => [1, 4, 20][self.rng.usize(..3)],
+        };
+        for _ in 0..self.rng.usize(1..=most) {
+            match self.rng.u8(..20) {
+                // What is given back or forgotten would not add up.
+                0..3 if self.family != Family::Heavy && !self.receipts.is_empty() => {
+                    self.settle(&mut expected);
+                }
+                3 if matches!(self.family, Family::Any | Family::EndOfTime)
+                    && self.rng.u8(..4) == 0 =>
+                {
+                    self.reset(&mut expected);
+                }
+                _ => self.decide(&mut expected),
+            }
+        }
+        for key in expected.batch.keys().filter(|key| key.starts_with(b"s:")) {
+            expected.expiries.push((key.to_vec(), self.expiries.get(key).copied()));
+        }
+        expected
+    }
+
+    /// Mostly none; sometimes this very instant or the next, or one that has passed.
+    fn deadline(&mut self) -> (Option<Timestamp>, bool) {
+        let now = self.clock.now;
+        match self.rng.u8(..30) {
+            0 => (Some(Timestamp::from_micros(now - 1)), true),
+            1..4 => (Some(Timestamp::from_micros(now + self.rng.u64(..2))), false),
+            _ => (None, false),
+        }
+    }
+
+    fn decide(&mut self, expected: &mut Expected) {
+        let (deadline, stale) = self.deadline();
+        let mut policies: Vec<Policy> = Vec::new();
+        let charges =
+            if self.family == Family::Heavy { 1 } else { [1, 1, 1, 2, 3][self.rng.usize(..5)] };
+        for _ in 0..charges {
+            let policy = self.policy();
+            // One name under two quotas is an error that comes before the script.
+            let same = policies.iter().find(|other| other.name() == policy.name());
+            policies.push(same.unwrap_or(&policy).clone());
+        }
+        let keys: Vec<Key> = policies.iter().map(|_| self.key()).collect();
+        let mut charges = Vec::new();
+        for (policy, key) in policies.iter().zip(&keys) {
+            let cost = Cost::new(policies::cost(&mut self.rng, policy, self.family));
+            charges.push(Charge { policy, key, cost, enforce: self.rng.u8(..5) > 0 });
+        }
+        let names: Vec<_> =
+            charges.iter().map(|charge| redis_key(charge.policy, charge.key)).collect();
+        let lines: Vec<_> = charges
+            .iter()
+            .zip(&names)
+            .map(|(&Charge { policy, cost, enforce, .. }, key)| Line { key, policy, cost, enforce })
+            .collect();
+        expected.batch.decide(&lines, deadline).expect("a call holds so many");
+        expected.text.push(format!("{charges:?}"));
+        if stale {
+            expected.rows.push(Row::Stale);
+            return;
+        }
+        let verdict = self.reference.decide(&charges, expected.now);
+        for (charge, decision) in charges.iter().zip(verdict.decisions()) {
+            self.clock.note(charge.policy, decision);
+            // Beside an enforced charge to the same key, a shadow takes nothing.
+            let beside = |other: &Charge<'_>| {
+                other.enforce
+                    && other.key == charge.key
+                    && other.policy.name() == charge.policy.name()
+            };
+            let takes = charge.cost > Cost::ZERO && (charge.enforce || !charges.iter().any(beside));
+            if takes && matches!(decision.outcome, Outcome::Allow { .. }) {
+                self.charged += u128::from(charge.cost.get());
+                self.written(charge.policy, charge.key);
+            }
+        }
+        let ids = &mut self.ids;
+        let next_id = || {
+            *ids += 1;
+            ReceiptId(*ids)
+        };
+        let receipts: Vec<_> = verdict.receipts(&charges, next_id).collect();
+        for receipt in receipts {
+            if self.receipts.len() < 40 {
+                self.receipts.push(receipt);
+            } else {
+                let index = self.rng.usize(..40);
+                self.receipts[index] = receipt;
+            }
+        }
+        expected.rows.push(Row::Verdict(verdict));
+    }
+
+    fn settle(&mut self, expected: &mut Expected) {
+        let (deadline, stale) = self.deadline();
+        let index = match self.rng.u8(..3) {
+            0 => self.receipts.len() - 1,
+            _ => self.rng.usize(..self.receipts.len()),
+        };
+        let receipt = self.receipts[index].clone();
+        // Sometimes it stays, to be settled again.
+        if self.rng.u8(..4) > 0 {
+            self.receipts.swap_remove(index);
+        }
+        let cost = receipt.charged.cost.get();
+        let actual = Cost::new(match self.rng.u8(..10) {
+            // A debt of one capacity, after which a log is full of one entry.
+            0 if self.family != Family::LongLogs => u64::MAX,
+            1..4 => 0,
+            4 => cost,
+            _ => self.rng.u64(0..=cost.saturating_mul(2)),
+        });
+        let now = expected.now;
+        let first = !stale && !receipt.has_lapsed(now) && !self.settled.contains(&receipt.id);
+        let held = self.reference.form_held(&receipt.policy, &receipt.key, now);
+        // Not yet, see lua/README.md: the script tells neither that a receipt is void nor
+        // two quotas apart that are one rule.
+        let form = receipt.policy.form();
+        let one_rule = held.is_some_and(|held| held != form && held.rule() == form.rule());
+        let missed = one_rule || self.reference.is_void(&receipt);
+        if first && actual <= receipt.charged.cost && missed {
+            return;
+        }
+        let key = redis_key(&receipt.policy, &receipt.key);
+        let receipt_key = format!("r:{}", receipt.id.0).into_bytes();
+        let encoded = expected.batch.settle(&key, &receipt_key, &receipt, actual, deadline);
+        encoded.expect("a call holds so many");
+        expected.text.push(format!("{receipt:?} to {actual:?}"));
+        if stale {
+            expected.rows.push(Row::Stale);
+            return;
+        }
+        let (policy, key) = (&receipt.policy, &receipt.key);
+        let settlement = self.reference.settle(&receipt, actual, now);
+        if first {
+            self.settled.insert(receipt.id);
+        }
+        match settlement {
+            Settlement::Charged { .. } => self.written(policy, key),
+            // Of nothing, nothing is given back, and nothing written.
+            Settlement::Returned { .. } if held.is_some() => self.written(policy, key),
+            _ => {}
+        }
+        expected.rows.push(Row::Settlement(settlement));
+    }
+
+    fn reset(&mut self, expected: &mut Expected) {
+        let (policy, key) = (self.policy(), self.key());
+        let name = redis_key(&policy, &key);
+        expected.batch.reset(&name, None).expect("a call holds so many");
+        expected.text.push(format!("reset {policy:?} {key:?}"));
+        self.reference.reset(&policy, &key, expected.now);
+        self.expiries.remove(&name);
+        expected.rows.push(Row::Reset);
+    }
+
+    /// Notes when a key that was just written is to expire: at the first whole
+    /// millisecond at which it cannot be told from a fresh one.
+    fn written(&mut self, policy: &Policy, key: &Key) {
+        let now = Timestamp::from_micros(self.clock.now);
+        let fresh_after = self.reference.fresh_after(policy, key, now);
+        let name = redis_key(policy, key);
+        if fresh_after == Micros::ZERO {
+            // Redis does not keep it, which can be told only after a step back in time.
+            self.reference.drop_state(policy, key);
+            self.expiries.remove(&name);
+        } else {
+            self.expiries.insert(name, (now + fresh_after).as_micros().div_ceil(1_000));
+        }
+    }
+
+    fn policy(&mut self) -> Policy {
+        let versions = &self.policies[self.rng.usize(..self.policies.len())];
+        let unusual = match self.family {
+            Family::Heavy => false,
+            // To read a log under another quota is to write it anew.
+            Family::LongLogs => self.rng.u8(..200) == 0,
+            _ => self.rng.u8(..12) == 0,
+        };
+        versions[if unusual { self.rng.usize(..versions.len()) } else { 0 }].clone()
+    }
+
+    fn key(&mut self) -> Key {
+        let keys = if matches!(self.family, Family::LongLogs | Family::Heavy) { 1 } else { 3 };
+        Key::from(["", "a", "a key that is not kept inline"][self.rng.usize(..keys)])
+    }
+
+    fn compare(&mut self, client: &mut Client) {
+        let Some(expected) = self.under_way.pop_front() else { return };
+        let Expected { batch, now, rows, expiries, text } = expected;
+        let (family, seed) = (self.family, self.seed);
+        let reply = client.hear_reply(&batch);
+        assert_eq!(reply.now, now);
+        for ((row, should), text) in reply.rows.iter().zip(&rows).zip(&text) {
+            assert_eq!(row, should, "{family:?} {seed} at {now:?}: {text}");
+        }
+        assert_eq!(reply.rows.len(), rows.len());
+        for (key, expiry) in expiries {
+            let name = String::from_utf8_lossy(&key);
+            let should = expiry.map_or(-2, |at| i64::try_from(at).expect("a time"));
+            let found = client.hear();
+            assert_eq!(found, Value::Number(should), "{seed} at {now:?}: {name} {text:#?}");
+        }
+    }
+}
+
+impl Clock {
+    fn new(rng: &mut Rng, family: Family, window: u64) -> Self {
+        let real = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("past 1970");
+        let earliest = u64::try_from((real + HALF_A_YEAR).as_micros()).expect("before 2255");
+        let now = match family {
+            Family::EndOfTime => Timestamp::MAX.as_micros() - rng.u64(0..50) * window - 50,
+            _ => earliest + 4 * window + rng.u64(..window),
+        };
+        Self { now, earliest, window, retry_at: now, reset_at: now }
+    }
+
+    /// Moves on or back, most often to where something changes or a microsecond beside
+    /// it. Says no at the end of time.
+    fn pass(&mut self, rng: &mut Rng, family: Family) -> bool {
+        let (now, window) = (self.now, self.window);
+        let beside = |to: u64, rng: &mut Rng| (to + rng.u64(0..3)).saturating_sub(1).max(now);
+        let to = match (family, rng.u8(..24)) {
+            (Family::Heavy, _) => now + rng.u64(45..60),
+            // Most of the rest jump or step back by much, and not often.
+            (Family::LongLogs, 0..23) => now + rng.u64(0..=window / 800),
+            (Family::LongLogs, _) if rng.u8(..10) > 0 => {
+                now.saturating_sub(rng.u64(0..=window / 100))
+            }
+            (Family::LongLogs, _) if rng.u8(..4) > 0 => {
+                beside(now + window * rng.u64(1..=9) / 10, rng)
+            }
+            (_, 0..6) => now,
+            (_, 6..8) => now + 1,
+            (_, 8..10) => now + rng.u64(2..60),
+            (_, 10..14) => beside(now + window * rng.u64(1..=12) / 10, rng),
+            (_, 14) => now + rng.u64(1..=3) * window,
+            (_, 15..17) => beside((now / window + 1) * window, rng),
+            (_, 17..20) => beside(self.retry_at, rng),
+            (_, 20) => beside(self.reset_at, rng),
+            _ => now.saturating_sub(window * rng.u64(0..=12) / 10 + rng.u64(0..3)),
+        };
+        self.now = to.max(self.earliest);
+        self.now < Timestamp::MAX.as_micros()
+    }
+
+    fn note(&mut self, policy: &Policy, decision: &Decision) {
+        self.window = policy.window().get();
+        if let Outcome::Deny { retry_after } = decision.outcome {
+            self.retry_at = self.now.saturating_add(retry_after.get());
+        }
+        self.reset_at = self.now.saturating_add(decision.reset_after.get());
+    }
+}
+
+fn redis_key(policy: &Policy, key: &Key) -> Vec<u8> {
+    [b"s:", policy.name().as_bytes(), b":", &key.as_bytes()[..]].concat()
+}

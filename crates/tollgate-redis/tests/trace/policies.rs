@@ -1,0 +1,116 @@
+//! Random policies and costs: small numbers, where rounding bites, real ones, where
+//! products grow, and the bounds of what builds.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use tollgate_core::{Algorithm, LeakyMode, Micros, Policy, Quota, Refill, Resolution};
+
+use super::Family;
+
+/// A policy as it usually is, and three others of its name.
+pub(crate) fn versions(rng: &mut Rng, family: Family, seed: u64, name: usize) -> Vec<Policy> {
+    let name = format!("{family:?}-{seed}-{name}");
+    let (limit, window) = (limit(rng, family), window(rng, family));
+    let usual = algorithm(rng, family, window);
+    let mut versions = vec![build(rng, &name, limit, window, usual)];
+    while versions.len() < 4 {
+        let algorithm = if rng.u8(..3) == 0 { algorithm(rng, family, window) } else { usual };
+        let limit = if rng.bool() { limit } else { self::limit(rng, family) };
+        let window = if rng.bool() { window } else { self::window(rng, family) };
+        versions.push(build(rng, &name, limit, window, algorithm));
+    }
+    versions
+}
+
+/// A cost, as far as possible in the terms of the policy.
+pub(crate) fn cost(rng: &mut Rng, policy: &Policy, family: Family) -> u64 {
+    let capacity = policy.capacity();
+    match (family, rng.u8(..16)) {
+        (Family::LongLogs, 0..15) => rng.u64(1..=2),
+        // Seldom allowed: nearly all has to age out first, and that is looked for.
+        (Family::LongLogs, _) => capacity - rng.u64(0..capacity / 3),
+        (Family::Heavy, 0..13) => capacity - rng.u64(0..=9),
+        (_, 0) => 0,
+        (_, 1..6) => 1,
+        (_, 6..10) => rng.u64(2..=14),
+        (_, 10..12) => rng.u64(0..=capacity),
+        (_, 12) => capacity / 4 * rng.u64(1..=3),
+        (_, 13..15) => (capacity + rng.u64(0..=4)).saturating_sub(2),
+        _ => [u64::MAX, 1 << 53, 1 << 40][rng.usize(..3)],
+    }
+}
+
+/// The policy of these numbers, or one near it that builds.
+fn build(rng: &mut Rng, name: &str, limit: u64, window: u64, algorithm: Algorithm) -> Policy {
+    let bucket = matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. });
+    let burst = match rng.u8(..8) {
+        _ if !bucket => None,
+        0..4 => None,
+        // As much as can be counted: with a debt of as much again it comes close to 2^53.
+        4 => Some(((1 << 52) / (window / gcd(limit, window))).max(1)),
+        _ => Some((limit / 2).max(1) * rng.u64(1..=6)),
+    };
+    let try_with = |limit: u64, burst: Option<u64>| {
+        let quota = Quota::new(limit, Duration::from_micros(window));
+        let quota = burst.map_or(quota, |units| quota.burst(units.min(Policy::MAX_LIMIT)));
+        Policy::new(name, quota, algorithm)
+    };
+    let nearest = match try_with(limit, burst) {
+        Ok(policy) => return policy,
+        Err(error) => error.nearest_limit().unwrap_or(1),
+    };
+    try_with(nearest, burst).or_else(|_| try_with(1, None)).expect("one unit builds")
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if a == 0 { b } else { gcd(b % a, a) }
+}
+
+fn algorithm(rng: &mut Rng, family: Family, window: u64) -> Algorithm {
+    let queue = |max_wait| Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait } };
+    match (family, rng.u8(..10)) {
+        (Family::Heavy, _) => Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth },
+        (Family::LongLogs, _) | (_, 0..2) => {
+            let kinds = [Resolution::Auto, Resolution::Exact, Resolution::Thousandth];
+            Algorithm::SlidingWindowLog { resolution: kinds[rng.usize(..3)] }
+        }
+        (_, 2) => Algorithm::FixedWindowCounter,
+        (_, 3..5) => Algorithm::SlidingWindowCounter,
+        (_, 5) => Algorithm::TokenBucket { refill: Refill::Greedy },
+        (_, 6) => Algorithm::TokenBucket { refill: Refill::Interval },
+        (_, 7) => Algorithm::LeakyBucket { mode: LeakyMode::Meter },
+        (_, 8) => queue(None),
+        _ if rng.u8(..20) == 0 => queue(Some(Micros::MAX)),
+        _ => queue(Some(Micros::new(window * rng.u64(0..=8) / 6 + rng.u64(0..=2)))),
+    }
+}
+
+fn limit(rng: &mut Rng, family: Family) -> u64 {
+    match (family, rng.u8(..16)) {
+        (Family::Heavy, _) => Policy::MAX_LIMIT,
+        (Family::LongLogs, _) => [1_000, 3_000][rng.usize(..2)],
+        (_, 0..9) => rng.u64(1..=12),
+        (_, 9) => 100,
+        (_, 10) => 1_000,
+        (_, 11) => 1_000_000,
+        (_, 12..14) => rng.u64(1..=Policy::MAX_LIMIT),
+        _ => Policy::MAX_LIMIT,
+    }
+}
+
+fn window(rng: &mut Rng, family: Family) -> u64 {
+    match (family, rng.u8(..13)) {
+        (Family::Heavy, _) => 50,
+        (Family::LongLogs, _) => [1_000_000, 2_000_000][rng.usize(..2)],
+        (_, 0..4) => rng.u64(50..=120),
+        (_, 4..7) => rng.u64(900..=5_000),
+        (_, 7) => 1_000_000,
+        (_, 8) => 60_000_000,
+        (_, 9) => 3_600_000_000,
+        (_, 10) => 86_400_000_000,
+        // With a limit that divides it, the bound is met to the last unit.
+        (_, 11) => 1 << 40,
+        _ => 400 * 86_400_000_000,
+    }
+}

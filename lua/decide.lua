@@ -1,0 +1,351 @@
+-- The script around the rules: a batch of requests over the keys of one call.
+--
+-- README.md says what comes in and what goes out. Everything is read and decided before
+-- anything is written, because an error half way would not take back what was written.
+
+local ceil = math.ceil
+local unpack = unpack or table.unpack
+local ALLOW, PASS, DENY = outcome.ALLOW, outcome.PASS, outcome.DENY
+
+local VERSION = 1
+-- Kinds of operations.
+local DECIDE, GIVE_BACK, OWE, RESET = 1, 2, 3, 4
+-- Kinds of rows: the byte with which a row begins.
+local STALE, DENIED, ADMITTED, FAULT = '\0', '\1', '\2', '\3'
+local RETURNED, CHARGED, REPEATED, LAPSED, FORGOTTEN = '\4', '\5', '\6', '\7', '\8'
+-- Why a row is a fault.
+local WRONG_TYPE, UNREADABLE = 1, 2
+-- Arguments that one redis.call takes: far below Lua's limit of some 8000.
+local MOST = 1000
+
+local nonce, injected, forms, operations, requests = unpack(ARGV)
+
+local now
+if injected == '' then
+  local time = redis.call('TIME')
+  now = time[1] * 1000000 + time[2]
+else
+  now = tonumber(injected)
+end
+
+-- Rules ---------------------------------------------------------------------------------
+
+-- Forms that begin with the same code have headers of one length.
+local function header_length(code)
+  if code <= 4 then return 13 end
+  if code == 8 then return 25 end
+  return 18
+end
+
+local algorithms = {} -- made when they are first needed: most calls need one
+local rules = {} -- by header
+
+local function algorithm_of(code)
+  local make = leaky_bucket -- 7 queue, 8 queue with max_wait, 9 meter
+  if code == 1 then
+    make = fixed_window_counter
+  elseif code <= 3 then
+    make = sliding_window_log -- 2 exact, 3 a thousandth of the window
+  elseif code == 4 then
+    make = sliding_window_counter
+  elseif code <= 6 then
+    make = token_bucket -- 5 greedy, 6 interval
+  end
+  local algorithm = algorithms[make]
+  if not algorithm then
+    algorithm = make()
+    algorithms[make] = algorithm
+  end
+  return algorithm
+end
+
+-- The rule of a header, or nil if it cannot be one.
+local function rule_of(header)
+  local rule = rules[header]
+  if rule then return rule end
+  local _, code, limit, window, from = struct.unpack('>BBI5I6', header)
+  if limit == 0 or window == 0 then return nil end
+  -- Doubles in every Lua: where there are integers too, their products wrap around.
+  limit, window = limit + 0.0, window + 0.0
+  local interval = code == 6
+  rule = {
+    header = header, algorithm = algorithm_of(code), limit = limit, window = window,
+    grid = code == 2 and 1 or code == 3 and ceil(window / 1000) or false,
+    -- Buckets come with limit and window in lowest terms, which is their scale; in
+    -- intervals tokens come back whole and need none.
+    interval = interval, unit = interval and 1 or window, rate = limit,
+    capacity = 0, full = 0, queue = code == 7 or code == 8, max_wait = number.MAX,
+  }
+  if code >= 5 then
+    rule.capacity = struct.unpack('>I5', header, from)
+    rule.full = rule.capacity * rule.unit
+    if rule.capacity == 0 or 2 * rule.full > number.MAX + 1 then return nil end
+    if code == 8 then rule.max_wait = struct.unpack('>I7', header, from + 5) end
+  end
+  rules[header] = rule
+  return rule
+end
+
+-- Keys ----------------------------------------------------------------------------------
+
+-- What is known of each key: name; rule and state, if there is something; fault, if it
+-- cannot be read; exists, whether Redis has it; changed, whether it is to be written.
+local entries = {}
+for i = 1, #KEYS do
+  -- All fields at once, here and below: a table that grows by one is made anew each time.
+  entries[i] = {
+    name = KEYS[i], rule = false, state = false, fault = false, exists = false,
+    changed = false, first_read = false, is_receipt = false, settled_until = false,
+  }
+end
+
+local function read(entry, value)
+  if type(value) == 'table' then
+    if not value.err:find('WRONGTYPE', 1, true) then error(value.err) end
+    entry.fault = WRONG_TYPE
+    return
+  end
+  if not value then return end
+  entry.exists = true
+  if entry.is_receipt then return end
+  local version, code = value:byte(1, 2)
+  local rule, state
+  if version == VERSION and code and code >= 1 and code <= 9 then
+    local length = header_length(code)
+    rule = #value > length and rule_of(value:sub(1, length))
+    state = rule and rule.algorithm.decode(rule, value, length + 1, entry.name)
+  end
+  if not state then
+    entry.fault = UNREADABLE
+    return
+  end
+  entry.rule, entry.state = rule, state
+end
+
+-- Reads all keys: logs by their beginning, the others whole and together.
+local function load_keys()
+  local names, whole = {}, {}
+  for _, entry in ipairs(entries) do
+    if entry.first_read then
+      local value = redis.pcall('GETRANGE', entry.name, 0, entry.first_read - 1)
+      -- The beginning of nothing.
+      read(entry, value ~= '' and value)
+    else
+      names[#names + 1], whole[#whole + 1] = entry.name, entry
+    end
+  end
+  if #names == 1 then
+    read(whole[1], redis.pcall('GET', names[1]))
+    return
+  end
+  for first = 1, #names, MOST do
+    local last = math.min(first + MOST - 1, #names)
+    local values = redis.call('MGET', unpack(names, first, last))
+    local missing, absent = {}, {}
+    for i = first, last do
+      local value = values[i - first + 1]
+      if value then
+        read(whole[i], value)
+      else
+        missing[#missing + 1], absent[#absent + 1] = names[i], whole[i]
+      end
+    end
+    -- MGET does not tell an absent key from one of another type.
+    if #missing > 0 and redis.call('EXISTS', unpack(missing)) > 0 then
+      for i, entry in ipairs(absent) do read(entry, redis.pcall('GET', missing[i])) end
+    end
+  end
+end
+
+-- The state of a key as `rule` reads it.
+local function state_under(rule, entry)
+  local from = entry.rule
+  if from == rule then return entry.state end
+  local algorithm = rule.algorithm
+  if not from then return algorithm.fresh(rule) end
+  if from.algorithm == algorithm then return algorithm.convert(rule, from, entry.state, now) end
+  return algorithm.resume(rule, from.algorithm.consumed(from, entry.state, now), now)
+end
+
+local function set(name, value, expires)
+  if redis.REDIS_VERSION_NUM then
+    redis.call('SET', name, value, 'PXAT', expires)
+  else
+    -- A server that does not tell its version may be one that does not know PXAT.
+    redis.call('SET', name, value)
+    redis.call('PEXPIREAT', name, expires)
+  end
+end
+
+-- Afterwards Redis has the key exactly when its state is not fresh, and until it is: up
+-- to the first whole millisecond, since that is as exactly as keys expire.
+local function write(entry)
+  local name, rule, state = entry.name, entry.rule, entry.state
+  if not rule or rule.algorithm.is_fresh(rule, state, now) then
+    if entry.exists then redis.call('DEL', name) end
+    return
+  end
+  local algorithm = rule.algorithm
+  local expires = ceil(algorithm.fresh_at(rule, state) / 1000)
+  if algorithm.amend and algorithm.amend(rule, state) then
+    redis.call('PEXPIREAT', name, expires)
+    return
+  end
+  set(name, algorithm.encode(rule, state), expires)
+end
+
+-- Operations ----------------------------------------------------------------------------
+
+local rule_at = {}
+do
+  local from, n = 1, 0
+  while from <= #forms do
+    local length = header_length(forms:byte(from + 1))
+    n = n + 1
+    rule_at[n] = rule_of(forms:sub(from, from + length - 1))
+    from = from + length
+  end
+end
+
+local function named(key, form)
+  local entry, rule = entries[key], rule_at[form]
+  if rule.grid then entry.first_read = rule.algorithm.FIRST_READ end
+  return entry, rule
+end
+
+local ops = {}
+do
+  local from, n = 1, 0
+  while from <= #operations do
+    local op = { kind = 0 }
+    op.kind, from = struct.unpack('>B', operations, from)
+    if op.kind == DECIDE then
+      local count
+      count, from = struct.unpack('>B', operations, from)
+      for i = 1, count do
+        local key, form, enforce, cost
+        key, form, enforce, cost, from = struct.unpack('>I2I2BI7', operations, from)
+        local entry, rule = named(key, form)
+        op[i] = {
+          key = key, entry = entry, rule = rule, enforce = enforce == 1, cost = cost, state = false,
+          outcome = 0, remaining = 0, reset_after = 0, wait = 0, charged_at = 0,
+        }
+      end
+    elseif op.kind == RESET then
+      op.key, from = struct.unpack('>I2', operations, from)
+      op.entry = entries[op.key]
+    else
+      local form, receipt
+      op.key, form, receipt, op.units, op.cost, op.charged_at, op.leaves_at, op.lifetime, from =
+        struct.unpack('>I2I2I2I7I7I7I7I7', operations, from)
+      op.entry, op.rule = named(op.key, form)
+      op.receipt_key, op.receipt = receipt, entries[receipt]
+      op.receipt.is_receipt = true
+    end
+    n = n + 1
+    ops[n] = op
+  end
+end
+
+local function fault_row(entry, key)
+  return FAULT .. struct.pack('>BI2', entry.fault, key)
+end
+
+-- Decides one request: all its charges, or none.
+local function decide(op)
+  local admitted = ADMITTED
+  for i = 1, #op do
+    local charge = op[i]
+    local entry, rule = charge.entry, charge.rule
+    if entry.fault then return fault_row(entry, charge.key) end
+    local algorithm, state = rule.algorithm, entry.state
+    if entry.rule ~= rule then state = state_under(rule, entry) end
+    charge.state = state
+    charge.outcome, charge.remaining, charge.reset_after, charge.wait, charge.charged_at =
+      algorithm.assess(rule, now, charge.cost, algorithm.refresh(rule, state, now))
+    if charge.outcome >= DENY and charge.enforce then admitted = DENIED end
+  end
+  local row = admitted
+  for i = 1, #op do
+    local charge = op[i]
+    if charge.outcome == ALLOW then
+      local rule, state = charge.rule, charge.state
+      local algorithm = rule.algorithm
+      if admitted == DENIED then
+        -- Nothing is taken, so what is left is what a request for nothing sees.
+        local _
+        _, charge.remaining, charge.reset_after =
+          algorithm.assess(rule, now, 0, algorithm.refresh(rule, state, now))
+        charge.outcome, charge.wait, charge.charged_at = PASS, 0, 0
+      elseif charge.cost > 0 then
+        local entry = charge.entry
+        algorithm.charge(rule, state, now, charge.cost)
+        entry.rule, entry.state, entry.changed = rule, state, true
+      end
+    end
+    row = row .. struct.pack('>BI5I7I7I7', charge.outcome, charge.remaining,
+      charge.reset_after, charge.wait, charge.charged_at)
+  end
+  return row
+end
+
+-- Corrects a charge, once per receipt.
+local function settle(op)
+  local entry, receipt, rule = op.entry, op.receipt, op.rule
+  if entry.fault then return fault_row(entry, op.key) end
+  if receipt.fault then return fault_row(receipt, op.receipt_key) end
+  if now >= number.add(op.charged_at, op.lifetime) then return LAPSED end
+  if receipt.exists then return REPEATED end
+  receipt.exists, receipt.settled_until = true, number.add(now, op.lifetime)
+  local held = entry.rule
+  if held and held.algorithm.is_fresh(held, entry.state, now) then held = false end
+  local state, units
+  if op.kind == OWE then
+    -- A debt is owed under the quota that holds now.
+    rule = held or rule
+    state = state_under(rule, entry)
+    units = rule.algorithm.owe(rule, state, op.units, now)
+  else
+    -- Of a state that is gone or under another quota there is nothing to give back.
+    if held ~= rule then return RETURNED .. struct.pack('>I7', 0) end
+    state = entry.state
+    units = rule.algorithm.give_back(rule, state, op, op.units, now)
+  end
+  entry.rule, entry.state, entry.changed = rule, state, true
+  return (op.kind == OWE and CHARGED or RETURNED) .. struct.pack('>I7', units)
+end
+
+local function reset(op)
+  local entry = op.entry
+  if entry.fault then return fault_row(entry, op.key) end
+  entry.rule, entry.state, entry.changed = false, false, true
+  return FORGOTTEN
+end
+
+local steps = { [DECIDE] = decide, [GIVE_BACK] = settle, [OWE] = settle, [RESET] = reset }
+
+load_keys()
+
+local rows, from, n = { nonce, struct.pack('>I7', now) }, 1, 2
+while from <= #requests do
+  local index, deadline
+  index, deadline, from = struct.unpack('>I2I7', requests, from)
+  n = n + 1
+  if deadline > 0 and now > deadline then
+    rows[n] = STALE
+  else
+    local op = ops[index]
+    rows[n] = steps[op.kind](op)
+  end
+end
+
+for i = 1, #entries do
+  local entry = entries[i]
+  if entry.settled_until then
+    set(entry.name, '1', ceil(entry.settled_until / 1000))
+  elseif entry.changed then
+    write(entry)
+  end
+end
+
+return table.concat(rows)

@@ -1,0 +1,355 @@
+-- Sliding window log: at most `limit` units in any window, wherever one lays it.
+-- Twin of crates/tollgate-core/src/algorithm/sliding_window_log.rs.
+--
+-- rule: limit, window, grid.
+-- state: entries head + 1 to count, their running totals on top of `base`, `total` and
+--   `newest` of the last one, last_seen. Entries are read when they are looked at and
+--   then stand in `ats` and `totals`; those from `changed` on differ from what is stored.
+-- view: state, seen, head, base.
+
+local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
+local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED
+local add, since = number.add, number.since
+
+local LAYOUT = '>I4I4I7I7I7I7'
+local HEADER = 36
+local ENTRY = 14
+-- Entries read at once. A read costs the same for one and for so many, and the last
+-- six steps of a bisection stay within one page.
+local PAGE = 64
+-- Entries of a log that is written as a whole: one command instead of three.
+local SHORT = 128
+-- Running totals start over before they pass this, far below 2^53 where Lua's numbers
+-- have gaps.
+local REBASE = 4503599627370496
+
+-- The instant and the running total of an entry.
+local function entry(state, i)
+  local at = state.ats[i]
+  if at then return at, state.totals[i] end
+  local bytes, first = state.bytes, state.first
+  local from = first + (i - 1) * ENTRY
+  if from + ENTRY - 1 > #bytes then
+    local page = floor((i - 1) / PAGE)
+    bytes = state.pages[page]
+    if not bytes then
+      local start = floor(first - 1 + page * PAGE * ENTRY)
+      bytes = redis.call('GETRANGE', state.key, start, start + PAGE * ENTRY - 1)
+      state.pages[page] = bytes
+    end
+    from = (i - 1 - page * PAGE) * ENTRY + 1
+  end
+  local total
+  at, total = struct.unpack('>I7I7', bytes, from)
+  state.ats[i], state.totals[i] = at, total
+  return at, total
+end
+
+local function put(state, i, at, total)
+  state.ats[i], state.totals[i] = at, total
+  if i < state.changed then state.changed = i end
+end
+
+-- The first of the entries from `low` on whose instant (column 1) or running total
+-- (column 2) is at least `bound`, or count + 1. The search starts at `guess` and doubles
+-- its step, so that it reads little when the guess was good.
+local function search(state, column, bound, low, guess)
+  local function reaches(i)
+    local at, total = entry(state, i)
+    if column == 1 then return at >= bound end
+    return total >= bound
+  end
+  local high = state.count + 1
+  local step = 1
+  if guess < high and not reaches(guess) then
+    low = guess + 1
+    while low + step < high do
+      if reaches(low + step) then
+        high = low + step
+        break
+      end
+      low, step = low + step + 1, step * 2
+    end
+  else
+    high = min(guess, high)
+    while high - step >= low do
+      if not reaches(high - step) then
+        low = high - step + 1
+        break
+      end
+      high, step = high - step, step * 2
+    end
+  end
+  while low < high do
+    local middle = floor((low + high) / 2)
+    if reaches(middle) then high = middle else low = middle + 1 end
+  end
+  return low
+end
+
+-- `instant` rounded up to the grid.
+local function round_up(rule, instant)
+  if rule.grid == 1 then return instant end
+  return min(ceil(instant / rule.grid) * rule.grid, number.MAX)
+end
+
+local function refresh(rule, state, now)
+  local head, base = state.head, state.base
+  if head == state.count then return state, now, head, base end
+  local seen = max(now, state.last_seen)
+  -- An entry counts while at + window > seen.
+  local alive = seen - rule.window + 1
+  if entry(state, head + 1) < alive then
+    -- Most often the next one still counts, so that is where to look first.
+    head = search(state, 1, alive, head + 2, head + 2) - 1
+    local _, total = entry(state, head)
+    base = total
+  end
+  return state, seen, head, base
+end
+
+-- An entry per grid point of a window, or per unit if those are fewer, twice for a debt.
+local function max_entries(rule)
+  return min(floor(rule.window / rule.grid) + 1, 2 * rule.limit)
+end
+
+-- Moves on to `now`, forgets what no longer counts, and returns the instant reached.
+local function prune(rule, state, now)
+  local _, seen, head, base = refresh(rule, state, now)
+  state.head, state.base, state.last_seen = head, base, seen
+  if head == state.count then state.total, state.newest = base, 0 end
+  return seen
+end
+
+-- Lets running totals start over from zero.
+local function rebase(state)
+  for i = state.head + 1, state.count do
+    local at, total = entry(state, i)
+    put(state, i, at, total - state.base)
+  end
+  state.total, state.base = state.total - state.base, 0
+end
+
+-- Adds an entry, or to the last one where they share a grid point.
+local function push(rule, state, seen, units)
+  local at = round_up(rule, seen)
+  state.total = state.total + units
+  if state.head < state.count and state.newest >= at then
+    put(state, state.count, state.newest, state.total)
+  else
+    state.count, state.newest = state.count + 1, at
+    put(state, state.count, at, state.total)
+  end
+  if state.total > REBASE then rebase(state) end
+end
+
+-- The instant of the first entry with which, all older ones included, `units` are gone.
+-- There is one: a cost that fits an empty window asks for no more than what is in this one.
+local function freed(state, head, base, units)
+  local low, live = head + 1, state.count - head
+  -- Where it would be if all entries were alike.
+  local guess = low + floor((units - 1) / (state.total - base) * live)
+  local index = search(state, 2, base + units, low, min(guess, state.count))
+  if index > state.count then return state.newest end
+  return (entry(state, index))
+end
+
+-- A log without entries. It is not stored anywhere yet.
+local function empty(base, last_seen)
+  return {
+    head = 0, count = 0, base = base, total = base, newest = 0, last_seen = last_seen,
+    ats = {}, totals = {}, changed = 1, pages = {}, bytes = '', first = 1, slots = 0,
+  }
+end
+
+local function fresh()
+  return empty(0, 0)
+end
+
+local function assess(rule, now, cost, state, seen, head, base)
+  local used, newest = state.total - base, state.newest
+  local kind, wait, charged_at, used_after = EXCEED, 0, 0, used
+  if cost > rule.limit then
+    -- Never, however long one waits.
+  elseif cost == 0 or used + cost <= rule.limit then
+    kind, charged_at, used_after = ALLOW, seen, used + cost
+    -- A grid that was coarser may have put the last entry off even further.
+    if cost > 0 then newest = max(round_up(rule, seen), newest) end
+  else
+    local fits_at = add(freed(state, head, base, used + cost - rule.limit), rule.window)
+    kind, wait = DENY, since(fits_at, now)
+  end
+  local reset_after = used_after == 0 and 0 or since(add(newest, rule.window), now)
+  return kind, max(rule.limit - used_after, 0), reset_after, wait, charged_at
+end
+
+local function charge(rule, state, now, cost)
+  local seen = prune(rule, state, now)
+  push(rule, state, seen, cost)
+end
+
+local function give_back(rule, state, charged, units, now)
+  prune(rule, state, now)
+  local at, first, last = round_up(rule, charged.charged_at), state.head + 1, state.count
+  if first > last then return 0 end
+  -- Most charges are settled soon after.
+  local index = search(state, 1, at, first, last)
+  if index > last or entry(state, index) ~= at then return 0 end
+  local before = state.base
+  if index > first then
+    local _, total = entry(state, index - 1)
+    before = total
+  end
+  local _, after = entry(state, index)
+  units = min(units, after - before)
+  local removed = after - units == before and 1 or 0
+  for i = index + removed, last do
+    local at_i, total = entry(state, i)
+    put(state, i - removed, at_i, total - units)
+  end
+  state.total, state.count = state.total - units, last - removed
+  if removed == 1 then
+    state.ats[last], state.totals[last] = nil, nil
+    if state.changed > last then state.changed = last end
+    state.newest = state.count > state.head and (entry(state, state.count)) or 0
+  end
+  return units
+end
+
+local function owe(rule, state, units, now)
+  local seen = prune(rule, state, now)
+  units = min(units, since(2 * rule.limit, state.total - state.base))
+  if units > 0 then push(rule, state, seen, units) end
+  return units
+end
+
+local function consumed(rule, state, now)
+  local _, _, _, base = refresh(rule, state, now)
+  return state.total - base
+end
+
+local function resume(rule, units, now)
+  local state = empty(0, now)
+  if units > 0 then push(rule, state, now, units) end
+  return state
+end
+
+-- The charges themselves are carried over, onto the new grid; when they cease to count
+-- follows from the new window. Those that count no more stay behind, even where the new
+-- window reaches back to them: the key may have been dropped by now, and that must not
+-- have made a difference.
+local function convert(rule, from, state, now)
+  local _, seen, head, base = refresh(from, state, now)
+  local converted = empty(base, seen)
+  for i = head + 1, state.count do
+    local at, total = entry(state, i)
+    at = round_up(rule, at)
+    if converted.count == 0 or converted.newest ~= at then
+      converted.count, converted.newest = converted.count + 1, at
+    end
+    put(converted, converted.count, at, total)
+    converted.total = total
+  end
+  -- A smaller quota has been promised less room. The oldest charges then count with the
+  -- next ones: for longer, never for less.
+  local over = converted.count - max_entries(rule)
+  if over > 0 then
+    local ats, totals, count = converted.ats, converted.totals, converted.count - over
+    converted.ats, converted.totals, converted.count = {}, {}, count
+    for i = 1, count do put(converted, i, ats[i + over], totals[i + over]) end
+  end
+  return converted
+end
+
+local function is_fresh(rule, state, now)
+  local _, _, head = refresh(rule, state, now)
+  return head == state.count
+end
+
+-- When a state that is not fresh will be.
+local function fresh_at(rule, state)
+  return add(state.newest, rule.window)
+end
+
+local function header(rule, head, state)
+  local count = state.count - state.head + head
+  return rule.header
+    .. struct.pack(LAYOUT, count, head, state.base, state.total, state.newest, state.last_seen)
+end
+
+-- Entries `from` to `count`, which all stand in `ats` and `totals`.
+local function packed(state, from)
+  local ats, totals, parts = state.ats, state.totals, {}
+  for i = from, state.count do
+    parts[i - from + 1] = struct.pack('>I7I7', ats[i], totals[i])
+  end
+  return table.concat(parts)
+end
+
+-- The whole string, without the entries before the head. A long one gets room for an
+-- eighth more, so that most charges are written in place: to grow a string piece by piece
+-- would make Redis reserve twice its length.
+local function encode(rule, state)
+  local live, changed = state.count - state.head, max(state.changed, state.head + 1)
+  local kept, room = '', ''
+  if changed > state.head + 1 then
+    local from = state.first - 1 + state.head * ENTRY
+    local to = state.first - 1 + (changed - 1) * ENTRY
+    if to <= #state.bytes then
+      kept = state.bytes:sub(from + 1, to)
+    else
+      kept = redis.call('GETRANGE', state.key, floor(from), floor(to - 1))
+    end
+  end
+  if live > SHORT then room = ('\0'):rep(floor(live / 8) * ENTRY) end
+  return header(rule, 0, state) .. kept .. packed(state, changed) .. room
+end
+
+-- Brings a long string up to date in place. Says no where it is written as a whole: when
+-- it is short, or new, or there is no more room.
+local function amend(rule, state)
+  local head, count = state.head, state.count
+  if count <= SHORT or count > state.slots then return false end
+  local changed = max(state.changed, head + 1)
+  redis.call('SETRANGE', state.key, 0, header(rule, head, state))
+  if changed <= count then
+    local from = state.first - 1 + (changed - 1) * ENTRY
+    redis.call('SETRANGE', state.key, floor(from), packed(state, changed))
+  end
+  return true
+end
+
+-- Reads the beginning of a string, which may be all of it.
+local function decode(rule, value, from, key)
+  local first, length = from + HEADER, #value
+  if length < first - 1 then return nil end
+  local count, head, base, total, newest, last_seen = struct.unpack(LAYOUT, value, from)
+  if head > count or base > total then return nil end
+  if count > SHORT then length = redis.call('STRLEN', key) end
+  local slots = floor((length - first + 1) / ENTRY)
+  if count > slots then return nil end
+  return {
+    head = head, count = count, base = base, total = total, newest = newest,
+    last_seen = last_seen, ats = {}, totals = {}, changed = count + 1, pages = {},
+    bytes = value, first = first, slots = slots, key = key,
+  }
+end
+
+return {
+  fresh = fresh,
+  refresh = refresh,
+  assess = assess,
+  charge = charge,
+  give_back = give_back,
+  owe = owe,
+  consumed = consumed,
+  resume = resume,
+  convert = convert,
+  is_fresh = is_fresh,
+  fresh_at = fresh_at,
+  encode = encode,
+  amend = amend,
+  decode = decode,
+  -- Bytes to read first: those of a short log.
+  FIRST_READ = 13 + HEADER + SHORT * ENTRY,
+}

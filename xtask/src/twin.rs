@@ -1,0 +1,21 @@
+//! `cargo xtask twin`: the long comparison of the Lua twins with the Rust ones.
+
+use crate::process::{self, Failure};
+use crate::tools;
+
+/// What can be said on the command line.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Install missing programs with sudo; root needs no such permission
+    #[arg(long)]
+    install: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let path = tools::provide(tools::FOR_TESTS, args.install)?;
+    // In release, because the references of long logs are copied for every decision.
+    let test = ["test", "--release", "--package", "tollgate-redis", "--test", "twin"];
+    let mut command = process::cargo(&test);
+    command.args(["--", "--nocapture"]).env("PATH", path).env("TOLLGATE_LONG", "1");
+    process::run(&mut command)
+}

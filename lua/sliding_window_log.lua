@@ -250,13 +250,15 @@ local function convert(rule, from, state, now)
     put(converted, converted.count, at, total)
     converted.total = total
   end
-  -- A smaller quota has been promised less room. The oldest charges then count with the
-  -- next ones: for longer, never for less.
-  local over = converted.count - max_entries(rule)
-  if over > 0 then
-    local ats, totals, count = converted.ats, converted.totals, converted.count - over
-    converted.ats, converted.totals, converted.count = {}, {}, count
-    for i = 1, count do put(converted, i, ats[i + over], totals[i + over]) end
+  -- A smaller quota has been promised less room. The oldest charges that still count then
+  -- do so with the next ones: for longer, never for less.
+  prune(rule, converted, now)
+  local over = converted.count - converted.head - max_entries(rule)
+  local gone = converted.head + (over > 0 and over or 0)
+  if gone > 0 then
+    local ats, totals, count = converted.ats, converted.totals, converted.count - gone
+    converted.ats, converted.totals, converted.count, converted.head = {}, {}, count, 0
+    for i = 1, count do put(converted, i, ats[i + gone], totals[i + gone]) end
   end
   return converted
 end

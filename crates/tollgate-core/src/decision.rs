@@ -165,7 +165,10 @@ impl Verdict {
             let Outcome::Allow { delay, charged_at } = decision.outcome else {
                 return None;
             };
-            (charge.cost > Cost::ZERO).then(|| Receipt {
+            // A shadow beside an enforced charge to the same quota took nothing.
+            let took = charge.enforce
+                || !charges.iter().any(|other| other.enforce && other.shares_quota_with(charge));
+            (took && charge.cost > Cost::ZERO).then(|| Receipt {
                 id: next_id(),
                 source: self.source,
                 policy: charge.policy.clone(),

@@ -4,28 +4,37 @@
 #![allow(dead_code, unreachable_pub, reason = "each test takes what it needs")]
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tollgate_core::Timestamp;
 use tollgate_redis::protocol::{Batch, Reply, SHA1, TEXT};
 
-/// A server without persistence on a port that was free. It ends with its handle.
+/// A server without persistence. It ends with its handle.
+///
+/// It listens on a socket in the file system: a port that was free may be another
+/// server's by the time this one asks for it.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
-    port: u16,
+    socket: PathBuf,
 }
 
 impl Server {
     pub fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-        let port = listener.local_addr().expect("a bound port").port();
-        drop(listener);
-        let port_text = port.to_string();
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let name = format!(
+            "tollgate-{}-{}.sock",
+            std::process::id(),
+            STARTED.fetch_add(1, Ordering::Relaxed)
+        );
+        let socket = std::env::temp_dir().join(name);
         let child = Command::new("redis-server")
-            .args(["--port", &port_text, "--bind", "127.0.0.1"])
+            .args(["--port", "0", "--unixsocket"])
+            .arg(&socket)
             .args(["--save", "", "--appendonly", "no"])
             .stdout(Stdio::null())
             .spawn()
@@ -34,7 +43,7 @@ impl Server {
                     "cannot start redis-server: {error}; run `cargo xtask test`, which installs it"
                 )
             });
-        Self { child, port }
+        Self { child, socket }
     }
 
     /// A connection that knows the script.
@@ -48,13 +57,12 @@ impl Server {
     pub fn connect_with(&self, text: &str) -> Client {
         let deadline = Instant::now() + Duration::from_secs(10);
         let stream = loop {
-            match TcpStream::connect(("127.0.0.1", self.port)) {
+            match UnixStream::connect(&self.socket) {
                 Ok(stream) => break stream,
                 Err(error) if Instant::now() > deadline => panic!("redis-server: {error}"),
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }
         };
-        stream.set_nodelay(true).expect("a TCP socket");
         let stream = BufReader::new(stream);
         let mut client = Client { out: Vec::new(), stream, sha1: Vec::new() };
         match client.run(&[b"SCRIPT", b"LOAD", text.as_bytes()]) {
@@ -70,6 +78,7 @@ impl Drop for Server {
         // It may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.socket);
     }
 }
 
@@ -85,7 +94,7 @@ pub enum Value {
 #[derive(Debug)]
 pub struct Client {
     out: Vec<u8>,
-    stream: BufReader<TcpStream>,
+    stream: BufReader<UnixStream>,
     sha1: Vec<u8>,
 }
 

@@ -105,10 +105,35 @@ fn package() -> Result<(), Failure> {
         carries_licenses(package)?;
         command.args(["--package", &package.name]);
     }
+    forget_unpacked()?;
     // A package is built outside of the workspace. With the same folder and the same
     // profile it finds the dependencies that the other steps have built.
     command.env("CARGO_TARGET_DIR", workspace::target_folder()?);
     process::run(command.env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only"))
+}
+
+/// Removes what Cargo has unpacked of our packages for an earlier check: it takes a version
+/// that it has seen for one that never changes.
+fn forget_unpacked() -> Result<(), Failure> {
+    let home = std::env::var_os("CARGO_HOME").map(std::path::PathBuf::from);
+    let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo")));
+    let Some(registries) = home.and_then(|home| home.join("registry/src").read_dir().ok()) else {
+        return Ok(());
+    };
+    // The folder of a registry that has no host, which only a check of packages makes.
+    let local = |path: &std::path::PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('-'))
+    };
+    for registry in registries.flatten().map(|entry| entry.path()).filter(local) {
+        for package in registry.read_dir().into_iter().flatten().flatten() {
+            if package.file_name().to_string_lossy().starts_with("tollgate") {
+                std::fs::remove_dir_all(package.path()).map_err(|error| {
+                    Failure::Broken(format!("cannot remove {}: {error}", package.path().display()))
+                })?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Both licenses ask that their text goes with every copy.

@@ -114,7 +114,7 @@ impl Batch {
         for line in lines {
             if let Some(index) = sums.iter().position(|sum| sum.key == line.key) {
                 let sum = &mut sums[index];
-                if !sum.policy.is_same(line.policy) && sum.policy.form() != line.policy.form() {
+                if !sum.policy.is_same(line.policy) && sum.policy.rule() != line.policy.rule() {
                     return Err(EncodeError::TwoQuotas);
                 }
                 add(&mut sum.cost, &mut sum.enforce, line);

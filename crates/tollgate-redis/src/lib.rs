@@ -7,7 +7,10 @@
 //!
 //! The calling convention and the layout of what is stored are in `lua/README.md`.
 
+mod bytes;
 mod encode;
+mod header;
+mod interned;
 mod reply;
 mod script;
 

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test takes what it needs")]
 
+pub mod pair;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;

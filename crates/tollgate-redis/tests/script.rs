@@ -68,6 +68,7 @@ fn writes(client: &mut Client) -> u64 {
 fn a_denial_writes_nothing() {
     let server = Server::start();
     let mut client = server.connect();
+    let _replica = server.replica();
     let start = next_year();
     for (algorithm, limit) in MODES.into_iter().flat_map(|mode| [(mode, 5), (mode, 300)]) {
         let full = policy("full", limit, 1_000_000_000, algorithm);
@@ -78,7 +79,7 @@ fn a_denial_writes_nothing() {
         decide(&mut client, &[line(&free_key, &free, 1)], start);
         let keys = [full_key.as_str(), &free_key];
         let before = keys.map(|key| held(&mut client, key));
-        let count = writes(&mut client);
+        let count = (writes(&mut client), client.replicated());
         let later = start + limit + 1;
         for cost in [1, limit / 2, limit, limit + 1] {
             let denied = [line(&full_key, &full, cost), line(&free_key, &free, 1)];
@@ -94,8 +95,11 @@ fn a_denial_writes_nothing() {
         }
         assert!(decide(&mut client, &[line("never", &full, 0)], later).is_admitted());
         assert_eq!(keys.map(|key| held(&mut client, key)), before, "{algorithm:?}");
-        assert_eq!(writes(&mut client), count, "{algorithm:?}");
+        assert_eq!((writes(&mut client), client.replicated()), count, "{algorithm:?}");
         assert_eq!(client.run(&[b"EXISTS", b"never"]), Value::Number(0));
+        // An admitted request is written, and told to the replica.
+        assert!(decide(&mut client, &[line(&free_key, &free, 1)], later).is_admitted());
+        assert!(writes(&mut client) > count.0 && client.replicated() > count.1, "{algorithm:?}");
     }
 }
 

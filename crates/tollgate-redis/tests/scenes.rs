@@ -4,7 +4,7 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use fastrand::Rng;
 use support::Server;
@@ -33,11 +33,8 @@ fn policy(limit: u64, window: u64, algorithm: Algorithm) -> Policy {
     Policy::new("p", Quota::new(limit, Duration::from_micros(window)), algorithm).expect("builds")
 }
 
-/// A year from now, so that nothing expires by Redis' own clock meanwhile.
-fn next_year() -> u64 {
-    let real = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("past 1970");
-    u64::try_from((real + Duration::from_secs(365 * 86_400)).as_micros()).expect("before 2255")
-}
+/// The year 2100: far ahead of Redis' own clock, so that nothing expires meanwhile.
+const START: u64 = 4_102_444_800_000_000;
 
 /// The core drops the oldest entries of a log that is more than a small quota has been
 /// promised room for; the script need not. No answer tells.
@@ -51,7 +48,7 @@ fn a_full_log_may_be_read_under_a_small_limit() {
         let mut rng = Rng::with_seed(seed as u64);
         let window = 1_000_000;
         let full = policy(limit, window, algorithm);
-        let mut pair = Pair::new(&mut client, format!("log:{seed}"), next_year());
+        let mut pair = Pair::new(&mut client, format!("log:{seed}"), START);
         // A debt, so that the log holds up to twice its limit.
         let (_, receipt) = pair.charge(&full, 1);
         pair.now += 1_000;
@@ -95,7 +92,7 @@ fn two_versions_side_by_side_admit_no_more_than_the_larger() {
         };
         let smaller = policy(rng.u64(1..=limit), longer, algorithm);
         let key = format!("{algorithm:?}:{seed}");
-        let mut pair = Pair::new(&mut client, &key, next_year());
+        let mut pair = Pair::new(&mut client, &key, START);
         let (mut alone, mut admitted) = (Reference::default(), Vec::new());
         for _ in 0..250 {
             pair.now += [0, rng.u64(0..900), rng.u64(0..WINDOW / 2)][rng.usize(..3)];
@@ -129,5 +126,5 @@ fn two_versions_side_by_side_admit_no_more_than_the_larger() {
         }
         assert!(admitted.len() > 10, "{key}: {}", admitted.len());
     }
-    assert!(by_smaller.values().all(|&count| count > 200), "{by_smaller:?}");
+    assert!(by_smaller.values().all(|&count| count > 100), "{by_smaller:?}");
 }

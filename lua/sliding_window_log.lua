@@ -112,7 +112,6 @@ end
 local function prune(rule, state, now)
   local _, seen, head, base = refresh(rule, state, now)
   state.head, state.base, state.last_seen = head, base, seen
-  if head == state.count then state.total, state.newest = base, 0 end
   return seen
 end
 
@@ -204,7 +203,6 @@ local function give_back(rule, state, charged, units, now)
   end
   state.total, state.count = state.total - units, last - removed
   if removed == 1 then
-    state.ats[last], state.totals[last] = nil, nil
     if state.changed > last then state.changed = last end
     state.newest = state.count > state.head and (entry(state, state.count)) or 0
   end

@@ -10,7 +10,8 @@ use fastrand::Rng;
 use support::Server;
 use support::pair::Pair;
 use tollgate_core::{
-    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Refill, Resolution, Timestamp,
+    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Refill, Resolution, Settlement,
+    Timestamp,
 };
 use tollgate_store_tests::reference::Reference;
 
@@ -127,4 +128,119 @@ fn two_versions_side_by_side_admit_no_more_than_the_larger() {
         assert!(admitted.len() > 10, "{key}: {}", admitted.len());
     }
     assert!(by_smaller.values().all(|&count| count > 100), "{by_smaller:?}");
+}
+
+/// No instant is later than `Timestamp::MAX`: whatever would be is at it.
+#[test]
+fn everything_is_over_when_time_is() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let end = Timestamp::MAX.as_micros();
+    for (index, algorithm) in MODES.into_iter().enumerate() {
+        for window in [50, 2_000, 1_000_000, 400 * 86_400_000_000] {
+            let versions = [policy(5, window, algorithm), policy(3, 50.max(window * 2 / 3), EXACT)];
+            for before in [1, 2, 40, 60, window / 2, window, window + 7, 2 * window] {
+                let mut pair =
+                    Pair::new(&mut client, format!("{index}:{window}:{before}"), end - before);
+                let (_, receipt) = pair.charge(&versions[0], 2);
+                let receipt = receipt.expect("a receipt");
+                pair.charge(&versions[0], 3);
+                pair.now += before / 3;
+                pair.charge(&versions[0], 4);
+                pair.settle(&receipt, [0, 1, 4, 50][before as usize % 4]);
+                pair.charge(&versions[1], 1);
+                pair.now = end - 1;
+                pair.charge(&versions[0], 1);
+                pair.charge(&versions[1], 1);
+            }
+        }
+    }
+}
+
+/// With a debt of as much again, a bucket of 2^52 lacks 2^53; a cost on top passes that.
+#[test]
+fn the_largest_bucket_in_debt_is_counted_to_the_unit() {
+    const WINDOW: u64 = 1_000_001;
+    let server = Server::start();
+    let mut client = server.connect();
+    for (index, algorithm) in [MODES[4], MODES[6], MODES[7]].into_iter().enumerate() {
+        let quota = Quota::new(1, Duration::from_micros(WINDOW)).burst((1 << 52) / WINDOW);
+        let policy = Policy::new("p", quota, algorithm).expect("builds");
+        let mut pair = Pair::new(&mut client, index.to_string(), START);
+        let (_, receipt) = pair.charge(&policy, 1);
+        pair.settle(&receipt.expect("a receipt"), u64::MAX);
+        for step in 0..40 {
+            pair.now += step % 3;
+            let (decision, _) = pair.charge(&policy, policy.capacity() - step % 5);
+            assert!(decision.retry_after().is_some(), "{algorithm:?}");
+        }
+    }
+}
+
+/// The clock steps back behind a charge and its key is reset. Then a receipt may be good for
+/// more than is there, which is not to be given back.
+#[test]
+fn a_queue_gives_back_no_more_than_it_holds() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let queue = policy(100, 50, MODES[7]);
+    let mut pair = Pair::new(&mut client, "queue", START);
+    let (_, receipt) = pair.charge(&queue, 5);
+    pair.now -= 1;
+    pair.reset(&queue);
+    pair.charge(&queue, 1);
+    pair.now += 1;
+    pair.charge(&queue, 4);
+    let settled = pair.settle(&receipt.expect("a receipt"), 0);
+    assert_eq!(settled, Settlement::Returned { units: 0 });
+    assert_eq!(pair.charge(&queue, 0).0.remaining, 96);
+}
+
+/// A receipt of before is void, even in the microsecond that follows.
+#[test]
+fn what_is_reset_or_carried_over_is_not_given_back() {
+    let server = Server::start();
+    let mut client = server.connect();
+    // The last of all would wait too long here.
+    for (index, algorithm) in MODES.into_iter().take(8).enumerate() {
+        let (first, second) = (policy(10, 1 << 40, algorithm), policy(20, 1 << 40, algorithm));
+        let mut pair = Pair::new(&mut client, format!("reset:{index}"), START);
+        let receipt = pair.charge(&first, 5).1.expect("a receipt");
+        pair.reset(&first);
+        pair.now += 1;
+        let fresh = pair.charge(&first, 4).1.expect("a receipt");
+        assert_eq!(pair.settle(&receipt, 0), Settlement::Returned { units: 0 }, "{algorithm:?}");
+        assert_eq!(pair.settle(&fresh, 1), Settlement::Returned { units: 3 }, "{algorithm:?}");
+        let receipt = pair.charge(&first, 5).1.expect("a receipt");
+        pair.now += 1;
+        pair.charge(&second, 1);
+        pair.now += 1;
+        let back = pair.charge(&first, 1).1.expect("a receipt");
+        pair.now += 1;
+        let last = pair.charge(&first, 1).1.expect("a receipt");
+        assert_eq!(pair.settle(&last, 0), Settlement::Returned { units: 1 }, "{algorithm:?}");
+        for void in [receipt, back] {
+            assert_eq!(pair.settle(&void, 0), Settlement::Returned { units: 0 }, "{algorithm:?}");
+        }
+        assert!(pair.charge(&first, 10).0.denies(), "{algorithm:?}");
+    }
+}
+
+/// What was given back at its end leaves no room behind.
+#[test]
+fn a_short_log_is_as_long_as_its_entries() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let log = policy(100, 1_000_000, EXACT);
+    let mut pair = Pair::new(&mut client, "log", START);
+    let mut receipts = Vec::new();
+    for entries in 1..=4 {
+        pair.now += 1;
+        receipts.extend(pair.charge(&log, 2).1);
+        assert_eq!(pair.stored(), 56 + 14 * entries);
+    }
+    for entries in (0..4).rev() {
+        pair.settle(&receipts.pop().expect("four"), 0);
+        assert_eq!(pair.stored(), if entries > 0 { 56 + 14 * entries } else { 0 });
+    }
 }

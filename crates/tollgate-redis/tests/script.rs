@@ -146,20 +146,27 @@ fn foreign(client: &mut Client) -> Vec<(String, Fault)> {
     let fixed = [1, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0, 3, 232];
     let log = [1, 2, 0, 0, 0, 0, 9, 0, 0, 0, 0, 3, 232];
     let mut bucket = [1, 5, 0, 0, 0, 0, 1, 0, 0, 0, 0, 3, 232, 0, 0, 0, 0, 9].to_vec();
-    bucket.extend([0x1f; 14]);
-    let mut log_of_nothing = [&log[..], &[0; 36]].concat();
-    log_of_nothing[16] = 2;
-    let zero_window = [&[1, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0][..], &[1; 13]].concat();
-    let strings: [(&str, Vec<u8>); 9] = [
+    bucket.extend([0x1f; 21]);
+    // One of two units, and one that is too large to be counted.
+    let small = [&[1, 5, 0, 0, 0, 0, 1, 0, 0, 0, 15, 66, 64, 0, 0, 0, 0, 2][..], &[0; 21]].concat();
+    let mut large = small.clone();
+    large[13..18].fill(255);
+    client.run(&[b"SET", b"small", &small]);
+    let mut log_of_nothing = [&log[..], &[0; 43]].concat();
+    log_of_nothing[23] = 2;
+    let zero_window = [&[1, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0][..], &[1; 20]].concat();
+    let strings: [(&str, Vec<u8>); 11] = [
         ("garbage", b"some other program's value".to_vec()),
         ("number", b"17".to_vec()),
-        ("next version", [&[2], &fixed[1..], &[0; 13]].concat()),
-        ("no such code", [&[1, 10], &fixed[2..], &[0; 13]].concat()),
+        ("next version", [&[2], &fixed[1..], &[0; 20]].concat()),
+        ("no such code", [&[1, 10], &fixed[2..], &[0; 20]].concat()),
         ("half", fixed.to_vec()),
-        ("too long", [&fixed[..], &[0; 14]].concat()),
+        ("no state", [&fixed[..], &[0; 7]].concat()),
+        ("too long", [&fixed[..], &[0; 21]].concat()),
         ("more missing than there can be", bucket),
         ("log of more entries than it has", log_of_nothing),
         ("no window", zero_window),
+        ("bucket beyond what can be counted", large),
     ];
     for (name, value) in strings {
         client.run(&[b"SET", name.as_bytes(), &value]);
@@ -202,6 +209,9 @@ fn a_foreign_value_fails_only_the_requests_that_name_it() {
         }
     }
     assert_eq!(dump(&mut client), before);
+    // What these differ from by a little is a state.
+    let policy = policy("p", 100_000, 1_000_000, MODES[4]);
+    assert!(decide(&mut client, &[line("small", &policy, 1)], now).is_admitted());
 }
 
 #[test]

@@ -73,6 +73,14 @@ impl<'a> Pair<'a> {
         self.compare_expiry(policy);
     }
 
+    /// The bytes that are stored.
+    pub fn stored(&mut self) -> i64 {
+        match self.client.run(&[b"STRLEN", self.key.as_bytes()]) {
+            Value::Number(bytes) => bytes,
+            other => panic!("{other:?}"),
+        }
+    }
+
     fn compare_expiry(&mut self, policy: &Policy) {
         let now = Timestamp::from_micros(self.now);
         let after = self.reference.fresh_after(policy, &Key::GLOBAL, now);

@@ -147,11 +147,11 @@ fn foreign(client: &mut Client) -> Vec<(String, Fault)> {
     let log = [1, 2, 0, 0, 0, 0, 9, 0, 0, 0, 0, 3, 232];
     let mut bucket = [1, 5, 0, 0, 0, 0, 1, 0, 0, 0, 0, 3, 232, 0, 0, 0, 0, 9].to_vec();
     bucket.extend([0x1f; 21]);
-    // One of two units, and one that is too large to be counted.
-    let small = [&[1, 5, 0, 0, 0, 0, 1, 0, 0, 0, 15, 66, 64, 0, 0, 0, 0, 2][..], &[0; 21]].concat();
-    let mut large = small.clone();
-    large[13..18].fill(255);
-    client.run(&[b"SET", b"small", &small]);
+    // One unit a second: the most that can be counted, and a unit more.
+    let front = [1, 5, 0, 0, 0, 0, 1, 0, 0, 0, 15, 66, 64];
+    let of = |capacity: u64| [&front[..], &capacity.to_be_bytes()[3..], &[0; 21]].concat();
+    let (largest, beyond) = (of((1 << 52) / 1_000_000), of((1 << 52) / 1_000_000 + 1));
+    client.run(&[b"SET", b"largest", &largest]);
     let mut log_of_nothing = [&log[..], &[0; 43]].concat();
     log_of_nothing[23] = 2;
     let zero_window = [&[1, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0][..], &[1; 20]].concat();
@@ -166,7 +166,7 @@ fn foreign(client: &mut Client) -> Vec<(String, Fault)> {
         ("more missing than there can be", bucket),
         ("log of more entries than it has", log_of_nothing),
         ("no window", zero_window),
-        ("bucket beyond what can be counted", large),
+        ("bucket beyond what can be counted", beyond),
     ];
     for (name, value) in strings {
         client.run(&[b"SET", name.as_bytes(), &value]);
@@ -209,9 +209,9 @@ fn a_foreign_value_fails_only_the_requests_that_name_it() {
         }
     }
     assert_eq!(dump(&mut client), before);
-    // What these differ from by a little is a state.
+    // The last of them differs from this by one unit.
     let policy = policy("p", 100_000, 1_000_000, MODES[4]);
-    assert!(decide(&mut client, &[line("small", &policy, 1)], now).is_admitted());
+    assert!(decide(&mut client, &[line("largest", &policy, 1)], now).is_admitted());
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool {
         program: "redis-server",
         package: "redis-server",
-        used_by: "the tests of tollgate-redis",
+        used_by: "crates/tollgate-test-servers",
     },
 ];
 

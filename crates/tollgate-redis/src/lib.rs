@@ -5,14 +5,240 @@
 //! compares every field of their decisions. One call decides any number of requests
 //! over any number of keys, one after the other and none of them in part.
 //!
+//! ```no_run
+//! use tollgate_core::{Cost, Key, Policy, Quota, StoreExt};
+//! use tollgate_redis::RedisStore;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = RedisStore::connect("redis://127.0.0.1:6379")?;
+//! let policy = Policy::sliding_window_log("global", Quota::per_minute(100))?;
+//!
+//! let verdict = store.charge(&policy, &Key::GLOBAL, Cost::new(5)).await?;
+//! println!("{} units left", verdict.decisions()[0].remaining);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! The calling convention and the layout of what is stored are in `lua/README.md`.
 
+mod address;
+mod builder;
 mod bytes;
+mod check;
+mod cluster;
+mod combiner;
+mod deny_cache;
 mod encode;
+mod failure;
+mod future;
 mod header;
 mod interned;
+mod names;
+mod node;
+mod offset;
 mod reply;
+mod route;
 mod script;
+mod several;
+mod stats;
+mod ticket;
+mod tls;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+use tollgate_core::{Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Store, Verdict};
+
+use self::address::Address;
+pub use self::address::UrlError;
+pub use self::builder::{ConnectError, RedisStoreBuilder};
+pub use self::check::{RedisReport, RedisWarning};
+use self::cluster::Cluster;
+use self::combiner::{Combiner, Shared};
+pub use self::future::RedisFuture;
+use self::names::{Name, Names};
+use self::node::Node;
+pub use self::stats::RedisStats;
+use self::ticket::{Answer, Line, Request, Ticket};
+pub use self::tls::TlsError;
+
+/// The store of all processes that name the same Redis. Clones share one connection.
+#[derive(Clone)]
+pub struct RedisStore(Arc<Inner>);
+
+struct Inner {
+    address: Address,
+    names: Names,
+    timeout: Duration,
+    way: Way,
+    shared: Arc<Shared>,
+}
+
+/// Who carries requests to Redis.
+enum Way {
+    /// To one server; a node that Sentinels name is one.
+    One(Arc<Node>, Arc<Combiner>),
+    Cluster(Cluster),
+}
+
+impl RedisStore {
+    /// A store with the usual settings. Must be called within a tokio runtime.
+    ///
+    /// It does not wait for Redis: see [`connected`](Self::connected).
+    pub fn connect(url: &str) -> Result<Self, ConnectError> {
+        Self::builder(url)?.connect()
+    }
+
+    /// Settings to begin with.
+    pub fn builder(url: &str) -> Result<RedisStoreBuilder, UrlError> {
+        RedisStoreBuilder::new(url)
+    }
+
+    /// Waits until Redis answers. A service need not: until then its failure policy does.
+    pub async fn connected(&self) {
+        match &self.0.way {
+            Way::One(node, _) => node.connected().await,
+            Way::Cluster(cluster) => cluster.connected().await,
+        }
+    }
+
+    /// Where the state of a key is, for tests that look into Redis.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    pub fn name_of(&self, policy: &Policy, key: &Key) -> Vec<u8> {
+        self.0.names.state(policy, key).to_vec()
+    }
+
+    /// Whether there is a connection at this moment. Without one requests fail after their
+    /// timeout, or at once behind a breaker.
+    pub fn is_connected(&self) -> bool {
+        match &self.0.way {
+            Way::One(node, _) => node.is_connected(),
+            Way::Cluster(cluster) => cluster.is_connected(),
+        }
+    }
+
+    /// What was found at the servers when they were last connected to: their versions, and
+    /// what will hurt. Warnings are logged as well. One for each master of a Cluster.
+    pub fn reports(&self) -> Vec<RedisReport> {
+        match &self.0.way {
+            Way::One(node, _) => vec![node.report()],
+            Way::Cluster(cluster) => cluster.reports(),
+        }
+    }
+
+    /// What this store has done so far.
+    pub fn stats(&self) -> RedisStats {
+        let queued = match &self.0.way {
+            Way::One(_, combiner) => combiner.queued(),
+            Way::Cluster(cluster) => cluster.queued(),
+        };
+        self.0.shared.counters.read(queued)
+    }
+
+    /// Sends a request about a key on its way.
+    fn submit<T>(
+        &self,
+        about: &Name,
+        request: Request,
+        read: fn(Answer) -> Option<T>,
+    ) -> RedisFuture<T> {
+        let shared = &self.0.shared;
+        let ticket = Ticket::new(request, shared.deny_cache.epoch(), self.deadline());
+        RedisFuture::submit(self.combiner(about), Arc::new(ticket), &shared.runtime, read)
+    }
+
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.0.timeout
+    }
+
+    fn combiner(&self, about: &Name) -> &Arc<Combiner> {
+        match &self.0.way {
+            Way::One(_, combiner) => combiner,
+            Way::Cluster(cluster) => cluster.combiner(cluster::slot(about)),
+        }
+    }
+
+    /// Whether one call can decide all of them.
+    fn is_one_call(&self, lines: &[Line]) -> bool {
+        match &self.0.way {
+            Way::One(..) => true,
+            Way::Cluster(_) => cluster::is_one_slot(lines),
+        }
+    }
+
+    /// Settles a receipt. `lifetime` is how long it can be settled.
+    fn settle_within(
+        &self,
+        lifetime: Micros,
+        receipt: &Receipt,
+        actual: Cost,
+    ) -> RedisFuture<Settlement> {
+        let read = |answer| match answer {
+            Answer::Settlement(settlement) => Some(settlement),
+            _ => None,
+        };
+        // Before it is sent: what comes back with it may let others pass.
+        self.0.shared.deny_cache.never_again(receipt.policy.name());
+        let state = self.0.names.state(&receipt.policy, &receipt.key);
+        let about = state.clone();
+        let settled = self.0.names.receipt(&receipt.key, receipt.id);
+        let receipt = receipt.clone();
+        self.submit(&about, Request::Settle { state, settled, receipt, actual, lifetime }, read)
+    }
+}
+
+impl Store for RedisStore {
+    type Future<T: Send + 'static> = RedisFuture<T>;
+
+    fn decide(&self, charges: &[Charge<'_>]) -> Self::Future<Verdict> {
+        let read = |answer| match answer {
+            Answer::Verdict(verdict) => Some(verdict),
+            _ => None,
+        };
+        let lines = charges.iter().map(|charge| Line {
+            state: self.0.names.state(charge.policy, charge.key),
+            policy: charge.policy.clone(),
+            cost: charge.cost,
+            enforce: charge.enforce,
+        });
+        let lines: SmallVec<[Line; 2]> = lines.collect();
+        if !self.is_one_call(&lines) {
+            return several::decide(self, charges, lines, read);
+        }
+        if let Some(verdict) = self.0.shared.deny_cache.find(&lines) {
+            self.0.shared.counters.count_deny_cache_hit();
+            return RedisFuture::ready(Ok(Answer::Verdict(verdict)), read);
+        }
+        let about = lines.first().map(|line| line.state.clone()).unwrap_or_default();
+        self.submit(&about, Request::Decide(lines), read)
+    }
+
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Self::Future<Settlement> {
+        self.settle_within(Receipt::LIFETIME, receipt, actual)
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()> {
+        let read = |answer| match answer {
+            Answer::Reset => Some(()),
+            _ => None,
+        };
+        self.0.shared.deny_cache.forget();
+        let state = self.0.names.state(policy, key);
+        let about = state.clone();
+        self.submit(&about, Request::Reset { state }, read)
+    }
+}
+
+/// Shows where Redis is, and no credentials.
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("address", &self.0.address).finish_non_exhaustive()
+    }
+}
 
 /// The calling convention of the script, for the tests and benchmarks of this crate,
 /// which talk to a bare server. No part of the public API.

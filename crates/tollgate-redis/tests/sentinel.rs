@@ -29,7 +29,7 @@ fn goes_on(load: &Load) {
 async fn a_master_that_dies_is_followed_by_its_replica() {
     let sentinels = Sentinels::start();
     let (store, policy) = connect(&sentinels).await;
-    let load = Load::begin(&store, &[policy], &Key::GLOBAL, 16);
+    let load = Load::begin(&store, std::slice::from_ref(&policy), &Key::GLOBAL, 16);
     tokio::task::block_in_place(|| {
         goes_on(&load);
         let old = sentinels.kill_master();
@@ -45,12 +45,12 @@ async fn a_master_that_dies_is_followed_by_its_replica() {
     assert_eq!(tally.denied, 0);
 }
 
-/// The old master answers READONLY on a connection that is well.
+/// Sentinels have it end its connections; whoever comes back to it finds a replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_master_that_steps_back_is_left_for_the_new_one() {
     let sentinels = Sentinels::start();
     let (store, policy) = connect(&sentinels).await;
-    let load = Load::begin(&store, &[policy.clone()], &Key::GLOBAL, 16);
+    let load = Load::begin(&store, std::slice::from_ref(&policy), &Key::GLOBAL, 16);
     tokio::task::block_in_place(|| {
         goes_on(&load);
         let old = sentinels.master();

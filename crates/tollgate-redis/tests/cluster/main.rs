@@ -3,6 +3,7 @@
 
 mod conformance;
 mod failing;
+mod joining;
 #[path = "../load/mod.rs"]
 mod load;
 mod moving;

@@ -18,8 +18,8 @@ async fn a_slot_moves_under_load_and_each_request_is_charged_once() {
     let (policy, other) = (policy("p", 1_000_000), policy("other", 2_000_000));
     let slot = slot(&store, &policy, &moving);
 
-    let load = Load::begin(&store, &[policy.clone()], &moving, 24);
-    let elsewhere = Load::begin(&store, &[other.clone()], &staying, 8);
+    let load = Load::begin(&store, std::slice::from_ref(&policy), &moving, 24);
+    let elsewhere = Load::begin(&store, std::slice::from_ref(&other), &staying, 8);
     let goes_on = |load: &Load| {
         let before = load.admitted();
         let after = before + 20;

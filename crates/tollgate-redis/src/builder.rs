@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::address::{Address, Servers};
+use crate::check::About;
 use crate::cluster::{Cluster, Connect, Place};
 use crate::combiner::{Bounds, Combiner, Shared};
 use crate::deny_cache::DenyCache;
@@ -162,18 +163,20 @@ impl RedisStoreBuilder {
             time: self.time,
         });
         let (address, bounds, timeout) = (self.address, self.bounds, self.bounds.timeout);
+        let names = Names::new(&self.namespace, &self.secret);
+        let is_member = matches!(address.servers, Servers::Cluster(_));
+        let counters = Arc::clone(&shared.counters);
+        let about = About { names: names.clone(), is_member, counters };
         let way = if let Servers::Cluster(nodes) = &address.servers {
             let seeds = nodes.iter().cloned().map(|(host, port)| Place { host, port }).collect();
-            let counters = Arc::clone(&shared.counters);
-            let connect = Connect { address: address.clone(), tls, timeout, counters };
+            let connect = Connect { address: address.clone(), tls, timeout, about };
             Way::Cluster(Cluster::new(seeds, connect, bounds, Arc::clone(&shared)))
         } else {
-            let node = Node::connect(address.config(tls), timeout, Arc::clone(&shared.counters))
+            let node = Node::connect(address.config(tls), timeout, about)
                 .map_err(|error| ConnectError::Client(error.to_string()))?;
             let route = Route::One(Arc::clone(&node));
             Way::One(node, Arc::new(Combiner::new(route, bounds, Arc::clone(&shared))))
         };
-        let names = Names::new(&self.namespace, &self.secret);
         Ok(RedisStore(Arc::new(Inner { address, names, timeout, way, shared })))
     }
 }

@@ -25,6 +25,7 @@
 mod address;
 mod builder;
 mod bytes;
+mod check;
 mod cluster;
 mod combiner;
 mod deny_cache;
@@ -54,6 +55,7 @@ use tollgate_core::{Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Stor
 use self::address::Address;
 pub use self::address::UrlError;
 pub use self::builder::{ConnectError, RedisStoreBuilder};
+pub use self::check::{RedisReport, RedisWarning};
 use self::cluster::Cluster;
 use self::combiner::{Combiner, Shared};
 pub use self::future::RedisFuture;
@@ -108,6 +110,24 @@ impl RedisStore {
     #[doc(hidden)]
     pub fn name_of(&self, policy: &Policy, key: &Key) -> Vec<u8> {
         self.0.names.state(policy, key).to_vec()
+    }
+
+    /// Whether there is a connection at this moment. Without one requests fail after their
+    /// timeout, or at once behind a breaker.
+    pub fn is_connected(&self) -> bool {
+        match &self.0.way {
+            Way::One(node, _) => node.is_connected(),
+            Way::Cluster(cluster) => cluster.is_connected(),
+        }
+    }
+
+    /// What was found at the servers when they were last connected to: their versions, and
+    /// what will hurt. Warnings are logged as well. One for each master of a Cluster.
+    pub fn reports(&self) -> Vec<RedisReport> {
+        match &self.0.way {
+            Way::One(node, _) => vec![node.report()],
+            Way::Cluster(cluster) => cluster.reports(),
+        }
     }
 
     /// What this store has done so far.

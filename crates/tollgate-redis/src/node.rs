@@ -6,20 +6,19 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use fred::clients::{Client, Pipeline};
 use fred::error::Error;
-use fred::interfaces::{ClientLike, EventInterface};
-use fred::types::config::{Config, Options, ReconnectPolicy, Server};
+use fred::interfaces::ClientLike;
+use fred::types::config::{Config, Options, ReconnectPolicy};
 use fred::types::{Builder, CustomCommand, Value};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::task::AbortHandle;
 use tollgate_core::Timestamp;
 
+use crate::check::{self, About, RedisReport};
 use crate::encode::Batch;
 use crate::failure::{Failure, Refusal};
 use crate::offset::Offset;
 use crate::script;
-use crate::stats::Counters;
 
 /// A connection to one server that is made anew whenever it breaks, and what is known of
 /// the server's clock.
@@ -27,10 +26,11 @@ use crate::stats::Counters;
 pub(crate) struct Node {
     client: Client,
     runtime: Handle,
-    /// They end with this.
-    tasks: [AbortHandle; 2],
+    supervisor: AbortHandle,
     offset: Offset,
     health: Mutex<Health>,
+    timeout: Duration,
+    report: Mutex<RedisReport>,
 }
 
 #[derive(Debug, Default)]
@@ -51,15 +51,16 @@ impl Node {
     pub(crate) fn connect(
         config: Config,
         timeout: Duration,
-        counters: Arc<Counters>,
+        about: About,
     ) -> Result<Arc<Self>, Error> {
         let client = client(config, timeout)?;
         let runtime = Handle::current();
-        let counter = runtime.spawn(count_connections(client.reconnect_rx(), counters));
-        let supervisor = runtime.spawn(supervise(client.clone()));
-        let tasks = [counter.abort_handle(), supervisor.abort_handle()];
-        let (offset, health) = (Offset::new(), Mutex::default());
-        Ok(Arc::new(Self { client, runtime, tasks, offset, health }))
+        let supervisor = runtime.spawn(supervise(client.clone())).abort_handle();
+        let (offset, health, report) = (Offset::new(), Mutex::default(), Mutex::default());
+        let node = Self { client, runtime, supervisor, offset, health, timeout, report };
+        let node = Arc::new(node);
+        check::watch(&node, about);
+        Ok(node)
     }
 
     /// Carries out a call, and gives up on it at the deadline. A node of a Cluster that has
@@ -150,6 +151,32 @@ impl Node {
         while self.client.wait_for_connect().await.is_err() {}
     }
 
+    pub(crate) const fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(crate) const fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// How long a call may take.
+    pub(crate) const fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.client.is_connected()
+    }
+
+    /// What was found at the server when it was last connected to.
+    pub(crate) fn report(&self) -> RedisReport {
+        self.report.lock().clone()
+    }
+
+    pub(crate) fn keep(&self, report: RedisReport) {
+        *self.report.lock() = report;
+    }
+
     fn observe(&self, failure: Option<&Failure>) {
         let mut health = self.health.lock();
         let Some(failure) = failure else {
@@ -180,7 +207,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.tasks.iter().for_each(AbortHandle::abort);
+        self.supervisor.abort();
         let client = self.client.clone();
         self.runtime.spawn(async move {
             // It is being closed: whatever comes of it, nobody is left to care.
@@ -237,13 +264,6 @@ async fn supervise(client: Client) {
             Ok(Err(_)) | Err(_) => {}
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-}
-
-async fn count_connections(mut made: Receiver<Server>, counters: Arc<Counters>) {
-    // If it lags behind, it counts what it sees.
-    while !matches!(made.recv().await, Err(RecvError::Closed)) {
-        counters.count_connection();
     }
 }
 

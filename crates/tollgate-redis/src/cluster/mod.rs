@@ -11,6 +11,7 @@ use fred::util::redis_keyslot;
 pub(crate) use self::place::Place;
 use self::slots::SLOTS;
 pub(crate) use self::topology::{Connect, Member, Topology};
+use crate::check::RedisReport;
 use crate::combiner::{Bounds, Combiner, Shared};
 use crate::route::Route;
 use crate::ticket::Line;
@@ -42,6 +43,16 @@ impl Cluster {
         let topology = Topology::watch(seeds, connect);
         let combiners = std::iter::repeat_with(OnceLock::new).take(SLOTS).collect();
         Self { topology, combiners, bounds, shared }
+    }
+
+    /// Whether all masters have a connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        let leaders = self.topology.leaders();
+        !leaders.is_empty() && leaders.iter().all(|leader| leader.node.is_connected())
+    }
+
+    pub(crate) fn reports(&self) -> Vec<RedisReport> {
+        self.topology.leaders().iter().map(|leader| leader.node.report()).collect()
     }
 
     /// Who carries requests to the keys of a slot.

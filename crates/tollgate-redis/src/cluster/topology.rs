@@ -14,8 +14,8 @@ use tokio::time::{sleep_until, timeout};
 use super::Place;
 use super::slots::{Part, SLOTS, parse};
 use crate::address::Address;
+use crate::check::About;
 use crate::node::Node;
-use crate::stats::Counters;
 
 /// The nodes of a Cluster and the slots that they have, as the Cluster itself said last.
 ///
@@ -40,7 +40,7 @@ pub(crate) struct Connect {
     pub(crate) address: Address,
     pub(crate) tls: Option<TlsConfig>,
     pub(crate) timeout: Duration,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) about: About,
 }
 
 #[derive(Debug)]
@@ -151,13 +151,17 @@ impl Topology {
     /// Waits until all slots that have a node have a connection to it.
     pub(super) async fn connected(&self) {
         self.leader(0).await.node.connected().await;
-        let leaders: HashMap<_, _> = {
-            let map = self.map.read();
-            map.slots.iter().flatten().map(|it| (it.place.clone(), Arc::clone(it))).collect()
-        };
-        for leader in leaders.into_values() {
+        for leader in self.leaders() {
             leader.node.connected().await;
         }
+    }
+
+    /// All who have slots.
+    pub(super) fn leaders(&self) -> Vec<Arc<Member>> {
+        let map = self.map.read();
+        let leaders: HashMap<_, _> =
+            map.slots.iter().flatten().map(|leader| (&leader.place, leader)).collect();
+        leaders.into_values().cloned().collect()
     }
 
     /// Asks all nodes, and believes the first that makes sense.
@@ -233,10 +237,11 @@ impl Topology {
 
 impl Connect {
     fn member(&self, place: &Place) -> Option<Arc<Member>> {
-        let node = Node::connect(self.config(place), self.timeout, Arc::clone(&self.counters))
-            .inspect_err(|error| {
+        let node = Node::connect(self.config(place), self.timeout, self.about.clone()).inspect_err(
+            |error| {
                 tracing::warn!(target: "tollgate", node = %place, %error, "a node cannot be used");
-            });
+            },
+        );
         Some(Arc::new(Member {
             place: place.clone(),
             node: node.ok()?,

@@ -1,5 +1,5 @@
 //! The project's tasks: `cargo xtask test`, `cargo xtask check`, `cargo xtask twin`,
-//! `cargo xtask bench`.
+//! `cargo xtask bench`, `cargo xtask up`.
 //!
 //! They are a program and not a shell script so that they run wherever Rust does
 //! and are linted and tested like the rest.
@@ -11,6 +11,7 @@ mod purity;
 mod test;
 mod tools;
 mod twin;
+mod up;
 mod workspace;
 
 use std::process::ExitCode;
@@ -32,6 +33,8 @@ enum Task {
     Test(test::Args),
     /// Run what must hold before a merge: format, lints, docs, boundaries, packages
     Check(check::Args),
+    /// Start three replicas behind nginx with one quota in Redis, until Ctrl-C
+    Up(up::Args),
     /// Compare the Redis script with the core over a million decisions
     Twin(twin::Args),
     /// Measure, and write docs/benchmarks.md
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Test(args) => test::run(&args),
         Task::Check(args) => check::run(&args),
+        Task::Up(args) => up::run(&args),
         Task::Twin(args) => twin::run(&args),
         Task::Bench(args) => bench::run(&args),
     };

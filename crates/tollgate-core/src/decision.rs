@@ -92,6 +92,9 @@ pub enum Source {
     /// A store in this process, with a share of the quota, because the other could not
     /// decide.
     Local,
+    /// The store itself, a moment ago: the request was denied then and nothing that it
+    /// knows of can have changed that. What remains and the waits are lower bounds.
+    Cache,
 }
 
 /// The decisions of all policies of one request, in the order of its charges.

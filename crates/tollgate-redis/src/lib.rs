@@ -5,11 +5,150 @@
 //! compares every field of their decisions. One call decides any number of requests
 //! over any number of keys, one after the other and none of them in part.
 //!
+//! ```no_run
+//! use tollgate_core::{Cost, Key, Policy, Quota, StoreExt};
+//! use tollgate_redis::RedisStore;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = RedisStore::connect("redis://127.0.0.1:6379")?;
+//! let policy = Policy::sliding_window_log("global", Quota::per_minute(100))?;
+//!
+//! let verdict = store.charge(&policy, &Key::GLOBAL, Cost::new(5)).await?;
+//! println!("{} units left", verdict.decisions()[0].remaining);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! The calling convention and the layout of what is stored are in `lua/README.md`.
 
+mod address;
+mod builder;
+mod combiner;
+mod deny_cache;
 mod encode;
+mod failure;
+mod future;
+mod names;
+mod node;
+mod offset;
 mod reply;
 mod script;
+mod stats;
+mod ticket;
+mod tls;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+use tollgate_core::{Charge, Cost, Key, Policy, Receipt, Settlement, Store, Verdict};
+
+use self::address::Address;
+pub use self::address::UrlError;
+pub use self::builder::{ConnectError, RedisStoreBuilder};
+use self::combiner::{Combiner, Shared};
+pub use self::future::RedisFuture;
+use self::names::Names;
+pub use self::stats::RedisStats;
+use self::ticket::{Answer, Line, Request, Ticket};
+pub use self::tls::TlsError;
+
+/// The store of all processes that name the same Redis. Clones share one connection.
+#[derive(Clone)]
+pub struct RedisStore(Arc<Inner>);
+
+struct Inner {
+    address: Address,
+    names: Names,
+    timeout: Duration,
+    combiner: Arc<Combiner>,
+    shared: Arc<Shared>,
+}
+
+impl RedisStore {
+    /// A store with the usual settings. Must be called within a tokio runtime.
+    ///
+    /// It does not wait for Redis: see [`connected`](Self::connected).
+    pub fn connect(url: &str) -> Result<Self, ConnectError> {
+        Self::builder(url)?.connect()
+    }
+
+    /// Settings to begin with.
+    pub fn builder(url: &str) -> Result<RedisStoreBuilder, UrlError> {
+        RedisStoreBuilder::new(url)
+    }
+
+    /// Waits until Redis answers. A service need not: until then its failure policy does.
+    pub async fn connected(&self) {
+        self.0.combiner.node().connected().await;
+    }
+
+    /// What this store has done so far.
+    pub fn stats(&self) -> RedisStats {
+        self.0.shared.counters.read(self.0.combiner.queued())
+    }
+
+    fn submit<T>(&self, request: Request, read: fn(Answer) -> Option<T>) -> RedisFuture<T> {
+        let shared = &self.0.shared;
+        let deadline = Instant::now() + self.0.timeout;
+        let ticket = Arc::new(Ticket::new(request, shared.deny_cache.epoch(), deadline));
+        RedisFuture::submit(&self.0.combiner, ticket, &shared.runtime, read)
+    }
+}
+
+impl Store for RedisStore {
+    type Future<T: Send + 'static> = RedisFuture<T>;
+
+    fn decide(&self, charges: &[Charge<'_>]) -> Self::Future<Verdict> {
+        let read = |answer| match answer {
+            Answer::Verdict(verdict) => Some(verdict),
+            _ => None,
+        };
+        let lines = charges.iter().map(|charge| Line {
+            state: self.0.names.state(charge.policy, charge.key),
+            policy: charge.policy.clone(),
+            cost: charge.cost,
+            enforce: charge.enforce,
+        });
+        let lines: SmallVec<[Line; 2]> = lines.collect();
+        if let Some(verdict) = self.0.shared.deny_cache.find(&lines) {
+            self.0.shared.counters.count_deny_cache_hit();
+            return RedisFuture::ready(Ok(Answer::Verdict(verdict)), read);
+        }
+        self.submit(Request::Decide(lines), read)
+    }
+
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Self::Future<Settlement> {
+        let read = |answer| match answer {
+            Answer::Settlement(settlement) => Some(settlement),
+            _ => None,
+        };
+        // Before it is sent: what comes back with it may let others pass.
+        self.0.shared.deny_cache.never_again(receipt.policy.name());
+        let state = self.0.names.state(&receipt.policy, &receipt.key);
+        let settled = self.0.names.receipt(&receipt.key, receipt.id);
+        let receipt = receipt.clone();
+        self.submit(Request::Settle { state, settled, receipt, actual }, read)
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()> {
+        let read = |answer| match answer {
+            Answer::Reset => Some(()),
+            _ => None,
+        };
+        self.0.shared.deny_cache.forget();
+        self.submit(Request::Reset { state: self.0.names.state(policy, key) }, read)
+    }
+}
+
+/// Shows where Redis is, and no credentials.
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("address", &self.0.address).finish_non_exhaustive()
+    }
+}
 
 /// The calling convention of the script, for the tests and benchmarks of this crate,
 /// which talk to a bare server. No part of the public API.

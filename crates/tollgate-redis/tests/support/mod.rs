@@ -46,6 +46,11 @@ impl Server {
         Self { child, socket }
     }
 
+    /// Where it is, for a store. It may take a moment to be there.
+    pub fn url(&self) -> String {
+        format!("redis+unix://{}", self.socket.display())
+    }
+
     /// A connection that knows the script.
     pub fn connect(&self) -> Client {
         let client = self.connect_with(TEXT);

@@ -1,0 +1,310 @@
+//! Where Redis is, as a URL says it.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use fred::types::RespVersion;
+use fred::types::config::{Config, Server, ServerConfig, TlsConfig};
+use percent_encoding::percent_decode_str;
+use url::Url;
+
+/// A Redis URL that makes no sense.
+///
+/// It never holds the URL: there may be a password in it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the Redis URL {what}; {cure}")]
+pub struct UrlError {
+    what: String,
+    cure: &'static str,
+}
+
+/// Where Redis is.
+///
+/// `Debug` and `Display` show no credentials.
+#[derive(Clone)]
+pub(crate) struct Address {
+    pub(crate) servers: Servers,
+    pub(crate) uses_tls: bool,
+    username: Option<String>,
+    password: Option<String>,
+    database: Option<u8>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Servers {
+    One { host: String, port: u16 },
+    Unix(PathBuf),
+    Sentinels { nodes: Vec<(String, u16)>, service: String, login: Login },
+    Cluster(Vec<(String, u16)>),
+}
+
+/// What to log in with at a Sentinel.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Login {
+    username: Option<String>,
+    password: Option<String>,
+}
+
+const FORMS: &str = "use redis://[user:password@]host[:6379][/database], rediss:// for TLS, \
+     redis+unix:///path/to/socket[?db=0], redis-sentinel://host:26379?service=name or \
+     redis-cluster://host:6379[?node=host:6380]";
+
+impl Address {
+    /// Reads a URL of one of these forms:
+    /// `redis[s]://[user:password@]host[:port][/database]`,
+    /// `redis+unix://[user:password@]/path[?db=n]`,
+    /// `redis[s]-sentinel://…host[:port]?service=name[&node=host:port…]` and
+    /// `redis[s]-cluster://…host[:port][?node=host:port…]`; `valkey` for `redis` is the same.
+    pub(crate) fn parse(url: &str) -> Result<Self, UrlError> {
+        let url =
+            Url::parse(url.trim()).map_err(|error| wrong(format!("is none: {error}"), FORMS))?;
+        let scheme = url.scheme().replacen("valkey", "redis", 1);
+        let (scheme, uses_tls) = match scheme.strip_prefix("rediss") {
+            Some(rest) => (format!("redis{rest}"), true),
+            None => (scheme, false),
+        };
+        let mut query = Query::read(&url)?;
+        let password = url.password().map(decode).transpose()?.filter(|it| !it.is_empty());
+        let username = Some(decode(url.username())?).filter(|it| !it.is_empty());
+        let mut database = query.take("db");
+        let servers = match &*scheme {
+            "redis" => {
+                if database.is_none() {
+                    database = path_of(&url);
+                } else if path_of(&url).is_some() {
+                    return Err(wrong("names two databases".into(), "keep the one in the path"));
+                }
+                let (host, port) = host(&url, 6379)?;
+                Servers::One { host, port }
+            }
+            "redis+unix" if !uses_tls => {
+                let path = decode(url.path())?;
+                if path.len() < 2 {
+                    return Err(wrong("has no path".into(), "write redis+unix:///path/to/socket"));
+                }
+                Servers::Unix(path.into())
+            }
+            "redis-sentinel" => {
+                if database.is_none() {
+                    database = path_of(&url);
+                }
+                let cure = "add ?service= and the name under which the Sentinels know the master";
+                let service = query.take("service").or_else(|| query.take("sentinelServiceName"));
+                let service = service.ok_or_else(|| wrong("names no service".into(), cure))?;
+                let login = Login {
+                    username: query.take("sentinelUsername"),
+                    password: query.take("sentinelPassword"),
+                };
+                Servers::Sentinels { nodes: query.nodes(host(&url, 26379)?), service, login }
+            }
+            "redis-cluster" => {
+                if database.take().or_else(|| path_of(&url)).is_some_and(|name| name != "0") {
+                    return Err(wrong(
+                        "names a database, and a Cluster has but one".into(),
+                        "leave it out",
+                    ));
+                }
+                Servers::Cluster(query.nodes(host(&url, 6379)?))
+            }
+            _ => return Err(wrong(format!("has the scheme {:?}", url.scheme()), FORMS)),
+        };
+        query.is_used_up()?;
+        let database = database.map(|name| {
+            let cure = "databases go by numbers from 0 to 255, as in redis://host/1";
+            name.parse().map_err(|_| wrong(format!("names the database {name:?}"), cure))
+        });
+        Ok(Self { servers, uses_tls, username, password, database: database.transpose()? })
+    }
+
+    /// How fred is to reach it. A Cluster goes by its nodes, each a server of its own.
+    pub(crate) fn config(&self, tls: Option<TlsConfig>) -> Config {
+        let server = match &self.servers {
+            Servers::One { host, port } => ServerConfig::new_centralized(host.clone(), *port),
+            Servers::Unix(path) => ServerConfig::Unix { path: path.clone() },
+            Servers::Sentinels { nodes, service, login } => ServerConfig::Sentinel {
+                hosts: nodes.iter().map(|(host, port)| Server::new(host.clone(), *port)).collect(),
+                service_name: service.clone(),
+                username: login.username.clone(),
+                password: login.password.clone(),
+            },
+            Servers::Cluster(nodes) => {
+                let (host, port) = nodes.first().cloned().unwrap_or_default();
+                ServerConfig::new_centralized(host, port)
+            }
+        };
+        Config {
+            // Starts without Redis, and connects when it comes.
+            fail_fast: false,
+            username: self.username.clone(),
+            password: self.password.clone(),
+            server,
+            version: RespVersion::RESP2,
+            database: self.database,
+            tls,
+            ..Config::default()
+        }
+    }
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Login(..)")
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = if self.uses_tls { "s" } else { "" };
+        let list = |nodes: &[(String, u16)]| {
+            nodes.iter().map(|(host, port)| format!("{host}:{port}")).collect::<Vec<_>>().join(",")
+        };
+        match &self.servers {
+            Servers::One { host, port } => write!(f, "redis{s}://{host}:{port}")?,
+            Servers::Unix(path) => write!(f, "redis+unix://{}", path.display())?,
+            Servers::Sentinels { nodes, service, .. } => {
+                write!(f, "redis{s}-sentinel://{} ({service})", list(nodes))?;
+            }
+            Servers::Cluster(nodes) => write!(f, "redis{s}-cluster://{}", list(nodes))?,
+        }
+        match self.database {
+            Some(database) => write!(f, " database {database}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn wrong(what: String, cure: &'static str) -> UrlError {
+    UrlError { what, cure }
+}
+
+fn decode(text: &str) -> Result<String, UrlError> {
+    let text = percent_decode_str(text).decode_utf8().map(String::from);
+    text.map_err(|_| wrong("is not UTF-8 once decoded".into(), "encode it anew, as UTF-8"))
+}
+
+fn path_of(url: &Url) -> Option<String> {
+    Some(url.path().trim_matches('/').to_owned()).filter(|path| !path.is_empty())
+}
+
+fn host(url: &Url, port: u16) -> Result<(String, u16), UrlError> {
+    let host = url.host_str().filter(|host| !host.is_empty());
+    let host = host.ok_or_else(|| wrong("names no host".into(), FORMS))?;
+    // The brackets of an IPv6 address belong to the URL.
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    Ok((host, url.port().unwrap_or(port)))
+}
+
+/// What stands behind the question mark.
+struct Query {
+    nodes: Vec<(String, u16)>,
+    rest: Vec<(String, String)>,
+}
+
+impl Query {
+    fn read(url: &Url) -> Result<Self, UrlError> {
+        let mut query = Self { nodes: Vec::new(), rest: Vec::new() };
+        for (name, value) in url.query_pairs() {
+            if name == "node" {
+                let node = value.rsplit_once(':').and_then(|(host, port)| {
+                    let host = host.trim_start_matches('[').trim_end_matches(']');
+                    Some((host.to_owned(), port.parse().ok()?))
+                });
+                let cure = "write node=host:port";
+                query.nodes.push(node.ok_or_else(|| wrong(format!("has node={value}"), cure))?);
+            } else {
+                query.rest.push((name.into_owned(), value.into_owned()));
+            }
+        }
+        Ok(query)
+    }
+
+    fn take(&mut self, name: &str) -> Option<String> {
+        let index = self.rest.iter().position(|(other, _)| other == name)?;
+        Some(self.rest.swap_remove(index).1)
+    }
+
+    fn nodes(&mut self, first: (String, u16)) -> Vec<(String, u16)> {
+        let mut nodes = vec![first];
+        nodes.append(&mut self.nodes);
+        nodes
+    }
+
+    fn is_used_up(&self) -> Result<(), UrlError> {
+        if !self.nodes.is_empty() {
+            let cure = "for a Cluster write redis-cluster://";
+            return Err(wrong("names more nodes than one".into(), cure));
+        }
+        match self.rest.first() {
+            Some((name, _)) => Err(wrong(format!("has the unknown parameter {name:?}"), FORMS)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(url: &str) -> String {
+        Address::parse(url).map_or_else(|error| error.to_string(), |address| address.to_string())
+    }
+
+    #[test]
+    fn urls_are_read_and_shown_without_credentials() {
+        let cases = [
+            ("redis://localhost", "redis://localhost:6379"),
+            (" redis://user:s%65cret@h:1/2 ", "redis://h:1 database 2"),
+            ("valkeys://:secret@h", "rediss://h:6379"),
+            ("redis://[::1]:7", "redis://::1:7"),
+            ("redis+unix:///tmp/r.sock?db=3", "redis+unix:///tmp/r.sock database 3"),
+            (
+                "redis-sentinel://a?node=b:1&service=main&sentinelPassword=secret",
+                "redis-sentinel://a:26379,b:1 (main)",
+            ),
+            ("rediss-cluster://a:1?node=b:2&node=c:3", "rediss-cluster://a:1,b:2,c:3"),
+        ];
+        for (url, expected) in cases {
+            assert_eq!(shown(url), expected, "{url}");
+            let address = Address::parse(url).unwrap();
+            assert!(!format!("{address:?}").contains("secret"));
+        }
+    }
+
+    #[test]
+    fn credentials_are_decoded() {
+        let config = Address::parse("redis://a%40b:p%3Aw%2F@h").unwrap().config(None);
+        assert_eq!(config.username.as_deref(), Some("a@b"));
+        assert_eq!(config.password.as_deref(), Some("p:w/"));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named_with_its_cure_and_without_the_password() {
+        let cases = [
+            ("localhost:6379", "has the scheme"),
+            ("http://h", r#"has the scheme "http""#),
+            ("redis://", "names no host"),
+            ("redis://h/x", r#"names the database "x""#),
+            ("redis://h/1?db=2", "two databases"),
+            ("redis://h?timeout=5", r#"unknown parameter "timeout""#),
+            ("redis://h?node=b:1", "more nodes than one"),
+            ("redis-sentinel://h", "names no service"),
+            ("redis-cluster://h/3", "but one"),
+            ("redis-cluster://h?node=b", "has node=b"),
+            ("redis+unix://", "has no path"),
+            ("redis://u:secret@h/%FF", "names the database"),
+            ("redis://u:secret%FF@h", "not UTF-8"),
+            ("redis://u:secret@h:99999", "is none: invalid port"),
+        ];
+        for (url, expected) in cases {
+            let error = Address::parse(url).unwrap_err().to_string();
+            assert!(error.contains(expected), "{url}: {error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}

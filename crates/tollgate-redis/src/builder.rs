@@ -1,0 +1,186 @@
+//! Settings of a store.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::address::{Address, Servers};
+use crate::combiner::{Bounds, Combiner, Shared};
+use crate::deny_cache::DenyCache;
+use crate::names::Names;
+use crate::node::Node;
+use crate::stats::Counters;
+use crate::{Inner, RedisStore, TlsError, UrlError, tls};
+
+/// Settings of a [`RedisStore`]. Those of all replicas that share limits must agree in
+/// [`namespace`](Self::namespace) and [`secret`](Self::secret).
+#[derive(Clone)]
+#[must_use]
+pub struct RedisStoreBuilder {
+    address: Address,
+    namespace: String,
+    secret: Vec<u8>,
+    authorities: Option<Vec<u8>>,
+    bounds: Bounds,
+    deny_cache: Duration,
+    time: Option<Arc<AtomicU64>>,
+}
+
+/// A store that cannot be made. That Redis is not to be had is no such error: a store
+/// connects when it comes.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The URL makes no sense.
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    /// The certificates make no sense.
+    #[error("TLS to Redis: {0}")]
+    Tls(#[from] TlsError),
+    /// The namespace would not be one.
+    #[error("the namespace {0:?} has a brace in it, which says the slot of a key; take it out")]
+    Namespace(String),
+    /// There is no tokio runtime to connect in.
+    #[error("a RedisStore is made within a tokio runtime, as in #[tokio::main]")]
+    NoRuntime,
+    /// The client refused its settings.
+    #[error("the Redis client refused its settings: {0}")]
+    Client(String),
+}
+
+impl RedisStoreBuilder {
+    pub(crate) fn new(url: &str) -> Result<Self, UrlError> {
+        Ok(Self {
+            address: Address::parse(url)?,
+            namespace: "tollgate".to_owned(),
+            secret: Vec::new(),
+            authorities: None,
+            bounds: Bounds {
+                calls: 2,
+                batch: 512,
+                queue: 16_384,
+                timeout: Duration::from_millis(50),
+            },
+            deny_cache: Duration::from_secs(1),
+            time: None,
+        })
+    }
+
+    /// The time from a request to its answer, at most; after it there is an error. Nothing
+    /// is charged later, but for what is in Redis' hands at that moment. Default: 50 ms.
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.bounds.timeout = timeout;
+        self
+    }
+
+    /// What the names of all keys begin with, up to a colon. Default: `tollgate`.
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = namespace.into();
+        self
+    }
+
+    /// The secret under which subjects are hashed in the names of keys.
+    ///
+    /// Without one anybody can work out the name for a subject they can guess. That is
+    /// of no use against long API keys, but there are only so many IPv4 addresses: who
+    /// can read Redis, its logs or its backups, could tell who was there.
+    pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
+        self.secret = secret.as_ref().to_vec();
+        self
+    }
+
+    /// The authorities to trust instead of the system's, as PEM. Only TLS uses them.
+    pub fn certificate_authorities(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.authorities = Some(pem.into());
+        self
+    }
+
+    /// Calls under way at a time, at least one. Default: 2, so that Redis has the next call
+    /// while answers of the last are handed out.
+    pub fn max_calls(mut self, calls: usize) -> Self {
+        self.bounds.calls = calls.max(1);
+        self
+    }
+
+    /// Requests in a call, at least one. Default: 512, for which Redis needs about a
+    /// millisecond: nobody else who uses it waits longer for us.
+    pub fn max_batch(mut self, requests: usize) -> Self {
+        self.bounds.batch = requests.max(1);
+        self
+    }
+
+    /// Requests that wait for a call; more fail at once. Default: 16 384.
+    pub const fn max_queue(mut self, requests: usize) -> Self {
+        self.bounds.queue = requests;
+        self
+    }
+
+    /// How long a denial is remembered, at most; zero to ask Redis each time.
+    ///
+    /// Until it could pass, a request like one that was denied is denied without asking.
+    /// That is what Redis would say, unless another process gave units back, reset the key
+    /// or raised the quota meanwhile, or Redis lost data: who shortens this hears of that
+    /// sooner. Such a verdict has [`Source::Cache`](tollgate_core::Source::Cache), and what
+    /// remained and the waits in it are lower bounds. Default: a second.
+    pub const fn deny_cache(mut self, bound: Duration) -> Self {
+        self.deny_cache = bound;
+        self
+    }
+
+    /// Decides at this time, in microseconds of the epoch, instead of at Redis': for tests.
+    /// Denials are not remembered then, as that goes by another clock.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    pub fn time(mut self, time: Arc<AtomicU64>) -> Self {
+        self.time = Some(time);
+        self.deny_cache(Duration::ZERO)
+    }
+
+    /// Makes the store and begins to connect. Requests that come before there is a
+    /// connection fail after the timeout.
+    pub fn connect(self) -> Result<RedisStore, ConnectError> {
+        let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
+        if self.namespace.contains(['{', '}']) {
+            return Err(ConnectError::Namespace(self.namespace));
+        }
+        let tls =
+            self.address.uses_tls.then(|| tls::config(self.authorities.as_deref())).transpose()?;
+        let shared = Arc::new(Shared {
+            runtime,
+            deny_cache: DenyCache::new(self.deny_cache),
+            counters: Counters::default(),
+            nonce: AtomicU64::new(random()),
+            time: self.time,
+        });
+        if let Servers::Cluster(_) = self.address.servers {
+            return Err(ConnectError::Client("Cluster is not there yet".to_owned()));
+        }
+        let node = Node::connect(self.address.config(tls), self.bounds.timeout)
+            .map_err(|error| ConnectError::Client(error.to_string()))?;
+        let combiner = Arc::new(Combiner::new(node, self.bounds, Arc::clone(&shared)));
+        let names = Names::new(&self.namespace, &self.secret);
+        let (address, timeout) = (self.address, self.bounds.timeout);
+        Ok(RedisStore(Arc::new(Inner { address, names, timeout, combiner, shared })))
+    }
+}
+
+impl fmt::Debug for RedisStoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStoreBuilder")
+            .field("address", &self.address)
+            .field("namespace", &self.namespace)
+            .field("bounds", &self.bounds)
+            .field("deny_cache", &self.deny_cache)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where nonces begin: elsewhere in each process, though they need only differ within one
+/// connection.
+fn random() -> u64 {
+    use std::hash::BuildHasher;
+    foldhash::fast::RandomState::default().hash_one(0)
+}

@@ -1,0 +1,363 @@
+//! Group commit: what waits at the same moment is decided in one call.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
+use tokio::time::sleep_until;
+use tollgate_core::{StoreError, Timestamp};
+
+use crate::deny_cache::DenyCache;
+use crate::encode::{Batch, Line};
+use crate::failure::STORE;
+use crate::node::Node;
+use crate::reply::{Reply, Row};
+use crate::stats::Counters;
+use crate::ticket::{Answer, Request, Ticket};
+
+/// Carries requests to one server, many in a call.
+///
+/// There is no timer. A request that finds nothing under way goes at once; those that
+/// come meanwhile go together in the next call. The busier a server is, the larger the
+/// calls become, and the less each request costs it.
+#[derive(Debug)]
+pub(crate) struct Combiner {
+    node: Arc<Node>,
+    bounds: Bounds,
+    shared: Arc<Shared>,
+    lanes: Mutex<Lanes>,
+}
+
+/// How much may be under way, and how much may wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Calls at a time.
+    pub(crate) calls: usize,
+    /// Requests in a call.
+    pub(crate) batch: usize,
+    /// Requests that wait for a call.
+    pub(crate) queue: usize,
+    /// From a request to its answer.
+    pub(crate) timeout: Duration,
+}
+
+/// What all combiners of a store have in common.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) runtime: Handle,
+    pub(crate) deny_cache: DenyCache,
+    pub(crate) counters: Counters,
+    /// Makes calls tell their replies from those of others.
+    pub(crate) nonce: AtomicU64,
+    /// Only tests have a time of their own, in microseconds.
+    pub(crate) time: Option<Arc<AtomicU64>>,
+}
+
+#[derive(Debug, Default)]
+struct Lanes {
+    queue: VecDeque<Arc<Ticket>>,
+    /// Calls that tasks of their own carry out, one after the other.
+    calls: usize,
+    /// Whether a request that found nothing under way is with Redis.
+    is_direct: bool,
+}
+
+/// A call that whoever made the request carries out by waiting for the answer.
+pub(crate) type Drive = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Combiner {
+    pub(crate) fn new(node: Arc<Node>, bounds: Bounds, shared: Arc<Shared>) -> Self {
+        Self { node, bounds, shared, lanes: Mutex::default() }
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Takes a request on its way. If it is to go alone, its caller carries it out, as a
+    /// task would cost a change of threads there and back; it must be polled to its end,
+    /// here or there.
+    ///
+    /// It does not stand in the way of others while it is not polled: they count the calls
+    /// of tasks alone.
+    pub(crate) fn submit(self: &Arc<Self>, ticket: &Arc<Ticket>) -> Option<Drive> {
+        let mut lanes = self.lanes.lock();
+        if lanes.calls == 0 && !lanes.is_direct {
+            lanes.is_direct = true;
+            drop(lanes);
+            let guard = DirectLane(Arc::clone(self));
+            let ticket = Arc::clone(ticket);
+            return Some(Box::pin(async move { guard.0.call(vec![ticket]).await }));
+        }
+        if lanes.queue.len() >= self.bounds.queue {
+            drop(lanes);
+            ticket.answer(Err(StoreError::not_charged(
+                STORE,
+                format_args!("{} requests are waiting already", self.bounds.queue),
+            )));
+            return None;
+        }
+        lanes.queue.push_back(Arc::clone(ticket));
+        if lanes.calls < self.bounds.calls {
+            lanes.calls += 1;
+            drop(lanes);
+            TaskLane::open(self);
+        }
+        None
+    }
+
+    /// The number of requests that wait for a call.
+    pub(crate) fn queued(&self) -> usize {
+        self.lanes.lock().queue.len()
+    }
+
+    /// Sends requests in one call and hands out the answers.
+    async fn call(self: &Arc<Self>, mut tickets: Vec<Arc<Ticket>>) {
+        tickets.retain(|ticket| ticket.send());
+        let mut batch = Batch::new(self.shared.nonce.fetch_add(1, Ordering::Relaxed));
+        tickets.retain(|ticket| self.add(&mut batch, ticket));
+        if tickets.is_empty() {
+            return;
+        }
+        let unanswered = Unanswered(&tickets);
+        let sent = Instant::now();
+        let time = self.shared.time.as_ref().map(|time| time.load(Ordering::Relaxed));
+        let call = self.node.call(&batch, time.map(Timestamp::from_micros));
+        let outcome = self.watch(call, &tickets).await;
+        std::mem::forget(unanswered);
+        self.shared.counters.count_call(tickets.len(), &outcome);
+        match outcome.map(|bytes| batch.parse(&bytes)) {
+            Ok(Ok(reply)) => self.distribute(&batch, reply, &tickets, sent),
+            Ok(Err(bad)) => {
+                // Whatever this answers, other replies may be off by one as well.
+                self.node.distrust();
+                for ticket in &tickets {
+                    ticket.answer(Err(StoreError::maybe_charged(STORE, bad).with_source(bad)));
+                }
+            }
+            Err(failure) => {
+                for ticket in &tickets {
+                    ticket.answer(Err(failure.to_store_error()));
+                }
+            }
+        }
+    }
+
+    /// Adds a request to a call, or answers it.
+    fn add(&self, batch: &mut Batch, ticket: &Arc<Ticket>) -> bool {
+        // Tests that have a time of their own have no deadlines in it.
+        let deadline = match self.shared.time {
+            None => self.node.at_server(ticket.deadline),
+            Some(_) => None,
+        };
+        let added = match &ticket.request {
+            Request::Decide(lines) => {
+                let lines: SmallVec<[Line<'_>; 4]> = lines
+                    .iter()
+                    .map(|line| Line {
+                        key: &line.state,
+                        policy: &line.policy,
+                        cost: line.cost,
+                        enforce: line.enforce,
+                    })
+                    .collect();
+                batch.decide(&lines, deadline)
+            }
+            Request::Settle { state, settled, receipt, actual } => {
+                batch.settle(state, settled, receipt, *actual, deadline)
+            }
+            Request::Reset { state } => batch.reset(state, deadline),
+        };
+        match added {
+            Ok(()) => true,
+            Err(error) => {
+                ticket.answer(Err(StoreError::invalid(STORE, error)));
+                false
+            }
+        }
+    }
+
+    /// Waits for a call, and meanwhile answers those whose time is up, in the call and in
+    /// the queue: the call may end in time for some and too late for others.
+    async fn watch<C: Future>(&self, call: C, tickets: &[Arc<Ticket>]) -> C::Output {
+        let mut call = pin!(call);
+        let mut timer = pin!(sleep_until(self.expire(tickets).into()));
+        poll_fn(|cx| {
+            if let Poll::Ready(outcome) = call.as_mut().poll(cx) {
+                return Poll::Ready(outcome);
+            }
+            while timer.as_mut().poll(cx).is_ready() {
+                let next = self.expire(tickets);
+                timer.as_mut().reset(next.into());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Answers those whose time is up, and says when to look next.
+    fn expire(&self, sent: &[Arc<Ticket>]) -> Instant {
+        let now = Instant::now();
+        let mut next = now + self.bounds.timeout;
+        for ticket in sent {
+            if ticket.deadline <= now {
+                ticket.expire();
+            } else {
+                next = next.min(ticket.deadline);
+            }
+        }
+        let mut lanes = self.lanes.lock();
+        while let Some(ticket) = lanes.queue.front() {
+            if ticket.deadline > now {
+                next = next.min(ticket.deadline);
+                break;
+            }
+            ticket.expire();
+            lanes.queue.pop_front();
+        }
+        next
+    }
+
+    fn distribute(
+        self: &Arc<Self>,
+        batch: &Batch,
+        reply: Reply,
+        tickets: &[Arc<Ticket>],
+        sent: Instant,
+    ) {
+        let mut again = Vec::new();
+        let received = Instant::now();
+        for (ticket, row) in tickets.iter().zip(reply.rows) {
+            let answer = match row {
+                Row::Verdict(verdict) => {
+                    self.shared.deny_cache.learn(ticket, &verdict, sent);
+                    Ok(Answer::Verdict(verdict))
+                }
+                Row::Settlement(settlement) => Ok(Answer::Settlement(settlement)),
+                Row::Reset => {
+                    // Denials from before it may have come since this was sent.
+                    self.shared.deny_cache.forget();
+                    Ok(Answer::Reset)
+                }
+                Row::Fault { fault, key } => {
+                    let key = batch.keys().nth(key).unwrap_or_default();
+                    let key = String::from_utf8_lossy(key);
+                    // Redis is well: nobody else should suffer from this.
+                    Err(StoreError::invalid(STORE, format_args!("{key}: {fault}"))
+                        .with_source(fault))
+                }
+                Row::Stale => {
+                    self.shared.counters.count_late();
+                    if received < ticket.deadline && ticket.take_back() {
+                        again.push(Arc::clone(ticket));
+                        continue;
+                    }
+                    Err(StoreError::not_charged(STORE, "the request came too late to be decided"))
+                }
+            };
+            ticket.answer(answer);
+        }
+        if again.is_empty() {
+            self.node.learn(reply.now, sent);
+        } else {
+            // They came in time by the clock here, so the two clocks differ by more than
+            // was known.
+            self.node.relearn(reply.now, sent);
+            self.repeat(again);
+        }
+    }
+
+    /// Puts requests at the head of the queue.
+    fn repeat(self: &Arc<Self>, tickets: Vec<Arc<Ticket>>) {
+        let mut lanes = self.lanes.lock();
+        for ticket in tickets.into_iter().rev() {
+            lanes.queue.push_front(ticket);
+        }
+        if lanes.calls == 0 {
+            lanes.calls += 1;
+            drop(lanes);
+            TaskLane::open(self);
+        }
+    }
+}
+
+/// The way of a request that found nothing under way.
+struct DirectLane(Arc<Combiner>);
+
+impl Drop for DirectLane {
+    fn drop(&mut self) {
+        self.0.lanes.lock().is_direct = false;
+    }
+}
+
+/// The way of all others: one call after the other for as long as requests wait.
+struct TaskLane {
+    combiner: Arc<Combiner>,
+    is_open: bool,
+}
+
+impl TaskLane {
+    /// Whoever opens a lane has counted it.
+    fn open(combiner: &Arc<Combiner>) {
+        let lane = Self { combiner: Arc::clone(combiner), is_open: true };
+        combiner.shared.runtime.spawn(lane.run());
+    }
+
+    async fn run(mut self) {
+        while let Some(tickets) = self.next() {
+            self.combiner.call(tickets).await;
+        }
+    }
+
+    /// The requests of the next call. Without any the lane closes, under the lock, so that
+    /// no request is queued behind a lane that has stopped looking.
+    fn next(&mut self) -> Option<Vec<Arc<Ticket>>> {
+        let mut lanes = self.combiner.lanes.lock();
+        let mut keys = 0;
+        let fits = |ticket: &&Arc<Ticket>| {
+            keys += ticket.request.keys();
+            keys <= Batch::MAX
+        };
+        let count = lanes.queue.iter().take(self.combiner.bounds.batch).take_while(fits).count();
+        if count == 0 {
+            lanes.calls -= 1;
+            self.is_open = false;
+            return None;
+        }
+        Some(lanes.queue.drain(..count).collect())
+    }
+}
+
+impl Drop for TaskLane {
+    /// A lane that is not closed by itself ends with its runtime.
+    fn drop(&mut self) {
+        if !self.is_open {
+            return;
+        }
+        let mut lanes = self.combiner.lanes.lock();
+        lanes.calls -= 1;
+        for ticket in lanes.queue.drain(..) {
+            ticket.answer(Err(StoreError::not_charged(STORE, RUNTIME_GONE)));
+        }
+    }
+}
+
+/// Requests of a call that is given up with its runtime.
+struct Unanswered<'a>(&'a [Arc<Ticket>]);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        for ticket in self.0 {
+            ticket.answer(Err(StoreError::maybe_charged(STORE, RUNTIME_GONE)));
+        }
+    }
+}
+
+const RUNTIME_GONE: &str = "the tokio runtime that the store was made in has stopped";

@@ -1,0 +1,232 @@
+//! Denials remembered, so that a flood of denied requests costs Redis nothing.
+
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use foldhash::fast::RandomState;
+use hashbrown::{HashSet, HashTable};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tollgate_core::{Decision, Micros, Outcome, Source, Verdict};
+
+use crate::ticket::{Line, Request, Ticket};
+
+/// Remembers verdicts that denied, until the first of their denials could pass.
+///
+/// Until then a request for the same charges, or dearer ones where it was denied, is
+/// denied without asking. That is what Redis would say, unless meanwhile someone else
+/// gave units back, reset the key or raised the quota, or Redis lost data: of that this
+/// process knows nothing, so nothing is remembered for long. What this process does
+/// itself it knows:
+///
+/// * a reset makes it forget everything, and answers that were on their way before are
+///   not remembered;
+/// * a policy that settles is never remembered, from its first receipt on;
+/// * another quota is another request.
+///
+/// Time counts from before the call was sent, by the clock of this process alone: Redis
+/// decided later than that, so what is remembered ends too early rather than too late.
+#[derive(Debug)]
+pub(crate) struct DenyCache {
+    /// How long at most; zero for never.
+    bound: Duration,
+    entries: Mutex<HashTable<Denied>>,
+    /// The number of entries, so that a service where nobody is denied pays a load.
+    count: AtomicUsize,
+    /// Goes up with everything that may make a remembered denial wrong.
+    epoch: AtomicU64,
+    /// The names of policies that settle.
+    settling: Mutex<HashSet<String, RandomState>>,
+    hasher: RandomState,
+}
+
+#[derive(Debug)]
+struct Denied {
+    lines: SmallVec<[Line; 2]>,
+    verdict: Verdict,
+    /// When the call was sent that brought the verdict.
+    sent: Instant,
+    until: Instant,
+}
+
+/// More denied requests than this are not told apart: a flood of different keys must not
+/// take memory without end.
+const MOST: usize = 4096;
+
+impl DenyCache {
+    pub(crate) fn new(bound: Duration) -> Self {
+        Self {
+            bound,
+            entries: Mutex::default(),
+            count: AtomicUsize::new(0),
+            epoch: AtomicU64::new(0),
+            settling: Mutex::default(),
+            hasher: RandomState::default(),
+        }
+    }
+
+    /// What was known when a request was made: its answer is remembered only if nothing
+    /// has been forgotten since.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// The verdict on a request that cannot be any other.
+    pub(crate) fn find(&self, lines: &[Line]) -> Option<Verdict> {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let hash = self.hash(lines);
+        let now = Instant::now();
+        let entries = self.entries.lock();
+        let denied = entries.find(hash, |denied| denied.is_about(lines))?;
+        denied.verdict_on(lines, now)
+    }
+
+    /// Remembers the answer to a call sent at `sent`, if it is one that stands.
+    pub(crate) fn learn(&self, ticket: &Ticket, verdict: &Verdict, sent: Instant) {
+        if verdict.is_admitted() || self.bound.is_zero() {
+            return;
+        }
+        let Request::Decide(lines) = &ticket.request else { return };
+        let Some(wait) = time_of_denial(lines, verdict) else { return };
+        if self.settles(lines) || has_twins(lines) {
+            return;
+        }
+        let until = sent + wait.min(self.bound);
+        let denied = Denied { lines: lines.clone(), verdict: verdict.clone(), sent, until };
+        let now = Instant::now();
+        if until <= now {
+            return;
+        }
+        let hash = self.hash(lines);
+        let mut entries = self.entries.lock();
+        // Under the lock, as forgetting is.
+        if self.epoch() != ticket.epoch {
+            return;
+        }
+        if let Some(known) = entries.find_mut(hash, |denied| denied.is_about(lines)) {
+            // The least cost denied says most.
+            if known.until <= now || known.costs_at_least(lines) {
+                *known = denied;
+            }
+            return;
+        }
+        if entries.len() >= MOST {
+            entries.retain(|denied| denied.until > now);
+            if entries.len() >= MOST {
+                return;
+            }
+        }
+        entries.insert_unique(hash, denied, |denied| self.hash(&denied.lines));
+        self.count.store(entries.len(), Ordering::Relaxed);
+    }
+
+    /// Forgets everything, as a key is about to be reset or was.
+    pub(crate) fn forget(&self) {
+        let mut entries = self.entries.lock();
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        entries.clear();
+        self.count.store(0, Ordering::Relaxed);
+    }
+
+    /// Never remembers denials of this policy again.
+    pub(crate) fn never_again(&self, policy: &str) {
+        let mut settling = self.settling.lock();
+        if !settling.contains(policy) {
+            settling.insert(policy.to_owned());
+            drop(settling);
+            self.forget();
+        }
+    }
+
+    fn settles(&self, lines: &[Line]) -> bool {
+        let settling = self.settling.lock();
+        !settling.is_empty() && lines.iter().any(|line| settling.contains(line.policy.name()))
+    }
+
+    fn hash(&self, lines: &[Line]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        for line in lines {
+            line.state.hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+}
+
+impl Denied {
+    /// Whether the charges differ in nothing but their costs.
+    fn is_about(&self, lines: &[Line]) -> bool {
+        self.lines.len() == lines.len()
+            && self.lines.iter().zip(lines).all(|(mine, line)| {
+                mine.state == line.state
+                    && mine.enforce == line.enforce
+                    && (mine.policy.is_same(&line.policy)
+                        || mine.policy.form() == line.policy.form())
+            })
+    }
+
+    fn costs_at_least(&self, lines: &[Line]) -> bool {
+        self.lines.iter().zip(lines).all(|(mine, line)| mine.cost >= line.cost)
+    }
+
+    fn verdict_on(&self, lines: &[Line], now: Instant) -> Option<Verdict> {
+        if now >= self.until {
+            return None;
+        }
+        let charges = self.lines.iter().zip(lines).zip(self.verdict.decisions());
+        let stands = charges.into_iter().all(|((mine, line), decision)| match decision.outcome {
+            // More than was denied is denied all the more, unless it can never pass.
+            Outcome::Deny { .. } => {
+                line.cost >= mine.cost && line.cost.get() <= line.policy.capacity()
+            }
+            Outcome::Exceed => line.cost >= mine.cost,
+            _ => line.cost == mine.cost,
+        });
+        if !stands {
+            return None;
+        }
+        let elapsed = micros(now.saturating_duration_since(self.sent));
+        let decisions = self.verdict.decisions().iter().map(|decision| Decision {
+            outcome: match decision.outcome {
+                Outcome::Deny { retry_after } => {
+                    Outcome::Deny { retry_after: less(retry_after, elapsed) }
+                }
+                outcome => outcome,
+            },
+            reset_after: less(decision.reset_after, elapsed),
+            ..*decision
+        });
+        let decided_at = self.verdict.decided_at() + elapsed;
+        Some(Verdict::new(false, decided_at, decisions).with_source(Source::Cache))
+    }
+}
+
+/// Until the first of the denials in a verdict could pass, all of it stands. None if it
+/// is for no enforced denial that it was refused.
+fn time_of_denial(lines: &[Line], verdict: &Verdict) -> Option<Duration> {
+    let decisions = || lines.iter().zip(verdict.decisions());
+    if !decisions().any(|(line, decision)| line.enforce && decision.denies()) {
+        return None;
+    }
+    let waits = decisions().filter_map(|(_, decision)| decision.retry_after());
+    let wait = waits.min().map_or(u64::MAX, Micros::get);
+    Some(Duration::from_micros(wait))
+}
+
+/// Charges to one key are decided by their sum, which costs of each do not tell.
+fn has_twins(lines: &[Line]) -> bool {
+    lines
+        .iter()
+        .enumerate()
+        .any(|(i, line)| lines[..i].iter().any(|other| other.state == line.state))
+}
+
+fn micros(span: Duration) -> Micros {
+    Micros::new(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+}
+
+fn less(span: Micros, elapsed: Micros) -> Micros {
+    Micros::new(span.get().saturating_sub(elapsed.get()))
+}

@@ -1,0 +1,196 @@
+//! Why a call failed, and whether it may have been carried out all the same.
+
+use std::fmt;
+
+use fred::error::{Error, ErrorKind};
+use tollgate_core::StoreError;
+
+/// What the errors of this store are called.
+pub(crate) const STORE: &str = "redis";
+
+/// A call without an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// It was not carried out.
+    Refused(Refusal),
+    /// It may have been carried out: the answer is lost.
+    Lost(String),
+}
+
+/// Why a call was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Redis does not know the script. It does once it was sent whole.
+    NoScript,
+    /// Another node has the slot.
+    Moved { slot: u16, to: String },
+    /// Another node has these keys of a slot that is on its way.
+    Ask { to: String },
+    /// Some keys of the call are here and some already there.
+    TryAgain,
+    /// This is a replica: whoever thinks that it leads is behind the times.
+    ReadOnly,
+    /// Anything else.
+    Other(String),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error.kind() {
+            // The router gave up before it wrote anything.
+            ErrorKind::Backpressure
+            | ErrorKind::Routing
+            | ErrorKind::Config
+            | ErrorKind::Auth
+            | ErrorKind::Url
+            | ErrorKind::Tls
+            | ErrorKind::Sentinel
+            | ErrorKind::InvalidArgument
+            | ErrorKind::InvalidCommand => Self::Refused(said_by(&error)),
+            ErrorKind::Canceled if error.details() == "Connection closed unexpectedly." => {
+                Self::Refused(said_by(&error))
+            }
+            ErrorKind::Cluster | ErrorKind::Unknown => answered(error.details()),
+            _ => Self::Lost(error.to_string()),
+        }
+    }
+}
+
+fn said_by(error: &Error) -> Refusal {
+    Refusal::Other(error.to_string())
+}
+
+/// What the words of an answer mean: those of the server, but for some of fred's own.
+fn answered(text: &str) -> Failure {
+    let code = text.split_whitespace().next().unwrap_or_default();
+    let refusal = match code {
+        "NOSCRIPT" => Refusal::NoScript,
+        "MOVED" | "ASK" => match redirection(text) {
+            Some(refusal) => refusal,
+            None => return Failure::Lost(text.to_owned()),
+        },
+        "TRYAGAIN" => Refusal::TryAgain,
+        "READONLY" => Refusal::ReadOnly,
+        // Said before a script starts, or by the first write of one, and ours has read
+        // and decided everything before it writes.
+        "OOM" | "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "CROSSSLOT" | "MISCONF"
+        | "NOREPLICAS" | "NOAUTH" | "NOPERM" | "WRONGPASS" | "UNKILLABLE" => {
+            Refusal::Other(text.to_owned())
+        }
+        _ if text.starts_with("Too many failed write attempts")
+            || text.starts_with("Failed to route command")
+            || text.contains("unknown command") =>
+        {
+            Refusal::Other(text.to_owned())
+        }
+        // NOPERM and OOM of a command within a script come wrapped in an error of it.
+        _ if WITHIN_A_SCRIPT.iter().any(|said| text.contains(said)) => {
+            Refusal::Other(text.to_owned())
+        }
+        _ => return Failure::Lost(text.to_owned()),
+    };
+    Failure::Refused(refusal)
+}
+
+/// How a command is refused within a script, by all versions of Redis since 6.
+const WITHIN_A_SCRIPT: [&str; 4] =
+    ["-OOM ", "OOM command not allowed", "can't run this command", "ACL failure in script"];
+
+/// `MOVED 3999 127.0.0.1:6381`.
+fn redirection(text: &str) -> Option<Refusal> {
+    let mut words = text.split_whitespace();
+    let kind = words.next()?;
+    let slot = words.next()?.parse().ok()?;
+    let to = words.next()?.to_owned();
+    Some(if kind == "MOVED" { Refusal::Moved { slot, to } } else { Refusal::Ask { to } })
+}
+
+impl Failure {
+    /// What the caller is told.
+    pub(crate) fn to_store_error(&self) -> StoreError {
+        match self {
+            Self::Refused(refusal) => StoreError::not_charged(STORE, refusal),
+            Self::Lost(reason) => StoreError::maybe_charged(STORE, reason),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoScript => f.write_str("the server forgot the script twice within one call"),
+            Self::Moved { slot, to } => write!(f, "slot {slot} has moved to {to} once too often"),
+            Self::Ask { to } => write!(f, "the keys are on their way to {to}"),
+            Self::TryAgain => f.write_str("the keys of the call are on their way to another node"),
+            Self::ReadOnly => f.write_str("the server is a replica and takes no writes"),
+            Self::Other(text) => f.write_str(text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(kind: ErrorKind, details: &str) -> Failure {
+        Error::new(kind, details.to_owned()).into()
+    }
+
+    #[test]
+    fn what_never_ran_is_told_from_what_may_have() {
+        let refused = [
+            (ErrorKind::Backpressure, "Max in-flight commands reached."),
+            (ErrorKind::Canceled, "Connection closed unexpectedly."),
+            (ErrorKind::Unknown, "Too many failed write attempts."),
+            (ErrorKind::Unknown, "OOM command not allowed when used memory > 'maxmemory'."),
+            (ErrorKind::Unknown, "LOADING Redis is loading the dataset in memory"),
+            (
+                ErrorKind::Unknown,
+                "NOPERM this user has no permissions to run the 'evalsha' command",
+            ),
+            (
+                ErrorKind::Unknown,
+                "ERR The user executing the script can't run this command or subcommand script: a",
+            ),
+            (ErrorKind::Cluster, "CLUSTERDOWN The cluster is down"),
+        ];
+        for (kind, details) in refused {
+            let failure = failure(kind, details);
+            assert!(
+                matches!(failure, Failure::Refused(Refusal::Other(_))),
+                "{details}: {failure:?}"
+            );
+            assert!(!failure.to_store_error().may_have_charged());
+        }
+        let lost = [
+            (ErrorKind::Timeout, "Request timed out."),
+            (ErrorKind::IO, "Connection reset by peer"),
+            (ErrorKind::Canceled, "Canceled."),
+            (ErrorKind::Unknown, "channel closed"),
+            (ErrorKind::Parse, "Could not convert to tuple."),
+            (ErrorKind::Unknown, "ERR user_script:12: attempt to index a nil value script: a"),
+            (ErrorKind::Cluster, "MOVED nowhere"),
+        ];
+        for (kind, details) in lost {
+            let failure = failure(kind, details);
+            assert!(matches!(failure, Failure::Lost(_)), "{details}: {failure:?}");
+            assert!(failure.to_store_error().may_have_charged());
+        }
+    }
+
+    #[test]
+    fn redirections_name_the_node() {
+        assert_eq!(
+            failure(ErrorKind::Cluster, "MOVED 3999 127.0.0.1:6381"),
+            Failure::Refused(Refusal::Moved { slot: 3999, to: "127.0.0.1:6381".into() })
+        );
+        assert_eq!(
+            failure(ErrorKind::Cluster, "ASK 3999 127.0.0.1:6381"),
+            Failure::Refused(Refusal::Ask { to: "127.0.0.1:6381".into() })
+        );
+        assert_eq!(
+            failure(ErrorKind::Unknown, "NOSCRIPT No matching script. Please use EVAL."),
+            Failure::Refused(Refusal::NoScript)
+        );
+    }
+}

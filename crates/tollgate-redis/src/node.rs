@@ -1,0 +1,195 @@
+//! One server.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use fred::clients::Client;
+use fred::error::Error;
+use fred::interfaces::{ClientLike, LuaInterface};
+use fred::types::config::{Config, ReconnectPolicy};
+use fred::types::{Builder, Key, Value};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use tollgate_core::Timestamp;
+
+use crate::encode::Batch;
+use crate::failure::{Failure, Refusal};
+use crate::offset::Offset;
+use crate::script;
+
+/// A connection to one server that is made anew whenever it breaks, and what is known of
+/// the server's clock.
+#[derive(Debug)]
+pub(crate) struct Node {
+    client: Client,
+    runtime: Handle,
+    supervisor: AbortHandle,
+    offset: Offset,
+    health: Mutex<Health>,
+}
+
+#[derive(Debug, Default)]
+struct Health {
+    /// Since when every call has failed.
+    failing_since: Option<Instant>,
+    reconnected_at: Option<Instant>,
+}
+
+/// A server that was silent for so long may never say that its connection is dead: one
+/// that was taken off the network does not. Only a new connection finds out.
+const SILENCE: Duration = Duration::from_millis(500);
+/// New connections are made so seldom, since each drops what is under way.
+const BETWEEN_CONNECTIONS: Duration = Duration::from_secs(1);
+
+impl Node {
+    /// Begins to connect, and never stops trying. Must be called in a tokio runtime.
+    pub(crate) fn connect(config: Config, timeout: Duration) -> Result<Arc<Self>, Error> {
+        let client = client(config, timeout)?;
+        let runtime = Handle::current();
+        let supervisor = runtime.spawn(supervise(client.clone())).abort_handle();
+        let (offset, health) = (Offset::new(), Mutex::default());
+        Ok(Arc::new(Self { client, runtime, supervisor, offset, health }))
+    }
+
+    /// Carries out a call.
+    pub(crate) async fn call(
+        &self,
+        batch: &Batch,
+        time: Option<Timestamp>,
+    ) -> Result<Bytes, Failure> {
+        let sent =
+            self.client.evalsha::<Value, _, _, _>(script::SHA1, keys(batch), args(batch, time));
+        let mut outcome = sent.await.map_err(Failure::from);
+        if let Err(Failure::Refused(Refusal::NoScript)) = outcome {
+            // Not SCRIPT LOAD: this decides on the way, and asks no other node.
+            let sent =
+                self.client.eval::<Value, _, _, _>(script::TEXT, keys(batch), args(batch, time));
+            outcome = sent.await.map_err(Failure::from);
+        }
+        self.observe(outcome.as_ref().err());
+        match outcome? {
+            Value::Bytes(bytes) => Ok(bytes),
+            Value::String(text) => Ok(text.into_inner()),
+            other => Err(Failure::Lost(format!("the script answered {:?}", other.kind()))),
+        }
+    }
+
+    /// The server's time at `instant`, unless it never answered.
+    pub(crate) fn at_server(&self, instant: Instant) -> Option<Timestamp> {
+        self.offset.at_server(instant)
+    }
+
+    /// A reply said that it was `now`, to a call sent at `sent`.
+    pub(crate) fn learn(&self, now: Timestamp, sent: Instant) {
+        self.offset.learn(now, sent);
+    }
+
+    /// A reply refused what came in time by the clock here.
+    pub(crate) fn relearn(&self, now: Timestamp, sent: Instant) {
+        self.offset.relearn(now, sent);
+    }
+
+    /// Replies no longer belong to the calls they follow: another connection is needed.
+    pub(crate) fn distrust(&self) {
+        tracing::warn!(target: "tollgate", "a reply from redis is not one to its call: reconnecting");
+        self.reconnect();
+    }
+
+    /// Waits until there is a connection.
+    pub(crate) async fn connected(&self) {
+        // It fails when a first attempt does, and another follows.
+        while self.client.wait_for_connect().await.is_err() {}
+    }
+
+    fn observe(&self, failure: Option<&Failure>) {
+        let mut health = self.health.lock();
+        let Some(failure) = failure else {
+            health.failing_since = None;
+            return;
+        };
+        let now = Instant::now();
+        let since = *health.failing_since.get_or_insert(now);
+        let is_led_elsewhere = matches!(failure, Failure::Refused(Refusal::ReadOnly));
+        let is_silent = matches!(failure, Failure::Lost(_)) && now - since >= SILENCE;
+        let is_due = health.reconnected_at.is_none_or(|at| now - at >= BETWEEN_CONNECTIONS);
+        if (is_led_elsewhere || is_silent) && is_due {
+            health.reconnected_at = Some(now);
+            drop(health);
+            self.reconnect();
+        }
+    }
+
+    fn reconnect(&self) {
+        let client = self.client.clone();
+        self.runtime.spawn(async move {
+            if let Err(error) = client.force_reconnection().await {
+                tracing::debug!(target: "tollgate", %error, "reconnecting to redis failed");
+            }
+        });
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.supervisor.abort();
+        let client = self.client.clone();
+        self.runtime.spawn(async move {
+            // It is being closed: whatever comes of it, nobody is left to care.
+            let _ = client.quit().await;
+        });
+    }
+}
+
+/// A client that never repeats a command by itself: a script that ran and whose answer was
+/// lost would charge twice.
+fn client(config: Config, timeout: Duration) -> Result<Client, Error> {
+    let mut policy = ReconnectPolicy::new_exponential(0, 20, 500, 2);
+    policy.set_jitter(20);
+    Builder::from_config(config)
+        .with_performance_config(|performance| performance.default_command_timeout = timeout)
+        .with_connection_config(|connection| {
+            connection.connection_timeout = SETUP_TIMEOUT;
+            connection.internal_command_timeout = SETUP_TIMEOUT;
+            connection.max_command_attempts = 1;
+            // While there is no connection, calls are refused once so many wait.
+            connection.max_command_buffer_len = 256;
+            connection.tcp.nodelay = Some(true);
+            // A password may be changed while we run.
+            connection.reconnect_on_auth_error = true;
+            // This sees a dead connection only while little is sent; `observe` the others.
+            connection.unresponsive.max_timeout = Some(Duration::from_secs(1));
+            connection.unresponsive.interval = Duration::from_millis(250);
+        })
+        .set_policy(policy)
+        .build()
+}
+
+/// Connecting, TLS and logging in, each.
+const SETUP_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Keeps the client alive: its task ends on errors that it takes for fatal.
+async fn supervise(client: Client) {
+    let mut was_told = false;
+    loop {
+        match client.connect().await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) if !was_told => {
+                was_told = true;
+                tracing::warn!(target: "tollgate", %error, "no connection to redis, trying on");
+            }
+            // It says so once; a task that panicked is begun anew like any other.
+            Ok(Err(_)) | Err(_) => {}
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+fn keys(batch: &Batch) -> Vec<Key> {
+    batch.keys().map(Key::from).collect()
+}
+
+fn args(batch: &Batch, time: Option<Timestamp>) -> Vec<Value> {
+    batch.args(time).into_iter().map(|bytes| Value::Bytes(Bytes::from(bytes))).collect()
+}

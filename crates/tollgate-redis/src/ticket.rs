@@ -1,0 +1,227 @@
+//! One request on its way, and the place where its answer is picked up.
+
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tollgate_core::{Cost, Policy, Receipt, Settlement, StoreError, Verdict};
+
+use crate::failure::STORE;
+use crate::names::Name;
+
+/// What is asked of Redis.
+#[derive(Debug)]
+pub(crate) enum Request {
+    Decide(SmallVec<[Line; 2]>),
+    Settle { state: Name, settled: Name, receipt: Receipt, actual: Cost },
+    Reset { state: Name },
+}
+
+impl Request {
+    /// The most keys that this adds to a call.
+    pub(crate) fn keys(&self) -> usize {
+        match self {
+            Self::Decide(lines) => lines.len(),
+            Self::Settle { .. } => 2,
+            Self::Reset { .. } => 1,
+        }
+    }
+}
+
+/// One charge.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) state: Name,
+    pub(crate) policy: Policy,
+    pub(crate) cost: Cost,
+    pub(crate) enforce: bool,
+}
+
+/// What Redis answers.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Verdict(Verdict),
+    Settlement(Settlement),
+    Reset,
+}
+
+/// A request, shared by who asked and by who carries it to Redis.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    pub(crate) request: Request,
+    /// What the deny cache knew of when this was asked.
+    pub(crate) epoch: u64,
+    /// Nobody waits for an answer after this.
+    pub(crate) deadline: Instant,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Debug)]
+enum Progress {
+    /// Waits to be sent, a second time perhaps.
+    Queued {
+        waker: Option<Waker>,
+        refused_as_late: bool,
+    },
+    /// Is part of a call.
+    Sent {
+        waker: Option<Waker>,
+        refused_as_late: bool,
+    },
+    Answered(Result<Answer, StoreError>),
+    /// The answer was picked up, or who asked has left.
+    Over,
+}
+
+impl Ticket {
+    pub(crate) fn new(request: Request, epoch: u64, deadline: Instant) -> Self {
+        let progress = Mutex::new(Progress::Queued { waker: None, refused_as_late: false });
+        Self { request, epoch, deadline, progress }
+    }
+
+    /// Takes this into a call; `false` if nobody waits for it any more.
+    pub(crate) fn send(&self) -> bool {
+        let mut progress = self.progress.lock();
+        match &mut *progress {
+            Progress::Queued { waker, refused_as_late } => {
+                *progress =
+                    Progress::Sent { waker: waker.take(), refused_as_late: *refused_as_late };
+                true
+            }
+            // A call that is repeated at another node.
+            Progress::Sent { .. } => true,
+            Progress::Answered(_) | Progress::Over => false,
+        }
+    }
+
+    /// Takes this back out of a call that refused it unexecuted, though it came in time
+    /// by the clock of this process; `false` if that has happened before.
+    pub(crate) fn take_back(&self) -> bool {
+        let mut progress = self.progress.lock();
+        match &mut *progress {
+            Progress::Sent { waker, refused_as_late: false } => {
+                *progress = Progress::Queued { waker: waker.take(), refused_as_late: true };
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn answer(&self, answer: Result<Answer, StoreError>) {
+        let mut progress = self.progress.lock();
+        let before = std::mem::replace(&mut *progress, Progress::Over);
+        if let Progress::Queued { waker, .. } | Progress::Sent { waker, .. } = before {
+            *progress = Progress::Answered(answer);
+            drop(progress);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        } else {
+            *progress = before;
+        }
+    }
+
+    /// Answers that time is up.
+    pub(crate) fn expire(&self) {
+        let sent = matches!(&*self.progress.lock(), Progress::Sent { .. });
+        self.answer(Err(if sent {
+            StoreError::maybe_charged(STORE, "no answer in time")
+        } else {
+            StoreError::not_charged(STORE, "the request was not sent in time")
+        }));
+    }
+
+    /// Who asked has left.
+    pub(crate) fn abandon(&self) {
+        *self.progress.lock() = Progress::Over;
+    }
+
+    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Answer, StoreError>> {
+        let mut progress = self.progress.lock();
+        match std::mem::replace(&mut *progress, Progress::Over) {
+            Progress::Answered(answer) => Poll::Ready(answer),
+            Progress::Over => {
+                Poll::Ready(Err(StoreError::invalid(STORE, "polled after completion")))
+            }
+            Progress::Queued { waker, refused_as_late } => {
+                *progress = Progress::Queued { waker: Some(register(waker, cx)), refused_as_late };
+                Poll::Pending
+            }
+            Progress::Sent { waker, refused_as_late } => {
+                *progress = Progress::Sent { waker: Some(register(waker, cx)), refused_as_late };
+                Poll::Pending
+            }
+        }
+    }
+}
+
+fn register(waker: Option<Waker>, cx: &Context<'_>) -> Waker {
+    waker.filter(|waker| waker.will_wake(cx.waker())).unwrap_or_else(|| cx.waker().clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn ticket() -> Ticket {
+        let request = Request::Reset { state: Name::new() };
+        Ticket::new(request, 0, Instant::now() + Duration::from_secs(1))
+    }
+
+    fn poll(ticket: &Ticket) -> Poll<Result<Answer, StoreError>> {
+        ticket.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn an_answer_is_picked_up_once() {
+        let ticket = ticket();
+        assert!(poll(&ticket).is_pending());
+        assert!(ticket.send());
+        assert!(poll(&ticket).is_pending());
+        ticket.answer(Ok(Answer::Reset));
+        assert!(matches!(poll(&ticket), Poll::Ready(Ok(Answer::Reset))));
+        assert!(matches!(poll(&ticket), Poll::Ready(Err(_))));
+    }
+
+    #[test]
+    fn the_first_answer_counts() {
+        let ticket = ticket();
+        ticket.expire();
+        ticket.answer(Ok(Answer::Reset));
+        assert!(matches!(poll(&ticket), Poll::Ready(Err(_))));
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_not_sent() {
+        let left = ticket();
+        left.abandon();
+        assert!(!left.send());
+        let late = ticket();
+        late.expire();
+        assert!(!late.send());
+    }
+
+    #[test]
+    fn time_that_ran_out_before_sending_surely_charged_nothing() {
+        let (queued, sent) = (ticket(), ticket());
+        assert!(sent.send());
+        for (ticket, may_have_charged) in [(queued, false), (sent, true)] {
+            ticket.expire();
+            let Poll::Ready(Err(error)) = poll(&ticket) else { panic!("{ticket:?}") };
+            assert_eq!(error.may_have_charged(), may_have_charged);
+        }
+    }
+
+    #[test]
+    fn a_request_is_taken_back_once() {
+        let ticket = ticket();
+        assert!(!ticket.take_back());
+        assert!(ticket.send());
+        assert!(ticket.take_back());
+        assert!(ticket.send());
+        assert!(!ticket.take_back());
+    }
+}

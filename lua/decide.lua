@@ -15,6 +15,8 @@ local STALE, DENIED, ADMITTED, FAULT = '\0', '\1', '\2', '\3'
 local RETURNED, CHARGED, REPEATED, LAPSED, FORGOTTEN = '\4', '\5', '\6', '\7', '\8'
 -- Why a row is a fault.
 local WRONG_TYPE, UNREADABLE = 1, 2
+-- Bytes behind the header that tell since when a state is held.
+local SINCE = 7
 -- Arguments that one redis.call takes: far below Lua's limit of some 8000.
 local MOST = 1000
 
@@ -27,6 +29,8 @@ if injected == '' then
 else
   now = tonumber(injected)
 end
+-- The time of the call, and the instant after it, as they are stored.
+local this_instant, next_instant = struct.pack('>I7', now), struct.pack('>I7', number.add(now, 1))
 
 -- Rules ---------------------------------------------------------------------------------
 
@@ -88,14 +92,16 @@ end
 
 -- Keys ----------------------------------------------------------------------------------
 
--- What is known of each key: name; rule and state, if there is something; fault, if it
--- cannot be read; exists, whether Redis has it; changed, whether it is to be written.
+-- What is known of each key: name; rule, state and since, if there is something; fault, if
+-- it cannot be read; exists, whether Redis has it; changed, whether it is to be written;
+-- was_reset, whether it was in this call.
 local entries = {}
 for i = 1, #KEYS do
   -- All fields at once, here and below: a table that grows by one is made anew each time.
   entries[i] = {
-    name = KEYS[i], rule = false, state = false, fault = false, exists = false,
-    changed = false, first_read = false, is_receipt = false, settled_until = false,
+    name = KEYS[i], rule = false, state = false, since = false, fault = false, exists = false,
+    changed = false, was_reset = false, first_read = false, is_receipt = false,
+    settled_until = false,
   }
 end
 
@@ -113,7 +119,8 @@ local function read(entry, value)
   if version == VERSION and code and code >= 1 and code <= 9 then
     local length = header_length(code)
     rule = #value > length and rule_of(value:sub(1, length))
-    state = rule and rule.algorithm.decode(rule, value, length + 1, entry.name)
+    state = rule and rule.algorithm.decode(rule, value, length + SINCE + 1, entry.name)
+    entry.since = value:sub(length + 1, length + SINCE)
   end
   if not state then
     entry.fault = UNREADABLE
@@ -167,6 +174,29 @@ local function state_under(rule, entry)
   return algorithm.resume(rule, from.algorithm.consumed(from, entry.state, now), now)
 end
 
+-- The instant from which on a key is held under `rule`, which it was not so far. What was
+-- charged before cannot be told from other charges any more. Neither can what is charged in
+-- the very instant in which the key is carried over or reset, for who came first?
+local function since_under(rule, entry)
+  local from = entry.rule
+  if from == rule then return entry.since end
+  if not from or from.algorithm.is_fresh(from, entry.state, now) then
+    return entry.was_reset and next_instant or this_instant
+  end
+  -- A clock that stepped back does not make earlier charges good again.
+  return struct.unpack('>I7', entry.since) > now and entry.since or next_instant
+end
+
+-- What is kept of a key from now on, if it is written.
+local function keep(entry, rule, state)
+  entry.since = since_under(rule, entry)
+  entry.rule, entry.state, entry.changed = rule, state, true
+end
+
+local function forget(entry)
+  entry.rule, entry.state, entry.changed = false, false, true
+end
+
 local function set(name, value, expires)
   if redis.REDIS_VERSION_NUM then
     redis.call('SET', name, value, 'PXAT', expires)
@@ -185,13 +215,13 @@ local function write(entry)
     if entry.exists then redis.call('DEL', name) end
     return
   end
-  local algorithm = rule.algorithm
+  local algorithm, front = rule.algorithm, rule.header .. entry.since
   local expires = ceil(algorithm.fresh_at(rule, state) / 1000)
-  if algorithm.amend and algorithm.amend(rule, state) then
+  if algorithm.amend and algorithm.amend(front, state) then
     redis.call('PEXPIREAT', name, expires)
     return
   end
-  set(name, algorithm.encode(rule, state), expires)
+  set(name, algorithm.encode(front, state), expires)
 end
 
 -- Operations ----------------------------------------------------------------------------
@@ -278,9 +308,8 @@ local function decide(op)
           algorithm.assess(rule, now, 0, algorithm.refresh(rule, state, now))
         charge.outcome, charge.wait, charge.charged_at = PASS, 0, 0
       elseif charge.cost > 0 then
-        local entry = charge.entry
+        keep(charge.entry, rule, state)
         algorithm.charge(rule, state, now, charge.cost)
-        entry.rule, entry.state, entry.changed = rule, state, true
       end
     end
     row = row .. struct.pack('>BI5I7I7I7', charge.outcome, charge.remaining,
@@ -306,19 +335,25 @@ local function settle(op)
     state = state_under(rule, entry)
     units = rule.algorithm.owe(rule, state, op.units, now)
   else
-    -- Of a state that is gone or under another quota there is nothing to give back.
-    if held ~= rule then return RETURNED .. struct.pack('>I7', 0) end
+    -- Of a state that is gone, or under another quota, or was since, or was reset, there is
+    -- nothing to give back.
+    if held ~= rule or op.charged_at < struct.unpack('>I7', entry.since) then
+      return RETURNED .. struct.pack('>I7', 0)
+    end
     state = entry.state
     units = rule.algorithm.give_back(rule, state, op, op.units, now)
   end
-  entry.rule, entry.state, entry.changed = rule, state, true
+  keep(entry, rule, state)
+  -- Redis will not have it, so it must not make a difference in this call either.
+  if rule.algorithm.is_fresh(rule, state, now) then forget(entry) end
   return (op.kind == OWE and CHARGED or RETURNED) .. struct.pack('>I7', units)
 end
 
 local function reset(op)
   local entry = op.entry
   if entry.fault then return fault_row(entry, op.key) end
-  entry.rule, entry.state, entry.changed = false, false, true
+  forget(entry)
+  entry.was_reset = true
   return FORGOTTEN
 end
 
@@ -326,7 +361,7 @@ local steps = { [DECIDE] = decide, [GIVE_BACK] = settle, [OWE] = settle, [RESET]
 
 load_keys()
 
-local rows, from, n = { nonce, struct.pack('>I7', now) }, 1, 2
+local rows, from, n = { nonce, this_instant }, 1, 2
 while from <= #requests do
   local index, deadline
   index, deadline, from = struct.unpack('>I2I7', requests, from)

@@ -83,8 +83,8 @@ local function fresh_at(rule, state)
   return min((state.index + 1) * rule.window, MAX)
 end
 
-local function encode(rule, state)
-  return rule.header .. struct.pack('>I7I6', state.index, state.used)
+local function encode(front, state)
+  return front .. struct.pack('>I7I6', state.index, state.used)
 end
 
 local function decode(_, value, from)

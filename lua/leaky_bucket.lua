@@ -131,8 +131,8 @@ local function fresh_at(rule, state)
   return empty_at(rule, state.level, state.at)
 end
 
-local function encode(rule, state)
-  return rule.header .. struct.pack('>I7I7', state.level, state.at)
+local function encode(front, state)
+  return front .. struct.pack('>I7I7', state.level, state.at)
 end
 
 local function decode(rule, value, from)

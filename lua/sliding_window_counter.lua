@@ -130,8 +130,8 @@ local function fresh_at(rule, state)
   return start(rule, state.index + (state.current > 0 and 2 or 1))
 end
 
-local function encode(rule, state)
-  return rule.header .. struct.pack('>I7I6I6', state.index, state.previous, state.current)
+local function encode(front, state)
+  return front .. struct.pack('>I7I6I6', state.index, state.previous, state.current)
 end
 
 local function decode(_, value, from)

@@ -273,9 +273,9 @@ local function fresh_at(rule, state)
   return add(state.newest, rule.window)
 end
 
-local function header(rule, head, state)
+local function header(front, head, state)
   local count = state.count - state.head + head
-  return rule.header
+  return front
     .. struct.pack(LAYOUT, count, head, state.base, state.total, state.newest, state.last_seen)
 end
 
@@ -291,7 +291,7 @@ end
 -- The whole string, without the entries before the head. A long one gets room for an
 -- eighth more, so that most charges are written in place: to grow a string piece by piece
 -- would make Redis reserve twice its length.
-local function encode(rule, state)
+local function encode(front, state)
   local live, changed = state.count - state.head, max(state.changed, state.head + 1)
   local kept, room = '', ''
   if changed > state.head + 1 then
@@ -304,16 +304,16 @@ local function encode(rule, state)
     end
   end
   if live > SHORT then room = ('\0'):rep(floor(live / 8) * ENTRY) end
-  return header(rule, 0, state) .. kept .. packed(state, changed) .. room
+  return header(front, 0, state) .. kept .. packed(state, changed) .. room
 end
 
 -- Brings a long string up to date in place. Says no where it is written as a whole: when
 -- it is short, or new, or there is no more room.
-local function amend(rule, state)
+local function amend(front, state)
   local head, count = state.head, state.count
   if count <= SHORT or count > state.slots then return false end
   local changed = max(state.changed, head + 1)
-  redis.call('SETRANGE', state.key, 0, header(rule, head, state))
+  redis.call('SETRANGE', state.key, 0, header(front, head, state))
   if changed <= count then
     local from = state.first - 1 + (changed - 1) * ENTRY
     redis.call('SETRANGE', state.key, floor(from), packed(state, changed))
@@ -352,6 +352,6 @@ return {
   encode = encode,
   amend = amend,
   decode = decode,
-  -- Bytes to read first: those of a short log.
-  FIRST_READ = 13 + HEADER + SHORT * ENTRY,
+  -- Bytes to read first: those of a short log, and of what stands before it.
+  FIRST_READ = 20 + HEADER + SHORT * ENTRY,
 }

@@ -114,8 +114,8 @@ local function fresh_at(rule, state)
   return add(state.at, until_restored(rule, state.missing))
 end
 
-local function encode(rule, state)
-  return rule.header .. struct.pack('>I7I7', state.missing, state.at)
+local function encode(front, state)
+  return front .. struct.pack('>I7I7', state.missing, state.at)
 end
 
 local function decode(rule, value, from)

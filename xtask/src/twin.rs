@@ -9,6 +9,9 @@ pub(crate) struct Args {
     /// Install missing programs with sudo; root needs no such permission
     #[arg(long)]
     install: bool,
+    /// The first seed: another one is another million decisions
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -17,5 +20,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let test = ["test", "--release", "--package", "tollgate-redis", "--test", "twin"];
     let mut command = process::cargo(&test);
     command.args(["--", "--nocapture"]).env("PATH", path).env("TOLLGATE_LONG", "1");
+    command.env("TOLLGATE_SEED", args.seed.to_string());
     process::run(&mut command)
 }

@@ -35,6 +35,9 @@ use crate::{Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Verdict};
 /// different clocks agree. A clock that steps back gives nothing away as long as the
 /// key lives: time stands still for it. After the key expired, a step back may grant
 /// up to one quota again. A step forward gives what so much time would have given.
+/// Charges are told apart by their dates. So where the clock stepped back behind a charge
+/// before its key was reset, the receipt may give back of what was charged since; and what
+/// is charged until the clock has caught up may give nothing back.
 ///
 /// ## Errors
 ///
@@ -65,7 +68,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// beside an enforced one takes nothing.
     ///
     /// A request may not name one policy and key under two quotas: which of them should
-    /// the sum be held against? That is an error and charges nothing.
+    /// the sum be held against? That is an error and charges nothing. (Two that are one
+    /// rule, see [`Policy::shares_state_with`], are one quota here and below.)
     ///
     /// Dropping the future gives up the answer, not the charge: it may have been made.
     fn decide(&self, charges: &[Charge<'_>]) -> Self::Future<Verdict>;

@@ -139,6 +139,11 @@ impl RedisStoreBuilder {
         self.deny_cache(Duration::ZERO)
     }
 
+    /// Where Redis is, without credentials: for people to read.
+    pub fn address(&self) -> impl fmt::Display {
+        self.address.clone()
+    }
+
     /// Makes the store and begins to connect. Requests that come before there is a
     /// connection fail after the timeout.
     pub fn connect(self) -> Result<RedisStore, ConnectError> {

@@ -1,13 +1,11 @@
 //! Requests into the keys and arguments of one call.
 
-use std::hash::BuildHasher;
-
-use foldhash::fast::RandomState;
-use hashbrown::HashTable;
 use smallvec::SmallVec;
-use tollgate_core::{
-    Algorithm, AnyRule, Cost, Form, LeakyMode, Policy, Receipt, Refill, Timestamp,
-};
+use tollgate_core::{Cost, Form, Policy, Receipt, Timestamp};
+
+use crate::bytes::{exact, put};
+use crate::header::put_header;
+use crate::interned::Interned;
 
 /// One charge of a request and the Redis key that holds its state.
 #[derive(Clone, Copy, Debug)]
@@ -114,7 +112,7 @@ impl Batch {
         for line in lines {
             if let Some(index) = sums.iter().position(|sum| sum.key == line.key) {
                 let sum = &mut sums[index];
-                if !sum.policy.is_same(line.policy) && sum.policy.form() != line.policy.form() {
+                if !sum.policy.is_same(line.policy) && sum.policy.rule() != line.policy.rule() {
                     return Err(EncodeError::TwoQuotas);
                 }
                 add(&mut sum.cost, &mut sum.enforce, line);
@@ -186,7 +184,7 @@ impl Batch {
 
     /// The keys, each once.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.keys.ends.iter().enumerate().map(|(index, _)| self.keys.get(index))
+        self.keys.iter()
     }
 
     /// The arguments in their order. Only tests give the time; Redis has its own.
@@ -196,7 +194,7 @@ impl Batch {
             self.nonce.to_vec(),
             time,
             self.form_bytes.clone(),
-            self.operations.bytes.clone(),
+            self.operations.bytes().to_vec(),
             self.requests.clone(),
         ]
     }
@@ -240,97 +238,9 @@ fn add(cost: &mut Cost, enforce: &mut bool, line: &Line<'_>) {
     }
 }
 
-/// Strings of bytes, each kept once and known by its number from 1.
-#[derive(Debug, Default)]
-struct Interned {
-    bytes: Vec<u8>,
-    ends: Vec<usize>,
-    numbers: HashTable<usize>,
-    hasher: RandomState,
-}
-
-impl Interned {
-    fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    fn get(&self, index: usize) -> &[u8] {
-        &self.bytes[span(&self.ends, index)]
-    }
-
-    fn number(&mut self, bytes: &[u8]) -> u64 {
-        let Self { bytes: all, ends, numbers, hasher } = self;
-        let hash = hasher.hash_one(bytes);
-        let found = numbers.find(hash, |&index| &all[span(ends, index)] == bytes);
-        let index = found.copied().unwrap_or_else(|| {
-            let index = ends.len();
-            all.extend_from_slice(bytes);
-            ends.push(all.len());
-            numbers.insert_unique(hash, index, |&index| hasher.hash_one(&all[span(ends, index)]));
-            index
-        });
-        index as u64 + 1
-    }
-}
-
-fn span(ends: &[usize], index: usize) -> std::ops::Range<usize> {
-    let start = if index == 0 { 0 } else { ends[index - 1] };
-    start..ends[index]
-}
-
-/// What a stored state begins with: version, code, and the numbers of its rule. Rules
-/// that are equal have equal headers, whatever the quota they were stated as.
-fn put_header(out: &mut Vec<u8>, form: &Form, rule: &AnyRule) {
-    let (limit, window) = match rule {
-        AnyRule::TokenBucket(rule) => rule.rate(),
-        AnyRule::LeakyBucket(rule) => rule.rate(),
-        _ => (form.limit, form.window),
-    };
-    out.extend([form.version, code(form, rule)]);
-    put::<5>(out, limit);
-    put::<6>(out, window.get());
-    if let Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } = form.algorithm {
-        put::<5>(out, form.capacity);
-    }
-    if let Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(max_wait) } } =
-        form.algorithm
-    {
-        put::<7>(out, exact(max_wait.get()));
-    }
-}
-
-/// The algorithm and its settings in one byte.
-fn code(form: &Form, rule: &AnyRule) -> u8 {
-    match form.algorithm {
-        Algorithm::FixedWindowCounter => 1,
-        Algorithm::SlidingWindowLog { .. } => match rule {
-            AnyRule::SlidingWindowLog(rule) if rule.grid().get() == 1 => 2,
-            _ => 3,
-        },
-        Algorithm::SlidingWindowCounter => 4,
-        Algorithm::TokenBucket { refill: Refill::Greedy } => 5,
-        Algorithm::TokenBucket { refill: Refill::Interval } => 6,
-        Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } } => 7,
-        Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(_) } } => 8,
-        Algorithm::LeakyBucket { mode: LeakyMode::Meter } => 9,
-    }
-}
-
-/// The last `N` bytes of a number, the highest first.
-fn put<const N: usize>(out: &mut Vec<u8>, number: u64) {
-    debug_assert!(number >> (8 * N) == 0, "{number} does not fit {N} bytes");
-    out.extend_from_slice(&number.to_be_bytes()[8 - N..]);
-}
-
-/// A number as Lua can count it. Units and waits beyond are as good as that: no quota
-/// holds so many, and none lasts so long.
-fn exact(number: u64) -> u64 {
-    number.min(Timestamp::MAX.as_micros())
-}
-
 #[cfg(test)]
 mod tests {
-    use tollgate_core::{Charged, Key, Micros, Quota, ReceiptId, Resolution, Source};
+    use tollgate_core::{Charged, Key, Quota, ReceiptId, Source};
 
     use super::*;
 
@@ -340,13 +250,6 @@ mod tests {
 
     fn line<'a>(key: &'a [u8], policy: &'a Policy, cost: u64) -> Line<'a> {
         Line { key, policy, cost: Cost::new(cost), enforce: true }
-    }
-
-    fn header(quota: Quota, algorithm: Algorithm) -> Vec<u8> {
-        let policy = Policy::new("p", quota, algorithm).unwrap();
-        let mut bytes = Vec::new();
-        put_header(&mut bytes, &policy.form(), policy.rule());
-        bytes
     }
 
     #[test]
@@ -445,24 +348,5 @@ mod tests {
             assert_eq!(operations[..7], [kind, 0, 1, 0, 1, 0, 2]);
             assert_eq!([operations[13], operations[20], operations[27]], [units, 5, 3]);
         }
-    }
-
-    #[test]
-    fn rules_that_are_equal_have_equal_headers() {
-        let ten = Quota::per_second(10).burst(5);
-        let hundred = Quota::new(100, std::time::Duration::from_secs(10)).burst(5);
-        let token = |refill| Algorithm::TokenBucket { refill };
-        let leaky = |max_wait| Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait } };
-        assert_eq!(header(ten, token(Refill::Greedy)), header(hundred, token(Refill::Greedy)));
-        assert_ne!(header(ten, token(Refill::Interval)), header(hundred, token(Refill::Interval)));
-        assert_eq!(header(ten, leaky(None)), header(hundred, leaky(None)));
-        assert_ne!(header(ten, leaky(None)), header(ten, leaky(Some(Micros::MAX))));
-        let log = |resolution| Algorithm::SlidingWindowLog { resolution };
-        let quota = Quota::per_second(10);
-        assert_eq!(header(quota, log(Resolution::Auto)), header(quota, log(Resolution::Exact)));
-        assert_ne!(
-            header(quota, log(Resolution::Auto)),
-            header(quota, log(Resolution::Thousandth))
-        );
     }
 }

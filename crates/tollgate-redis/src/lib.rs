@@ -24,11 +24,14 @@
 
 mod address;
 mod builder;
+mod bytes;
 mod combiner;
 mod deny_cache;
 mod encode;
 mod failure;
 mod future;
+mod header;
+mod interned;
 mod names;
 mod node;
 mod offset;

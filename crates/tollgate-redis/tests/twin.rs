@@ -21,12 +21,13 @@ fn run_with(script: &str, family: Family, share: usize) {
     let all = if std::env::var_os("TOLLGATE_LONG").is_some() { 1_000_000 } else { 40_000 };
     let server = Server::start();
     let mut client = server.connect_with(script);
-    let (mut done, mut seed) = (0, 0);
+    let first = std::env::var("TOLLGATE_SEED").map_or(0, |seed| seed.parse().expect("a number"));
+    let (mut done, mut seed) = (0, first);
     while done < all / share {
         done += Trace::new(family, seed).run(&mut client);
         seed += 1;
     }
-    println!("{family:?}: {done} decisions in {seed} traces");
+    println!("{family:?}: {done} decisions in {} traces from {first}", seed - first);
 }
 
 /// Every algorithm and mode, several charges, shadows, versions of a quota, settling and

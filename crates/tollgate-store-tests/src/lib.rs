@@ -93,6 +93,7 @@ macro_rules! store_tests {
                 a_receipt_from_before_a_reset_gives_nothing_back,
                 a_receipt_of_another_quota_gives_nothing_back,
                 a_debt_is_owed_under_the_quota_that_holds,
+                a_quota_stated_otherwise_is_the_same_quota,
             },
             versions::{
                 a_changed_quota_keeps_what_was_consumed,

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use tollgate_core::algorithm::Rule;
 use tollgate_core::{
-    AnyRule, Charge, Charged, Cost, Decision, Form, Key, Micros, Outcome, Policy, Receipt,
-    ReceiptId, Settlement, Timestamp, Verdict, with_rule,
+    AnyRule, Charge, Charged, Cost, Decision, Key, Micros, Outcome, Policy, Receipt, ReceiptId,
+    Settlement, Timestamp, Verdict, with_rule,
 };
 
 /// One map and the pure functions of the core. It is handed the time, does one thing
@@ -14,16 +14,18 @@ use tollgate_core::{
 pub struct Reference {
     states: HashMap<Slot, Stored>,
     settled: HashSet<ReceiptId>,
-    /// The instants up to which charges cannot be told from others: the key was reset, or
-    /// its state carried over to another quota.
-    voided: HashMap<Slot, Timestamp>,
+    /// When keys were last reset.
+    resets: HashMap<Slot, Timestamp>,
 }
 
-/// A state and the form in which it is written.
+/// A state and the rule under which it is held.
 #[derive(Clone, Debug)]
 struct Stored {
-    form: Form,
+    rule: AnyRule,
     state: AnyState,
+    /// Charges from before cannot be told from others: the key was not charged yet, or
+    /// reset since, or its state carried over from another quota.
+    since: Timestamp,
 }
 
 macro_rules! any_state {
@@ -40,9 +42,9 @@ macro_rules! any_state {
             }
 
             fn read(&self, stored: &Stored, now: Timestamp) -> Self::State {
-                match (stored.form.rule(), &stored.state) {
-                    (AnyRule::$rule(rule), AnyState::$rule(state)) if rule == *self => state.clone(),
-                    (AnyRule::$rule(rule), AnyState::$rule(state)) => self.convert(&rule, state, now),
+                match (&stored.rule, &stored.state) {
+                    (AnyRule::$rule(rule), AnyState::$rule(state)) if rule == self => state.clone(),
+                    (AnyRule::$rule(rule), AnyState::$rule(state)) => self.convert(rule, state, now),
                     _ => self.resume(consumed(stored, now), now),
                 }
             }
@@ -50,17 +52,17 @@ macro_rules! any_state {
 
         /// Whether a state of whichever algorithm could be forgotten.
         fn is_fresh(stored: &Stored, now: Timestamp) -> bool {
-            match (stored.form.rule(), &stored.state) {
+            match (&stored.rule, &stored.state) {
                 $((AnyRule::$rule(rule), AnyState::$rule(state)) => rule.is_fresh(state, now),)*
-                _ => unreachable!("a state is stored with its own form"),
+                _ => unreachable!("a state is stored with its own rule"),
             }
         }
 
         /// The units that count of a state of whichever algorithm.
         fn consumed(stored: &Stored, now: Timestamp) -> u64 {
-            match (stored.form.rule(), &stored.state) {
+            match (&stored.rule, &stored.state) {
                 $((AnyRule::$rule(rule), AnyState::$rule(state)) => rule.consumed(state, now),)*
-                _ => unreachable!("a state is stored with its own form"),
+                _ => unreachable!("a state is stored with its own rule"),
             }
         }
     };
@@ -110,7 +112,7 @@ impl Reference {
                 done.push(slot(charge));
                 let cost = total(charge);
                 if cost > Cost::ZERO {
-                    self.change(charge.policy.form(), slot(charge), now, Change::Charge(cost));
+                    self.change(charge.policy.rule(), slot(charge), now, Change::Charge(cost));
                 }
             }
         }
@@ -126,26 +128,32 @@ impl Reference {
             return Settlement::Repeated;
         }
         let (charged, actual) = (receipt.charged, actual.get());
-        let (cost, form) = (charged.cost.get(), receipt.policy.form());
+        let cost = charged.cost.get();
         let slot = slot_of(&receipt.policy, &receipt.key);
         let held = self.held(&slot, now);
         if actual > cost {
             // A debt is owed under the quota that holds now.
-            let form = held.unwrap_or(form);
-            let units = self.change(form, slot, now, Change::Owe(actual - cost));
+            let rule = held.map_or_else(|| receipt.policy.rule().clone(), |held| held.rule.clone());
+            let units = self.change(&rule, slot, now, Change::Owe(actual - cost));
             return Settlement::Charged { units };
         }
-        if self.is_void(receipt) || held != Some(form) {
+        let rule = receipt.policy.rule();
+        if held.is_none_or(|held| held.rule != *rule || charged.charged_at < held.since) {
             return Settlement::Returned { units: 0 };
         }
-        let units = self.change(form, slot, now, Change::GiveBack(charged, cost - actual));
+        let units = self.change(rule, slot, now, Change::GiveBack(charged, cost - actual));
         Settlement::Returned { units }
     }
 
     /// Forgets a key at `now`.
     pub fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) {
         self.drop_state(policy, key);
-        self.voided.insert(slot_of(policy, key), now);
+        self.resets.insert(slot_of(policy, key), now);
+    }
+
+    /// Forgets that keys were reset, as a store may where the next instant has come.
+    pub fn forget_resets(&mut self) {
+        self.resets.clear();
     }
 
     /// Drops the state of a key, as a store may that finds it fresh. Only a clock that
@@ -154,23 +162,16 @@ impl Reference {
         self.states.remove(&slot_of(policy, key));
     }
 
-    /// Whether nothing can be given back of a receipt, because its key was reset, or its
-    /// state carried over to another quota, at its instant or later.
-    pub fn is_void(&self, receipt: &Receipt) -> bool {
-        let until = self.voided.get(&slot_of(&receipt.policy, &receipt.key));
-        until.is_some_and(|until| receipt.charged.charged_at <= *until)
+    /// Whether a key has a state that could not be forgotten.
+    pub fn is_held(&self, policy: &Policy, key: &Key, now: Timestamp) -> bool {
+        self.held(&slot_of(policy, key), now).is_some()
     }
 
-    /// The form in which the state of a key is held, if it is not fresh.
-    pub fn form_held(&self, policy: &Policy, key: &Key, now: Timestamp) -> Option<Form> {
-        self.held(&slot_of(policy, key), now)
-    }
-
-    /// How long until the state of a key is fresh, in the form in which it is held.
+    /// How long until the state of a key is fresh, under the rule that holds it.
     pub fn fresh_after(&self, policy: &Policy, key: &Key, now: Timestamp) -> Micros {
         let slot = slot_of(policy, key);
-        let Some(form) = self.held(&slot, now) else { return Micros::ZERO };
-        with_rule!(&form.rule(), rule => {
+        let Some(held) = self.held(&slot, now) else { return Micros::ZERO };
+        with_rule!(&held.rule, rule => {
             let state = self.read(rule, &slot, now);
             rule.assess(rule.refresh(&state, now), now, Cost::ZERO).reset_after
         })
@@ -183,11 +184,9 @@ impl Reference {
         })
     }
 
-    fn change(&mut self, form: Form, slot: Slot, now: Timestamp, change: Change) -> u64 {
-        if self.held(&slot, now).is_some_and(|held| held != form) {
-            self.voided.insert(slot.clone(), now);
-        }
-        with_rule!(&form.rule(), rule => {
+    fn change(&mut self, any: &AnyRule, slot: Slot, now: Timestamp, change: Change) -> u64 {
+        let since = self.since(any, &slot, now);
+        with_rule!(any, rule => {
             let mut state = self.read(rule, &slot, now);
             let units = match change {
                 Change::Charge(cost) => {
@@ -197,15 +196,26 @@ impl Reference {
                 Change::Owe(units) => rule.owe(&mut state, units, now),
                 Change::GiveBack(charged, units) => rule.give_back(&mut state, &charged, units, now),
             };
-            self.states.insert(slot, Stored { form, state: rule.wrap(state) });
+            self.states.insert(slot, Stored { rule: any.clone(), state: rule.wrap(state), since });
             units
         })
     }
 
-    /// The form in which a state is kept that cannot be forgotten yet.
-    fn held(&self, slot: &Slot, now: Timestamp) -> Option<Form> {
-        let stored = self.states.get(slot)?;
-        (!is_fresh(stored, now)).then_some(stored.form)
+    /// The instant from which on a key that changes at `now` is held under `rule`. Charges
+    /// made in the very instant in which it is carried over or reset cannot be told apart.
+    fn since(&self, rule: &AnyRule, slot: &Slot, now: Timestamp) -> Timestamp {
+        let next = now + Micros::new(1);
+        match self.states.get(slot) {
+            Some(stored) if stored.rule == *rule => stored.since,
+            Some(stored) if !is_fresh(stored, now) => stored.since.max(next),
+            _ if self.resets.get(slot) == Some(&now) => next,
+            _ => now,
+        }
+    }
+
+    /// A state that cannot be forgotten yet.
+    fn held(&self, slot: &Slot, now: Timestamp) -> Option<&Stored> {
+        self.states.get(slot).filter(|stored| !is_fresh(stored, now))
     }
 
     fn read<R: Kind>(&self, rule: &R, slot: &Slot, now: Timestamp) -> R::State {

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `memory` (default) | `MemoryStore`, the store in this process |
 //! | `axum` | `ConnectInfo` as the peer, `MatchedPath` as the route |
+//! | `redis` | `RedisStore`, the store that processes share |
 //! | `tonic` | tonic's connection info as the peer |
 //! | `jwt` | `JwtUser`, users named by a verified JSON Web Token |
 //! | `test-util` | `ManualClock`, a clock for tests that is moved by hand |
@@ -46,6 +47,9 @@ pub use tollgate_memory::ManualClock;
 #[cfg(feature = "memory")]
 #[doc(inline)]
 pub use tollgate_memory::{Clock, MemoryStats, MemoryStore, MemoryStoreBuilder, SystemClock};
+#[cfg(feature = "redis")]
+#[doc(inline)]
+pub use tollgate_redis::{ConnectError, RedisFuture, RedisStats, RedisStore, RedisStoreBuilder};
 
 /// The examples of the README are compiled with the documentation tests.
 #[cfg(all(doctest, feature = "axum", feature = "memory"))]

@@ -9,7 +9,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, ValueEnum};
 use tollgate::key::{JwtKey, TrustedProxies};
-use tollgate::{Algorithm, OnStoreError, Policy};
+use tollgate::{Algorithm, OnStoreError, Policy, RedisStore, RedisStoreBuilder};
 
 use crate::app::ServerId;
 
@@ -25,9 +25,20 @@ pub struct Args {
     #[arg(long, env = "TOLLGATE_SERVER_ID", default_value_t, hide_default_value = true)]
     pub server_id: ServerId,
 
-    /// Where quotas are kept: `memory`, in this process
-    #[arg(long, env = "TOLLGATE_STORE", value_parser = store, default_value = "memory")]
+    /// Where quotas are kept: `memory`, in this process, or the URL of a Redis that several
+    /// share, as redis://127.0.0.1:6379
+    #[arg(
+        long,
+        env = "TOLLGATE_STORE",
+        value_parser = store,
+        default_value = "memory",
+        hide_env_values = true
+    )]
     pub store: Store,
+
+    /// How long a decision by Redis may take [default: 50ms]
+    #[arg(long, env = "TOLLGATE_STORE_TIMEOUT", value_parser = store_timeout)]
+    pub store_timeout: Option<Duration>,
 
     /// How units are counted
     #[arg(long, env = "TOLLGATE_ALGORITHM", value_parser = algorithm(), default_value = "sliding_window_log")]
@@ -67,10 +78,12 @@ pub struct Args {
 }
 
 /// Where quotas are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Store {
     /// In this process.
     Memory,
+    /// In Redis, for all who name the same one.
+    Redis(Box<RedisStoreBuilder>),
 }
 
 /// Whose quota a request uses.
@@ -140,10 +153,17 @@ impl Args {
                  token_bucket or leaky_bucket"
             ));
         }
-        if self.on_store_error.is_some() && self.store == Store::Memory {
-            return Err("--on-store-error has no effect with --store memory, which is never \
-                        away; drop it"
-                .to_owned());
+        if let Store::Memory = self.store {
+            let given = [
+                ("--on-store-error", self.on_store_error.is_some()),
+                ("--store-timeout", self.store_timeout.is_some()),
+            ];
+            if let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
+                return Err(format!(
+                    "{flag} has no effect with --store memory, which is never away; drop it, or \
+                     use --store redis://HOST"
+                ));
+            }
         }
         Ok(())
     }
@@ -177,11 +197,23 @@ fn listen(value: &str) -> Result<SocketAddr, &'static str> {
     value.parse().map_err(|_| "expected an address and a port, as 127.0.0.1:3000 or [::1]:3000")
 }
 
-fn store(value: &str) -> Result<Store, &'static str> {
-    match value {
-        "memory" => Ok(Store::Memory),
-        _ => Err("this build knows only `memory`"),
+fn store(value: &str) -> Result<Store, String> {
+    if value == "memory" {
+        return Ok(Store::Memory);
     }
+    if !value.contains(':') {
+        return Err("expected `memory` or a URL, as redis://127.0.0.1:6379".to_owned());
+    }
+    RedisStore::builder(value)
+        .map(|redis| Store::Redis(Box::new(redis)))
+        .map_err(|error| error.to_string())
+}
+
+fn store_timeout(value: &str) -> Result<Duration, &'static str> {
+    let timeout = humantime::parse_duration(value).ok();
+    let possible = Duration::from_millis(1)..=Duration::from_secs(60);
+    let timeout = timeout.filter(|timeout| possible.contains(timeout));
+    timeout.ok_or("expected a span of 1ms to 60s with its unit, as 50ms")
 }
 
 fn algorithm() -> impl TypedValueParser<Value = Algorithm> {
@@ -257,7 +289,7 @@ fn one_line(error: &clap::Error, line: &[OsString]) -> String {
         |arg: &OsString| arg.to_str().is_some_and(|arg| arg.split('=').next() == Some(flag));
     let place = if line.iter().any(is_flag) { flag.to_owned() } else { variable(flag) };
     // A URL may have a password before the `@`.
-    if SECRETS.contains(&flag) || value.contains('@') {
+    if SECRETS.contains(&flag) || value.contains("://") {
         return format!("{place}: {cure}");
     }
     format!("{place} '{}': {cure}", value.escape_debug())
@@ -285,7 +317,8 @@ mod tests {
         let args = read(&[]).unwrap();
         assert_eq!((args.limit, args.window.as_secs()), (100, 60));
         assert_eq!(args.algorithm.name(), "sliding_window_log");
-        assert_eq!((args.key, args.store), (KeyBy::Global, Store::Memory));
+        assert_eq!(args.key, KeyBy::Global);
+        assert!(matches!(args.store, Store::Memory));
         assert_eq!(args.listen.to_string(), "127.0.0.1:3000");
     }
 
@@ -305,8 +338,11 @@ mod tests {
             (&["--burst=-1"], "--burst '-1': expected a whole number"),
             (&["--listen", "3000"], "--listen '3000': expected an address and a port"),
             (&["--server-id", "a\nb"], "--server-id 'a\\nb': expected"),
-            (&["--store", "disk"], "--store 'disk': this build knows only `memory`"),
-            (&["--store", "redis://:pass@host"], "--store: this build knows only `memory`"),
+            (&["--store", "disk"], "--store 'disk': expected `memory` or a URL"),
+            (&["--store", "http://:thirty-two@host"], "--store: the Redis URL has the scheme"),
+            (&["--store", "redis://host/x"], "--store: the Redis URL names the database"),
+            (&["--store-timeout", "0s"], "--store-timeout '0s': expected a span of 1ms"),
+            (&["--store-timeout", "5ms"], "--store-timeout has no effect with --store memory"),
             (&["--algorithm", "log"], "--algorithm 'log': use one of fixed_window_counter, "),
             (&["--key", "me"], "--key 'me': use one of global, ip, api-key, user, chain"),
             (&["--on-store-error", "x"], "--on-store-error 'x': use one of open, closed, local"),
@@ -323,6 +359,7 @@ mod tests {
             let Err(Stop::Wrong(error)) = read(line) else { panic!("{line:?} is accepted") };
             assert!(error.contains(expected), "{line:?}: {error}");
             assert!(!error.contains('\n') && !error.contains(secret), "{line:?}: {error}");
+            assert!(!error.contains(":thirty-two@"), "{line:?}: {error}");
         }
     }
 

@@ -24,8 +24,9 @@ impl<'a, St: Store> Banner<'a, St> {
 impl<St: Store> fmt::Display for Banner<'_, St> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { args, address, layer } = self;
-        let store = match args.store {
-            args::Store::Memory => "memory, in this process only",
+        let store = match &args.store {
+            args::Store::Memory => "memory, in this process only".to_owned(),
+            args::Store::Redis(redis) => format!("{}, with all who use it", redis.address()),
         };
         writeln!(f, "Tollgate demo, server {}", args.server_id)?;
         writeln!(f, "  listening  http://{address}")?;

@@ -25,6 +25,7 @@ use std::time::Duration;
 use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+use tollgate::failure::{Breaker, Fallback};
 use tollgate::{MemoryStore, RateLimitLayer};
 use tracing_subscriber::EnvFilter;
 
@@ -45,12 +46,32 @@ pub fn run() -> ExitCode {
     if let Err(line) = start_logging() {
         return wrong(&line);
     }
-    let layer = match args.store {
-        Store::Memory => limits::layer(&args, MemoryStore::new()),
-    };
-    match layer {
-        Ok(layer) => serve(&args, layer),
+    match limited(&args) {
+        Ok(code) => code,
         Err(line) => wrong(&line),
+    }
+}
+
+/// Serves behind the limit over the store that was asked for.
+#[tokio::main]
+async fn limited(args: &Args) -> Result<ExitCode, String> {
+    match &args.store {
+        Store::Memory => {
+            let layer = limits::layer(args, MemoryStore::new())?;
+            Ok(serve(args, layer).await)
+        }
+        Store::Redis(redis) => {
+            let redis = match args.store_timeout {
+                Some(timeout) => (**redis).clone().timeout(timeout),
+                None => (**redis).clone(),
+            };
+            let redis = redis.connect().map_err(|error| error.to_string())?;
+            // An outage costs a few requests their timeout and not each; and where it says
+            // `local`, this process counts by itself meanwhile.
+            let store = Fallback::new(Breaker::new(redis), MemoryStore::new());
+            let layer = limits::layer(args, store)?;
+            Ok(serve(args, layer).await)
+        }
     }
 }
 
@@ -73,7 +94,6 @@ fn start_logging() -> Result<(), String> {
     Ok(())
 }
 
-#[tokio::main]
 async fn serve<St: tollgate::Store>(args: &Args, layer: RateLimitLayer<St>) -> ExitCode {
     let bound = TcpListener::bind(args.listen).await;
     let bound = bound.and_then(|listener| Ok((listener.local_addr()?, listener)));

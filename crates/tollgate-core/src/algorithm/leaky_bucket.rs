@@ -36,6 +36,14 @@ pub struct State {
 impl LeakyBucket {
     pub(super) fn new(form: &Form, mode: LeakyMode) -> Self {
         let scale = Scale::new(form.limit, form.window);
+        let mode = match mode {
+            // No wait outlasts time, and so no limit of one need: alike, they are equal.
+            LeakyMode::Queue { max_wait: Some(max_wait) } => {
+                let end = Timestamp::MAX.since(Timestamp::EPOCH);
+                LeakyMode::Queue { max_wait: Some(max_wait.min(end)) }
+            }
+            mode => mode,
+        };
         Self { capacity: form.capacity, mode, scale, full: form.capacity * scale.unit }
     }
 

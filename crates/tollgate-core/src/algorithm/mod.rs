@@ -35,6 +35,9 @@ use crate::{Charged, Cost, Decision, Micros, Timestamp};
 /// `now` is always the time as the clock has it. Where a state has seen a later
 /// instant, time stands still at that one, and every span in a decision still counts
 /// from `now`.
+///
+/// Rules that are alike are equal, however their quotas were stated: a bucket of 10 a
+/// second is one of 100 in 10 seconds with the same burst.
 pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// What is kept of a key.
     type State: Clone + PartialEq + fmt::Debug + Send + 'static;

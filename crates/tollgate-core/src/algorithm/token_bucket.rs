@@ -24,6 +24,8 @@ use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenBucket {
     capacity: u64,
+    /// How tokens come back, so many per window: continuously in lowest terms, so that
+    /// buckets that fill alike are equal; in intervals as stated.
     limit: u64,
     window: u64,
     refill: Refill,
@@ -42,15 +44,18 @@ pub struct State {
 
 impl TokenBucket {
     pub(super) fn new(form: &Form, refill: Refill) -> Self {
-        let scale = match refill {
-            Refill::Greedy => Scale::new(form.limit, form.window),
+        let (scale, limit, window) = match refill {
+            Refill::Greedy => {
+                let scale = Scale::new(form.limit, form.window);
+                (scale, scale.rate, scale.unit)
+            }
             // Tokens come back whole, so they need no finer scale.
-            Refill::Interval => Scale { unit: 1, rate: 0 },
+            Refill::Interval => (Scale { unit: 1, rate: 0 }, form.limit, form.window.get()),
         };
         Self {
             capacity: form.capacity,
-            limit: form.limit,
-            window: form.window.get(),
+            limit,
+            window,
             refill,
             scale,
             full: form.capacity * scale.unit,
@@ -60,10 +65,7 @@ impl TokenBucket {
     /// How tokens come back, so many per so long: continuously in lowest terms, in
     /// intervals as stated. Buckets that agree in it and in the capacity are alike.
     pub const fn rate(&self) -> (u64, Micros) {
-        match self.refill {
-            Refill::Greedy => (self.scale.rate, Micros::new(self.scale.unit)),
-            Refill::Interval => (self.limit, Micros::new(self.window)),
-        }
+        (self.limit, Micros::new(self.window))
     }
 
     /// Time from `state.at` until `missing` of the missing tokens have come back.

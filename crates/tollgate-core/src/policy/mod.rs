@@ -164,9 +164,10 @@ impl Policy {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Whether a state written under one can be read under the other as it is.
+    /// Whether a state written under one can be read under the other as it is: they have
+    /// one name, and their quotas may be stated differently but are one rule.
     pub fn shares_state_with(&self, other: &Self) -> bool {
-        self.is_same(other) || (self.form() == other.form() && self.name() == other.name())
+        self.is_same(other) || (self.rule() == other.rule() && self.name() == other.name())
     }
 
     /// The same policy with `numerator / denominator` of its quota, for a share of a
@@ -207,7 +208,9 @@ impl Policy {
 impl PartialEq for Policy {
     fn eq(&self, other: &Self) -> bool {
         self.is_same(other)
-            || (self.shares_state_with(other) && self.on_store_error() == other.on_store_error())
+            || (self.form() == other.form()
+                && self.name() == other.name()
+                && self.on_store_error() == other.on_store_error())
     }
 }
 

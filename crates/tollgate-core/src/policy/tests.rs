@@ -75,6 +75,41 @@ fn the_nearest_limit_builds() {
 }
 
 #[test]
+fn quotas_that_are_one_rule_share_their_state_and_are_two_policies_all_the_same() {
+    let (ten, hundred) = (Quota::per_second(10), Quota::new(100, Duration::from_secs(10)));
+    let token = |refill| Algorithm::TokenBucket { refill };
+    let queue = |max_wait| Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait } };
+    let meter = Algorithm::LeakyBucket { mode: LeakyMode::Meter };
+    let log = |resolution| Algorithm::SlidingWindowLog { resolution };
+    let end = Micros::new((1 << 53) - 1);
+    let greedy = token(Refill::Greedy);
+    for (one, other, shared) in [
+        ((ten.burst(5), greedy), (hundred.burst(5), greedy), true),
+        ((ten.burst(5), greedy), (hundred.burst(6), greedy), false),
+        ((ten.burst(5), greedy), (ten.burst(5), token(Refill::Interval)), false),
+        (
+            (ten.burst(5), token(Refill::Interval)),
+            (hundred.burst(5), token(Refill::Interval)),
+            false,
+        ),
+        ((ten.burst(5), queue(None)), (hundred.burst(5), queue(None)), true),
+        ((ten.burst(5), meter), (hundred.burst(5), meter), true),
+        ((ten, queue(Some(end))), (ten, queue(Some(Micros::MAX))), true),
+        ((ten, queue(None)), (ten, queue(Some(Micros::MAX))), false),
+        ((ten, log(Resolution::Auto)), (ten, log(Resolution::Exact)), true),
+        ((ten, log(Resolution::Auto)), (ten, log(Resolution::Thousandth)), false),
+        ((ten, Algorithm::FixedWindowCounter), (hundred, Algorithm::FixedWindowCounter), false),
+    ] {
+        let policy = |(quota, algorithm)| Policy::new("p", quota, algorithm).unwrap();
+        let (one, other) = (policy(one), policy(other));
+        assert_eq!(one.shares_state_with(&other), shared, "{one:?} {other:?}");
+        assert_ne!(one, other);
+        let renamed = Policy::new("q", one.quota(), one.algorithm()).unwrap();
+        assert!(!one.shares_state_with(&renamed));
+    }
+}
+
+#[test]
 fn a_share_rounds_down_to_what_builds_and_never_below_one() {
     let share = |limit, numerator, denominator| {
         let policy = Policy::token_bucket("p", Quota::per_day(limit)).unwrap();

@@ -14,6 +14,7 @@ pub(crate) fn versions(rng: &mut Rng, family: Family, seed: u64, name: usize) ->
     let (limit, window) = (limit(rng, family), window(rng, family));
     let usual = algorithm(rng, family, window);
     let mut versions = vec![build(rng, &name, limit, window, usual)];
+    versions.extend(restated(rng, &versions[0]));
     while versions.len() < 4 {
         let algorithm = if rng.u8(..3) == 0 { algorithm(rng, family, window) } else { usual };
         let limit = if rng.bool() { limit } else { self::limit(rng, family) };
@@ -21,6 +22,25 @@ pub(crate) fn versions(rng: &mut Rng, family: Family, seed: u64, name: usize) ->
         versions.push(build(rng, &name, limit, window, algorithm));
     }
     versions
+}
+
+/// The same rule as of another quota, for algorithms that may have one.
+fn restated(rng: &mut Rng, policy: &Policy) -> Option<Policy> {
+    let (factor, window) = (rng.u64(2..=10), policy.window().get());
+    let quota = policy.quota();
+    let (algorithm, quota) = match policy.algorithm() {
+        Algorithm::SlidingWindowLog { resolution: Resolution::Auto } => {
+            let exact = quota.limit() <= 1_000;
+            let same = if exact { Resolution::Exact } else { Resolution::Thousandth };
+            (Algorithm::SlidingWindowLog { resolution: same }, quota)
+        }
+        algorithm => {
+            let window = Duration::from_micros(window * factor);
+            (algorithm, Quota::new(quota.limit() * factor, window).burst(policy.capacity()))
+        }
+    };
+    let restated = Policy::new(policy.name(), quota, algorithm).ok()?;
+    restated.shares_state_with(policy).then_some(restated)
 }
 
 /// A cost, as far as possible in the terms of the policy.

@@ -1,8 +1,11 @@
 //! Correcting charges.
 
-use tollgate_core::{Algorithm, Key, LeakyMode, Micros, Receipt, Settlement, Store};
+use tollgate_core::{
+    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Receipt, Refill, Resolution,
+    Settlement, Store,
+};
 
-use super::{LONG, MODES, charge, policy, receipt, remaining, settle, timed};
+use super::{LONG, MODES, charge, decide, policy, receipt, remaining, settle, timed};
 use crate::Harness;
 
 /// A request that cost less than was charged leaves the rest to others.
@@ -99,11 +102,17 @@ pub async fn a_place_in_a_queue_comes_back_only_from_its_end<H: Harness>(
 }
 
 /// What was charged before a reset is gone; giving it back would take from what came after.
-pub async fn a_receipt_from_before_a_reset_gives_nothing_back<H: Harness>(_: &H, store: &H::Store) {
+///
+/// A charge of the same microsecond as the reset may count as one that came after it.
+pub async fn a_receipt_from_before_a_reset_gives_nothing_back<H: Harness>(
+    harness: &H,
+    store: &H::Store,
+) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
         let key = Key::from("k");
         let receipt = receipt(store, &policy, &key, 10).await;
+        harness.advance(Micros::new(1));
         store.reset(&policy, &key).await.expect("the store resets");
         charge(store, &policy, &key, 10).await;
         assert_eq!(settle(store, &receipt, 0).await, Settlement::Returned { units: 0 });
@@ -136,5 +145,38 @@ pub async fn a_debt_is_owed_under_the_quota_that_holds<H: Harness>(_: &H, store:
         charge(store, &large, &key, 80).await;
         assert_eq!(settle(store, &receipt, 2).await, Settlement::Charged { units: 1 });
         assert_eq!(remaining(store, &large, &key).await, 18, "{algorithm:?}");
+    }
+}
+
+/// Ten units a year are twenty in two where the burst is the same: charged in turn under
+/// both, nothing is carried over, and a receipt stays good.
+pub async fn a_quota_stated_otherwise_is_the_same_quota<H: Harness>(harness: &H, store: &H::Store) {
+    let log = |resolution| Algorithm::SlidingWindowLog { resolution };
+    let (short, long) = (Quota::new(10, LONG / 2).burst(10), Quota::new(20, LONG).burst(10));
+    let plain = Quota::new(10, LONG);
+    let mut pairs = vec![[(plain, log(Resolution::Auto)), (plain, log(Resolution::Exact))]];
+    for algorithm in [
+        Algorithm::TokenBucket { refill: Refill::Greedy },
+        Algorithm::LeakyBucket { mode: LeakyMode::Meter },
+    ] {
+        pairs.push([(short, algorithm), (long, algorithm)]);
+    }
+    for pair in pairs {
+        let name = format!("{:?}", pair[0].1);
+        let [first, second] = pair.map(|(quota, algorithm)| {
+            Policy::new(&name, quota, algorithm).expect("the checks' policies build")
+        });
+        let key = Key::from("k");
+        let receipt = receipt(store, &first, &key, 5).await;
+        charge(store, &second, &key, 1).await;
+        let settlement = settle(store, &receipt, 0).await;
+        let Settlement::Returned { units } = settlement else { panic!("{settlement:?}") };
+        let exact = harness.advance(Micros::ZERO);
+        assert!(units == 5 || (!exact && units == 4), "{name}: {units}");
+        let both = [&first, &second].map(|policy| Charge::new(policy, &key, Cost::new(4)));
+        let verdict = decide(store, &both).await;
+        assert!(verdict.is_admitted(), "{name}: {verdict:?}");
+        let left = remaining(store, &first, &key).await;
+        assert!(left == 1 || (!exact && left == 0), "{name}: {left}");
     }
 }

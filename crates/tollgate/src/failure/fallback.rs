@@ -107,7 +107,9 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
 
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Self::Future<Settlement> {
         match receipt.source {
-            Source::Store => FallbackFuture(Answer::First(self.store.settle(receipt, actual))),
+            Source::Store | Source::Cache => {
+                FallbackFuture(Answer::First(self.store.settle(receipt, actual)))
+            }
             Source::Local => {
                 let policy = self.shares.of(&receipt.policy);
                 let receipt = Receipt { policy, ..receipt.clone() };

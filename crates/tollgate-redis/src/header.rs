@@ -1,0 +1,109 @@
+//! The header of a form: what a stored state begins with.
+
+use tollgate_core::{Algorithm, AnyRule, Form, LeakyMode, Refill};
+
+use crate::bytes::{exact, put};
+
+/// What a stored state begins with: version, code, and the numbers of its rule. Rules
+/// that are equal have equal headers, whatever the quota they were stated as.
+pub(crate) fn put_header(out: &mut Vec<u8>, form: &Form, rule: &AnyRule) {
+    let (limit, window) = match rule {
+        AnyRule::TokenBucket(rule) => rule.rate(),
+        AnyRule::LeakyBucket(rule) => rule.rate(),
+        _ => (form.limit, form.window),
+    };
+    out.extend([form.version, code(form, rule)]);
+    put::<5>(out, limit);
+    put::<6>(out, window.get());
+    if let Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } = form.algorithm {
+        put::<5>(out, form.capacity);
+    }
+    if let Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(max_wait) } } =
+        form.algorithm
+    {
+        put::<7>(out, exact(max_wait.get()));
+    }
+}
+
+/// The algorithm and its settings in one byte.
+fn code(form: &Form, rule: &AnyRule) -> u8 {
+    match form.algorithm {
+        Algorithm::FixedWindowCounter => 1,
+        Algorithm::SlidingWindowLog { .. } => match rule {
+            AnyRule::SlidingWindowLog(rule) if rule.grid().get() == 1 => 2,
+            _ => 3,
+        },
+        Algorithm::SlidingWindowCounter => 4,
+        Algorithm::TokenBucket { refill: Refill::Greedy } => 5,
+        Algorithm::TokenBucket { refill: Refill::Interval } => 6,
+        Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } } => 7,
+        Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(_) } } => 8,
+        Algorithm::LeakyBucket { mode: LeakyMode::Meter } => 9,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tollgate_core::{Micros, Policy, Quota, Resolution};
+
+    use super::*;
+
+    /// Every algorithm and mode.
+    fn algorithms() -> Vec<Algorithm> {
+        let log = |resolution| Algorithm::SlidingWindowLog { resolution };
+        let token = |refill| Algorithm::TokenBucket { refill };
+        let queue = |max_wait: Option<u64>| Algorithm::LeakyBucket {
+            mode: LeakyMode::Queue { max_wait: max_wait.map(Micros::new) },
+        };
+        vec![
+            Algorithm::FixedWindowCounter,
+            log(Resolution::Auto),
+            log(Resolution::Exact),
+            log(Resolution::Thousandth),
+            Algorithm::SlidingWindowCounter,
+            token(Refill::Greedy),
+            token(Refill::Interval),
+            queue(None),
+            queue(Some(0)),
+            queue(Some(700)),
+            queue(Some((1 << 53) - 1)),
+            queue(Some(u64::MAX)),
+            Algorithm::LeakyBucket { mode: LeakyMode::Meter },
+        ]
+    }
+
+    fn policies() -> Vec<Policy> {
+        let mut all = Vec::new();
+        for algorithm in algorithms() {
+            for (limit, window) in [(1, 1_000), (2, 2_000), (3, 3_000), (2_000, 2_000_000), (7, 50)]
+            {
+                let quota = Quota::new(limit, Duration::from_micros(window));
+                for quota in [quota, quota.burst(2), quota.burst(3)] {
+                    all.extend(Policy::new("p", quota, algorithm));
+                }
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn headers_are_equal_where_rules_are_and_only_there() {
+        let policies = policies();
+        let header = |policy: &Policy| {
+            let mut bytes = Vec::new();
+            put_header(&mut bytes, &policy.form(), policy.rule());
+            bytes
+        };
+        let mut restated = 0;
+        for one in &policies {
+            for other in &policies {
+                let equal = one.rule() == other.rule();
+                assert_eq!(header(one) == header(other), equal, "{one:?} {other:?}");
+                restated += u32::from(equal && one.form() != other.form());
+            }
+        }
+        assert!(restated > 100, "{restated}");
+    }
+}

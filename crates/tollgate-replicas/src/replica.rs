@@ -28,7 +28,8 @@ pub struct Plan {
 pub struct Replica {
     /// The process, to be frozen or ended.
     pub process: Process,
-    plan: Plan,
+    /// How it is started again.
+    pub plan: Plan,
 }
 
 impl Replica {

@@ -6,6 +6,7 @@
 
 mod bench;
 mod check;
+mod compose;
 mod process;
 mod purity;
 mod test;
@@ -35,6 +36,8 @@ enum Task {
     Check(check::Args),
     /// Start three replicas behind nginx with one quota in Redis, until Ctrl-C
     Up(up::Args),
+    /// Run docker-compose.yml for real, where there is a Docker engine
+    ComposeTest,
     /// Compare the Redis script with the core over a million decisions
     Twin(twin::Args),
     /// Measure, and write docs/benchmarks.md
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Task::Test(args) => test::run(&args),
         Task::Check(args) => check::run(&args),
         Task::Up(args) => up::run(&args),
+        Task::ComposeTest => compose::run(),
         Task::Twin(args) => twin::run(&args),
         Task::Bench(args) => bench::run(&args),
     };

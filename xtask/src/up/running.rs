@@ -41,10 +41,11 @@ pub(crate) fn demo() -> Result<PathBuf, Failure> {
     Ok(PathBuf::from(workspace::target_folder()?).join("debug/demo"))
 }
 
-/// What `docker-compose.yml` hands on to its replicas too.
+/// What `docker-compose.yml` hands on to its replicas too, and says where nobody else does.
 fn handed_on() -> Vec<(String, String)> {
     let ours = |name: &str| name.starts_with("TOLLGATE_") || name == "RUST_LOG";
-    env::vars().filter(|(name, _)| ours(name)).collect()
+    let patient = ("TOLLGATE_STORE_TIMEOUT".to_owned(), "1s".to_owned());
+    std::iter::once(patient).chain(env::vars().filter(|(name, _)| ours(name))).collect()
 }
 
 fn table(set: &Set) -> String {

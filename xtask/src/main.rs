@@ -5,6 +5,7 @@
 //! and are linted and tested like the rest.
 
 mod bench;
+mod boundary;
 mod check;
 mod compose;
 mod process;
@@ -36,6 +37,8 @@ enum Task {
     Check(check::Args),
     /// Start three replicas behind nginx with one quota in Redis, until Ctrl-C
     Up(up::Args),
+    /// Attack the end of a window, and draw what each algorithm lets pass, into docs/boundary
+    Boundary,
     /// Run docker-compose.yml for real, where there is a Docker engine
     ComposeTest,
     /// Compare the Redis script with the core over a million decisions
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Task::Test(args) => test::run(&args),
         Task::Check(args) => check::run(&args),
         Task::Up(args) => up::run(&args),
+        Task::Boundary => boundary::run(),
         Task::ComposeTest => compose::run(),
         Task::Twin(args) => twin::run(&args),
         Task::Bench(args) => bench::run(&args),

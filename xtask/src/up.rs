@@ -4,7 +4,7 @@
 mod running;
 
 #[cfg(unix)]
-pub(crate) use running::run;
+pub(crate) use running::{demo, run};
 
 /// What can be said on the command line.
 #[derive(Debug, clap::Args)]

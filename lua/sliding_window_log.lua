@@ -108,16 +108,10 @@ local function refresh(rule, state, now)
   return state, seen, head, base
 end
 
--- An entry per grid point of a window, or per unit if those are fewer, twice for a debt.
-local function max_entries(rule)
-  return min(floor(rule.window / rule.grid) + 1, 2 * rule.limit)
-end
-
 -- Moves on to `now`, forgets what no longer counts, and returns the instant reached.
 local function prune(rule, state, now)
   local _, seen, head, base = refresh(rule, state, now)
   state.head, state.base, state.last_seen = head, base, seen
-  if head == state.count then state.total, state.newest = base, 0 end
   return seen
 end
 
@@ -209,7 +203,6 @@ local function give_back(rule, state, charged, units, now)
   end
   state.total, state.count = state.total - units, last - removed
   if removed == 1 then
-    state.ats[last], state.totals[last] = nil, nil
     if state.changed > last then state.changed = last end
     state.newest = state.count > state.head and (entry(state, state.count)) or 0
   end
@@ -238,6 +231,10 @@ end
 -- follows from the new window. Those that count no more stay behind, even where the new
 -- window reaches back to them: the key may have been dropped by now, and that must not
 -- have made a difference.
+--
+-- The core goes on to drop the oldest entries of a log for which a smaller quota has been
+-- promised no room. No answer tells: a denial looks at the last `limit` units, of which each
+-- entry has one, and the log is written only where a charge finds room, so that fewer count.
 local function convert(rule, from, state, now)
   local _, seen, head, base = refresh(from, state, now)
   local converted = empty(base, seen)
@@ -249,16 +246,6 @@ local function convert(rule, from, state, now)
     end
     put(converted, converted.count, at, total)
     converted.total = total
-  end
-  -- A smaller quota has been promised less room. The oldest charges that still count then
-  -- do so with the next ones: for longer, never for less.
-  prune(rule, converted, now)
-  local over = converted.count - converted.head - max_entries(rule)
-  local gone = converted.head + (over > 0 and over or 0)
-  if gone > 0 then
-    local ats, totals, count = converted.ats, converted.totals, converted.count - gone
-    converted.ats, converted.totals, converted.count, converted.head = {}, {}, count, 0
-    for i = 1, count do put(converted, i, ats[i + gone], totals[i + gone]) end
   end
   return converted
 end

@@ -24,7 +24,7 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool {
         program: "redis-server",
         package: "redis-server",
-        used_by: "the tests of tollgate-redis and of the whole",
+        used_by: "crates/tollgate-test-servers and the tests of the whole",
     },
     Tool { program: "nginx", package: "nginx", used_by: "the tests of the whole" },
     // What they need is the library that comes with it.

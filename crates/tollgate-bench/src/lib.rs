@@ -6,6 +6,7 @@
 //! | `flood.rs` | a store that is sent far more keys than it may hold |
 //! | `layer.rs` | the layer in process, without sockets |
 //! | `http.rs` | the layer in a server, asked over sockets |
+//! | `redis/` | a decision in Redis |
 //!
 //! The machine may be busy with other work. So peers take turns in many short rounds,
 //! what counts is the ratio to the peer in the same round, and of those the median.
@@ -18,6 +19,7 @@ mod layer;
 mod machine;
 mod memory;
 mod process;
+mod redis;
 mod report;
 mod rounds;
 mod serve;
@@ -49,6 +51,8 @@ enum Bench {
     Layer,
     /// The layer in a server, asked over sockets by wrk
     Http,
+    /// A decision in Redis
+    Redis,
     /// The process that one measurement needs for itself
     #[command(hide = true)]
     Alone { what: String },
@@ -67,11 +71,13 @@ pub fn run() -> ExitCode {
         None => memory::run()
             .and_then(|()| flood::run())
             .and_then(|()| layer::run())
-            .and_then(|()| http::run()),
+            .and_then(|()| http::run())
+            .and_then(|()| redis::run()),
         Some(Bench::Memory) => memory::run(),
         Some(Bench::Flood) => flood::run(),
         Some(Bench::Layer) => layer::run(),
         Some(Bench::Http) => http::run(),
+        Some(Bench::Redis) => redis::run(),
         Some(Bench::Alone { what }) => alone(&what),
         Some(Bench::Serve { mode, port }) => serve::run(mode, port),
     })

@@ -94,7 +94,7 @@ impl Combiner {
             drop(lanes);
             let guard = DirectLane(Arc::clone(self));
             let ticket = Arc::clone(ticket);
-            return Some(Box::pin(async move { guard.0.call(vec![ticket]).await }));
+            return Some(Box::pin(async move { guard.0.call(vec![ticket], Lane::Direct).await }));
         }
         if lanes.queue.len() >= self.bounds.queue {
             drop(lanes);
@@ -119,7 +119,7 @@ impl Combiner {
     }
 
     /// Sends requests in one call and hands out the answers.
-    async fn call(self: &Arc<Self>, mut tickets: Vec<Arc<Ticket>>) {
+    async fn call(self: &Arc<Self>, mut tickets: Vec<Arc<Ticket>>, lane: Lane) {
         tickets.retain(|ticket| ticket.send());
         let mut batch = Batch::new(self.shared.nonce.fetch_add(1, Ordering::Relaxed));
         tickets.retain(|ticket| self.add(&mut batch, ticket));
@@ -129,8 +129,14 @@ impl Combiner {
         let unanswered = Unanswered(&tickets);
         let sent = Instant::now();
         let time = self.shared.time.as_ref().map(|time| time.load(Ordering::Relaxed));
-        let call = self.node.call(&batch, time.map(Timestamp::from_micros));
-        let outcome = self.watch(call, &tickets).await;
+        let last = tickets.iter().map(|ticket| ticket.deadline).max().unwrap_or(sent);
+        let call = self.node.call(&batch, time.map(Timestamp::from_micros), last);
+        let outcome = match &tickets[..] {
+            // The call ends at its deadline, so it takes no watch; and what is queued is
+            // another call's.
+            [_] if lane == Lane::Direct => call.await,
+            _ => self.watch(call, &tickets).await,
+        };
         std::mem::forget(unanswered);
         self.shared.counters.count_call(tickets.len(), &outcome);
         match outcome.map(|bytes| batch.parse(&bytes)) {
@@ -288,6 +294,13 @@ impl Combiner {
     }
 }
 
+/// Which way a call goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lane {
+    Direct,
+    Task,
+}
+
 /// The way of a request that found nothing under way.
 struct DirectLane(Arc<Combiner>);
 
@@ -312,7 +325,7 @@ impl TaskLane {
 
     async fn run(mut self) {
         while let Some(tickets) = self.next() {
-            self.combiner.call(tickets).await;
+            self.combiner.call(tickets, Lane::Task).await;
         }
     }
 

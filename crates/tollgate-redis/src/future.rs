@@ -62,9 +62,12 @@ impl<T> Future for RedisFuture<T> {
                     // Its timer is one of the runtime that the store was made in, wherever
                     // this is polled.
                     let _entered = runtime.enter();
-                    if call.as_mut().poll(cx).is_ready() {
-                        *drive = None;
+                    if call.as_mut().poll(cx).is_pending() {
+                        // Nobody else answers meanwhile. To leave a waker with the ticket
+                        // would have this task woken by its own call, for nothing.
+                        return Poll::Pending;
                     }
+                    *drive = None;
                 }
                 match ticket.poll(cx) {
                     Poll::Ready(answer) => answer,

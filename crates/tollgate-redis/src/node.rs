@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use fred::clients::Client;
 use fred::error::Error;
-use fred::interfaces::{ClientLike, LuaInterface};
-use fred::types::config::{Config, ReconnectPolicy};
-use fred::types::{Builder, Key, Value};
+use fred::interfaces::ClientLike;
+use fred::types::config::{Config, Options, ReconnectPolicy};
+use fred::types::{Builder, CustomCommand, Value};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
@@ -53,23 +53,42 @@ impl Node {
         Ok(Arc::new(Self { client, runtime, supervisor, offset, health }))
     }
 
-    /// Carries out a call.
+    /// Carries out a call, and gives up on it at the deadline.
     pub(crate) async fn call(
         &self,
         batch: &Batch,
         time: Option<Timestamp>,
+        deadline: Instant,
     ) -> Result<Bytes, Failure> {
-        let sent =
-            self.client.evalsha::<Value, _, _, _>(script::SHA1, keys(batch), args(batch, time));
-        let mut outcome = sent.await.map_err(Failure::from);
+        let mut outcome = self.send(EVALSHA, script::SHA1, batch, time, deadline).await;
         if let Err(Failure::Refused(Refusal::NoScript)) = outcome {
             // Not SCRIPT LOAD: this decides on the way, and asks no other node.
-            let sent =
-                self.client.eval::<Value, _, _, _>(script::TEXT, keys(batch), args(batch, time));
-            outcome = sent.await.map_err(Failure::from);
+            outcome = self.send(EVAL, script::TEXT, batch, time, deadline).await;
         }
         self.observe(outcome.as_ref().err());
-        match outcome? {
+        outcome
+    }
+
+    async fn send(
+        &self,
+        command: &'static str,
+        script: &'static str,
+        batch: &Batch,
+        time: Option<Timestamp>,
+        deadline: Instant,
+    ) -> Result<Bytes, Failure> {
+        let keys = batch.keys();
+        let mut args = Vec::with_capacity(7 + keys.len());
+        args.push(Value::from_static_str(script));
+        args.push(Value::Integer(i64::try_from(keys.len()).unwrap_or(i64::MAX)));
+        args.extend(keys.map(|key| Value::Bytes(Bytes::copy_from_slice(key))));
+        args.extend(batch.args(time).map(|bytes| Value::Bytes(Bytes::from(bytes))));
+        // Only a timeout of fred's own keeps it from sending what nobody waits for, and
+        // only commands that it does not know take one.
+        let command = CustomCommand::new_static(command, None::<u16>, false);
+        let timeout = deadline.saturating_duration_since(Instant::now()).max(LEAST);
+        let options = Options { timeout: Some(timeout), ..Options::default() };
+        match self.client.with_options(&options).custom::<Value, Value>(command, args).await? {
             Value::Bytes(bytes) => Ok(bytes),
             Value::String(text) => Ok(text.into_inner()),
             other => Err(Failure::Lost(format!("the script answered {:?}", other.kind()))),
@@ -166,6 +185,12 @@ fn client(config: Config, timeout: Duration) -> Result<Client, Error> {
         .build()
 }
 
+const EVALSHA: &str = "EVALSHA";
+const EVAL: &str = "EVAL";
+
+/// No timeout at all is how fred reads one of zero.
+const LEAST: Duration = Duration::from_millis(1);
+
 /// Connecting, TLS and logging in, each.
 const SETUP_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -184,12 +209,4 @@ async fn supervise(client: Client) {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-}
-
-fn keys(batch: &Batch) -> Vec<Key> {
-    batch.keys().map(Key::from).collect()
-}
-
-fn args(batch: &Batch, time: Option<Timestamp>) -> Vec<Value> {
-    batch.args(time).into_iter().map(|bytes| Value::Bytes(Bytes::from(bytes))).collect()
 }

@@ -68,6 +68,7 @@ fn writes(client: &mut Client) -> u64 {
 fn a_denial_writes_nothing() {
     let server = Server::start();
     let mut client = server.connect();
+    let _replica = server.replica();
     let start = next_year();
     for (algorithm, limit) in MODES.into_iter().flat_map(|mode| [(mode, 5), (mode, 300)]) {
         let full = policy("full", limit, 1_000_000_000, algorithm);
@@ -78,7 +79,7 @@ fn a_denial_writes_nothing() {
         decide(&mut client, &[line(&free_key, &free, 1)], start);
         let keys = [full_key.as_str(), &free_key];
         let before = keys.map(|key| held(&mut client, key));
-        let count = writes(&mut client);
+        let count = (writes(&mut client), client.replicated());
         let later = start + limit + 1;
         for cost in [1, limit / 2, limit, limit + 1] {
             let denied = [line(&full_key, &full, cost), line(&free_key, &free, 1)];
@@ -94,8 +95,11 @@ fn a_denial_writes_nothing() {
         }
         assert!(decide(&mut client, &[line("never", &full, 0)], later).is_admitted());
         assert_eq!(keys.map(|key| held(&mut client, key)), before, "{algorithm:?}");
-        assert_eq!(writes(&mut client), count, "{algorithm:?}");
+        assert_eq!((writes(&mut client), client.replicated()), count, "{algorithm:?}");
         assert_eq!(client.run(&[b"EXISTS", b"never"]), Value::Number(0));
+        // An admitted request is written, and told to the replica.
+        assert!(decide(&mut client, &[line(&free_key, &free, 1)], later).is_admitted());
+        assert!(writes(&mut client) > count.0 && client.replicated() > count.1, "{algorithm:?}");
     }
 }
 
@@ -142,20 +146,27 @@ fn foreign(client: &mut Client) -> Vec<(String, Fault)> {
     let fixed = [1, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0, 3, 232];
     let log = [1, 2, 0, 0, 0, 0, 9, 0, 0, 0, 0, 3, 232];
     let mut bucket = [1, 5, 0, 0, 0, 0, 1, 0, 0, 0, 0, 3, 232, 0, 0, 0, 0, 9].to_vec();
-    bucket.extend([0x1f; 14]);
-    let mut log_of_nothing = [&log[..], &[0; 36]].concat();
-    log_of_nothing[16] = 2;
-    let zero_window = [&[1, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0][..], &[1; 13]].concat();
-    let strings: [(&str, Vec<u8>); 9] = [
+    bucket.extend([0x1f; 21]);
+    // One unit a second: the most that can be counted, and a unit more.
+    let front = [1, 5, 0, 0, 0, 0, 1, 0, 0, 0, 15, 66, 64];
+    let of = |capacity: u64| [&front[..], &capacity.to_be_bytes()[3..], &[0; 21]].concat();
+    let (largest, beyond) = (of((1 << 52) / 1_000_000), of((1 << 52) / 1_000_000 + 1));
+    client.run(&[b"SET", b"largest", &largest]);
+    let mut log_of_nothing = [&log[..], &[0; 43]].concat();
+    log_of_nothing[23] = 2;
+    let zero_window = [&[1, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0][..], &[1; 20]].concat();
+    let strings: [(&str, Vec<u8>); 11] = [
         ("garbage", b"some other program's value".to_vec()),
         ("number", b"17".to_vec()),
-        ("next version", [&[2], &fixed[1..], &[0; 13]].concat()),
-        ("no such code", [&[1, 10], &fixed[2..], &[0; 13]].concat()),
+        ("next version", [&[2], &fixed[1..], &[0; 20]].concat()),
+        ("no such code", [&[1, 10], &fixed[2..], &[0; 20]].concat()),
         ("half", fixed.to_vec()),
-        ("too long", [&fixed[..], &[0; 14]].concat()),
+        ("no state", [&fixed[..], &[0; 7]].concat()),
+        ("too long", [&fixed[..], &[0; 21]].concat()),
         ("more missing than there can be", bucket),
         ("log of more entries than it has", log_of_nothing),
         ("no window", zero_window),
+        ("bucket beyond what can be counted", beyond),
     ];
     for (name, value) in strings {
         client.run(&[b"SET", name.as_bytes(), &value]);
@@ -198,6 +209,9 @@ fn a_foreign_value_fails_only_the_requests_that_name_it() {
         }
     }
     assert_eq!(dump(&mut client), before);
+    // The last of them differs from this by one unit.
+    let policy = policy("p", 100_000, 1_000_000, MODES[4]);
+    assert!(decide(&mut client, &[line("largest", &policy, 1)], now).is_admitted());
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //! field of every answer, and what Redis holds afterwards.
 //!
 //! Redis expires keys by its own clock, which no test can move. So the time that is handed
-//! to the script lies at least half a year ahead of it, and with it every expiry: no key
-//! goes away by itself, and stepping back in time is as in a store that forgets nothing.
+//! to the script lies decades ahead of it, and with it every expiry: no key goes away by
+//! itself, and stepping back in time is as in a store that forgets nothing.
 
 mod support;
 mod trace;

@@ -79,6 +79,10 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
 
     /// Reads a state that was written under the rule `from` of the same algorithm:
     /// what was consumed is kept, rounded up.
+    ///
+    /// So two versions of a quota side by side admit no more than the larger alone. Of
+    /// counters that is true if one window is a multiple of the other; else what has run out
+    /// with a window of one may lie in that of the other, and be admitted again.
     fn convert(&self, from: &Self, state: &Self::State, now: Timestamp) -> Self::State {
         self.resume(from.consumed(state, now), now)
     }

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test takes what it needs")]
 
+pub mod pair;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -56,6 +58,25 @@ impl Server {
         let client = self.connect_with(TEXT);
         assert_eq!(client.sha1, SHA1.as_bytes());
         client
+    }
+
+    /// A connection that is a replica to the server: from now on the server counts the bytes
+    /// that it tells replicas. It sends no pings, so that only writes count.
+    pub fn replica(&self) -> Client {
+        let mut replica = self.connect();
+        for (name, value) in [
+            ("repl-ping-replica-period", "86400"),
+            ("repl-diskless-sync", "yes"),
+            ("repl-diskless-sync-delay", "0"),
+        ] {
+            let set = replica.run(&[b"CONFIG", b"SET", name.as_bytes(), value.as_bytes()]);
+            assert_eq!(set, Value::Text(b"OK".to_vec()), "{name}");
+        }
+        // What takes the data from the socket needs no file.
+        replica.run(&[b"REPLCONF", b"capa", b"eof"]);
+        let Value::Text(answer) = replica.run(&[b"PSYNC", b"?", b"-1"]) else { panic!("no PSYNC") };
+        assert!(answer.starts_with(b"FULLRESYNC"), "{}", String::from_utf8_lossy(&answer));
+        replica
     }
 
     /// A connection that knows a variant of the script.
@@ -168,8 +189,7 @@ impl Client {
 
     /// How often a command ran, and the microseconds it took in all.
     pub fn stats(&mut self, command: &str) -> (u64, u64) {
-        let Value::Text(info) = self.run(&[b"INFO", b"commandstats"]) else { panic!("no INFO") };
-        let info = String::from_utf8(info).expect("ASCII");
+        let info = self.info("commandstats");
         let name = format!("cmdstat_{command}:");
         let Some(line) = info.lines().find_map(|line| line.strip_prefix(&name)) else {
             return (0, 0);
@@ -181,10 +201,23 @@ impl Client {
         (field("calls="), field("usec="))
     }
 
+    /// How many bytes the server has told its replicas.
+    pub fn replicated(&mut self) -> u64 {
+        let info = self.info("replication");
+        let offset = info.lines().find_map(|line| line.strip_prefix("master_repl_offset:"));
+        offset.and_then(|text| text.parse().ok()).expect("an offset")
+    }
+
+    fn info(&mut self, section: &str) -> String {
+        match self.run(&[b"INFO", section.as_bytes()]) {
+            Value::Text(info) => String::from_utf8(info).expect("ASCII"),
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// Microseconds of processor time that the server has used.
     pub fn cpu_time(&mut self) -> f64 {
-        let Value::Text(info) = self.run(&[b"INFO", b"cpu"]) else { panic!("no INFO") };
-        let info = String::from_utf8(info).expect("ASCII");
+        let info = self.info("cpu");
         let names = ["used_cpu_user:", "used_cpu_sys:"];
         let used = info.lines().filter_map(|line| {
             names.iter().find_map(|name| line.strip_prefix(name)?.parse::<f64>().ok())

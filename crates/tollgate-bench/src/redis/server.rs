@@ -1,0 +1,70 @@
+//! A redis-server of one's own.
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fred::interfaces::ClientLike;
+use fred::prelude::{Builder, Client, Config};
+use fred::types::InfoKind;
+
+use crate::Failure;
+
+/// A server without persistence, killed when dropped.
+pub(crate) struct Server {
+    process: Child,
+    port: u16,
+}
+
+impl Server {
+    pub(crate) fn start() -> Result<Self, Failure> {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let process = Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--save", "", "--appendonly", "no"])
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("redis-server: {error}; sudo apt-get install redis-server"))?;
+        let server = Self { process, port };
+        let started = Instant::now();
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            if started.elapsed() > Duration::from_secs(10) {
+                return Err("redis-server does not listen".into());
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(server)
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// A plain client, as a service would make it.
+    pub(crate) async fn client(&self) -> Result<Client, Failure> {
+        let mut builder = Builder::from_config(Config::from_url(&self.url())?);
+        builder.with_connection_config(|connection| connection.tcp.nodelay = Some(true));
+        let client = builder.build()?;
+        client.init().await?;
+        Ok(client)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Processor time that a server has used so far, in seconds.
+pub(crate) async fn processor_time(client: &Client) -> Result<f64, Failure> {
+    let info: String = client.info(Some(InfoKind::Cpu)).await?;
+    let field = |name: &str| -> Option<f64> {
+        info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.parse().ok())
+    };
+    let both = field("used_cpu_user").zip(field("used_cpu_sys"));
+    let (user, system) = both.ok_or("INFO cpu does not say what was used")?;
+    Ok(user + system)
+}

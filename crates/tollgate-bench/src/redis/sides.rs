@@ -1,0 +1,113 @@
+//! Who decides.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use fred::interfaces::{KeysInterface, LuaInterface};
+use fred::prelude::{Client, Value};
+use tollgate::{Charge, Cost, Key, Policy, RedisStore, Store};
+use tollgate_redis::protocol::{Batch, Line, Reply, Row, SHA1, TEXT};
+
+use crate::Failure;
+use crate::redis::load::Ask;
+
+/// The policies of a request, and how many keys there are of each.
+#[derive(Clone)]
+pub(crate) struct Limits(pub(crate) Vec<(Policy, u64)>);
+
+impl Limits {
+    fn keys(&self, number: u64) -> Vec<Key> {
+        self.0.iter().map(|(_, keys)| Key::new(format!("10.0.{:09}", number % keys))).collect()
+    }
+}
+
+/// Tollgate's store.
+pub(crate) struct Tollgate {
+    pub(crate) store: RedisStore,
+    pub(crate) limits: Limits,
+}
+
+impl Ask for Tollgate {
+    async fn ask(&self, number: u64) -> Result<(), Failure> {
+        let keys = self.limits.keys(number);
+        let charges: Vec<_> = self
+            .limits
+            .0
+            .iter()
+            .zip(&keys)
+            .map(|((policy, _), key)| Charge::new(policy, key, Cost::ONE))
+            .collect();
+        self.store.decide(&charges).await?;
+        Ok(())
+    }
+}
+
+/// The same script, a call for each request, through a plain client.
+pub(crate) struct OneEach {
+    pub(crate) client: Client,
+    pub(crate) limits: Limits,
+    /// Whether each policy is a call of its own.
+    pub(crate) apart: bool,
+    nonce: AtomicU64,
+}
+
+impl OneEach {
+    pub(crate) async fn new(client: Client, limits: Limits, apart: bool) -> Result<Self, Failure> {
+        let _: Value = client.script_load(TEXT).await?;
+        Ok(Self { client, limits, apart, nonce: AtomicU64::new(0) })
+    }
+
+    async fn call(&self, lines: &[Line<'_>]) -> Result<bool, Failure> {
+        let mut batch = Batch::new(self.nonce.fetch_add(1, Ordering::Relaxed));
+        batch.decide(lines, None)?;
+        let keys: Vec<fred::types::Key> = batch.keys().map(fred::types::Key::from).collect();
+        let args = batch.args(None).into_iter().map(|arg| Value::Bytes(Bytes::from(arg)));
+        let args: Vec<Value> = args.collect();
+        let reply: Bytes = self.client.evalsha(SHA1, keys, args).await?;
+        let Reply { rows, .. } = batch.parse(&reply)?;
+        match rows.first() {
+            Some(Row::Verdict(verdict)) => Ok(verdict.is_admitted()),
+            other => Err(format!("the script answers {other:?}").into()),
+        }
+    }
+}
+
+impl Ask for OneEach {
+    async fn ask(&self, number: u64) -> Result<(), Failure> {
+        let keys = self.limits.keys(number);
+        let keys = self.limits.0.iter().zip(keys).map(|((policy, _), key)| {
+            (format!("{{{}}}:{}", String::from_utf8_lossy(&key.as_bytes()), policy.name()), policy)
+        });
+        let keys: Vec<_> = keys.collect();
+        let lines: Vec<_> = keys
+            .iter()
+            .map(|(key, policy)| Line {
+                key: key.as_bytes(),
+                policy,
+                cost: Cost::ONE,
+                enforce: true,
+            })
+            .collect();
+        if self.apart {
+            for line in lines.chunks(1) {
+                self.call(line).await?;
+            }
+        } else {
+            self.call(&lines).await?;
+        }
+        Ok(())
+    }
+}
+
+/// What Redis can count at best: INCR, through a plain client.
+pub(crate) struct Incr {
+    pub(crate) client: Client,
+    pub(crate) keys: u64,
+}
+
+impl Ask for Incr {
+    async fn ask(&self, number: u64) -> Result<(), Failure> {
+        let _: i64 = self.client.incr(format!("incr:{}", number % self.keys)).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! The script and the reference in step: whatever is asked of one is asked of both.
+
+use tollgate_core::{
+    Charge, Cost, Decision, Key, Micros, Policy, Receipt, ReceiptId, Settlement, Timestamp,
+};
+use tollgate_redis::protocol::{Batch, Line, Row};
+use tollgate_store_tests::reference::Reference;
+
+use super::{Client, Value};
+
+/// One key and a clock moved by hand. Each call is one request.
+#[derive(Debug)]
+pub struct Pair<'a> {
+    pub client: &'a mut Client,
+    pub reference: Reference,
+    pub now: u64,
+    key: String,
+    receipts: u128,
+}
+
+impl<'a> Pair<'a> {
+    /// The `key` is this pair's own on the server.
+    pub fn new(client: &'a mut Client, key: impl Into<String>, now: u64) -> Self {
+        Self { client, reference: Reference::default(), now, key: key.into(), receipts: 0 }
+    }
+
+    /// Charges `cost`, and compares what both say and what is kept.
+    pub fn charge(&mut self, policy: &Policy, cost: u64) -> (Decision, Option<Receipt>) {
+        let now = Timestamp::from_micros(self.now);
+        let mut batch = Batch::new(1);
+        let line = Line { key: self.key.as_bytes(), policy, cost: Cost::new(cost), enforce: true };
+        batch.decide(&[line], None).expect("room");
+        let charges = [Charge::new(policy, &Key::GLOBAL, line.cost)];
+        let verdict = self.reference.decide(&charges, now);
+        let decision = verdict.decisions()[0];
+        self.receipts += 1;
+        let id = ReceiptId(self.receipts);
+        let receipt = verdict.receipts(&charges, || id).next();
+        let row = self.client.call(&batch, Some(now)).rows.remove(0);
+        assert_eq!(row, Row::Verdict(verdict), "{} at {}: {policy:?} {cost}", self.key, self.now);
+        if receipt.is_some() {
+            self.compare_expiry(policy);
+        }
+        self.reference.forget_resets();
+        (decision, receipt)
+    }
+
+    /// Settles a receipt, and compares what both say and what is kept.
+    pub fn settle(&mut self, receipt: &Receipt, actual: u64) -> Settlement {
+        let now = Timestamp::from_micros(self.now);
+        let receipt_key = format!("{}:{}", self.key, receipt.id.0);
+        let mut batch = Batch::new(1);
+        let actual = Cost::new(actual);
+        batch
+            .settle(self.key.as_bytes(), receipt_key.as_bytes(), receipt, actual, None)
+            .expect("room");
+        let settlement = self.reference.settle(receipt, actual, now);
+        let row = self.client.call(&batch, Some(now)).rows.remove(0);
+        let what = format_args!("{} at {}: {receipt:?} to {actual:?}", self.key, self.now);
+        assert_eq!(row, Row::Settlement(settlement), "{what}");
+        self.compare_expiry(&receipt.policy);
+        settlement
+    }
+
+    /// Forgets the key.
+    pub fn reset(&mut self, policy: &Policy) {
+        let now = Timestamp::from_micros(self.now);
+        let mut batch = Batch::new(1);
+        batch.reset(self.key.as_bytes(), None).expect("room");
+        self.reference.reset(policy, &Key::GLOBAL, now);
+        assert_eq!(self.client.call(&batch, Some(now)).rows, [Row::Reset]);
+        self.reference.forget_resets();
+        self.compare_expiry(policy);
+    }
+
+    /// The bytes that are stored.
+    pub fn stored(&mut self) -> i64 {
+        match self.client.run(&[b"STRLEN", self.key.as_bytes()]) {
+            Value::Number(bytes) => bytes,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn compare_expiry(&mut self, policy: &Policy) {
+        let now = Timestamp::from_micros(self.now);
+        let after = self.reference.fresh_after(policy, &Key::GLOBAL, now);
+        let expiry = if after == Micros::ZERO {
+            self.reference.drop_state(policy, &Key::GLOBAL);
+            -2
+        } else {
+            i64::try_from((now + after).as_micros().div_ceil(1_000)).expect("a time")
+        };
+        let found = self.client.run(&[b"PEXPIRETIME", self.key.as_bytes()]);
+        assert_eq!(found, Value::Number(expiry), "{} at {}", self.key, self.now);
+    }
+}

@@ -1,0 +1,242 @@
+//! A client that waits for each answer, for looking into a server.
+
+use std::fmt;
+use std::io::{self, BufRead as _, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// What a server answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Nothing is there.
+    Nil,
+    /// An integer.
+    Number(i64),
+    /// A status or a string of bytes.
+    Text(Vec<u8>),
+    /// A refusal, as in `NOSCRIPT No matching script.`
+    Error(String),
+    /// Several answers in one.
+    List(Vec<Self>),
+}
+
+impl Value {
+    /// The number, also if it came as a text.
+    ///
+    /// # Panics
+    ///
+    /// If it is none.
+    #[must_use]
+    #[track_caller]
+    pub fn number(&self) -> i64 {
+        match self {
+            Self::Number(number) => *number,
+            Self::Text(text) => {
+                let text = String::from_utf8_lossy(text);
+                text.parse().unwrap_or_else(|_| panic!("a number was asked for: {text:?}"))
+            }
+            other => panic!("a number was asked for: {other:?}"),
+        }
+    }
+
+    /// The text.
+    ///
+    /// # Panics
+    ///
+    /// If it is none, or no UTF-8.
+    #[must_use]
+    #[track_caller]
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Text(text) => std::str::from_utf8(text).expect("UTF-8"),
+            other => panic!("a text was asked for: {other:?}"),
+        }
+    }
+
+    /// What is in the list.
+    ///
+    /// # Panics
+    ///
+    /// If it is none.
+    #[must_use]
+    #[track_caller]
+    pub fn list(&self) -> &[Self] {
+        match self {
+            Self::List(list) => list,
+            other => panic!("a list was asked for: {other:?}"),
+        }
+    }
+
+    /// The refusal, if it is one.
+    #[must_use]
+    pub fn error(&self) -> Option<&str> {
+        match self {
+            Self::Error(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// One connection. It can keep any number of commands under way: [`say`](Self::say) them
+/// all, and [`hear`](Self::hear) as many answers.
+pub struct Client {
+    out: Vec<u8>,
+    stream: BufReader<Box<dyn Stream>>,
+}
+
+trait Stream: Read + Write + Send {}
+
+impl<T: Read + Write + Send> Stream for T {}
+
+impl Client {
+    /// Connects to a socket in the file system.
+    ///
+    /// # Errors
+    ///
+    /// If nobody listens there.
+    pub fn unix(path: &Path) -> io::Result<Self> {
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self::over(stream))
+    }
+
+    /// Connects to a port.
+    ///
+    /// # Errors
+    ///
+    /// If nobody listens there.
+    pub fn tcp(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self::over(stream))
+    }
+
+    /// Speaks over a stream that is there already, such as one with TLS.
+    pub fn over(stream: impl Read + Write + Send + 'static) -> Self {
+        Self { out: Vec::new(), stream: BufReader::new(Box::new(stream)) }
+    }
+
+    /// Says a command. It is sent when the next answer is waited for.
+    pub fn say(&mut self, command: &[impl AsRef<[u8]>]) {
+        self.out.extend_from_slice(format!("*{}\r\n", command.len()).as_bytes());
+        for word in command {
+            let word = word.as_ref();
+            self.out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            self.out.extend_from_slice(word);
+            self.out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Sends what was said, without waiting for an answer.
+    ///
+    /// # Errors
+    ///
+    /// If the connection is gone.
+    pub fn send(&mut self) -> io::Result<()> {
+        let sent = self.stream.get_mut().write_all(&self.out);
+        self.out.clear();
+        sent
+    }
+
+    /// The answer to the oldest command that has none.
+    ///
+    /// # Errors
+    ///
+    /// If the connection is gone, or if the server stays silent for ten seconds.
+    pub fn try_hear(&mut self) -> io::Result<Value> {
+        if !self.out.is_empty() {
+            self.send()?;
+        }
+        let mut line = Vec::new();
+        self.stream.read_until(b'\n', &mut line)?;
+        let Some(line) = line.strip_suffix(b"\r\n") else {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        };
+        let line = String::from_utf8_lossy(line);
+        let strange = || io::Error::other(format!("no RESP2: {line:?}"));
+        let rest = line.get(1..).ok_or_else(strange)?;
+        let number = || rest.parse::<i64>().map_err(|_| strange());
+        Ok(match line.as_bytes()[0] {
+            b'+' => Value::Text(rest.as_bytes().to_vec()),
+            b'-' => Value::Error(rest.to_owned()),
+            b':' => Value::Number(number()?),
+            b'$' | b'*' if number()? < 0 => Value::Nil,
+            b'$' => {
+                let length = usize::try_from(number()?).map_err(|_| strange())?;
+                let mut text = vec![0; length + 2];
+                self.stream.read_exact(&mut text)?;
+                text.truncate(length);
+                Value::Text(text)
+            }
+            b'*' => Value::List((0..number()?).map(|_| self.try_hear()).collect::<Result<_, _>>()?),
+            _ => return Err(strange()),
+        })
+    }
+
+    /// The answer to the oldest command that has none.
+    ///
+    /// # Panics
+    ///
+    /// If there is none to be had.
+    #[track_caller]
+    pub fn hear(&mut self) -> Value {
+        self.try_hear().unwrap_or_else(|error| panic!("redis-server does not answer: {error}"))
+    }
+
+    /// Says a command and waits for its answer.
+    ///
+    /// # Panics
+    ///
+    /// If there is none to be had.
+    #[track_caller]
+    pub fn cmd(&mut self, command: &[impl AsRef<[u8]>]) -> Value {
+        self.say(command);
+        self.hear()
+    }
+
+    /// Says a command and waits for its answer.
+    ///
+    /// # Errors
+    ///
+    /// If the connection is gone, or if the server stays silent for ten seconds.
+    pub fn try_cmd(&mut self, command: &[impl AsRef<[u8]>]) -> io::Result<Value> {
+        self.say(command);
+        self.try_hear()
+    }
+
+    /// How often a command ran on this server, and the microseconds it took in all.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not tell.
+    #[track_caller]
+    pub fn stats(&mut self, command: &str) -> (u64, u64) {
+        let info = self.cmd(&["INFO", "commandstats"]);
+        let Some(line) = field(info.text(), &format!("cmdstat_{command}")) else { return (0, 0) };
+        let count = |name: &str| {
+            let found = line.split(',').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+            found.and_then(|count| count.parse().ok()).expect("a count")
+        };
+        (count("calls"), count("usec"))
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").finish_non_exhaustive()
+    }
+}
+
+/// A field of INFO and of what looks like it.
+pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+}
+
+/// A test that waits for a server which is stopped should fail, and soon enough that
+/// somebody still looks.
+const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,0 +1,190 @@
+//! A Redis Cluster.
+
+mod builder;
+mod migration;
+mod view;
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::redis::Redis;
+use crate::wait::until;
+use view::View;
+
+pub use builder::ClusterBuilder;
+pub use migration::Migration;
+
+/// Masters that share the slots, and replicas that take over from them.
+///
+/// Nodes are known by their index. At first the masters come first, with equal parts of
+/// the slots in their order; replicas follow, dealt out to the masters one by one. A
+/// failover changes the roles and no index.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<Redis>,
+}
+
+impl Cluster {
+    /// Three masters with a replica each.
+    ///
+    /// It needs between two and three seconds, because a node that has just started
+    /// waits two before it takes writes.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::builder().start()
+    }
+
+    /// A cluster of another size, or with more to it.
+    pub fn builder() -> ClusterBuilder {
+        ClusterBuilder::new()
+    }
+
+    /// The nodes in the order of their indices.
+    #[must_use]
+    pub fn nodes(&self) -> &[Redis] {
+        &self.nodes
+    }
+
+    /// One node.
+    ///
+    /// # Panics
+    ///
+    /// If there is none with that index.
+    #[must_use]
+    pub fn node(&self, index: usize) -> &Redis {
+        &self.nodes[index]
+    }
+
+    /// Where clients connect: `redis-cluster://…` with the others as `?node=`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let first = self.nodes[0].url().replacen("redis", "redis-cluster", 1);
+        let others = self.nodes[1..].iter().map(|node| format!("node={}", node.address()));
+        format!("{first}?{}", others.collect::<Vec<_>>().join("&"))
+    }
+
+    /// The slot of a key.
+    #[must_use]
+    pub fn slot_of(&self, key: impl AsRef<[u8]>) -> u16 {
+        let command: [&[u8]; 3] = [b"CLUSTER", b"KEYSLOT", key.as_ref()];
+        u16::try_from(self.witness().cmd(&command).number()).expect("a slot")
+    }
+
+    /// The node that serves a slot, as the first node that is up sees it.
+    ///
+    /// # Panics
+    ///
+    /// If none does.
+    #[must_use]
+    pub fn master_of(&self, slot: u16) -> usize {
+        let master = self.view(self.witness()).master_of(slot);
+        master.unwrap_or_else(|| panic!("nobody serves slot {slot}"))
+    }
+
+    /// The replicas of a master, whether they are up or not.
+    #[must_use]
+    pub fn replicas_of(&self, master: usize) -> Vec<usize> {
+        self.view(self.witness()).replicas_of(master)
+    }
+
+    /// Who serves which slots.
+    #[must_use]
+    pub fn slots(&self) -> Vec<(RangeInclusive<u16>, usize)> {
+        self.view(self.witness()).slots()
+    }
+
+    /// Makes a replica the master while the old one still serves and then follows it;
+    /// nothing is lost.
+    ///
+    /// # Panics
+    ///
+    /// If it is no replica, or does not become master within twenty seconds.
+    pub fn failover(&self, replica: usize) {
+        let node = &self.nodes[replica];
+        let slot = self.view(node).slot_followed_by(replica);
+        let slot = slot.unwrap_or_else(|| panic!("node {replica} follows no master with slots"));
+        let old = self.master_of(slot);
+        let answer = node.cmd(&["CLUSTER", "FAILOVER"]);
+        assert_eq!(answer.error(), None, "node {replica} cannot take over");
+        self.wait_until_serves(replica, slot);
+        until(&format!("all nodes know that node {old} follows"), PATIENCE, || {
+            let mut up = self.nodes.iter().filter(|node| node.is_up());
+            up.all(|node| self.view(node).replicas_of(replica).contains(&old)).then_some(())
+        });
+        self.nodes[old].wait_until_ready();
+    }
+
+    /// Waits until another than `old`, which was killed or stopped, serves a slot, and all
+    /// nodes that are up know it. Says who does.
+    ///
+    /// # Panics
+    ///
+    /// If nobody does within twenty seconds.
+    #[must_use]
+    pub fn wait_for_failover(&self, slot: u16, old: usize) -> usize {
+        let what = format!("another node than {old} serves slot {slot}");
+        let heir = until(&what, PATIENCE, || {
+            self.view(self.witness()).master_of(slot).filter(|master| *master != old)
+        });
+        self.wait_until_serves(heir, slot);
+        heir
+    }
+
+    /// Waits until all nodes that are up see every slot served and all replicas that are
+    /// up follow their masters.
+    ///
+    /// # Panics
+    ///
+    /// If they do not within twenty seconds.
+    pub fn wait_until_ok(&self) {
+        for node in self.nodes.iter().filter(|node| node.is_up()) {
+            node.wait_until_ready();
+            let what = format!("node {} says cluster_state:ok", node.address());
+            until(&what, PATIENCE, || {
+                let info = node.cmd(&["CLUSTER", "INFO"]);
+                let says = |line| info.text().lines().any(|it| it == line);
+                (says("cluster_state:ok") && says("cluster_slots_ok:16384")).then_some(())
+            });
+        }
+    }
+
+    /// Begins to move a slot to another master, step by step.
+    ///
+    /// # Panics
+    ///
+    /// If nobody serves the slot, or a node refuses.
+    pub fn migration(&self, slot: u16, to: usize) -> Migration<'_> {
+        Migration::begin(self, slot, self.master_of(slot), to)
+    }
+
+    /// Moves a slot with its keys to another master.
+    ///
+    /// # Panics
+    ///
+    /// If nobody serves the slot, or a node refuses.
+    pub fn migrate(&self, slot: u16, to: usize) {
+        let migration = self.migration(slot, to);
+        while migration.move_keys(100) > 0 {}
+        migration.finish();
+    }
+
+    /// Waits until all nodes that are up, the master itself among them, say who serves it.
+    fn wait_until_serves(&self, master: usize, slot: u16) {
+        let what = format!("all nodes know that node {master} serves slot {slot}");
+        until(&what, PATIENCE, || {
+            let mut up = self.nodes.iter().filter(|node| node.is_up());
+            up.all(|node| self.view(node).master_of(slot) == Some(master)).then_some(())
+        });
+    }
+
+    fn witness(&self) -> &Redis {
+        self.nodes.iter().find(|node| node.is_up()).expect("a node that is up")
+    }
+
+    fn view(&self, of: &Redis) -> View {
+        View::parse(of.cmd(&["CLUSTER", "NODES"]).text(), &self.nodes)
+    }
+}
+
+/// A failover takes about twice the node timeout; a machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(20);

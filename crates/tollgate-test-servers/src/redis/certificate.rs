@@ -1,0 +1,30 @@
+//! A certificate for one server, and the authority that signed it.
+
+use std::fs;
+use std::path::Path;
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+/// Writes an authority's certificate, and for 127.0.0.1 a certificate with its key.
+pub(super) fn write(folder: &Path) {
+    let mut authority = CertificateParams::default();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().expect("randomness");
+    let certificate = authority.self_signed(&key).expect("fixed parameters");
+    let issuer = Issuer::new(authority, key);
+
+    let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let server = CertificateParams::new(names).expect("names in ASCII");
+    let key = KeyPair::generate().expect("randomness");
+    let signed = server.signed_by(&key, &issuer).expect("fixed parameters");
+
+    let files =
+        [(AUTHORITY, certificate.pem()), (CERTIFICATE, signed.pem()), (KEY, key.serialize_pem())];
+    for (name, pem) in files {
+        fs::write(folder.join(name), pem).expect("a full disk?");
+    }
+}
+
+pub(super) const AUTHORITY: &str = "authority.pem";
+pub(super) const CERTIFICATE: &str = "certificate.pem";
+pub(super) const KEY: &str = "key.pem";

@@ -1,0 +1,214 @@
+//! A master, its replicas, and the sentinels that watch them.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::client::Value;
+use crate::redis::{Redis, RedisBuilder};
+use crate::wait::until;
+
+/// Sentinels and what they watch, under the name [`Sentinels::NAME`].
+///
+/// Data nodes are known by their index: at first the master is number 0, replicas follow.
+/// A failover changes the roles and no index.
+#[derive(Debug)]
+pub struct Sentinels {
+    // Dropped first, so that none of them sees a failure in the end of a test.
+    sentinels: Vec<Redis>,
+    nodes: Vec<Redis>,
+}
+
+impl Sentinels {
+    /// What clients call the group of master and replicas.
+    pub const NAME: &str = "mymaster";
+
+    /// A master with one replica and three sentinels, two of which must agree that the
+    /// master has been down for a second.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::builder().start()
+    }
+
+    /// Others than those.
+    pub fn builder() -> SentinelsBuilder {
+        SentinelsBuilder { replicas: 1, sentinels: 3, quorum: 2, node: RedisBuilder::new() }
+    }
+
+    /// Where clients connect: `redis-sentinel://…` with the other sentinels as `?node=`.
+    /// The password, if there is one, is that of the data nodes; sentinels have none.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let login = self.nodes[0].password().map(|password| format!(":{password}@"));
+        let others = self.sentinels[1..].iter().map(|node| format!("&node={}", node.address()));
+        format!(
+            "redis-sentinel://{}{}?sentinelServiceName={}{}",
+            login.unwrap_or_default(),
+            self.sentinels[0].address(),
+            Self::NAME,
+            others.collect::<String>(),
+        )
+    }
+
+    /// The data nodes in the order of their indices.
+    #[must_use]
+    pub fn nodes(&self) -> &[Redis] {
+        &self.nodes
+    }
+
+    /// One data node.
+    ///
+    /// # Panics
+    ///
+    /// If there is none with that index.
+    #[must_use]
+    pub fn node(&self, index: usize) -> &Redis {
+        &self.nodes[index]
+    }
+
+    /// The sentinels.
+    #[must_use]
+    pub fn sentinels(&self) -> &[Redis] {
+        &self.sentinels
+    }
+
+    /// The master that the first sentinel which is up would send a client to.
+    ///
+    /// # Panics
+    ///
+    /// If no sentinel is up.
+    #[must_use]
+    pub fn master(&self) -> usize {
+        let sentinel = self.sentinels.iter().find(|it| it.is_up()).expect("a sentinel that is up");
+        self.master_by(sentinel)
+    }
+
+    /// Kills the master and says who it was.
+    pub fn kill_master(&self) -> usize {
+        let master = self.master();
+        self.nodes[master].kill();
+        master
+    }
+
+    /// Waits until all sentinels that are up name another master than `old`, and that one
+    /// takes writes. Says who it is.
+    ///
+    /// # Panics
+    ///
+    /// If they do not within thirty seconds.
+    #[must_use]
+    pub fn wait_for_failover(&self, old: usize) -> usize {
+        until(&format!("sentinels replace node {old}"), PATIENCE, || {
+            let mut up = self.sentinels.iter().filter(|it| it.is_up());
+            let new = self.master_by(up.next().expect("a sentinel that is up"));
+            let agreed = new != old && up.all(|it| self.master_by(it) == new);
+            (agreed && self.nodes[new].info("role") == "master").then_some(new)
+        })
+    }
+
+    fn master_by(&self, sentinel: &Redis) -> usize {
+        let answer = sentinel.cmd(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Self::NAME]);
+        let [ip, port] = answer.list() else { panic!("no address: {answer:?}") };
+        let ip = ip.text().parse().expect("an address");
+        let port = u16::try_from(port.number()).expect("a port");
+        let address = SocketAddr::new(ip, port);
+        let known = self.nodes.iter().position(|node| node.address() == address);
+        known.unwrap_or_else(|| panic!("a strange master: {address}"))
+    }
+
+    /// Until each sentinel knows all replicas and enough others to act.
+    fn wait_until_ok(&self) {
+        for sentinel in &self.sentinels {
+            let what = format!("sentinel {} knows the others", sentinel.address());
+            until(&what, PATIENCE, || {
+                let state = sentinel.cmd(&["SENTINEL", "MASTER", Self::NAME]);
+                let quorum = sentinel.cmd(&["SENTINEL", "CKQUORUM", Self::NAME]);
+                let knows = |name: &str, count: usize| {
+                    let fields = state.list().chunks_exact(2);
+                    let mut values = fields.filter(|it| it[0].text() == name).map(|it| &it[1]);
+                    values.next().is_some_and(|it| it.text() == count.to_string())
+                };
+                (knows("num-slaves", self.nodes.len() - 1)
+                    && knows("num-other-sentinels", self.sentinels.len() - 1)
+                    && matches!(quorum, Value::Text(_)))
+                .then_some(())
+            });
+        }
+    }
+}
+
+/// Says what [`Sentinels`] shall be, and starts them.
+#[derive(Clone, Debug)]
+#[must_use = "sentinels that are not started watch nobody"]
+pub struct SentinelsBuilder {
+    replicas: usize,
+    sentinels: usize,
+    quorum: usize,
+    node: RedisBuilder,
+}
+
+impl SentinelsBuilder {
+    /// How many replicas the master has.
+    pub fn replicas(mut self, count: usize) -> Self {
+        self.replicas = count;
+        self
+    }
+
+    /// How many sentinels there are, and how many of them must agree.
+    pub fn sentinels(mut self, count: usize, quorum: usize) -> Self {
+        (self.sentinels, self.quorum) = (count, quorum);
+        self
+    }
+
+    /// Says more about each data node. TLS is not among what they can have here.
+    pub fn each_node(mut self, tell: impl FnOnce(RedisBuilder) -> RedisBuilder) -> Self {
+        self.node = tell(self.node);
+        self
+    }
+
+    /// Starts all and waits until the sentinels know each other and the replicas.
+    ///
+    /// # Panics
+    ///
+    /// If redis-server is not installed or one does not start.
+    #[must_use]
+    #[track_caller]
+    pub fn start(self) -> Sentinels {
+        let master = self.node.clone().start();
+        let replica = self.node.clone().replica_of(&master);
+        let mut nodes = vec![master];
+        nodes.extend((0..self.replicas).map(|_| replica.clone().prepare()));
+        nodes[1..].iter().for_each(Redis::launch);
+        // Sentinels learn of replicas from the master, so it must know them first.
+        nodes[1..].iter().for_each(Redis::wait_until_ready);
+
+        let sentinels: Vec<_> =
+            (0..self.sentinels).map(|_| self.sentinel(&nodes[0]).prepare()).collect();
+        sentinels.iter().for_each(Redis::launch);
+        for sentinel in &sentinels {
+            sentinel.wait_until_ready();
+            // They greet each other every two seconds and look at the master every ten.
+            // That is a debugging aid of Redis 7; an older one needs some seconds longer.
+            sentinel.cmd(&["SENTINEL", "DEBUG", "PUBLISH-PERIOD", "200", "INFO-PERIOD", "500"]);
+        }
+        let sentinels = Sentinels { sentinels, nodes };
+        sentinels.wait_until_ok();
+        sentinels
+    }
+
+    fn sentinel(&self, master: &Redis) -> RedisBuilder {
+        let (name, address) = (Sentinels::NAME, master.address());
+        let monitor = format!("monitor {name} {} {} {}", address.ip(), address.port(), self.quorum);
+        let mut builder = RedisBuilder::sentinel()
+            .set("sentinel", monitor)
+            .set("sentinel", format_args!("down-after-milliseconds {name} 1000"))
+            // How long one sentinel may try before another does.
+            .set("sentinel", format_args!("failover-timeout {name} 3000"));
+        if let Some(password) = master.password() {
+            builder = builder.set("sentinel", format_args!("auth-pass {name} {password}"));
+        }
+        builder
+    }
+}
+
+/// A failover takes about four seconds, and twice that if the first vote is a tie.
+const PATIENCE: Duration = Duration::from_secs(30);

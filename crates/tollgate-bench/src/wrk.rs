@@ -81,11 +81,11 @@ mod tests {
     #[test]
     fn what_wrk_prints_is_read() {
         let printed = "Running 1s test @ http://127.0.0.1:1/\n  1 threads and 64 connections\n  \
-                       Latency Distribution\n     50%  412.00us\n     99%    1.61ms\n  1234 requests \
+                       Latency Distribution\n     50%  500.00us\n     99%    1.61ms\n  1234 requests \
                        in 1.02s, 1.20MB read\nRequests/sec:   1209.80\n";
         let load = read(printed).unwrap();
         assert_eq!((load.requests, load.rate), (1234.0, 1209.8));
-        assert_eq!((load.median, load.p99), (0.412, 1.61));
+        assert_eq!((load.median, load.p99), (0.5, 1.61));
         assert!(read(&format!("{printed}Non-2xx or 3xx responses: 7\n")).is_err());
         assert_eq!(millis("1.5s"), Some(1500.0));
     }

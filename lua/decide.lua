@@ -174,9 +174,9 @@ local function state_under(rule, entry)
   return algorithm.resume(rule, from.algorithm.consumed(from, entry.state, now), now)
 end
 
--- The instant from which on a key is held under `rule`, which it was not so far. What was
--- charged before cannot be told from other charges any more. Neither can what is charged in
--- the very instant in which the key is carried over or reset, for who came first?
+-- Since when a key is held under `rule`, if it is from now on. What was charged before
+-- cannot be told from other charges any more. Neither can what is charged in the very
+-- instant in which the key is carried over or reset, for who came first?
 local function since_under(rule, entry)
   local from = entry.rule
   if from == rule then return entry.since end

@@ -46,13 +46,13 @@ pub(crate) struct Login {
 }
 
 const FORMS: &str = "use redis://[user:password@]host[:6379][/database], rediss:// for TLS, \
-     redis+unix:///path/to/socket[?db=0], redis-sentinel://host:26379?service=name or \
+     redis+unix://[user:password@localhost]/path/to/socket[?db=0], redis-sentinel://host:26379?service=name or \
      redis-cluster://host:6379[?node=host:6380]";
 
 impl Address {
     /// Reads a URL of one of these forms:
     /// `redis[s]://[user:password@]host[:port][/database]`,
-    /// `redis+unix://[user:password@]/path[?db=n]`,
+    /// `redis+unix://[user:password@localhost]/path[?db=n]`,
     /// `redis[s]-sentinel://…host[:port]?service=name[&node=host:port…]` and
     /// `redis[s]-cluster://…host[:port][?node=host:port…]`; `valkey` for `redis` is the same.
     pub(crate) fn parse(url: &str) -> Result<Self, UrlError> {
@@ -263,6 +263,7 @@ mod tests {
             ("valkeys://:secret@h", "rediss://h:6379"),
             ("redis://[::1]:7", "redis://::1:7"),
             ("redis+unix:///tmp/r.sock?db=3", "redis+unix:///tmp/r.sock database 3"),
+            ("redis+unix://:secret@localhost/tmp/r.sock", "redis+unix:///tmp/r.sock"),
             (
                 "redis-sentinel://a?node=b:1&service=main&sentinelPassword=secret",
                 "redis-sentinel://a:26379,b:1 (main)",

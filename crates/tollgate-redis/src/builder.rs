@@ -13,7 +13,7 @@ use crate::deny_cache::DenyCache;
 use crate::names::Names;
 use crate::node::Node;
 use crate::stats::Counters;
-use crate::{Inner, RedisStore, TlsError, UrlError, tls};
+use crate::{Inner, RedisStore, TlsError, UrlError, check, tls};
 
 /// Settings of a [`RedisStore`]. Those of all replicas that share limits must agree in
 /// [`namespace`](Self::namespace) and [`secret`](Self::secret).
@@ -165,8 +165,9 @@ impl RedisStoreBuilder {
         }
         let node = Node::connect(self.address.config(tls), self.bounds.timeout)
             .map_err(|error| ConnectError::Client(error.to_string()))?;
-        let combiner = Arc::new(Combiner::new(node, self.bounds, Arc::clone(&shared)));
         let names = Names::new(&self.namespace, &self.secret);
+        check::watch(&node, names.clone(), false, &shared);
+        let combiner = Arc::new(Combiner::new(node, self.bounds, Arc::clone(&shared)));
         let (address, timeout) = (self.address, self.bounds.timeout);
         Ok(RedisStore(Arc::new(Inner { address, names, timeout, combiner, shared })))
     }

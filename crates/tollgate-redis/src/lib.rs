@@ -25,6 +25,7 @@
 mod address;
 mod builder;
 mod bytes;
+mod check;
 mod combiner;
 mod deny_cache;
 mod encode;
@@ -51,6 +52,7 @@ use tollgate_core::{Charge, Cost, Key, Policy, Receipt, Settlement, Store, Verdi
 use self::address::Address;
 pub use self::address::UrlError;
 pub use self::builder::{ConnectError, RedisStoreBuilder};
+pub use self::check::{RedisReport, RedisWarning};
 use self::combiner::{Combiner, Shared};
 pub use self::future::RedisFuture;
 use self::names::Names;
@@ -86,6 +88,18 @@ impl RedisStore {
     /// Waits until Redis answers. A service need not: until then its failure policy does.
     pub async fn connected(&self) {
         self.0.combiner.node().connected().await;
+    }
+
+    /// Whether there is a connection at this moment. Without one requests fail after their
+    /// timeout, or at once behind a breaker.
+    pub fn is_connected(&self) -> bool {
+        self.0.combiner.node().is_connected()
+    }
+
+    /// What was found at the server when it was last connected to: its version, and what
+    /// will hurt. Warnings are logged as well.
+    pub fn report(&self) -> RedisReport {
+        self.0.combiner.node().report()
     }
 
     /// What this store has done so far.

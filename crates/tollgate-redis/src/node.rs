@@ -14,6 +14,7 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tollgate_core::Timestamp;
 
+use crate::check::RedisReport;
 use crate::encode::Batch;
 use crate::failure::{Failure, Refusal};
 use crate::offset::Offset;
@@ -28,6 +29,8 @@ pub(crate) struct Node {
     supervisor: AbortHandle,
     offset: Offset,
     health: Mutex<Health>,
+    timeout: Duration,
+    report: Mutex<RedisReport>,
 }
 
 #[derive(Debug, Default)]
@@ -49,8 +52,8 @@ impl Node {
         let client = client(config, timeout)?;
         let runtime = Handle::current();
         let supervisor = runtime.spawn(supervise(client.clone())).abort_handle();
-        let (offset, health) = (Offset::new(), Mutex::default());
-        Ok(Arc::new(Self { client, runtime, supervisor, offset, health }))
+        let (offset, health, report) = (Offset::new(), Mutex::default(), Mutex::default());
+        Ok(Arc::new(Self { client, runtime, supervisor, offset, health, timeout, report }))
     }
 
     /// Carries out a call, and gives up on it at the deadline.
@@ -120,6 +123,28 @@ impl Node {
     pub(crate) async fn connected(&self) {
         // It fails when a first attempt does, and another follows.
         while self.client.wait_for_connect().await.is_err() {}
+    }
+
+    pub(crate) const fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// How long a call may take.
+    pub(crate) const fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.client.is_connected()
+    }
+
+    /// What was found at the server when it was last connected to.
+    pub(crate) fn report(&self) -> RedisReport {
+        self.report.lock().clone()
+    }
+
+    pub(crate) fn keep(&self, report: RedisReport) {
+        *self.report.lock() = report;
     }
 
     fn observe(&self, failure: Option<&Failure>) {

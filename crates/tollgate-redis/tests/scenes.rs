@@ -245,3 +245,26 @@ fn a_short_log_is_as_long_as_its_entries() {
         assert_eq!(pair.stored(), if entries > 0 { 56 + 14 * entries } else { 0 });
     }
 }
+
+/// A long one has room for an eighth more, so that most charges write a header, an entry and
+/// an expiry.
+#[test]
+fn a_long_log_is_written_in_place() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let log = policy(1_000, 1_000_000, EXACT);
+    let mut pair = Pair::new(&mut client, "log", START);
+    let charge = |pair: &mut Pair<'_>, count: u64| {
+        for _ in 0..count {
+            pair.now += 1;
+            assert!(pair.charge(&log, 1).0.allows());
+        }
+    };
+    charge(&mut pair, 400);
+    let before = ["set", "setrange"].map(|name| pair.client.stats(name).0);
+    charge(&mut pair, 100);
+    let after = ["set", "setrange"].map(|name| pair.client.stats(name).0);
+    let (whole, parts) = (after[0] - before[0], after[1] - before[1]);
+    assert!((1..=3).contains(&whole), "{whole} times as a whole");
+    assert_eq!(parts, 2 * (100 - whole));
+}

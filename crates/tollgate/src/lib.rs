@@ -49,7 +49,9 @@ pub use tollgate_memory::ManualClock;
 pub use tollgate_memory::{Clock, MemoryStats, MemoryStore, MemoryStoreBuilder, SystemClock};
 #[cfg(feature = "redis")]
 #[doc(inline)]
-pub use tollgate_redis::{ConnectError, RedisFuture, RedisStats, RedisStore, RedisStoreBuilder};
+pub use tollgate_redis::{
+    ConnectError, RedisFuture, RedisReport, RedisStats, RedisStore, RedisStoreBuilder, RedisWarning,
+};
 
 /// The examples of the README are compiled with the documentation tests.
 #[cfg(all(doctest, feature = "axum", feature = "memory"))]

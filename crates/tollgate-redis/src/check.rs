@@ -1,0 +1,207 @@
+//! A look at the server after each connection: what will hurt is said before it does.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use fred::clients::Client;
+use fred::interfaces::{ClientLike, EventInterface};
+use fred::types::{ClusterHash, CustomCommand, InfoKind};
+use tokio::sync::broadcast::error::RecvError;
+use tollgate_core::{Cost, Key, Policy, Quota};
+
+use crate::combiner::Shared;
+use crate::encode::{Batch, Line};
+use crate::failure::{Failure, Refusal};
+use crate::names::Names;
+use crate::node::Node;
+
+/// What was found at a server when it was last connected to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RedisReport {
+    /// The server's version, as it says it.
+    pub version: Option<String>,
+    /// Whether the server is a node of a Cluster.
+    pub is_cluster: Option<bool>,
+    /// What the server does when its memory is full.
+    pub maxmemory_policy: Option<String>,
+    /// Microseconds by which the server's clock is ahead of this machine's. Quotas go by
+    /// the server's, so nothing is wrong if they differ; but times in headers will seem so.
+    pub clock_ahead: Option<i64>,
+    /// What will hurt.
+    pub warnings: Vec<RedisWarning>,
+}
+
+/// Something about a server that will hurt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RedisWarning {
+    /// The server is too old for the script.
+    Version(String),
+    /// Full memory makes the server throw keys away, and a limit with each. Whoever can
+    /// make many keys can then be rid of any limit.
+    Eviction(String),
+    /// The server does not say what it does when its memory is full.
+    EvictionUnknown(String),
+    /// The user may not do what the script does.
+    Rights(String),
+    /// The server is a node of a Cluster, and the URL says that it is alone.
+    Cluster,
+    /// The script does not run, for another reason.
+    Script(String),
+}
+
+impl fmt::Display for RedisWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version(version) => {
+                write!(f, "Redis {version} is older than 6: the script does not run there")
+            }
+            Self::Eviction(policy) => write!(
+                f,
+                "maxmemory-policy is {policy}: when memory is full, Redis forgets limits; give \
+                 them a Redis with noeviction"
+            ),
+            Self::EvictionUnknown(reason) => write!(
+                f,
+                "cannot see maxmemory-policy ({reason}): make sure that it is noeviction, or \
+                 allow this user +config|get"
+            ),
+            Self::Rights(reason) => write!(
+                f,
+                "this user may not do what the script does ({reason}): allow +evalsha +eval \
+                 +time +get +mget +getrange +strlen +exists +set +setrange +del +pexpireat on the keys \
+                 of the namespace"
+            ),
+            Self::Cluster => f.write_str(
+                "this is a node of a Cluster, which holds only some of the keys: begin the URL \
+                 with redis-cluster://",
+            ),
+            Self::Script(reason) => write!(f, "the script does not run: {reason}"),
+        }
+    }
+}
+
+/// Looks at a server after each connection to it, for as long as it is there.
+pub(crate) fn watch(node: &Arc<Node>, names: Names, in_cluster: bool, shared: &Arc<Shared>) {
+    let mut connected = node.client().reconnect_rx();
+    let (node, counters) = (Arc::downgrade(node), Arc::clone(shared));
+    shared.runtime.spawn(async move {
+        // The first connection may have been made before anybody listened.
+        let mut is_known = node.upgrade().is_some_and(|node| node.is_connected());
+        loop {
+            if !std::mem::take(&mut is_known) {
+                match connected.recv().await {
+                    // Some were missed; what counts is the last.
+                    Ok(_) | Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return,
+                }
+            }
+            let Some(node) = node.upgrade() else { return };
+            counters.counters.count_connection();
+            let report = look(&node, &names, in_cluster).await;
+            let told = node.report();
+            for warning in &report.warnings {
+                // Once, and not with each connection that breaks.
+                if !told.warnings.contains(warning) {
+                    tracing::warn!(target: "tollgate", "redis: {warning}");
+                }
+            }
+            node.keep(report);
+        }
+    });
+}
+
+/// Looks at a server. What it does not tell is left open; nothing here fails.
+async fn look(node: &Node, names: &Names, in_cluster: bool) -> RedisReport {
+    let client = node.client();
+    let mut report = RedisReport {
+        version: field(client, InfoKind::Server, "redis_version").await,
+        is_cluster: field(client, InfoKind::Cluster, "cluster_enabled").await.map(|it| it == "1"),
+        ..RedisReport::default()
+    };
+    if let Some(version) = &report.version {
+        let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+        if major.is_some_and(|major| major < 6) {
+            report.warnings.push(RedisWarning::Version(version.clone()));
+        }
+    }
+    if report.is_cluster == Some(true) && !in_cluster {
+        report.warnings.push(RedisWarning::Cluster);
+    }
+    match maxmemory_policy(client).await {
+        Ok(policy) => {
+            if policy != "noeviction" {
+                report.warnings.push(RedisWarning::Eviction(policy.clone()));
+            }
+            report.maxmemory_policy = Some(policy);
+        }
+        Err(reason) => report.warnings.push(RedisWarning::EvictionUnknown(reason)),
+    }
+    match rehearse(node, names).await {
+        Ok(ahead) => report.clock_ahead = Some(ahead),
+        // The server is one of a Cluster and the slot another's, or a replica: well enough.
+        Err(Failure::Refused(Refusal::Moved { .. } | Refusal::Ask { .. } | Refusal::ReadOnly)) => {}
+        Err(Failure::Refused(Refusal::Other(reason))) if is_about_rights(&reason) => {
+            report.warnings.push(RedisWarning::Rights(reason));
+        }
+        Err(Failure::Refused(refusal)) => {
+            report.warnings.push(RedisWarning::Script(refusal.to_string()));
+        }
+        // The connection broke again: the next one is looked at.
+        Err(Failure::Lost(_)) => {}
+    }
+    report
+}
+
+fn is_about_rights(reason: &str) -> bool {
+    ["NOPERM", "can't run this command", "ACL failure", "No permissions"]
+        .iter()
+        .any(|said| reason.contains(said))
+}
+
+async fn field(client: &Client, section: InfoKind, name: &str) -> Option<String> {
+    let info: String = client.info(Some(section)).await.ok()?;
+    let field = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(field.trim().to_owned())
+}
+
+async fn maxmemory_policy(client: &Client) -> Result<String, String> {
+    let command = CustomCommand::new_static("CONFIG", ClusterHash::Random, false);
+    let answer: Result<Vec<String>, _> =
+        client.custom(command, vec!["GET", "maxmemory-policy"]).await;
+    match answer {
+        Ok(pair) => pair.into_iter().nth(1).ok_or_else(|| "no answer".to_owned()),
+        Err(error) => Err(error.details().to_owned()),
+    }
+}
+
+/// Charges a key that nobody else has and forgets it: all that the script ever does, and
+/// nothing of it stays. Says how far the server's clock is ahead.
+async fn rehearse(node: &Node, names: &Names) -> Result<i64, Failure> {
+    let nonce = rand();
+    let lost = |error: &dyn fmt::Display| Failure::Lost(error.to_string());
+    let policy = Policy::fixed_window_counter("self-check", Quota::per_second(1));
+    let policy = policy.map_err(|error| lost(&error))?;
+    let state = names.state(&policy, &Key::new(nonce.to_be_bytes()));
+    let mut batch = Batch::new(nonce);
+    let line = Line { key: &state, policy: &policy, cost: Cost::ONE, enforce: true };
+    batch.decide(&[line], None).map_err(|error| lost(&error))?;
+    let mut forget = Batch::new(nonce);
+    forget.reset(&state, None).map_err(|error| lost(&error))?;
+    let sent = Instant::now();
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let deadline = || Instant::now() + node.timeout();
+    let reply = node.call(&batch, None, deadline()).await?;
+    node.call(&forget, None, deadline()).await?;
+    let reply = batch.parse(&reply).map_err(|error| lost(&error))?;
+    node.learn(reply.now, sent);
+    let micros = |number: u128| i64::try_from(number).unwrap_or(i64::MAX);
+    Ok(i64::try_from(reply.now.as_micros()).unwrap_or(i64::MAX) - micros(wall.as_micros()))
+}
+
+fn rand() -> u64 {
+    use std::hash::BuildHasher;
+    foldhash::fast::RandomState::default().hash_one(Instant::now())
+}

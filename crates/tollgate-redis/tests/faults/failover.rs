@@ -1,0 +1,65 @@
+//! Another server takes over.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::block_in_place;
+use tokio::time::sleep;
+use tollgate_test_servers::Sentinels;
+
+use crate::scene::{Scene, Told};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_failover_what_was_not_replicated_is_gone_and_nothing_is_charged_twice() {
+    let sentinels = Sentinels::start();
+    let scene = Scene::new(&sentinels.url()).await;
+    let load = scene.load();
+    sleep(CALM).await;
+    let [master, replica] = [sentinels.node(0), sentinels.node(1)];
+    assert_eq!(master.cmd(&["WAIT", "1", "1000"]).number(), 1);
+    // What is charged from here on the replica never hears of.
+    replica.stop();
+    master.cmd(&["CLIENT", "KILL", "TYPE", "REPLICA"]);
+    sleep(CALM).await;
+    master.kill();
+    replica.cont();
+    let start = Instant::now();
+    scene.policies_fail().await;
+    assert_eq!(block_in_place(|| sentinels.wait_for_failover(0)), 1);
+    let failover = start.elapsed();
+    let recovery = scene.until_up().await;
+    sleep(CALM).await;
+    let report = load.end().await;
+    println!("the failover took {failover:?}");
+    report.print(recovery);
+    assert!(recovery < SOON, "{recovery:?}");
+    let held = report.compare(&scene).await;
+    assert!(held.lost > 0 && held.lost < report.count(Told::Admitted), "{held:?}");
+    scene.policies_decide().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_wakes_up_after_it_was_replaced_charges_nobody() {
+    let sentinels = Sentinels::start();
+    let scene = Scene::new(&sentinels.url()).await;
+    let load = scene.load();
+    sleep(CALM).await;
+    assert_eq!(sentinels.node(0).cmd(&["WAIT", "1", "1000"]).number(), 1);
+    sentinels.node(0).stop();
+    scene.policies_fail().await;
+    assert_eq!(block_in_place(|| sentinels.wait_for_failover(0)), 1);
+    // The connection to the old one is still open, and silent.
+    let recovery = scene.until_up().await;
+    sentinels.node(0).cont();
+    sleep(CALM).await;
+    let report = load.end().await;
+    report.print(recovery);
+    assert!(recovery < SOON, "{recovery:?}");
+    let held = report.compare(&scene).await;
+    // Only what the old one had not passed on when it was stopped.
+    assert!(held.lost <= 32, "{held:?}");
+    scene.policies_decide().await;
+}
+
+const CALM: Duration = Duration::from_millis(200);
+/// Sentinels agree at once; the store asks them again after half a second of silence.
+const SOON: Duration = Duration::from_secs(3);

@@ -1,0 +1,322 @@
+//! A store under load, and what became of each request.
+
+use std::convert::Infallible;
+use std::future::ready;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use http::{HeaderMap, Request, Response};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::sleep;
+use tollgate::failure::{Breaker, BreakerState, Fallback};
+use tollgate::{
+    Cost, Key, Limit, MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer, Store, StoreExt,
+};
+use tollgate_redis::RedisStore;
+use tower::{Layer, ServiceExt};
+
+/// A store behind a breaker, as a service has it.
+pub(crate) struct Scene {
+    store: Breaker<RedisStore>,
+    url: String,
+    timeout: Duration,
+    next: Arc<AtomicU64>,
+}
+
+/// What a request was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    Admitted,
+    NotCharged,
+    MaybeCharged,
+}
+
+#[derive(Debug)]
+struct Asked {
+    id: u64,
+    took: Duration,
+    told: Told,
+}
+
+/// Requests without end, each with a key of its own.
+pub(crate) struct Load {
+    is_over: Arc<AtomicBool>,
+    tasks: JoinSet<Vec<Asked>>,
+    lateness: JoinHandle<Duration>,
+}
+
+/// What became of all requests of a load.
+pub(crate) struct Report {
+    asked: Vec<Asked>,
+    /// By how much this machine was late with a timer meanwhile: with whatever else it had
+    /// to do, not with what is tested here.
+    lateness: Duration,
+}
+
+/// What Redis holds of a load.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// Requests that were admitted and are not charged: Redis has lost them.
+    pub(crate) lost: usize,
+    /// Requests that are charged though their callers gave up.
+    pub(crate) ghosts: usize,
+}
+
+/// The timeout of a store as it comes.
+const TIMEOUT: Duration = Duration::from_millis(50);
+/// What a caller may wait beyond it.
+const TOLERANCE: Duration = Duration::from_millis(20);
+/// Long enough for the store to give up its connection, which it does after half a second.
+pub(crate) const OUTAGE: Duration = Duration::from_millis(800);
+/// Requests that are under way at a time, less those who pause.
+pub(crate) const TASKS: usize = 32;
+
+impl Scene {
+    pub(crate) async fn new(url: &str) -> Self {
+        Self::begin(Self::unconnected(url)).await
+    }
+
+    /// Where no answer of this machine is too late, however much it has to do: for faults
+    /// that nobody has to wait for.
+    pub(crate) async fn patient(url: &str) -> Self {
+        Self::begin(Self::with_timeout(url, Duration::from_secs(2))).await
+    }
+
+    /// Where nobody may be there yet.
+    pub(crate) fn unconnected(url: &str) -> Self {
+        Self::with_timeout(url, TIMEOUT)
+    }
+
+    fn with_timeout(url: &str, timeout: Duration) -> Self {
+        let store = Breaker::new(connect(url, timeout));
+        Self { store, url: url.to_owned(), timeout, next: Arc::default() }
+    }
+
+    async fn begin(self) -> Self {
+        self.until_up().await;
+        self.policies_decide().await;
+        self
+    }
+
+    pub(crate) fn load(&self) -> Load {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let mut tasks = JoinSet::new();
+        for _ in 0..TASKS {
+            let (store, next) = (self.store.clone(), Arc::clone(&self.next));
+            let is_over = Arc::clone(&is_over);
+            tasks.spawn(async move {
+                let mut asked = Vec::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    asked.push(ask(&store, next.fetch_add(1, Ordering::Relaxed)).await);
+                    sleep(Duration::from_millis(5)).await;
+                }
+                asked
+            });
+        }
+        let over = Arc::clone(&is_over);
+        let lateness = tokio::spawn(async move {
+            let (step, mut most) = (Duration::from_millis(5), Duration::ZERO);
+            while !over.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                sleep(step).await;
+                most = most.max(start.elapsed().saturating_sub(step));
+            }
+            most
+        });
+        Load { is_over, tasks, lateness }
+    }
+
+    /// Waits until the store decides, and says how long that took.
+    pub(crate) async fn until_up(&self) -> Duration {
+        let start = Instant::now();
+        while self.store.peek(&policy(), &Key::GLOBAL).await.is_err() {
+            assert!(start.elapsed() < Duration::from_secs(20), "the store does not come back");
+            sleep(Duration::from_millis(5)).await;
+        }
+        start.elapsed()
+    }
+
+    /// The breaker opens once some requests have failed.
+    pub(crate) async fn until_open(&self) {
+        let start = Instant::now();
+        while self.store.state() == BreakerState::Closed {
+            assert!(start.elapsed() < Duration::from_secs(5), "the breaker stays closed");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// All is well: whatever a policy does when the store fails, the store decides.
+    pub(crate) async fn policies_decide(&self) {
+        for on_error in [OnStoreError::Open, OnStoreError::Closed, OnStoreError::Local] {
+            let mut seen = Vec::new();
+            // A machine with much to do may be later than the timeout, but not each time.
+            for _ in 0..10 {
+                seen = self.ask_layer(on_error, 2).await.iter().map(Answer::seen).collect();
+                if seen == ["200 limit 10"; 2] {
+                    break;
+                }
+                self.until_up().await;
+            }
+            assert_eq!(seen, ["200 limit 10"; 2], "{on_error:?}");
+        }
+    }
+
+    /// The store is away: an open policy lets pass, a closed one refuses, and a local one
+    /// goes on with half of its quota. None makes anybody wait.
+    pub(crate) async fn policies_fail(&self) {
+        self.until_open().await;
+        let cases = [
+            (OnStoreError::Open, ["200"; 6]),
+            (OnStoreError::Closed, ["503"; 6]),
+            (OnStoreError::Local, {
+                let passes = "200 limit 5";
+                [passes, passes, passes, passes, passes, "429 limit 5"]
+            }),
+        ];
+        for (on_error, expected) in cases {
+            let answers = self.ask_layer(on_error, 6).await;
+            let seen: Vec<_> = answers.iter().map(Answer::seen).collect();
+            assert_eq!(seen, expected, "{on_error:?}");
+            for answer in &answers {
+                let refused = matches!(answer.status, 429 | 503);
+                assert_eq!(answer.headers.contains_key("retry-after"), refused, "{answer:?}");
+            }
+            // One of them may be the probe of the breaker, which has to find out.
+            let mut times: Vec<_> = answers.iter().map(|answer| answer.took).collect();
+            times.sort_unstable();
+            assert!(times[3] < self.timeout, "{times:?}");
+        }
+    }
+
+    /// Requests to a service whose only limit is ten a minute over all.
+    async fn ask_layer(&self, on_error: OnStoreError, count: usize) -> Vec<Answer> {
+        let fallback = Fallback::new(self.store.clone(), MemoryStore::default());
+        let name = format!("layer-{}", self.next.fetch_add(1, Ordering::Relaxed));
+        let policy = Policy::sliding_window_log(name, Quota::per_minute(10)).expect("builds");
+        let limit = Limit::global(policy.with_on_store_error(on_error));
+        let layer = RateLimitLayer::builder(fallback).limit(limit).build().expect("builds");
+        let service = layer.layer(tower::service_fn(|_: Request<()>| {
+            ready(Ok::<_, Infallible>(Response::new(String::new())))
+        }));
+        let mut answers = Vec::new();
+        for _ in 0..count {
+            let start = Instant::now();
+            let response = service.clone().oneshot(Request::new(())).await.expect("infallible");
+            answers.push(Answer {
+                status: response.status().as_u16(),
+                headers: response.headers().clone(),
+                took: start.elapsed(),
+            });
+        }
+        answers
+    }
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    headers: HeaderMap,
+    took: Duration,
+}
+
+impl Answer {
+    /// The status, and the limit if there is one to be seen.
+    fn seen(&self) -> String {
+        match self.headers.get("x-ratelimit-limit") {
+            Some(limit) => format!("{} limit {}", self.status, limit.to_str().expect("ASCII")),
+            None => self.status.to_string(),
+        }
+    }
+}
+
+impl Load {
+    pub(crate) async fn end(self) -> Report {
+        self.is_over.store(true, Ordering::Relaxed);
+        let asked = self.tasks.join_all().await.into_iter().flatten().collect();
+        let lateness = self.lateness.await.expect("a timer");
+        Report { asked, lateness }
+    }
+}
+
+impl Report {
+    pub(crate) fn count(&self, told: Told) -> usize {
+        self.asked.iter().filter(|asked| asked.told == told).count()
+    }
+
+    /// Holds every request against Redis, which must be up again:
+    ///
+    /// * nobody waited for longer than the timeout and 20 ms (and what this machine was
+    ///   late by anyway);
+    /// * nobody was charged twice;
+    /// * who was told that nothing was charged was not charged.
+    ///
+    /// What is left is for the test to judge.
+    pub(crate) async fn compare(&self, scene: &Scene) -> Held {
+        assert!(self.count(Told::Admitted) > 0, "nobody was ever admitted");
+        let slowest = self.asked.iter().max_by_key(|asked| asked.took).expect("somebody asked");
+        let bound = scene.timeout + TOLERANCE + self.lateness;
+        assert!(slowest.took <= bound, "{slowest:?} took more than {bound:?}");
+
+        // Another store, which has all the time that it takes to look at thousands of keys.
+        let store = connect(&scene.url, Duration::from_secs(5));
+        store.connected().await;
+        let (policy, mut held) = (policy(), Held { lost: 0, ghosts: 0 });
+        for asked in self.asked.chunks(256) {
+            let answers: Vec<_> =
+                asked.iter().map(|asked| store.peek(&policy, &key(asked.id))).collect();
+            for (asked, answer) in asked.iter().zip(answers) {
+                let charged = 10 - answer.await.expect("Redis is back").decisions()[0].remaining;
+                match (asked.told, charged) {
+                    (Told::Admitted, 1) | (Told::NotCharged | Told::MaybeCharged, 0) => {}
+                    (Told::Admitted, 0) => held.lost += 1,
+                    (Told::MaybeCharged, 1) => held.ghosts += 1,
+                    _ => panic!("charged {charged} times: {asked:?}"),
+                }
+            }
+        }
+        held
+    }
+
+    /// For the reader of a test that failed, and with --nocapture for everybody.
+    pub(crate) fn print(&self, recovery: Duration) {
+        println!(
+            "{} admitted, {} not charged, {} maybe; slowest {:?}, machine late by {:?}, \
+             back after {recovery:?}",
+            self.count(Told::Admitted),
+            self.count(Told::NotCharged),
+            self.count(Told::MaybeCharged),
+            self.asked.iter().map(|asked| asked.took).max(),
+            self.lateness,
+        );
+    }
+}
+
+/// A key of its own for each request, so that one charged twice would show.
+async fn ask<S: Store>(store: &S, id: u64) -> Asked {
+    let start = Instant::now();
+    let answer = store.charge(&policy(), &key(id), Cost::ONE).await;
+    let took = start.elapsed();
+    let told = match answer {
+        Ok(verdict) => {
+            assert!(verdict.is_admitted(), "a key that nobody else uses: {verdict:?}");
+            Told::Admitted
+        }
+        Err(error) if error.may_have_charged() => Told::MaybeCharged,
+        Err(_) => Told::NotCharged,
+    };
+    Asked { id, took, told }
+}
+
+fn connect(url: &str, timeout: Duration) -> RedisStore {
+    let store = RedisStore::builder(url).expect("a URL").timeout(timeout);
+    store.connect().expect("a store")
+}
+
+fn policy() -> Policy {
+    Policy::sliding_window_log("each", Quota::per_hour(10)).expect("builds")
+}
+
+fn key(id: u64) -> Key {
+    Key::new(id.to_string().as_bytes())
+}

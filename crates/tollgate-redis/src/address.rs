@@ -132,6 +132,15 @@ impl Address {
                 ServerConfig::new_centralized(host, port)
             }
         };
+        self.config_with(server, tls)
+    }
+
+    /// How fred is to reach one node of a Cluster.
+    pub(crate) fn config_of(&self, host: &str, port: u16, tls: Option<TlsConfig>) -> Config {
+        self.config_with(ServerConfig::new_centralized(host, port), tls)
+    }
+
+    fn config_with(&self, server: ServerConfig, tls: Option<TlsConfig>) -> Config {
         Config {
             // Starts without Redis, and connects when it comes.
             fail_fast: false,

@@ -8,12 +8,14 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::address::{Address, Servers};
+use crate::check::About;
+use crate::cluster::{Cluster, Connect, Place};
 use crate::combiner::{Bounds, Combiner, Shared};
 use crate::deny_cache::DenyCache;
 use crate::names::Names;
 use crate::node::Node;
-use crate::stats::Counters;
-use crate::{Inner, RedisStore, TlsError, UrlError, check, tls};
+use crate::route::Route;
+use crate::{Inner, RedisStore, TlsError, UrlError, Way, tls};
 
 /// Settings of a [`RedisStore`]. Those of all replicas that share limits must agree in
 /// [`namespace`](Self::namespace) and [`secret`](Self::secret).
@@ -99,7 +101,7 @@ impl RedisStoreBuilder {
     }
 
     /// Calls under way at a time, at least one. Default: 2, so that Redis has the next call
-    /// while answers of the last are handed out.
+    /// while answers of the last are handed out. In a Cluster that is for each slot.
     pub fn max_calls(mut self, calls: usize) -> Self {
         self.bounds.calls = calls.max(1);
         self
@@ -156,20 +158,26 @@ impl RedisStoreBuilder {
         let shared = Arc::new(Shared {
             runtime,
             deny_cache: DenyCache::new(self.deny_cache),
-            counters: Counters::default(),
+            counters: Arc::default(),
             nonce: AtomicU64::new(random()),
             time: self.time,
         });
-        if let Servers::Cluster(_) = self.address.servers {
-            return Err(ConnectError::Client("Cluster is not there yet".to_owned()));
-        }
-        let node = Node::connect(self.address.config(tls), self.bounds.timeout)
-            .map_err(|error| ConnectError::Client(error.to_string()))?;
+        let (address, bounds, timeout) = (self.address, self.bounds, self.bounds.timeout);
         let names = Names::new(&self.namespace, &self.secret);
-        check::watch(&node, names.clone(), false, &shared);
-        let combiner = Arc::new(Combiner::new(node, self.bounds, Arc::clone(&shared)));
-        let (address, timeout) = (self.address, self.bounds.timeout);
-        Ok(RedisStore(Arc::new(Inner { address, names, timeout, combiner, shared })))
+        let is_member = matches!(address.servers, Servers::Cluster(_));
+        let counters = Arc::clone(&shared.counters);
+        let about = About { names: names.clone(), is_member, counters };
+        let way = if let Servers::Cluster(nodes) = &address.servers {
+            let seeds = nodes.iter().cloned().map(|(host, port)| Place { host, port }).collect();
+            let connect = Connect { address: address.clone(), tls, timeout, about };
+            Way::Cluster(Cluster::new(seeds, connect, bounds, Arc::clone(&shared)))
+        } else {
+            let node = Node::connect(address.config(tls), timeout, about)
+                .map_err(|error| ConnectError::Client(error.to_string()))?;
+            let route = Route::One(Arc::clone(&node));
+            Way::One(node, Arc::new(Combiner::new(route, bounds, Arc::clone(&shared))))
+        };
+        Ok(RedisStore(Arc::new(Inner { address, names, timeout, way, shared })))
     }
 }
 
@@ -186,7 +194,7 @@ impl fmt::Debug for RedisStoreBuilder {
 
 /// Where nonces begin: elsewhere in each process, though they need only differ within one
 /// connection.
-fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     use std::hash::BuildHasher;
     foldhash::fast::RandomState::default().hash_one(0)
 }

@@ -10,11 +10,11 @@ use fred::types::{ClusterHash, CustomCommand, InfoKind};
 use tokio::sync::broadcast::error::RecvError;
 use tollgate_core::{Cost, Key, Policy, Quota};
 
-use crate::combiner::Shared;
 use crate::encode::{Batch, Line};
 use crate::failure::{Failure, Refusal};
 use crate::names::Names;
 use crate::node::Node;
+use crate::stats::Counters;
 
 /// What was found at a server when it was last connected to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,11 +83,22 @@ impl fmt::Display for RedisWarning {
     }
 }
 
+/// What a look needs to know.
+#[derive(Clone, Debug)]
+pub(crate) struct About {
+    /// Where the script may write.
+    pub(crate) names: Names,
+    /// Whether the server is meant to be a node of a Cluster.
+    pub(crate) is_member: bool,
+    pub(crate) counters: Arc<Counters>,
+}
+
 /// Looks at a server after each connection to it, for as long as it is there.
-pub(crate) fn watch(node: &Arc<Node>, names: Names, in_cluster: bool, shared: &Arc<Shared>) {
+pub(crate) fn watch(node: &Arc<Node>, about: About) {
     let mut connected = node.client().reconnect_rx();
-    let (node, counters) = (Arc::downgrade(node), Arc::clone(shared));
-    shared.runtime.spawn(async move {
+    let runtime = node.runtime().clone();
+    let node = Arc::downgrade(node);
+    runtime.spawn(async move {
         // The first connection may have been made before anybody listened.
         let mut is_known = node.upgrade().is_some_and(|node| node.is_connected());
         loop {
@@ -99,8 +110,8 @@ pub(crate) fn watch(node: &Arc<Node>, names: Names, in_cluster: bool, shared: &A
                 }
             }
             let Some(node) = node.upgrade() else { return };
-            counters.counters.count_connection();
-            let report = look(&node, &names, in_cluster).await;
+            about.counters.count_connection();
+            let report = look(&node, &about).await;
             let told = node.report();
             for warning in &report.warnings {
                 // Once, and not with each connection that breaks.
@@ -114,7 +125,7 @@ pub(crate) fn watch(node: &Arc<Node>, names: Names, in_cluster: bool, shared: &A
 }
 
 /// Looks at a server. What it does not tell is left open; nothing here fails.
-async fn look(node: &Node, names: &Names, in_cluster: bool) -> RedisReport {
+async fn look(node: &Node, about: &About) -> RedisReport {
     let client = node.client();
     let mut report = RedisReport {
         version: field(client, InfoKind::Server, "redis_version").await,
@@ -127,7 +138,7 @@ async fn look(node: &Node, names: &Names, in_cluster: bool) -> RedisReport {
             report.warnings.push(RedisWarning::Version(version.clone()));
         }
     }
-    if report.is_cluster == Some(true) && !in_cluster {
+    if report.is_cluster == Some(true) && !about.is_member {
         report.warnings.push(RedisWarning::Cluster);
     }
     match maxmemory_policy(client).await {
@@ -139,7 +150,7 @@ async fn look(node: &Node, names: &Names, in_cluster: bool) -> RedisReport {
         }
         Err(reason) => report.warnings.push(RedisWarning::EvictionUnknown(reason)),
     }
-    match rehearse(node, names).await {
+    match rehearse(node, &about.names).await {
         Ok(ahead) => report.clock_ahead = Some(ahead),
         // The server is one of a Cluster and the slot another's, or a replica: well enough.
         Err(Failure::Refused(Refusal::Moved { .. } | Refusal::Ask { .. } | Refusal::ReadOnly)) => {}
@@ -193,8 +204,8 @@ async fn rehearse(node: &Node, names: &Names) -> Result<i64, Failure> {
     let sent = Instant::now();
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let deadline = || Instant::now() + node.timeout();
-    let reply = node.call(&batch, None, deadline()).await?;
-    node.call(&forget, None, deadline()).await?;
+    let reply = node.call(&batch, None, deadline(), false).await?;
+    node.call(&forget, None, deadline(), false).await?;
     let reply = batch.parse(&reply).map_err(|error| lost(&error))?;
     node.learn(reply.now, sent);
     let micros = |number: u128| i64::try_from(number).unwrap_or(i64::MAX);

@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
-use tokio::time::sleep_until;
+use tokio::time::{sleep_until, timeout_at};
 use tollgate_core::{StoreError, Timestamp};
 
 use crate::deny_cache::DenyCache;
 use crate::encode::{Batch, Line};
-use crate::failure::STORE;
+use crate::failure::{Failure, Refusal, STORE};
 use crate::node::Node;
 use crate::reply::{Reply, Row};
+use crate::route::{Route, Stop, Trip};
 use crate::stats::Counters;
 use crate::ticket::{Answer, Request, Ticket};
 
@@ -29,7 +30,7 @@ use crate::ticket::{Answer, Request, Ticket};
 /// calls become, and the less each request costs it.
 #[derive(Debug)]
 pub(crate) struct Combiner {
-    node: Arc<Node>,
+    route: Route,
     bounds: Bounds,
     shared: Arc<Shared>,
     lanes: Mutex<Lanes>,
@@ -53,7 +54,7 @@ pub(crate) struct Bounds {
 pub(crate) struct Shared {
     pub(crate) runtime: Handle,
     pub(crate) deny_cache: DenyCache,
-    pub(crate) counters: Counters,
+    pub(crate) counters: Arc<Counters>,
     /// Makes calls tell their replies from those of others.
     pub(crate) nonce: AtomicU64,
     /// Only tests have a time of their own, in microseconds.
@@ -73,12 +74,8 @@ struct Lanes {
 pub(crate) type Drive = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Combiner {
-    pub(crate) fn new(node: Arc<Node>, bounds: Bounds, shared: Arc<Shared>) -> Self {
-        Self { node, bounds, shared, lanes: Mutex::default() }
-    }
-
-    pub(crate) fn node(&self) -> &Node {
-        &self.node
+    pub(crate) fn new(route: Route, bounds: Bounds, shared: Arc<Shared>) -> Self {
+        Self { route, bounds, shared, lanes: Mutex::default() }
     }
 
     /// Takes a request on its way. If it is to go alone, its caller carries it out, as a
@@ -118,49 +115,120 @@ impl Combiner {
         self.lanes.lock().queue.len()
     }
 
-    /// Sends requests in one call and hands out the answers.
+    /// Sends requests in one call and hands out the answers. What one node of a Cluster
+    /// refused, it sends to the next: nothing has been charged by then.
     async fn call(self: &Arc<Self>, mut tickets: Vec<Arc<Ticket>>, lane: Lane) {
-        tickets.retain(|ticket| ticket.send());
-        let mut batch = Batch::new(self.shared.nonce.fetch_add(1, Ordering::Relaxed));
-        tickets.retain(|ticket| self.add(&mut batch, ticket));
-        if tickets.is_empty() {
-            return;
-        }
-        let unanswered = Unanswered(&tickets);
-        let sent = Instant::now();
-        let time = self.shared.time.as_ref().map(|time| time.load(Ordering::Relaxed));
-        let last = tickets.iter().map(|ticket| ticket.deadline).max().unwrap_or(sent);
-        let call = self.node.call(&batch, time.map(Timestamp::from_micros), last);
-        let outcome = match &tickets[..] {
-            // The call ends at its deadline, so it takes no watch; and what is queued is
-            // another call's.
-            [_] if lane == Lane::Direct => call.await,
-            _ => self.watch(call, &tickets).await,
-        };
-        std::mem::forget(unanswered);
-        self.shared.counters.count_call(tickets.len(), &outcome);
-        match outcome.map(|bytes| batch.parse(&bytes)) {
-            Ok(Ok(reply)) => self.distribute(&batch, reply, &tickets, sent),
-            Ok(Err(bad)) => {
-                // Whatever this answers, other replies may be off by one as well.
-                self.node.distrust();
-                for ticket in &tickets {
-                    ticket.answer(Err(StoreError::maybe_charged(STORE, bad).with_source(bad)));
-                }
+        let mut trip = Trip::default();
+        let mut next = self.route.at_once();
+        loop {
+            let stop = match next.take() {
+                Some(stop) => stop,
+                None => match self.stop(&mut trip, &tickets).await {
+                    Some(stop) => stop,
+                    None => return,
+                },
+            };
+            let Some(refusal) = self.call_at(&stop, &mut tickets, lane).await else { return };
+            if !self.route.follow(&refusal, &stop, &mut trip) {
+                return self.fail(&Failure::Refused(refusal), &tickets);
             }
-            Err(failure) => {
-                for ticket in &tickets {
-                    ticket.answer(Err(failure.to_store_error()));
-                }
+            drop(stop);
+            tickets.retain(|ticket| ticket.unsend());
+            if refusal == Refusal::TryAgain {
+                self.divide(&mut tickets);
             }
         }
     }
 
-    /// Adds a request to a call, or answers it.
-    fn add(&self, batch: &mut Batch, ticket: &Arc<Ticket>) -> bool {
+    /// The server for a call, unless nobody waits any more by the time that there is one.
+    async fn stop(&self, trip: &mut Trip, tickets: &[Arc<Ticket>]) -> Option<Stop> {
+        let last = tickets.iter().map(|ticket| ticket.deadline).max()?;
+        let unanswered = Unanswered(tickets);
+        let stop = self.watch(timeout_at(last.into(), self.route.stop(trip)), tickets).await;
+        std::mem::forget(unanswered);
+        if stop.is_err() {
+            tickets.iter().for_each(|ticket| ticket.expire());
+        }
+        stop.ok()
+    }
+
+    /// Sends requests to one server. What it says if that refuses all of them is for the
+    /// caller to deal with.
+    async fn call_at(
+        self: &Arc<Self>,
+        stop: &Stop,
+        tickets: &mut Vec<Arc<Ticket>>,
+        lane: Lane,
+    ) -> Option<Refusal> {
+        let node = stop.node();
+        tickets.retain(|ticket| ticket.send());
+        let mut batch = Batch::new(self.shared.nonce.fetch_add(1, Ordering::Relaxed));
+        tickets.retain(|ticket| self.add(&mut batch, ticket, node));
+        if tickets.is_empty() {
+            return None;
+        }
+        let unanswered = Unanswered(tickets);
+        let sent = Instant::now();
+        let time = self.shared.time.as_ref().map(|time| time.load(Ordering::Relaxed));
+        let last = tickets.iter().map(|ticket| ticket.deadline).max().unwrap_or(sent);
+        let call = node.call(&batch, time.map(Timestamp::from_micros), last, stop.is_asking());
+        let outcome = match &tickets[..] {
+            // The call ends at its deadline, so it takes no watch; and what is queued is
+            // another call's.
+            [_] if lane == Lane::Direct => call.await,
+            _ => self.watch(call, tickets).await,
+        };
+        std::mem::forget(unanswered);
+        self.shared.counters.count_call(tickets.len(), &outcome);
+        match outcome.map(|bytes| batch.parse(&bytes)) {
+            Ok(Ok(reply)) => self.distribute(&batch, reply, tickets, sent, node),
+            Ok(Err(bad)) => {
+                // Whatever this answers, other replies may be off by one as well.
+                node.distrust();
+                for ticket in tickets {
+                    ticket.answer(Err(StoreError::maybe_charged(STORE, bad).with_source(bad)));
+                }
+            }
+            Err(Failure::Refused(refusal)) => return Some(refusal),
+            Err(failure) => self.fail(&failure, tickets),
+        }
+        None
+    }
+
+    fn fail(&self, failure: &Failure, tickets: &[Arc<Ticket>]) {
+        self.route.suspect();
+        for ticket in tickets {
+            ticket.answer(Err(failure.to_store_error()));
+        }
+    }
+
+    /// Leaves only requests for the keys of the first, and sends the others in calls of
+    /// their own: some keys of the call have moved and others have not, but each request
+    /// may have all of its keys on one side.
+    fn divide(self: &Arc<Self>, tickets: &mut Vec<Arc<Ticket>>) {
+        let mut groups: Vec<Vec<Arc<Ticket>>> = Vec::new();
+        for ticket in tickets.drain(..) {
+            let belongs =
+                |group: &&mut Vec<Arc<Ticket>>| group[0].request.shares_keys_with(&ticket.request);
+            match groups.iter_mut().find(belongs) {
+                Some(group) => group.push(ticket),
+                None => groups.push(vec![ticket]),
+            }
+        }
+        let mut groups = groups.into_iter();
+        tickets.extend(groups.next().into_iter().flatten());
+        for group in groups {
+            let combiner = Arc::clone(self);
+            let call: Drive = Box::pin(async move { combiner.call(group, Lane::Task).await });
+            self.shared.runtime.spawn(call);
+        }
+    }
+
+    /// Adds a request to a call to `node`, or answers it.
+    fn add(&self, batch: &mut Batch, ticket: &Arc<Ticket>, node: &Node) -> bool {
         // Tests that have a time of their own have no deadlines in it.
         let deadline = match self.shared.time {
-            None => self.node.at_server(ticket.deadline),
+            None => node.at_server(ticket.deadline),
             Some(_) => None,
         };
         let added = match &ticket.request {
@@ -176,8 +244,8 @@ impl Combiner {
                     .collect();
                 batch.decide(&lines, deadline)
             }
-            Request::Settle { state, settled, receipt, actual } => {
-                batch.settle(state, settled, receipt, *actual, deadline)
+            Request::Settle { state, settled, receipt, actual, lifetime } => {
+                batch.settle_within(*lifetime, state, settled, receipt, *actual, deadline)
             }
             Request::Reset { state } => batch.reset(state, deadline),
         };
@@ -237,6 +305,7 @@ impl Combiner {
         reply: Reply,
         tickets: &[Arc<Ticket>],
         sent: Instant,
+        node: &Node,
     ) {
         let mut again = Vec::new();
         let received = Instant::now();
@@ -271,11 +340,11 @@ impl Combiner {
             ticket.answer(answer);
         }
         if again.is_empty() {
-            self.node.learn(reply.now, sent);
+            node.learn(reply.now, sent);
         } else {
             // They came in time by the clock here, so the two clocks differ by more than
             // was known.
-            self.node.relearn(reply.now, sent);
+            node.relearn(reply.now, sent);
             self.repeat(again);
         }
     }

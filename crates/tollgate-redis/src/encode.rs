@@ -1,7 +1,7 @@
 //! Requests into the keys and arguments of one call.
 
 use smallvec::SmallVec;
-use tollgate_core::{Cost, Form, Policy, Receipt, Timestamp};
+use tollgate_core::{Cost, Form, Micros, Policy, Receipt, Timestamp};
 
 use crate::bytes::{exact, put};
 use crate::header::put_header;
@@ -151,6 +151,19 @@ impl Batch {
         actual: Cost,
         deadline: Option<Timestamp>,
     ) -> Result<(), EncodeError> {
+        self.settle_within(Receipt::LIFETIME, key, receipt_key, receipt, actual, deadline)
+    }
+
+    /// The same for a receipt that lapses after `lifetime`.
+    pub fn settle_within(
+        &mut self,
+        lifetime: Micros,
+        key: &[u8],
+        receipt_key: &[u8],
+        receipt: &Receipt,
+        actual: Cost,
+        deadline: Option<Timestamp>,
+    ) -> Result<(), EncodeError> {
         self.make_room(2)?;
         let (charged, actual) = (receipt.charged, actual.get());
         let cost = charged.cost.get();
@@ -166,7 +179,7 @@ impl Batch {
         put::<7>(&mut self.scratch, exact(cost));
         put::<7>(&mut self.scratch, charged.charged_at.as_micros());
         put::<7>(&mut self.scratch, charged.leaves_at.as_micros());
-        put::<7>(&mut self.scratch, Receipt::LIFETIME.get());
+        put::<7>(&mut self.scratch, lifetime.get());
         self.request(deadline, Asked::Settle);
         Ok(())
     }

@@ -73,16 +73,17 @@ fn answered(text: &str) -> Failure {
         "READONLY" => Refusal::ReadOnly,
         // Said before a script starts, or by the first write of one, and ours has read
         // and decided everything before it writes.
-        "OOM" | "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "CROSSSLOT" | "MISCONF"
-        | "NOREPLICAS" | "NOAUTH" | "NOPERM" | "WRONGPASS" | "UNKILLABLE" => {
-            Refusal::Other(text.to_owned())
-        }
+        "OOM" | "LOADING" | "BUSY" | "MASTERDOWN" | "CROSSSLOT" | "MISCONF" | "NOREPLICAS"
+        | "NOAUTH" | "NOPERM" | "WRONGPASS" | "UNKILLABLE" => Refusal::Other(text.to_owned()),
         _ if text.starts_with("Too many failed write attempts")
             || text.starts_with("Failed to route command")
             || text.contains("unknown command") =>
         {
             Refusal::Other(text.to_owned())
         }
+        // CLUSTERDOWN is not among them, though said before a script starts too: the client
+        // ends the connection on it, and says it to all who wait there for an answer.
+        //
         // NOPERM and OOM of a command within a script come wrapped in an error of it.
         _ if WITHIN_A_SCRIPT.iter().any(|said| text.contains(said)) => {
             Refusal::Other(text.to_owned())
@@ -152,7 +153,6 @@ mod tests {
                 ErrorKind::Unknown,
                 "ERR The user executing the script can't run this command or subcommand script: a",
             ),
-            (ErrorKind::Cluster, "CLUSTERDOWN The cluster is down"),
         ];
         for (kind, details) in refused {
             let failure = failure(kind, details);
@@ -170,6 +170,7 @@ mod tests {
             (ErrorKind::Parse, "Could not convert to tuple."),
             (ErrorKind::Unknown, "ERR user_script:12: attempt to index a nil value script: a"),
             (ErrorKind::Cluster, "MOVED nowhere"),
+            (ErrorKind::Cluster, "CLUSTERDOWN The cluster is down"),
         ];
         for (kind, details) in lost {
             let failure = failure(kind, details);

@@ -47,6 +47,16 @@ impl<T> RedisFuture<T> {
         let drive = combiner.submit(&ticket).map(|drive| (drive, runtime.clone()));
         Self { state: State::Waiting { ticket, drive }, read }
     }
+
+    /// The answer that `drive` will give to the ticket.
+    pub(crate) const fn driven(
+        ticket: Arc<Ticket>,
+        drive: Drive,
+        runtime: Handle,
+        read: fn(Answer) -> Option<T>,
+    ) -> Self {
+        Self { state: State::Waiting { ticket, drive: Some((drive, runtime)) }, read }
+    }
 }
 
 impl<T> Future for RedisFuture<T> {

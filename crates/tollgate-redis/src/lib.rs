@@ -26,6 +26,7 @@ mod address;
 mod builder;
 mod bytes;
 mod check;
+mod cluster;
 mod combiner;
 mod deny_cache;
 mod encode;
@@ -37,7 +38,9 @@ mod names;
 mod node;
 mod offset;
 mod reply;
+mod route;
 mod script;
+mod several;
 mod stats;
 mod ticket;
 mod tls;
@@ -47,15 +50,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
-use tollgate_core::{Charge, Cost, Key, Policy, Receipt, Settlement, Store, Verdict};
+use tollgate_core::{Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Store, Verdict};
 
 use self::address::Address;
 pub use self::address::UrlError;
 pub use self::builder::{ConnectError, RedisStoreBuilder};
 pub use self::check::{RedisReport, RedisWarning};
+use self::cluster::Cluster;
 use self::combiner::{Combiner, Shared};
 pub use self::future::RedisFuture;
-use self::names::Names;
+use self::names::{Name, Names};
+use self::node::Node;
 pub use self::stats::RedisStats;
 use self::ticket::{Answer, Line, Request, Ticket};
 pub use self::tls::TlsError;
@@ -68,8 +73,15 @@ struct Inner {
     address: Address,
     names: Names,
     timeout: Duration,
-    combiner: Arc<Combiner>,
+    way: Way,
     shared: Arc<Shared>,
+}
+
+/// Who carries requests to Redis.
+enum Way {
+    /// To one server; a node that Sentinels name is one.
+    One(Arc<Node>, Arc<Combiner>),
+    Cluster(Cluster),
 }
 
 impl RedisStore {
@@ -87,31 +99,95 @@ impl RedisStore {
 
     /// Waits until Redis answers. A service need not: until then its failure policy does.
     pub async fn connected(&self) {
-        self.0.combiner.node().connected().await;
+        match &self.0.way {
+            Way::One(node, _) => node.connected().await,
+            Way::Cluster(cluster) => cluster.connected().await,
+        }
+    }
+
+    /// Where the state of a key is, for tests that look into Redis.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    pub fn name_of(&self, policy: &Policy, key: &Key) -> Vec<u8> {
+        self.0.names.state(policy, key).to_vec()
     }
 
     /// Whether there is a connection at this moment. Without one requests fail after their
     /// timeout, or at once behind a breaker.
     pub fn is_connected(&self) -> bool {
-        self.0.combiner.node().is_connected()
+        match &self.0.way {
+            Way::One(node, _) => node.is_connected(),
+            Way::Cluster(cluster) => cluster.is_connected(),
+        }
     }
 
-    /// What was found at the server when it was last connected to: its version, and what
-    /// will hurt. Warnings are logged as well.
-    pub fn report(&self) -> RedisReport {
-        self.0.combiner.node().report()
+    /// What was found at the servers when they were last connected to: their versions, and
+    /// what will hurt. Warnings are logged as well. One for each master of a Cluster.
+    pub fn reports(&self) -> Vec<RedisReport> {
+        match &self.0.way {
+            Way::One(node, _) => vec![node.report()],
+            Way::Cluster(cluster) => cluster.reports(),
+        }
     }
 
     /// What this store has done so far.
     pub fn stats(&self) -> RedisStats {
-        self.0.shared.counters.read(self.0.combiner.queued())
+        let queued = match &self.0.way {
+            Way::One(_, combiner) => combiner.queued(),
+            Way::Cluster(cluster) => cluster.queued(),
+        };
+        self.0.shared.counters.read(queued)
     }
 
-    fn submit<T>(&self, request: Request, read: fn(Answer) -> Option<T>) -> RedisFuture<T> {
+    /// Sends a request about a key on its way.
+    fn submit<T>(
+        &self,
+        about: &Name,
+        request: Request,
+        read: fn(Answer) -> Option<T>,
+    ) -> RedisFuture<T> {
         let shared = &self.0.shared;
-        let deadline = Instant::now() + self.0.timeout;
-        let ticket = Arc::new(Ticket::new(request, shared.deny_cache.epoch(), deadline));
-        RedisFuture::submit(&self.0.combiner, ticket, &shared.runtime, read)
+        let ticket = Ticket::new(request, shared.deny_cache.epoch(), self.deadline());
+        RedisFuture::submit(self.combiner(about), Arc::new(ticket), &shared.runtime, read)
+    }
+
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.0.timeout
+    }
+
+    fn combiner(&self, about: &Name) -> &Arc<Combiner> {
+        match &self.0.way {
+            Way::One(_, combiner) => combiner,
+            Way::Cluster(cluster) => cluster.combiner(cluster::slot(about)),
+        }
+    }
+
+    /// Whether one call can decide all of them.
+    fn is_one_call(&self, lines: &[Line]) -> bool {
+        match &self.0.way {
+            Way::One(..) => true,
+            Way::Cluster(_) => cluster::is_one_slot(lines),
+        }
+    }
+
+    /// Settles a receipt. `lifetime` is how long it can be settled.
+    fn settle_within(
+        &self,
+        lifetime: Micros,
+        receipt: &Receipt,
+        actual: Cost,
+    ) -> RedisFuture<Settlement> {
+        let read = |answer| match answer {
+            Answer::Settlement(settlement) => Some(settlement),
+            _ => None,
+        };
+        // Before it is sent: what comes back with it may let others pass.
+        self.0.shared.deny_cache.never_again(receipt.policy.name());
+        let state = self.0.names.state(&receipt.policy, &receipt.key);
+        let about = state.clone();
+        let settled = self.0.names.receipt(&receipt.key, receipt.id);
+        let receipt = receipt.clone();
+        self.submit(&about, Request::Settle { state, settled, receipt, actual, lifetime }, read)
     }
 }
 
@@ -130,24 +206,19 @@ impl Store for RedisStore {
             enforce: charge.enforce,
         });
         let lines: SmallVec<[Line; 2]> = lines.collect();
+        if !self.is_one_call(&lines) {
+            return several::decide(self, charges, lines, read);
+        }
         if let Some(verdict) = self.0.shared.deny_cache.find(&lines) {
             self.0.shared.counters.count_deny_cache_hit();
             return RedisFuture::ready(Ok(Answer::Verdict(verdict)), read);
         }
-        self.submit(Request::Decide(lines), read)
+        let about = lines.first().map(|line| line.state.clone()).unwrap_or_default();
+        self.submit(&about, Request::Decide(lines), read)
     }
 
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Self::Future<Settlement> {
-        let read = |answer| match answer {
-            Answer::Settlement(settlement) => Some(settlement),
-            _ => None,
-        };
-        // Before it is sent: what comes back with it may let others pass.
-        self.0.shared.deny_cache.never_again(receipt.policy.name());
-        let state = self.0.names.state(&receipt.policy, &receipt.key);
-        let settled = self.0.names.receipt(&receipt.key, receipt.id);
-        let receipt = receipt.clone();
-        self.submit(Request::Settle { state, settled, receipt, actual }, read)
+        self.settle_within(Receipt::LIFETIME, receipt, actual)
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()> {
@@ -156,7 +227,9 @@ impl Store for RedisStore {
             _ => None,
         };
         self.0.shared.deny_cache.forget();
-        self.submit(Request::Reset { state: self.0.names.state(policy, key) }, read)
+        let state = self.0.names.state(policy, key);
+        let about = state.clone();
+        self.submit(&about, Request::Reset { state }, read)
     }
 }
 

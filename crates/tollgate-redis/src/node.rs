@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use fred::clients::Client;
+use fred::clients::{Client, Pipeline};
 use fred::error::Error;
 use fred::interfaces::ClientLike;
 use fred::types::config::{Config, Options, ReconnectPolicy};
@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tollgate_core::Timestamp;
 
-use crate::check::RedisReport;
+use crate::check::{self, About, RedisReport};
 use crate::encode::Batch;
 use crate::failure::{Failure, Refusal};
 use crate::offset::Offset;
@@ -48,25 +48,35 @@ const BETWEEN_CONNECTIONS: Duration = Duration::from_secs(1);
 
 impl Node {
     /// Begins to connect, and never stops trying. Must be called in a tokio runtime.
-    pub(crate) fn connect(config: Config, timeout: Duration) -> Result<Arc<Self>, Error> {
+    pub(crate) fn connect(
+        config: Config,
+        timeout: Duration,
+        about: About,
+    ) -> Result<Arc<Self>, Error> {
         let client = client(config, timeout)?;
         let runtime = Handle::current();
         let supervisor = runtime.spawn(supervise(client.clone())).abort_handle();
         let (offset, health, report) = (Offset::new(), Mutex::default(), Mutex::default());
-        Ok(Arc::new(Self { client, runtime, supervisor, offset, health, timeout, report }))
+        let node = Self { client, runtime, supervisor, offset, health, timeout, report };
+        let node = Arc::new(node);
+        check::watch(&node, about);
+        Ok(node)
     }
 
-    /// Carries out a call, and gives up on it at the deadline.
+    /// Carries out a call, and gives up on it at the deadline. A node of a Cluster that has
+    /// keys of a slot before it has the slot takes only calls of those who are `asking`:
+    /// who were sent there for these keys.
     pub(crate) async fn call(
         &self,
         batch: &Batch,
         time: Option<Timestamp>,
         deadline: Instant,
+        is_asking: bool,
     ) -> Result<Bytes, Failure> {
-        let mut outcome = self.send(EVALSHA, script::SHA1, batch, time, deadline).await;
+        let mut outcome = self.send(EVALSHA, script::SHA1, batch, time, deadline, is_asking).await;
         if let Err(Failure::Refused(Refusal::NoScript)) = outcome {
             // Not SCRIPT LOAD: this decides on the way, and asks no other node.
-            outcome = self.send(EVAL, script::TEXT, batch, time, deadline).await;
+            outcome = self.send(EVAL, script::TEXT, batch, time, deadline, is_asking).await;
         }
         self.observe(outcome.as_ref().err());
         outcome
@@ -79,6 +89,7 @@ impl Node {
         batch: &Batch,
         time: Option<Timestamp>,
         deadline: Instant,
+        is_asking: bool,
     ) -> Result<Bytes, Failure> {
         let keys = batch.keys();
         let mut args = Vec::with_capacity(7 + keys.len());
@@ -88,14 +99,29 @@ impl Node {
         args.extend(batch.args(time).map(|bytes| Value::Bytes(Bytes::from(bytes))));
         // Only a timeout of fred's own keeps it from sending what nobody waits for, and
         // only commands that it does not know take one.
-        let command = CustomCommand::new_static(command, None::<u16>, false);
         let timeout = deadline.saturating_duration_since(Instant::now()).max(LEAST);
         let options = Options { timeout: Some(timeout), ..Options::default() };
-        match self.client.with_options(&options).custom::<Value, Value>(command, args).await? {
+        let client = self.client.with_options(&options);
+        let answer: Value = if is_asking {
+            // The commands of a pipeline are written one right after the other, with no
+            // command of others between them, and ASKING holds for the next one alone.
+            let pipeline = Pipeline::from(client);
+            pipeline.custom::<Value, Value>(self::command(ASKING), Vec::new()).await?;
+            pipeline.custom::<Value, Value>(self::command(command), args).await?;
+            pipeline.last().await?
+        } else {
+            client.custom(self::command(command), args).await?
+        };
+        match answer {
             Value::Bytes(bytes) => Ok(bytes),
             Value::String(text) => Ok(text.into_inner()),
             other => Err(Failure::Lost(format!("the script answered {:?}", other.kind()))),
         }
+    }
+
+    /// Which nodes of its Cluster have which slots.
+    pub(crate) async fn cluster_slots(&self) -> Result<Value, Error> {
+        self.client.custom(command("CLUSTER"), vec![Value::from_static_str("SLOTS")]).await
     }
 
     /// The server's time at `instant`, unless it never answered.
@@ -127,6 +153,10 @@ impl Node {
 
     pub(crate) const fn client(&self) -> &Client {
         &self.client
+    }
+
+    pub(crate) const fn runtime(&self) -> &Handle {
+        &self.runtime
     }
 
     /// How long a call may take.
@@ -212,6 +242,7 @@ fn client(config: Config, timeout: Duration) -> Result<Client, Error> {
 
 const EVALSHA: &str = "EVALSHA";
 const EVAL: &str = "EVAL";
+const ASKING: &str = "ASKING";
 
 /// No timeout at all is how fred reads one of zero.
 const LEAST: Duration = Duration::from_millis(1);
@@ -234,4 +265,9 @@ async fn supervise(client: Client) {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// A command for the one server there is.
+fn command(name: &'static str) -> CustomCommand {
+    CustomCommand::new_static(name, None::<u16>, false)
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tollgate_core::{Cost, Policy, Receipt, Settlement, StoreError, Verdict};
+use tollgate_core::{Cost, Micros, Policy, Receipt, Settlement, StoreError, Verdict};
 
 use crate::failure::STORE;
 use crate::names::Name;
@@ -14,11 +14,33 @@ use crate::names::Name;
 #[derive(Debug)]
 pub(crate) enum Request {
     Decide(SmallVec<[Line; 2]>),
-    Settle { state: Name, settled: Name, receipt: Receipt, actual: Cost },
-    Reset { state: Name },
+    Settle {
+        state: Name,
+        settled: Name,
+        receipt: Receipt,
+        actual: Cost,
+        /// How long the receipt can be settled, and that it was is remembered.
+        lifetime: Micros,
+    },
+    Reset {
+        state: Name,
+    },
 }
 
 impl Request {
+    /// Whether both name the same keys, so that they are on the same nodes while a slot of
+    /// a Cluster moves.
+    pub(crate) fn shares_keys_with(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Decide(lines), Self::Decide(others)) => {
+                lines.iter().map(|line| &line.state).eq(others.iter().map(|line| &line.state))
+            }
+            (Self::Reset { state }, Self::Reset { state: other }) => state == other,
+            // No two receipts have the same key.
+            _ => false,
+        }
+    }
+
     /// The most keys that this adds to a call.
     pub(crate) fn keys(&self) -> usize {
         match self {
@@ -89,7 +111,7 @@ impl Ticket {
                     Progress::Sent { waker: waker.take(), refused_as_late: *refused_as_late };
                 true
             }
-            // A call that is repeated at another node.
+            // In the hands of who divides it among several nodes.
             Progress::Sent { .. } => true,
             Progress::Answered(_) | Progress::Over => false,
         }
@@ -105,6 +127,21 @@ impl Ticket {
                 true
             }
             _ => false,
+        }
+    }
+
+    /// Takes this back out of a call that another node is to carry out; `false` if nobody
+    /// waits for it any more.
+    pub(crate) fn unsend(&self) -> bool {
+        let mut progress = self.progress.lock();
+        match &mut *progress {
+            Progress::Sent { waker, refused_as_late } => {
+                *progress =
+                    Progress::Queued { waker: waker.take(), refused_as_late: *refused_as_late };
+                true
+            }
+            Progress::Queued { .. } => true,
+            Progress::Answered(_) | Progress::Over => false,
         }
     }
 
@@ -213,6 +250,17 @@ mod tests {
             let Poll::Ready(Err(error)) = poll(&ticket) else { panic!("{ticket:?}") };
             assert_eq!(error.may_have_charged(), may_have_charged);
         }
+    }
+
+    #[test]
+    fn what_another_node_is_to_carry_out_has_not_been_sent() {
+        let ticket = ticket();
+        assert!(ticket.send());
+        assert!(ticket.unsend());
+        ticket.expire();
+        assert!(!ticket.unsend());
+        let Poll::Ready(Err(error)) = poll(&ticket) else { panic!("{ticket:?}") };
+        assert!(!error.may_have_charged());
     }
 
     #[test]

@@ -29,9 +29,11 @@ impl Harness for MovedByHand {
     async fn start() -> (Self, RedisStore) {
         let server = Server::start();
         let time = Arc::new(AtomicU64::new(START));
-        let store =
-            RedisStore::builder(&server.url()).unwrap().time(Arc::clone(&time)).timeout(PATIENCE);
-        let store = store.connect().unwrap();
+        let store = RedisStore::builder(&server.url())
+            .expect("a URL")
+            .time(Arc::clone(&time))
+            .timeout(PATIENCE);
+        let store = store.connect().expect("settings");
         store.connected().await;
         (Self { _server: server, time }, store)
     }
@@ -59,10 +61,10 @@ impl Harness for RealTime {
         let server = Server::start();
         // What is remembered of a denial is less exact than the suite asks for.
         let store = RedisStore::builder(&server.url())
-            .unwrap()
+            .expect("a URL")
             .deny_cache(Duration::ZERO)
             .timeout(PATIENCE);
-        let store = store.connect().unwrap();
+        let store = store.connect().expect("settings");
         store.connected().await;
         (Self { _server: server }, store)
     }

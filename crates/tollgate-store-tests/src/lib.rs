@@ -55,10 +55,26 @@ pub trait Harness: Sized + Send + Sync {
 }
 
 /// Makes a `#[tokio::test]` of every check, for the [`Harness`] of the name given.
+///
+/// For a store over several machines that is dear to start, `store_tests!(Harness, several
+/// machines)` makes one test of them, and leaves out those that compare all of a verdict
+/// with the reference: such a store promises one snapshot per machine alone.
 #[macro_export]
 macro_rules! store_tests {
     ($harness:ty) => {
+        $crate::store_tests!(@list each $harness);
         $crate::store_tests!(@each $harness:
+            traces::{
+                every_verdict_equals_that_of_the_reference,
+                settling_and_resetting_equal_those_of_the_reference,
+            }
+        );
+    };
+    ($harness:ty, several machines) => {
+        $crate::store_tests!(@list in_turn $harness);
+    };
+    (@list $how:ident $harness:ty) => {
+        $crate::store_tests!(@$how $harness:
             basics::{
                 admits_exactly_the_limit,
                 says_what_is_left_and_when_it_is_whole,
@@ -106,10 +122,6 @@ macro_rules! store_tests {
                 mixed_costs_fill_the_limit_to_the_last_unit,
                 settling_under_contention_loses_nothing,
                 queued_requests_have_a_departure_each,
-            },
-            traces::{
-                every_verdict_equals_that_of_the_reference,
-                settling_and_resetting_equal_those_of_the_reference,
             }
         );
     };
@@ -121,6 +133,16 @@ macro_rules! store_tests {
                 $crate::checks::$module::$check(&harness, &store).await;
             }
         )*)*
+    };
+    (@in_turn $harness:ty: $($module:ident::{$($check:ident),* $(,)?}),*) => {
+        #[$crate::tokio::test(crate = "tollgate_store_tests::tokio", flavor = "multi_thread", worker_threads = 4)]
+        async fn every_check() {
+            $($(
+                println!(concat!(stringify!($module), "::", stringify!($check)));
+                let (harness, store) = <$harness as $crate::Harness>::start().await;
+                $crate::checks::$module::$check(&harness, &store).await;
+            )*)*
+        }
     };
 }
 

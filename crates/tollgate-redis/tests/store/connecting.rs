@@ -15,7 +15,7 @@ const RIGHTS: &str = "~tollgate:* +evalsha +eval +time +get +mget +getrange +str
 async fn report(store: &RedisStore) -> tollgate_redis::RedisReport {
     let started = Instant::now();
     loop {
-        let report = store.report();
+        let report = store.reports().remove(0);
         if report != tollgate_redis::RedisReport::default() {
             return report;
         }

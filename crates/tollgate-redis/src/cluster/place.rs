@@ -1,0 +1,55 @@
+//! Where a node of a Cluster is to be reached.
+
+use std::fmt;
+
+/// A host, by name or by address, and a port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl Place {
+    /// What a node said about a node: it leaves out the host if that is the one it was
+    /// itself reached at, and has a question mark for a name that it was not told.
+    pub(super) fn announced(host: &str, port: u16, asked: &str) -> Self {
+        let host = if matches!(host, "" | "?") { asked } else { host };
+        Self { host: host.to_owned(), port }
+    }
+
+    /// Reads where a redirection leads: `host:port`, with an IPv6 address as it is.
+    pub(crate) fn of_redirection(to: &str, asked: &str) -> Option<Self> {
+        let (host, port) = to.rsplit_once(':')?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        Some(Self::announced(host, port.parse().ok()?, asked))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirections_are_read_with_or_without_a_host() {
+        let cases = [
+            ("127.0.0.1:6381", Some(("127.0.0.1", 6381))),
+            ("redis-1.example:6379", Some(("redis-1.example", 6379))),
+            ("::1:6379", Some(("::1", 6379))),
+            ("[::1]:6379", Some(("::1", 6379))),
+            (":6379", Some(("asked", 6379))),
+            ("?:6379", Some(("asked", 6379))),
+            ("nowhere", None),
+            ("host:port", None),
+        ];
+        for (to, expected) in cases {
+            let expected = expected.map(|(host, port)| Place { host: host.to_owned(), port });
+            assert_eq!(Place::of_redirection(to, "asked"), expected, "{to}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The answer to CLUSTER SLOTS.
+
+use std::ops::RangeInclusive;
+
+use fred::types::Value;
+
+use super::Place;
+
+/// The number of slots of every Cluster.
+pub(super) const SLOTS: usize = 16_384;
+
+/// Slots that are next to each other and on the same nodes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) slots: RangeInclusive<u16>,
+    pub(super) master: Place,
+    pub(super) replicas: Vec<Place>,
+}
+
+/// Reads the answer of the node that was asked at the host `asked`. `None` if it makes no
+/// sense or has no slots in it: a node that belongs to no Cluster says so.
+pub(super) fn parse(answer: Value, asked: &str) -> Option<Vec<Part>> {
+    let Value::Array(parts) = answer else { return None };
+    let parts: Option<Vec<_>> = parts.into_iter().map(|part| self::part(part, asked)).collect();
+    parts.filter(|parts| !parts.is_empty())
+}
+
+/// `first, last, master, replica…`
+fn part(part: Value, asked: &str) -> Option<Part> {
+    let Value::Array(fields) = part else { return None };
+    let mut fields = fields.into_iter();
+    let mut slot = || slot(&fields.next()?);
+    let slots = slot()?..=slot()?;
+    let mut nodes = fields.map(|node| place(&node, asked));
+    let master = nodes.next()??;
+    Some(Part { slots, master, replicas: nodes.flatten().collect() })
+}
+
+fn slot(value: &Value) -> Option<u16> {
+    let slot = u16::try_from(value.as_u64()?).ok()?;
+    (usize::from(slot) < SLOTS).then_some(slot)
+}
+
+/// `host, port, id, …`, the host as the Cluster is told to announce it: an address or a
+/// name, or null where it knows none.
+fn place(node: &Value, asked: &str) -> Option<Place> {
+    let Value::Array(fields) = node else { return None };
+    let [host, port, ..] = &fields[..] else { return None };
+    let host = if host.is_null() { "" } else { &*host.as_str()? };
+    Some(Place::announced(host, u16::try_from(port.as_u64()?).ok()?, asked))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(values: impl IntoIterator<Item = Value>) -> Value {
+        Value::Array(values.into_iter().collect())
+    }
+
+    fn node(host: Value, port: i64) -> Value {
+        list([host, port.into(), "id".into(), list([])])
+    }
+
+    fn at(host: &str, port: u16) -> Place {
+        Place { host: host.to_owned(), port }
+    }
+
+    #[test]
+    fn masters_and_replicas_are_read_with_their_slots() {
+        let answer = list([
+            list([0.into(), 5460.into(), node("a".into(), 1), node("b".into(), 2)]),
+            list([5461.into(), 16_383.into(), node(Value::Null, 3)]),
+        ]);
+        let expected = vec![
+            Part { slots: 0..=5460, master: at("a", 1), replicas: vec![at("b", 2)] },
+            Part { slots: 5461..=16_383, master: at("asked", 3), replicas: vec![] },
+        ];
+        assert_eq!(parse(answer, "asked"), Some(expected));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_no_answer() {
+        let nonsense = [
+            Value::Null,
+            list([]),
+            list([1.into()]),
+            list([list([0.into(), 1.into()])]),
+            list([list([0.into(), 16_384.into(), node("a".into(), 1)])]),
+            list([list([0.into(), 1.into(), node("a".into(), 70_000)])]),
+        ];
+        for answer in nonsense {
+            assert_eq!(parse(answer.clone(), "asked"), None, "{answer:?}");
+        }
+    }
+}

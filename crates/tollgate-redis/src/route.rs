@@ -1,0 +1,144 @@
+//! The way of a call: to the one server, or to whichever node of a Cluster has the slot.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::cluster::{Member, Place, Topology};
+use crate::failure::Refusal;
+use crate::node::Node;
+
+/// Where the calls of a combiner go.
+#[derive(Debug)]
+pub(crate) enum Route {
+    /// The one server there is.
+    One(Arc<Node>),
+    /// Whoever has this slot.
+    Slot { topology: Arc<Topology>, slot: u16 },
+}
+
+/// A server that a call is sent to.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    One(Arc<Node>),
+    Member {
+        member: Arc<Member>,
+        /// The node does not have the slot yet, but these keys of it.
+        is_asking: bool,
+        /// Held while the call is under way.
+        _room: OwnedSemaphorePermit,
+    },
+}
+
+/// What a call has been through.
+#[derive(Debug, Default)]
+pub(crate) struct Trip {
+    redirections: u32,
+    /// Times that its keys were found on two nodes at once.
+    halves: u32,
+    /// To be kept before it goes on.
+    pause: Option<Duration>,
+    next: Next,
+}
+
+#[derive(Debug, Default)]
+enum Next {
+    #[default]
+    Leader,
+    Member {
+        member: Arc<Member>,
+        is_asking: bool,
+    },
+}
+
+/// More often than this nodes do not send on a call unless they disagree.
+const MOST_REDIRECTIONS: u32 = 5;
+/// A pause before a call that was sent on twice goes on, as nodes that disagree need a
+/// moment, and before keys are looked for again that were on their way.
+const PAUSE: Duration = Duration::from_millis(2);
+/// It is doubled for each time that keys were still on their way, but not more often.
+const LONGEST: u32 = 3;
+
+impl Route {
+    /// The first server of a call, if there is no need to wait for one.
+    pub(crate) fn at_once(&self) -> Option<Stop> {
+        match self {
+            Self::One(node) => Some(Stop::One(Arc::clone(node))),
+            Self::Slot { topology, slot } => {
+                let member = topology.leader_now(*slot)?;
+                let room = Arc::clone(&member.room).try_acquire_owned().ok()?;
+                Some(Stop::Member { member, is_asking: false, _room: room })
+            }
+        }
+    }
+
+    /// The next server of a call, as soon as there is one and it has room.
+    pub(crate) async fn stop(&self, trip: &mut Trip) -> Stop {
+        let (topology, slot) = match self {
+            Self::One(node) => return Stop::One(Arc::clone(node)),
+            Self::Slot { topology, slot } => (topology, *slot),
+        };
+        if let Some(pause) = trip.pause.take() {
+            tokio::time::sleep(pause).await;
+        }
+        loop {
+            let (member, is_asking) = match std::mem::take(&mut trip.next) {
+                Next::Leader => (topology.leader(slot).await, false),
+                Next::Member { member, is_asking } => (member, is_asking),
+            };
+            // It is never closed; if it were, another look finds another node.
+            if let Ok(room) = Arc::clone(&member.room).acquire_owned().await {
+                return Stop::Member { member, is_asking, _room: room };
+            }
+        }
+    }
+
+    /// Whether a call that was refused at one server goes on to another.
+    pub(crate) fn follow(&self, refusal: &Refusal, stop: &Stop, trip: &mut Trip) -> bool {
+        let (Self::Slot { topology, .. }, Stop::Member { member, .. }) = (self, stop) else {
+            return false;
+        };
+        let asked = &*member.place.host;
+        let next = match refusal {
+            Refusal::Moved { slot, to } => Place::of_redirection(to, asked)
+                .and_then(|place| topology.moved(*slot, &place))
+                .map(|member| Next::Member { member, is_asking: false }),
+            Refusal::Ask { to } => Place::of_redirection(to, asked)
+                .and_then(|place| topology.named(&place))
+                .map(|member| Next::Member { member, is_asking: true }),
+            Refusal::TryAgain => {
+                trip.pause = Some(PAUSE * (1 << trip.halves.min(LONGEST)));
+                trip.halves += 1;
+                trip.next = Next::Leader;
+                return true;
+            }
+            _ => return false,
+        };
+        let Some(next) = next else { return false };
+        trip.next = next;
+        trip.redirections += 1;
+        trip.pause = (trip.redirections > 2).then_some(PAUSE);
+        trip.redirections <= MOST_REDIRECTIONS
+    }
+
+    /// A call failed, for a reason that the Cluster may know of.
+    pub(crate) fn suspect(&self) {
+        if let Self::Slot { topology, .. } = self {
+            topology.suspect();
+        }
+    }
+}
+
+impl Stop {
+    pub(crate) fn node(&self) -> &Node {
+        match self {
+            Self::One(node) => node,
+            Self::Member { member, .. } => &member.node,
+        }
+    }
+
+    pub(crate) const fn is_asking(&self) -> bool {
+        matches!(self, Self::Member { is_asking: true, .. })
+    }
+}

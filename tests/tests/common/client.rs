@@ -26,15 +26,10 @@ pub(crate) struct Answer {
 }
 
 impl Client {
-    pub(crate) fn to(address: SocketAddr) -> Self {
-        let hyper = Hyper::builder(TokioExecutor::new()).build_http();
-        Self { hyper, address }
-    }
-
-    /// One that connects from this address of the machine.
-    pub(crate) fn between(from: IpAddr, to: SocketAddr) -> Self {
+    /// A client of `to`, which connects from an address of its own if it is given one.
+    pub(crate) fn new(from: Option<IpAddr>, to: SocketAddr) -> Self {
         let mut connector = HttpConnector::new();
-        connector.set_local_address(Some(from));
+        connector.set_local_address(from);
         let hyper = Hyper::builder(TokioExecutor::new()).build(connector);
         Self { hyper, address: to }
     }

@@ -35,7 +35,7 @@ impl Replica {
     }
 
     pub(crate) fn client(&self) -> Client {
-        Client::to(self.address)
+        Client::new(None, self.address)
     }
 
     pub(crate) fn url(&self) -> String {

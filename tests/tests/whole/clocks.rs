@@ -41,7 +41,7 @@ fn library() -> PathBuf {
 
 /// What a replica thinks the time is, in seconds from ours.
 async fn offset(replica: &Replica) -> i64 {
-    let answer = Client::to(replica.address()).get("/healthz", &[]).await;
+    let answer = Client::new(None, replica.address()).get("/healthz", &[]).await;
     let theirs = httpdate::parse_http_date(answer.header("date")).unwrap();
     let seconds = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     seconds(theirs).cast_signed() - seconds(SystemTime::now()).cast_signed()

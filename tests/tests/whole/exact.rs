@@ -40,7 +40,7 @@ async fn burst(client: &Client, seed: u64) -> Vec<Outcome> {
             let answer = client.send(method, "/items", &[("x-api-key", &key)], "").await;
             let status = answer.status.as_u16();
             // An admitted request may still fail in the service, as a POST without a body.
-            assert!(matches!(status, 200..=428 | 429), "{method}: {answer:?}");
+            assert!(matches!(status, 200..500), "{method}: {answer:?}");
             let left = (status != 429).then(|| answer.header("x-ratelimit-remaining"));
             Outcome {
                 cost,

@@ -89,7 +89,7 @@ fn is_limited(answer: &Answer) -> bool {
 /// Waits until each replica asks Redis again, and then sees that the limit holds to the unit.
 async fn is_exact_again(set: &Set, name: &str) {
     for replica in &set.replicas {
-        let client = Client::to(replica.address());
+        let client = Client::new(None, replica.address());
         until("Redis decides again", || async {
             let answer = client.get("/items", &[("x-api-key", "back")]).await;
             // Of what decides meanwhile, none says that it has so many units.

@@ -30,7 +30,7 @@ async fn clients_with_different_addresses_have_quotas_of_their_own() {
     let set = start(&BY_ADDRESS);
     for last in [1, 2] {
         let from = IpAddr::from([127, 0, 0, last]);
-        let client = Client::between(from, set.nginx.address());
+        let client = Client::new(Some(from), set.nginx.address());
         for expected in [200, 200, 200, 429] {
             assert_eq!(client.get("/items", &[]).await.status, expected, "{from}");
         }

@@ -27,7 +27,7 @@ pub(crate) fn start(flags: &[&str]) -> Set {
 
 /// A client of the balancer.
 pub(crate) fn client(set: &Set) -> Client {
-    Client::to(set.nginx.address())
+    Client::new(None, set.nginx.address())
 }
 
 /// Asks again until it is so.

@@ -10,7 +10,7 @@ use tollgate_core::{Key, Policy, Quota, StoreExt};
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::{Sentinels, until};
 
-const TIMEOUT: Duration = Duration::from_millis(400);
+const TIMEOUT: Duration = Duration::from_secs(1);
 const SECONDS: Duration = Duration::from_secs(10);
 
 async fn connect(sentinels: &Sentinels) -> (RedisStore, Policy) {

@@ -9,8 +9,9 @@ use tollgate_test_servers::{Cluster, until};
 use crate::load::{Load, Tally};
 use crate::{builder, connect, is_on, keys, policy, remaining, slot};
 
-/// Long for loopback, short beside a failover.
-const TIMEOUT: Duration = Duration::from_millis(400);
+/// Short beside a failover, and long for a machine on which many servers are tested at once:
+/// what is not broken must not fail.
+const TIMEOUT: Duration = Duration::from_millis(1_500);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn while_a_master_is_dead_only_its_slots_fail_until_a_replica_leads() {
@@ -153,7 +154,7 @@ impl Shards {
     fn recover(&self) {
         let began = Instant::now();
         self.go_on(&[1, 0, 2]);
-        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        assert!(began.elapsed() < 2 * TIMEOUT, "{:?}", began.elapsed());
     }
 
     async fn end(self) -> (RedisStore, Vec<(Tally, Policy, Key)>) {

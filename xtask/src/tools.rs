@@ -24,8 +24,11 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool {
         program: "redis-server",
         package: "redis-server",
-        used_by: "crates/tollgate-test-servers",
+        used_by: "crates/tollgate-test-servers and the tests of the whole",
     },
+    Tool { program: "nginx", package: "nginx", used_by: "the tests of the whole" },
+    // What they need is the library that comes with it.
+    Tool { program: "faketime", package: "faketime", used_by: "replicas whose clocks disagree" },
 ];
 
 /// Makes sure that every tool is there, and returns the `PATH` that finds them all.

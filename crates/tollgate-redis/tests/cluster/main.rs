@@ -1,12 +1,13 @@
-//! The store over a Redis Cluster that the tests start and break themselves.
+//! The store over a Redis Cluster, and behind Sentinels, that the tests start and break
+//! themselves.
 #![cfg(unix)]
 
 mod conformance;
 mod failing;
 mod joining;
-#[path = "../load/mod.rs"]
 mod load;
 mod moving;
+mod sentinel;
 mod several;
 
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -140,9 +140,11 @@ impl Combiner {
         }
     }
 
-    /// The server for a call, unless nobody waits any more by the time that there is one.
+    /// The server for a call, unless time is nearly up by when there is one: the answer
+    /// would come too late, and nobody would know whether it was a charge.
     async fn stop(&self, trip: &mut Trip, tickets: &[Arc<Ticket>]) -> Option<Stop> {
         let last = tickets.iter().map(|ticket| ticket.deadline).max()?;
+        let last = last.checked_sub(self.bounds.timeout / 8)?;
         let unanswered = Unanswered(tickets);
         let stop = self.watch(timeout_at(last.into(), self.route.stop(trip)), tickets).await;
         std::mem::forget(unanswered);

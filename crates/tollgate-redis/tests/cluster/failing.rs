@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tollgate_core::{Cost, Key, Policy, StoreExt};
+use tokio::task::JoinSet;
+use tollgate_core::{Cost, Key, Policy, StoreError, StoreExt};
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::{Cluster, until};
 
@@ -88,6 +89,31 @@ async fn a_node_that_forgets_the_script_is_told_it_again() {
         assert!(told(1) > 10);
     });
     shards.end().await.are_well(&[0, 1, 2]);
+}
+
+/// Each slot has calls of its own, but what they are sent to has so much room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_node_is_sent_so_many_calls_at_a_time_and_no_more() {
+    let cluster = Cluster::builder().replicas(0).start();
+    // Less than it takes to tell a silent connection from a slow one: that would be replaced.
+    let store = connect(builder(&cluster).timeout(Duration::from_millis(500))).await;
+    let policy = policy("p", 10);
+    let many: Vec<_> = keys(&store, is_on(0)).take(600).collect();
+    let sent = || (store.stats().calls, cluster.node(0).calls("evalsha"));
+    let (calls, executed) = sent();
+    cluster.node(0).stop();
+    let mut requests = JoinSet::new();
+    for key in &many {
+        requests.spawn(store.charge(&policy, key, Cost::ONE));
+    }
+    let answers = requests.join_all().await;
+    cluster.node(0).cont();
+    let may_be = answers.iter().filter(|it| it.as_ref().is_err_and(StoreError::may_have_charged));
+    assert_eq!(may_be.count(), 128);
+    assert!(answers.iter().all(Result::is_err));
+    let after = sent();
+    assert_eq!(after.0 - calls, 128);
+    assert!(after.1 - executed <= 128, "{after:?}");
 }
 
 /// A service starts before its cluster does.

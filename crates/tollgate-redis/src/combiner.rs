@@ -143,7 +143,7 @@ impl Combiner {
             drop(stop);
             tickets.retain(|ticket| ticket.unsend());
             if refusal == Refusal::TryAgain && lane == Lane::Task {
-                return self.divide(tickets, trip);
+                return self.divide(tickets, &trip);
             }
         }
     }
@@ -171,6 +171,9 @@ impl Combiner {
         lane: Lane,
     ) -> Option<Refusal> {
         let node = stop.node();
+        if !self.acquaint(node, tickets).await {
+            return None;
+        }
         tickets.retain(|ticket| ticket.send());
         let mut batch = Batch::new(self.shared.nonce.fetch_add(1, Ordering::Relaxed));
         tickets.retain(|ticket| self.add(&mut batch, ticket, node));
@@ -205,6 +208,26 @@ impl Combiner {
         None
     }
 
+    /// Sees to it that a server's time is known, as a call without deadlines may be carried
+    /// out when nobody waits for it any more. If it cannot be had, all are answered.
+    async fn acquaint(&self, node: &Arc<Node>, tickets: &[Arc<Ticket>]) -> bool {
+        let last = tickets.iter().map(|ticket| ticket.deadline).max();
+        let Some(last) = last.filter(|_| self.shared.time.is_none() && !node.knows_time()) else {
+            return true;
+        };
+        let unanswered = Unanswered(tickets);
+        let outcome = self.watch(node.learn_time(last), tickets).await;
+        std::mem::forget(unanswered);
+        let Err(failure) = outcome else { return true };
+        // To ask for the time charges nobody, whether it is answered or not.
+        let reason = match failure {
+            Failure::Lost(reason) => reason,
+            Failure::Refused(refusal) => refusal.to_string(),
+        };
+        self.fail(&Failure::Refused(Refusal::Other(reason)), tickets);
+        false
+    }
+
     fn fail(&self, failure: &Failure, tickets: &[Arc<Ticket>]) {
         self.route.suspect();
         for ticket in tickets {
@@ -215,7 +238,7 @@ impl Combiner {
     /// Sends requests some keys of which have moved and others have not in calls of their
     /// own, one for each set of keys. Most have theirs on one side; those that have not wait
     /// for them without keeping a lane from others.
-    fn divide(self: &Arc<Self>, tickets: Vec<Arc<Ticket>>, trip: Trip) {
+    fn divide(self: &Arc<Self>, tickets: Vec<Arc<Ticket>>, trip: &Trip) {
         let mut groups: Vec<Vec<Arc<Ticket>>> = Vec::new();
         for ticket in tickets {
             let belongs =

@@ -131,7 +131,7 @@ impl Route {
 }
 
 impl Stop {
-    pub(crate) fn node(&self) -> &Node {
+    pub(crate) fn node(&self) -> &Arc<Node> {
         match self {
             Self::One(node) => node,
             Self::Member { member, .. } => &member.node,

@@ -117,9 +117,17 @@ impl Combiner {
 
     /// Sends requests in one call and hands out the answers. What one node of a Cluster
     /// refused, it sends to the next: nothing has been charged by then.
-    async fn call(self: &Arc<Self>, mut tickets: Vec<Arc<Ticket>>, lane: Lane) {
-        let mut trip = Trip::default();
-        let mut next = self.route.at_once();
+    async fn call(self: &Arc<Self>, tickets: Vec<Arc<Ticket>>, lane: Lane) {
+        self.travel(tickets, lane, self.route.at_once(), Trip::default()).await;
+    }
+
+    async fn travel(
+        self: &Arc<Self>,
+        mut tickets: Vec<Arc<Ticket>>,
+        lane: Lane,
+        mut next: Option<Stop>,
+        mut trip: Trip,
+    ) {
         loop {
             let stop = match next.take() {
                 Some(stop) => stop,
@@ -134,8 +142,8 @@ impl Combiner {
             }
             drop(stop);
             tickets.retain(|ticket| ticket.unsend());
-            if refusal == Refusal::TryAgain {
-                self.divide(&mut tickets);
+            if refusal == Refusal::TryAgain && lane == Lane::Task {
+                return self.divide(tickets, &trip);
             }
         }
     }
@@ -204,12 +212,12 @@ impl Combiner {
         }
     }
 
-    /// Leaves only requests for the keys of the first, and sends the others in calls of
-    /// their own: some keys of the call have moved and others have not, but each request
-    /// may have all of its keys on one side.
-    fn divide(self: &Arc<Self>, tickets: &mut Vec<Arc<Ticket>>) {
+    /// Sends requests some keys of which have moved and others have not in calls of their
+    /// own, one for each set of keys. Most have theirs on one side; those that have not wait
+    /// for them without keeping a lane from others.
+    fn divide(self: &Arc<Self>, tickets: Vec<Arc<Ticket>>, trip: &Trip) {
         let mut groups: Vec<Vec<Arc<Ticket>>> = Vec::new();
-        for ticket in tickets.drain(..) {
+        for ticket in tickets {
             let belongs =
                 |group: &&mut Vec<Arc<Ticket>>| group[0].request.shares_keys_with(&ticket.request);
             match groups.iter_mut().find(belongs) {
@@ -217,11 +225,10 @@ impl Combiner {
                 None => groups.push(vec![ticket]),
             }
         }
-        let mut groups = groups.into_iter();
-        tickets.extend(groups.next().into_iter().flatten());
         for group in groups {
-            let combiner = Arc::clone(self);
-            let call: Drive = Box::pin(async move { combiner.call(group, Lane::Task).await });
+            let (combiner, trip) = (Arc::clone(self), trip.clone());
+            let call: Drive =
+                Box::pin(async move { combiner.travel(group, Lane::Aside, None, trip).await });
             self.shared.runtime.spawn(call);
         }
     }
@@ -370,6 +377,8 @@ impl Combiner {
 enum Lane {
     Direct,
     Task,
+    /// Beside the others, as it may have to wait.
+    Aside,
 }
 
 /// The way of a request that found nothing under way.

@@ -8,7 +8,8 @@ use tollgate_test_servers::until;
 use crate::load::{Lateness, Load};
 use crate::{builder, connect, is_on, keys, masters, policy, remaining, slot};
 
-/// A slot moves to and fro while requests for a key in it go on, and others elsewhere.
+/// A slot moves to and fro while requests for keys in it go on, some for two at a time, and
+/// others elsewhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_slot_moves_under_load_and_each_request_is_charged_once() {
     let cluster = masters();
@@ -17,7 +18,11 @@ async fn a_slot_moves_under_load_and_each_request_is_charged_once() {
     let (policy, other) = (policy("p", 1_000_000), policy("other", 2_000_000));
     let slot = slot(&store, &policy, &moving);
 
-    let load = Load::begin(&store, std::slice::from_ref(&policy), &moving, 24);
+    let neighbour = keys(&store, |other| other == slot).nth(1).unwrap();
+    let pair = [self::policy("one", 3_000_000), self::policy("two", 4_000_000)];
+
+    let load = Load::begin(&store, std::slice::from_ref(&policy), &moving, 16);
+    let pairs = Load::begin(&store, &pair, &neighbour, 8);
     let elsewhere = Load::begin(&store, std::slice::from_ref(&other), &staying, 8);
     let lateness = Lateness::watch(&cluster.nodes().iter().collect::<Vec<_>>());
     let goes_on = |load: &Load| {
@@ -33,16 +38,22 @@ async fn a_slot_moves_under_load_and_each_request_is_charged_once() {
                 goes_on(&load);
                 let migration = cluster.migration(slot, to);
                 goes_on(&load);
-                while migration.move_keys(1) > 0 {}
-                goes_on(&load);
+                while migration.move_keys(1) > 0 {
+                    goes_on(&load);
+                }
+                goes_on(&pairs);
                 migration.finish();
             }
         }
         goes_on(&load);
+        goes_on(&pairs);
     });
-    let (tally, untouched) = (load.end().await, elsewhere.end().await);
+    let (tally, of_pairs, untouched) = (load.end().await, pairs.end().await, elsewhere.end().await);
     let late = lateness.end();
     tally.is_well(1_000_000 - remaining(&store, &policy, &moving).await, late);
+    for policy in &pair {
+        of_pairs.is_well(policy.capacity() - remaining(&store, policy, &neighbour).await, late);
+    }
     untouched.is_well(2_000_000 - remaining(&store, &other, &staying).await, late);
 }
 

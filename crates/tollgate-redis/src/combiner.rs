@@ -152,7 +152,7 @@ impl Combiner {
     /// would come too late, and nobody would know whether it was a charge.
     async fn stop(&self, trip: &mut Trip, tickets: &[Arc<Ticket>]) -> Option<Stop> {
         let last = tickets.iter().map(|ticket| ticket.deadline).max()?;
-        let last = last.checked_sub(self.bounds.timeout / 8)?;
+        let last = last.checked_sub(self.bounds.timeout / 8).unwrap_or(last);
         let unanswered = Unanswered(tickets);
         let stop = self.watch(timeout_at(last.into(), self.route.stop(trip)), tickets).await;
         std::mem::forget(unanswered);

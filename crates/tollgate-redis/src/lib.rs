@@ -54,7 +54,8 @@
 //!
 //! A master that is down fails the requests for its slots until a replica leads, and those
 //! alone if the Cluster has `cluster-require-full-coverage no`; with `yes`, the default of
-//! Redis, it refuses everything meanwhile. While a slot moves, requests follow their keys
+//! Redis, it refuses everything meanwhile. The replica lacks what the master took last: at
+//! most that much more is admitted. While a slot moves, requests follow their keys
 //! and are charged once. A request that names several keys of such a slot (two policies of
 //! one subject, or a receipt that is settled) waits while some have moved and others have
 //! not, or do not exist yet, and fails uncharged if that takes longer than the timeout: let

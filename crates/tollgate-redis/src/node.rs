@@ -1,6 +1,8 @@
 //! One server.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -8,10 +10,11 @@ use fred::clients::{Client, Pipeline};
 use fred::error::Error;
 use fred::interfaces::ClientLike;
 use fred::types::config::{Config, Options, ReconnectPolicy};
-use fred::types::{Builder, CustomCommand, Value};
+use fred::types::{Builder, ConnectHandle, CustomCommand, Value};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 use tollgate_core::Timestamp;
 
 use crate::check::{self, About, RedisReport};
@@ -207,11 +210,12 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.supervisor.abort();
-        let client = self.client.clone();
+        let (client, supervisor) = (self.client.clone(), self.supervisor.clone());
         self.runtime.spawn(async move {
-            // It is being closed: whatever comes of it, nobody is left to care.
-            let _ = client.quit().await;
+            // It is being closed: whatever comes of it, nobody is left to care. Only a
+            // server that is silent must not keep it for as long as it is.
+            let _ = timeout(SETUP_TIMEOUT, client.quit()).await;
+            supervisor.abort();
         });
     }
 }
@@ -254,7 +258,7 @@ const SETUP_TIMEOUT: Duration = Duration::from_millis(500);
 async fn supervise(client: Client) {
     let mut was_told = false;
     loop {
-        match client.connect().await {
+        match Connection(client.connect()).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) if !was_told => {
                 was_told = true;
@@ -264,6 +268,23 @@ async fn supervise(client: Client) {
             Ok(Err(_)) | Err(_) => {}
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The client's task. It ends with whoever waits for it.
+struct Connection(ConnectHandle);
+
+impl Future for Connection {
+    type Output = <ConnectHandle as Future>::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(cx)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

@@ -2,11 +2,17 @@
 #![cfg(unix)]
 
 mod conformance;
+mod failing;
+mod joining;
+#[path = "../load/mod.rs"]
+mod load;
+mod moving;
 mod several;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use fred::util::redis_keyslot;
 use tollgate_core::{Key, Policy, Quota, StoreExt};
 use tollgate_redis::{RedisStore, RedisStoreBuilder};
 use tollgate_test_servers::Cluster;
@@ -41,19 +47,15 @@ fn policy(name: &str, limit: u64) -> Policy {
     Policy::fixed_window_counter(name, Quota::per_hour(limit)).expect("a quota")
 }
 
-/// Keys whose states are on a node, or in a slot.
-fn keys<'a>(
-    store: &'a RedisStore,
-    cluster: &'a Cluster,
-    is_wanted: impl Fn(u16) -> bool + 'a,
-) -> impl Iterator<Item = Key> + 'a {
+/// Keys whose states are in a slot that is wanted.
+fn keys(store: &RedisStore, is_wanted: impl Fn(u16) -> bool) -> impl Iterator<Item = Key> {
     let any = policy("any", 1);
     let numbers = (0..).map(|n: u32| Key::from(format!("key {n}").as_str()));
-    numbers.filter(move |key| is_wanted(slot(store, cluster, &any, key)))
+    numbers.filter(move |key| is_wanted(slot(store, &any, key)))
 }
 
-fn slot(store: &RedisStore, cluster: &Cluster, policy: &Policy, key: &Key) -> u16 {
-    cluster.slot_of(store.name_of(policy, key))
+fn slot(store: &RedisStore, policy: &Policy, key: &Key) -> u16 {
+    redis_keyslot(&store.name_of(policy, key))
 }
 
 /// Whether one of three masters that nothing has happened to has a slot.

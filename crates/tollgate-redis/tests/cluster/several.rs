@@ -157,8 +157,8 @@ async fn a_shadow_stands_in_nobodys_way() {
     let cluster = masters();
     let store = connect(builder(&cluster).timeout(Duration::from_millis(300))).await;
     let (enforced, shadow) = (policy("enforced", 3), policy("shadow", 2));
-    let here = keys(&store, &cluster, is_on(0)).next().unwrap();
-    let there = keys(&store, &cluster, is_on(1)).next().unwrap();
+    let here = keys(&store, is_on(0)).next().unwrap();
+    let there = keys(&store, is_on(1)).next().unwrap();
     let charges = [
         Charge::new(&shadow, &there, Cost::ONE).shadow(),
         Charge::new(&enforced, &here, Cost::ONE),
@@ -185,8 +185,8 @@ async fn what_was_charged_before_a_node_that_is_down_is_given_back() {
     let cluster = masters();
     let store = connect(builder(&cluster).timeout(Duration::from_millis(300))).await;
     let (narrow, wide) = (policy("narrow", 10), policy("wide", 100));
-    let here = keys(&store, &cluster, is_on(0)).next().unwrap();
-    let there = keys(&store, &cluster, is_on(1)).next().unwrap();
+    let here = keys(&store, is_on(0)).next().unwrap();
+    let there = keys(&store, is_on(1)).next().unwrap();
     let charges = [Charge::new(&wide, &there, Cost::ONE), Charge::new(&narrow, &here, Cost::ONE)];
     assert!(store.decide(&charges).await.unwrap().is_admitted());
 

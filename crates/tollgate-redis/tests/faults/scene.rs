@@ -69,6 +69,11 @@ const TIMEOUT: Duration = Duration::from_millis(50);
 const TOLERANCE: Duration = Duration::from_millis(20);
 /// Long enough for the store to give up its connection, which it does after half a second.
 pub(crate) const OUTAGE: Duration = Duration::from_millis(800);
+/// Some hundred requests of a load, on a machine with nothing else to do.
+pub(crate) const CALM: Duration = Duration::from_millis(200);
+/// The store takes up to half a second between attempts to connect, or until it takes
+/// another connection than one that is silent; the breaker looks five times a second.
+pub(crate) const SOON: Duration = Duration::from_secs(2);
 /// Requests that are under way at a time, less those who pause.
 pub(crate) const TASKS: usize = 32;
 

@@ -1,0 +1,184 @@
+//! Nodes that die, freeze or forget.
+
+use std::time::{Duration, Instant};
+
+use tollgate_core::{Cost, Key, Policy, StoreExt};
+use tollgate_redis::RedisStore;
+use tollgate_test_servers::{Cluster, until};
+
+use crate::load::{Load, Tally};
+use crate::{builder, connect, is_on, keys, policy, remaining, slot};
+
+/// Long for loopback, short beside a failover.
+const TIMEOUT: Duration = Duration::from_millis(400);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn while_a_master_is_dead_only_its_slots_fail_until_a_replica_leads() {
+    let cluster = Cluster::start();
+    let shards = Shards::begin(&cluster).await;
+    let heir = tokio::task::block_in_place(|| {
+        shards.go_on(&[0, 1, 2]);
+        cluster.node(1).kill();
+        shards.go_on(&[0, 2]);
+        let heir = cluster.wait_for_failover(shards.slot(1), 1);
+        shards.recover();
+        // It comes back as a replica of the other.
+        cluster.node(1).restart();
+        cluster.wait_until_ok();
+        shards.go_on(&[0, 1, 2]);
+        heir
+    });
+    assert_ne!(heir, 1);
+    shards.end_with_errors_on(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn while_a_master_is_frozen_only_its_slots_fail_until_a_replica_leads() {
+    let cluster = Cluster::start();
+    let shards = Shards::begin(&cluster).await;
+    tokio::task::block_in_place(|| {
+        shards.go_on(&[0, 1, 2]);
+        cluster.node(1).stop();
+        shards.go_on(&[0, 2]);
+        let heir = cluster.wait_for_failover(shards.slot(1), 1);
+        assert_ne!(heir, 1);
+        // While the old one still holds its connections and says nothing.
+        shards.recover();
+        cluster.node(1).cont();
+        cluster.wait_until_ok();
+        shards.go_on(&[0, 1, 2]);
+    });
+    shards.end_with_errors_on(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_replica_that_takes_over_in_order_costs_nobody_a_unit() {
+    let cluster = Cluster::start();
+    let shards = Shards::begin(&cluster).await;
+    tokio::task::block_in_place(|| {
+        shards.go_on(&[0, 1, 2]);
+        cluster.failover(cluster.replicas_of(1)[0]);
+        shards.recover();
+        cluster.failover(1);
+        shards.recover();
+    });
+    let (store, tallies) = shards.end().await;
+    for (number, (tally, policy, key)) in tallies.into_iter().enumerate() {
+        if number == 1 {
+            // What was under way when the old master let go may or may not have counted.
+            let used = policy.capacity() - remaining(&store, &policy, &key).await;
+            let most = tally.admitted + tally.lost;
+            assert!((tally.admitted..=most).contains(&used), "{used}: {tally:?}");
+        } else {
+            tally_is_exact(&store, &tally, &policy, &key).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_node_that_forgets_the_script_is_told_it_again() {
+    let cluster = Cluster::builder().replicas(0).start();
+    let shards = Shards::begin(&cluster).await;
+    let told = |node: usize| cluster.node(node).calls("eval");
+    tokio::task::block_in_place(|| {
+        shards.go_on(&[0, 1, 2]);
+        // Several calls may have been the first.
+        let before = told(0);
+        for _ in 0..10 {
+            cluster.node(1).cmd(&["SCRIPT", "FLUSH"]);
+            shards.go_on(&[0, 1, 2]);
+        }
+        assert_eq!(told(0), before);
+        assert!(told(1) > 10);
+    });
+    let (store, tallies) = shards.end().await;
+    for (tally, policy, key) in tallies {
+        tally_is_exact(&store, &tally, &policy, &key).await;
+    }
+}
+
+/// A service starts before its cluster does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_store_without_a_cluster_fails_in_time_and_finds_it_when_it_comes() {
+    let cluster = Cluster::builder().replicas(0).start();
+    cluster.nodes().iter().for_each(|node| node.kill());
+    let store = builder(&cluster).timeout(TIMEOUT).connect().unwrap();
+    let (policy, began) = (policy("p", 10), Instant::now());
+    let error = store.charge(&policy, &Key::GLOBAL, Cost::ONE).await.expect_err("nobody is there");
+    assert!(!error.may_have_charged(), "{error}");
+    assert!(began.elapsed() < 2 * TIMEOUT, "{:?}", began.elapsed());
+    tokio::task::block_in_place(|| {
+        cluster.nodes().iter().for_each(|node| node.restart());
+        cluster.wait_until_ok();
+    });
+    store.connected().await;
+    assert!(store.charge(&policy, &Key::GLOBAL, Cost::ONE).await.unwrap().is_admitted());
+}
+
+/// Load on each of three shards.
+struct Shards {
+    store: RedisStore,
+    loads: Vec<(Load, Policy, Key)>,
+}
+
+impl Shards {
+    async fn begin(cluster: &Cluster) -> Self {
+        let store = connect(builder(cluster).timeout(TIMEOUT)).await;
+        let loads = (0..3).map(|node| {
+            let key = keys(&store, is_on(node)).next().expect("there are enough");
+            // Each has another limit, so that a reply to another shows.
+            let policy = policy("p", 1_000_000 + node as u64);
+            (Load::begin(&store, std::slice::from_ref(&policy), &key, 8), policy, key)
+        });
+        let loads = loads.collect();
+        Self { store, loads }
+    }
+
+    fn slot(&self, shard: usize) -> u16 {
+        let (_, policy, key) = &self.loads[shard];
+        slot(&self.store, policy, key)
+    }
+
+    /// Waits until more requests have been admitted on each of these.
+    fn go_on(&self, shards: &[usize]) {
+        for &shard in shards {
+            let load = &self.loads[shard].0;
+            let before = load.admitted();
+            let what = format!("requests on shard {shard} go on");
+            until(&what, Duration::from_secs(10), || (load.admitted() > before + 10).then_some(()));
+        }
+    }
+
+    /// All shards are well again, and soon.
+    fn recover(&self) {
+        let began = Instant::now();
+        self.go_on(&[1, 0, 2]);
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    }
+
+    async fn end(self) -> (RedisStore, Vec<(Tally, Policy, Key)>) {
+        let mut tallies = Vec::new();
+        for (load, policy, key) in self.loads {
+            tallies.push((load.end().await, policy, key));
+        }
+        (self.store, tallies)
+    }
+
+    async fn end_with_errors_on(self, shard: usize) {
+        let (store, tallies) = self.end().await;
+        for (number, (tally, policy, key)) in tallies.into_iter().enumerate() {
+            if number == shard {
+                assert!(tally.refused + tally.lost > 0, "{tally:?}");
+                assert!(tally.slowest < 2 * TIMEOUT, "{tally:?}");
+                assert_eq!(tally.denied, 0);
+            } else {
+                tally_is_exact(&store, &tally, &policy, &key).await;
+            }
+        }
+    }
+}
+
+async fn tally_is_exact(store: &RedisStore, tally: &Tally, policy: &Policy, key: &Key) {
+    assert_eq!((tally.refused, tally.lost, tally.denied), (0, 0, 0), "{tally:?}");
+    assert_eq!(remaining(store, policy, key).await, policy.capacity() - tally.admitted);
+}

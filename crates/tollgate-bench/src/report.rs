@@ -93,7 +93,7 @@ fn replaced(document: &str, name: &str, section: &str) -> String {
 /// What stands above all sections.
 const HEAD: &str = "# Benchmarks
 
-Written by `cargo xtask bench`; `cargo xtask bench memory` (`flood`, `layer`, `http`) measures
+Written by `cargo xtask bench`; `cargo xtask bench memory` (`flood`, `layer`, `http`, `redis`, `replicas`) measures
 one section again and leaves the others. Every row is shown, those too in which Tollgate loses.
 
 Peers take turns in many short rounds, each round beginning with another one. A cell is the

@@ -1,0 +1,7 @@
+//! The `tollgate` program: a rate limiter for people who do not write Rust.
+//!
+//! A YAML file becomes a [`plan::Plan`]: plain data in which nothing is left to check.
+//! Whoever serves takes it as it is.
+
+pub mod cli;
+pub mod plan;

@@ -1,0 +1,102 @@
+//! Policies, and which requests they are about.
+
+use std::sync::Arc;
+
+use http::Method;
+use tollgate::{Cost, Policy};
+
+use super::{Methods, PathMatch};
+
+/// What holds for the requests of a route: all of `global`, `client` and the first of
+/// `apis` that matches, all or none. Routes that inherit a limit share its quota.
+#[derive(Clone, Debug, Default)]
+pub struct RouteLimits {
+    /// One quota for everybody.
+    pub global: Option<Arc<LimitPlan>>,
+    /// A quota for each client, over everything.
+    pub client: Option<Arc<LimitPlan>>,
+    /// In the order of the file.
+    pub apis: Arc<[ApiPlan]>,
+}
+
+/// A limit for some requests.
+#[derive(Clone, Debug)]
+pub struct ApiPlan {
+    /// Which methods.
+    pub methods: Methods,
+    /// Which paths.
+    pub path: PathMatch,
+    /// The limit; its policy has the identifier as its name.
+    pub limit: LimitPlan,
+}
+
+/// A policy and what belongs to it.
+#[derive(Clone, Debug)]
+pub struct LimitPlan {
+    /// The policy of subjects without a tier, named by the identifier.
+    pub policy: Policy,
+    /// The policy in each tier, of the same name.
+    pub tiers: Vec<Policy>,
+    /// Whose quota it is.
+    pub whose: Whose,
+    /// What requests take from it.
+    pub costs: Arc<CostTable>,
+    /// Whether it blocks, or only watches.
+    pub enforce: bool,
+}
+
+/// Whose quota a limit uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Everybody's together.
+    Everybody,
+    /// The one of whoever the identity chain finds.
+    Client,
+}
+
+/// What requests cost: the first path rule that matches, else the method, else `other`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CostTable {
+    /// In the order of the file.
+    pub paths: Vec<CostRule>,
+    /// By method; HEAD stands in it if GET does.
+    pub methods: Vec<(Method, Cost)>,
+    /// Any other.
+    pub other: Cost,
+}
+
+/// A cost for some requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CostRule {
+    /// Which methods.
+    pub methods: Methods,
+    /// Which paths.
+    pub path: PathMatch,
+    /// What they cost.
+    pub cost: Cost,
+}
+
+impl CostTable {
+    /// The same for every request.
+    pub const fn flat(cost: Cost) -> Self {
+        Self { paths: Vec::new(), methods: Vec::new(), other: cost }
+    }
+
+    /// What a request to a path in normal form costs.
+    pub fn of(&self, method: &Method, path: &str) -> Cost {
+        let rule =
+            self.paths.iter().find(|rule| rule.methods.contain(method) && rule.path.matches(path));
+        if let Some(rule) = rule {
+            return rule.cost;
+        }
+        let listed = self.methods.iter().find(|(listed, _)| listed == method);
+        listed.map_or(self.other, |(_, cost)| *cost)
+    }
+
+    /// The most that a request can cost.
+    pub fn dearest(&self) -> Cost {
+        let paths = self.paths.iter().map(|rule| rule.cost);
+        let methods = self.methods.iter().map(|(_, cost)| *cost);
+        paths.chain(methods).fold(self.other, Cost::max)
+    }
+}

@@ -5,3 +5,4 @@
 
 pub mod cli;
 pub mod plan;
+pub mod proxy;

@@ -6,3 +6,4 @@
 pub mod cli;
 pub mod plan;
 pub mod proxy;
+pub mod serve;

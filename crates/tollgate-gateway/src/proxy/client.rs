@@ -26,6 +26,8 @@ pub struct Clients {
     http1: Pool,
     http2: Pool,
     timeouts: Timeouts,
+    /// Whether they know which certificates to trust.
+    tls: bool,
 }
 
 /// TLS to upstreams cannot be set up.
@@ -63,11 +65,16 @@ impl Clients {
             http1: builder().build(patient(http1)),
             http2: builder().http2_only(true).build(patient(http2)),
             timeouts,
+            tls,
         })
     }
 
-    /// What they were made with.
-    pub const fn timeouts(&self) -> &Timeouts {
+    /// Whether new ones, made with these, would do nothing that these do not.
+    pub fn fit(&self, timeouts: Timeouts, tls: bool) -> bool {
+        self.timeouts == timeouts && (self.tls || !tls)
+    }
+
+    pub(super) const fn timeouts(&self) -> &Timeouts {
         &self.timeouts
     }
 

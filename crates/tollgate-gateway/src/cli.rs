@@ -1,34 +1,54 @@
 //! What can be said on the command line.
 
-use std::io;
-use std::path::PathBuf;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::config::{self, Source};
+use crate::plan::Plan;
+use crate::{check, schema};
+
 /// A rate limiter in front of any service: one YAML file, exact limits, true answers
 ///
-/// `tollgate init > limits.yaml` writes a file to start from, `tollgate check limits.yaml`
-/// says in words what it would do, and `tollgate serve --config limits.yaml` does it.
+/// Requests that the limits of the file allow are forwarded to the service; the others are
+/// answered with 429 and the time to wait.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "tollgate", version, arg_required_else_help = true)]
+#[command(name = "tollgate", version, arg_required_else_help = true, after_help = FIRST_STEPS)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
+const FIRST_STEPS: &str = "\
+First steps:
+  tollgate init > limits.yaml            a commented file to start from
+  tollgate check limits.yaml             what it would do, in words
+  tollgate serve --config limits.yaml    does it";
+
 /// The commands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Forwards allowed requests to the target and answers the others
+    ///
+    /// The file is read again when it changes, and on SIGHUP. A file that is wrong leaves
+    /// everything as it was. On SIGTERM no more connections are taken, and those at work
+    /// have time to finish.
     Serve {
         /// The file with the limits; `-` reads it from stdin
         #[arg(long, short, value_name = "FILE")]
         config: PathBuf,
     },
     /// Says what is wrong with a file, or in words what it would do
+    ///
+    /// Tells everything that is wrong at once: where, what, and the cure. Nothing is started,
+    /// and no file or server that the configuration names is looked at. The exit code is 0,
+    /// or 2 if something stands in the way.
+    #[command(after_help = "Environment variables in the file are filled in as `serve` would: \
+                            set them, or give them defaults (`${NAME:-default}`).")]
     Check {
         /// The file with the limits; `-` reads it from stdin
         #[arg(value_name = "FILE")]
@@ -38,29 +58,82 @@ pub enum Command {
         strict: bool,
     },
     /// Prints the JSON Schema of the file, for editors
+    ///
+    /// A file whose first line is `# yaml-language-server: $schema=limits.schema.json`
+    /// completes in editors that know YAML.
+    #[command(after_help = "Example: tollgate schema > limits.schema.json")]
     Schema,
     /// Prints a commented file to start from
+    #[command(after_help = "Example: tollgate init > limits.yaml")]
     Init,
     /// Prints a script that completes the command line in a shell
+    #[command(after_help = "Example: source <(tollgate completions bash)")]
     Completions {
         /// Which shell
         shell: Shell,
     },
 }
 
+/// What `tollgate init` prints.
+pub const STARTER: &str = include_str!("init.yaml");
+
 impl Cli {
-    /// Does what was asked. The exit code is 0, or 2 when a file is wrong.
-    pub fn run(self) -> ExitCode {
-        match self.command {
-            Command::Completions { shell } => {
-                let mut command = Self::command();
-                clap_complete::generate(shell, &mut command, "tollgate", &mut io::stdout());
-                ExitCode::SUCCESS
+    /// Does what was asked, but for [`Command::Serve`], which it hands back.
+    ///
+    /// # Errors
+    /// Standard output is closed.
+    pub fn run(&self) -> io::Result<ExitCode> {
+        let mut out = io::stdout().lock();
+        match &self.command {
+            Command::Serve { config } => {
+                // Until there is an engine in this crate, it says at least what is wrong.
+                return Ok(load(config, false).map_or_else(|code| code, |_| ExitCode::from(2)));
             }
-            other => {
-                eprintln!("error: {other:?} is being built");
-                ExitCode::from(2)
+            Command::Check { config, strict } => match load(config, *strict) {
+                Ok(plan) => out.write_all(check::in_words(&plan).as_bytes())?,
+                Err(code) => return Ok(code),
+            },
+            Command::Schema => writeln!(out, "{:#}", schema::schema())?,
+            Command::Init => out.write_all(STARTER.as_bytes())?,
+            Command::Completions { shell } => {
+                clap_complete::generate(*shell, &mut Self::command(), "tollgate", &mut out);
             }
         }
+        Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Reads a file and tells on standard error what is wrong with it. Without a plan there is
+/// the code to exit with: 2.
+///
+/// # Errors
+/// Something stands in the way; with `strict`, a warning does too.
+pub fn load(path: &Path, strict: bool) -> Result<Plan, ExitCode> {
+    let wrong = ExitCode::from(2);
+    let source = match Source::read(path) {
+        Ok(source) => source,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return Err(wrong);
+        }
+    };
+    let outcome = config::read_with_process_env(&source);
+    let report = outcome.report;
+    eprint!("{}", report.render(io::stderr().is_terminal()));
+    let (errors, warnings) = (report.errors(), report.warnings());
+    if errors + warnings > 0 {
+        eprintln!("{}: {}, {}", source.name, count(errors, "error"), count(warnings, "warning"));
+    }
+    match outcome.plan {
+        Some(_) if strict && warnings > 0 => {
+            eprintln!("`--strict` takes warnings for errors");
+            Err(wrong)
+        }
+        Some(plan) => Ok(plan),
+        None => Err(wrong),
+    }
+}
+
+fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }

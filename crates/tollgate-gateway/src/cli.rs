@@ -3,13 +3,15 @@
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use tracing_subscriber::EnvFilter;
 
-use crate::config::{self, Source};
+use crate::config::{self, Source, SourceError};
 use crate::plan::Plan;
-use crate::{check, schema};
+use crate::{check, schema, serve};
 
 /// A rate limiter in front of any service: one YAML file, exact limits, true answers
 ///
@@ -78,17 +80,14 @@ pub enum Command {
 pub const STARTER: &str = include_str!("init.yaml");
 
 impl Cli {
-    /// Does what was asked, but for [`Command::Serve`], which it hands back.
+    /// Does what was asked. The exit code is 2 where a configuration is wrong.
     ///
     /// # Errors
     /// Standard output is closed.
     pub fn run(&self) -> io::Result<ExitCode> {
         let mut out = io::stdout().lock();
         match &self.command {
-            Command::Serve { config } => {
-                // Until there is an engine in this crate, it says at least what is wrong.
-                return Ok(load(config, false).map_or_else(|code| code, |_| ExitCode::from(2)));
-            }
+            Command::Serve { config } => return Ok(serve(config)),
             Command::Check { config, strict } => match load(config, *strict) {
                 Ok(plan) => out.write_all(check::in_words(&plan).as_bytes())?,
                 Err(code) => return Ok(code),
@@ -103,37 +102,83 @@ impl Cli {
     }
 }
 
+/// Serves what a file says, and what it will say when it changes.
+fn serve(path: &Path) -> ExitCode {
+    let source = match Source::read(path) {
+        Ok(source) => source,
+        Err(error) => return unreadable(&error),
+    };
+    // A person reads this; what a reload has to say goes to the log.
+    if let Err(code) = plan(&source, false) {
+        return code;
+    }
+    log();
+    let load: serve::Load = if path == Path::new("-") {
+        Arc::new(move || loaded(&source))
+    } else {
+        let path = path.to_owned();
+        Arc::new(move || loaded(&Source::read(&path).map_err(|error| error.to_string())?))
+    };
+    let file = (path != Path::new("-")).then(|| path.to_owned());
+    serve::run(serve::Source { file, load })
+}
+
+/// To standard error; `RUST_LOG` chooses what.
+fn log() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr)
+        .init();
+}
+
+/// A plan, or what is wrong in a line each.
+fn loaded(source: &Source) -> Result<serve::Loaded, String> {
+    let config::Outcome { plan, report } = config::read_with_process_env(source);
+    let Some(plan) = plan else { return Err(report.to_string()) };
+    let words = check::in_words(&plan);
+    for warning in report.to_string().lines() {
+        tracing::warn!(target: "tollgate", "{warning}");
+    }
+    Ok(serve::Loaded { plan, words })
+}
+
 /// Reads a file and tells on standard error what is wrong with it. Without a plan there is
 /// the code to exit with: 2.
 ///
 /// # Errors
 /// Something stands in the way; with `strict`, a warning does too.
 pub fn load(path: &Path, strict: bool) -> Result<Plan, ExitCode> {
-    let wrong = ExitCode::from(2);
-    let source = match Source::read(path) {
-        Ok(source) => source,
-        Err(error) => {
-            eprintln!("error: {error}");
-            return Err(wrong);
-        }
-    };
-    let outcome = config::read_with_process_env(&source);
-    let report = outcome.report;
+    match Source::read(path) {
+        Ok(source) => plan(&source, strict),
+        Err(error) => Err(unreadable(&error)),
+    }
+}
+
+fn plan(source: &Source, strict: bool) -> Result<Plan, ExitCode> {
+    let config::Outcome { plan, report } = config::read_with_process_env(source);
     eprint!("{}", report.render(io::stderr().is_terminal()));
     let (errors, warnings) = (report.errors(), report.warnings());
     if errors + warnings > 0 {
         eprintln!("{}: {}, {}", source.name, count(errors, "error"), count(warnings, "warning"));
     }
-    match outcome.plan {
-        Some(_) if strict && warnings > 0 => {
-            eprintln!("`--strict` takes warnings for errors");
-            Err(wrong)
-        }
-        Some(plan) => Ok(plan),
-        None => Err(wrong),
+    let plan = plan.ok_or_else(|| ExitCode::from(WRONG))?;
+    if strict && warnings > 0 {
+        eprintln!("`--strict` takes warnings for errors");
+        return Err(ExitCode::from(WRONG));
     }
+    Ok(plan)
+}
+
+fn unreadable(error: &SourceError) -> ExitCode {
+    eprintln!("error: {error}");
+    ExitCode::from(WRONG)
 }
 
 fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
+
+/// The exit code of a configuration that is wrong.
+const WRONG: u8 = 2;

@@ -7,4 +7,6 @@ pub mod check;
 pub mod cli;
 pub mod config;
 pub mod plan;
+pub mod proxy;
 pub mod schema;
+pub mod serve;

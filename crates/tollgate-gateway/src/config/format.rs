@@ -9,6 +9,7 @@ use tollgate::key::TrustedProxies;
 
 use super::spec::Format;
 use crate::plan::PathMatch;
+use crate::proxy::path::{Ambiguous, normalise};
 
 /// Any text but an empty one.
 pub(super) const TEXT: Format = Format {
@@ -215,20 +216,18 @@ pub(super) fn path(text: &str) -> Result<PathMatch, String> {
 
 /// A path as it is after requests have been put into their normal form, or why none ever
 /// looks like that.
-pub(super) fn plain_path(text: &str) -> Result<String, String> {
-    if text.split('/').any(|segment| segment == "." || segment == "..") {
-        return Err("no path has `.` or `..` in it once it is in its normal form".to_owned());
+fn plain_path(text: &str) -> Result<String, String> {
+    // Everything below the root.
+    if text.is_empty() {
+        return Ok(String::new());
     }
-    if text.contains("//") {
-        return Err("`//` becomes `/` before paths are matched: write it once".to_owned());
+    match normalise(text, Ambiguous::Refuse) {
+        Ok(normal) if normal == text => Ok(normal.into_owned()),
+        Ok(normal) => {
+            Err(format!("in its normal form, which is what is matched, it is `{normal}`"))
+        }
+        Err(fault) => Err(fault.to_string()),
     }
-    if text.contains(';') {
-        return Err("`;…` is taken off before paths are matched: leave it out".to_owned());
-    }
-    if text.contains(['\\', '\0']) || text.chars().any(char::is_control) {
-        return Err("no path has such a character in it".to_owned());
-    }
-    Ok(text.to_owned())
 }
 
 /// What a span of time says, or why it is none.

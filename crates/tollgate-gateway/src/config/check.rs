@@ -71,6 +71,8 @@ fn wrong_kind(shape: &Shape, node: &Node, place: Place, problems: &mut Problems)
 
 fn check_section(section: &Section, entries: &[Entry], place: &Place, problems: &mut Problems) {
     let path_of = |key: &str| join(&place.path, key);
+    // Keys that are there, but spelled otherwise.
+    let mut meant = Vec::new();
     for Entry { key, key_span, node } in entries {
         if let Some(field) = section.field(key) {
             // First, so that no message about it can show it.
@@ -88,7 +90,9 @@ fn check_section(section: &Section, entries: &[Entry], place: &Place, problems: 
                 check(&others.shape, node, &path_of(key), problems);
             }
             others => {
-                if looks_secret(key) || nearest(section, key).is_some_and(|field| field.secret) {
+                let field = nearest(section, key);
+                meant.extend(field.map(|field| field.key));
+                if looks_secret(key) || field.is_some_and(|field| field.secret) {
                     problems.hide(node.span.clone());
                 }
                 unknown_key(section, others, key, at, problems);
@@ -102,13 +106,14 @@ fn check_section(section: &Section, entries: &[Entry], place: &Place, problems: 
             let at = Place { span: second.key_span.clone(), path: path_of(&second.key) };
             problems.error(
                 at,
-                format!("`{}` says the same as `{}` above", second.key, first.key),
+                format!("`{}` and `{}` exclude each other", first.key, second.key),
                 "keep one of the two",
             );
         }
     }
     for field in section.fields {
-        if field.presence == Presence::Required && has(field.key).is_none() {
+        let is_there = has(field.key).is_some() || meant.contains(&field.key);
+        if field.presence == Presence::Required && !is_there {
             problems.error(
                 place.clone(),
                 format!("`{}` is missing", field.key),
@@ -153,8 +158,14 @@ fn check_scalar(shape: &Shape, scalar: &Scalar) -> Result<(), String> {
         Shape::Whole { min, max } => match whole(scalar) {
             Some(number) if (*min..=*max).contains(&number) => Ok(()),
             Some(number) => Err(format!("the nearest that can be is {}", number.clamp(*min, *max))),
+            None if text.parse::<i64>().is_ok_and(|number| number < 0) => {
+                Err(format!("the nearest that can be is {min}"))
+            }
             None if !scalar.plain && text.parse::<u64>().is_ok() => {
                 Err(format!("take off the quotes: {text}"))
+            }
+            None if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) => {
+                Err(format!("the nearest that can be is {max}"))
             }
             None if text.contains(['_', ',']) => {
                 Err("write digits alone, without separators".to_owned())

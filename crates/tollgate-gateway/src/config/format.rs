@@ -63,6 +63,16 @@ pub(super) const JWKS_URL: Format = Format {
     },
 };
 
+/// A store that needs no more than its name.
+pub(super) const STORE: Format = Format {
+    what: "`memory`, or a section with `redis` in it",
+    check: |text| match text {
+        "memory" => Ok(()),
+        "redis" => Err("say where it is: a section `redis` with a `url`".to_owned()),
+        _ => Err("these two are all there are".to_owned()),
+    },
+};
+
 /// Where Redis is.
 pub(super) const REDIS_URL: Format = Format {
     what: "a URL, as redis://localhost:6379, rediss://… or redis+unix:///run/redis.sock",
@@ -235,5 +245,6 @@ pub(super) fn span(text: &str) -> Result<Duration, String> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) && text != "0" {
         return Err(format!("it has no unit: write {text}s or {text}ms"));
     }
-    humantime::parse_duration(text).map_err(|error| error.to_string())
+    humantime::parse_duration(text)
+        .map_err(|_| "write numbers with their units: us, ms, s, m, h or days".to_owned())
 }

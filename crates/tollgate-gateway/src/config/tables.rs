@@ -104,10 +104,7 @@ pub(super) static RATE_LIMITER: Section = Section {
         ),
         default(
             "store",
-            Shape::Either(&[
-                Shape::Word(&[("memory", "In this process.")]),
-                Shape::Section(&STORE),
-            ]),
+            Shape::Either(&[text(format::STORE), Shape::Section(&STORE)]),
             "memory",
             "Where quotas are kept.",
         ),

@@ -80,8 +80,15 @@ pub(super) fn parse(text: &str, env: Env<'_>, problems: &mut Problems) -> Option
                 builder.problems.error(
                     Place { span: at..at + 1, path: path(&builder.frames) },
                     format!("this is no YAML: {}", error.info()),
-                    "look at the indentation (spaces, no tabs), at quotes and at brackets here \
-                     and in the lines above",
+                    match error.info() {
+                        info if info.contains("unknown anchor") => {
+                            "give what it stands for a name before it is used: `&name`"
+                        }
+                        _ => {
+                            "look at the indentation (spaces, no tabs), at quotes and at brackets \
+                             here and in the lines above"
+                        }
+                    },
                 );
                 return None;
             }

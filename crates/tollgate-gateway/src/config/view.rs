@@ -102,6 +102,15 @@ impl<'a> View<'a> {
         self.item(key).is_some()
     }
 
+    /// Whether there are keys that nobody knows, one of which may be meant to be another.
+    pub(super) fn has_unknown(&self) -> bool {
+        let known = |key: &str| {
+            self.section.field(key).is_some()
+                || self.section.others.is_some_and(|others| (others.key.check)(key).is_ok())
+        };
+        !self.entries.iter().all(|entry| known(&entry.key))
+    }
+
     /// The items of a list, or the one value where that may stand for a list.
     pub(super) fn items(&self, key: &str) -> Vec<Item<'a>> {
         self.item(key).map_or_else(Vec::new, |item| item.items())
@@ -134,7 +143,13 @@ impl<'a> View<'a> {
 
     pub(super) fn whole(&self, key: &str) -> Option<u64> {
         match self.item(key) {
-            Some(item) => whole(item.scalar()?),
+            Some(item) => {
+                let number = whole(item.scalar()?)?;
+                match item.shape {
+                    Shape::Whole { min, max } if !(*min..=*max).contains(&number) => None,
+                    _ => Some(number),
+                }
+            }
             None => self.default(key)?.parse().ok(),
         }
     }

@@ -252,13 +252,12 @@ fn quotas(
     problems: &mut Problems,
 ) -> Option<Vec<Quota>> {
     if !view.has("share") {
-        if !view.has("limit") {
+        if !view.has("limit") && !view.has_unknown() {
             problems.error(
                 view.place(),
                 "`limit` is missing",
                 "add `limit: …`, units per window, or `share: 1/10`, a part of `client`",
             );
-            return None;
         }
         return policy::quota(view, algorithm, problems).map(|quota| vec![quota]);
     }

@@ -7,6 +7,7 @@ use tollgate::{
     Algorithm, LeakyMode, Micros, OnStoreError, Policy, PolicyError, Quota, Refill, Resolution,
 };
 
+use super::super::format;
 use super::super::problem::{Place, Problems};
 use super::super::view::View;
 use super::Shared;
@@ -110,7 +111,8 @@ fn window(view: &View<'_>, algorithm: Algorithm, problems: &mut Problems) -> Opt
     let given = ["window", "windowSeconds"].into_iter().find(|key| view.has(key));
     let refill = view.has("refillSeconds");
     match given {
-        Some(given) if refill && is_bucket(algorithm) => {
+        // Older files say both, and mostly the same.
+        Some(given) if refill && is_bucket(algorithm) && !says_the_same(view, given) => {
             let why = "`refillSeconds` says how long";
             no_effect(
                 view,
@@ -132,6 +134,7 @@ fn window(view: &View<'_>, algorithm: Algorithm, problems: &mut Problems) -> Opt
     match given {
         Some("window") => view.span("window"),
         Some(_) => view.whole("windowSeconds").map(Duration::from_secs),
+        None if view.has_unknown() => None,
         None => {
             problems.error(
                 view.place(),
@@ -143,6 +146,17 @@ fn window(view: &View<'_>, algorithm: Algorithm, problems: &mut Problems) -> Opt
     }
 }
 
+fn says_the_same(view: &View<'_>, window: &str) -> bool {
+    let refill = view.whole("refillSeconds").map(Duration::from_secs);
+    refill.is_some()
+        && refill
+            == if window == "window" {
+                view.span(window)
+            } else {
+                view.whole(window).map(Duration::from_secs)
+            }
+}
+
 /// A policy, or why there cannot be such a one.
 pub(super) fn build(
     name: &str,
@@ -151,6 +165,8 @@ pub(super) fn build(
     view: &View<'_>,
     problems: &mut Problems,
 ) -> Option<Policy> {
+    // Such a name is told already.
+    (format::IDENTIFIER.check)(name).ok()?;
     Policy::new(name, quota, algorithm).map_err(|error| refused(&error, view, problems)).ok()
 }
 

@@ -61,6 +61,7 @@ pub(super) fn routes(
         routes.push((route, place));
     }
     check(&routes, shared, problems);
+    warn_without_limits(limiter, problems);
     is_whole.then(|| routes.into_iter().map(|(route, _)| route).collect())
 }
 
@@ -144,15 +145,14 @@ fn check(routes: &[(Route, Place)], shared: &Shared<'_>, problems: &mut Problems
             warn_of_slots(&route.limits, place, problems);
         }
     }
-    let limited = |limits: &RouteLimits| {
-        limits.global.is_some() || limits.client.is_some() || !limits.apis.is_empty()
-    };
-    if !routes.is_empty() && !routes.iter().any(|(route, _)| limited(&route.limits)) {
-        problems.warn(
-            shared.limiter.place(),
-            "nothing is limited",
-            "add `client`, `global` or `apis`",
-        );
+}
+
+/// A file without limits is a mistake more often than not.
+fn warn_without_limits(limiter: &View<'_>, problems: &mut Problems) {
+    let limits = |view: &View<'_>| ["client", "global", "apis"].iter().any(|key| view.has(key));
+    let routes = limiter.items("routes");
+    if !limits(limiter) && !routes.iter().filter_map(Item::view).any(|view| limits(&view)) {
+        problems.warn(limiter.place(), "nothing is limited", "add `client`, `global` or `apis`");
     }
 }
 

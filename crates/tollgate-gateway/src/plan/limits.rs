@@ -35,7 +35,7 @@ pub struct ApiPlan {
 pub struct LimitPlan {
     /// The policy of subjects without a tier, named by the identifier.
     pub policy: Policy,
-    /// The policy in each tier, of the same name.
+    /// The policy in each tier, of the same name; empty if tiers make no difference.
     pub tiers: Vec<Policy>,
     /// Whose quota it is.
     pub whose: Whose,
@@ -43,6 +43,13 @@ pub struct LimitPlan {
     pub costs: Arc<CostTable>,
     /// Whether it blocks, or only watches.
     pub enforce: bool,
+}
+
+impl LimitPlan {
+    /// The policy of a subject in this tier.
+    pub fn policy_in(&self, tier: Option<usize>) -> &Policy {
+        tier.and_then(|tier| self.tiers.get(tier)).unwrap_or(&self.policy)
+    }
 }
 
 /// Whose quota a limit uses.
@@ -59,7 +66,8 @@ pub enum Whose {
 pub struct CostTable {
     /// In the order of the file.
     pub paths: Vec<CostRule>,
-    /// By method; HEAD stands in it if GET does.
+    /// By method. GET covers HEAD, and each of SEARCH and QUERY the other, unless both stand
+    /// here.
     pub methods: Vec<(Method, Cost)>,
     /// Any other.
     pub other: Cost,
@@ -89,8 +97,17 @@ impl CostTable {
         if let Some(rule) = rule {
             return rule.cost;
         }
-        let listed = self.methods.iter().find(|(listed, _)| listed == method);
-        listed.map_or(self.other, |(_, cost)| *cost)
+        let listed = |method: &str| {
+            self.methods.iter().find(|(listed, _)| listed == method).map(|(_, cost)| *cost)
+        };
+        let cost = listed(method.as_str()).or_else(|| match method.as_str() {
+            "HEAD" => listed("GET"),
+            // The old name and the new.
+            "QUERY" => listed("SEARCH"),
+            "SEARCH" => listed("QUERY"),
+            _ => None,
+        });
+        cost.unwrap_or(self.other)
     }
 
     /// The most that a request can cost.

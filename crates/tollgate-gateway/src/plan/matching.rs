@@ -21,6 +21,12 @@ impl Methods {
             || self.0.contains(method)
             || (*method == Method::HEAD && self.0.contains(&Method::GET))
     }
+
+    /// Whether these are all of `others`, and perhaps more.
+    pub fn cover(&self, others: &Self) -> bool {
+        self.0.is_empty()
+            || (!others.0.is_empty() && others.0.iter().all(|method| self.contain(method)))
+    }
 }
 
 impl fmt::Display for Methods {
@@ -53,7 +59,7 @@ pub enum PathMatch {
 /// What is wrong with a regular expression.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct PathMatchError(#[from] regex::Error);
+pub struct PathMatchError(#[from] pub(crate) regex::Error);
 
 impl PathMatch {
     /// A regular expression. It is matched in linear time, whatever it says.
@@ -75,6 +81,17 @@ impl PathMatch {
                 .strip_prefix(prefix.as_str())
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
             Self::Regex(regex) => regex.is_match(path),
+        }
+    }
+
+    /// Whether these are all of the `other` paths, as far as that can be told: of two
+    /// expressions it cannot, unless they are the same.
+    pub fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Any, _) => true,
+            (_, Self::Plain(path)) => self.matches(path),
+            (Self::Below(_), Self::Below(prefix)) => self.matches(prefix),
+            _ => self == other,
         }
     }
 }

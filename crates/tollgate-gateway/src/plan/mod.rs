@@ -17,6 +17,7 @@ mod store;
 
 use std::net::SocketAddr;
 
+use tollgate::denial::Members;
 use tollgate::key::TrustedProxies;
 use tollgate::{HeaderOptions, OnMissingKey};
 
@@ -58,5 +59,5 @@ pub struct Plan {
     /// Which fields tell clients where they stand.
     pub headers: HeaderOptions,
     /// Members that the problem body of each denial has besides the usual ones.
-    pub members: Vec<(String, String)>,
+    pub members: Members,
 }

@@ -36,8 +36,12 @@ pub struct Timeouts {
     pub connect: Duration,
     /// From the end of a request to the head of the target's response.
     pub response: Duration,
-    /// Between two pieces of a body, in either direction, and of an upgraded connection.
+    /// Between two pieces of a body, in either direction.
     pub idle: Duration,
+    /// Without a byte in either direction of an upgraded connection.
+    pub tunnel: Duration,
+    /// How long an unused connection to a target is kept.
+    pub pool: Duration,
     /// From the first byte of a request to the end of its head.
     pub request_header: Duration,
     /// Between two requests of a client's connection.

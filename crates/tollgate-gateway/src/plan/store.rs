@@ -18,6 +18,16 @@ pub enum StorePlan {
     Redis(RedisPlan),
 }
 
+impl StorePlan {
+    /// The bounds of a store in memory unless a file says others: a million keys, 256 MiB.
+    pub const MEMORY: Self = Self::Memory { max_keys: 1_000_000, max_bytes: 256 << 20 };
+
+    /// Whether keys of different clients may be on different servers.
+    pub const fn is_cluster(&self) -> bool {
+        matches!(self, Self::Redis(RedisPlan { topology: Topology::Cluster, .. }))
+    }
+}
+
 /// How to use Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisPlan {

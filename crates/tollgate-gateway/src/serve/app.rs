@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::header::HOST;
 use http::uri::{Authority, Scheme};
@@ -153,12 +152,7 @@ fn timeouts(plan: &Plan) -> Timeouts {
         connect: plan.timeouts.connect,
         response: plan.timeouts.response,
         body: plan.timeouts.idle,
-        tunnel: plan.timeouts.idle,
-        pool: POOL_IDLE,
+        tunnel: plan.timeouts.tunnel,
+        pool: plan.timeouts.pool,
     }
 }
-
-/// How long an unused connection to an upstream is kept. Upstreams close theirs after five
-/// seconds (Node) or more; a request that meets a closed one is sent again where that is
-/// harmless.
-const POOL_IDLE: Duration = Duration::from_secs(30);

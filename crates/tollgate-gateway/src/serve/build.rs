@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::Method;
 use tollgate::body::SameBody;
-use tollgate::denial::{Members, Problem};
+use tollgate::denial::Problem;
 use tollgate::{Costs, Limit, RateLimit, RateLimitLayer, Store};
 use tower_layer::Layer;
 
@@ -89,15 +89,10 @@ impl<St: Store> Parts<'_, St> {
         if limits.is_empty() {
             return Ok(None);
         }
-        let mut members = Members::new();
-        for (name, value) in &self.plan.members {
-            members =
-                members.with(name, value.as_str()).map_err(|it| BuildError(it.to_string()))?;
-        }
         let mut layer = RateLimitLayer::builder(self.store.clone())
             .headers(self.plan.headers)
             .on_missing_key(self.plan.on_missing_key)
-            .on_denied(Problem::with_members(members));
+            .on_denied(Problem::with_members(self.plan.members.clone()));
         for limit in limits {
             layer = layer.limit(self.limit(limit, tier));
         }
@@ -108,7 +103,7 @@ impl<St: Store> Parts<'_, St> {
     }
 
     fn limit(&self, plan: &LimitPlan, tier: Option<usize>) -> Limit {
-        let policy = tier.and_then(|tier| plan.tiers.get(tier)).unwrap_or(&plan.policy).clone();
+        let policy = plan.policy_in(tier).clone();
         let limit = match plan.whose {
             Whose::Everybody => Limit::global(policy),
             Whose::Client => {

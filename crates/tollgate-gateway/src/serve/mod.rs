@@ -67,7 +67,7 @@ pub fn run(source: Source) -> ExitCode {
             runtime.block_on(serve(source, loaded, store))
         }
         StorePlan::Redis(_) => {
-            Err("store: Redis is not built into this program yet; use `type: memory`".to_owned())
+            Err("store: Redis is not built into this program yet; use `store: memory`".to_owned())
         }
     };
     // Nothing that is left has anything to say.

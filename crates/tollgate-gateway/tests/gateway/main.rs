@@ -1,0 +1,14 @@
+//! The gateway in a process of its own, between real clients and real upstreams.
+
+mod clients;
+mod configuration;
+mod connections;
+mod encryption;
+mod forwarding;
+mod leaving;
+mod limits;
+mod smuggling;
+mod streams;
+mod support;
+mod timeouts;
+mod upgrades;

@@ -18,7 +18,7 @@ async fn curl_waits_as_long_as_it_is_told_and_then_passes() {
     assert_eq!(curl(&[]), "ok");
     assert!(curl(&["-i"]).starts_with("HTTP/1.1 429"));
     // It obeys `Retry-After`: two attempts are enough.
-    assert_eq!(curl(&["--retry", "1"]), "ok");
+    assert_eq!(curl(&["--fail", "--retry", "1"]), "ok");
     assert_eq!(upstream.seen().len(), 2);
 }
 

@@ -16,7 +16,7 @@ fn lines(upstream: &Upstream, limit: u32) -> String {
     )
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_changed_file_takes_over_and_the_counters_stay() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, 5));
@@ -34,7 +34,7 @@ async fn a_changed_file_takes_over_and_the_counters_stay() {
     assert_eq!(upstream.connections(), 1);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_bad_file_changes_nothing_and_is_told() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, 5));
@@ -52,7 +52,7 @@ async fn a_bad_file_changes_nothing_and_is_told() {
     assert_eq!(config["failedReloads"], 1);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_is_gone_changes_nothing() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, 5));
@@ -63,7 +63,7 @@ async fn a_file_that_is_gone_changes_nothing() {
 
 /// As Kubernetes mounts a config map: `limits.yaml -> ..data/limits.yaml`, `..data -> ..1`,
 /// and a change swaps `..data`.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_swapped_link_is_a_changed_file() {
     let upstream = Upstream::new().await;
     let folder = TempDir::new().unwrap();
@@ -87,7 +87,7 @@ async fn a_swapped_link_is_a_changed_file() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn sighup_reads_again_what_the_environment_or_a_clock_may_have_changed() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, 5));
@@ -95,7 +95,7 @@ async fn sighup_reads_again_what_the_environment_or_a_clock_may_have_changed() {
     gateway.until_config(|config| config["version"] == 2).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn what_waits_for_a_restart_is_named() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, 5));
@@ -147,7 +147,7 @@ async fn reloads_under_load_fail_no_request() {
     assert_eq!(left, 1_000_007 - sent - 1);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn the_admin_address_answers_operators_and_the_public_one_does_not() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, 5));

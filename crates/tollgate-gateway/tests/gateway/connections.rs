@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::support::{Client, Gateway, Upstream, is_heavy};
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn connections_that_wait_cost_little_and_are_served_when_they_ask() {
     let count = if is_heavy() { 10_000 } else { 400 };
     // This process has one end of each, and the gateway the other.
@@ -97,7 +97,7 @@ const ENHANCE_YOUR_CALM: u8 = 11;
 const GET: &[u8] = &[0x82, 0x86, 0x84, 0x01, 0x01, b'a'];
 
 /// CVE-2023-44487: streams that are opened and reset at once cost the client nothing.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_opens_and_resets_streams_is_put_out() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&upstream.target());
@@ -117,7 +117,7 @@ async fn a_client_that_opens_and_resets_streams_is_put_out() {
     assert_eq!(Client::http2(gateway.address).get("/").await.status, 200);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_is_told_how_many_requests_it_may_have_under_way() {
     let upstream = Upstream::new().await;
     let timeouts = "timeouts: {requestHeader: 300ms}\n";
@@ -132,7 +132,7 @@ async fn a_client_is_told_how_many_requests_it_may_have_under_way() {
     assert_eq!(u32::from_be_bytes(streams[2..].try_into().unwrap()), 128);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_head_that_is_too_long_is_refused() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&upstream.target());

@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, Channel, Full};
 
 use crate::support::{Client, Gateway, RawUpstream, Upstream, exchange};
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_request_arrives_as_it_was_sent_and_says_who_sent_it() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&upstream.target());
@@ -42,7 +42,7 @@ async fn a_request_arrives_as_it_was_sent_and_says_who_sent_it() {
     assert!(seen.header("via").starts_with("1.1 tollgate-"), "{}", seen.header("via"));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn what_a_trusted_proxy_says_is_carried_on() {
     let upstream = Upstream::new().await;
     let lines = format!("{}trustedProxies: [loopback]\n", upstream.target());
@@ -61,7 +61,7 @@ async fn what_a_trusted_proxy_says_is_carried_on() {
     assert!(seen.header("forwarded").starts_with("for=192.0.2.1, for=127.0.0.1;"));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn the_normal_form_of_a_path_is_what_is_forwarded() {
     let upstream = Upstream::new().await;
     let lines = format!("target: http://{}/base\n", upstream.address);
@@ -89,7 +89,7 @@ async fn the_normal_form_of_a_path_is_what_is_forwarded() {
     assert_eq!(upstream.seen().len(), before);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn an_ambiguous_path_is_kept_where_that_is_wanted() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&format!("{}paths: {{ambiguous: keep}}\n", upstream.target()));
@@ -97,7 +97,7 @@ async fn an_ambiguous_path_is_kept_where_that_is_wanted() {
     assert_eq!(upstream.last().uri.to_string(), "/a%2Fb%25zz");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn requests_share_connections_to_the_upstream() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&upstream.target());
@@ -108,7 +108,7 @@ async fn requests_share_connections_to_the_upstream() {
     assert_eq!(upstream.connections(), 1);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn head_has_a_length_and_no_body() {
     let upstream = RawUpstream::answering(
         "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nConnection: x-hop\r\nX-Hop: 1\r\n\r\n",
@@ -120,7 +120,7 @@ async fn head_has_a_length_and_no_body() {
     assert!(!answer.to_ascii_lowercase().contains("x-hop"), "{answer}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn trailers_pass_in_both_directions_and_in_both_versions() {
     let upstream = Upstream::answering(|_| {
         let (mut sender, body) = Channel::<Bytes, Infallible>::new(4);
@@ -148,7 +148,7 @@ async fn trailers_pass_in_both_directions_and_in_both_versions() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn http2_is_spoken_with_clients_and_with_upstreams() {
     let upstream = Upstream::new().await;
     for protocol in ["http1", "http2"] {
@@ -170,7 +170,7 @@ async fn http2_is_spoken_with_clients_and_with_upstreams() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_target_is_told_its_own_host_where_that_is_wanted() {
     let upstream = Upstream::new().await;
     let target = format!("{{url: 'http://{}', preserveHost: false}}", upstream.address);
@@ -179,7 +179,7 @@ async fn a_target_is_told_its_own_host_where_that_is_wanted() {
     assert_eq!(upstream.last().header("host"), upstream.address.to_string());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn routes_have_targets_of_their_own() {
     let (a, b, rest) = (Upstream::new().await, Upstream::new().await, Upstream::new().await);
     let lines = format!(
@@ -205,7 +205,7 @@ async fn routes_have_targets_of_their_own() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn where_no_route_leads_there_is_nothing() {
     let upstream = Upstream::new().await;
     let lines =
@@ -217,7 +217,7 @@ async fn where_no_route_leads_there_is_nothing() {
     assert_eq!((answer.status.as_u16(), answer.code()), (404, "no-route".to_owned()));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_target_that_leads_back_is_noticed() {
     // Nobody else is given a port that is bound, so it is bound by a gateway first.
     let folder = tempfile::TempDir::new().unwrap();
@@ -229,7 +229,7 @@ async fn a_target_that_leads_back_is_noticed() {
     assert_eq!((answer.status.as_u16(), answer.code()), (508, "loop".to_owned()));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_closes_at_the_wrong_moment_is_asked_again() {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -255,7 +255,7 @@ async fn an_upstream_that_closes_at_the_wrong_moment_is_asked_again() {
     assert_eq!((answer.status.as_u16(), answer.code()), (502, "upstream-invalid".to_owned()));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn the_client_is_asked_for_its_body_when_somebody_reads_it() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let upstream = Upstream::answering(|seen| {

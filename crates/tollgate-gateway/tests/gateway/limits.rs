@@ -2,7 +2,7 @@
 
 use crate::support::{Client, Gateway, Upstream};
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn no_spelling_of_a_path_is_a_way_around_its_limit() {
     let upstream = Upstream::new().await;
     let lines = format!(
@@ -39,7 +39,7 @@ async fn no_spelling_of_a_path_is_a_way_around_its_limit() {
     assert_eq!(answer.status, 200);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn api_client_and_global_are_all_or_none() {
     let upstream = Upstream::new().await;
     let lines = format!(
@@ -70,7 +70,7 @@ async fn api_client_and_global_are_all_or_none() {
     assert_eq!(statuses("/health", 20).await, [200; 20]);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn clients_are_told_apart_as_the_trusted_proxies_tell() {
     let upstream = Upstream::new().await;
     let lines = format!(
@@ -95,7 +95,7 @@ async fn clients_are_told_apart_as_the_trusted_proxies_tell() {
     assert_eq!(upstream.last().header("x-forwarded-for"), "192.0.2.2, 127.0.0.1");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_key_has_the_quota_of_its_tier() {
     // `printf %s gold-key | sha256sum`, and the same of `plain-key`.
     let gold = sha256("gold-key");
@@ -135,7 +135,7 @@ fn sha256(text: &str) -> String {
     String::from_utf8(sum.stdout).unwrap()[..64].to_owned()
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_request_waits_in_the_queue_of_a_leaky_bucket() {
     let upstream = Upstream::new().await;
     let lines = format!(

@@ -1,4 +1,5 @@
 //! The gateway in a process of its own, between real clients and real upstreams.
+#![expect(clippy::unwrap_used, reason = "all of it is tests, also what stands around `#[test]`")]
 
 mod clients;
 mod configuration;

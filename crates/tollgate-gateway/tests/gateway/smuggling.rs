@@ -52,9 +52,9 @@ fn a_head_that_is_not_clear_is_refused() {
         "GET / HTTP/1.1\r\nHost: a\r\nX A: b\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: a\r\nX-A: b\0\r\n\r\n",
         "GET /a b HTTP/1.1\r\nHost: a\r\n\r\n",
-        "GET * HTTP/1.1\r\nHost: a\r\n\r\n",
-        "GET a HTTP/1.1\r\nHost: a\r\n\r\n",
-        "GET /a\\b HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET * HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+        "GET a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+        "GET /a\\b HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
     ] {
         is_refused(head);
     }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::{Client, Gateway, RawUpstream, Upstream, exchange};
+use crate::support::{Client, Gateway, Upstream, exchange};
 
 /// Accepts, says this to whatever comes, and then nothing.
 fn says(answer: &'static str) -> SocketAddr {
@@ -39,14 +39,14 @@ fn port_of_nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_does_not_answer_is_answered_for() {
     for (target, status, code) in [
         (format!("http://{}", port_of_nobody()), 502, "upstream-unreachable"),
         ("http://name.invalid".to_owned(), 502, "upstream-unreachable"),
         // The other side of the handshake never says a word.
         (format!("https://{}", says("")), 504, "upstream-connect-timeout"),
-        (format!("https://{}", RawUpstream::new().address), 502, "upstream-unreachable"),
+        (format!("https://{}", breaks_off("HTTP/1.1 400 No\r\n\r\n")), 502, "upstream-unreachable"),
         (format!("http://{}", says("")), 504, "upstream-timeout"),
         (format!("http://{}", says("HTTP/1.1 20")), 504, "upstream-timeout"),
         (format!("http://{}", breaks_off("")), 502, "upstream-invalid"),
@@ -65,7 +65,7 @@ async fn an_upstream_that_does_not_answer_is_answered_for() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_stops_halfway_is_cut_off_and_not_completed() {
     let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n";
     for upstream in [says(head), breaks_off(head)] {
@@ -78,7 +78,7 @@ async fn an_answer_that_stops_halfway_is_cut_off_and_not_completed() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_does_not_come_is_the_fault_of_the_client() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&format!("{}timeouts: {{idle: 200ms}}\n", upstream.target()));
@@ -89,7 +89,7 @@ async fn a_body_that_does_not_come_is_the_fault_of_the_client() {
 }
 
 /// A body that takes longer than the answer may is no late answer.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn the_time_of_the_answer_begins_when_the_request_is_through() {
     let upstream = Upstream::new().await;
     let timeouts = "timeouts: {response: 300ms, idle: 10s}";
@@ -129,7 +129,7 @@ fn kept(gateway: &Gateway, bytes: &str) -> Duration {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_head_that_comes_byte_by_byte_has_no_more_time_than_another() {
     let upstream = Upstream::new().await;
     let timeouts = "timeouts: {requestHeader: 300ms, keepAlive: 3s}";
@@ -151,7 +151,7 @@ async fn a_head_that_comes_byte_by_byte_has_no_more_time_than_another() {
     assert_eq!(upstream.seen().len(), 0);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_is_not_used_again_is_closed() {
     let upstream = Upstream::new().await;
     let timeouts = "timeouts: {requestHeader: 200ms, keepAlive: 400ms}";
@@ -163,7 +163,7 @@ async fn a_connection_that_is_not_used_again_is_closed() {
 }
 
 /// A client that does not read holds the answer, and with it a connection to the upstream.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_read_is_put_out() {
     let upstream = Upstream::answering(|_| {
         use http_body_util::{BodyExt, Full};

@@ -20,17 +20,17 @@ fn section(section: &Section) -> Value {
     }
     let required = section.fields.iter().filter(|it| it.presence == Presence::Required);
     let required: Vec<_> = required.map(|it| it.key).collect();
-    let others = match section.others {
-        Some(others) => described(shape(&others.shape), others.doc),
-        None => json!(false),
-    };
     let mut schema = json!({
         "type": "object",
         "description": section.doc,
         "properties": properties,
-        "additionalProperties": others,
+        "additionalProperties": false,
         "required": required,
     });
+    if let Some(others) = section.others {
+        let shape = described(shape(&others.shape), others.doc);
+        schema["patternProperties"] = json!({ others.pattern: shape });
+    }
     // Each pair of keys that say the same.
     let mut pairs = Vec::new();
     for keys in section.either {

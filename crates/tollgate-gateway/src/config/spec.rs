@@ -21,6 +21,8 @@ pub struct Section {
 pub struct Others {
     /// What a key has to look like.
     pub key: Format,
+    /// The same for the JSON Schema, which may be laxer.
+    pub pattern: &'static str,
     /// What it holds.
     pub shape: Shape,
     /// What it means.

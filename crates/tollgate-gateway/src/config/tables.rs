@@ -308,8 +308,8 @@ const SHADOW_FIELD: Field =
     optional("shadow", Shape::Flag, "The policy only watches. Without it, `rateLimiter.shadow`.");
 
 const POLICY: Section = Section {
-    name: "global, client",
-    doc: "A policy: how much per how long.",
+    name: "client",
+    doc: "A policy: how much per how long. `global` has the same keys.",
     fields: policy_fields!(
         optional("identifier", text(format::IDENTIFIER), "The name that denials give; counters belong to it. Without it, `global` or `client`.");
         LIMIT;
@@ -347,6 +347,7 @@ const TIERS: Section = Section {
     either: &[],
     others: Some(&Others {
         key: format::IDENTIFIER,
+        pattern: "^[ -~]{1,128}$",
         shape: Shape::Section(&TIER),
         doc: "The quota of a client in the tier of this name.",
     }),
@@ -375,6 +376,7 @@ const COSTS: Section = Section {
     either: &[],
     others: Some(&Others {
         key: format::METHOD,
+        pattern: "^[!#$%&'*+.^_`|~0-9A-Z-]+$",
         shape: Shape::Whole { min: 0, max: MAX_UNITS },
         doc: "A request of this method; 0 is free.",
     }),
@@ -598,7 +600,12 @@ const MEMBERS: Section = Section {
     doc: "Names and texts.",
     fields: &[],
     either: &[],
-    others: Some(&Others { key: MEMBER, shape: TEXT, doc: "The text of the member of this name." }),
+    others: Some(&Others {
+        key: MEMBER,
+        pattern: "^[A-Za-z][A-Za-z0-9_-]{2,}$",
+        shape: TEXT,
+        doc: "The text of the member of this name.",
+    }),
 };
 
 const MEMBER: Format = Format {

@@ -269,7 +269,7 @@ mod tests {
         let working = Working::begin(&activity, false);
         assert_eq!(left(&activity), None);
         let answer = Answer::new((), working);
-        assert_eq!(left(&activity), Some(108));
+        assert_eq!(left(&activity), Some(116));
         ours.write_all(b"x").await.unwrap();
         assert_eq!(left(&activity), Some(120));
         drop(answer);

@@ -347,7 +347,6 @@ const TIERS: Section = Section {
     either: &[],
     others: Some(&Others {
         key: format::IDENTIFIER,
-        pattern: "^[ -~]{1,128}$",
         shape: Shape::Section(&TIER),
         doc: "The quota of a client in the tier of this name.",
     }),
@@ -376,7 +375,6 @@ const COSTS: Section = Section {
     either: &[],
     others: Some(&Others {
         key: format::METHOD,
-        pattern: "^[!#$%&'*+.^_`|~0-9A-Z-]+$",
         shape: Shape::Whole { min: 0, max: MAX_UNITS },
         doc: "A request of this method; 0 is free.",
     }),
@@ -600,15 +598,11 @@ const MEMBERS: Section = Section {
     doc: "Names and texts.",
     fields: &[],
     either: &[],
-    others: Some(&Others {
-        key: MEMBER,
-        pattern: "^[A-Za-z][A-Za-z0-9_-]{2,}$",
-        shape: TEXT,
-        doc: "The text of the member of this name.",
-    }),
+    others: Some(&Others { key: MEMBER, shape: TEXT, doc: "The text of the member of this name." }),
 };
 
 const MEMBER: Format = Format {
+    pattern: Some(r"^[A-Za-z][A-Za-z0-9_-]{2,}$"),
     what: "the name of a further member",
     check: |text| match Members::new().with(text, "") {
         Ok(_) => Ok(()),

@@ -5,7 +5,7 @@ use http::uri::{Authority, PathAndQuery};
 use http::{Method, Request, Uri, Version};
 
 use super::fault::Fault;
-use super::path::{Ambiguous, normalise};
+use super::path::{Ambiguous, PathFault, normalise};
 
 /// Brings a request into the one form that routes, limits and the upstream see.
 ///
@@ -65,6 +65,10 @@ fn set_host<B>(request: &mut Request<B>) -> Result<(), Fault> {
 
 fn set_path<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<(), Fault> {
     let uri = request.uri();
+    if uri.authority().is_some() && uri.scheme().is_none() {
+        // A host alone is what CONNECT has.
+        return Err(PathFault::NotAbsolute.into());
+    }
     // The target `http://host` means `/`.
     let path = if uri.path().is_empty() { "/" } else { uri.path() };
     let normal = normalise(path, ambiguous)?;
@@ -77,7 +81,7 @@ fn set_path<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<(), Fau
     };
     let target = PathAndQuery::try_from(target);
     // A normal path is a valid one; to be told otherwise would be a fault of ours.
-    *request.uri_mut() = Uri::from(target.map_err(|_| super::path::PathFault::NotAbsolute)?);
+    *request.uri_mut() = Uri::from(target.map_err(|_| PathFault::NotAbsolute)?);
     Ok(())
 }
 
@@ -113,7 +117,6 @@ fn join_cookies(headers: &mut HeaderMap) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proxy::path::PathFault;
 
     fn request(version: Version, uri: &str, lines: &[(&str, &str)]) -> Request<()> {
         let mut request = Request::builder().version(version).uri(uri);
@@ -183,6 +186,10 @@ mod tests {
         }
         let fault = Fault::Path(PathFault::Ambiguous("%2F"));
         assert_eq!(admitted(Version::HTTP_11, "/a%2Fb", &[host]), Err(fault));
+        let fault = Fault::Path(PathFault::NotAbsolute);
+        for target in ["*", "a", "a:80"] {
+            assert_eq!(admitted(Version::HTTP_11, target, &[host]), Err(fault), "{target}");
+        }
         let mut tunnel = request(Version::HTTP_11, "a:443", &[host]);
         *tunnel.method_mut() = Method::CONNECT;
         assert_eq!(admit(&mut tunnel, Ambiguous::Keep), Err(Fault::Connect));

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::header::{CONNECTION, HOST, HeaderValue, TE, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE};
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
@@ -90,7 +90,13 @@ impl Shared {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return self.switch(response, upgrade);
         }
-        hop::remove(response.headers_mut());
+        let headers = response.headers_mut();
+        if headers.contains_key(TRANSFER_ENCODING) {
+            // The encoding counts, and the length of who says both is a lie (RFC 9112 §6.3);
+            // whoever read our answer by it would take its rest for another one.
+            headers.remove(CONTENT_LENGTH);
+        }
+        hop::remove(headers);
         let idle = self.clients.timeouts().body;
         Ok(response.map(|body| Body::of(Timed::new(body, idle))))
     }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use http::header::HOST;
+use http::header::{CONNECTION, HOST, HeaderValue};
 use http::uri::{Authority, Scheme};
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use hyper::body::Incoming;
 use tokio_rustls::rustls::ServerConfig;
 use tollgate::key::TrustedProxies;
@@ -65,7 +65,7 @@ impl<St: Store> App<St> {
                 Clients::new(timeouts, uses_tls).map_err(|error| BuildError(error.to_string()))?
             }
         };
-        let identity = Identity::new(&plan.identity)?;
+        let identity = Identity::new(&plan)?;
         let parts = Parts {
             plan: &plan,
             store: &lasting.store,
@@ -106,7 +106,7 @@ impl<St: Store> App<St> {
         let ambiguous =
             if self.plan.paths.reject_ambiguous { Ambiguous::Refuse } else { Ambiguous::Keep };
         if let Err(fault) = admit(&mut request, ambiguous) {
-            return fault.response();
+            return refuse(fault, request.version());
         }
         let Some(route) = self.route(&request) else {
             return Fault::NoRoute.response();
@@ -145,6 +145,16 @@ impl<St: Store> App<St> {
             route.plan.host.as_ref().is_none_or(is_host) && route.plan.path.matches(path)
         })
     }
+}
+
+/// Where it is not clear for whom a request is or where it ends, whatever follows on the
+/// connection is not clear either.
+fn refuse(fault: Fault, version: Version) -> Response<Body> {
+    let mut response = fault.response();
+    if version <= Version::HTTP_11 && matches!(fault, Fault::Host | Fault::Framing) {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 fn timeouts(plan: &Plan) -> Timeouts {

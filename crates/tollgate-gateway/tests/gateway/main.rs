@@ -1,0 +1,15 @@
+//! The gateway in a process of its own, between real clients and real upstreams.
+#![expect(clippy::unwrap_used, reason = "all of it is tests, also what stands around `#[test]`")]
+
+mod clients;
+mod configuration;
+mod connections;
+mod encryption;
+mod forwarding;
+mod leaving;
+mod limits;
+mod smuggling;
+mod streams;
+mod support;
+mod timeouts;
+mod upgrades;

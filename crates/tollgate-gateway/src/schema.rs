@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::config::spec::{Field, Presence, Section, Shape};
+use crate::config::spec::{Field, Format, Presence, Section, Shape};
 use crate::config::tables;
 
 /// The schema, draft 2020-12.
@@ -20,17 +20,17 @@ fn section(section: &Section) -> Value {
     }
     let required = section.fields.iter().filter(|it| it.presence == Presence::Required);
     let required: Vec<_> = required.map(|it| it.key).collect();
-    let others = match section.others {
-        Some(others) => described(shape(&others.shape), others.doc),
-        None => json!(false),
-    };
     let mut schema = json!({
         "type": "object",
         "description": section.doc,
         "properties": properties,
-        "additionalProperties": others,
+        "additionalProperties": false,
         "required": required,
     });
+    if let Some(others) = section.others {
+        let shape = described(shape(&others.shape), others.doc);
+        schema["patternProperties"] = json!({ others.key.pattern.unwrap_or(".+"): shape });
+    }
     // Each pair of keys that say the same.
     let mut pairs = Vec::new();
     for keys in section.either {
@@ -79,7 +79,13 @@ fn shape(shape: &Shape) -> Value {
             or_variable(&json!({ "oneOf": words }))
         }
         // A text may look like a number or a flag and still be one.
-        Shape::Text(_) => json!({ "type": ["string", "number", "boolean"] }),
+        Shape::Text(Format { pattern: None, .. }) => {
+            json!({ "type": ["string", "number", "boolean"] })
+        }
+        Shape::Text(Format { pattern: Some(pattern), .. }) => {
+            let text = json!({ "type": ["string", "number", "boolean"], "pattern": pattern });
+            or_variable(&text)
+        }
         Shape::List(of) => {
             json!({ "type": "array", "minItems": 1, "items": self::shape(of) })
         }

@@ -13,12 +13,14 @@ use crate::proxy::path::{Ambiguous, normalise};
 
 /// Any text but an empty one.
 pub(super) const TEXT: Format = Format {
+    pattern: None,
     what: "a text",
     check: |text| if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(()) },
 };
 
 /// The name of a policy, which stands in header fields.
 pub(super) const IDENTIFIER: Format = Format {
+    pattern: Some(r"^[ -~]{1,128}$"),
     what: "a name of 1 to 128 printable ASCII characters",
     check: |text| {
         let printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
@@ -31,6 +33,7 @@ pub(super) const IDENTIFIER: Format = Format {
 
 /// An address to listen on.
 pub(super) const ADDRESS: Format = Format {
+    pattern: None,
     what: "an address with a port, as 0.0.0.0:8080 or [::]:8080",
     check: |text| {
         text.parse::<SocketAddr>()
@@ -41,16 +44,21 @@ pub(super) const ADDRESS: Format = Format {
 
 /// A network whose proxies are believed.
 pub(super) const NETWORK: Format = Format {
+    pattern: None,
     what: "a network as 10.0.0.0/8, an address, `loopback` or `private`",
     check: |text| TrustedProxies::parse([text]).map(drop).map_err(|error| error.to_string()),
 };
 
 /// Where to forward to.
-pub(super) const TARGET: Format =
-    Format { what: "a URL, as http://localhost:3000", check: |text| target(text).map(drop) };
+pub(super) const TARGET: Format = Format {
+    pattern: Some(r"^https?://[^/@?#]+(/[^?#]*)?$"),
+    what: "a URL, as http://localhost:3000",
+    check: |text| target(text).map(drop),
+};
 
 /// A key set on the network.
 pub(super) const JWKS_URL: Format = Format {
+    pattern: Some(r"^https?://"),
     what: "a URL, as https://login.example.com/jwks.json",
     check: |text| {
         let uri = url(text)?;
@@ -65,6 +73,7 @@ pub(super) const JWKS_URL: Format = Format {
 
 /// A store that needs no more than its name.
 pub(super) const STORE: Format = Format {
+    pattern: Some(r"^memory$"),
     what: "`memory`, or a section with `redis` in it",
     check: |text| match text {
         "memory" => Ok(()),
@@ -75,6 +84,7 @@ pub(super) const STORE: Format = Format {
 
 /// Where Redis is.
 pub(super) const REDIS_URL: Format = Format {
+    pattern: Some(r"^(redis|rediss|redis\+unix)://"),
     what: "a URL, as redis://localhost:6379, rediss://… or redis+unix:///run/redis.sock",
     check: |text| {
         // The text is not shown: it may hold a password.
@@ -89,6 +99,7 @@ pub(super) const REDIS_URL: Format = Format {
 
 /// A header field.
 pub(super) const HEADER: Format = Format {
+    pattern: None,
     what: "the name of a header field, as X-Forwarded-For",
     check: |text| match HeaderName::from_bytes(text.as_bytes()) {
         Ok(_) => Ok(()),
@@ -98,6 +109,7 @@ pub(super) const HEADER: Format = Format {
 
 /// A method.
 pub(super) const METHOD: Format = Format {
+    pattern: Some(r"^[!#$%&'*+.^_`|~0-9A-Z-]+$"),
     what: "an HTTP method in capitals, as GET",
     check: |text| match Method::from_bytes(text.as_bytes()) {
         Ok(_) if text.bytes().any(|byte| byte.is_ascii_lowercase()) => {
@@ -110,6 +122,7 @@ pub(super) const METHOD: Format = Format {
 
 /// A host name without a port.
 pub(super) const HOST: Format = Format {
+    pattern: None,
     what: "a host name without a port, as api.example.com",
     check: |text| {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte);
@@ -126,12 +139,14 @@ pub(super) const HOST: Format = Format {
 
 /// A path.
 pub(super) const PATH: Format = Format {
+    pattern: Some(r"^/"),
     what: "a path, as /login, or everything below one, as /static/*",
     check: |text| path(text).map(drop),
 };
 
 /// A digest.
 pub(super) const SHA256: Format = Format {
+    pattern: Some(r"^[0-9A-Fa-f]{64}$"),
     what: "the SHA-256 of a key as 64 hex digits",
     check: |text| {
         if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -143,6 +158,7 @@ pub(super) const SHA256: Format = Format {
 
 /// A part of something.
 pub(super) const SHARE: Format = Format {
+    pattern: Some(r"^ *[0-9]+ */ *[0-9]+ *$"),
     what: "a part, as 1/10",
     check: |text| {
         share(text).map(drop).ok_or_else(|| {
@@ -155,6 +171,7 @@ pub(super) const SHARE: Format = Format {
 
 /// A secret of tokens.
 pub(super) const HS256: Format = Format {
+    pattern: None,
     what: "a secret of at least 32 bytes",
     check: |text| match tollgate::key::JwtKey::hs256(text.as_bytes()) {
         Ok(_) => Ok(()),

@@ -84,6 +84,8 @@ pub enum Shape {
 pub struct Format {
     /// What it is, for messages: "an address with a port, as 0.0.0.0:8080".
     pub what: &'static str,
+    /// As much of that as a regular expression says, for the JSON Schema.
+    pub pattern: Option<&'static str>,
     /// What is wrong with a text, and the cure where that is not plain.
     pub check: fn(&str) -> Result<(), String>,
 }

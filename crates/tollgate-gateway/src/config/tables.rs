@@ -308,8 +308,8 @@ const SHADOW_FIELD: Field =
     optional("shadow", Shape::Flag, "The policy only watches. Without it, `rateLimiter.shadow`.");
 
 const POLICY: Section = Section {
-    name: "global, client",
-    doc: "A policy: how much per how long.",
+    name: "client",
+    doc: "A policy: how much per how long. `global` has the same keys.",
     fields: policy_fields!(
         optional("identifier", text(format::IDENTIFIER), "The name that denials give; counters belong to it. Without it, `global` or `client`.");
         LIMIT;
@@ -602,6 +602,7 @@ const MEMBERS: Section = Section {
 };
 
 const MEMBER: Format = Format {
+    pattern: Some(r"^[A-Za-z][A-Za-z0-9_-]{2,}$"),
     what: "the name of a further member",
     check: |text| match Members::new().with(text, "") {
         Ok(_) => Ok(()),

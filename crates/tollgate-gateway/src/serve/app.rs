@@ -65,7 +65,7 @@ impl<St: Store> App<St> {
                 Clients::new(timeouts, uses_tls).map_err(|error| BuildError(error.to_string()))?
             }
         };
-        let identity = Identity::new(&plan.identity)?;
+        let identity = Identity::new(&plan)?;
         let parts = Parts {
             plan: &plan,
             store: &lasting.store,

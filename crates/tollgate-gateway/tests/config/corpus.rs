@@ -4,48 +4,15 @@
 //! same, `good/` those of which nothing at all is to be said, but for the warnings beside
 //! them. `TOLLGATE_BLESS=1` writes what is said now; read it before you commit it.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use tollgate_gateway::config::{Outcome, Source, read};
+use tollgate_gateway::config::Outcome;
 
-/// The only variables that files of the corpus can see.
-fn env(name: &str) -> Option<String> {
-    let value = match name {
-        "WORD" => "not to be shown: it may be a secret",
-        "JWT_SECRET" => "an-hs256-secret-of-more-than-32-bytes",
-        "REDIS_URL" => "redis://:hunter2@localhost:6379",
-        _ => return None,
-    };
-    Some(value.to_owned())
-}
-
-fn files(folder: &str) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
-    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<_> =
-        files.filter(|file| file.extension().is_some_and(|it| it == "yaml")).collect();
-    files.sort();
-    files
-}
-
-fn outcome(file: &Path) -> Outcome {
-    let name = file.file_name().unwrap().to_str().unwrap();
-    read(&Source::new(name, fs::read_to_string(file).unwrap()), &env)
-}
+use crate::support::{expect_beside, files, outcome};
 
 /// Compares with what stands beside the file.
 fn expect(file: &Path, outcome: &Outcome) -> Result<(), String> {
-    let told = outcome.report.render(false);
-    let beside = file.with_extension("expected");
-    if std::env::var_os("TOLLGATE_BLESS").is_some() {
-        fs::write(&beside, &told).unwrap();
-    }
-    let expected = fs::read_to_string(&beside).unwrap_or_default();
-    if told == expected {
-        return Ok(());
-    }
-    Err(format!("{}: expected\n{expected}\nfound\n{told}", file.display()))
+    expect_beside(&file.with_extension("expected"), &outcome.report.render(false))
 }
 
 fn all(folder: &str, is_right: impl Fn(&Outcome) -> bool) -> usize {

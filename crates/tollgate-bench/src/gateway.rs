@@ -165,8 +165,9 @@ impl Running {
         let ports = vec![free()?, free()?];
         let file = folder.path().join("nginx.conf");
         fs::write(&file, nginx_conf(folder.path(), target, &ports))?;
-        let process = Command::new("nginx").arg("-p").arg(folder.path()).arg("-c").arg(&file);
-        let process = process.stderr(Stdio::null()).spawn()?;
+        let mut command = Command::new("nginx");
+        command.arg("-p").arg(folder.path()).arg("-c").arg(&file).stderr(Stdio::null());
+        let process = command.spawn()?;
         let running = Self { process, ports, folder };
         for port in &running.ports {
             let started = Instant::now();

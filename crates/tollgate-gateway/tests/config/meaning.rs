@@ -371,3 +371,26 @@ fn aliases_repeat_what_they_name() {
     );
     assert_eq!(plan.routes[0].limits.client.as_ref().unwrap().tiers[0].quota().limit(), 10);
 }
+
+#[test]
+fn a_policy_is_dear_by_the_requests_that_it_is_about() {
+    let plan = with(
+        "  costs:
+    GET: 2
+    DELETE: 10
+    paths:
+      - {path: /bulk/*, cost: 50}
+      - {path: /once, method: GET, cost: 30}
+  apis:
+    - {identifier: get, path: /a, method: GET, limit: 99, windowSeconds: 60}
+    - {identifier: all, path: /b, limit: 99, windowSeconds: 60}
+    - {identifier: bulk, path: /bulk/x, method: GET, limit: 99, windowSeconds: 60}
+    - {identifier: some, path: /once, method: [GET, POST], limit: 99, windowSeconds: 60}
+    - {identifier: never, path: /once, method: POST, limit: 99, windowSeconds: 60}
+",
+    );
+    let limits = &plan.routes[0].limits;
+    let dearest: Vec<_> = limits.apis.iter().map(|api| api.limit.dearest.get()).collect();
+    assert_eq!(dearest, [2, 10, 50, 30, 1]);
+    assert_eq!(limits.client.as_ref().unwrap().dearest.get(), 50);
+}

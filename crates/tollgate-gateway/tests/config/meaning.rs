@@ -394,3 +394,13 @@ fn a_policy_is_dear_by_the_requests_that_it_is_about() {
     assert_eq!(dearest, [2, 10, 50, 30, 1]);
     assert_eq!(limits.client.as_ref().unwrap().dearest.get(), 50);
 }
+
+#[test]
+fn the_marks_and_line_ends_of_other_systems_are_no_hindrance() {
+    let text = "\u{feff}rateLimiter:\r\n  target: http://localhost # ü\r\n  client:\r\n    limit: 5\r\n    windowSeconds: 60\r\n";
+    assert_eq!(plan(text).routes[0].limits.client.as_ref().unwrap().policy.quota().limit(), 5);
+    // And a place after them is where an editor shows it.
+    let report = read_text("crlf", &text.replace("limit: 5", "limit: x")).report;
+    assert!(report.to_string().starts_with("crlf:4:12: error: "), "{report}");
+    assert!(report.render(false).contains("4 |     limit: x"), "{}", report.render(false));
+}

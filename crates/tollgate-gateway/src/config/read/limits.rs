@@ -106,12 +106,12 @@ impl Maker<'_, '_> {
         names.take(name, view.place_of("identifier"), problems);
         let algorithm = policy::algorithm(view, self.shared, problems);
         let quota = algorithm.and_then(|algorithm| policy::quota(view, algorithm, problems));
+        let rest = self.rest(view, whose, &Methods::default(), Some(&PathMatch::Any), problems);
         let algorithm = algorithm?;
         let tiers = match whose {
             Whose::Client => self.tiers(algorithm, problems),
             Whose::Everybody => Some(Vec::new()),
         };
-        let rest = self.rest(view, whose, &Methods::default(), Some(&PathMatch::Any), problems);
         let quota = quota?;
         let policy = policy::build(name, quota, algorithm, view, problems);
         let (quotas, policies) = self.policies_of_tiers(name, algorithm, tiers?, problems)?;
@@ -235,8 +235,9 @@ fn api(
         _ => Whose::Client,
     };
     let algorithm = policy::algorithm(view, maker.shared, problems);
-    let methods = methods?;
-    let rest = maker.rest(view, whose, &methods, path.as_ref(), problems);
+    let any = Methods::default();
+    let of = methods.as_ref().unwrap_or(&any);
+    let rest = maker.rest(view, whose, of, path.as_ref(), problems);
     let quotas = algorithm.and_then(|algorithm| quotas(view, algorithm, client, problems));
     let (algorithm, quotas, name) = (algorithm?, quotas?, name?);
     let mut policies = Vec::new();
@@ -251,7 +252,7 @@ fn api(
     let tiers = if whose == Whose::Client { policies } else { Vec::new() };
     let limit = rest?.limit(first, tiers);
     warn_of_dear_requests(&limit, view, problems);
-    Some(ApiPlan { methods, path: path?, limit })
+    Some(ApiPlan { methods: methods?, path: path?, limit })
 }
 
 /// The quota of an api, and where it is a share of the client's that of each tier; whole

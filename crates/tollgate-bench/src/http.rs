@@ -30,7 +30,7 @@ const SERVERS: [(Wrapping, &str); 3] = [
 ];
 
 pub(crate) fn run() -> Result<(), Failure> {
-    find_wrk()?;
+    find("wrk", "wrk")?;
     let servers: Vec<_> =
         SERVERS.iter().map(|(wrapping, _)| Server::start(*wrapping)).collect::<Result<_, _>>()?;
     let mut table = Table::new(
@@ -75,24 +75,27 @@ pub(crate) fn run() -> Result<(), Failure> {
     report::write("http", METHOD, &[table])
 }
 
-/// Says what to do where wrk is missing, and installs it where that needs no question.
-fn find_wrk() -> Result<(), Failure> {
-    let there = || Command::new("wrk").arg("--version").output().is_ok();
+/// Says what to do where a program is missing, and installs it where that needs no question.
+pub(crate) fn find(program: &str, package: &str) -> Result<(), Failure> {
+    let there = || Command::new(program).arg("-v").output().is_ok();
     if !there() {
         let mut install = Command::new("apt-get");
-        let _ = install.args(["install", "--yes", "wrk"]).stdout(Stdio::null()).status();
+        let _ = install.args(["install", "--yes", package]).stdout(Stdio::null()).status();
     }
-    if there() { Ok(()) } else { Err("wrk is missing: sudo apt-get install wrk".into()) }
+    if there() {
+        return Ok(());
+    }
+    Err(format!("{program} is missing: sudo apt-get install {package}").into())
 }
 
 /// A server process, killed when dropped.
-struct Server {
+pub(crate) struct Server {
     process: Child,
-    port: u16,
+    pub(crate) port: u16,
 }
 
 impl Server {
-    fn start(wrapping: Wrapping) -> Result<Self, Failure> {
+    pub(crate) fn start(wrapping: Wrapping) -> Result<Self, Failure> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let mode = wrapping.to_possible_value().ok_or("a server without a name")?;
         let process = Command::new(std::env::current_exe()?)
@@ -129,25 +132,49 @@ impl Server {
         })
     }
 
-    /// The number of requests that wrk made, and how many that was a second.
     fn load(&self, connections: u32) -> Result<(f64, f64), Failure> {
-        let output = Command::new("wrk")
-            .args(["--threads=1", &format!("--connections={connections}")])
-            .arg(format!("--duration={SPAN}"))
-            .arg(format!("http://127.0.0.1:{}/", self.port))
-            .output()?;
-        let text = String::from_utf8(output.stdout)?;
-        let number = |before: &str, after: &str| -> Option<f64> {
-            let line = text.lines().find(|line| line.contains(before) && line.contains(after))?;
-            line.replace(before, "").split_whitespace().next()?.parse().ok()
-        };
-        if let Some(bad) = number("Non-2xx or 3xx responses:", "") {
-            return Err(format!("{bad} requests were refused").into());
-        }
-        let requests = number("requests in", "requests in").ok_or("wrk counted nothing")?;
-        let rate = number("Requests/sec:", "").ok_or("wrk measured nothing")?;
-        Ok((requests, rate))
+        let load = wrk(self.port, connections)?;
+        Ok((load.requests, load.rate))
     }
+}
+
+/// What wrk counted.
+pub(crate) struct Load {
+    pub(crate) requests: f64,
+    /// Requests a second.
+    pub(crate) rate: f64,
+    /// Microseconds of half of the requests, and of all but one in a hundred.
+    pub(crate) latency: [f64; 2],
+}
+
+/// Asks whoever listens there, for a round.
+pub(crate) fn wrk(port: u16, connections: u32) -> Result<Load, Failure> {
+    let output = Command::new("wrk")
+        .args(["--threads=1", "--latency", &format!("--connections={connections}")])
+        .arg(format!("--duration={SPAN}"))
+        .arg(format!("http://127.0.0.1:{port}/"))
+        .output()?;
+    let text = String::from_utf8(output.stdout)?;
+    let word = |before: &str, after: &str| -> Option<String> {
+        let line = text.lines().find(|line| line.contains(before) && line.contains(after))?;
+        line.replace(before, "").split_whitespace().next().map(str::to_owned)
+    };
+    let number = |before, after| word(before, after)?.parse::<f64>().ok();
+    if let Some(bad) = number("Non-2xx or 3xx responses:", "") {
+        return Err(format!("{bad} requests were refused").into());
+    }
+    let requests = number("requests in", "requests in").ok_or("wrk counted nothing")?;
+    let rate = number("Requests/sec:", "").ok_or("wrk measured nothing")?;
+    let latency = |part| word(part, "").and_then(|word| micros(&word)).unwrap_or(f64::NAN);
+    Ok(Load { requests, rate, latency: [latency("  50%"), latency("  99%")] })
+}
+
+/// `12.00us`, `1.20ms` and `1.00s` in microseconds.
+fn micros(word: &str) -> Option<f64> {
+    let units = [("us", 1.0), ("ms", 1e3), ("s", 1e6)];
+    let found = units.iter().find_map(|(unit, each)| Some((word.strip_suffix(unit)?, each)));
+    let (number, each) = found?;
+    number.parse::<f64>().ok().map(|number| number * each)
 }
 
 impl Drop for Server {

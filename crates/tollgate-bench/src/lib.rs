@@ -6,6 +6,7 @@
 //! | `flood.rs` | a store that is sent far more keys than it may hold |
 //! | `layer.rs` | the layer in process, without sockets |
 //! | `http.rs` | the layer in a server, asked over sockets |
+//! | `gateway.rs` | the gateway in front of a server, beside nginx |
 //!
 //! The machine may be busy with other work. So peers take turns in many short rounds,
 //! what counts is the ratio to the peer in the same round, and of those the median.
@@ -13,6 +14,7 @@
 mod apps;
 mod clock;
 mod flood;
+mod gateway;
 mod http;
 mod layer;
 mod machine;
@@ -49,6 +51,8 @@ enum Bench {
     Layer,
     /// The layer in a server, asked over sockets by wrk
     Http,
+    /// The gateway in front of a server, beside nginx, asked by wrk
+    Gateway,
     /// The process that one measurement needs for itself
     #[command(hide = true)]
     Alone { what: String },
@@ -67,11 +71,13 @@ pub fn run() -> ExitCode {
         None => memory::run()
             .and_then(|()| flood::run())
             .and_then(|()| layer::run())
-            .and_then(|()| http::run()),
+            .and_then(|()| http::run())
+            .and_then(|()| gateway::run()),
         Some(Bench::Memory) => memory::run(),
         Some(Bench::Flood) => flood::run(),
         Some(Bench::Layer) => layer::run(),
         Some(Bench::Http) => http::run(),
+        Some(Bench::Gateway) => gateway::run(),
         Some(Bench::Alone { what }) => alone(&what),
         Some(Bench::Serve { mode, port }) => serve::run(mode, port),
     })

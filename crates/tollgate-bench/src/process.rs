@@ -32,7 +32,12 @@ fn numbers(command: &mut Command) -> Result<Vec<f64>, Failure> {
 
 /// A line of /proc/self/status in bytes: `VmRSS`, or `VmHWM` for the highest so far.
 pub(crate) fn memory(line: &str) -> Result<f64, Failure> {
-    let status = fs::read_to_string("/proc/self/status")?;
+    memory_of("self", line)
+}
+
+/// The same of the process with this id.
+pub(crate) fn memory_of(pid: &str, line: &str) -> Result<f64, Failure> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let found = status.lines().find_map(|text| text.strip_prefix(line)?.strip_prefix(':'));
     let kib = found.and_then(|text| text.trim().strip_suffix(" kB"));
     let kib: f64 = kib.ok_or_else(|| format!("/proc/self/status has no {line}"))?.parse()?;

@@ -143,8 +143,16 @@ fn expected(shape: &Shape) -> String {
     shape.what()
 }
 
-/// What is wrong with a single value, as the cure.
+/// What is wrong with a single value, as the cure. It may quote the value, unless that came
+/// from a variable.
 fn check_scalar(shape: &Shape, scalar: &Scalar) -> Result<(), String> {
+    check_value(shape, scalar).map_err(|wrong| match &scalar.written {
+        Some(_) => "look at what the variable holds; it is not shown, as it may be a secret".into(),
+        None => wrong,
+    })
+}
+
+fn check_value(shape: &Shape, scalar: &Scalar) -> Result<(), String> {
     let text = &*scalar.text;
     match shape {
         Shape::Flag => match flag(scalar) {

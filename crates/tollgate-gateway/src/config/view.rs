@@ -65,6 +65,16 @@ impl<'a> Item<'a> {
         self.scalar().map(|scalar| &*scalar.text)
     }
 
+    /// Whether its text is not to be shown.
+    pub(super) fn is_from_variable(&self) -> bool {
+        self.scalar().is_some_and(|scalar| scalar.written.is_some())
+    }
+
+    /// Its text as a message may show it.
+    pub(super) fn shown(&self) -> String {
+        self.scalar().map_or_else(String::new, |scalar| scalar.shown().escape_debug().to_string())
+    }
+
     fn scalar(&self) -> Option<&'a Scalar> {
         match &self.node.value {
             Value::Scalar(scalar) if !scalar.broken => Some(scalar),

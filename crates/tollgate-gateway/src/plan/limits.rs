@@ -41,6 +41,8 @@ pub struct LimitPlan {
     pub whose: Whose,
     /// What requests take from it.
     pub costs: Arc<CostTable>,
+    /// The most that a request that it is about can take.
+    pub dearest: Cost,
     /// Whether it blocks, or only watches.
     pub enforce: bool,
 }
@@ -97,6 +99,10 @@ impl CostTable {
         if let Some(rule) = rule {
             return rule.cost;
         }
+        self.by_method(method)
+    }
+
+    fn by_method(&self, method: &Method) -> Cost {
         let listed = |method: &str| {
             self.methods.iter().find(|(listed, _)| listed == method).map(|(_, cost)| *cost)
         };
@@ -110,10 +116,23 @@ impl CostTable {
         cost.unwrap_or(self.other)
     }
 
-    /// The most that a request can cost.
-    pub fn dearest(&self) -> Cost {
-        let paths = self.paths.iter().map(|rule| rule.cost);
-        let methods = self.methods.iter().map(|(_, cost)| *cost);
-        paths.chain(methods).fold(self.other, Cost::max)
+    /// The most that one of these requests can cost, as far as methods and paths tell.
+    pub fn dearest(&self, methods: &Methods, path: &PathMatch) -> Cost {
+        let rules = self.paths.iter().filter(|rule| {
+            let meet = rule.path.covers(path) || path.covers(&rule.path);
+            meet && rule.methods.meet(methods)
+        });
+        let rules = rules.map(|rule| rule.cost).max();
+        let is_always = |rule: &CostRule| rule.path.covers(path) && rule.methods.cover(methods);
+        if self.paths.iter().any(is_always) {
+            return rules.unwrap_or(self.other);
+        }
+        let by_method = if methods.is_all() {
+            self.methods.iter().map(|(_, cost)| *cost).fold(self.other, Cost::max)
+        } else {
+            let costs = methods.iter().map(|method| self.by_method(method));
+            costs.max().unwrap_or(self.other)
+        };
+        rules.unwrap_or(Cost::ZERO).max(by_method)
     }
 }

@@ -15,11 +15,27 @@ impl Methods {
         Self(methods.into_iter().collect())
     }
 
+    /// Whether it is about every method.
+    pub const fn is_all(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Those that are listed.
+    pub fn iter(&self) -> impl Iterator<Item = &Method> {
+        self.0.iter()
+    }
+
     /// Whether the rule is about this method.
     pub fn contain(&self, method: &Method) -> bool {
         self.0.is_empty()
             || self.0.contains(method)
             || (*method == Method::HEAD && self.0.contains(&Method::GET))
+    }
+
+    /// Whether a method is among both.
+    pub fn meet(&self, others: &Self) -> bool {
+        let any_in = |methods: &Self, of: &Self| methods.iter().any(|method| of.contain(method));
+        self.is_all() || others.is_all() || any_in(self, others) || any_in(others, self)
     }
 
     /// Whether these are all of `others`, and perhaps more.

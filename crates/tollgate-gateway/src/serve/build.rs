@@ -113,7 +113,7 @@ impl<St: Store> Parts<'_, St> {
         let table = Arc::clone(&plan.costs);
         // The closure has an answer for every request; the flat cost tells the layer the
         // dearest, which it warns about when no burst could ever hold it.
-        let costs = Costs::flat(table.dearest())
+        let costs = Costs::flat(plan.dearest)
             .with(move |head| Some(table.of(head.method, head.uri.path())));
         let limit = limit.costs(costs);
         if plan.enforce { limit } else { limit.shadow() }

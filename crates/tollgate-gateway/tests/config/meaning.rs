@@ -371,3 +371,36 @@ fn aliases_repeat_what_they_name() {
     );
     assert_eq!(plan.routes[0].limits.client.as_ref().unwrap().tiers[0].quota().limit(), 10);
 }
+
+#[test]
+fn a_policy_is_dear_by_the_requests_that_it_is_about() {
+    let plan = with(
+        "  costs:
+    GET: 2
+    DELETE: 10
+    paths:
+      - {path: /bulk/*, cost: 50}
+      - {path: /once, method: GET, cost: 30}
+  apis:
+    - {identifier: get, path: /a, method: GET, limit: 99, windowSeconds: 60}
+    - {identifier: all, path: /b, limit: 99, windowSeconds: 60}
+    - {identifier: bulk, path: /bulk/x, method: GET, limit: 99, windowSeconds: 60}
+    - {identifier: some, path: /once, method: [GET, POST], limit: 99, windowSeconds: 60}
+    - {identifier: never, path: /once, method: POST, limit: 99, windowSeconds: 60}
+",
+    );
+    let limits = &plan.routes[0].limits;
+    let dearest: Vec<_> = limits.apis.iter().map(|api| api.limit.dearest.get()).collect();
+    assert_eq!(dearest, [2, 10, 50, 30, 1]);
+    assert_eq!(limits.client.as_ref().unwrap().dearest.get(), 50);
+}
+
+#[test]
+fn the_marks_and_line_ends_of_other_systems_are_no_hindrance() {
+    let text = "\u{feff}rateLimiter:\r\n  target: http://localhost # ü\r\n  client:\r\n    limit: 5\r\n    windowSeconds: 60\r\n";
+    assert_eq!(plan(text).routes[0].limits.client.as_ref().unwrap().policy.quota().limit(), 5);
+    // And a place after them is where an editor shows it.
+    let report = read_text("crlf", &text.replace("limit: 5", "limit: x")).report;
+    assert!(report.to_string().starts_with("crlf:4:12: error: "), "{report}");
+    assert!(report.render(false).contains("4 |     limit: x"), "{}", report.render(false));
+}

@@ -32,20 +32,23 @@ pub(super) fn identity(
     tiers: &[String],
     problems: &mut Problems,
 ) -> Option<Identity> {
-    let proxies = match limiter.has("trustedProxies") {
-        true => Some(networks(limiter)?),
-        false => None,
-    };
+    let mut is_whole = true;
+    let proxies = limiter.has("trustedProxies").then(|| {
+        networks(limiter).unwrap_or_else(|| {
+            is_whole = false;
+            TrustedProxies::none()
+        })
+    });
     let mut reader = Reader { limiter, proxies, tiers, believed: None };
     let items = limiter.items("identity");
     if items.is_empty() {
         let ip = reader.address(None, problems);
         reader.unused(&[], problems);
-        return Some(Identity { chain: vec![ip?], proxies: reader.trusted() });
+        let identity = Identity { chain: vec![ip?], proxies: reader.trusted() };
+        return is_whole.then_some(identity);
     }
     let mut chain = Vec::new();
     let mut words = Vec::new();
-    let mut is_whole = true;
     for item in items {
         let Some(word) = word(&item) else {
             is_whole = false;
@@ -312,7 +315,7 @@ fn api_key(view: &View<'_>, tiers: &[String], problems: &mut Problems) -> Option
                         format!("the tiers are {}; add it, or name one of them", tiers.join(", "))
                     }
                 };
-                let what = format!("there is no tier `{}`", name.escape_debug());
+                let what = format!("there is no tier `{}`", item.shown());
                 problems.error(item.place(), what, cure);
                 return None;
             }

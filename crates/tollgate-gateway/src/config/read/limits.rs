@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use tollgate::{Algorithm, Policy, Quota};
+use tollgate::{Algorithm, Cost, Policy, Quota};
 
 use super::super::format;
 use super::super::problem::Problems;
 use super::super::view::{Item, View};
 use super::policy::{self, Names, is_bucket, no_effect};
 use super::{Shared, costs, paths};
-use crate::plan::{ApiPlan, CostTable, LimitPlan, PathMatch, RouteLimits, Whose};
+use crate::plan::{ApiPlan, CostTable, LimitPlan, Methods, PathMatch, RouteLimits, Whose};
 
 /// The limits of `rateLimiter`, and what limits of routes are derived from.
 pub(super) struct Limits {
@@ -106,12 +106,12 @@ impl Maker<'_, '_> {
         names.take(name, view.place_of("identifier"), problems);
         let algorithm = policy::algorithm(view, self.shared, problems);
         let quota = algorithm.and_then(|algorithm| policy::quota(view, algorithm, problems));
+        let rest = self.rest(view, whose, &Methods::default(), Some(&PathMatch::Any), problems);
         let algorithm = algorithm?;
         let tiers = match whose {
             Whose::Client => self.tiers(algorithm, problems),
             Whose::Everybody => Some(Vec::new()),
         };
-        let rest = self.rest(view, whose, problems);
         let quota = quota?;
         let policy = policy::build(name, quota, algorithm, view, problems);
         let (quotas, policies) = self.policies_of_tiers(name, algorithm, tiers?, problems)?;
@@ -159,7 +159,14 @@ impl Maker<'_, '_> {
     }
 
     /// What a limit has besides its policy.
-    fn rest(&self, view: &View<'_>, whose: Whose, problems: &mut Problems) -> Option<Rest> {
+    fn rest(
+        &self,
+        view: &View<'_>,
+        whose: Whose,
+        methods: &Methods,
+        path: Option<&PathMatch>,
+        problems: &mut Problems,
+    ) -> Option<Rest> {
         if view.has("expireSeconds") {
             let why = "what is kept of a client expires by itself";
             no_effect(view, "expireSeconds", "here", why, problems);
@@ -168,23 +175,26 @@ impl Maker<'_, '_> {
         let on_store_error = policy::on_store_error(view, self.shared, problems);
         let shadow = if view.has("shadow") { view } else { &self.shared.limiter };
         let shadow = shadow.flag("shadow")?;
-        Some(Rest { whose, costs: costs?, on_store_error: on_store_error?, enforce: !shadow })
+        let costs = costs?;
+        let dearest = costs.dearest(methods, path?);
+        Some(Rest { whose, costs, dearest, on_store_error: on_store_error?, enforce: !shadow })
     }
 }
 
 struct Rest {
     whose: Whose,
     costs: Arc<CostTable>,
+    dearest: Cost,
     on_store_error: tollgate::OnStoreError,
     enforce: bool,
 }
 
 impl Rest {
     fn limit(self, policy: Policy, tiers: Vec<Policy>) -> LimitPlan {
-        let Self { whose, costs, on_store_error, enforce } = self;
+        let Self { whose, costs, dearest, on_store_error, enforce } = self;
         let policy = policy.with_on_store_error(on_store_error);
         let tiers = tiers.into_iter().map(|it| it.with_on_store_error(on_store_error)).collect();
-        LimitPlan { policy, tiers, whose, costs, enforce }
+        LimitPlan { policy, tiers, whose, costs, dearest, enforce }
     }
 }
 
@@ -225,7 +235,9 @@ fn api(
         _ => Whose::Client,
     };
     let algorithm = policy::algorithm(view, maker.shared, problems);
-    let rest = maker.rest(view, whose, problems);
+    let any = Methods::default();
+    let of = methods.as_ref().unwrap_or(&any);
+    let rest = maker.rest(view, whose, of, path.as_ref(), problems);
     let quotas = algorithm.and_then(|algorithm| quotas(view, algorithm, client, problems));
     let (algorithm, quotas, name) = (algorithm?, quotas?, name?);
     let mut policies = Vec::new();
@@ -278,7 +290,7 @@ fn quotas(
 
 /// A request that costs more than ever passes at once is always refused.
 fn warn_of_dear_requests(limit: &LimitPlan, view: &View<'_>, problems: &mut Problems) {
-    let dearest = limit.costs.dearest().get();
+    let dearest = limit.dearest.get();
     let policies = std::iter::once(&limit.policy).chain(&limit.tiers);
     let Some(least) = policies.map(Policy::capacity).min() else { return };
     if dearest > least {

@@ -38,10 +38,7 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     let can_fail = !matches!(store, Some(StorePlan::Memory { .. }));
     let shared = Shared { limiter: limiter.clone(), can_fail, is_cluster };
 
-    let tiers: Vec<String> = match limiter.view("tiers") {
-        Some(tiers) => tiers.others().iter().map(|(name, _)| (*name).to_owned()).collect(),
-        None => Vec::new(),
-    };
+    let tiers = tiers(&limiter, problems)?;
     let mut names = policy::Names::default();
     let limits = limits::limits(&shared, &mut names, problems);
     let routes = routes::routes(root, &shared, &limits, &mut names, problems);
@@ -70,6 +67,26 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
         members: members?,
     })
 }
+
+/// The names of the tiers.
+fn tiers(limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<String>> {
+    let Some(view) = limiter.view("tiers") else {
+        return Some(Vec::new());
+    };
+    let names: Vec<_> = view.others().iter().map(|(name, _)| (*name).to_owned()).collect();
+    if names.len() > MOST_TIERS {
+        problems.error(
+            limiter.place_of_key("tiers"),
+            format!("{} tiers are more than {MOST_TIERS}", names.len()),
+            "clients of a tier share its numbers, not its quota: a few tiers do for all of them",
+        );
+        return None;
+    }
+    Some(names)
+}
+
+/// Each of them has a policy for each route and api.
+const MOST_TIERS: usize = 64;
 
 fn on_missing_key(
     limiter: &View<'_>,

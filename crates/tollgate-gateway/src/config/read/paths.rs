@@ -32,10 +32,13 @@ fn plain(value: &str, view: &View<'_>, problems: &mut Problems) -> Option<PathMa
         _ if value.starts_with('^') => "this looks like `expression: regex`".to_owned(),
         _ => match format::path(value) {
             Ok(path) => return Some(path),
+            Err(_) if view.item("value")?.is_from_variable() => {
+                "look at what the variable holds".to_owned()
+            }
             Err(wrong) => wrong,
         },
     };
-    let what = format!("no request has the path `{}`", shown(value));
+    let what = format!("no request has the path `{}`", view.item("value")?.shown());
     problems.error(view.place_of("value"), what, wrong);
     None
 }
@@ -47,7 +50,10 @@ fn regex(value: &str, view: &View<'_>, problems: &mut Problems) -> Option<PathMa
                 problems.warn(
                     view.place_of("value"),
                     "the expression is not anchored: it also matches in the middle of a path",
-                    format!("write `^{}` if it has to match from the start", shown(value)),
+                    format!(
+                        "write `^{}` if it has to match from the start",
+                        view.item("value")?.shown()
+                    ),
                 );
             }
             if !value.is_ascii() {
@@ -87,10 +93,6 @@ fn reason(error: &regex::Error) -> String {
             last.trim_start_matches("error: ").to_owned()
         }
     }
-}
-
-fn shown(value: &str) -> String {
-    value.chars().take(60).flat_map(char::escape_debug).collect()
 }
 
 /// The methods of a key that holds one or a list; none without it.

@@ -43,8 +43,7 @@ pub(super) fn routes(
             );
             return None;
         }
-        (Some(item), None) | (None, Some(item)) => Some(target(&item)?),
-        (None, None) => None,
+        (item, outer) => item.or(outer),
     };
     if limiter.item("routes").is_none() && fallback.is_none() {
         problems.error(
@@ -53,7 +52,9 @@ pub(super) fn routes(
             "add `target: http://localhost:3000`",
         );
     }
-    if let Some(target) = fallback {
+    let target = fallback.as_ref().map(target);
+    is_whole &= !matches!(target, Some(None));
+    if let Some(Some(target)) = target {
         let limits = limits.limits.clone();
         let route =
             Route { name: FALLBACK.to_owned(), host: None, path: PathMatch::Any, target, limits };

@@ -50,7 +50,7 @@ async fn requests_under_way_are_answered_and_new_connections_refused() {
         assert_eq!((answer.status.as_u16(), &*answer.body), (200, &b"ok"[..]));
     }
     assert!(gateway.wait().success());
-    assert!(gateway.log().contains("stopped"), "{}", gateway.log());
+    gateway.until_logged("stopped");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,7 +68,7 @@ async fn who_takes_too_long_is_left_behind() {
     assert!(started.elapsed() >= Duration::from_millis(300));
     assert!(started.elapsed() < Duration::from_secs(5));
     assert!(!under_way.await.unwrap());
-    assert!(gateway.log().contains("stopped with connections open"), "{}", gateway.log());
+    gateway.until_logged("stopped with connections open");
     drop(go_on);
 }
 
@@ -149,5 +149,5 @@ async fn tunnels_are_cut_when_the_time_is_over() {
     assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
     gateway.signal("TERM");
     assert!(gateway.wait().success());
-    assert!(gateway.log().contains("tunnels=1"), "{}", gateway.log());
+    gateway.until_logged("tunnels=1");
 }

@@ -1,4 +1,7 @@
 //! The gateway in a process of its own, between real clients and real upstreams.
+//!
+//! Signals, links and `/proc` are those of Unix.
+#![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "all of it is tests, also what stands around `#[test]`")]
 
 mod clients;

@@ -61,7 +61,7 @@ async fn an_upstream_that_does_not_answer_is_answered_for() {
         // Where the service stands is nobody's business.
         let port = target.rsplit(':').next().unwrap();
         assert!(!String::from_utf8_lossy(&answer.body).contains(port), "{answer:?}");
-        assert!(gateway.log().contains(target.split("://").nth(1).unwrap()), "{}", gateway.log());
+        gateway.until_logged(target.split("://").nth(1).unwrap());
     }
 }
 

@@ -64,8 +64,16 @@ impl Gateway {
         Self { process, folder, log, address, admin }
     }
 
-    /// What it would have printed to a terminal so far.
-    pub(crate) fn log(&self) -> String {
+    /// Waits until it has logged this, which takes a moment to come through the pipe.
+    pub(crate) fn until_logged(&self, text: &str) {
+        let started = Instant::now();
+        while !self.log().contains(text) {
+            assert!(started.elapsed() < PATIENCE, "no {text:?} in {}", self.log());
+            thread::yield_now();
+        }
+    }
+
+    fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }
 

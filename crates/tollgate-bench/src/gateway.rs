@@ -91,9 +91,7 @@ pub(crate) fn run() -> Result<(), Failure> {
 
 fn rates(ports: [u16; 5]) -> Vec<Vec<f64>> {
     let mut peers: Vec<Peer<'_>> = ports
-        .map(|port| -> Peer<'_> {
-            Box::new(move || wrk::load(local(port), CONNECTIONS).rate)
-        })
+        .map(|port| -> Peer<'_> { Box::new(move || wrk::load(local(port), CONNECTIONS).rate) })
         .into();
     interleave(&mut peers, ROUNDS)
 }

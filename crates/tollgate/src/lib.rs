@@ -11,7 +11,7 @@
 //! | `axum` | `ConnectInfo` as the peer, `MatchedPath` as the route |
 //! | `redis` | `RedisStore`, the store that processes share |
 //! | `tonic` | tonic's connection info as the peer |
-//! | `jwt` | `JwtUser`, users named by a verified JSON Web Token |
+//! | `jwt` | `JwtUser` and `JwtTier`: users and tiers named by a verified JSON Web Token |
 //! | `test-util` | `ManualClock`, a clock for tests that is moved by hand |
 
 pub mod body;
@@ -25,6 +25,7 @@ pub mod key;
 pub mod layer;
 mod limit;
 mod paths;
+pub mod tier;
 
 pub use body::Body;
 pub use cost::Costs;
@@ -35,6 +36,7 @@ pub use key::{KeySource, RoutePattern, Subject, SubjectKind};
 pub use layer::{LayerError, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Verdicts};
 pub use limit::{Limit, OnMissingKey};
 pub use paths::{Paths, PathsError};
+pub use tier::{Tier, TierSource};
 #[doc(inline)]
 pub use tollgate_core::{
     Algorithm, Charge, Cost, Decision, Key, LeakyMode, Micros, OnStoreError, Outcome, Policy,

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tollgate_core::{Charge, Cost, Key, Policy};
+use tollgate_core::{Charge, Cost, Key, Policy, PolicyError, Quota};
 
 use crate::head::Condition;
 use crate::key::{Global, KeySource};
+use crate::tier::Tier;
 use crate::{Costs, Head, Paths};
 
 /// A policy, whose quota it uses, what requests cost there and which it is about.
@@ -35,6 +36,7 @@ pub struct Limit {
     pub(crate) enforce: bool,
     pub(crate) costs: Option<Costs>,
     pub(crate) on_missing_key: Option<OnMissingKey>,
+    tiers: Vec<(Tier, Policy)>,
     conditions: Vec<Arc<Condition>>,
 }
 
@@ -59,6 +61,7 @@ impl Limit {
             enforce: true,
             costs: None,
             on_missing_key: None,
+            tiers: Vec::new(),
             conditions: Vec::new(),
         }
     }
@@ -110,9 +113,75 @@ impl Limit {
         self.when(move |head| !paths.exempt(head))
     }
 
-    /// The policy.
+    /// Another quota for the subjects of a tier, with the same algorithm. Which tier a
+    /// request is in says the layer's [`tiers`](crate::RateLimitLayerBuilder::tiers).
+    ///
+    /// It is one policy: a subject whose tier changes keeps what it has consumed.
+    ///
+    /// # Errors
+    /// The quota does not fit the algorithm.
+    pub fn in_tier(mut self, tier: impl Into<Tier>, quota: Quota) -> Result<Self, PolicyError> {
+        let tier = tier.into();
+        let policy = Policy::new(self.policy.name(), quota, self.policy.algorithm())?
+            .with_on_store_error(self.policy.on_store_error());
+        self.tiers.retain(|(other, _)| *other != tier);
+        self.tiers.push((tier, policy));
+        Ok(self)
+    }
+
+    /// A limit named `name` of `numerator / denominator` of this one's quota, in every
+    /// tier: for endpoints that may take only a part, say AI calls a tenth. Key, costs,
+    /// conditions and whatever else was said before are those of this limit.
+    ///
+    /// It rounds as [`Policy::share`] does. Put both into a layer and a request needs room
+    /// in both.
+    ///
+    /// ```
+    /// use tollgate::key::ClientIp;
+    /// use tollgate::{Cost, Costs, Limit, Paths, Policy, Quota};
+    ///
+    /// let free = Policy::token_bucket("client", Quota::per_hour(60).burst(10))?;
+    /// let client = Limit::new(free, ClientIp::peer())
+    ///     .costs(Costs::flat(Cost::ONE))
+    ///     .in_tier("pro", Quota::per_hour(10_000).burst(500))?;
+    /// // 6 an hour, 1 at once; in the tier `pro` 1000 an hour, 50 at once.
+    /// let ai = client.fraction("ai", 1, 10)?.on_paths(Paths::new(["/ai/*"])?);
+    /// # let _ = ai;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The name is none for a policy.
+    ///
+    /// # Panics
+    /// If `denominator` is zero.
+    pub fn fraction(
+        &self,
+        name: &str,
+        numerator: u32,
+        denominator: u32,
+    ) -> Result<Self, PolicyError> {
+        let part = |whole: &Policy| {
+            let part = whole.share(numerator, denominator);
+            let policy = Policy::new(name, part.quota(), part.algorithm())?;
+            Ok(policy.with_on_store_error(part.on_store_error()))
+        };
+        let in_tier = |(tier, whole): &(Tier, Policy)| Ok((tier.clone(), part(whole)?));
+        Ok(Self {
+            policy: part(&self.policy)?,
+            tiers: self.tiers.iter().map(in_tier).collect::<Result<_, _>>()?,
+            ..self.clone()
+        })
+    }
+
+    /// The policy, with the quota for everybody.
     pub const fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// The tiers that have a quota of their own, with the policy there.
+    pub fn tiers(&self) -> impl Iterator<Item = (&Tier, &Policy)> {
+        self.tiers.iter().map(|(tier, policy)| (tier, policy))
     }
 
     pub(crate) fn charge<'a>(&'a self, key: &'a Key, cost: Cost) -> Charge<'a> {
@@ -135,6 +204,7 @@ impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Limit")
             .field("policy", &self.policy)
+            .field("tiers", &self.tiers)
             .field("enforce", &self.enforce)
             .field("on_missing_key", &self.on_missing_key)
             .finish_non_exhaustive()

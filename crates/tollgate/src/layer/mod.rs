@@ -3,6 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `builder.rs` | what a layer is made of, checked once |
+//! | `tiers.rs` | which quota of its limits a request is held against |
 //! | `rules.rs` | the layer's limits over one request: keys, costs, charges, what an answer means |
 //! | `service.rs` | the middleware |
 //! | `future.rs` | what becomes of a request that cannot be answered at once |
@@ -16,6 +17,7 @@ mod rules;
 mod service;
 #[cfg(test)]
 mod tests;
+mod tiers;
 mod verdicts;
 
 use std::fmt;

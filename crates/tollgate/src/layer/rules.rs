@@ -13,11 +13,13 @@ use tollgate_core::{
 };
 
 use super::queued::Charged;
+use super::tiers::{Fields, InTier, Tiers};
 use crate::denial::{Denial, DenialResponse, Dialect, Problem};
 use crate::head::Condition;
 use crate::headers::PolicyFields;
 use crate::key::KeyError;
 use crate::limit::shared_key;
+use crate::tier::TierSource;
 use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey};
 
 /// Everything that the services of a layer share.
@@ -25,6 +27,7 @@ pub(super) struct Rules<St> {
     store: St,
     rules: Box<[Rule]>,
     options: Options,
+    tiers: Option<Tiers>,
     /// Whether a request may have to wait, and its charges to be given back.
     queues: bool,
     misconfigured: AtomicBool,
@@ -39,6 +42,7 @@ pub(super) struct Options {
     pub(super) headers: HeaderOptions,
     pub(super) response: Arc<dyn DenialResponse>,
     pub(super) expose_verdicts: bool,
+    pub(super) tiers: Option<Arc<dyn TierSource>>,
 }
 
 impl Default for Options {
@@ -49,6 +53,7 @@ impl Default for Options {
             headers: HeaderOptions::default(),
             response: Arc::new(Problem::default()),
             expose_verdicts: false,
+            tiers: None,
         }
     }
 }
@@ -66,7 +71,23 @@ impl fmt::Debug for Options {
 /// A limit and its header fields as far as they are the same in every response.
 struct Rule {
     limit: Limit,
-    fields: PolicyFields,
+    fields: Fields,
+}
+
+impl Rule {
+    #[inline]
+    fn charge<'a>(&'a self, key: &'a Key, cost: Cost, tier: InTier) -> Charge<'a> {
+        let policy = self.fields.of(tier).policy();
+        Charge { policy, ..self.limit.charge(key, cost) }
+    }
+}
+
+/// Which rules a request was held against.
+#[derive(Clone, Copy)]
+struct Applied {
+    /// A bit for each; one decision per bit, in their order.
+    rules: u64,
+    tier: InTier,
 }
 
 /// The first step of a request.
@@ -85,8 +106,7 @@ pub(super) struct Asked<St: Store> {
 
 /// What must be remembered of a request to understand the answer of the store.
 pub(super) struct Question {
-    /// The rules that apply, a bit each; one decision per bit, in their order.
-    applied: u64,
+    applied: Applied,
     /// What was charged, if it may have to be given back.
     charged: Option<Box<[Charged]>>,
     /// Stands for the key in the jitter of `Retry-After`.
@@ -106,7 +126,7 @@ pub(super) enum Ruling {
 /// A verdict on its way into the response.
 pub(super) struct Admitted {
     pub(super) verdict: Verdict,
-    applied: u64,
+    applied: Applied,
 }
 
 /// A source is asked to come back so soon when the store does not know when it is back.
@@ -115,12 +135,14 @@ const PROBE: Micros = Micros::new(1_000_000);
 impl<St: Store> Rules<St> {
     pub(super) fn new(store: St, limits: Vec<Limit>, options: Options) -> Self {
         let queues = limits.iter().any(|limit| limit.enforce && limit.policy.queues());
-        let rule = |limit: Limit| Rule { fields: PolicyFields::new(&limit.policy), limit };
+        let tiers = Tiers::new(options.tiers.as_ref(), &limits);
+        let rule = |limit: Limit| Rule { fields: Fields::new(&limit, tiers.as_ref()), limit };
         let rules = limits.into_iter().map(rule).collect();
         Self {
             store,
             rules,
             options,
+            tiers,
             queues,
             misconfigured: AtomicBool::new(false),
             failing: AtomicBool::new(false),
@@ -151,10 +173,13 @@ impl<St: Store> Rules<St> {
         if is_preflight(head) || self.options.exempt.iter().any(|exempt| exempt(head)) {
             return Step::Follow(Ruling::Pass);
         }
+        let tier = self.tiers.as_ref().map_or(InTier::NONE, |tiers| tiers.of(head));
         // Most layers have one limit, and then there is nothing to collect.
-        if let [Rule { limit, .. }] = &*self.rules {
-            return match self.keyed(limit, head) {
-                Ok(Some((key, cost))) => self.put(&[limit.charge(&key, cost)], 1),
+        if let [rule] = &*self.rules {
+            return match self.keyed(&rule.limit, head) {
+                Ok(Some((key, cost))) => {
+                    self.put(&[rule.charge(&key, cost, tier)], Applied { rules: 1, tier })
+                }
                 Ok(None) => Step::Follow(Ruling::Pass),
                 Err(response) => Step::Follow(Ruling::Refuse(response)),
             };
@@ -172,9 +197,10 @@ impl<St: Store> Rules<St> {
         }
         let charges: SmallVec<[Charge<'_>; 4]> = keyed
             .iter()
-            .map(|(index, key, cost)| self.rules[*index].limit.charge(key, *cost))
+            .map(|(index, key, cost)| self.rules[*index].charge(key, *cost, tier))
             .collect();
-        self.put(&charges, keyed.iter().fold(0, |bits, (index, ..)| bits | 1 << index))
+        let rules = keyed.iter().fold(0, |bits, (index, ..)| bits | 1 << index);
+        self.put(&charges, Applied { rules, tier })
     }
 
     /// Whose quota a limit uses for the request, and how much of it; none if the request
@@ -234,7 +260,7 @@ impl<St: Store> Rules<St> {
 
     /// Asks the store about the charges of the rules in `applied`.
     #[inline]
-    fn put(&self, charges: &[Charge<'_>], applied: u64) -> Step<St> {
+    fn put(&self, charges: &[Charge<'_>], applied: Applied) -> Step<St> {
         let answer = self.store.decide(charges);
         let charged = self.queues.then(|| charges.iter().map(Charged::of).collect());
         let jitter = self.options.headers.has_jitter();
@@ -306,7 +332,7 @@ impl<St: Store> Rules<St> {
     fn without_verdict(
         &self,
         error: &StoreError,
-        applied: u64,
+        applied: Applied,
         method: &Method,
         headers: &HeaderMap,
     ) -> Ruling {
@@ -323,7 +349,8 @@ impl<St: Store> Rules<St> {
         }
         tracing::debug!(target: "tollgate", %error, "failed closed");
         let probe = error.retry_after().unwrap_or(PROBE);
-        let denial = Denial::store_unavailable(refusing.map(|rule| &rule.fields), probe);
+        let denial =
+            Denial::store_unavailable(refusing.map(|rule| rule.fields.of(applied.tier)), probe);
         let dialect = Dialect::of(method, headers);
         Ruling::Refuse(Box::new(denial.respond(dialect, &*self.options.response)))
     }
@@ -333,23 +360,29 @@ impl<St: Store> Rules<St> {
         Box::new(denial.respond(dialect, &*self.options.response))
     }
 
-    fn applied(&self, applied: u64) -> impl Iterator<Item = &Rule> {
-        self.rules.iter().enumerate().filter(move |(n, _)| applied >> n & 1 == 1).map(|(_, r)| r)
+    fn applied(&self, applied: Applied) -> impl Iterator<Item = &Rule> {
+        self.rules
+            .iter()
+            .enumerate()
+            .filter(move |(n, _)| applied.rules >> n & 1 == 1)
+            .map(|(_, r)| r)
     }
 
     /// The enforced policies and their decisions.
     fn rows<'a>(
         &'a self,
         verdict: &'a Verdict,
-        applied: u64,
+        applied: Applied,
     ) -> impl Iterator<Item = (&'a PolicyFields, &'a Decision)> {
         let decided = self.applied(applied).zip(verdict.decisions());
-        decided.filter(|(rule, _)| rule.limit.enforce).map(|(rule, d)| (&rule.fields, d))
+        decided
+            .filter(|(rule, _)| rule.limit.enforce)
+            .map(move |(rule, decision)| (rule.fields.of(applied.tier), decision))
     }
 
     /// How long the request is held back. That of the verdict would count the queue of a
     /// shadow policy as well, which only watches.
-    fn delay(&self, verdict: &Verdict, applied: u64) -> Micros {
+    fn delay(&self, verdict: &Verdict, applied: Applied) -> Micros {
         if !self.queues {
             return Micros::ZERO;
         }
@@ -357,7 +390,7 @@ impl<St: Store> Rules<St> {
         delays.max().unwrap_or_default()
     }
 
-    fn trace_shadows(&self, verdict: &Verdict, applied: u64) {
+    fn trace_shadows(&self, verdict: &Verdict, applied: Applied) {
         for (rule, decision) in self.applied(applied).zip(verdict.decisions()) {
             if decision.denies() && !rule.limit.enforce {
                 let policy = rule.limit.policy.name();

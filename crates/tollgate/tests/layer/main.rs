@@ -19,3 +19,4 @@ mod readiness;
 mod sharing;
 mod stage;
 mod support;
+mod tiers;

@@ -25,6 +25,7 @@ pub mod key;
 pub mod layer;
 mod limit;
 mod paths;
+mod settling;
 pub mod tier;
 
 pub use body::Body;
@@ -33,9 +34,13 @@ pub use denial::{Denial, DenialResponse, Reason};
 pub use head::Head;
 pub use headers::HeaderOptions;
 pub use key::{KeySource, RoutePattern, Subject, SubjectKind};
-pub use layer::{LayerError, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Verdicts};
+pub use layer::{
+    LayerError, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reservation, TalliedBody, Tally,
+    Verdicts,
+};
 pub use limit::{Limit, OnMissingKey};
 pub use paths::{Paths, PathsError};
+pub use settling::{Reserve, ResponseHead};
 pub use tier::{Tier, TierSource};
 #[doc(inline)]
 pub use tollgate_core::{

@@ -7,6 +7,7 @@ use tollgate_core::{Charge, Cost, Key, Policy, PolicyError, Quota};
 
 use crate::head::Condition;
 use crate::key::{Global, KeySource};
+use crate::settling::{Reserve, ResponseHead, Settling};
 use crate::tier::Tier;
 use crate::{Costs, Head, Paths};
 
@@ -36,6 +37,7 @@ pub struct Limit {
     pub(crate) enforce: bool,
     pub(crate) costs: Option<Costs>,
     pub(crate) on_missing_key: Option<OnMissingKey>,
+    pub(crate) settling: Settling,
     tiers: Vec<(Tier, Policy)>,
     conditions: Vec<Arc<Condition>>,
 }
@@ -61,6 +63,7 @@ impl Limit {
             enforce: true,
             costs: None,
             on_missing_key: None,
+            settling: Settling::default(),
             tiers: Vec::new(),
             conditions: Vec::new(),
         }
@@ -111,6 +114,55 @@ impl Limit {
     #[must_use]
     pub fn except_paths(self, paths: Paths) -> Self {
         self.when(move |head| !paths.exempt(head))
+    }
+
+    /// Takes the cost as an estimate, which is corrected when the response is known: see
+    /// [`Reserve`] for who says so, and what then happens.
+    ///
+    /// ```
+    /// use tollgate::key::ClientIp;
+    /// use tollgate::{Cost, Costs, Limit, Policy, Quota, Reserve, headers};
+    ///
+    /// let tokens = Policy::token_bucket("tokens", Quota::per_minute(10_000))?;
+    /// let tokens = Limit::new(tokens, ClientIp::peer())
+    ///     .costs(Costs::flat(Cost::new(500)))
+    ///     .reserve(Reserve::by_handler().or_by_header(headers::COST));
+    /// # let _ = tokens;
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
+    #[must_use]
+    pub fn reserve(mut self, reserve: Reserve) -> Self {
+        self.settling.reserve = Some(reserve);
+        self
+    }
+
+    /// Counts only the responses of which `counts` holds: every request is charged before
+    /// it goes on, and what does not count is given back when the response is there.
+    ///
+    /// So the limit cannot be exceeded by asking much at once: requests whose response is
+    /// not known yet hold a place each. Whatever has no response, because the service fails
+    /// or the client leaves, counts. The header fields tell of the moment of the decision,
+    /// at which the request is charged.
+    ///
+    /// ```
+    /// use tollgate::key::ClientIp;
+    /// use tollgate::{Cost, Costs, Limit, Policy, Quota};
+    ///
+    /// // Five wrong passwords a minute, and any number of right ones.
+    /// let logins = Policy::sliding_window_log("login", Quota::per_minute(5))?;
+    /// let logins = Limit::new(logins, ClientIp::peer())
+    ///     .costs(Costs::flat(Cost::ONE))
+    ///     .count_only(|response| response.status == 401);
+    /// # let _ = logins;
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
+    #[must_use]
+    pub fn count_only(
+        mut self,
+        counts: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.settling.counts = Some(Arc::new(counts));
+        self
     }
 
     /// Another quota for the subjects of a tier, with the same algorithm. Which tier a
@@ -206,6 +258,7 @@ impl fmt::Debug for Limit {
             .field("policy", &self.policy)
             .field("tiers", &self.tiers)
             .field("enforce", &self.enforce)
+            .field("settling", &self.settling)
             .field("on_missing_key", &self.on_missing_key)
             .finish_non_exhaustive()
     }

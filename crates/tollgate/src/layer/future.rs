@@ -192,9 +192,7 @@ where
 
     /// Hands the request to the service, which is ready.
     fn run(mut self, admitted: Admitted) -> State<S, St, B> {
-        if self.rules.expose_verdicts() {
-            Verdicts::push(self.request.extensions_mut(), admitted.verdict.clone());
-        }
+        self.rules.show(self.request.extensions_mut(), &admitted);
         let Self { mut inner, rules, request } = self;
         State::Running { future: inner.call(request), told: Some((rules, admitted)) }
     }

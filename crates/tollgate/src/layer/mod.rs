@@ -8,13 +8,17 @@
 //! | `service.rs` | the middleware |
 //! | `future.rs` | what becomes of a request that cannot be answered at once |
 //! | `queued.rs` | a place in a queue, given back if its client leaves |
+//! | `reservation.rs` | charges that are open until the response is known |
+//! | `tally.rs` | a cost that adds up while a response is made |
 //! | `verdicts.rs` | what handlers and outer layers can read |
 
 mod builder;
 mod future;
 mod queued;
+mod reservation;
 mod rules;
 mod service;
+mod tally;
 #[cfg(test)]
 mod tests;
 mod tiers;
@@ -29,8 +33,10 @@ use tower_layer::Layer;
 
 pub use self::builder::{LayerError, RateLimitLayerBuilder};
 pub use self::future::ResponseFuture;
+pub use self::reservation::Reservation;
 use self::rules::{Options, Rules};
 pub use self::service::RateLimit;
+pub use self::tally::{TalliedBody, Tally};
 pub use self::verdicts::Verdicts;
 use crate::Limit;
 use crate::body::{AnyBody, SameBody};

@@ -6,14 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
-use http::{HeaderMap, Method, Response};
+use http::{Extensions, HeaderMap, Method, Response};
 use smallvec::SmallVec;
 use tollgate_core::{
     Charge, Cost, Decision, Key, Micros, OnStoreError, Outcome, Store, StoreError, Verdict,
 };
 
 use super::queued::Charged;
+use super::reservation::OpenCharges;
 use super::tiers::{Fields, InTier, Tiers};
+use super::verdicts::Verdicts;
 use crate::denial::{Denial, DenialResponse, Dialect, Problem};
 use crate::head::Condition;
 use crate::headers::PolicyFields;
@@ -30,6 +32,8 @@ pub(super) struct Rules<St> {
     tiers: Option<Tiers>,
     /// Whether a request may have to wait, and its charges to be given back.
     queues: bool,
+    /// Whether a charge may have to be corrected when the response is known.
+    settles: bool,
     misconfigured: AtomicBool,
     /// Whether the last answer of the store was that it cannot decide.
     failing: AtomicBool,
@@ -107,7 +111,7 @@ pub(super) struct Asked<St: Store> {
 /// What must be remembered of a request to understand the answer of the store.
 pub(super) struct Question {
     applied: Applied,
-    /// What was charged, if it may have to be given back.
+    /// What was charged, if it may have to be given back or corrected.
     charged: Option<Box<[Charged]>>,
     /// Stands for the key in the jitter of `Retry-After`.
     seed: u64,
@@ -127,6 +131,8 @@ pub(super) enum Ruling {
 pub(super) struct Admitted {
     pub(super) verdict: Verdict,
     applied: Applied,
+    /// What the response or the handler will settle.
+    open: Option<OpenCharges>,
 }
 
 /// A source is asked to come back so soon when the store does not know when it is back.
@@ -135,6 +141,7 @@ const PROBE: Micros = Micros::new(1_000_000);
 impl<St: Store> Rules<St> {
     pub(super) fn new(store: St, limits: Vec<Limit>, options: Options) -> Self {
         let queues = limits.iter().any(|limit| limit.enforce && limit.policy.queues());
+        let settles = limits.iter().any(|limit| limit.settling.settles());
         let tiers = Tiers::new(options.tiers.as_ref(), &limits);
         let rule = |limit: Limit| Rule { fields: Fields::new(&limit, tiers.as_ref()), limit };
         let rules = limits.into_iter().map(rule).collect();
@@ -144,14 +151,15 @@ impl<St: Store> Rules<St> {
             options,
             tiers,
             queues,
+            settles,
             misconfigured: AtomicBool::new(false),
             failing: AtomicBool::new(false),
         }
     }
 
-    /// Whether a response says anything of an admission.
+    /// Whether a response says anything of an admission, or decides on a charge.
     pub(super) fn tells(&self) -> bool {
-        self.options.expose_verdicts || self.options.headers.any()
+        self.options.expose_verdicts || self.options.headers.any() || self.settles
     }
 
     /// Whether handlers and outer layers may read the verdict.
@@ -262,7 +270,8 @@ impl<St: Store> Rules<St> {
     #[inline]
     fn put(&self, charges: &[Charge<'_>], applied: Applied) -> Step<St> {
         let answer = self.store.decide(charges);
-        let charged = self.queues.then(|| charges.iter().map(Charged::of).collect());
+        let charged =
+            (self.queues || self.settles).then(|| charges.iter().map(Charged::of).collect());
         let jitter = self.options.headers.has_jitter();
         // Of all keys, as it is not known yet which policy will deny.
         let seed = if jitter { seed_of(charges) } else { 0 };
@@ -288,10 +297,11 @@ impl<St: Store> Rules<St> {
                 let Question { applied, charged, .. } = question;
                 self.trace_shadows(&verdict, applied);
                 let delay = self.delay(&verdict, applied);
-                Ruling::Admit { admitted: Admitted { verdict, applied }, delay, charged }
+                let open = self.open(&verdict, charged.as_deref(), applied);
+                Ruling::Admit { admitted: Admitted { verdict, applied, open }, delay, charged }
             }
             Ok(verdict) => {
-                let admitted = Admitted { verdict, applied: question.applied };
+                let admitted = Admitted { verdict, applied: question.applied, open: None };
                 let dialect = Dialect::of(method, headers);
                 Ruling::Refuse(Box::new(self.deny(&admitted, question.seed, dialect)))
             }
@@ -299,15 +309,40 @@ impl<St: Store> Rules<St> {
         }
     }
 
-    /// Adds the verdict to the response of the service.
+    /// What is still to be settled of the charges.
+    fn open(
+        &self,
+        verdict: &Verdict,
+        charged: Option<&[Charged]>,
+        applied: Applied,
+    ) -> Option<OpenCharges> {
+        let charged = charged.filter(|_| self.settles)?;
+        let limits = self.applied(applied).map(|rule| &rule.limit);
+        OpenCharges::new(&self.store, verdict, charged, &limits)
+    }
+
+    /// Puts down what the handler may read.
+    pub(super) fn show(&self, extensions: &mut Extensions, admitted: &Admitted) {
+        if self.options.expose_verdicts {
+            Verdicts::push(extensions, admitted.verdict.clone());
+        }
+        if let Some(open) = &admitted.open {
+            open.hand_to(extensions);
+        }
+    }
+
+    /// Settles what the response decides, and adds the verdict to it.
     pub(super) fn tell<B>(&self, response: &mut Response<B>, admitted: &Admitted) {
-        let Admitted { verdict, applied } = admitted;
+        let Admitted { verdict, applied, open } = admitted;
+        if let Some(open) = open {
+            open.settle_by(response, self.applied(*applied).map(|rule| &rule.limit));
+        }
         let rows = self.rows(verdict, *applied);
         self.options.headers.write(response.headers_mut(), verdict.decided_at(), rows);
     }
 
     fn deny(&self, denied: &Admitted, seed: u64, dialect: Dialect) -> Response<Bytes> {
-        let Admitted { verdict, applied } = denied;
+        let Admitted { verdict, applied, .. } = denied;
         let rows = || self.rows(verdict, *applied);
         let at = verdict.decided_at();
         let denial = Denial::of_verdict(at, rows(), &self.options.headers, seed);
@@ -321,7 +356,7 @@ impl<St: Store> Rules<St> {
         let mut response = denial.respond(dialect, &*self.options.response);
         self.options.headers.write(response.headers_mut(), at, rows());
         if self.options.expose_verdicts {
-            super::Verdicts::push_outer(response.extensions_mut(), verdict.clone());
+            Verdicts::push_outer(response.extensions_mut(), verdict.clone());
         }
         response
     }
@@ -360,7 +395,7 @@ impl<St: Store> Rules<St> {
         Box::new(denial.respond(dialect, &*self.options.response))
     }
 
-    fn applied(&self, applied: Applied) -> impl Iterator<Item = &Rule> {
+    fn applied(&self, applied: Applied) -> impl Iterator<Item = &Rule> + Clone {
         self.rules
             .iter()
             .enumerate()

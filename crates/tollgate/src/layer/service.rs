@@ -14,7 +14,6 @@ use tower_service::Service;
 use super::future::ResponseFuture;
 use super::queued::Queued;
 use super::rules::{Asked, Rules, Ruling, Step};
-use super::verdicts::Verdicts;
 use crate::Head;
 use crate::body::{AnyBody, BodyMode};
 
@@ -84,9 +83,7 @@ where
         match ruling {
             Ruling::Pass => ResponseFuture::passing(self.inner.call(request)),
             Ruling::Admit { admitted, delay: Micros::ZERO, .. } => {
-                if self.rules.expose_verdicts() {
-                    Verdicts::push(request.extensions_mut(), admitted.verdict.clone());
-                }
+                self.rules.show(request.extensions_mut(), &admitted);
                 let future = self.inner.call(request);
                 if !self.rules.tells() {
                     return ResponseFuture::passing(future);

@@ -16,6 +16,7 @@ mod nesting;
 mod outages;
 mod queue;
 mod readiness;
+mod settling;
 mod sharing;
 mod stage;
 mod support;

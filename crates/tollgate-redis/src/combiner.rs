@@ -128,7 +128,14 @@ impl Combiner {
                     None => return,
                 },
             };
-            let Some(refusal) = self.call_at(&stop, &mut tickets, lane).await else { return };
+            let refusal = match self.call_at(&stop, &mut tickets, lane).await {
+                After::Done => return,
+                After::Again => {
+                    next = Some(stop);
+                    continue;
+                }
+                After::Refused(refusal) => refusal,
+            };
             if !self.route.follow(&refusal, &stop, &mut trip) {
                 return self.fail(&Failure::Refused(refusal), &tickets);
             }
@@ -153,19 +160,19 @@ impl Combiner {
     }
 
     /// Sends requests to one server. What it says if that refuses all of them is for the
-    /// caller to deal with.
+    /// caller to deal with, and so are requests that are to be sent once more.
     async fn call_at(
         self: &Arc<Self>,
         stop: &Stop,
         tickets: &mut Vec<Arc<Ticket>>,
         lane: Lane,
-    ) -> Option<Refusal> {
+    ) -> After {
         let node = stop.node();
         tickets.retain(|ticket| ticket.send());
         let mut batch = Batch::new(self.shared.nonce.fetch_add(1, Ordering::Relaxed));
         tickets.retain(|ticket| self.add(&mut batch, ticket, node));
         if tickets.is_empty() {
-            return None;
+            return After::Done;
         }
         let unanswered = Unanswered(tickets);
         let sent = Instant::now();
@@ -181,18 +188,34 @@ impl Combiner {
         std::mem::forget(unanswered);
         self.shared.counters.count_call(tickets.len(), &outcome);
         match outcome.map(|bytes| batch.parse(&bytes)) {
-            Ok(Ok(reply)) => self.distribute(&batch, reply, tickets, sent, node),
+            Ok(Ok(reply)) => {
+                *tickets = self.distribute(&batch, reply, tickets, sent, node);
+                if !tickets.is_empty() {
+                    return After::Again;
+                }
+            }
             Ok(Err(bad)) => {
                 // Whatever this answers, other replies may be off by one as well.
                 node.distrust();
+                self.doubt(tickets);
                 for ticket in tickets {
                     ticket.answer(Err(StoreError::maybe_charged(STORE, bad).with_source(bad)));
                 }
             }
-            Err(Failure::Refused(refusal)) => return Some(refusal),
-            Err(failure) => self.fail(&failure, tickets),
+            Err(Failure::Refused(refusal)) => return After::Refused(refusal),
+            Err(failure) => {
+                self.doubt(tickets);
+                self.fail(&failure, tickets);
+            }
         }
-        None
+        After::Done
+    }
+
+    /// What these asked for may have been done, and nobody said so.
+    fn doubt(&self, tickets: &[Arc<Ticket>]) {
+        if tickets.iter().any(|ticket| matches!(ticket.request, Request::Reset { .. })) {
+            self.shared.deny_cache.forget();
+        }
     }
 
     fn fail(&self, failure: &Failure, tickets: &[Arc<Ticket>]) {
@@ -299,14 +322,17 @@ impl Combiner {
         next
     }
 
+    /// Hands out the answers, and returns the requests that were refused as late though
+    /// they came in time by the clock here. They go again with what is known now, and at
+    /// once: in the queue nobody would look at the time for them.
     fn distribute(
-        self: &Arc<Self>,
+        &self,
         batch: &Batch,
         reply: Reply,
         tickets: &[Arc<Ticket>],
         sent: Instant,
         node: &Node,
-    ) {
+    ) -> Vec<Arc<Ticket>> {
         let mut again = Vec::new();
         let received = Instant::now();
         for (ticket, row) in tickets.iter().zip(reply.rows) {
@@ -342,25 +368,20 @@ impl Combiner {
         if again.is_empty() {
             node.learn(reply.now, sent);
         } else {
-            // They came in time by the clock here, so the two clocks differ by more than
-            // was known.
+            // The two clocks differ by more than was known.
             node.relearn(reply.now, sent);
-            self.repeat(again);
         }
+        again
     }
+}
 
-    /// Puts requests at the head of the queue.
-    fn repeat(self: &Arc<Self>, tickets: Vec<Arc<Ticket>>) {
-        let mut lanes = self.lanes.lock();
-        for ticket in tickets.into_iter().rev() {
-            lanes.queue.push_front(ticket);
-        }
-        if lanes.calls == 0 {
-            lanes.calls += 1;
-            drop(lanes);
-            TaskLane::open(self);
-        }
-    }
+/// What is left to do after a call.
+enum After {
+    Done,
+    /// What is left of the requests is to be sent once more.
+    Again,
+    /// Nothing was carried out.
+    Refused(Refusal),
 }
 
 /// Which way a call goes.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 use tollgate_core::StoreError;
@@ -56,6 +56,13 @@ impl<T> RedisFuture<T> {
         read: fn(Answer) -> Option<T>,
     ) -> Self {
         Self { state: State::Waiting { ticket, drive: Some((drive, runtime)) }, read }
+    }
+
+    /// Says that time is up. A call that this carries out itself knows the time.
+    pub(crate) fn expire(&self) {
+        if let State::Waiting { ticket, drive: None } = &self.state {
+            ticket.expire();
+        }
     }
 }
 
@@ -113,7 +120,7 @@ fn is_within(runtime: &Handle) -> bool {
 /// Leaves a call to the runtime.
 fn leave(drive: &mut Option<(Drive, Handle)>, ticket: &Arc<Ticket>) {
     if let Some((call, runtime)) = drive.take() {
-        runtime.spawn(Left { call, ticket: Arc::clone(ticket), is_over: false });
+        runtime.spawn(Left { call, ticket: Arc::clone(ticket) });
     }
 }
 
@@ -121,25 +128,20 @@ fn leave(drive: &mut Option<(Drive, Handle)>, ticket: &Arc<Ticket>) {
 struct Left {
     call: Drive,
     ticket: Arc<Ticket>,
-    is_over: bool,
 }
 
 impl Future for Left {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        ready!(self.call.as_mut().poll(cx));
-        // The request need not be answered: it may be in the queue again.
-        self.is_over = true;
-        Poll::Ready(())
+        self.call.as_mut().poll(cx)
     }
 }
 
 impl Drop for Left {
+    /// A call that came to its end has answered.
     fn drop(&mut self) {
-        if !self.is_over {
-            self.ticket.strand();
-        }
+        self.ticket.strand();
     }
 }
 

@@ -165,7 +165,7 @@ impl Several {
                 self.take_back(&verdicts).await;
                 return Err(StoreError::not_charged(STORE, "who asked has left"));
             }
-            match self.ask(group.lines.clone(), self.deadline).await {
+            match self.ask(group.lines.clone()).await {
                 Ok(verdict) if verdict.is_admitted() => {
                     is_silent = false;
                     verdicts.push(Some(verdict));
@@ -254,8 +254,17 @@ impl Several {
         self.groups.last().is_some_and(|last| Arc::ptr_eq(last, group))
     }
 
-    fn ask(&self, lines: SmallVec<[Line; 2]>, deadline: Instant) -> RedisFuture<Verdict> {
-        ask(&self.store, lines, deadline)
+    /// Asks one slot, and looks at the time by itself: the queue there is looked through
+    /// from its head, where others may stand who came later and can wait for longer.
+    async fn ask(&self, lines: SmallVec<[Line; 2]>) -> Result<Verdict, StoreError> {
+        let mut answer = ask(&self.store, lines, self.deadline);
+        match timeout_at(self.deadline.into(), &mut answer).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                answer.expire();
+                answer.await
+            }
+        }
     }
 
     /// The decisions in the order of the charges that they are about.

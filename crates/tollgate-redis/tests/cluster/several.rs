@@ -1,6 +1,6 @@
 //! Requests with charges to keys of several slots.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tollgate_core::{Charge, Cost, Key, Outcome, Policy, Quota, ReceiptId, Settlement, Store};
@@ -209,4 +209,44 @@ async fn what_was_charged_before_a_node_that_is_down_is_given_back() {
     let error = store.decide(&charges).await.expect_err("a node is dead");
     heals("what was charged before a node that is dead comes back");
     assert!(error.is_outage());
+}
+
+/// The first slot takes most of the time, and at the second others wait already who have
+/// come later and so may wait longer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_request_that_comes_late_to_its_second_slot_ends_with_its_own_time() {
+    let cluster = masters();
+    let timeout = Duration::from_millis(600);
+    let store = connect(builder(&cluster).timeout(timeout).max_calls(1)).await;
+    let (narrow, wide) = (policy("narrow", 10), policy("wide", 100));
+    let here = keys(&store, is_on(0)).next().unwrap();
+    let there = keys(&store, is_on(1)).next().unwrap();
+    let charges = [Charge::new(&wide, &there, Cost::ONE), Charge::new(&narrow, &here, Cost::ONE)];
+    assert!(store.decide(&charges).await.unwrap().is_admitted());
+
+    cluster.node(0).stop();
+    cluster.node(1).stop();
+    let began = Instant::now();
+    let asked = {
+        let (store, charges) =
+            (store.clone(), charges.map(|it| (it.policy.clone(), it.key.clone())));
+        tokio::spawn(async move {
+            let charges =
+                charges.each_ref().map(|(policy, key)| Charge::new(policy, key, Cost::ONE));
+            let answer = store.decide(&charges).await;
+            (answer, began.elapsed())
+        })
+    };
+    tokio::time::sleep(timeout / 2).await;
+    let mut others = JoinSet::new();
+    for _ in 0..4 {
+        others.spawn(store.decide(&charges[..1]));
+    }
+    tokio::time::sleep(timeout / 20).await;
+    cluster.node(0).cont();
+    let (answer, took) = asked.await.unwrap();
+    assert!(answer.is_err(), "{answer:?}");
+    assert!(took < timeout + timeout / 4, "{took:?}");
+    cluster.node(1).cont();
+    others.join_all().await;
 }

@@ -1,8 +1,10 @@
 //! Which node has which slot.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use fred::types::config::{Config, TlsConfig};
@@ -154,13 +156,16 @@ impl Topology {
             let mut news = pin!(self.news.notified());
             news.as_mut().enable();
             let leaders = self.leaders();
-            for leader in &leaders {
-                leader.node.connected().await;
+            let absent = leaders.iter().find(|leader| !leader.node.is_connected());
+            match absent {
+                // It may never come: then another leads in its place some day.
+                Some(absent) => {
+                    self.suspect();
+                    first(absent.node.connected(), news).await;
+                }
+                None if leaders.is_empty() => news.await,
+                None => return,
             }
-            if !leaders.is_empty() {
-                return;
-            }
-            news.await;
         }
     }
 
@@ -255,6 +260,16 @@ impl Connect {
     fn config(&self, place: &Place) -> Config {
         self.address.config_of(&place.host, place.port, self.tls.clone())
     }
+}
+
+/// Waits for whichever is over first.
+async fn first(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    poll_fn(|cx| match one.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(()),
+        Poll::Pending => other.as_mut().poll(cx),
+    })
+    .await;
 }
 
 async fn keep_asking(topology: Arc<Topology>) {

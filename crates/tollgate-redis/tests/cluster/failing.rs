@@ -182,3 +182,13 @@ async fn tally_is_exact(store: &RedisStore, tally: &Tally, policy: &Policy, key:
     assert_eq!((tally.refused, tally.lost, tally.denied), (0, 0, 0), "{tally:?}");
     assert_eq!(remaining(store, policy, key).await, policy.capacity() - tally.admitted);
 }
+
+/// Who begins while a master is dead waits for the replica that takes over, and no longer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_store_is_connected_once_another_leads_for_a_node_that_is_dead() {
+    let cluster = Cluster::start();
+    cluster.node(1).kill();
+    let store = builder(&cluster).connect().expect("settings");
+    let connected = tokio::time::timeout(Duration::from_secs(20), store.connected()).await;
+    assert!(connected.is_ok() && store.is_connected(), "{:?}", store.reports());
+}

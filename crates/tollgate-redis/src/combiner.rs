@@ -1,5 +1,6 @@
 //! Group commit: what waits at the same moment is decided in one call.
 
+use std::cell::LazyCell;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -95,10 +96,8 @@ impl Combiner {
         }
         if lanes.queue.len() >= self.bounds.queue {
             drop(lanes);
-            ticket.answer(Err(StoreError::not_charged(
-                STORE,
-                format_args!("{} requests are waiting already", self.bounds.queue),
-            )));
+            let reason = format_args!("{} requests are waiting already", self.bounds.queue);
+            ticket.answer(Err(self.of_here(StoreError::not_charged(STORE, reason))));
             return None;
         }
         lanes.queue.push_back(Arc::clone(ticket));
@@ -128,6 +127,10 @@ impl Combiner {
                     None => return,
                 },
             };
+            if !stop.admits() {
+                let reason = "the node that has the key does not answer";
+                return self.fail(&Failure::Refused(Refusal::Other(reason.into())), &tickets);
+            }
             let refusal = match self.call_at(&stop, &mut tickets, lane).await {
                 After::Done => return,
                 After::Again => {
@@ -154,7 +157,8 @@ impl Combiner {
         let stop = self.watch(timeout_at(last.into(), self.route.stop(trip)), tickets).await;
         std::mem::forget(unanswered);
         if stop.is_err() {
-            tickets.iter().for_each(|ticket| ticket.expire());
+            let is_partial = self.route.is_partial();
+            tickets.iter().for_each(|ticket| ticket.expire(is_partial));
         }
         stop.ok()
     }
@@ -187,6 +191,7 @@ impl Combiner {
         };
         std::mem::forget(unanswered);
         self.shared.counters.count_call(tickets.len(), &outcome);
+        stop.learn(outcome.as_ref().err());
         match outcome.map(|bytes| batch.parse(&bytes)) {
             Ok(Ok(reply)) => {
                 *tickets = self.distribute(&batch, reply, tickets, sent, node);
@@ -221,8 +226,13 @@ impl Combiner {
     fn fail(&self, failure: &Failure, tickets: &[Arc<Ticket>]) {
         self.route.suspect();
         for ticket in tickets {
-            ticket.answer(Err(failure.to_store_error()));
+            ticket.answer(Err(self.of_here(failure.to_store_error())));
         }
+    }
+
+    /// An error that is one of a part of the store, if others are well.
+    fn of_here(&self, error: StoreError) -> StoreError {
+        if self.route.is_partial() { error.of_a_part() } else { error }
     }
 
     /// Leaves only requests for the keys of the first, and sends the others in calls of
@@ -303,9 +313,11 @@ impl Combiner {
     fn expire(&self, sent: &[Arc<Ticket>]) -> Instant {
         let now = Instant::now();
         let mut next = now + self.bounds.timeout;
+        // Asked once, and only if there is something to say.
+        let is_partial = LazyCell::new(|| self.route.is_partial());
         for ticket in sent {
             if ticket.deadline <= now {
-                ticket.expire();
+                ticket.expire(*is_partial);
             } else {
                 next = next.min(ticket.deadline);
             }
@@ -316,7 +328,7 @@ impl Combiner {
                 next = next.min(ticket.deadline);
                 break;
             }
-            ticket.expire();
+            ticket.expire(*is_partial);
             lanes.queue.pop_front();
         }
         next

@@ -59,9 +59,9 @@ impl<T> RedisFuture<T> {
     }
 
     /// Says that time is up. A call that this carries out itself knows the time.
-    pub(crate) fn expire(&self) {
+    pub(crate) fn expire(&self, is_partial: bool) {
         if let State::Waiting { ticket, drive: None } = &self.state {
-            ticket.expire();
+            ticket.expire(is_partial);
         }
     }
 }

@@ -162,6 +162,14 @@ impl RedisStore {
         }
     }
 
+    /// Whether keys of other slots can be decided, if those of this one cannot.
+    fn is_partial(&self, slot: u16) -> bool {
+        match &self.0.way {
+            Way::One(..) => false,
+            Way::Cluster(cluster) => cluster.is_partial(slot),
+        }
+    }
+
     /// Whether one call can decide all of them.
     fn is_one_call(&self, lines: &[Line]) -> bool {
         match &self.0.way {

@@ -165,7 +165,7 @@ impl Several {
                 self.take_back(&verdicts).await;
                 return Err(StoreError::not_charged(STORE, "who asked has left"));
             }
-            match self.ask(group.lines.clone()).await {
+            match self.ask(group.slot, group.lines.clone()).await {
                 Ok(verdict) if verdict.is_admitted() => {
                     is_silent = false;
                     verdicts.push(Some(verdict));
@@ -180,6 +180,8 @@ impl Several {
                     let is_undone = self.take_back(&verdicts).await;
                     return Err(if is_undone || error.may_have_charged() {
                         error
+                    } else if error.is_partial() {
+                        StoreError::maybe_charged(STORE, &error).with_source(error).of_a_part()
                     } else {
                         StoreError::maybe_charged(STORE, &error).with_source(error)
                     });
@@ -256,12 +258,12 @@ impl Several {
 
     /// Asks one slot, and looks at the time by itself: the queue there is looked through
     /// from its head, where others may stand who came later and can wait for longer.
-    async fn ask(&self, lines: SmallVec<[Line; 2]>) -> Result<Verdict, StoreError> {
+    async fn ask(&self, slot: u16, lines: SmallVec<[Line; 2]>) -> Result<Verdict, StoreError> {
         let mut answer = ask(&self.store, lines, self.deadline);
         match timeout_at(self.deadline.into(), &mut answer).await {
             Ok(answer) => answer,
             Err(_) => {
-                answer.expire();
+                answer.expire(self.store.is_partial(slot));
                 answer.await
             }
         }

@@ -149,23 +149,24 @@ impl Ticket {
         self.answer_with(|_| answer);
     }
 
-    /// Answers that time is up.
-    pub(crate) fn expire(&self) {
-        self.fail("the request was not sent in time", "no answer in time");
+    /// Answers that time is up, for a part of the store perhaps.
+    pub(crate) fn expire(&self, is_partial: bool) {
+        self.fail("the request was not sent in time", "no answer in time", is_partial);
     }
 
     /// Answers that nobody is left to carry this out.
     pub(crate) fn strand(&self) {
-        self.fail(RUNTIME_GONE, RUNTIME_GONE);
+        self.fail(RUNTIME_GONE, RUNTIME_GONE, false);
     }
 
-    fn fail(&self, queued: &'static str, sent: &'static str) {
+    fn fail(&self, queued: &'static str, sent: &'static str, is_partial: bool) {
         self.answer_with(|is_sent| {
-            Err(if is_sent {
+            let error = if is_sent {
                 StoreError::maybe_charged(STORE, sent)
             } else {
                 StoreError::not_charged(STORE, queued)
-            })
+            };
+            Err(if is_partial { error.of_a_part() } else { error })
         });
     }
 
@@ -246,7 +247,7 @@ mod tests {
     #[test]
     fn the_first_answer_counts() {
         let ticket = ticket();
-        ticket.expire();
+        ticket.expire(false);
         ticket.answer(Ok(Answer::Reset));
         assert!(matches!(poll(&ticket), Poll::Ready(Err(_))));
     }
@@ -257,7 +258,7 @@ mod tests {
         left.abandon();
         assert!(!left.send());
         let late = ticket();
-        late.expire();
+        late.expire(false);
         assert!(!late.send());
     }
 
@@ -266,7 +267,7 @@ mod tests {
         let (queued, sent) = (ticket(), ticket());
         assert!(sent.send());
         for (ticket, may_have_charged) in [(queued, false), (sent, true)] {
-            ticket.expire();
+            ticket.expire(false);
             let Poll::Ready(Err(error)) = poll(&ticket) else { panic!("{ticket:?}") };
             assert_eq!(error.may_have_charged(), may_have_charged);
         }
@@ -277,7 +278,7 @@ mod tests {
         let ticket = ticket();
         assert!(ticket.send());
         assert!(ticket.unsend());
-        ticket.expire();
+        ticket.expire(false);
         assert!(!ticket.unsend());
         let Poll::Ready(Err(error)) = poll(&ticket) else { panic!("{ticket:?}") };
         assert!(!error.may_have_charged());

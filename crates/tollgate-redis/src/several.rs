@@ -19,7 +19,8 @@ use smallvec::SmallVec;
 use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 use tollgate_core::{
-    Charge, Cost, Decision, Key, Micros, Outcome, Receipt, ReceiptId, StoreError, Verdict,
+    Charge, Cost, Decision, Key, Micros, Outcome, Receipt, ReceiptId, Settlement, StoreError,
+    Verdict,
 };
 
 use crate::builder::random;
@@ -295,6 +296,7 @@ fn ask(store: &RedisStore, lines: SmallVec<[Line; 2]>, deadline: Instant) -> Red
 /// that gets lost is sent again: a receipt counts once.
 async fn give_back(store: &RedisStore, receipts: Vec<Receipt>) -> bool {
     let mut open: Vec<_> = receipts.iter().collect();
+    let mut is_back = true;
     for pause in [Duration::ZERO, PAUSE, PAUSE * 8] {
         if open.is_empty() {
             break;
@@ -309,12 +311,16 @@ async fn give_back(store: &RedisStore, receipts: Vec<Receipt>) -> bool {
             .collect();
         open = Vec::new();
         for (receipt, given) in given {
-            if given.await.is_err() {
-                open.push(receipt);
+            match given.await {
+                Ok(Settlement::Returned { units }) if units > 0 => {}
+                // A place in a queue is kept once others stand behind it; and who knows what
+                // came of a receipt whose first answer was lost.
+                Ok(_) => is_back = false,
+                Err(_) => open.push(receipt),
             }
         }
     }
-    open.is_empty()
+    is_back && open.is_empty()
 }
 
 /// Before what could not be given back is tried again, at first.

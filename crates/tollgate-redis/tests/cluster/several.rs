@@ -251,3 +251,34 @@ async fn a_request_that_comes_late_to_its_second_slot_ends_with_its_own_time() {
     cluster.node(1).cont();
     others.join_all().await;
 }
+
+/// A place in a queue cannot be given back once others stand behind it. Who had it is not
+/// told that nothing was charged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_cannot_be_given_back_may_have_been_charged() {
+    let cluster = masters();
+    let store = connect(builder(&cluster)).await;
+    let here = keys(&store, is_on(0)).next().unwrap();
+    let there = keys(&store, is_on(1)).next().unwrap();
+    let queue = |name, limit| Policy::leaky_bucket(name, Quota::per_hour(limit)).unwrap();
+    let (first, second) = (queue("first", 1_000), queue("second", 2_000));
+    // It refuses to write, and says so at once.
+    cluster.node(1).cmd(&["CONFIG", "SET", "maxmemory", "1"]);
+    let mut requests = JoinSet::new();
+    for n in 0..200 {
+        let (store, first, second) = (store.clone(), first.clone(), second.clone());
+        let (here, there) = (here.clone(), there.clone());
+        requests.spawn(async move {
+            let charges =
+                [Charge::new(&first, &here, Cost::ONE), Charge::new(&second, &there, Cost::ONE)];
+            let answer = store.decide(&charges[..1 + n % 2]).await;
+            match answer {
+                Ok(verdict) => u64::from(verdict.is_admitted()),
+                Err(error) => u64::from(error.may_have_charged()),
+            }
+        });
+    }
+    let most: u64 = requests.join_all().await.into_iter().sum();
+    let used = 1_000 - remaining(&store, &first, &here).await;
+    assert!(used <= most, "{used} were charged, and {most} knew that they might be");
+}

@@ -85,7 +85,9 @@ enum Way {
 }
 
 impl RedisStore {
-    /// A store with the usual settings. Must be called within a tokio runtime.
+    /// A store with the usual settings. Must be called within a tokio runtime, which carries
+    /// its calls: once that has ended, all that is asked fails. Whoever asks from another
+    /// runtime, or from none, is answered as well, at the price of a task each time.
     ///
     /// It does not wait for Redis: see [`connected`](Self::connected).
     pub fn connect(url: &str) -> Result<Self, ConnectError> {

@@ -124,7 +124,9 @@ enum Way {
 }
 
 impl RedisStore {
-    /// A store with the usual settings. Must be called within a tokio runtime.
+    /// A store with the usual settings. Must be called within a tokio runtime, which carries
+    /// its calls: once that has ended, all that is asked fails. Whoever asks from another
+    /// runtime, or from none, is answered as well, at the price of a task each time.
     ///
     /// It does not wait for Redis: see [`connected`](Self::connected).
     pub fn connect(url: &str) -> Result<Self, ConnectError> {
@@ -198,6 +200,14 @@ impl RedisStore {
         match &self.0.way {
             Way::One(_, combiner) => combiner,
             Way::Cluster(cluster) => cluster.combiner(cluster::slot(about)),
+        }
+    }
+
+    /// Whether keys of other slots can be decided, if those of this one cannot.
+    fn is_partial(&self, slot: u16) -> bool {
+        match &self.0.way {
+            Way::One(..) => false,
+            Way::Cluster(cluster) => cluster.is_partial(slot),
         }
     }
 

@@ -114,7 +114,7 @@ send() {
   code=$?
   if [ "$code" -ne 0 ]; then
     printf 'error: no answer from %s: %s\n' "$url" "${answer##*$'\n'}" >&2
-    printf 'cure: start a server, such as: cargo run -p demo -- --listen %s\n' \
+    printf 'cure: start something there: cargo xtask up, or cargo run -p demo -- --listen %s\n' \
       "${url#*://}" >&2
     exit 2
   fi

@@ -20,7 +20,17 @@ pub(crate) struct Tool {
 /// Everything that `cargo xtask test` needs besides Rust.
 pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool { program: "bash", package: "bash", used_by: "tests/balancer.sh" },
-    Tool { program: "curl", package: "curl", used_by: "tests/balancer.sh" },
+    Tool {
+        program: "curl",
+        package: "curl",
+        used_by: "tests/balancer.sh and the tests of tollgate-gateway",
+    },
+    // Where python3 is there without the package, the test that needs it asks pip.
+    Tool {
+        program: "python3",
+        package: "python3-requests",
+        used_by: "the tests of tollgate-gateway",
+    },
     Tool {
         program: "redis-server",
         package: "redis-server",

@@ -69,7 +69,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     report::write("http", METHOD, &[table])
 }
 
-fn start(wrapping: Wrapping) -> Result<Server, Failure> {
+pub(crate) fn start(wrapping: Wrapping) -> Result<Server, Failure> {
     let mode = wrapping.to_possible_value().ok_or("a server without a name")?;
     Server::start(&["serve", mode.get_name()])
 }

@@ -8,6 +8,7 @@
 //! | `http.rs` | the layer in a server, asked over sockets |
 //! | `redis/` | a decision in Redis |
 //! | `replicas.rs` | the layer over Redis in three servers behind nginx |
+//! | `gateway.rs` | the gateway in front of a server, beside nginx |
 //!
 //! The machine may be busy with other work. So peers take turns in many short rounds,
 //! what counts is the ratio to the peer in the same round, and of those the median.
@@ -15,6 +16,7 @@
 mod apps;
 mod clock;
 mod flood;
+mod gateway;
 mod http;
 mod layer;
 mod machine;
@@ -60,6 +62,8 @@ enum Bench {
     /// Three replicas with one quota in Redis, one of them and all through nginx
     #[cfg(unix)]
     Replicas,
+    /// The gateway in front of a server, beside nginx, asked by wrk
+    Gateway,
     /// The process that one measurement needs for itself
     #[command(hide = true)]
     Alone { what: String },
@@ -90,12 +94,14 @@ pub fn run() -> ExitCode {
             .and_then(|()| layer::run())
             .and_then(|()| http::run())
             .and_then(|()| redis::run())
-            .and_then(|()| all_replicas()),
+            .and_then(|()| all_replicas())
+            .and_then(|()| gateway::run()),
         Some(Bench::Memory) => memory::run(),
         Some(Bench::Flood) => flood::run(),
         Some(Bench::Layer) => layer::run(),
         Some(Bench::Http) => http::run(),
         Some(Bench::Redis) => redis::run(),
+        Some(Bench::Gateway) => gateway::run(),
         Some(Bench::Alone { what }) => alone(&what),
         Some(Bench::Serve { mode, port }) => serve::run(|| apps::app(mode), port),
         #[cfg(unix)]

@@ -1,9 +1,9 @@
 //! Requests over sockets, by wrk.
 
 use std::net::SocketAddr;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use crate::Failure;
+use crate::{Failure, process};
 
 /// What a second of wrk showed; not a number where it failed.
 #[derive(Clone, Copy, Debug)]
@@ -18,12 +18,7 @@ pub(crate) struct Load {
 
 /// Says what to do where wrk is missing, and installs it where that needs no question.
 pub(crate) fn find() -> Result<(), Failure> {
-    let there = || Command::new("wrk").arg("--version").output().is_ok();
-    if !there() {
-        let mut install = Command::new("apt-get");
-        let _ = install.args(["install", "--yes", "wrk"]).stdout(Stdio::null()).status();
-    }
-    if there() { Ok(()) } else { Err("wrk is missing: sudo apt-get install wrk".into()) }
+    process::find("wrk", "wrk")
 }
 
 /// Asks for a second over so many connections.

@@ -31,6 +31,8 @@ pub(crate) struct Node {
     runtime: Handle,
     supervisor: AbortHandle,
     offset: Offset,
+    /// Held by who asks for the time, so that one does for all.
+    asking: tokio::sync::Mutex<()>,
     health: Mutex<Health>,
     timeout: Duration,
     report: Mutex<RedisReport>,
@@ -60,7 +62,8 @@ impl Node {
         let runtime = Handle::current();
         let supervisor = runtime.spawn(supervise(client.clone())).abort_handle();
         let (offset, health, report) = (Offset::new(), Mutex::default(), Mutex::default());
-        let node = Self { client, runtime, supervisor, offset, health, timeout, report };
+        let asking = tokio::sync::Mutex::default();
+        let node = Self { client, runtime, supervisor, offset, asking, health, timeout, report };
         let node = Arc::new(node);
         check::watch(&node, about);
         Ok(node)
@@ -125,6 +128,37 @@ impl Node {
     /// Which nodes of its Cluster have which slots.
     pub(crate) async fn cluster_slots(&self) -> Result<Value, Error> {
         self.client.custom(command("CLUSTER"), vec![Value::from_static_str("SLOTS")]).await
+    }
+
+    /// Whether the server has ever said what time it is.
+    pub(crate) fn knows_time(&self) -> bool {
+        self.offset.at_server(Instant::now()).is_some()
+    }
+
+    /// Asks the server what time it is, unless somebody else has by then.
+    pub(crate) async fn learn_time(self: &Arc<Self>, deadline: Instant) -> Result<(), Failure> {
+        // By a task of its own: who asks keeps others waiting, and a caller may stop polling.
+        let node = Arc::clone(self);
+        let asking = self.runtime.spawn(async move { node.ask_time(deadline).await });
+        asking.await.unwrap_or_else(|error| Err(Failure::Lost(error.to_string())))
+    }
+
+    async fn ask_time(&self, deadline: Instant) -> Result<(), Failure> {
+        let _asking = self.asking.lock().await;
+        if self.knows_time() {
+            return Ok(());
+        }
+        let sent = Instant::now();
+        let timeout = deadline.saturating_duration_since(sent).max(LEAST);
+        let options = Options { timeout: Some(timeout), ..Options::default() };
+        let client = self.client.with_options(&options);
+        let said = client.custom::<(u64, u64), Value>(command(TIME), Vec::new()).await;
+        let outcome = said.map_err(Failure::from);
+        self.observe(outcome.as_ref().err());
+        let (seconds, micros) = outcome?;
+        let now = seconds.saturating_mul(1_000_000).saturating_add(micros);
+        self.offset.learn(Timestamp::from_micros(now), sent);
+        Ok(())
     }
 
     /// The server's time at `instant`, unless it never answered.
@@ -247,6 +281,7 @@ fn client(config: Config, timeout: Duration) -> Result<Client, Error> {
 const EVALSHA: &str = "EVALSHA";
 const EVAL: &str = "EVAL";
 const ASKING: &str = "ASKING";
+const TIME: &str = "TIME";
 
 /// No timeout at all is how fred reads one of zero.
 const LEAST: Duration = Duration::from_millis(1);

@@ -2,16 +2,18 @@
 
 use std::time::{Duration, Instant};
 
+use tokio::task::JoinSet;
 use tollgate::failure::{Breaker, BreakerState};
-use tollgate_core::{Cost, Key, Policy, StoreExt};
+use tollgate_core::{Cost, Key, Policy, StoreError, StoreExt};
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::{Cluster, until};
 
-use crate::load::{Load, Tally};
+use crate::load::{Lateness, Load, Tally};
 use crate::{builder, connect, is_on, keys, policy, remaining, slot};
 
-/// Long for loopback, short beside a failover.
-const TIMEOUT: Duration = Duration::from_millis(400);
+/// Short beside a failover, and long for a machine on which many servers are tested at once:
+/// what is not broken must not fail.
+const TIMEOUT: Duration = Duration::from_millis(1_500);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn while_a_master_is_dead_only_its_slots_fail_until_a_replica_leads() {
@@ -30,7 +32,7 @@ async fn while_a_master_is_dead_only_its_slots_fail_until_a_replica_leads() {
         heir
     });
     assert_ne!(heir, 1);
-    shards.end_with_errors_on(1).await;
+    shards.end_with_errors().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -49,7 +51,7 @@ async fn while_a_master_is_frozen_only_its_slots_fail_until_a_replica_leads() {
         cluster.wait_until_ok();
         shards.go_on(&[0, 1, 2]);
     });
-    shards.end_with_errors_on(1).await;
+    shards.end_with_errors().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -63,17 +65,12 @@ async fn a_replica_that_takes_over_in_order_costs_nobody_a_unit() {
         cluster.failover(1);
         shards.recover();
     });
-    let (store, tallies) = shards.end().await;
-    for (number, (tally, policy, key)) in tallies.into_iter().enumerate() {
-        if number == 1 {
-            // What was under way when the old master let go may or may not have counted.
-            let used = policy.capacity() - remaining(&store, &policy, &key).await;
-            let most = tally.admitted + tally.lost;
-            assert!((tally.admitted..=most).contains(&used), "{used}: {tally:?}");
-        } else {
-            tally_is_exact(&store, &tally, &policy, &key).await;
-        }
+    let ended = shards.end().await;
+    for (tally, used) in &ended.tallies {
+        // What was under way when a master let go may or may not have counted.
+        tally.charged_each_once(*used);
     }
+    ended.are_well(&[0, 2]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -92,10 +89,34 @@ async fn a_node_that_forgets_the_script_is_told_it_again() {
         assert_eq!(told(0), before);
         assert!(told(1) > 10);
     });
-    let (store, tallies) = shards.end().await;
-    for (tally, policy, key) in tallies {
-        tally_is_exact(&store, &tally, &policy, &key).await;
+    shards.end().await.are_well(&[0, 1, 2]);
+}
+
+/// Each slot has calls of its own, but what they are sent to has so much room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_node_is_sent_so_many_calls_at_a_time_and_no_more() {
+    let cluster = Cluster::builder().replicas(0).start();
+    // Less than it takes to tell a silent connection from a slow one: that would be replaced.
+    let store = connect(builder(&cluster).timeout(Duration::from_millis(500))).await;
+    let policy = policy("p", 10);
+    let many: Vec<_> = keys(&store, is_on(0)).take(600).collect();
+    // From here on its time is known, for which it would be asked first.
+    store.peek(&policy, &many[0]).await.unwrap();
+    let sent = || (store.stats().calls, cluster.node(0).calls("evalsha"));
+    let (calls, executed) = sent();
+    cluster.node(0).stop();
+    let mut requests = JoinSet::new();
+    for key in &many {
+        requests.spawn(store.charge(&policy, key, Cost::ONE));
     }
+    let answers = requests.join_all().await;
+    cluster.node(0).cont();
+    let may_be = answers.iter().filter(|it| it.as_ref().is_err_and(StoreError::may_have_charged));
+    assert_eq!(may_be.count(), 128);
+    assert!(answers.iter().all(Result::is_err));
+    let after = sent();
+    assert_eq!(after.0 - calls, 128);
+    assert!(after.1 - executed <= 128, "{after:?}");
 }
 
 /// A service starts before its cluster does.
@@ -116,10 +137,17 @@ async fn a_store_without_a_cluster_fails_in_time_and_finds_it_when_it_comes() {
     assert!(store.charge(&policy, &Key::GLOBAL, Cost::ONE).await.unwrap().is_admitted());
 }
 
-/// Load on each of three shards.
+/// Load on each of three shards, the second of which has trouble.
 struct Shards {
     store: RedisStore,
     loads: Vec<(Load, Policy, Key)>,
+    lateness: Lateness,
+}
+
+/// What came of it, and how many units each shard says were charged.
+struct Ended {
+    tallies: Vec<(Tally, u64)>,
+    lateness: Duration,
 }
 
 impl Shards {
@@ -132,7 +160,8 @@ impl Shards {
             (Load::begin(&store, std::slice::from_ref(&policy), &key, 8), policy, key)
         });
         let loads = loads.collect();
-        Self { store, loads }
+        let lateness = Lateness::watch(&[cluster.node(0), cluster.node(2)]);
+        Self { store, loads, lateness }
     }
 
     fn slot(&self, shard: usize) -> u16 {
@@ -154,34 +183,36 @@ impl Shards {
     fn recover(&self) {
         let began = Instant::now();
         self.go_on(&[1, 0, 2]);
-        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        assert!(began.elapsed() < 2 * TIMEOUT, "{:?}", began.elapsed());
     }
 
-    async fn end(self) -> (RedisStore, Vec<(Tally, Policy, Key)>) {
+    async fn end(self) -> Ended {
         let mut tallies = Vec::new();
         for (load, policy, key) in self.loads {
-            tallies.push((load.end().await, policy, key));
+            let tally = load.end().await;
+            let left = remaining(&self.store, &policy, &key).await;
+            tallies.push((tally, policy.capacity() - left));
         }
-        (self.store, tallies)
+        Ended { tallies, lateness: self.lateness.end() }
     }
 
-    async fn end_with_errors_on(self, shard: usize) {
-        let (store, tallies) = self.end().await;
-        for (number, (tally, policy, key)) in tallies.into_iter().enumerate() {
-            if number == shard {
-                assert!(tally.refused + tally.lost > 0, "{tally:?}");
-                assert!(tally.slowest < 2 * TIMEOUT, "{tally:?}");
-                assert_eq!(tally.denied, 0);
-            } else {
-                tally_is_exact(&store, &tally, &policy, &key).await;
-            }
-        }
+    async fn end_with_errors(self) {
+        let ended = self.end().await;
+        let (tally, _) = &ended.tallies[1];
+        assert!(tally.refused + tally.lost > 0, "{tally:?}");
+        assert!(tally.slowest < 2 * TIMEOUT + ended.lateness, "{tally:?}");
+        assert_eq!(tally.denied, 0);
+        ended.are_well(&[0, 2]);
     }
 }
 
-async fn tally_is_exact(store: &RedisStore, tally: &Tally, policy: &Policy, key: &Key) {
-    assert_eq!((tally.refused, tally.lost, tally.denied), (0, 0, 0), "{tally:?}");
-    assert_eq!(remaining(store, policy, key).await, policy.capacity() - tally.admitted);
+impl Ended {
+    fn are_well(&self, shards: &[usize]) {
+        for &shard in shards {
+            let (tally, used) = &self.tallies[shard];
+            tally.is_well(*used, self.lateness);
+        }
+    }
 }
 
 /// Who begins while a master is dead waits for the replica that takes over, and no longer.

@@ -3,10 +3,12 @@
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use tollgate_core::{Charge, Cost, Key, Outcome, Policy, Quota, ReceiptId, Settlement, Store};
+use tollgate_core::{
+    Charge, Cost, Key, Outcome, Policy, Quota, ReceiptId, Settlement, Store, StoreExt,
+};
 use tollgate_test_servers::until;
 
-use crate::{builder, connect, is_on, keys, masters, policy, remaining};
+use crate::{PATIENCE, builder, connect, is_on, keys, masters, policy, remaining};
 
 /// In four hundred at a time, addresses would have more in all than everybody together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -110,6 +112,29 @@ async fn a_denial_gives_back_and_says_what_is_left() {
     assert!(matches!(verdict.decisions()[1].outcome, Outcome::Deny { .. }));
     let after: u64 = cluster.nodes().iter().map(|node| node.calls("evalsha")).sum();
     assert_eq!(after - before, 3, "it, and a look at each of the others");
+}
+
+/// What is given back may let the next one pass, so such denials are not remembered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn denials_over_several_slots_are_asked_for_each_time() {
+    let cluster = masters();
+    let store = connect(builder(&cluster).deny_cache(PATIENCE)).await;
+    let (global, address, alone) = (policy("global", 1), policy("address", 14), policy("alone", 1));
+    let key = Key::from("10.0.0.1");
+    let both =
+        [Charge::new(&global, &Key::GLOBAL, Cost::ONE), Charge::new(&address, &key, Cost::new(5))];
+    for n in 0..3 {
+        assert_eq!(store.decide(&both).await.unwrap().is_admitted(), n == 0);
+        assert_eq!(store.charge(&alone, &key, Cost::ONE).await.unwrap().is_admitted(), n == 0);
+    }
+    // Once the one of a single slot is known, that.
+    assert_eq!(store.stats().deny_cache_hits, 1);
+    // Whoever is denied while a request holds five units that it will give back could pass
+    // a moment later.
+    for _ in 0..3 {
+        assert!(!store.charge(&address, &key, Cost::new(10)).await.unwrap().is_admitted());
+    }
+    assert_eq!(store.stats().deny_cache_hits, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -88,6 +88,15 @@ impl Scene {
         Self::begin(Self::with_timeout(url, Duration::from_secs(2))).await
     }
 
+    /// Where every request goes to the store, however many have failed: the breaker of a
+    /// service would open for all nodes of a cluster when one is down. The timeout is so
+    /// long that a machine with other things to do is not taken for a node that is down.
+    pub(crate) async fn without_breaker(url: &str) -> Self {
+        let mut scene = Self::with_timeout(url, 5 * TIMEOUT);
+        scene.store = Breaker::with(scene.store.get_ref().clone(), u32::MAX, TIMEOUT);
+        Self::begin(scene).await
+    }
+
     /// Where nobody may be there yet.
     pub(crate) fn unconnected(url: &str) -> Self {
         Self::with_timeout(url, TIMEOUT)
@@ -102,6 +111,11 @@ impl Scene {
         self.until_up().await;
         self.policies_decide().await;
         self
+    }
+
+    /// The store itself.
+    pub(crate) fn store(&self) -> &RedisStore {
+        self.store.get_ref()
     }
 
     pub(crate) fn load(&self) -> Load {

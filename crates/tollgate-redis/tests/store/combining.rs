@@ -166,6 +166,8 @@ async fn a_call_goes_on_when_its_caller_leaves() {
     let server = Redis::start();
     let store = connected(patient(&server.url())).await;
     let policy = policy(100);
+    // The first call of all asks for the time before it is one.
+    store.peek(&policy, &Key::from("k")).await.unwrap();
     for _ in 0..20 {
         let mut alone = store.charge(&policy, &Key::from("k"), Cost::ONE);
         let _ = poll_once(&mut alone);

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tollgate_core::{Charge, Cost, Key, Policy, Store};
 use tollgate_redis::RedisStore;
+use tollgate_test_servers::{Client, Redis};
 
 /// Tasks that ask for one unit after the other, of the same quotas.
 #[derive(Debug)]
@@ -64,6 +66,20 @@ impl Load {
 }
 
 impl Tally {
+    /// Asserts that all was well, or that the machine was not, and that each request was
+    /// charged once.
+    pub(crate) fn is_well(&self, used: u64, lateness: Duration) {
+        assert_eq!(self.denied, 0, "{self:?}");
+        let is_fine = self.refused + self.lost == 0;
+        assert!(is_fine || lateness > LATE, "{self:?} while servers answered within {lateness:?}");
+        self.charged_each_once(used);
+    }
+
+    pub(crate) fn charged_each_once(&self, used: u64) {
+        let at_most = self.admitted + self.lost;
+        assert!((self.admitted..=at_most).contains(&used), "{used} are charged: {self:?}");
+    }
+
     async fn ask(&mut self, store: &RedisStore, policies: &[Policy], key: &Key) {
         let charges: Vec<_> =
             policies.iter().map(|policy| Charge::new(policy, key, Cost::ONE)).collect();
@@ -103,5 +119,48 @@ impl Tally {
             error: self.error.or(other.error),
             slowest: self.slowest.max(other.slowest),
         }
+    }
+}
+
+/// Who asks servers all the time whether they are there, past the store: a machine with more
+/// to do than it can has them wait, and a store that waits for them is not to blame.
+#[derive(Debug)]
+pub(crate) struct Lateness {
+    is_over: Arc<AtomicBool>,
+    servers: Vec<thread::JoinHandle<Duration>>,
+}
+
+/// A server that needs so long for a PING may be late for anything.
+const LATE: Duration = Duration::from_millis(500);
+
+impl Lateness {
+    pub(crate) fn watch(servers: &[&Redis]) -> Self {
+        let is_over = Arc::<AtomicBool>::default();
+        let watch = |server: &&Redis| {
+            let (is_over, address) = (Arc::clone(&is_over), server.address());
+            let mut client = Client::tcp(address).expect("the server is up");
+            thread::spawn(move || {
+                let mut worst = Duration::ZERO;
+                while !is_over.load(Ordering::Relaxed) {
+                    let began = Instant::now();
+                    client.cmd(&["PING"]);
+                    thread::sleep(Duration::from_millis(10));
+                    worst = worst.max(began.elapsed());
+                }
+                worst
+            })
+        };
+        let servers = servers.iter().map(watch).collect();
+        Self { is_over, servers }
+    }
+
+    /// The longest that one of them took.
+    pub(crate) fn end(self) -> Duration {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.servers
+            .into_iter()
+            .map(|server| server.join().expect("an answer"))
+            .max()
+            .unwrap_or_default()
     }
 }

@@ -1,0 +1,206 @@
+//! The way out: SIGTERM while there is work.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use http_body_util::{BodyExt, Full};
+
+use crate::support::{Client, Gateway, Upstream};
+
+/// Answers when it is told to.
+async fn slow() -> (Upstream, std::sync::mpsc::Sender<()>) {
+    let (go_on, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let upstream = Upstream::answering(move |seen| {
+        if seen.uri.path() == "/slow" {
+            let wait = wait.lock().unwrap();
+            tokio::task::block_in_place(|| wait.recv().ok());
+        }
+        http::Response::new(Full::from("ok").boxed())
+    });
+    (upstream.await, go_on)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_under_way_are_answered_and_new_connections_refused() {
+    let (upstream, go_on) = slow().await;
+    let mut gateway = Gateway::start(&upstream.target());
+    let mut under_way = tokio::task::JoinSet::new();
+    for client in [Client::new(gateway.address), Client::http2(gateway.address)] {
+        under_way.spawn(async move { client.get("/slow").await });
+    }
+    while upstream.seen().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    gateway.signal("TERM");
+    let ready = loop {
+        let ready = gateway.admin("/readyz").await;
+        if ready.status != 200 {
+            break ready;
+        }
+    };
+    assert_eq!((ready.status.as_u16(), &ready.json()["status"]), (503, &"draining".into()));
+    assert_eq!(gateway.admin("/healthz").await.status, 200);
+    while Client::new(gateway.address).send("GET", "/", &[], "").await.is_ok() {}
+    assert!(!gateway.has_ended());
+    go_on.send(()).unwrap();
+    go_on.send(()).unwrap();
+    for answer in under_way.join_all().await {
+        assert_eq!((answer.status.as_u16(), &*answer.body), (200, &b"ok"[..]));
+    }
+    assert!(gateway.wait().success());
+    gateway.until_logged("stopped");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_takes_too_long_is_left_behind() {
+    let (upstream, go_on) = slow().await;
+    let mut gateway = Gateway::start(&format!("{}timeouts: {{drain: 300ms}}\n", upstream.target()));
+    let client = Client::new(gateway.address);
+    let under_way = tokio::spawn(async move { client.send("GET", "/slow", &[], "").await.is_ok() });
+    while upstream.seen().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let started = Instant::now();
+    gateway.signal("TERM");
+    assert!(gateway.wait().success());
+    assert!(started.elapsed() >= Duration::from_millis(300));
+    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(!under_way.await.unwrap());
+    gateway.until_logged("stopped with connections open");
+    drop(go_on);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_twice_does_not_wait() {
+    let (upstream, go_on) = slow().await;
+    let mut gateway = Gateway::start(&upstream.target());
+    let client = Client::new(gateway.address);
+    tokio::spawn(async move { client.send("GET", "/slow", &[], "").await.is_ok() });
+    while upstream.seen().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    gateway.signal("TERM");
+    while gateway.admin("/readyz").await.status == 200 {}
+    gateway.signal("TERM");
+    assert!(gateway.wait().success());
+    drop(go_on);
+}
+
+/// Clients that keep their connections and send one request after the other: none of those
+/// they sent may be lost, and they are told to go elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn draining_under_load_fails_no_request() {
+    let upstream = Upstream::new().await;
+    let mut gateway = Gateway::start(&upstream.target());
+    let sent = Arc::new(AtomicUsize::new(0));
+    let mut load = tokio::task::JoinSet::new();
+    for number in 0..8 {
+        let sent = Arc::clone(&sent);
+        let address = gateway.address;
+        load.spawn(async move {
+            let client =
+                if number % 2 == 0 { Client::new(address) } else { Client::http2(address) };
+            loop {
+                match client.send("POST", "/", &[], "body").await {
+                    Ok(answer) => {
+                        assert_eq!(answer.status, 200);
+                        sent.fetch_add(1, Ordering::Relaxed);
+                    }
+                    // A connection that could not be made: nothing was sent over it.
+                    Err(error) if is_refused(&*error) => return,
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
+        });
+    }
+    while sent.load(Ordering::Relaxed) < 500 {
+        tokio::task::yield_now().await;
+    }
+    gateway.signal("TERM");
+    load.join_all().await;
+    assert!(gateway.wait().success());
+}
+
+/// It could not be asked to leave when the others were: it had not said what it speaks. And
+/// in HTTP/2 a client that always has something to ask never comes to an end by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_was_new_is_asked_to_leave_too() {
+    use std::io::{Read, Write};
+    let upstream = Upstream::new().await;
+    let mut gateway = Gateway::start(&upstream.target());
+    let mut stream = std::net::TcpStream::connect(gateway.address).unwrap();
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    stream.write_all(&preface[..10]).unwrap();
+    // Connections are taken in their order: when this one is served, that one is taken.
+    assert_eq!(Client::new(gateway.address).get("/").await.status, 200);
+    gateway.signal("TERM");
+    while gateway.admin("/readyz").await.status == 200 {}
+    stream.write_all(&preface[10..]).unwrap();
+    stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).unwrap();
+    let mut other = stream.try_clone().unwrap();
+    std::thread::spawn(move || {
+        let mut head = [0; 9];
+        while other.read_exact(&mut head).is_ok() {
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut payload = vec![0; length as usize];
+            // The server asks with a PING what has been sent before its goodbye came.
+            let is_asked = other.read_exact(&mut payload).is_ok() && head[3..5] == [6, 0];
+            if is_asked {
+                head[4] = 1;
+                let _ = other.write_all(&[&head[..], &payload].concat());
+            }
+        }
+    });
+    let started = Instant::now();
+    let mut number: u32 = 1;
+    while !gateway.has_ended() {
+        // `GET /` of host `a`, one stream after the other.
+        let mut request = vec![0, 0, 6, 1, 5];
+        request.extend(number.to_be_bytes());
+        request.extend([0x82, 0x86, 0x84, 0x01, 0x01, b'a']);
+        // And bytes that belong to no request, as most clients send them.
+        let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+        let mut sent = stream.write_all(&request);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        sent = sent.and_then(|()| stream.write_all(&ping));
+        if sent.is_err() {
+            break;
+        }
+        number += 2;
+        assert!(started.elapsed() < Duration::from_secs(5), "it goes on being served");
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+    assert!(gateway.wait().success());
+    assert!(upstream.seen().len() > 1, "nothing came through");
+}
+
+fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
+    let error = error.downcast_ref::<hyper_util::client::legacy::Error>();
+    error.is_some_and(hyper_util::client::legacy::Error::is_connect)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tunnels_are_cut_when_the_time_is_over() {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 4096]);
+        let switch =
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n";
+        stream.write_all(switch.as_bytes()).unwrap();
+        let _ = stream.read(&mut [0]);
+    });
+    let lines = format!("target: http://{target}\ntimeouts: {{drain: 300ms}}\n");
+    let mut gateway = Gateway::start(&lines);
+    let mut stream = std::net::TcpStream::connect(gateway.address).unwrap();
+    let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
+    stream.write_all(request.as_bytes()).unwrap();
+    assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+    gateway.signal("TERM");
+    assert!(gateway.wait().success());
+    gateway.until_logged("tunnels=1");
+}

@@ -179,7 +179,7 @@ impl Combiner {
             _ => self.watch(call, tickets).await,
         };
         std::mem::forget(unanswered);
-        self.shared.counters.count_call(tickets.len(), &outcome);
+        self.shared.counters.count_call(tickets.len(), sent.elapsed(), &outcome);
         match outcome.map(|bytes| batch.parse(&bytes)) {
             Ok(Ok(reply)) => self.distribute(&batch, reply, tickets, sent, node),
             Ok(Err(bad)) => {

@@ -3,6 +3,7 @@
 //!
 //! | file | holds |
 //! |---|---|
+//! | `admin.rs` | what operators see and do |
 //! | `args.rs` | flags and variables, and errors of one line |
 //! | `limits.rs` | from flags to the layer |
 //! | `app.rs` | the service and what stands around it, outermost last |
@@ -10,6 +11,7 @@
 //! | `problem.rs` | what a request gets that the service cannot answer |
 //! | `banner.rs` | what is printed at the start |
 
+mod admin;
 pub mod app;
 pub mod args;
 mod banner;
@@ -26,6 +28,7 @@ use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tollgate::failure::{Breaker, Fallback};
+use tollgate::status::Inspect;
 use tollgate::{MemoryStore, RateLimitLayer};
 use tracing_subscriber::EnvFilter;
 
@@ -94,9 +97,16 @@ fn start_logging() -> Result<(), String> {
     Ok(())
 }
 
-async fn serve<St: tollgate::Store>(args: &Args, layer: RateLimitLayer<St>) -> ExitCode {
+async fn serve<St: Inspect>(args: &Args, layer: RateLimitLayer<St>) -> ExitCode {
     let bound = TcpListener::bind(args.listen).await;
     let bound = bound.and_then(|listener| Ok((listener.local_addr()?, listener)));
+    let admin = match operated(args, &layer).await {
+        Ok(admin) => admin,
+        Err(line) => {
+            eprintln!("error: {line}");
+            return ExitCode::FAILURE;
+        }
+    };
     let (address, listener) = match bound {
         Ok(bound) => bound,
         Err(error) => {
@@ -115,7 +125,7 @@ async fn serve<St: tollgate::Store>(args: &Args, layer: RateLimitLayer<St>) -> E
     };
     // In one piece, so that what reads a line of it finds the others as well; and whoever
     // does not read it is served nevertheless.
-    let banner = Banner::new(args, address, &layer).to_string();
+    let banner = Banner::new(args, address, admin, &layer).to_string();
     let _ = io::stdout().write_all(banner.as_bytes());
 
     let app = app::router(&args.server_id, layer);
@@ -140,6 +150,20 @@ async fn serve<St: tollgate::Store>(args: &Args, layer: RateLimitLayer<St>) -> E
         () = out_of_patience => tracing::warn!("stopped with requests in flight"),
     }
     ExitCode::SUCCESS
+}
+
+/// Serves the admin address, if one is asked for.
+async fn operated<St: Inspect>(
+    args: &Args,
+    layer: &RateLimitLayer<St>,
+) -> Result<Option<SocketAddr>, String> {
+    let Some(address) = args.admin.admin else { return Ok(None) };
+    // Before the first request, as what was counted before is not seen.
+    let metrics = admin::count()?;
+    tollgate::metrics::describe();
+    admin::keep_small(metrics.clone());
+    let router = admin::router(&args.admin, layer, metrics)?;
+    admin::serve(address, router).await.map(Some)
 }
 
 /// Completes at Ctrl-C and at SIGTERM, which is how orchestrators say it. Signals are

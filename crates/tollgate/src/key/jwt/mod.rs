@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::credentials::authorization;
 use super::encode::{Tag, hashed};
-use super::{KeyError, KeySource, Subject, SubjectKind};
+use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::Head;
 
 use keys::Algorithm;
@@ -60,19 +60,30 @@ impl KeySource for JwtUser {
     fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
         let token = authorization(head.headers, "Bearer");
         let claims = token.and_then(|token| self.0.verify(token));
-        Ok(claims.map(|claims| {
-            let sub = claims.sub.as_bytes();
-            let key = match &claims.iss {
-                Some(iss) => hashed(Tag::Jwt, &[iss.as_bytes(), sub]),
-                None => hashed(Tag::Jwt, &[sub]),
-            };
-            Subject { kind: SubjectKind::User, key }
-        }))
+        Ok(claims.map(|claims| user(claims.iss.as_deref(), &claims.sub)))
     }
 
     fn can_be_missing(&self) -> bool {
         true
     }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        let SubjectName::User { issuer, name } = name else { return None };
+        let fixed = self.0.rules[0].iss.iter().flatten().next().map(String::as_str);
+        match (fixed, issuer.as_deref()) {
+            // Of no other issuer does it believe anything.
+            (Some(fixed), Some(named)) if fixed != named => None,
+            (fixed, named) => Some(user(fixed.or(named), name)),
+        }
+    }
+}
+
+fn user(iss: Option<&str>, sub: &str) -> Subject {
+    let key = match iss {
+        Some(iss) => hashed(Tag::Jwt, &[iss.as_bytes(), sub.as_bytes()]),
+        None => hashed(Tag::Jwt, &[sub.as_bytes()]),
+    };
+    Subject { kind: SubjectKind::User, key }
 }
 
 /// Decides which tokens to believe. **Clones share the key set**, so that one that is kept

@@ -112,6 +112,7 @@ end
 local function prune(rule, state, now)
   local _, seen, head, base = refresh(rule, state, now)
   state.head, state.base, state.last_seen = head, base, seen
+  if head == state.count then state.total, state.newest = base, 0 end
   return seen
 end
 
@@ -247,6 +248,7 @@ local function convert(rule, from, state, now)
     put(converted, converted.count, at, total)
     converted.total = total
   end
+  prune(rule, converted, now)
   return converted
 end
 

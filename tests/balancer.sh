@@ -4,48 +4,70 @@ set -uo pipefail
 
 usage() {
   cat <<'HELP'
-Usage: tests/balancer.sh [URL]
+Usage: tests/balancer.sh [--window SECONDS] [--wait] [--servers N] [URL]
 
-Spends a quota of 100 units per 60 seconds on a server at URL, which is
-http://127.0.0.1:8080 unless given, and checks what is left after each request:
+Spends a quota of 100 units on a server at URL, which is http://127.0.0.1:8080 unless
+given, and checks what is left after each request, whoever answers it:
 
   5 x GET, 5 x POST, 5 x SEARCH, 5 x DELETE, 1 x POST   remaining 99 ... 0
   1 x GET                                               429, and what its body says
+  1 request of each kind, and one at least for each server   429 as well
 
-The quota must be untouched, so wait out its window before a second run. Items that
-are deleted were created before, if the server that is asked has them.
+Of every answer it checks the rate limit headers, and that the servers take turns. The
+quota must be untouched, so wait out its window before a second run. Items that are
+deleted were created before, if the server that is asked has them.
 
-Exit codes: 0 all as expected, 1 a difference (the first is printed), 2 no answer.
+  --window SECONDS  the window that the servers were started with; 60 unless given
+  --wait            wait as long as Retry-After says, and see that a request passes then
+  --servers N       how many have to take turns; unless given, three behind nginx, else one
+
+Exit codes: 0 all as expected, 1 a difference (the first is printed), 2 no answer or
+a mistake in the call.
 HELP
 }
 
-case ${1-} in
-  -h | --help)
-    usage
-    exit 0
-    ;;
-  -*)
-    printf 'error: unknown option %s; see -h\n' "$1" >&2
-    exit 2
-    ;;
-esac
-if [ $# -gt 1 ]; then
-  printf 'error: expected one URL, got %d arguments; see -h\n' "$#" >&2
+wrong() {
+  printf 'error: %s\n' "$1" >&2
   exit 2
-fi
-if ! command -v curl >/dev/null; then
-  echo 'error: this needs curl; cure: apt-get install curl' >&2
-  exit 2
-fi
+}
 
-url=${1:-http://127.0.0.1:8080}
-url=${url%/}
+url=http://127.0.0.1:8080
+window=60
+wait_it_out=no
+expected_servers=''
+urls=0
+while [ $# -gt 0 ]; do
+  case $1 in
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    --window | --servers)
+      [[ ${2-} =~ ^[1-9][0-9]*$ ]] || wrong "$1 '${2-}': expected a whole number from 1; see -h"
+      if [ "$1" = --window ]; then window=$2; else expected_servers=$2; fi
+      shift 2
+      ;;
+    --wait)
+      wait_it_out=yes
+      shift
+      ;;
+    -*) wrong "unknown option $1; see -h" ;;
+    *)
+      url=${1%/}
+      urls=$((urls + 1))
+      [ "$urls" = 1 ] || wrong 'expected one URL, got more; see -h'
+      shift
+      ;;
+  esac
+done
+command -v curl >/dev/null || wrong 'this needs curl; cure: apt-get install curl'
 
 number=0 # of the last request
 head='' body='' # of its answer, and what is read from them:
 status='' remaining='' server='' location=''
-servers=() # who answered, one for each request
-items=()   # paths of the items created
+policy='' # RateLimit-Policy of the first answer
+distinct=() # who answered, in the order of their first answers
+items=()    # paths of the items created
 
 differ() {
   printf '\nFAILED at request %d: %s\n' "$number" "$1"
@@ -80,7 +102,9 @@ member() {
 # send METHOD PATH [JSON]: one request, and its line.
 send() {
   local method=$1 path=$2 answer code
-  local options=(--silent --show-error --include --max-time 10 --request "$method")
+  local options=(--silent --show-error --include --max-time 10)
+  # Told the method alone, curl would wait for the body that HEAD does not have.
+  if [ "$method" = HEAD ]; then options+=(--head); else options+=(--request "$method"); fi
   if [ $# -gt 2 ]; then
     options+=(--header 'Content-Type: application/json' --data "$3")
   fi
@@ -90,7 +114,7 @@ send() {
   code=$?
   if [ "$code" -ne 0 ]; then
     printf 'error: no answer from %s: %s\n' "$url" "${answer##*$'\n'}" >&2
-    printf 'cure: start a server, such as: cargo run -p demo -- --listen %s\n' \
+    printf 'cure: start something there: cargo xtask up, or cargo run -p demo -- --listen %s\n' \
       "${url#*://}" >&2
     exit 2
   fi
@@ -107,7 +131,6 @@ send() {
   remaining=$(header x-ratelimit-remaining)
   server=$(header x-server-id)
   location=$(header location)
-  servers+=("$server")
   printf '%3d  %-7s %s  remaining %3s  %s\n' \
     "$number" "$method" "$status" "${remaining:-?}" "${server:-?}"
 }
@@ -117,6 +140,57 @@ expect() {
   [[ " $1 " == *" $status "* ]] || differ "status $status, expected ${1// / or }"
   [ "$remaining" = "$2" ] || differ "remaining '$remaining', expected $2"
   [ -n "$server" ] || differ 'no X-Server-Id: which server answered?'
+  expect_headers
+  expect_turn
+}
+
+# matches NAME PATTERN: the header is there, once, and all of it has this form.
+matches() {
+  local value
+  value=$(header "$1")
+  [[ $value =~ ^$2$ ]] || differ "$1 '$value', expected the form $2"
+}
+
+# expect_headers: every field of the limiter parses, and they say the same.
+expect_headers() {
+  matches RateLimit-Policy '"([!-~]+)";q=([0-9]+);w=([0-9]+)'
+  [ "${BASH_REMATCH[2]}" = 100 ] || differ "RateLimit-Policy says q=${BASH_REMATCH[2]}, expected 100"
+  [ "${BASH_REMATCH[3]}" = "$window" ] ||
+    differ "RateLimit-Policy says w=${BASH_REMATCH[3]}, expected $window; see --window in -h"
+  : "${policy:=$(header RateLimit-Policy)}"
+  [ "$(header RateLimit-Policy)" = "$policy" ] ||
+    differ "RateLimit-Policy '$(header RateLimit-Policy)', expected '$policy' as from the others"
+
+  matches RateLimit '"([!-~]+)";r=([0-9]+)(;t=[0-9]+)?'
+  [ "\"${BASH_REMATCH[1]}\"" = "${policy%%;*}" ] ||
+    differ "RateLimit names \"${BASH_REMATCH[1]}\", expected ${policy%%;*}"
+  [ "${BASH_REMATCH[2]}" = "$remaining" ] ||
+    differ "RateLimit says r=${BASH_REMATCH[2]}, X-RateLimit-Remaining $remaining"
+
+  matches X-RateLimit-Limit 100
+  matches X-RateLimit-Reset '[1-9][0-9]{9}'
+  if [ "$status" = 429 ]; then
+    matches Retry-After '[1-9][0-9]*'
+    [ "${BASH_REMATCH[0]}" -le "$window" ] ||
+      differ "Retry-After ${BASH_REMATCH[0]} is longer than the window of $window"
+  else
+    [ -z "$(header Retry-After)" ] || differ 'Retry-After on an answer that is no denial'
+  fi
+}
+
+# expect_turn: whoever answered is neither one too many nor out of turn.
+expect_turn() {
+  local behind
+  if [ -z "$expected_servers" ]; then
+    behind=$(header Server)
+    if [[ $behind == nginx* ]]; then expected_servers=3; else expected_servers=1; fi
+  fi
+  [[ " ${distinct[*]-} " == *" $server "* ]] || distinct+=("$server")
+  [ "${#distinct[@]}" -le "$expected_servers" ] ||
+    differ "${#distinct[@]} servers have answered (${distinct[*]}), expected $expected_servers"
+  # Each has its place in the round: the one in which it answered first.
+  local due=${distinct[(number - 1) % expected_servers]-another}
+  [ "$server" = "$due" ] || differ "$server answered out of turn, expected $due"
 }
 
 create() {
@@ -153,29 +227,38 @@ expect 429 0
 [ -n "$(member detail)" ] || differ 'the body has no message (detail)'
 limit=$(member limit)
 [ "$limit" = 100 ] || differ "the body says limit '$limit', expected 100"
-window=$(member window)
-[ "$window" = '60 seconds' ] || differ "the body says window '$window', expected '60 seconds'"
+plural=s
+[ "$window" = 1 ] && plural=''
+named=$(member window)
+[ "$named" = "$window second$plural" ] ||
+  differ "the body says window '$named', expected '$window second$plural'"
 named=$(member server_id)
 [ "$named" = "$server" ] || differ "the body says server_id '$named', the header '$server'"
-retry_after=$(header retry-after)
-[[ $retry_after =~ ^[1-9][0-9]*$ ]] || differ "Retry-After '$retry_after', expected seconds"
-printf '\n%s\n' "$body"
+denied=$body
 
-# Who answered, in the order of their first answer, and how many times in a row at most.
-distinct=()
-turns=1
-for i in "${!servers[@]}"; do
-  [[ " ${distinct[*]-} " == *" ${servers[i]} "* ]] || distinct+=("${servers[i]}")
-  if [ "$i" -gt 0 ] && [ "${servers[i]}" = "${servers[i - 1]}" ]; then
-    turns=0
-  fi
+# One unit is too much now, so more are as well, and nobody knows it better.
+kinds=('POST /items' 'SEARCH /items?q=balancer' 'DELETE /items/1' 'HEAD /items' 'PUT /items/1')
+for ((i = 0; i < ${#kinds[@]} || i < expected_servers; i++)); do
+  kind=${kinds[i % ${#kinds[@]}]}
+  send "${kind%% *}" "${kind#* }"
+  expect 429 0
 done
+
+if [ "$wait_it_out" = yes ]; then
+  # Of the very request that is sent again, and no older than it has to be.
+  send GET /items
+  expect 429 0
+  retry_after=$(header Retry-After)
+  printf '     waiting %s s, as Retry-After says\n' "$retry_after"
+  sleep "$retry_after"
+  send GET /items
+  [ "$status" = 200 ] || differ "status $status after waiting as long as Retry-After said"
+  expect_headers
+  expect_turn
+fi
+
+printf '\n%s\n' "$denied"
 if [ "${#distinct[@]}" -gt 1 ]; then
-  printf '\n%d servers answered: %s\n' "${#distinct[@]}" "${distinct[*]}"
-  if [ "$turns" = 1 ]; then
-    echo 'They alternate: none answered twice in a row.'
-  else
-    echo 'They do not alternate strictly: one answered twice in a row.'
-  fi
+  printf '\n%d servers took turns: %s\n' "${#distinct[@]}" "${distinct[*]}"
 fi
 printf '\nOK: %d requests, each as expected.\n' "$number"

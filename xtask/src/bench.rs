@@ -10,9 +10,13 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    // All of its programs first, because the one that is run starts another to count
-    // allocations.
+    // All of its programs first, because the one that is run starts others: to count
+    // allocations, and the gateway.
     let package = ["--profile", "bench", "--package", "tollgate-bench"];
     process::run(process::cargo(&["build"]).args(package))?;
+    if args.name.as_ref().is_none_or(|name| name == "gateway") {
+        let gateway = ["--profile", "bench", "--package", "tollgate-gateway"];
+        process::run(process::cargo(&["build"]).args(gateway))?;
+    }
     process::run(process::cargo(&["run"]).args(package).arg("--").args(&args.name))
 }

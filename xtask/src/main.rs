@@ -1,16 +1,19 @@
 //! The project's tasks: `cargo xtask test`, `cargo xtask check`, `cargo xtask twin`,
-//! `cargo xtask bench`.
+//! `cargo xtask bench`, `cargo xtask up`.
 //!
 //! They are a program and not a shell script so that they run wherever Rust does
 //! and are linted and tested like the rest.
 
 mod bench;
+mod boundary;
 mod check;
+mod compose;
 mod process;
 mod purity;
 mod test;
 mod tools;
 mod twin;
+mod up;
 mod workspace;
 
 use std::process::ExitCode;
@@ -32,6 +35,12 @@ enum Task {
     Test(test::Args),
     /// Run what must hold before a merge: format, lints, docs, boundaries, packages
     Check(check::Args),
+    /// Start three replicas behind nginx with one quota in Redis, until Ctrl-C
+    Up(up::Args),
+    /// Attack the end of a window, and draw what each algorithm lets pass, into docs/boundary
+    Boundary,
+    /// Run docker-compose.yml for real, where there is a Docker engine
+    ComposeTest,
     /// Compare the Redis script with the core over a million decisions
     Twin(twin::Args),
     /// Measure, and write docs/benchmarks.md
@@ -42,6 +51,9 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Test(args) => test::run(&args),
         Task::Check(args) => check::run(&args),
+        Task::Up(args) => up::run(&args),
+        Task::Boundary => boundary::run(),
+        Task::ComposeTest => compose::run(),
         Task::Twin(args) => twin::run(&args),
         Task::Bench(args) => bench::run(&args),
     };

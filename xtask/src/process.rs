@@ -22,6 +22,14 @@ impl fmt::Display for Failure {
     }
 }
 
+/// A port in use or a missing program.
+#[cfg(unix)]
+impl From<tollgate_replicas::Failure> for Failure {
+    fn from(failure: tollgate_replicas::Failure) -> Self {
+        Self::Unready(failure.to_string())
+    }
+}
+
 /// A cargo of the toolchain that runs this task, at the root of the workspace.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -20,12 +20,25 @@ pub(crate) struct Tool {
 /// Everything that `cargo xtask test` needs besides Rust.
 pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool { program: "bash", package: "bash", used_by: "tests/balancer.sh" },
-    Tool { program: "curl", package: "curl", used_by: "tests/balancer.sh" },
+    Tool {
+        program: "curl",
+        package: "curl",
+        used_by: "tests/balancer.sh and the tests of tollgate-gateway",
+    },
+    // Where python3 is there without the package, the test that needs it asks pip.
+    Tool {
+        program: "python3",
+        package: "python3-requests",
+        used_by: "the tests of tollgate-gateway",
+    },
     Tool {
         program: "redis-server",
         package: "redis-server",
-        used_by: "crates/tollgate-test-servers",
+        used_by: "crates/tollgate-test-servers and the tests of the whole",
     },
+    Tool { program: "nginx", package: "nginx", used_by: "the tests of the whole" },
+    // What they need is the library that comes with it.
+    Tool { program: "faketime", package: "faketime", used_by: "replicas whose clocks disagree" },
 ];
 
 /// Makes sure that every tool is there, and returns the `PATH` that finds them all.

@@ -1,16 +1,12 @@
 //! The layer in a server, asked over sockets by wrk.
 
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
-
 use clap::ValueEnum;
 
 use crate::apps::Wrapping;
 use crate::report::{self, Table, Target};
 use crate::rounds::{Spread, interleave};
-use crate::{Failure, process};
+use crate::serve::Server;
+use crate::{Failure, process, wrk};
 
 const METHOD: &str = "\
 A server with two worker threads, each in a process of its own, asked by `wrk -t1` on the same
@@ -20,8 +16,6 @@ over tower_governor with its headers. The time is the server's own on all proces
 kernel, a request.";
 
 const ROUNDS: usize = 16;
-// The shortest that wrk knows.
-const SPAN: &str = "1s";
 
 const SERVERS: [(Wrapping, &str); 3] = [
     (Wrapping::Bare, "bare router"),
@@ -30,9 +24,9 @@ const SERVERS: [(Wrapping, &str); 3] = [
 ];
 
 pub(crate) fn run() -> Result<(), Failure> {
-    find_wrk()?;
+    wrk::find()?;
     let servers: Vec<_> =
-        SERVERS.iter().map(|(wrapping, _)| Server::start(*wrapping)).collect::<Result<_, _>>()?;
+        SERVERS.iter().map(|(wrapping, _)| start(*wrapping)).collect::<Result<_, _>>()?;
     let mut table = Table::new(
         "Requests a second",
         &[
@@ -53,7 +47,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         let mut peers: Vec<_> = servers
             .iter()
             .zip(&mut micros)
-            .map(|(server, micros)| server.peer(connections, micros))
+            .map(|(server, micros)| peer(server, connections, micros))
             .collect();
         let measured = interleave(&mut peers, ROUNDS);
         drop(peers);
@@ -75,84 +69,22 @@ pub(crate) fn run() -> Result<(), Failure> {
     report::write("http", METHOD, &[table])
 }
 
-/// Says what to do where wrk is missing, and installs it where that needs no question.
-fn find_wrk() -> Result<(), Failure> {
-    let there = || Command::new("wrk").arg("--version").output().is_ok();
-    if !there() {
-        let mut install = Command::new("apt-get");
-        let _ = install.args(["install", "--yes", "wrk"]).stdout(Stdio::null()).status();
-    }
-    if there() { Ok(()) } else { Err("wrk is missing: sudo apt-get install wrk".into()) }
+pub(crate) fn start(wrapping: Wrapping) -> Result<Server, Failure> {
+    let mode = wrapping.to_possible_value().ok_or("a server without a name")?;
+    Server::start(&["serve", mode.get_name()])
 }
 
-/// A server process, killed when dropped.
-struct Server {
-    process: Child,
-    port: u16,
-}
-
-impl Server {
-    fn start(wrapping: Wrapping) -> Result<Self, Failure> {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let mode = wrapping.to_possible_value().ok_or("a server without a name")?;
-        let process = Command::new(std::env::current_exe()?)
-            .args(["serve", mode.get_name(), "--port", &port.to_string()])
-            .stdin(Stdio::piped())
-            .spawn()?;
-        let server = Self { process, port };
-        let started = Instant::now();
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-            if started.elapsed() > Duration::from_secs(10) {
-                return Err(format!("the server `{}` does not listen", mode.get_name()).into());
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-        Ok(server)
-    }
-
-    /// Measures requests a second, and leaves the server's own time a request in `micros`.
-    fn peer<'a>(
-        &'a self,
-        connections: u32,
-        micros: &'a mut Vec<f64>,
-    ) -> Box<dyn FnMut() -> f64 + 'a> {
-        Box::new(move || {
-            let time = || process::processor_time(self.process.id()).unwrap_or(f64::NAN);
-            let before = time();
-            let load = self.load(connections);
-            let (requests, rate) = load.unwrap_or_else(|failure| {
-                eprintln!("{failure}");
-                (f64::NAN, f64::NAN)
-            });
-            micros.push((time() - before) * 1e6 / requests);
-            rate
-        })
-    }
-
-    /// The number of requests that wrk made, and how many that was a second.
-    fn load(&self, connections: u32) -> Result<(f64, f64), Failure> {
-        let output = Command::new("wrk")
-            .args(["--threads=1", &format!("--connections={connections}")])
-            .arg(format!("--duration={SPAN}"))
-            .arg(format!("http://127.0.0.1:{}/", self.port))
-            .output()?;
-        let text = String::from_utf8(output.stdout)?;
-        let number = |before: &str, after: &str| -> Option<f64> {
-            let line = text.lines().find(|line| line.contains(before) && line.contains(after))?;
-            line.replace(before, "").split_whitespace().next()?.parse().ok()
-        };
-        if let Some(bad) = number("Non-2xx or 3xx responses:", "") {
-            return Err(format!("{bad} requests were refused").into());
-        }
-        let requests = number("requests in", "requests in").ok_or("wrk counted nothing")?;
-        let rate = number("Requests/sec:", "").ok_or("wrk measured nothing")?;
-        Ok((requests, rate))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+/// Measures requests a second, and leaves the server's own time a request in `micros`.
+fn peer<'a>(
+    server: &'a Server,
+    connections: u32,
+    micros: &'a mut Vec<f64>,
+) -> Box<dyn FnMut() -> f64 + 'a> {
+    Box::new(move || {
+        let time = || process::processor_time(server.id()).unwrap_or(f64::NAN);
+        let before = time();
+        let load = wrk::load(server.address(), connections);
+        micros.push((time() - before) * 1e6 / load.requests);
+        load.rate
+    })
 }

@@ -7,6 +7,8 @@
 //! | `layer.rs` | the layer in process, without sockets |
 //! | `http.rs` | the layer in a server, asked over sockets |
 //! | `redis/` | a decision in Redis |
+//! | `replicas.rs` | the layer over Redis in three servers behind nginx |
+//! | `gateway.rs` | the gateway in front of a server, beside nginx |
 //!
 //! The machine may be busy with other work. So peers take turns in many short rounds,
 //! what counts is the ratio to the peer in the same round, and of those the median.
@@ -14,15 +16,19 @@
 mod apps;
 mod clock;
 mod flood;
+mod gateway;
 mod http;
 mod layer;
 mod machine;
 mod memory;
 mod process;
 mod redis;
+#[cfg(unix)]
+mod replicas;
 mod report;
 mod rounds;
 mod serve;
+mod wrk;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -53,6 +59,11 @@ enum Bench {
     Http,
     /// A decision in Redis
     Redis,
+    /// Three replicas with one quota in Redis, one of them and all through nginx
+    #[cfg(unix)]
+    Replicas,
+    /// The gateway in front of a server, beside nginx, asked by wrk
+    Gateway,
     /// The process that one measurement needs for itself
     #[command(hide = true)]
     Alone { what: String },
@@ -60,6 +71,16 @@ enum Bench {
     #[command(hide = true)]
     Serve {
         mode: Wrapping,
+        #[arg(long)]
+        port: u16,
+    },
+    /// One of the replicas
+    #[cfg(unix)]
+    #[command(hide = true)]
+    Replica {
+        kind: replicas::Kind,
+        #[arg(long)]
+        redis: String,
         #[arg(long)]
         port: u16,
     },
@@ -72,15 +93,31 @@ pub fn run() -> ExitCode {
             .and_then(|()| flood::run())
             .and_then(|()| layer::run())
             .and_then(|()| http::run())
-            .and_then(|()| redis::run()),
+            .and_then(|()| redis::run())
+            .and_then(|()| all_replicas())
+            .and_then(|()| gateway::run()),
         Some(Bench::Memory) => memory::run(),
         Some(Bench::Flood) => flood::run(),
         Some(Bench::Layer) => layer::run(),
         Some(Bench::Http) => http::run(),
         Some(Bench::Redis) => redis::run(),
+        Some(Bench::Gateway) => gateway::run(),
         Some(Bench::Alone { what }) => alone(&what),
-        Some(Bench::Serve { mode, port }) => serve::run(mode, port),
+        Some(Bench::Serve { mode, port }) => serve::run(|| apps::app(mode), port),
+        #[cfg(unix)]
+        Some(Bench::Replicas) => replicas::run(),
+        #[cfg(unix)]
+        Some(Bench::Replica { kind, redis, port }) => {
+            serve::run(|| replicas::app(kind, &redis), port)
+        }
     })
+}
+
+/// The benchmark of replicas, where nginx can be started.
+fn all_replicas() -> Result<(), Failure> {
+    #[cfg(unix)]
+    replicas::run()?;
+    Ok(())
 }
 
 /// One measurement in a process of its own, which prints its numbers.

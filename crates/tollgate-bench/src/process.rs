@@ -21,6 +21,19 @@ pub(crate) fn count(what: &str) -> Result<Option<f64>, Failure> {
     Ok(numbers(Command::new(program).args(what.split(' ')))?.first().copied())
 }
 
+/// Says what to do where a program is missing, and installs it where that needs no question.
+pub(crate) fn find(program: &str, package: &str) -> Result<(), Failure> {
+    let there = || Command::new(program).arg("-v").output().is_ok();
+    if !there() {
+        let mut install = Command::new("apt-get");
+        let _ = install.args(["install", "--yes", package]).stdout(Stdio::null()).status();
+    }
+    if there() {
+        return Ok(());
+    }
+    Err(format!("{program} is missing: sudo apt-get install {package}").into())
+}
+
 fn numbers(command: &mut Command) -> Result<Vec<f64>, Failure> {
     let output = command.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
@@ -32,7 +45,12 @@ fn numbers(command: &mut Command) -> Result<Vec<f64>, Failure> {
 
 /// A line of /proc/self/status in bytes: `VmRSS`, or `VmHWM` for the highest so far.
 pub(crate) fn memory(line: &str) -> Result<f64, Failure> {
-    let status = fs::read_to_string("/proc/self/status")?;
+    memory_of("self", line)
+}
+
+/// The same of the process with this id.
+pub(crate) fn memory_of(pid: &str, line: &str) -> Result<f64, Failure> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let found = status.lines().find_map(|text| text.strip_prefix(line)?.strip_prefix(':'));
     let kib = found.and_then(|text| text.trim().strip_suffix(" kB"));
     let kib: f64 = kib.ok_or_else(|| format!("/proc/self/status has no {line}"))?.parse()?;

@@ -93,8 +93,9 @@ fn replaced(document: &str, name: &str, section: &str) -> String {
 /// What stands above all sections.
 const HEAD: &str = "# Benchmarks
 
-Written by `cargo xtask bench`; `cargo xtask bench memory` (`flood`, `layer`, `http`) measures
-one section again and leaves the others. Every row is shown, those too in which Tollgate loses.
+Written by `cargo xtask bench`; `cargo xtask bench memory` (`flood`, `layer`, `http`, `redis`,
+`replicas`, `gateway`) measures one section again and leaves the others. Every row is shown, those
+too in which Tollgate loses.
 
 Peers take turns in many short rounds, each round beginning with another one. A cell is the
 median of the rounds with the smallest and largest in parentheses, and a ratio is the median

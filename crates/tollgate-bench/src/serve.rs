@@ -1,18 +1,21 @@
-//! The server of the benchmark over sockets.
+//! The servers of the benchmarks over sockets.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use axum::Router;
 use tokio::net::TcpListener;
 use tokio::runtime;
 
 use crate::Failure;
-use crate::apps::{Wrapping, app};
 
-/// Serves until it is killed, on two worker threads.
-pub(crate) fn run(wrapping: Wrapping, port: u16) -> Result<(), Failure> {
-    let app = app(wrapping)?.into_make_service_with_connect_info::<SocketAddr>();
+/// Serves until it is killed, on two worker threads. The app is made within the runtime.
+pub(crate) fn run(app: impl FnOnce() -> Result<Router, Failure>, port: u16) -> Result<(), Failure> {
     let runtime = runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
+        let app = app()?.into_make_service_with_connect_info::<SocketAddr>();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
         // A server that nobody waits for must not stay behind: it ends with the input.
         tokio::select! {
@@ -21,6 +24,48 @@ pub(crate) fn run(wrapping: Wrapping, port: u16) -> Result<(), Failure> {
         }
         Ok(())
     })
+}
+
+/// A server process, which ends when dropped.
+pub(crate) struct Server {
+    process: Child,
+    port: u16,
+}
+
+impl Server {
+    /// Runs this program with `args` and a port, and waits until it listens.
+    pub(crate) fn start(args: &[&str]) -> Result<Self, Failure> {
+        let port = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let process = Command::new(std::env::current_exe()?)
+            .args(args)
+            .args(["--port", &port.to_string()])
+            .stdin(Stdio::piped())
+            .spawn()?;
+        let server = Self { process, port };
+        let started = Instant::now();
+        while TcpStream::connect(server.address()).is_err() {
+            if started.elapsed() > Duration::from_secs(10) {
+                return Err(format!("the server `{}` does not listen", args.join(" ")).into());
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(server)
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
 }
 
 fn wait_for_end_of_input() {

@@ -77,7 +77,7 @@ impl<C: Clock> Inner<C> {
             };
             let sum = &mut sums[index].charge;
             if !sum.policy.shares_state_with(charge.policy) {
-                let reason = format_args!(
+                let reason = format!(
                     "policy `{}` is in one request with two quotas; name them apart",
                     charge.policy.name().escape_default()
                 );

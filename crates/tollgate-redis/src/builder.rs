@@ -101,7 +101,8 @@ impl RedisStoreBuilder {
     }
 
     /// Calls under way at a time, at least one. Default: 2, so that Redis has the next call
-    /// while answers of the last are handed out. In a Cluster that is for each slot.
+    /// while answers of the last are handed out. In a Cluster that is for each slot, and there
+    /// are at most 128 to each node.
     pub fn max_calls(mut self, calls: usize) -> Self {
         self.bounds.calls = calls.max(1);
         self

@@ -117,9 +117,17 @@ impl Combiner {
 
     /// Sends requests in one call and hands out the answers. What one node of a Cluster
     /// refused, it sends to the next: nothing has been charged by then.
-    async fn call(self: &Arc<Self>, mut tickets: Vec<Arc<Ticket>>, lane: Lane) {
-        let mut trip = Trip::default();
-        let mut next = self.route.at_once();
+    async fn call(self: &Arc<Self>, tickets: Vec<Arc<Ticket>>, lane: Lane) {
+        self.travel(tickets, lane, self.route.at_once(), Trip::default()).await;
+    }
+
+    async fn travel(
+        self: &Arc<Self>,
+        mut tickets: Vec<Arc<Ticket>>,
+        lane: Lane,
+        mut next: Option<Stop>,
+        mut trip: Trip,
+    ) {
         loop {
             let stop = match next.take() {
                 Some(stop) => stop,
@@ -134,15 +142,17 @@ impl Combiner {
             }
             drop(stop);
             tickets.retain(|ticket| ticket.unsend());
-            if refusal == Refusal::TryAgain {
-                self.divide(&mut tickets);
+            if refusal == Refusal::TryAgain && lane == Lane::Task {
+                return self.divide(tickets, &trip);
             }
         }
     }
 
-    /// The server for a call, unless nobody waits any more by the time that there is one.
+    /// The server for a call, unless time is nearly up by when there is one: the answer
+    /// would come too late, and nobody would know whether it was a charge.
     async fn stop(&self, trip: &mut Trip, tickets: &[Arc<Ticket>]) -> Option<Stop> {
         let last = tickets.iter().map(|ticket| ticket.deadline).max()?;
+        let last = last.checked_sub(self.bounds.timeout / 8).unwrap_or(last);
         let unanswered = Unanswered(tickets);
         let stop = self.watch(timeout_at(last.into(), self.route.stop(trip)), tickets).await;
         std::mem::forget(unanswered);
@@ -161,6 +171,9 @@ impl Combiner {
         lane: Lane,
     ) -> Option<Refusal> {
         let node = stop.node();
+        if !self.acquaint(node, tickets).await {
+            return None;
+        }
         tickets.retain(|ticket| ticket.send());
         let mut batch = Batch::new(self.shared.nonce.fetch_add(1, Ordering::Relaxed));
         tickets.retain(|ticket| self.add(&mut batch, ticket, node));
@@ -195,6 +208,26 @@ impl Combiner {
         None
     }
 
+    /// Sees to it that a server's time is known, as a call without deadlines may be carried
+    /// out when nobody waits for it any more. If it cannot be had, all are answered.
+    async fn acquaint(&self, node: &Arc<Node>, tickets: &[Arc<Ticket>]) -> bool {
+        let last = tickets.iter().map(|ticket| ticket.deadline).max();
+        let Some(last) = last.filter(|_| self.shared.time.is_none() && !node.knows_time()) else {
+            return true;
+        };
+        let unanswered = Unanswered(tickets);
+        let outcome = self.watch(node.learn_time(last), tickets).await;
+        std::mem::forget(unanswered);
+        let Err(failure) = outcome else { return true };
+        // To ask for the time charges nobody, whether it is answered or not.
+        let reason = match failure {
+            Failure::Lost(reason) => reason,
+            Failure::Refused(refusal) => refusal.to_string(),
+        };
+        self.fail(&Failure::Refused(Refusal::Other(reason)), tickets);
+        false
+    }
+
     fn fail(&self, failure: &Failure, tickets: &[Arc<Ticket>]) {
         self.route.suspect();
         for ticket in tickets {
@@ -202,12 +235,12 @@ impl Combiner {
         }
     }
 
-    /// Leaves only requests for the keys of the first, and sends the others in calls of
-    /// their own: some keys of the call have moved and others have not, but each request
-    /// may have all of its keys on one side.
-    fn divide(self: &Arc<Self>, tickets: &mut Vec<Arc<Ticket>>) {
+    /// Sends requests some keys of which have moved and others have not in calls of their
+    /// own, one for each set of keys. Most have theirs on one side; those that have not wait
+    /// for them without keeping a lane from others.
+    fn divide(self: &Arc<Self>, tickets: Vec<Arc<Ticket>>, trip: &Trip) {
         let mut groups: Vec<Vec<Arc<Ticket>>> = Vec::new();
-        for ticket in tickets.drain(..) {
+        for ticket in tickets {
             let belongs =
                 |group: &&mut Vec<Arc<Ticket>>| group[0].request.shares_keys_with(&ticket.request);
             match groups.iter_mut().find(belongs) {
@@ -215,11 +248,10 @@ impl Combiner {
                 None => groups.push(vec![ticket]),
             }
         }
-        let mut groups = groups.into_iter();
-        tickets.extend(groups.next().into_iter().flatten());
         for group in groups {
-            let combiner = Arc::clone(self);
-            let call: Drive = Box::pin(async move { combiner.call(group, Lane::Task).await });
+            let (combiner, trip) = (Arc::clone(self), trip.clone());
+            let call: Drive =
+                Box::pin(async move { combiner.travel(group, Lane::Aside, None, trip).await });
             self.shared.runtime.spawn(call);
         }
     }
@@ -368,6 +400,8 @@ impl Combiner {
 enum Lane {
     Direct,
     Task,
+    /// Beside the others, as it may have to wait.
+    Aside,
 }
 
 /// The way of a request that found nothing under way.

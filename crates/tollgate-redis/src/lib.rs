@@ -21,6 +21,45 @@
 //! ```
 //!
 //! The calling convention and the layout of what is stored are in `lua/README.md`.
+//!
+//! # Sentinels
+//!
+//! `redis-sentinel://host:26379?service=name&node=host:26379` asks the Sentinels who leads,
+//! and asks again when the connection breaks or the server says that it is a replica. Until
+//! then requests fail within the timeout. What the old master had not passed on to its
+//! replica is lost: at most that much more is admitted.
+//!
+//! # Redis Cluster
+//!
+//! `redis-cluster://host:6379?node=host:6380` finds all nodes from those named and keeps up
+//! with them, by the names or addresses that they announce. The user needs the right to
+//! `CLUSTER SLOTS` there.
+//!
+//! All policies of a key share a slot, so they are decided in one call as everywhere. A
+//! request with charges to *different keys*, everybody's and an address', say, mostly finds
+//! them in different slots, and no call can hold both. Each slot is then asked in turn, the
+//! narrowest quota first, [`Key::GLOBAL`] after the others, queues after those and shadows
+//! last; if one denies or fails, what the slots before it charged is given back. So of the
+//! contract of [`Store`]
+//!
+//! | | charges in one slot | charges in several |
+//! |---|---|---|
+//! | no quota ever grants more than it has | holds | holds |
+//! | all or none is charged | at once | once what was charged has been given back |
+//! | a denial changes nothing | holds | but for a moment, in which others may be denied for it |
+//! | units given back | | tried three times; if all are lost they are gone until they age out |
+//! | verdict | one snapshot | one for each slot; `decided_at` is the last one's time, or that of the queue |
+//! | what the others report in a denial | all of it | what is left now, and no wait of their own |
+//! | the deny cache | used | not used, and off for policies that have been given back |
+//!
+//! A master that is down fails the requests for its slots until a replica leads, and those
+//! alone if the Cluster has `cluster-require-full-coverage no`; with `yes`, the default of
+//! Redis, it refuses everything meanwhile. The replica lacks what the master took last: at
+//! most that much more is admitted. While a slot moves, requests follow their keys
+//! and are charged once. A request that names several keys of such a slot (two policies of
+//! one subject, or a receipt that is settled) waits while some have moved and others have
+//! not, or do not exist yet, and fails uncharged if that takes longer than the timeout: let
+//! slots of limits move when there is little to do.
 
 mod address;
 mod builder;

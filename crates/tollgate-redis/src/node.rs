@@ -1,6 +1,8 @@
 //! One server.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -8,10 +10,11 @@ use fred::clients::{Client, Pipeline};
 use fred::error::Error;
 use fred::interfaces::ClientLike;
 use fred::types::config::{Config, Options, ReconnectPolicy};
-use fred::types::{Builder, CustomCommand, Value};
+use fred::types::{Builder, ConnectHandle, CustomCommand, Value};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 use tollgate_core::Timestamp;
 
 use crate::check::{self, About, RedisReport};
@@ -28,6 +31,8 @@ pub(crate) struct Node {
     runtime: Handle,
     supervisor: AbortHandle,
     offset: Offset,
+    /// Held by who asks for the time, so that one does for all.
+    asking: tokio::sync::Mutex<()>,
     health: Mutex<Health>,
     timeout: Duration,
     report: Mutex<RedisReport>,
@@ -57,7 +62,8 @@ impl Node {
         let runtime = Handle::current();
         let supervisor = runtime.spawn(supervise(client.clone())).abort_handle();
         let (offset, health, report) = (Offset::new(), Mutex::default(), Mutex::default());
-        let node = Self { client, runtime, supervisor, offset, health, timeout, report };
+        let asking = tokio::sync::Mutex::default();
+        let node = Self { client, runtime, supervisor, offset, asking, health, timeout, report };
         let node = Arc::new(node);
         check::watch(&node, about);
         Ok(node)
@@ -122,6 +128,37 @@ impl Node {
     /// Which nodes of its Cluster have which slots.
     pub(crate) async fn cluster_slots(&self) -> Result<Value, Error> {
         self.client.custom(command("CLUSTER"), vec![Value::from_static_str("SLOTS")]).await
+    }
+
+    /// Whether the server has ever said what time it is.
+    pub(crate) fn knows_time(&self) -> bool {
+        self.offset.at_server(Instant::now()).is_some()
+    }
+
+    /// Asks the server what time it is, unless somebody else has by then.
+    pub(crate) async fn learn_time(self: &Arc<Self>, deadline: Instant) -> Result<(), Failure> {
+        // By a task of its own: who asks keeps others waiting, and a caller may stop polling.
+        let node = Arc::clone(self);
+        let asking = self.runtime.spawn(async move { node.ask_time(deadline).await });
+        asking.await.unwrap_or_else(|error| Err(Failure::Lost(error.to_string())))
+    }
+
+    async fn ask_time(&self, deadline: Instant) -> Result<(), Failure> {
+        let _asking = self.asking.lock().await;
+        if self.knows_time() {
+            return Ok(());
+        }
+        let sent = Instant::now();
+        let timeout = deadline.saturating_duration_since(sent).max(LEAST);
+        let options = Options { timeout: Some(timeout), ..Options::default() };
+        let client = self.client.with_options(&options);
+        let said = client.custom::<(u64, u64), Value>(command(TIME), Vec::new()).await;
+        let outcome = said.map_err(Failure::from);
+        self.observe(outcome.as_ref().err());
+        let (seconds, micros) = outcome?;
+        let now = seconds.saturating_mul(1_000_000).saturating_add(micros);
+        self.offset.learn(Timestamp::from_micros(now), sent);
+        Ok(())
     }
 
     /// The server's time at `instant`, unless it never answered.
@@ -207,11 +244,12 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.supervisor.abort();
-        let client = self.client.clone();
+        let (client, supervisor) = (self.client.clone(), self.supervisor.clone());
         self.runtime.spawn(async move {
-            // It is being closed: whatever comes of it, nobody is left to care.
-            let _ = client.quit().await;
+            // It is being closed: whatever comes of it, nobody is left to care. Only a
+            // server that is silent must not keep it for as long as it is.
+            let _ = timeout(SETUP_TIMEOUT, client.quit()).await;
+            supervisor.abort();
         });
     }
 }
@@ -243,6 +281,7 @@ fn client(config: Config, timeout: Duration) -> Result<Client, Error> {
 const EVALSHA: &str = "EVALSHA";
 const EVAL: &str = "EVAL";
 const ASKING: &str = "ASKING";
+const TIME: &str = "TIME";
 
 /// No timeout at all is how fred reads one of zero.
 const LEAST: Duration = Duration::from_millis(1);
@@ -254,7 +293,7 @@ const SETUP_TIMEOUT: Duration = Duration::from_millis(500);
 async fn supervise(client: Client) {
     let mut was_told = false;
     loop {
-        match client.connect().await {
+        match Connection(client.connect()).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) if !was_told => {
                 was_told = true;
@@ -264,6 +303,23 @@ async fn supervise(client: Client) {
             Ok(Err(_)) | Err(_) => {}
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The client's task. It ends with whoever waits for it.
+struct Connection(ConnectHandle);
+
+impl Future for Connection {
+    type Output = <ConnectHandle as Future>::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(cx)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) enum Stop {
 }
 
 /// What a call has been through.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Trip {
     redirections: u32,
     /// Times that its keys were found on two nodes at once.
@@ -42,7 +42,7 @@ pub(crate) struct Trip {
     next: Next,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 enum Next {
     #[default]
     Leader,
@@ -131,7 +131,7 @@ impl Route {
 }
 
 impl Stop {
-    pub(crate) fn node(&self) -> &Node {
+    pub(crate) fn node(&self) -> &Arc<Node> {
         match self {
             Self::One(node) => node,
             Self::Member { member, .. } => &member.node,

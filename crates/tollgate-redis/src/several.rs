@@ -5,6 +5,10 @@
 //! never admit more than the quotas grant. It can deny what they would have granted, as
 //! for a moment units are taken by a request that comes to nothing; and units whose
 //! giving back is lost are gone until they age out.
+//!
+//! So *all or none* holds when all is said and done, *one snapshot* and *a denial changes
+//! nothing* hold in each slot. Policies that are given back are no longer remembered as
+//! denying, as those that settle are not.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -90,11 +94,14 @@ impl Group {
     /// given back. The narrowest of the others comes first: what is denied there has
     /// touched nobody else, and the key that all share last.
     fn rank(&self) -> (bool, bool, bool, u64) {
-        let queues = self.lines.iter().any(|line| line.policy.queues());
         let is_shared = self.keys.iter().any(|(key, _)| *key == Key::GLOBAL);
         let enforced = self.lines.iter().filter(|line| line.enforce);
         let least = enforced.map(|line| line.policy.capacity()).min();
-        (self.is_shadow(), queues, is_shared, least.unwrap_or_default())
+        (self.is_shadow(), self.queues(), is_shared, least.unwrap_or_default())
+    }
+
+    fn queues(&self) -> bool {
+        self.lines.iter().any(|line| line.policy.queues())
     }
 
     fn is_shadow(&self) -> bool {
@@ -152,16 +159,23 @@ impl Said {
 impl Several {
     async fn decide(self, asked: &Ticket) -> Result<Verdict, StoreError> {
         let mut verdicts: Vec<Option<Verdict>> = Vec::with_capacity(self.groups.len());
+        let mut is_silent = true;
         for group in &self.groups {
             if !asked.send() {
                 self.take_back(&verdicts).await;
                 return Err(StoreError::not_charged(STORE, "who asked has left"));
             }
             match self.ask(group.lines.clone(), self.deadline).await {
-                Ok(verdict) if verdict.is_admitted() => verdicts.push(Some(verdict)),
+                Ok(verdict) if verdict.is_admitted() => {
+                    is_silent = false;
+                    verdicts.push(Some(verdict));
+                }
                 Ok(verdict) => return Ok(self.deny(&verdicts, &verdict).await),
                 // What only watches stands in nobody's way, be it out of order itself.
-                Err(_) if group.is_shadow() => verdicts.push(None),
+                // Somebody must have decided, though.
+                Err(_) if group.is_shadow() && !(is_silent && self.is_last(group)) => {
+                    verdicts.push(None);
+                }
                 Err(error) => {
                     let is_undone = self.take_back(&verdicts).await;
                     return Err(if is_undone || error.may_have_charged() {
@@ -176,9 +190,10 @@ impl Several {
             Some(verdict) => Said::of(verdict.decisions().iter().copied()),
             None => group.skipped(),
         });
-        let at = self.groups.iter().zip(verdicts.iter().flatten());
+        let at = self.groups.iter().zip(&verdicts);
+        let at = at.filter_map(|(group, verdict)| Some((group.queues(), verdict.as_ref()?)));
         // Each node has a clock. A place in a queue counts by that of its own.
-        let at = at.max_by_key(|(group, _)| group.lines.iter().any(|line| line.policy.queues()));
+        let at = at.max_by_key(|(queues, _)| *queues);
         let at = at.map(|(_, verdict)| verdict.decided_at()).unwrap_or_default();
         Ok(Verdict::new(true, at, self.in_order(said)))
     }
@@ -233,6 +248,10 @@ impl Several {
         let giving = async move { give_back(&store, receipts).await };
         let giving = self.store.0.shared.runtime.spawn(giving);
         matches!(timeout_at(self.deadline.into(), giving).await, Ok(Ok(true)))
+    }
+
+    fn is_last(&self, group: &Arc<Group>) -> bool {
+        self.groups.last().is_some_and(|last| Arc::ptr_eq(last, group))
     }
 
     fn ask(&self, lines: SmallVec<[Line; 2]>, deadline: Instant) -> RedisFuture<Verdict> {

@@ -15,7 +15,8 @@ pub struct RedisStats {
     pub calls: u64,
     /// Requests in those calls: divided by `calls` it is how many share one.
     pub requests: u64,
-    /// Calls that Redis refused: nothing was charged.
+    /// Calls that Redis refused: nothing was charged. Those that a Cluster sent to another
+    /// node are among them.
     pub refused: u64,
     /// Calls whose answer was lost: they may have charged.
     pub lost: u64,

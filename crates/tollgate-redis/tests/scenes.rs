@@ -268,3 +268,20 @@ fn a_long_log_is_written_in_place() {
     assert!((1..=3).contains(&whole), "{whole} times as a whole");
     assert_eq!(parts, 2 * (100 - whole));
 }
+
+/// A log of which nothing counts under a shorter window stands for no later instant either.
+#[test]
+fn a_log_that_converts_to_nothing_lets_the_clock_step_back() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let (long, short) = (policy(5, 1_000, EXACT), policy(5, 50, EXACT));
+    let mut pair = Pair::new(&mut client, "log", START);
+    pair.now = START + 60;
+    pair.charge(&long, 1);
+    pair.now = START + 200;
+    let receipt = pair.charge(&long, 1).1.expect("a receipt");
+    pair.settle(&receipt, 0);
+    pair.now = START + 20;
+    let charged = pair.charge(&short, 1).1.expect("a receipt").charged;
+    assert_eq!(charged.charged_at.as_micros(), START + 20);
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::client::Value;
 use crate::redis::{Redis, RedisBuilder};
-use crate::wait::until;
+use crate::wait::{try_until, until};
 
 /// Sentinels and what they watch, under the name [`Sentinels::NAME`].
 ///
@@ -97,11 +97,15 @@ impl Sentinels {
     /// If they do not within thirty seconds.
     #[must_use]
     pub fn wait_for_failover(&self, old: usize) -> usize {
-        until(&format!("sentinels replace node {old}"), PATIENCE, || {
+        let new = try_until(PATIENCE, || {
             let mut up = self.sentinels.iter().filter(|it| it.is_up());
             let new = self.master_by(up.next().expect("a sentinel that is up"));
             let agreed = new != old && up.all(|it| self.master_by(it) == new);
             (agreed && self.nodes[new].info("role") == "master").then_some(new)
+        });
+        new.unwrap_or_else(|| {
+            let logs: Vec<_> = self.sentinels.iter().map(Redis::log).collect();
+            panic!("in {PATIENCE:?} node {old} was not replaced:\n{}", logs.join("\n\n"))
         })
     }
 
@@ -186,9 +190,18 @@ impl SentinelsBuilder {
         sentinels.iter().for_each(Redis::launch);
         for sentinel in &sentinels {
             sentinel.wait_until_ready();
-            // They greet each other every two seconds and look at the master every ten.
-            // That is a debugging aid of Redis 7; an older one needs some seconds longer.
-            sentinel.cmd(&["SENTINEL", "DEBUG", "PUBLISH-PERIOD", "200", "INFO-PERIOD", "500"]);
+            // They greet each other every two seconds, look at the master every ten, and do
+            // nothing for thirty after a jump of the clock. This is a debugging aid of Redis
+            // 7; with an older one it takes longer.
+            sentinel.cmd(
+                &[
+                    ["SENTINEL", "DEBUG"],
+                    ["PUBLISH-PERIOD", "200"],
+                    ["INFO-PERIOD", "500"],
+                    ["TILT-PERIOD", "2000"],
+                ]
+                .concat(),
+            );
         }
         let sentinels = Sentinels { sentinels, nodes };
         sentinels.wait_until_ok();

@@ -8,15 +8,20 @@ use std::time::{Duration, Instant};
 ///
 /// If there is none after `limit`; `what` then names what did not happen.
 #[track_caller]
-pub fn until<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, limit: Duration, ask: impl FnMut() -> Option<T>) -> T {
+    try_until(limit, ask).unwrap_or_else(|| panic!("waited {limit:?} in vain: {what}"))
+}
+
+/// As [`until`], for those who have more to say about it.
+pub(crate) fn try_until<T>(limit: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + limit;
     loop {
         // Asked once more past the deadline, because this process may have slept.
         let is_last = Instant::now() > deadline;
-        if let Some(answer) = ask() {
+        let answer = ask();
+        if answer.is_some() || is_last {
             return answer;
         }
-        assert!(!is_last, "waited {limit:?} in vain: {what}");
         std::thread::sleep(PAUSE);
     }
 }

@@ -65,6 +65,6 @@ pub use tollgate_redis::{
 };
 
 /// The examples of the README are compiled with the documentation tests.
-#[cfg(all(doctest, feature = "admin", feature = "memory"))]
+#[cfg(all(doctest, feature = "admin", feature = "memory", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

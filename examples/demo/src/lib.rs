@@ -69,6 +69,9 @@ async fn limited(args: &Args) -> Result<ExitCode, String> {
                 None => (**redis).clone(),
             };
             let redis = redis.connect().map_err(|error| error.to_string())?;
+            // Whoever reads the banner asks at once, and shall not come before the connection.
+            // Without Redis the failure policy decides, as it does later.
+            let _ = tokio::time::timeout(FIRST_CONNECTION, redis.connected()).await;
             // An outage costs a few requests their timeout and not each; and where it says
             // `local`, this process counts by itself meanwhile.
             let store = Fallback::new(Breaker::new(redis), MemoryStore::new());
@@ -188,6 +191,9 @@ fn asked_to_stop() -> io::Result<impl Future<Output = ()> + Send + 'static> {
         let _ = tokio::signal::ctrl_c().await;
     })
 }
+
+/// How long the start waits for Redis.
+const FIRST_CONNECTION: Duration = Duration::from_secs(1);
 
 /// How long requests in flight may take after the signal: less than the ten seconds after
 /// which `docker stop` kills.

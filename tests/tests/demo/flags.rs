@@ -16,7 +16,7 @@ fn a_wrong_value_ends_the_program_with_one_line() {
     for (flag, value, cure) in [
         ("--listen", "localhost", "expected an address and a port"),
         ("--server-id", "api 1", "without spaces"),
-        ("--store", "disk://here", "this build knows only `memory`"),
+        ("--store", "disk", "expected `memory` or a URL"),
         ("--algorithm", "gcra", "use one of fixed_window_counter, "),
         ("--limit", "0", "expected a whole number from 1"),
         ("--window", "60", "with its unit, as 60s"),

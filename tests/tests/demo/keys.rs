@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use jsonwebtoken::{EncodingKey, Header, encode};
 use serde_json::json;
 
-use crate::support::{Answer, Client, Replica};
+use crate::client::{Answer, Client};
+use crate::support::Replica;
 
 const SECRET: &str = "a secret of thirty-two bytes or more";
 
@@ -20,7 +21,7 @@ fn bearer(user: &str, secret: &str) -> String {
 /// A replica where each subject may ask twice.
 fn start(flags: &[&str]) -> (Replica, Client) {
     let replica = Replica::start(&[&["--limit", "2"], flags].concat());
-    let client = Client::of(&replica);
+    let client = replica.client();
     (replica, client)
 }
 

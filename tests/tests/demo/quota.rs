@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::support::{Client, Replica};
+use crate::support::Replica;
 
 /// A fixed window begins at a multiple of itself since 1970: none of a year begins
 /// during a test.
@@ -13,7 +13,7 @@ const YEAR: &str = "365days";
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn four_hundred_at_once_are_admitted_as_if_one_by_one() {
     let replica = Replica::start(&["--window", "1h"]);
-    let client = Client::of(&replica);
+    let client = replica.client();
     let mut requests = JoinSet::new();
     for number in 0..400 {
         let client = client.clone();
@@ -42,7 +42,7 @@ async fn every_algorithm_limits() {
     {
         let flags = ["--algorithm", algorithm, "--limit", "3", "--window", YEAR];
         let replica = Replica::start(&flags);
-        let client = Client::of(&replica);
+        let client = replica.client();
         for expected in ["2", "1", "0"] {
             let answer = client.get("/items", &[]).await;
             assert_eq!(answer.status, 200, "{algorithm}");
@@ -56,7 +56,7 @@ async fn every_algorithm_limits() {
 async fn a_burst_is_what_passes_at_once() {
     let flags = ["--algorithm", "token_bucket", "--limit", "1", "--burst", "2", "--window", YEAR];
     let replica = Replica::start(&flags);
-    let client = Client::of(&replica);
+    let client = replica.client();
     for expected in [200, 200, 429] {
         assert_eq!(client.get("/items", &[]).await.status, expected);
     }
@@ -66,7 +66,7 @@ async fn a_burst_is_what_passes_at_once() {
 async fn a_leaky_bucket_holds_back_what_finds_room_and_refuses_the_rest() {
     let flags = ["--algorithm", "leaky_bucket", "--limit", "2", "--burst", "2", "--window", "1s"];
     let replica = Replica::start(&flags);
-    let client = Client::of(&replica);
+    let client = replica.client();
     let start = Instant::now();
     let mut requests = JoinSet::new();
     for _ in 0..40 {
@@ -91,7 +91,7 @@ async fn a_leaky_bucket_holds_back_what_finds_room_and_refuses_the_rest() {
 #[tokio::test]
 async fn who_waits_as_long_as_retry_after_says_passes() {
     let replica = Replica::start(&["--limit", "1", "--window", "1s"]);
-    let client = Client::of(&replica);
+    let client = replica.client();
     // On a slow machine a second may pass between two requests.
     let mut denied = None;
     for _ in 0..100 {

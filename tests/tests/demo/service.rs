@@ -5,12 +5,13 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{Client, Replica};
+use crate::client::Client;
+use crate::support::Replica;
 
 /// A replica whose quota is spent.
 async fn spent(flags: &[&str]) -> (Replica, Client) {
     let replica = Replica::start(&[&["--limit", "1"], flags].concat());
-    let client = Client::of(&replica);
+    let client = replica.client();
     assert_eq!(client.get("/items", &[]).await.status, 200);
     (replica, client)
 }
@@ -51,7 +52,7 @@ async fn every_answer_names_the_server() {
 #[tokio::test]
 async fn a_preflight_is_free() {
     let replica = Replica::start(&[]);
-    let client = Client::of(&replica);
+    let client = replica.client();
     let preflight = [("origin", "https://a.example"), ("access-control-request-method", "SEARCH")];
     let answer = client.send("OPTIONS", "/items", &preflight, "").await;
     assert_eq!(answer.status, 200);

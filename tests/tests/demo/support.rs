@@ -1,16 +1,10 @@
-//! A replica in a process of its own, and a client.
+//! A replica in a process of its own.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 
-use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper_util::client::legacy::Client as Hyper;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
-use serde_json::Value;
+use crate::client::Client;
 
 /// A replica on a port of its own. It is killed when it is dropped, so that no test that
 /// fails leaves one behind.
@@ -38,6 +32,10 @@ impl Replica {
             }
         };
         Self { process, stdout, banner, address }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::new(None, self.address)
     }
 
     pub(crate) fn url(&self) -> String {
@@ -82,63 +80,4 @@ fn command(flags: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_replica"));
     command.args(flags).env_clear().env("RUST_LOG", "error").stdin(Stdio::null());
     command
-}
-
-/// A client that keeps its connections. Clones share them.
-#[derive(Clone)]
-pub(crate) struct Client {
-    hyper: Hyper<HttpConnector, Full<Bytes>>,
-    address: SocketAddr,
-}
-
-/// A response, read to its end.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
-}
-
-impl Client {
-    pub(crate) fn of(replica: &Replica) -> Self {
-        let hyper = Hyper::builder(TokioExecutor::new()).build_http();
-        Self { hyper, address: replica.address }
-    }
-
-    pub(crate) async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
-        self.send("GET", path, headers, "").await
-    }
-
-    pub(crate) async fn send(
-        &self,
-        method: &str,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: &str,
-    ) -> Answer {
-        let method = Method::from_bytes(method.as_bytes()).unwrap();
-        let uri = format!("http://{}{path}", self.address);
-        let mut request = Request::builder().method(method).uri(uri);
-        if !body.is_empty() {
-            request = request.header("content-type", "application/json");
-        }
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let request = request.body(Full::from(body.to_owned())).unwrap();
-        let (head, body) = self.hyper.request(request).await.unwrap().into_parts();
-        let body = body.collect().await.unwrap().to_bytes();
-        Answer { status: head.status, headers: head.headers, body }
-    }
-}
-
-impl Answer {
-    /// A header field; empty if it is not there.
-    pub(crate) fn header(&self, name: &str) -> &str {
-        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
-    }
-
-    pub(crate) fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap()
-    }
 }

@@ -150,9 +150,17 @@ impl Topology {
 
     /// Waits until all slots that have a node have a connection to it.
     pub(super) async fn connected(&self) {
-        self.leader(0).await.node.connected().await;
-        for leader in self.leaders() {
-            leader.node.connected().await;
+        loop {
+            let mut news = pin!(self.news.notified());
+            news.as_mut().enable();
+            let leaders = self.leaders();
+            for leader in &leaders {
+                leader.node.connected().await;
+            }
+            if !leaders.is_empty() {
+                return;
+            }
+            news.await;
         }
     }
 
@@ -164,8 +172,10 @@ impl Topology {
         leaders.into_values().cloned().collect()
     }
 
-    /// Asks all nodes, and believes the first that makes sense.
-    async fn ask(&self, with_seeds: bool) -> bool {
+    /// Asks all nodes, and believes the first that makes sense. If none does, it says what
+    /// one of them said instead.
+    async fn ask(&self, with_seeds: bool) -> Result<(), String> {
+        let mut said = "there is none".to_owned();
         let mut answers = JoinSet::new();
         for member in self.everybody(with_seeds) {
             answers.spawn(async move {
@@ -175,24 +185,16 @@ impl Topology {
         }
         while let Some(answer) = answers.join_next().await {
             let Ok((member, answer)) = answer else { continue };
-            let parts = match answer {
-                Ok(answer) => parse(answer, &member.place.host),
-                Err(error) => {
-                    tracing::debug!(target: "tollgate", node = %member.place, %error, "no slots");
-                    continue;
-                }
-            };
-            match parts {
-                Some(parts) => {
+            match answer.map(|answer| parse(answer, &member.place.host)) {
+                Ok(Some(parts)) => {
                     self.adopt(&parts);
-                    return true;
+                    return Ok(());
                 }
-                None => {
-                    tracing::debug!(target: "tollgate", node = %member.place, "has no slots");
-                }
+                Ok(None) => said = format!("{} knows of no slots", member.place),
+                Err(error) => said = format!("{}: {error}", member.place),
             }
         }
-        false
+        Err(said)
     }
 
     fn everybody(&self, with_seeds: bool) -> Vec<Arc<Member>> {
@@ -260,15 +262,19 @@ async fn keep_asking(topology: Arc<Topology>) {
     let mut was_told = false;
     loop {
         let began = Instant::now();
-        was_answered = topology.ask(!was_answered).await;
-        if was_answered {
-            was_told = false;
-        } else if !was_told {
-            was_told = true;
-            tracing::warn!(
-                target: "tollgate",
-                "no node of the redis cluster says who has its slots, asking on",
-            );
+        let answer = topology.ask(!was_answered).await;
+        was_answered = answer.is_ok();
+        match answer {
+            Ok(()) => was_told = false,
+            Err(said) if !was_told => {
+                was_told = true;
+                tracing::warn!(
+                    target: "tollgate",
+                    said,
+                    "no node of the redis cluster says who has its slots, asking on",
+                );
+            }
+            Err(_) => {}
         }
         sleep_until((began + BETWEEN_QUESTIONS).into()).await;
         if was_answered {

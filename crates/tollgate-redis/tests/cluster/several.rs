@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tollgate_core::{Charge, Cost, Key, Outcome, Policy, Quota, ReceiptId, Settlement, Store};
+use tollgate_core::{
+    Charge, Cost, Key, Outcome, Policy, Quota, ReceiptId, Settlement, Store, StoreExt,
+};
 use tollgate_test_servers::until;
 
-use crate::{builder, connect, is_on, keys, masters, policy, remaining};
+use crate::{PATIENCE, builder, connect, is_on, keys, masters, policy, remaining};
 
 /// In four hundred at a time, addresses would have more in all than everybody together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -111,6 +113,29 @@ async fn a_denial_gives_back_and_says_what_is_left() {
     assert_eq!(after - before, 3, "it, and a look at each of the others");
 }
 
+/// What is given back may let the next one pass, so such denials are not remembered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn denials_over_several_slots_are_asked_for_each_time() {
+    let cluster = masters();
+    let store = connect(builder(&cluster).deny_cache(PATIENCE)).await;
+    let (global, address, alone) = (policy("global", 1), policy("address", 14), policy("alone", 1));
+    let key = Key::from("10.0.0.1");
+    let both =
+        [Charge::new(&global, &Key::GLOBAL, Cost::ONE), Charge::new(&address, &key, Cost::new(5))];
+    for n in 0..3 {
+        assert_eq!(store.decide(&both).await.unwrap().is_admitted(), n == 0);
+        assert_eq!(store.charge(&alone, &key, Cost::ONE).await.unwrap().is_admitted(), n == 0);
+    }
+    // Once the one of a single slot is known, that.
+    assert_eq!(store.stats().deny_cache_hits, 1);
+    // Whoever is denied while a request holds five units that it will give back could pass
+    // a moment later.
+    for _ in 0..3 {
+        assert!(!store.charge(&address, &key, Cost::new(10)).await.unwrap().is_admitted());
+    }
+    assert_eq!(store.stats().deny_cache_hits, 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn each_receipt_is_settled_where_its_charge_is() {
     let cluster = masters();
@@ -157,8 +182,8 @@ async fn a_shadow_stands_in_nobodys_way() {
     let cluster = masters();
     let store = connect(builder(&cluster).timeout(Duration::from_millis(300))).await;
     let (enforced, shadow) = (policy("enforced", 3), policy("shadow", 2));
-    let here = keys(&store, &cluster, is_on(0)).next().unwrap();
-    let there = keys(&store, &cluster, is_on(1)).next().unwrap();
+    let here = keys(&store, is_on(0)).next().unwrap();
+    let there = keys(&store, is_on(1)).next().unwrap();
     let charges = [
         Charge::new(&shadow, &there, Cost::ONE).shadow(),
         Charge::new(&enforced, &here, Cost::ONE),
@@ -185,8 +210,8 @@ async fn what_was_charged_before_a_node_that_is_down_is_given_back() {
     let cluster = masters();
     let store = connect(builder(&cluster).timeout(Duration::from_millis(300))).await;
     let (narrow, wide) = (policy("narrow", 10), policy("wide", 100));
-    let here = keys(&store, &cluster, is_on(0)).next().unwrap();
-    let there = keys(&store, &cluster, is_on(1)).next().unwrap();
+    let here = keys(&store, is_on(0)).next().unwrap();
+    let there = keys(&store, is_on(1)).next().unwrap();
     let charges = [Charge::new(&wide, &there, Cost::ONE), Charge::new(&narrow, &here, Cost::ONE)];
     assert!(store.decide(&charges).await.unwrap().is_admitted());
 

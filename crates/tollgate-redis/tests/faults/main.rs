@@ -6,6 +6,7 @@
 //! [`scene::Report`] for the laws.
 #![cfg(unix)]
 
+mod cluster;
 mod failover;
 mod network;
 mod refusals;

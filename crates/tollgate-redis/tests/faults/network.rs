@@ -8,7 +8,7 @@ use tollgate::{Cost, Key, Policy, Quota, StoreExt};
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::{Flow, Proxy, Redis};
 
-use crate::scene::{Held, OUTAGE, Scene, Told};
+use crate::scene::{CALM, Held, OUTAGE, SOON, Scene, Told};
 
 fn pair() -> (Redis, Proxy) {
     let redis = Redis::start();
@@ -138,8 +138,3 @@ async fn a_limit_is_never_exceeded_however_often_the_connection_breaks() {
     // Who was told nothing may have been charged: no more than that is missing.
     assert!(admitted > LIMIT / 10, "{admitted}");
 }
-
-const CALM: Duration = Duration::from_millis(200);
-/// The store takes another connection after half a second of silence, and the breaker
-/// looks five times a second.
-const SOON: Duration = Duration::from_secs(2);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tollgate_test_servers::{Redis, until};
 
-use crate::scene::{Held, Report, Scene, Told};
+use crate::scene::{CALM, Held, Report, SOON, Scene, Told};
 
 /// Every refusal says that nothing was charged, and nothing was.
 async fn refused(report: &Report, scene: &Scene) {
@@ -108,8 +108,3 @@ async fn a_password_that_changes_locks_out_until_it_is_right_again() {
     assert_eq!(report.compare(&scene).await.lost, 0);
     scene.policies_decide().await;
 }
-
-const CALM: Duration = Duration::from_millis(200);
-/// Reconnecting takes up to half a second between attempts, and the breaker looks five
-/// times a second.
-const SOON: Duration = Duration::from_secs(2);

@@ -69,6 +69,11 @@ const TIMEOUT: Duration = Duration::from_millis(50);
 const TOLERANCE: Duration = Duration::from_millis(20);
 /// Long enough for the store to give up its connection, which it does after half a second.
 pub(crate) const OUTAGE: Duration = Duration::from_millis(800);
+/// Some hundred requests of a load, on a machine with nothing else to do.
+pub(crate) const CALM: Duration = Duration::from_millis(200);
+/// The store takes up to half a second between attempts to connect, or until it takes
+/// another connection than one that is silent; the breaker looks five times a second.
+pub(crate) const SOON: Duration = Duration::from_secs(2);
 /// Requests that are under way at a time, less those who pause.
 pub(crate) const TASKS: usize = 32;
 
@@ -81,6 +86,15 @@ impl Scene {
     /// that nobody has to wait for.
     pub(crate) async fn patient(url: &str) -> Self {
         Self::begin(Self::with_timeout(url, Duration::from_secs(2))).await
+    }
+
+    /// Where every request goes to the store, however many have failed: the breaker of a
+    /// service would open for all nodes of a cluster when one is down. The timeout is so
+    /// long that a machine with other things to do is not taken for a node that is down.
+    pub(crate) async fn without_breaker(url: &str) -> Self {
+        let mut scene = Self::with_timeout(url, 5 * TIMEOUT);
+        scene.store = Breaker::with(scene.store.get_ref().clone(), u32::MAX, TIMEOUT);
+        Self::begin(scene).await
     }
 
     /// Where nobody may be there yet.
@@ -97,6 +111,11 @@ impl Scene {
         self.until_up().await;
         self.policies_decide().await;
         self
+    }
+
+    /// The store itself.
+    pub(crate) fn store(&self) -> &RedisStore {
+        self.store.get_ref()
     }
 
     pub(crate) fn load(&self) -> Load {

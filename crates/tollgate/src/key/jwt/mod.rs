@@ -4,12 +4,14 @@ mod error;
 mod jwks;
 mod keys;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use jsonwebtoken::{Validation, decode, decode_header};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::credentials::authorization;
 use super::encode::{Tag, hashed};
@@ -56,11 +58,25 @@ impl JwtUser {
     }
 }
 
+impl JwtUser {
+    /// The user, and what the token says under the name `claim`, if that is a text: for
+    /// quotas that depend on who it is, say by a claim that names the tier.
+    pub fn with_claim(&self, head: &Head<'_>, claim: &str) -> Option<(Subject, Option<String>)> {
+        let token = authorization(head.headers, "Bearer")?;
+        let AllClaims { known, mut others } = self.0.verify(token)?;
+        let said = match others.remove(claim) {
+            Some(serde_json::Value::String(said)) => Some(said),
+            _ => None,
+        };
+        Some((known.subject(), said))
+    }
+}
+
 impl KeySource for JwtUser {
     fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
         let token = authorization(head.headers, "Bearer");
-        let claims = token.and_then(|token| self.0.verify(token));
-        Ok(claims.map(|claims| user(claims.iss.as_deref(), &claims.sub)))
+        let claims = token.and_then(|token| self.0.verify::<Claims>(token));
+        Ok(claims.map(|claims| claims.subject()))
     }
 
     fn can_be_missing(&self) -> bool {
@@ -119,6 +135,34 @@ struct Claims {
     sub: String,
 }
 
+impl Claims {
+    fn subject(&self) -> Subject {
+        user(self.iss.as_deref(), &self.sub)
+    }
+}
+
+/// Everything that a token says, for a claim whose name is known only at run time. Reading
+/// it allocates, which other users of tokens are spared.
+#[derive(Deserialize)]
+struct AllClaims {
+    #[serde(flatten)]
+    known: Claims,
+    #[serde(flatten)]
+    others: HashMap<String, serde_json::Value>,
+}
+
+impl AsRef<Self> for Claims {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
+impl AsRef<Claims> for AllClaims {
+    fn as_ref(&self) -> &Claims {
+        &self.known
+    }
+}
+
 impl JwtVerifier {
     /// Believes whom these keys have signed for.
     pub fn new(keys: JwtKeys) -> Self {
@@ -165,7 +209,7 @@ impl JwtVerifier {
         self.keys.store(Arc::new(keys));
     }
 
-    fn verify(&self, token: &str) -> Option<Claims> {
+    fn verify<T: DeserializeOwned + AsRef<Claims>>(&self, token: &str) -> Option<T> {
         // Only `kid`, `alg` and `crit` are used of what nobody has verified yet; keys or
         // links to keys (`jwk`, `jku`, `x5c`, `x5u`) never.
         let header = decode_header(token).ok()?;
@@ -175,8 +219,8 @@ impl JwtVerifier {
         let keys = self.keys.load();
         let key = keys.find(header.kid.as_deref())?;
         let rules = &self.rules[key.algorithm as usize];
-        let claims = decode::<Claims>(token, &key.decoding, rules).ok()?.claims;
-        (!claims.sub.is_empty()).then_some(claims)
+        let claims = decode::<T>(token, &key.decoding, rules).ok()?.claims;
+        (!claims.as_ref().sub.is_empty()).then_some(claims)
     }
 }
 

@@ -493,3 +493,34 @@ fn pem_body(pem: &[u8]) -> Vec<u8> {
     let key = DecodingKey::from_base64_secret(&base64).unwrap();
     key.try_get_as_bytes().unwrap().to_vec()
 }
+
+#[test]
+fn a_claim_is_read_of_a_token_that_is_believed_and_of_no_other() {
+    let user = JwtUser::new(verifier());
+    let said = |token: &str, claim: &str| {
+        let request = Request::builder().header("authorization", format!("Bearer {token}"));
+        let request = request.body(()).unwrap();
+        let head = Head::of(&request);
+        let found = user.with_claim(&head, claim);
+        // With or without a claim, it is the same user.
+        let subject = found.as_ref().map(|(subject, _)| subject.clone());
+        assert_eq!(subject, user.subject(&head).unwrap());
+        found.map(|(_, said)| said)
+    };
+    let pro = claims_with("plan", json!("pro"));
+    assert_eq!(said(&token(&pro), "plan"), Some(Some("pro".to_owned())));
+    assert_eq!(said(&token(&claims()), "plan"), Some(None));
+    assert_eq!(said(&token(&claims_with("plan", json!(["pro"]))), "plan"), Some(None));
+    let forged = sign(&header(Alg::HS256, Some("hs")), &pro, b"another secret of 32 bytes or so");
+    assert_eq!(said(&forged, "plan"), None);
+    let nobody = claims_with("sub", json!(""));
+    assert_eq!(said(&token(&nobody), "plan"), None);
+}
+
+#[test]
+fn a_claim_that_stands_twice_makes_a_token_nobodys_however_it_is_read() {
+    // A map would keep the last of two, and the application might read the first.
+    let twice = format!(r#"{{"sub":"ann","sub":"bob","exp":{}}}"#, after(600));
+    assert!(serde_json::from_str::<Claims>(&twice).is_err());
+    assert!(serde_json::from_str::<AllClaims>(&twice).is_err());
+}

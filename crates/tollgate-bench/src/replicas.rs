@@ -1,0 +1,142 @@
+//! Three replicas with one quota, asked by wrk: one of them, and all through nginx.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use clap::ValueEnum;
+use tempfile::TempDir;
+use tollgate::{Limit, Policy, Quota, RateLimitLayer, RedisStore};
+use tollgate_replicas::{Nginx, Redis};
+
+use crate::Failure;
+use crate::report::{self, Table};
+use crate::rounds::Spread;
+use crate::serve::Server;
+use crate::wrk::{self, Load};
+
+const METHOD: &str = "\
+Three servers with two worker threads each, one redis-server and nginx with the configuration of
+docker-compose.yml, all on the same two cores as `wrk -t1 -c64`, so that they take them from each
+other. Requests go to one of the servers, or through nginx to all three. Everybody shares one
+quota, which is never used up. `a script a request` is Tollgate with one request in each call of
+its script, as limiters over Redis usually do it; both send the same fields. `×` is the requests a
+second over those of a script a request in the same round, `p99 ×` the 99th percentile over its.";
+
+const ROUNDS: usize = 8;
+const CONNECTIONS: u32 = 64;
+
+/// What decides in a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// Nothing.
+    Bare,
+    /// The store with one request in each call.
+    ScriptEach,
+    /// The store as it is.
+    Tollgate,
+}
+
+const KINDS: [(Kind, &str); 3] = [
+    (Kind::Bare, "bare app"),
+    (Kind::ScriptEach, "a script a request"),
+    (Kind::Tollgate, "Tollgate"),
+];
+
+pub(crate) fn run() -> Result<(), Failure> {
+    wrk::find()?;
+    let folder = tempfile::tempdir()?;
+    let redis = Redis::start((Ipv4Addr::LOCALHOST, 0).into(), folder.path())?;
+    let fleets: Vec<_> =
+        KINDS.iter().map(|(kind, _)| Fleet::start(*kind, &redis)).collect::<Result<_, _>>()?;
+    let mut table = Table::new(
+        "Requests a second over one quota in Redis",
+        &["asked", "what", "thousand requests/s", "p50 ms", "p99 ms", "×", "p99 ×"],
+    );
+    for (way, asked) in [("one replica", Asked::One), ("three through nginx", Asked::All)] {
+        let measured = measure(&fleets, asked);
+        let of = |kind: usize, what: fn(&Load) -> f64| -> Vec<f64> {
+            measured[kind].iter().map(what).collect()
+        };
+        for (kind, (_, name)) in KINDS.iter().enumerate() {
+            let ratio = |what| format!("{:.2}", Spread::of_ratios(&of(kind, what), &of(1, what)));
+            table.row([
+                way.to_owned(),
+                (*name).to_owned(),
+                Spread::of(of(kind, |load| load.rate / 1e3)).to_string(),
+                format!("{:.2}", Spread::of(of(kind, |load| load.median))),
+                format!("{:.2}", Spread::of(of(kind, |load| load.p99))),
+                ratio(|load| load.rate),
+                ratio(|load| load.p99),
+            ]);
+        }
+    }
+    report::write("replicas", METHOD, &[table])
+}
+
+/// What each fleet showed in each round. They take turns, each round beginning with another,
+/// after one that is not counted.
+fn measure(fleets: &[Fleet], asked: Asked) -> Vec<Vec<Load>> {
+    let mut measured = vec![Vec::with_capacity(ROUNDS); fleets.len()];
+    for round in 0..=ROUNDS {
+        for turn in 0..fleets.len() {
+            let fleet = (round + turn) % fleets.len();
+            let load = wrk::load(fleets[fleet].address(asked), CONNECTIONS);
+            if round > 0 {
+                measured[fleet].push(load);
+            }
+        }
+    }
+    measured
+}
+
+/// Who is asked.
+#[derive(Clone, Copy)]
+enum Asked {
+    One,
+    All,
+}
+
+/// Three replicas of a kind, and nginx before them.
+struct Fleet {
+    nginx: Nginx,
+    servers: Vec<Server>,
+    _folder: TempDir,
+}
+
+impl Fleet {
+    fn start(kind: Kind, redis: &Redis) -> Result<Self, Failure> {
+        let name = kind.to_possible_value().ok_or("a kind without a name")?;
+        let url = redis.url();
+        let args = ["replica", name.get_name(), "--redis", &url];
+        let servers: Vec<_> = (0..3).map(|_| Server::start(&args)).collect::<Result<_, _>>()?;
+        let addresses: Vec<_> = servers.iter().map(Server::address).collect();
+        let folder = tempfile::tempdir()?;
+        let nginx = Nginx::start((Ipv4Addr::LOCALHOST, 0).into(), &addresses, folder.path())?;
+        Ok(Self { nginx, servers, _folder: folder })
+    }
+
+    fn address(&self, asked: Asked) -> SocketAddr {
+        match asked {
+            Asked::One => self.servers[0].address(),
+            Asked::All => self.nginx.address(),
+        }
+    }
+}
+
+/// A replica. Must be called in a runtime.
+pub(crate) fn app(kind: Kind, redis: &str) -> Result<Router, Failure> {
+    let router = Router::new().route("/", get(|| async { "hello" }));
+    let store = RedisStore::builder(redis)?.timeout(Duration::from_secs(5));
+    let store = match kind {
+        Kind::Bare => return Ok(router.with_state(())),
+        // As many calls as there are requests.
+        Kind::ScriptEach => store.max_batch(1).max_calls(1 << 16),
+        Kind::Tollgate => store,
+    };
+    // Far more than is asked for: every request is admitted.
+    let policy = Policy::token_bucket("global", Quota::per_second(1_000_000_000))?;
+    let layer = RateLimitLayer::builder(store.connect()?).limit(Limit::global(policy)).build()?;
+    Ok(router.layer(layer).with_state(()))
+}

@@ -1,0 +1,221 @@
+//! A plan in words.
+
+use std::fmt::{self, Write as _};
+
+use tollgate::{Algorithm, LeakyMode, Micros, OnStoreError, Policy, Refill};
+
+use crate::plan::{
+    ApiPlan, CostTable, ForwardingHeader, IdentitySource, KeyOrigin, LimitPlan, Listen, Plan,
+    Protocol, Route, StorePlan, Target, Topology, Whose,
+};
+
+/// What a plan would do, a sentence a line. Secrets are not in it.
+pub fn in_words(plan: &Plan) -> String {
+    let mut out = String::new();
+    // Writing to a string does not fail.
+    let _ = write(&mut out, plan);
+    out
+}
+
+fn write(out: &mut String, plan: &Plan) -> fmt::Result {
+    for listen in &plan.listen {
+        writeln!(out, "listens on {}", Listener(listen))?;
+    }
+    writeln!(out, "admin on {}", plan.admin)?;
+    writeln!(out, "quotas are kept {}", store(&plan.store))?;
+    let chain: Vec<_> = plan.identity.iter().map(source).collect();
+    writeln!(out, "a client is {}", chain.join(", else "))?;
+    for path in &plan.exempt {
+        writeln!(out, "not limited: {path}")?;
+    }
+    for route in &plan.routes {
+        write_route(out, plan, route)?;
+    }
+    Ok(())
+}
+
+fn write_route(out: &mut String, plan: &Plan, route: &Route) -> fmt::Result {
+    let Route { name, host, path, target, limits } = route;
+    let host = host.as_deref().unwrap_or("any host");
+    writeln!(out, "\nroute {name}: {host}, {path} -> {}", Where(target))?;
+    for limit in [&limits.global, &limits.client].into_iter().flatten() {
+        write_limit(out, plan, "every request", limit)?;
+    }
+    for ApiPlan { methods, path, limit } in &*limits.apis {
+        write_limit(out, plan, &format!("{methods} {path}"), limit)?;
+    }
+    if limits.global.is_none() && limits.client.is_none() && limits.apis.is_empty() {
+        writeln!(out, "  nothing is limited")?;
+    }
+    Ok(())
+}
+
+/// `POST ^/api/item/\d+/comment$: 5 units per 60 s per client IP, …`
+fn write_limit(out: &mut String, plan: &Plan, what: &str, limit: &LimitPlan) -> fmt::Result {
+    let whose = match limit.whose {
+        Whose::Everybody => "for all together".to_owned(),
+        Whose::Client => format!("per {}", client(&plan.identity)),
+    };
+    let policy = &limit.policy;
+    let fails = match (&plan.store, policy.on_store_error()) {
+        (StorePlan::Memory { .. }, _) => "memory",
+        (_, OnStoreError::Open) => "Redis, fail open",
+        (_, OnStoreError::Closed) => "Redis, fail closed",
+        (_, OnStoreError::Local) => "Redis, fail to a local share",
+    };
+    write!(
+        out,
+        "  {}: {what}: {} {whose}, {}, {fails}",
+        policy.name(),
+        amount(policy),
+        counted(policy)
+    )?;
+    if !limit.enforce {
+        write!(out, ", only watching")?;
+    }
+    writeln!(out)?;
+    for (name, tier) in plan.tiers.iter().zip(&limit.tiers) {
+        writeln!(out, "    tier {name}: {}", amount(tier))?;
+    }
+    if *limit.costs != CostTable::flat(tollgate::Cost::ONE) {
+        writeln!(out, "    {}", costs(&limit.costs))?;
+    }
+    Ok(())
+}
+
+/// "5 units per 60 s, 10 at once"
+fn amount(policy: &Policy) -> String {
+    let quota = policy.quota();
+    let unit = if quota.limit() == 1 { "unit" } else { "units" };
+    let amount = format!("{} {unit} per {}", quota.limit(), span(policy.window()));
+    match quota.burst_units() {
+        Some(burst) => format!("{amount}, {burst} at once"),
+        None => amount,
+    }
+}
+
+fn span(span: Micros) -> String {
+    match (span.as_whole_secs(), span.get()) {
+        (Some(seconds), _) => format!("{seconds} s"),
+        (None, micros) if micros.is_multiple_of(1_000) => format!("{} ms", micros / 1_000),
+        (None, micros) => format!("{micros} µs"),
+    }
+}
+
+/// "sliding window counter"
+fn counted(policy: &Policy) -> String {
+    let words = policy.algorithm().name().replace('_', " ");
+    match policy.algorithm() {
+        Algorithm::TokenBucket { refill: Refill::Interval } => {
+            format!("{words} that refills at intervals")
+        }
+        Algorithm::LeakyBucket { mode: LeakyMode::Meter } => format!("{words} without a queue"),
+        Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(wait) } } => {
+            format!("{words} (a queue of at most {})", span(wait))
+        }
+        Algorithm::LeakyBucket { .. } => format!("{words} (a queue)"),
+        _ => words,
+    }
+}
+
+fn costs(costs: &CostTable) -> String {
+    let mut parts = Vec::new();
+    for rule in &costs.paths {
+        parts.push(format!("{} {} {}", rule.methods, rule.path, rule.cost.get()));
+    }
+    for (method, cost) in &costs.methods {
+        parts.push(format!("{method} {}", cost.get()));
+    }
+    parts.push(format!("any other {}", costs.other.get()));
+    format!("units: {}", parts.join(", "))
+}
+
+/// What the whole chain comes to, in a word.
+fn client(chain: &[IdentitySource]) -> &'static str {
+    match chain {
+        [IdentitySource::Ip { .. }] => "client IP",
+        [IdentitySource::User(_)] => "user",
+        [IdentitySource::ApiKey(_)] => "API key",
+        _ => "client",
+    }
+}
+
+fn source(source: &IdentitySource) -> String {
+    match source {
+        IdentitySource::User(jwt) => {
+            let keys = match &jwt.keys {
+                KeyOrigin::Secret(_) => "a shared secret".to_owned(),
+                KeyOrigin::Pem { file, algorithm } => {
+                    format!("the {algorithm} key in {}", file.display())
+                }
+                KeyOrigin::JwksFile(file) => format!("the key set in {}", file.display()),
+                KeyOrigin::JwksUrl { url, .. } => format!("the key set at {url}"),
+            };
+            format!("the user of a token, by {keys}")
+        }
+        IdentitySource::ApiKey(keys) => {
+            format!("the holder of one of {} API keys", keys.keys.len())
+        }
+        IdentitySource::Ip { header, v4_prefix, v6_prefix, .. } => {
+            let header = match header {
+                None => "the address that connects".to_owned(),
+                Some(ForwardingHeader::XForwardedFor) => forwarded("X-Forwarded-For"),
+                Some(ForwardingHeader::Forwarded) => forwarded("Forwarded"),
+                Some(ForwardingHeader::Single(name)) => forwarded(name.as_str()),
+            };
+            match v4_prefix {
+                32 => format!("{header} (IPv6 by /{v6_prefix})"),
+                _ => format!("{header} (IPv4 by /{v4_prefix}, IPv6 by /{v6_prefix})"),
+            }
+        }
+    }
+}
+
+fn forwarded(header: &str) -> String {
+    format!("the address in {header} as trusted proxies tell it")
+}
+
+fn store(store: &StorePlan) -> String {
+    match store {
+        StorePlan::Memory { max_keys, max_bytes } => {
+            format!("in memory, at most {max_keys} keys and {} MiB", max_bytes >> 20)
+        }
+        StorePlan::Redis(redis) => {
+            let what = match &redis.topology {
+                Topology::Single => "Redis",
+                Topology::Cluster => "a Redis Cluster",
+                Topology::Sentinel { .. } => "Redis behind Sentinel",
+            };
+            format!("in {what}, which answers within {}", span(redis.timeout.into()))
+        }
+    }
+}
+
+struct Listener<'a>(&'a Listen);
+
+impl fmt::Display for Listener<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Listen { addr, tls, proxy_protocol } = self.0;
+        write!(f, "{addr}")?;
+        if tls.is_some() {
+            f.write_str(", TLS")?;
+        }
+        if proxy_protocol.is_some() {
+            f.write_str(", PROXY protocol")?;
+        }
+        Ok(())
+    }
+}
+
+struct Where<'a>(&'a Target);
+
+impl fmt::Display for Where<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Target { scheme, authority, base_path, protocol, .. } = self.0;
+        write!(f, "{scheme}://{authority}{base_path}")?;
+        if *protocol == Protocol::Http2 {
+            f.write_str(", HTTP/2")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,267 @@
+//! What single values have to look like.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::uri::{Scheme, Uri};
+use http::{HeaderName, Method};
+use tollgate::key::TrustedProxies;
+
+use super::spec::Format;
+use crate::plan::PathMatch;
+use crate::proxy::path::{Ambiguous, normalise};
+
+/// Any text but an empty one.
+pub(super) const TEXT: Format = Format {
+    pattern: None,
+    what: "a text",
+    check: |text| if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(()) },
+};
+
+/// The name of a policy, which stands in header fields.
+pub(super) const IDENTIFIER: Format = Format {
+    pattern: Some(r"^[ -~]{1,128}$"),
+    what: "a name of 1 to 128 printable ASCII characters",
+    check: |text| {
+        let printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        if !printable || text.is_empty() || text.len() > tollgate::Policy::MAX_NAME {
+            return Err("clients read it in a header field, which holds nothing else".to_owned());
+        }
+        Ok(())
+    },
+};
+
+/// An address to listen on.
+pub(super) const ADDRESS: Format = Format {
+    pattern: None,
+    what: "an address with a port, as 0.0.0.0:8080 or [::]:8080",
+    check: |text| {
+        text.parse::<SocketAddr>()
+            .map(drop)
+            .map_err(|_| "a name or a port alone does not say which interface is meant".to_owned())
+    },
+};
+
+/// A network whose proxies are believed.
+pub(super) const NETWORK: Format = Format {
+    pattern: None,
+    what: "a network as 10.0.0.0/8, an address, `loopback` or `private`",
+    check: |text| TrustedProxies::parse([text]).map(drop).map_err(|error| error.to_string()),
+};
+
+/// Where to forward to.
+pub(super) const TARGET: Format = Format {
+    pattern: Some(r"^https?://[^/@?#]+(/[^?#]*)?$"),
+    what: "a URL, as http://localhost:3000",
+    check: |text| target(text).map(drop),
+};
+
+/// A key set on the network.
+pub(super) const JWKS_URL: Format = Format {
+    pattern: Some(r"^https?://"),
+    what: "a URL, as https://login.example.com/jwks.json",
+    check: |text| {
+        let uri = url(text)?;
+        let host = uri.host().unwrap_or_default();
+        let is_local = matches!(host, "localhost" | "127.0.0.1" | "[::1]");
+        if uri.scheme() != Some(&Scheme::HTTPS) && !is_local {
+            return Err("whoever sits between could send his own keys: use https".to_owned());
+        }
+        Ok(())
+    },
+};
+
+/// A store that needs no more than its name.
+pub(super) const STORE: Format = Format {
+    pattern: Some(r"^memory$"),
+    what: "`memory`, or a section with `redis` in it",
+    check: |text| match text {
+        "memory" => Ok(()),
+        "redis" => Err("say where it is: a section `redis` with a `url`".to_owned()),
+        _ => Err("these two are all there are".to_owned()),
+    },
+};
+
+/// Where Redis is.
+pub(super) const REDIS_URL: Format = Format {
+    pattern: Some(r"^(redis|rediss|redis\+unix)://"),
+    what: "a URL, as redis://localhost:6379, rediss://… or redis+unix:///run/redis.sock",
+    check: |text| {
+        // The text is not shown: it may hold a password.
+        match text.split_once("://") {
+            Some(("redis" | "rediss" | "redis+unix", rest)) if !rest.is_empty() => Ok(()),
+            Some(("redis" | "rediss" | "redis+unix", _)) => Err("it names no host".to_owned()),
+            Some(_) => Err("its scheme is none of redis, rediss and redis+unix".to_owned()),
+            None => Err("it has no scheme".to_owned()),
+        }
+    },
+};
+
+/// A header field.
+pub(super) const HEADER: Format = Format {
+    pattern: None,
+    what: "the name of a header field, as X-Forwarded-For",
+    check: |text| match HeaderName::from_bytes(text.as_bytes()) {
+        Ok(_) => Ok(()),
+        Err(_) => Err("a field name has letters, digits and `-`, and no space or colon".to_owned()),
+    },
+};
+
+/// A method.
+pub(super) const METHOD: Format = Format {
+    pattern: Some(r"^[!#$%&'*+.^_`|~0-9A-Z-]+$"),
+    what: "an HTTP method in capitals, as GET",
+    check: |text| match Method::from_bytes(text.as_bytes()) {
+        Ok(_) if text.bytes().any(|byte| byte.is_ascii_lowercase()) => {
+            Err(format!("methods are told apart by case: write {}", text.to_ascii_uppercase()))
+        }
+        Ok(_) => Ok(()),
+        Err(_) => Err("a method is one word".to_owned()),
+    },
+};
+
+/// A host name without a port.
+pub(super) const HOST: Format = Format {
+    pattern: None,
+    what: "a host name without a port, as api.example.com",
+    check: |text| {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte);
+        let is_name = !text.is_empty() && text.bytes().all(fits);
+        if text.contains('*') {
+            return Err("a host is matched whole: leave it out for any".to_owned());
+        }
+        if !is_name || (text.contains(':') && !text.starts_with('[')) {
+            return Err("leave out scheme, port and path".to_owned());
+        }
+        Ok(())
+    },
+};
+
+/// A path.
+pub(super) const PATH: Format = Format {
+    pattern: Some(r"^/"),
+    what: "a path, as /login, or everything below one, as /static/*",
+    check: |text| path(text).map(drop),
+};
+
+/// A digest.
+pub(super) const SHA256: Format = Format {
+    pattern: Some(r"^[0-9A-Fa-f]{64}$"),
+    what: "the SHA-256 of a key as 64 hex digits",
+    check: |text| {
+        if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Ok(());
+        }
+        Err("print it with `printf %s KEY | sha256sum`".to_owned())
+    },
+};
+
+/// A part of something.
+pub(super) const SHARE: Format = Format {
+    pattern: Some(r"^ *[0-9]+ */ *[0-9]+ *$"),
+    what: "a part, as 1/10",
+    check: |text| {
+        share(text).map(drop).ok_or_else(|| {
+            "write two whole numbers, the first not larger than the second and both from 1 to \
+             1000000"
+                .to_owned()
+        })
+    },
+};
+
+/// A secret of tokens.
+pub(super) const HS256: Format = Format {
+    pattern: None,
+    what: "a secret of at least 32 bytes",
+    check: |text| match tollgate::key::JwtKey::hs256(text.as_bytes()) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    },
+};
+
+/// What [`SHARE`] says.
+pub(super) fn share(text: &str) -> Option<(u32, u32)> {
+    let (part, whole) = text.split_once('/')?;
+    let whole_number = |text: &str| {
+        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+        digits.then(|| text.parse::<u32>().ok())?.filter(|n| (1..=1_000_000).contains(n))
+    };
+    let (part, whole) = (whole_number(part.trim())?, whole_number(whole.trim())?);
+    (part <= whole).then_some((part, whole))
+}
+
+/// What [`TARGET`] says.
+pub(super) fn target(text: &str) -> Result<Uri, String> {
+    let uri = url(text)?;
+    if uri.query().is_some() {
+        return Err("the query comes with each request: leave it out".to_owned());
+    }
+    Ok(uri)
+}
+
+fn url(text: &str) -> Result<Uri, String> {
+    let uri = text.parse::<Uri>().map_err(|_| "it is no URL".to_owned())?;
+    if !matches!(uri.scheme().map(Scheme::as_str), Some("http" | "https")) {
+        return Err("it does not begin with http:// or https://".to_owned());
+    }
+    let authority = uri.authority().ok_or("it names no host")?;
+    if authority.as_str().contains('@') {
+        return Err("user and password have no place in it".to_owned());
+    }
+    if authority.host().is_empty()
+        || (authority.as_str() != authority.host() && authority.port().is_none())
+    {
+        return Err("it names no host, or a port that is none".to_owned());
+    }
+    if text.contains('#') {
+        return Err("a fragment is never sent: leave it out".to_owned());
+    }
+    Ok(uri)
+}
+
+/// What [`PATH`] says.
+pub(super) fn path(text: &str) -> Result<PathMatch, String> {
+    let fixed = text.strip_suffix("/*").unwrap_or(text);
+    if !text.starts_with('/') {
+        return Err("it does not begin with `/`".to_owned());
+    }
+    if fixed.contains('*') {
+        return Err("`*` stands for everything below and is the last segment; for anything else \
+                    write `expression: regex`"
+            .to_owned());
+    }
+    if fixed.contains(['?', '#']) {
+        return Err("only the path is matched, never the query".to_owned());
+    }
+    let plain = plain_path(fixed)?;
+    Ok(match (text.ends_with("/*"), plain.as_str()) {
+        (true, "") => PathMatch::Any,
+        (true, _) => PathMatch::Below(plain),
+        (false, _) => PathMatch::Plain(plain),
+    })
+}
+
+/// A path as it is after requests have been put into their normal form, or why none ever
+/// looks like that.
+fn plain_path(text: &str) -> Result<String, String> {
+    // Everything below the root.
+    if text.is_empty() {
+        return Ok(String::new());
+    }
+    match normalise(text, Ambiguous::Refuse) {
+        Ok(normal) if normal == text => Ok(normal.into_owned()),
+        Ok(normal) => {
+            Err(format!("in its normal form, which is what is matched, it is `{normal}`"))
+        }
+        Err(fault) => Err(fault.to_string()),
+    }
+}
+
+/// What a span of time says, or why it is none.
+pub(super) fn span(text: &str) -> Result<Duration, String> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) && text != "0" {
+        return Err(format!("it has no unit: write {text}s or {text}ms"));
+    }
+    humantime::parse_duration(text)
+        .map_err(|_| "write numbers with their units: us, ms, s, m, h or days".to_owned())
+}

@@ -1,0 +1,71 @@
+//! From the text of a configuration file to a [`Plan`], or to everything that is wrong.
+//!
+//! | file | step |
+//! |---|---|
+//! | `source.rs` | the text, bounded in size |
+//! | `tree.rs`, `env.rs` | YAML as a tree of values that know where they stand, with variables filled in |
+//! | `spec.rs`, `tables.rs`, `format.rs` | what a file may say, as data |
+//! | `check.rs` | holds the tree against the tables |
+//! | `view.rs` | a checked section, read by key |
+//! | `read/` | what the values mean together: a plan |
+//! | `problem.rs` | what is wrong, where, and the cure |
+
+mod check;
+mod env;
+mod format;
+mod problem;
+mod read;
+mod source;
+pub mod spec;
+pub mod tables;
+mod tree;
+mod view;
+
+pub use self::env::Env;
+pub use self::problem::{Place, Problem, Report, Severity, Span};
+pub use self::source::{Source, SourceError};
+
+use self::problem::Problems;
+use self::spec::Shape;
+use self::view::Item;
+use crate::plan::Plan;
+
+/// What came of reading a configuration.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The plan, if nothing stands in its way.
+    pub plan: Option<Plan>,
+    /// Everything that is wrong, and everything that is odd.
+    pub report: Report,
+}
+
+/// Reads a configuration; variables come from `env`.
+///
+/// It neither blocks nor looks at anything but the text: files that the configuration names
+/// are opened by whoever serves.
+pub fn read(source: &Source, env: Env<'_>) -> Outcome {
+    let mut problems = Problems::default();
+    let plan = plan(source, env, &mut problems);
+    let plan = plan.filter(|_| !problems.has_errors());
+    Outcome { plan, report: problems.into_report(source) }
+}
+
+/// Reads a configuration with the variables of this process.
+pub fn read_with_process_env(source: &Source) -> Outcome {
+    read(source, &|name| std::env::var(name).ok())
+}
+
+fn plan(source: &Source, env: Env<'_>, problems: &mut Problems) -> Option<Plan> {
+    let place = || Place { span: 0..0, path: String::new() };
+    if source.text.len() as u64 > Source::MAX_BYTES {
+        let what = format!("the file is larger than {} KiB", Source::MAX_BYTES >> 10);
+        problems.error(place(), what, "is it the right one?");
+        return None;
+    }
+    let root = tree::parse(&source.text, env, problems)?;
+    check::check(&ROOT, &root, "", problems);
+    let root = Item::new(&root, &ROOT, String::new()).view()?;
+    read::plan(&root, problems)
+}
+
+static ROOT: Shape = Shape::Section(&tables::ROOT);

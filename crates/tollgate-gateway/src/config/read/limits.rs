@@ -1,0 +1,339 @@
+//! The limits: for everybody, for each client, for some requests.
+
+use std::sync::Arc;
+
+use tollgate::{Algorithm, Cost, Policy, Quota};
+
+use super::super::format;
+use super::super::problem::Problems;
+use super::super::view::{Item, View};
+use super::policy::{self, Names, is_bucket, no_effect};
+use super::{Shared, costs, paths};
+use crate::plan::{ApiPlan, CostTable, LimitPlan, Methods, PathMatch, RouteLimits, Whose};
+
+/// The limits of `rateLimiter`, and what limits of routes are derived from.
+pub(super) struct Limits {
+    pub(super) limits: RouteLimits,
+    costs: Option<Arc<CostTable>>,
+    /// The quota of `client` and then that of each tier, for limits that are a share.
+    client: Option<Client>,
+}
+
+/// What a share is a share of.
+#[derive(Clone)]
+struct Client {
+    quota: Quota,
+    tiers: Vec<Quota>,
+}
+
+/// The limits of `rateLimiter`.
+pub(super) fn limits(shared: &Shared<'_>, names: &mut Names, problems: &mut Problems) -> Limits {
+    let view = &shared.limiter;
+    let costs = costs::costs(view, None, problems);
+    let mut limits = Limits { limits: RouteLimits::default(), costs, client: None };
+    if view.has("tiers") && !view.has("client") {
+        problems.error(
+            view.place_of_key("tiers"),
+            "`tiers` needs `client`, the quota of those who are in no tier",
+            "add a section `client` with `limit` and `windowSeconds`",
+        );
+    }
+    let (own, client) = own(view, "", &limits, shared, names, problems);
+    limits.limits = own;
+    limits.client = client;
+    limits
+}
+
+/// The limits of a route: its own, and for the rest those of `rateLimiter`.
+pub(super) fn of_route(
+    view: &View<'_>,
+    name: &str,
+    outer: &Limits,
+    shared: &Shared<'_>,
+    names: &mut Names,
+    problems: &mut Problems,
+) -> RouteLimits {
+    let (own, _) = own(view, &format!("{name}/"), outer, shared, names, problems);
+    let outer = &outer.limits;
+    RouteLimits {
+        global: if view.has("global") { own.global } else { outer.global.clone() },
+        client: if view.has("client") { own.client } else { outer.client.clone() },
+        apis: if view.has("apis") { own.apis } else { Arc::clone(&outer.apis) },
+    }
+}
+
+fn own(
+    view: &View<'_>,
+    prefix: &str,
+    outer: &Limits,
+    shared: &Shared<'_>,
+    names: &mut Names,
+    problems: &mut Problems,
+) -> (RouteLimits, Option<Client>) {
+    let maker = Maker { outer, shared };
+    let one = |key: &str, whose, names: &mut Names, problems: &mut Problems| {
+        let view = view.view(key)?;
+        let default = format!("{prefix}{key}");
+        maker.everywhere(&view, &default, whose, names, problems)
+    };
+    let global = one("global", Whose::Everybody, names, problems);
+    let client = one("client", Whose::Client, names, problems);
+    let (client, quotas) = client.unzip();
+    // A share is one of the nearest `client`.
+    let quotas = quotas.or_else(|| outer.client.clone());
+    let apis = apis(view, &maker, quotas.as_ref(), names, problems);
+    let global = global.map(|(limit, _)| Arc::new(limit));
+    (RouteLimits { global, client: client.map(Arc::new), apis }, quotas)
+}
+
+/// Makes limits out of sections.
+struct Maker<'a, 'b> {
+    outer: &'b Limits,
+    shared: &'b Shared<'a>,
+}
+
+impl Maker<'_, '_> {
+    /// `global` or `client`.
+    fn everywhere(
+        &self,
+        view: &View<'_>,
+        default: &str,
+        whose: Whose,
+        names: &mut Names,
+        problems: &mut Problems,
+    ) -> Option<(LimitPlan, Client)> {
+        let name = view.text("identifier").unwrap_or(default);
+        names.take(name, view.place_of("identifier"), problems);
+        let algorithm = policy::algorithm(view, self.shared, problems);
+        let quota = algorithm.and_then(|algorithm| policy::quota(view, algorithm, problems));
+        let rest = self.rest(view, whose, &Methods::default(), Some(&PathMatch::Any), problems);
+        let algorithm = algorithm?;
+        let tiers = match whose {
+            Whose::Client => self.tiers(algorithm, problems),
+            Whose::Everybody => Some(Vec::new()),
+        };
+        let quota = quota?;
+        let policy = policy::build(name, quota, algorithm, view, problems);
+        let (quotas, policies) = self.policies_of_tiers(name, algorithm, tiers?, problems)?;
+        let limit = rest?.limit(policy?, policies);
+        warn_of_dear_requests(&limit, view, problems);
+        Some((limit, Client { quota, tiers: quotas }))
+    }
+
+    /// The quotas of the tiers, under the algorithm of `client`.
+    fn tiers(
+        &self,
+        algorithm: Algorithm,
+        problems: &mut Problems,
+    ) -> Option<Vec<(View<'_>, Quota)>> {
+        let mut tiers = Some(Vec::new());
+        let Some(view) = self.shared.limiter.view("tiers") else {
+            return tiers;
+        };
+        for (_, item) in view.others() {
+            let quota = item
+                .view()
+                .and_then(|view| policy::quota(&view, algorithm, problems).map(|it| (view, it)));
+            tiers = tiers.zip(quota).map(|(mut tiers, quota)| {
+                tiers.push(quota);
+                tiers
+            });
+        }
+        tiers
+    }
+
+    fn policies_of_tiers(
+        &self,
+        name: &str,
+        algorithm: Algorithm,
+        tiers: Vec<(View<'_>, Quota)>,
+        problems: &mut Problems,
+    ) -> Option<(Vec<Quota>, Vec<Policy>)> {
+        let mut policies = Vec::new();
+        let mut quotas = Vec::new();
+        for (view, quota) in tiers {
+            policies.push(policy::build(name, quota, algorithm, &view, problems));
+            quotas.push(quota);
+        }
+        Some((quotas, policies.into_iter().collect::<Option<_>>()?))
+    }
+
+    /// What a limit has besides its policy.
+    fn rest(
+        &self,
+        view: &View<'_>,
+        whose: Whose,
+        methods: &Methods,
+        path: Option<&PathMatch>,
+        problems: &mut Problems,
+    ) -> Option<Rest> {
+        if view.has("expireSeconds") {
+            let why = "what is kept of a client expires by itself";
+            no_effect(view, "expireSeconds", "here", why, problems);
+        }
+        let costs = costs::costs(view, self.outer.costs.as_ref(), problems);
+        let on_store_error = policy::on_store_error(view, self.shared, problems);
+        let shadow = if view.has("shadow") { view } else { &self.shared.limiter };
+        let shadow = shadow.flag("shadow")?;
+        let costs = costs?;
+        let dearest = costs.dearest(methods, path?);
+        Some(Rest { whose, costs, dearest, on_store_error: on_store_error?, enforce: !shadow })
+    }
+}
+
+struct Rest {
+    whose: Whose,
+    costs: Arc<CostTable>,
+    dearest: Cost,
+    on_store_error: tollgate::OnStoreError,
+    enforce: bool,
+}
+
+impl Rest {
+    fn limit(self, policy: Policy, tiers: Vec<Policy>) -> LimitPlan {
+        let Self { whose, costs, dearest, on_store_error, enforce } = self;
+        let policy = policy.with_on_store_error(on_store_error);
+        let tiers = tiers.into_iter().map(|it| it.with_on_store_error(on_store_error)).collect();
+        LimitPlan { policy, tiers, whose, costs, dearest, enforce }
+    }
+}
+
+fn apis(
+    view: &View<'_>,
+    maker: &Maker<'_, '_>,
+    client: Option<&Client>,
+    names: &mut Names,
+    problems: &mut Problems,
+) -> Arc<[ApiPlan]> {
+    let mut apis: Vec<(ApiPlan, Item<'_>)> = Vec::new();
+    for item in view.items("apis") {
+        if let Some(view) = item.view()
+            && let Some(api) = api(&view, maker, client, names, problems)
+        {
+            apis.push((api, item));
+        }
+    }
+    warn_of_shadowed(&apis, problems);
+    apis.into_iter().map(|(api, _)| api).collect()
+}
+
+fn api(
+    view: &View<'_>,
+    maker: &Maker<'_, '_>,
+    client: Option<&Client>,
+    names: &mut Names,
+    problems: &mut Problems,
+) -> Option<ApiPlan> {
+    let name = view.text("identifier");
+    if let Some(name) = name {
+        names.take(name, view.place_of("identifier"), problems);
+    }
+    let path = view.item("path").and_then(|item| paths::path(&item, problems));
+    let methods = paths::methods(view);
+    let whose = match view.text("per")? {
+        "everyone" => Whose::Everybody,
+        _ => Whose::Client,
+    };
+    let algorithm = policy::algorithm(view, maker.shared, problems);
+    let any = Methods::default();
+    let of = methods.as_ref().unwrap_or(&any);
+    let rest = maker.rest(view, whose, of, path.as_ref(), problems);
+    let quotas = algorithm.and_then(|algorithm| quotas(view, algorithm, client, problems));
+    let (algorithm, quotas, name) = (algorithm?, quotas?, name?);
+    let mut policies = Vec::new();
+    for quota in quotas {
+        policies.push(policy::build(name, quota, algorithm, view, problems)?);
+    }
+    if let Some((part, whole)) = view.text("share").and_then(format::share) {
+        policies.iter_mut().for_each(|policy| *policy = policy.share(part, whole));
+    }
+    let first = policies.remove(0);
+    // One quota for all knows no tiers.
+    let tiers = if whose == Whose::Client { policies } else { Vec::new() };
+    let limit = rest?.limit(first, tiers);
+    warn_of_dear_requests(&limit, view, problems);
+    Some(ApiPlan { methods: methods?, path: path?, limit })
+}
+
+/// The quota of an api, and where it is a share of the client's that of each tier; whole
+/// ones, of which the share is yet to be taken.
+fn quotas(
+    view: &View<'_>,
+    algorithm: Algorithm,
+    client: Option<&Client>,
+    problems: &mut Problems,
+) -> Option<Vec<Quota>> {
+    if !view.has("share") {
+        if !view.has("limit") && !view.has_unknown() {
+            problems.error(
+                view.place(),
+                "`limit` is missing",
+                "add `limit: …`, units per window, or `share: 1/10`, a part of `client`",
+            );
+        }
+        return policy::quota(view, algorithm, problems).map(|quota| vec![quota]);
+    }
+    let Some(client) = client else {
+        problems.error(
+            view.place_of_key("share"),
+            "there is no `client` of whose quota this could be a share",
+            "add a section `client`, or write `limit` and `windowSeconds`",
+        );
+        return None;
+    };
+    let fitting = |quota: &Quota| match (quota.burst_units(), is_bucket(algorithm)) {
+        (Some(_), false) => Quota::new(quota.limit(), quota.window()),
+        _ => *quota,
+    };
+    Some(std::iter::once(&client.quota).chain(&client.tiers).map(fitting).collect())
+}
+
+/// A request that costs more than ever passes at once is always refused.
+fn warn_of_dear_requests(limit: &LimitPlan, view: &View<'_>, problems: &mut Problems) {
+    let dearest = limit.dearest.get();
+    let policies = std::iter::once(&limit.policy).chain(&limit.tiers);
+    let Some(least) = policies.map(Policy::capacity).min() else { return };
+    if dearest > least {
+        let key = ["burst", "limit", "share"].into_iter().find(|key| view.has(key));
+        problems.warn(
+            key.map_or_else(|| view.place(), |key| view.place_of(key)),
+            format!("a request may cost {dearest}, and no more than {least} ever pass at once: it is always refused"),
+            if is_bucket(limit.policy.algorithm()) {
+                "raise `burst`, or lower the cost"
+            } else {
+                "raise `limit`, or lower the cost"
+            },
+        );
+    }
+}
+
+fn warn_of_shadowed(apis: &[(ApiPlan, Item<'_>)], problems: &mut Problems) {
+    let mut comparisons = 0;
+    for (index, (api, item)) in apis.iter().enumerate() {
+        // Thousands of expressions against thousands of paths would take minutes.
+        comparisons += index;
+        if comparisons > MOST_COMPARISONS {
+            return;
+        }
+        let earlier = apis[..index].iter().find(|(earlier, _)| {
+            earlier.methods.cover(&api.methods) && earlier.path.covers(&api.path)
+        });
+        if let Some((earlier, _)) = earlier {
+            problems.warn(
+                item.view().map_or_else(|| item.place(), |view| view.place_of("path")),
+                format!(
+                    "this is never reached: `{}` before it takes every such request",
+                    earlier.limit.policy.name()
+                ),
+                if api.path == PathMatch::Any || earlier.path == api.path {
+                    "only the first that matches counts: remove one of them"
+                } else {
+                    "only the first that matches counts: move the narrower one up"
+                },
+            );
+        }
+    }
+}
+
+/// Some seconds at the most.
+const MOST_COMPARISONS: usize = 1_000_000;

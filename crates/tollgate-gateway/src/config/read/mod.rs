@@ -1,0 +1,136 @@
+//! What the values of a file mean together.
+//!
+//! Everything is read even where something is wrong, so that all problems are told at
+//! once. What cannot be made without a value that is wrong is left out silently: the value
+//! is told already.
+
+mod costs;
+mod identity;
+mod limits;
+mod paths;
+mod policy;
+mod routes;
+mod server;
+mod store;
+
+use tollgate::denial::Members;
+use tollgate::{HeaderOptions, OnMissingKey};
+
+use super::problem::Problems;
+use super::view::View;
+use crate::plan::{PathRules, Plan, StorePlan};
+
+/// What is the same for all policies.
+struct Shared<'a> {
+    /// `rateLimiter`.
+    limiter: View<'a>,
+    /// Whether the store can fail.
+    can_fail: bool,
+    /// Whether keys of different clients may be on different servers.
+    is_cluster: bool,
+}
+
+/// The plan; `None` where something that it needs is wrong.
+pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
+    let limiter = root.view("rateLimiter")?;
+    let store = store::store(&limiter, problems);
+    let is_cluster = store.as_ref().is_some_and(StorePlan::is_cluster);
+    let can_fail = !matches!(store, Some(StorePlan::Memory { .. }));
+    let shared = Shared { limiter: limiter.clone(), can_fail, is_cluster };
+
+    let tiers = tiers(&limiter, problems)?;
+    let mut names = policy::Names::default();
+    let limits = limits::limits(&shared, &mut names, problems);
+    let routes = routes::routes(root, &shared, &limits, &mut names, problems);
+    let identity = identity::identity(&limiter, &tiers, problems);
+    let exempt = paths::exempt(&limiter, problems);
+    let server = server::server(&limiter, problems);
+    let headers = headers(&limiter);
+    let members = members(&limiter);
+    let on_missing_key = on_missing_key(&limiter, problems, identity.as_ref());
+
+    let identity = identity?;
+    let server = server?;
+    Some(Plan {
+        listen: server.listen,
+        admin: server.admin,
+        timeouts: server.timeouts,
+        trusted_proxies: identity.proxies,
+        paths: PathRules { reject_ambiguous: ambiguous(&limiter)? },
+        routes: routes?,
+        exempt: exempt?,
+        identity: identity.chain,
+        on_missing_key: on_missing_key?,
+        tiers,
+        store: store?,
+        headers: headers?,
+        members: members?,
+    })
+}
+
+/// The names of the tiers.
+fn tiers(limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<String>> {
+    let Some(view) = limiter.view("tiers") else {
+        return Some(Vec::new());
+    };
+    let names: Vec<_> = view.others().iter().map(|(name, _)| (*name).to_owned()).collect();
+    if names.len() > MOST_TIERS {
+        problems.error(
+            limiter.place_of_key("tiers"),
+            format!("{} tiers are more than {MOST_TIERS}", names.len()),
+            "clients of a tier share its numbers, not its quota: a few tiers do for all of them",
+        );
+        return None;
+    }
+    Some(names)
+}
+
+/// Each of them has a policy for each route and api.
+const MOST_TIERS: usize = 64;
+
+fn on_missing_key(
+    limiter: &View<'_>,
+    problems: &mut Problems,
+    identity: Option<&identity::Identity>,
+) -> Option<OnMissingKey> {
+    if limiter.has("onMissingKey") && identity.is_some_and(identity::Identity::always_finds) {
+        problems.warn(
+            limiter.place_of_key("onMissingKey"),
+            "`onMissingKey` has no effect: every request has an address",
+            "remove it, or take `ip` out of `identity`",
+        );
+    }
+    Some(match limiter.text("onMissingKey")? {
+        "pass" => OnMissingKey::Pass,
+        "share" => OnMissingKey::Share,
+        _ => OnMissingKey::Deny,
+    })
+}
+
+fn ambiguous(limiter: &View<'_>) -> Option<bool> {
+    let Some(paths) = limiter.view("paths") else {
+        return Some(!limiter.has("paths"));
+    };
+    Some(paths.text("ambiguous")? == "reject")
+}
+
+fn headers(limiter: &View<'_>) -> Option<HeaderOptions> {
+    let headers = HeaderOptions::default();
+    let Some(view) = limiter.view("headers") else {
+        return Some(headers);
+    };
+    let headers = headers.ratelimit(view.flag("rateLimit")?);
+    let headers = headers.x_ratelimit(view.flag("xRateLimit")?);
+    Some(headers.retry_jitter(view.span("retryJitter")?))
+}
+
+fn members(limiter: &View<'_>) -> Option<Members> {
+    let mut members = Members::new();
+    let Some(view) = limiter.view("response").and_then(|view| view.view("members")) else {
+        return Some(members);
+    };
+    for (name, item) in view.others() {
+        members = members.with(name, item.text()?).ok()?;
+    }
+    Some(members)
+}

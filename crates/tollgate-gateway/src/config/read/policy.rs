@@ -1,0 +1,219 @@
+//! A quota and its algorithm.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tollgate::{
+    Algorithm, LeakyMode, Micros, OnStoreError, Policy, PolicyError, Quota, Refill, Resolution,
+};
+
+use super::super::format;
+use super::super::problem::{Place, Problems};
+use super::super::view::View;
+use super::Shared;
+
+/// The names of policies so far, and the keys where they stand.
+#[derive(Debug, Default)]
+pub(super) struct Names(HashMap<String, String>);
+
+impl Names {
+    /// Takes a name, which two policies cannot share: they would share their counters.
+    pub(super) fn take(&mut self, name: &str, place: Place, problems: &mut Problems) {
+        let path = place.path.clone();
+        if let Some(first) = self.0.insert(name.to_owned(), path) {
+            problems.error(
+                place,
+                format!("`{}` is the name of another policy ({first})", name.escape_debug()),
+                "give each an `identifier` of its own: counters belong to it",
+            );
+        }
+    }
+}
+
+/// The algorithm of a policy with its settings.
+pub(super) fn algorithm(
+    view: &View<'_>,
+    shared: &Shared<'_>,
+    problems: &mut Problems,
+) -> Option<Algorithm> {
+    let strategy = view.text("strategy").or_else(|| match view.has("strategy") {
+        true => None,
+        false => shared.limiter.text("strategy"),
+    })?;
+    let mut algorithm: Algorithm = strategy.parse().ok()?;
+    let name = algorithm.name();
+    let mut belongs = |key: &str, owner: &str| {
+        if view.has(key) && owner != name {
+            no_effect(view, key, &format!("on a {name}"), &format!("it is for {owner}"), problems);
+        }
+    };
+    belongs("refill", "token_bucket");
+    belongs("mode", "leaky_bucket");
+    belongs("maxWait", "leaky_bucket");
+    belongs("resolution", "sliding_window_log");
+    match &mut algorithm {
+        Algorithm::TokenBucket { refill } if view.text("refill")? == "interval" => {
+            *refill = Refill::Interval;
+        }
+        Algorithm::LeakyBucket { mode } => *mode = leaky_mode(view, problems)?,
+        Algorithm::SlidingWindowLog { resolution } => {
+            *resolution = match view.text("resolution")? {
+                "exact" => Resolution::Exact,
+                "thousandth" => Resolution::Thousandth,
+                _ => Resolution::Auto,
+            }
+        }
+        _ => {}
+    }
+    Some(algorithm)
+}
+
+fn leaky_mode(view: &View<'_>, problems: &mut Problems) -> Option<LeakyMode> {
+    let max_wait = match view.item("maxWait") {
+        Some(_) => Some(Micros::from(view.span("maxWait")?)),
+        None => None,
+    };
+    if view.text("mode")? == "meter" {
+        if max_wait.is_some() {
+            no_effect(view, "maxWait", "in mode meter", "nobody waits there", problems);
+        }
+        return Some(LeakyMode::Meter);
+    }
+    Some(LeakyMode::Queue { max_wait })
+}
+
+/// How much per how long.
+pub(super) fn quota(
+    view: &View<'_>,
+    algorithm: Algorithm,
+    problems: &mut Problems,
+) -> Option<Quota> {
+    let limit = view.whole("limit");
+    let window = window(view, algorithm, problems);
+    let burst = view.whole("burst");
+    if view.has("burst") && !is_bucket(algorithm) {
+        problems.error(
+            view.place_of_key("burst"),
+            format!("a {algorithm} has no burst: its limit is what passes at once"),
+            "remove it, or write `strategy: token_bucket`",
+        );
+        return None;
+    }
+    let quota = Quota::new(limit?, window?);
+    match view.has("burst") {
+        true => Some(quota.burst(burst?)),
+        false => Some(quota),
+    }
+}
+
+/// The time that the limit is for, under whichever of its names.
+fn window(view: &View<'_>, algorithm: Algorithm, problems: &mut Problems) -> Option<Duration> {
+    let given = ["window", "windowSeconds"].into_iter().find(|key| view.has(key));
+    let refill = view.has("refillSeconds");
+    match given {
+        // Older files say both, and mostly the same.
+        Some(given) if refill && is_bucket(algorithm) && !says_the_same(view, given) => {
+            let why = "`refillSeconds` says how long";
+            no_effect(
+                view,
+                given,
+                &format!("on a {algorithm} with `refillSeconds`"),
+                why,
+                problems,
+            );
+        }
+        _ if refill && !is_bucket(algorithm) => {
+            let why = "its window says when units come back";
+            no_effect(view, "refillSeconds", &format!("on a {algorithm}"), why, problems);
+        }
+        _ => {}
+    }
+    if refill && is_bucket(algorithm) {
+        return view.whole("refillSeconds").map(Duration::from_secs);
+    }
+    match given {
+        Some("window") => view.span("window"),
+        Some(_) => view.whole("windowSeconds").map(Duration::from_secs),
+        None if view.has_unknown() => None,
+        None => {
+            problems.error(
+                view.place(),
+                "nothing says how long the limit is for",
+                "add `windowSeconds: 60`, or `window: 500ms`",
+            );
+            None
+        }
+    }
+}
+
+fn says_the_same(view: &View<'_>, window: &str) -> bool {
+    let refill = view.whole("refillSeconds").map(Duration::from_secs);
+    refill.is_some()
+        && refill
+            == if window == "window" {
+                view.span(window)
+            } else {
+                view.whole(window).map(Duration::from_secs)
+            }
+}
+
+/// A policy, or why there cannot be such a one.
+pub(super) fn build(
+    name: &str,
+    quota: Quota,
+    algorithm: Algorithm,
+    view: &View<'_>,
+    problems: &mut Problems,
+) -> Option<Policy> {
+    // Such a name is told already.
+    (format::IDENTIFIER.check)(name).ok()?;
+    Policy::new(name, quota, algorithm).map_err(|error| refused(&error, view, problems)).ok()
+}
+
+/// Tells why a policy cannot be built.
+pub(super) fn refused(error: &PolicyError, view: &View<'_>, problems: &mut Problems) {
+    let limit = if view.has("limit") { "limit" } else { "share" };
+    match error.nearest_limit() {
+        Some(nearest) => {
+            problems.error(view.place_of(limit), error.to_string(), format!("write {nearest}"));
+        }
+        None => {
+            let keys = ["window", "windowSeconds", "refillSeconds"];
+            let key = keys.into_iter().find(|key| view.has(key)).unwrap_or(limit);
+            let cure = "choose a window of 50us to 400days, in whole microseconds";
+            problems.error(view.place_of(key), error.to_string(), cure);
+        }
+    }
+}
+
+/// What a policy does while the store cannot decide.
+pub(super) fn on_store_error(
+    view: &View<'_>,
+    shared: &Shared<'_>,
+    problems: &mut Problems,
+) -> Option<OnStoreError> {
+    let place = if view.has("onStoreError") { view } else { &shared.limiter };
+    if place.has("onStoreError") && !shared.can_fail {
+        no_effect(place, "onStoreError", "in memory", "such a store does not fail", problems);
+    }
+    Some(match place.text("onStoreError")? {
+        "closed" => OnStoreError::Closed,
+        "local" => OnStoreError::Local,
+        _ => OnStoreError::Open,
+    })
+}
+
+pub(super) fn no_effect(
+    view: &View<'_>,
+    key: &str,
+    place: &str,
+    why: &str,
+    problems: &mut Problems,
+) {
+    let what = format!("`{key}` has no effect {place}");
+    problems.warn(view.place_of_key(key), what, format!("remove it: {why}"));
+}
+
+pub(super) const fn is_bucket(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. })
+}

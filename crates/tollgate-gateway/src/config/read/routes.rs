@@ -1,0 +1,203 @@
+//! Which requests go where.
+
+use std::sync::Arc;
+
+use http::uri::Scheme;
+use tollgate::Policy;
+
+use super::super::format;
+use super::super::problem::{Place, Problems};
+use super::super::view::{Item, View};
+use super::limits::{self, Limits};
+use super::policy::Names;
+use super::{Shared, paths};
+use crate::plan::{LimitPlan, PathMatch, Protocol, Route, RouteLimits, Target, Whose};
+
+/// The routes of a file; the last one is that of `target`.
+pub(super) fn routes(
+    root: &View<'_>,
+    shared: &Shared<'_>,
+    limits: &Limits,
+    names: &mut Names,
+    problems: &mut Problems,
+) -> Option<Vec<Route>> {
+    let limiter = &shared.limiter;
+    let mut routes: Vec<(Route, Place)> = Vec::new();
+    let mut is_whole = true;
+    for item in limiter.items("routes") {
+        let Some(view) = item.view() else {
+            is_whole = false;
+            continue;
+        };
+        match route(&view, shared, limits, names, problems) {
+            Some(route) => routes.push((route, view.place_of("name"))),
+            None => is_whole = false,
+        }
+    }
+    let fallback = match (limiter.item("target"), root.item("target")) {
+        (Some(_), Some(outer)) => {
+            problems.error(
+                outer.place(),
+                "`target` says the same as `rateLimiter.target`",
+                "keep one of the two",
+            );
+            return None;
+        }
+        (item, outer) => item.or(outer),
+    };
+    if limiter.item("routes").is_none() && fallback.is_none() {
+        problems.error(
+            limiter.place(),
+            "`target` is missing: nothing says where requests go",
+            "add `target: http://localhost:3000`",
+        );
+    }
+    let target = fallback.as_ref().map(target);
+    is_whole &= !matches!(target, Some(None));
+    if let Some(Some(target)) = target {
+        let limits = limits.limits.clone();
+        let route =
+            Route { name: FALLBACK.to_owned(), host: None, path: PathMatch::Any, target, limits };
+        let place = limiter.place_of("target");
+        routes.push((route, place));
+    }
+    check(&routes, shared, problems);
+    warn_without_limits(limiter, problems);
+    is_whole.then(|| routes.into_iter().map(|(route, _)| route).collect())
+}
+
+/// The route of `target`.
+const FALLBACK: &str = "default";
+
+fn route(
+    view: &View<'_>,
+    shared: &Shared<'_>,
+    outer: &Limits,
+    names: &mut Names,
+    problems: &mut Problems,
+) -> Option<Route> {
+    let name = view.text("name");
+    let limits = limits::of_route(view, name.unwrap_or("?"), outer, shared, names, problems);
+    let path = match view.item("path") {
+        Some(item) => paths::path(&item, problems),
+        None => Some(PathMatch::Any),
+    };
+    let target = view.item("target").and_then(|item| target(&item));
+    let host = match view.item("host") {
+        Some(item) => Some(item.text()?.to_ascii_lowercase()),
+        None => None,
+    };
+    Some(Route { name: name?.to_owned(), host, path: path?, target: target?, limits })
+}
+
+fn target(item: &Item<'_>) -> Option<Target> {
+    let view = item.view();
+    let url = match &view {
+        Some(view) => view.text("url")?,
+        None => item.text()?,
+    };
+    let uri = format::target(url).ok()?;
+    let protocol = match view.as_ref().map(|view| view.text("protocol")) {
+        Some(protocol) if protocol? == "http2" => Protocol::Http2,
+        _ => Protocol::Http1,
+    };
+    Some(Target {
+        scheme: uri.scheme().cloned().unwrap_or(Scheme::HTTP),
+        authority: uri.authority()?.clone(),
+        base_path: uri.path().trim_end_matches('/').to_owned(),
+        protocol,
+        preserve_host: match &view {
+            Some(view) => view.flag("preserveHost")?,
+            None => true,
+        },
+    })
+}
+
+/// What routes must not be to each other, and limits of a route not.
+fn check(routes: &[(Route, Place)], shared: &Shared<'_>, problems: &mut Problems) {
+    for (index, (route, place)) in routes.iter().enumerate() {
+        let earlier = &routes[..index];
+        if earlier.iter().any(|(other, _)| other.name == route.name) {
+            problems.error(
+                place.clone(),
+                format!("two routes are named `{}`", route.name.escape_debug()),
+                if index + 1 == routes.len() && route.name == FALLBACK {
+                    "`default` is the route of `target`: give the other one another name"
+                } else {
+                    "give each a name of its own"
+                },
+            );
+        }
+        let shadow = earlier.iter().find(|(other, _)| {
+            (other.host.is_none() || other.host == route.host) && other.path.covers(&route.path)
+        });
+        if let Some((other, _)) = shadow {
+            problems.warn(
+                place.clone(),
+                format!(
+                    "no request gets here: the route `{}` before it takes them all",
+                    other.name
+                ),
+                "move the narrower one up, or remove one of them",
+            );
+        }
+        check_queues(&route.limits, place, problems);
+        if shared.is_cluster {
+            warn_of_slots(&route.limits, place, problems);
+        }
+    }
+}
+
+/// A file without limits is a mistake more often than not.
+fn warn_without_limits(limiter: &View<'_>, problems: &mut Problems) {
+    let limits = |view: &View<'_>| ["client", "global", "apis"].iter().any(|key| view.has(key));
+    let routes = limiter.items("routes");
+    if !limits(limiter) && !routes.iter().filter_map(Item::view).any(|view| limits(&view)) {
+        problems.warn(limiter.place(), "nothing is limited", "add `client`, `global` or `apis`");
+    }
+}
+
+/// A request can wait in one queue alone.
+fn check_queues(limits: &RouteLimits, place: &Place, problems: &mut Problems) {
+    let queues = |limit: &LimitPlan| limit.enforce && limit.policy.queues();
+    let everywhere: Vec<&Policy> = [&limits.global, &limits.client]
+        .into_iter()
+        .flatten()
+        .map(Arc::as_ref)
+        .filter(|limit| queues(limit))
+        .map(|limit| &limit.policy)
+        .collect();
+    let api = limits.apis.iter().map(|api| &api.limit).find(|limit| queues(limit));
+    let mut waiting = everywhere.into_iter().chain(api.map(|limit| &limit.policy));
+    if let (Some(first), Some(second)) = (waiting.next(), waiting.next()) {
+        problems.error(
+            place.clone(),
+            format!(
+                "a request would wait in two queues, those of `{}` and `{}`",
+                first.name(),
+                second.name()
+            ),
+            "write `mode: meter` or another `strategy` for one of them",
+        );
+    }
+}
+
+/// On a Cluster only what belongs to one subject can be decided in one step.
+fn warn_of_slots(limits: &RouteLimits, place: &Place, problems: &mut Problems) {
+    let all = [&limits.global, &limits.client].into_iter().flatten().map(Arc::as_ref);
+    let all: Vec<_> = all.chain(limits.apis.iter().map(|api| &api.limit)).collect();
+    let of = |whose: Whose| all.iter().find(|limit| limit.whose == whose);
+    if let (Some(everybody), Some(client)) = (of(Whose::Everybody), of(Whose::Client)) {
+        problems.warn(
+            place.clone(),
+            format!(
+                "`{}` and `{}` cannot share a slot of the Cluster: they are decided one after the \
+                 other, so that a request that one of them denies may keep a place in the other \
+                 for a moment",
+                everybody.policy.name(),
+                client.policy.name()
+            ),
+            "nothing is admitted too much; use one Redis server if that is not enough",
+        );
+    }
+}

@@ -1,0 +1,149 @@
+//! Where to listen, and how long things may take.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tollgate::key::TrustedProxies;
+
+use super::super::problem::Problems;
+use super::super::spec::Section;
+use super::super::tables::RATE_LIMITER;
+use super::super::view::{Item, View, default_of};
+use crate::plan::{Listen, Timeouts, TlsFiles};
+
+/// What the process itself needs.
+pub(super) struct Server {
+    pub(super) listen: Vec<Listen>,
+    pub(super) admin: SocketAddr,
+    pub(super) timeouts: Timeouts,
+}
+
+pub(super) fn server(limiter: &View<'_>, problems: &mut Problems) -> Option<Server> {
+    let listen = listen(limiter, problems);
+    let admin = limiter.text("admin").and_then(|text| text.parse::<SocketAddr>().ok());
+    if let (Some(admin), Some(listen)) = (admin, &listen) {
+        check_admin(admin, listen, limiter, problems);
+    }
+    let timeouts = timeouts(limiter, problems);
+    Some(Server { listen: listen?, admin: admin?, timeouts: timeouts? })
+}
+
+fn listen(limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<Listen>> {
+    let plain = |addr| Listen { addr, tls: None, proxy_protocol: None };
+    if !limiter.has("listen") {
+        return Some(vec![plain(default_of(&RATE_LIMITER, "listen")?.parse().ok()?)]);
+    }
+    let mut all: Vec<Listen> = Vec::new();
+    let mut is_whole = true;
+    for item in limiter.items("listen") {
+        let listen = match item.view() {
+            Some(view) => listener(&view),
+            None => item.text().and_then(|text| text.parse().ok()).map(plain),
+        };
+        let Some(listen) = listen else {
+            is_whole = false;
+            continue;
+        };
+        // Port 0 is a free one, another each time.
+        if listen.addr.port() != 0 && all.iter().any(|other| other.addr == listen.addr) {
+            problems.error(item.place(), "this address stands here twice", "remove one");
+        }
+        all.push(listen);
+    }
+    is_whole.then_some(all)
+}
+
+fn listener(view: &View<'_>) -> Option<Listen> {
+    let tls = match view.item("tls") {
+        Some(item) => {
+            let view = item.view()?;
+            let file = |key: &str| view.text(key).map(PathBuf::from);
+            Some(TlsFiles { certificate: file("certificate")?, key: file("key")? })
+        }
+        None => None,
+    };
+    let proxy_protocol = match view.item("proxyProtocol") {
+        Some(item) => {
+            let items = item.items();
+            let texts = items.iter().map(Item::text).collect::<Option<Vec<_>>>()?;
+            Some(TrustedProxies::parse(texts).ok()?)
+        }
+        None => None,
+    };
+    Some(Listen { addr: view.text("address")?.parse().ok()?, tls, proxy_protocol })
+}
+
+fn check_admin(admin: SocketAddr, listen: &[Listen], limiter: &View<'_>, problems: &mut Problems) {
+    let clashes = |public: &Listen| {
+        let ip = public.addr.ip();
+        public.addr.port() == admin.port()
+            && admin.port() != 0
+            && (ip == admin.ip() || ip.is_unspecified() || admin.ip().is_unspecified())
+    };
+    if listen.iter().any(clashes) {
+        let place = limiter.place_of(if limiter.has("admin") { "admin" } else { "listen" });
+        problems.error(
+            place,
+            format!("the admin address {admin} is one that clients connect to"),
+            "give it a port of its own",
+        );
+    } else if !admin.ip().is_loopback() {
+        problems.warn(
+            limiter.place_of("admin"),
+            "whoever reaches the admin address reads the configuration and the state of clients",
+            "use 127.0.0.1, or make sure that a firewall stands before it",
+        );
+    }
+}
+
+fn timeouts(limiter: &View<'_>, problems: &mut Problems) -> Option<Timeouts> {
+    let view = match limiter.item("timeouts") {
+        Some(item) => Some(item.view()?),
+        None => None,
+    };
+    let mut span = |key: &'static str| {
+        let span = match &view {
+            Some(view) => view.span(key),
+            None => super::super::format::span(default_of(section()?, key)?).ok(),
+        }?;
+        if !(SHORTEST..=LONGEST).contains(&span) {
+            let place = view.as_ref()?.place_of(key);
+            let what = format!("a timeout of {span:?} is outside 1 ms to 24 h");
+            problems.error(place, what, "no timeout at all would let connections pile up");
+            return None;
+        }
+        Some(span)
+    };
+    let spans = [
+        span("connect"),
+        span("response"),
+        span("idle"),
+        span("tunnel"),
+        span("pool"),
+        span("requestHeader"),
+        span("keepAlive"),
+        span("drain"),
+    ];
+    let [connect, response, idle, tunnel, pool, request_header, keep_alive, drain] = spans;
+    Some(Timeouts {
+        connect: connect?,
+        response: response?,
+        idle: idle?,
+        tunnel: tunnel?,
+        pool: pool?,
+        request_header: request_header?,
+        keep_alive: keep_alive?,
+        drain: drain?,
+    })
+}
+
+fn section() -> Option<&'static Section> {
+    match &RATE_LIMITER.field("timeouts")?.shape {
+        super::super::spec::Shape::Section(section) => Some(section),
+        _ => None,
+    }
+}
+
+const SHORTEST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_secs(86_400);

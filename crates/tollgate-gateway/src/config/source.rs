@@ -1,0 +1,107 @@
+//! The text of a configuration and what it is called.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// The text of a configuration and what it is called.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The name that problems are reported under.
+    pub name: String,
+    /// The text.
+    pub text: String,
+}
+
+/// Why a file could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The system says why.
+    #[error("{name}: {error}")]
+    Io {
+        /// The file.
+        name: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// More than anybody writes.
+    #[error(
+        "{name}: the file is larger than {} KiB: is it the right one? Split the service into \
+         several gateways if it is",
+        Source::MAX_BYTES >> 10
+    )]
+    TooLarge {
+        /// The file.
+        name: String,
+    },
+    /// Not a text.
+    #[error("{name}: byte {at} is no UTF-8: save the file as UTF-8")]
+    NotUtf8 {
+        /// The file.
+        name: String,
+        /// Where, from 0.
+        at: usize,
+    },
+}
+
+impl Source {
+    /// The most bytes of a configuration: thousands of policies.
+    pub const MAX_BYTES: u64 = 1 << 20;
+
+    /// A text at hand.
+    pub fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { name: name.into(), text: text.into() }
+    }
+
+    /// Reads a file, or stdin if it is called `-`.
+    ///
+    /// # Errors
+    /// It cannot be read, is too large or no UTF-8.
+    pub fn read(path: &Path) -> Result<Self, SourceError> {
+        if path == Path::new("-") {
+            return Self::from_reader("stdin", io::stdin().lock());
+        }
+        let name = path.display().to_string();
+        match File::open(path) {
+            Ok(file) => Self::from_reader(&name, file),
+            Err(error) => Err(SourceError::Io { name, error }),
+        }
+    }
+
+    fn from_reader(name: &str, reader: impl Read) -> Result<Self, SourceError> {
+        let name = name.to_owned();
+        let mut bytes = Vec::new();
+        // One byte more than may be, to see that there is more without reading it.
+        if let Err(error) = reader.take(Self::MAX_BYTES + 1).read_to_end(&mut bytes) {
+            return Err(SourceError::Io { name, error });
+        }
+        if bytes.len() as u64 > Self::MAX_BYTES {
+            return Err(SourceError::TooLarge { name });
+        }
+        match String::from_utf8(bytes) {
+            Ok(text) => Ok(Self { name, text }),
+            Err(error) => Err(SourceError::NotUtf8 { name, at: error.utf8_error().valid_up_to() }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_large_is_not_read_to_its_end() {
+        let error = Source::from_reader("big", io::repeat(b'#')).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "big: the file is larger than 1024 KiB: is it the right one? Split the service into \
+             several gateways if it is"
+        );
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_named() {
+        let error = Source::from_reader("bad", &b"a: \xff"[..]).unwrap_err();
+        assert_eq!(error.to_string(), "bad: byte 3 is no UTF-8: save the file as UTF-8");
+    }
+}

@@ -1,0 +1,683 @@
+//! The keys of the configuration file.
+
+use tollgate::denial::Members;
+
+use super::format;
+use super::spec::{Field, Format, Others, Section, Shape, default, optional, required};
+
+/// The file.
+pub static ROOT: Section = Section {
+    name: "The file",
+    doc: "The root has one key of its own.",
+    fields: &[
+        required("rateLimiter", Shape::Section(&RATE_LIMITER), "Everything."),
+        optional("target", TARGET, "The same as `rateLimiter.target`, which may stand here too."),
+    ],
+    either: &[],
+    others: None,
+};
+
+pub(super) static RATE_LIMITER: Section = Section {
+    name: "rateLimiter",
+    doc: "Where to listen, where to forward to, whose quota a request uses, and the limits.",
+    fields: &[
+        default(
+            "listen",
+            LISTEN_ANY,
+            "0.0.0.0:8080",
+            "Where clients connect: an address, or a list of addresses and sections.",
+        ),
+        default(
+            "admin",
+            text(format::ADDRESS),
+            "127.0.0.1:8081",
+            "Where health, state and metrics are served. Never on a public listener.",
+        ),
+        optional("target", TARGET, "Where requests go that no route takes."),
+        optional(
+            "routes",
+            Shape::List(&Shape::Section(&ROUTE)),
+            "Other targets, by host and path; the first that matches. Without a match and without `target` the answer is 404.",
+        ),
+        default(
+            "strategy",
+            STRATEGY,
+            "sliding_window_counter",
+            "The algorithm of the policies that name none.",
+        ),
+        optional("global", Shape::Section(&POLICY), "One quota that everybody shares."),
+        optional("client", Shape::Section(&POLICY), "A quota for each client, over everything."),
+        optional(
+            "apis",
+            Shape::List(&Shape::Section(&API)),
+            "Quotas for some requests, over and above those of `client` and `global`: the first that matches, all or none of the three.",
+        ),
+        default(
+            "identity",
+            IDENTITY_ANY,
+            "ip",
+            "Whose quota a request uses: a word, a section, or a list of them, of which the first that finds somebody counts.",
+        ),
+        default(
+            "onMissingKey",
+            Shape::Word(MISSING),
+            "deny",
+            "What becomes of a request in which `identity` finds nobody.",
+        ),
+        optional(
+            "trustedProxies",
+            NETWORKS,
+            "The proxies in front: whose X-Forwarded-For is believed. `private` is a keyword one has to write.",
+        ),
+        optional("jwt", Shape::Section(&JWT), "Which tokens to believe, for `identity: user`."),
+        optional(
+            "apiKeys",
+            Shape::Either(&[Shape::List(&Shape::Section(&API_KEY)), Shape::Section(&API_KEYS)]),
+            "Which API keys to believe, for `identity: apiKey`: a list of keys, or a section.",
+        ),
+        optional(
+            "tiers",
+            Shape::Section(&TIERS),
+            "Other quotas in place of `client`'s, by name; who is in one is said in `apiKeys` or by a claim of the token.",
+        ),
+        optional(
+            "costs",
+            Shape::Section(&COSTS),
+            "What requests take, where a policy does not say it. Without it every request costs 1.",
+        ),
+        optional(
+            "exempt",
+            Shape::List(&PATH),
+            "Paths that are forwarded without asking the store: health checks, static files.",
+        ),
+        default(
+            "onStoreError",
+            Shape::Word(ON_STORE_ERROR),
+            "open",
+            "What a policy does while the store cannot decide.",
+        ),
+        default(
+            "shadow",
+            Shape::Flag,
+            "false",
+            "Every policy only watches: it never blocks and is charged for what passes.",
+        ),
+        default(
+            "store",
+            Shape::Either(&[text(format::STORE), Shape::Section(&STORE)]),
+            "memory",
+            "Where quotas are kept.",
+        ),
+        optional(
+            "headers",
+            Shape::Section(&HEADERS),
+            "Which fields tell clients where they stand.",
+        ),
+        optional("response", Shape::Section(&RESPONSE), "What denials say."),
+        optional(
+            "paths",
+            Shape::Section(&PATHS),
+            "What becomes of paths with more than one reading.",
+        ),
+        optional("timeouts", Shape::Section(&TIMEOUTS), "How long things may take."),
+    ],
+    either: &[],
+    others: None,
+};
+
+const LISTEN_ANY: Shape = Shape::Either(&[
+    text(format::ADDRESS),
+    Shape::List(&Shape::Either(&[text(format::ADDRESS), Shape::Section(&LISTEN)])),
+]);
+
+const LISTEN: Section = Section {
+    name: "listen[]",
+    doc: "An address that clients connect to.",
+    fields: &[
+        required("address", text(format::ADDRESS), "The address."),
+        optional("tls", Shape::Section(&TLS), "Speaks TLS, with HTTP/2 and HTTP/1.1."),
+        optional(
+            "proxyProtocol",
+            NETWORKS,
+            "Balancers that begin each connection with a PROXY protocol header. Connections from others, and without the header, are refused.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
+const TLS: Section = Section {
+    name: "listen[].tls",
+    doc: "The certificate of a listener.",
+    fields: &[
+        required(
+            "certificate",
+            TEXT,
+            "A PEM file with the chain, the server's own certificate first.",
+        ),
+        required("key", TEXT, "A PEM file with the private key."),
+    ],
+    either: &[],
+    others: None,
+};
+
+const TARGET: Shape = Shape::Either(&[text(format::TARGET), Shape::Section(&TARGET_SECTION)]);
+
+const TARGET_SECTION: Section = Section {
+    name: "target",
+    doc: "Where requests are forwarded to: the URL alone, or a section.",
+    fields: &[
+        required(
+            "url",
+            text(format::TARGET),
+            "The URL. A path in it stands before that of each request.",
+        ),
+        default(
+            "protocol",
+            Shape::Word(&[
+                ("http1", "HTTP/1.1."),
+                ("http2", "HTTP/2; without TLS by prior knowledge, as gRPC wants it."),
+            ]),
+            "http1",
+            "What is spoken there.",
+        ),
+        default(
+            "preserveHost",
+            Shape::Flag,
+            "true",
+            "Whether the target sees the `Host` that the client asked for, or its own.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
+const ROUTE: Section = Section {
+    name: "routes[]",
+    doc: "Requests with a target of their own. What a route does not say of `global`, `client` and `apis` it has from `rateLimiter`, and shares the quotas.",
+    fields: &[
+        required(
+            "name",
+            text(format::IDENTIFIER),
+            "The name, unique. The route's own `client` is the policy `NAME/client`, its `global` is `NAME/global`.",
+        ),
+        optional("host", text(format::HOST), "Only requests to this host."),
+        default("path", PATH, "/*", "Only requests to these paths."),
+        required("target", TARGET, "Where they go. The path stays as it is."),
+        optional("global", Shape::Section(&POLICY), "In place of `rateLimiter.global`."),
+        optional("client", Shape::Section(&POLICY), "In place of `rateLimiter.client`."),
+        optional("apis", Shape::List(&Shape::Section(&API)), "In place of `rateLimiter.apis`."),
+    ],
+    either: &[],
+    others: None,
+};
+
+/// A path, or a section that says how it is meant.
+const PATH: Shape = Shape::Either(&[text(format::PATH), Shape::Section(&PATH_SECTION)]);
+
+const PATH_SECTION: Section = Section {
+    name: "path",
+    doc: "Which paths. A text alone is `/exactly/this` or, with `/*` at its end, everything below (`/static/*` is `/static`, `/static/` and `/static/a`). Paths are matched in their normal form and without the query.",
+    fields: &[
+        default(
+            "expression",
+            Shape::Word(&[
+                ("plain", "Exactly this path."),
+                ("regex", "A regular expression; without `^` and `$` it may match in the middle."),
+            ]),
+            "plain",
+            "How `value` is meant.",
+        ),
+        required("value", TEXT, "The path or the expression."),
+    ],
+    either: &[],
+    others: None,
+};
+
+macro_rules! policy_fields {
+    ($($first:expr),* ; $limit:expr ; $($last:expr),*) => {
+        &[
+            $($first,)*
+            $limit,
+            optional("window", Shape::Span, "How long the limit holds for: `500ms`, `60s`, `1h`."),
+            optional("windowSeconds", Shape::Whole { min: 1, max: MAX_SECONDS }, "The same in seconds."),
+            optional("refillSeconds", Shape::Whole { min: 1, max: MAX_SECONDS }, "The time in which `limit` units come back (token_bucket) or drain (leaky_bucket); in place of the window, and without effect on other algorithms."),
+            optional("burst", UNITS, "The most units at once, for token_bucket and leaky_bucket. Without it, the limit."),
+            $($last,)*
+        ]
+    };
+}
+
+const LIMIT: Field =
+    required("limit", UNITS, "Units per window; a request costs 1 unless `costs` says otherwise.");
+
+const STRATEGY_FIELD: Field =
+    optional("strategy", STRATEGY, "The algorithm. Without it, `rateLimiter.strategy`.");
+const REFILL: Field = default(
+    "refill",
+    Shape::Word(&[
+        ("greedy", "Continuously."),
+        (
+            "interval",
+            "All at once, at the end of each window; the first begins with the first request.",
+        ),
+    ]),
+    "greedy",
+    "How the tokens of a token_bucket come back.",
+);
+const MODE: Field = default(
+    "mode",
+    Shape::Word(&[
+        ("queue", "The request waits until the work before it has drained."),
+        ("meter", "The request passes at once; the bucket only measures."),
+    ]),
+    "queue",
+    "What a leaky_bucket does with a request that finds room.",
+);
+const MAX_WAIT: Field = optional(
+    "maxWait",
+    Shape::Span,
+    "The longest wait in the queue of a leaky_bucket; who would wait longer is denied.",
+);
+const RESOLUTION: Field = default(
+    "resolution",
+    Shape::Word(&[
+        ("auto", "`exact` up to a limit of 1000, `thousandth` above."),
+        ("exact", "Every microsecond; at most a limit of 100000."),
+        ("thousandth", "A thousandth of the window, rounded up: at most 1001 entries a key."),
+    ]),
+    "auto",
+    "How finely a sliding_window_log keeps instants.",
+);
+const EXPIRE: Field = optional(
+    "expireSeconds",
+    Shape::Whole { min: 0, max: u64::MAX },
+    "Accepted for the sake of older files, and without effect: what is kept of a client expires by itself.",
+);
+const COSTS_FIELD: Field = optional(
+    "costs",
+    Shape::Section(&COSTS),
+    "What requests take here, in place of `rateLimiter.costs`.",
+);
+const STORE_ERROR_FIELD: Field = optional(
+    "onStoreError",
+    Shape::Word(ON_STORE_ERROR),
+    "What the policy does while the store cannot decide. Without it, `rateLimiter.onStoreError`.",
+);
+const SHADOW_FIELD: Field =
+    optional("shadow", Shape::Flag, "The policy only watches. Without it, `rateLimiter.shadow`.");
+
+const POLICY: Section = Section {
+    name: "client",
+    doc: "A policy: how much per how long. `global` has the same keys.",
+    fields: policy_fields!(
+        optional("identifier", text(format::IDENTIFIER), "The name that denials give; counters belong to it. Without it, `global` or `client`.");
+        LIMIT;
+        STRATEGY_FIELD, REFILL, MODE, MAX_WAIT, RESOLUTION, EXPIRE, COSTS_FIELD, STORE_ERROR_FIELD, SHADOW_FIELD
+    ),
+    either: &[&["window", "windowSeconds"]],
+    others: None,
+};
+
+const API: Section = Section {
+    name: "apis[]",
+    doc: "A policy for some requests. It counts for each client by itself.",
+    fields: policy_fields!(
+        required("identifier", text(format::IDENTIFIER), "The name that denials give, unique; counters belong to it."),
+        required("path", PATH, "Which paths."),
+        optional("method", Shape::Either(&[text(format::METHOD), Shape::List(&text(format::METHOD))]), "Which method, or a list. GET covers HEAD. Without it, all."),
+        default("per", Shape::Word(&[("client", "Each client has its own."), ("everyone", "One for all.")]), "client", "Whose quota it is.");
+        optional("limit", UNITS, "Units per window. This or `share` is required.");
+        optional("share", text(format::SHARE), "A part of the quota of `client`, in each tier of that tier's: `1/10`. In place of limit, window and burst."),
+        STRATEGY_FIELD, REFILL, MODE, MAX_WAIT, RESOLUTION, EXPIRE, COSTS_FIELD, STORE_ERROR_FIELD, SHADOW_FIELD
+    ),
+    either: &[
+        &["limit", "share"],
+        &["window", "windowSeconds", "share"],
+        &["refillSeconds", "share"],
+        &["burst", "share"],
+    ],
+    others: None,
+};
+
+const TIERS: Section = Section {
+    name: "tiers",
+    doc: "Quotas in place of `client`'s, each under the name of its tier. Algorithm and all else are those of `client`.",
+    fields: &[],
+    either: &[],
+    others: Some(&Others {
+        key: format::IDENTIFIER,
+        shape: Shape::Section(&TIER),
+        doc: "The quota of a client in the tier of this name.",
+    }),
+};
+
+const TIER: Section = Section {
+    name: "tiers.NAME",
+    doc: "A quota.",
+    fields: policy_fields!(; LIMIT; ),
+    either: &[&["window", "windowSeconds"]],
+    others: None,
+};
+
+const COSTS: Section = Section {
+    name: "costs",
+    doc: "What requests take: the first of `paths` that matches, else the method's, else `other`. GET covers HEAD.",
+    fields: &[
+        default(
+            "other",
+            Shape::Whole { min: 0, max: MAX_UNITS },
+            "1",
+            "A request of any other method.",
+        ),
+        optional("paths", Shape::List(&Shape::Section(&COST_PATH)), "Requests to some paths."),
+    ],
+    either: &[],
+    others: Some(&Others {
+        key: format::METHOD,
+        shape: Shape::Whole { min: 0, max: MAX_UNITS },
+        doc: "A request of this method; 0 is free.",
+    }),
+};
+
+const COST_PATH: Section = Section {
+    name: "costs.paths[]",
+    doc: "A cost for some requests.",
+    fields: &[
+        required("path", PATH, "Which paths."),
+        optional(
+            "method",
+            Shape::Either(&[text(format::METHOD), Shape::List(&text(format::METHOD))]),
+            "Which method, or a list. Without it, all.",
+        ),
+        required("cost", Shape::Whole { min: 0, max: MAX_UNITS }, "What they take."),
+    ],
+    either: &[],
+    others: None,
+};
+
+const IDENTITY_ANY: Shape = Shape::Either(&[
+    Shape::Word(IDENTITIES),
+    Shape::List(&Shape::Either(&[Shape::Word(IDENTITIES), Shape::Section(&IDENTITY)])),
+    Shape::Section(&IDENTITY),
+]);
+
+const IDENTITIES: &[(&str, &str)] = &[
+    ("ip", "The address of the client: IPv4, or a /64 of IPv6."),
+    ("ipv4", "The same."),
+    ("user", "The subject of a verified token; see `jwt`."),
+    ("apiKey", "An API key of the list; see `apiKeys`."),
+];
+
+const IDENTITY: Section = Section {
+    name: "identity",
+    doc: "Whose quota a request uses.",
+    fields: &[
+        required("key", Shape::Word(IDENTITIES), "What identifies a client."),
+        optional(
+            "header",
+            text(format::HEADER),
+            "Where proxies write the client's address: X-Forwarded-For, Forwarded, or a header with one address, as X-Real-IP. It is believed of `trustedProxies` alone; without those, of loopback.",
+        ),
+        optional(
+            "trustedProxies",
+            NETWORKS,
+            "In place of `rateLimiter.trustedProxies`. With them and without `header`, that is X-Forwarded-For.",
+        ),
+        default(
+            "ipv4Prefix",
+            Shape::Whole { min: 1, max: 32 },
+            "32",
+            "How many bits of an IPv4 address count.",
+        ),
+        default(
+            "ipv6Prefix",
+            Shape::Whole { min: 1, max: 128 },
+            "64",
+            "How many bits of an IPv6 address count.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
+const MISSING: &[(&str, &str)] = &[
+    ("deny", "It is refused with 403."),
+    ("pass", "It passes, limited by policies for everybody alone."),
+    ("share", "All such requests share one quota of each policy."),
+];
+
+const JWT: Section = Section {
+    name: "jwt",
+    doc: "Tokens in `Authorization: Bearer …`. One that is invalid identifies nobody. Where the keys come from is one of `secret`, `keyFile`, `jwksFile` and `jwksUrl`.",
+    fields: &[
+        optional(
+            "secret",
+            text(format::HS256),
+            "A shared secret of at least 32 bytes, for HS256; best from a variable.",
+        )
+        .secret(),
+        optional("keyFile", TEXT, "A PEM file with a public key; it needs `algorithm`."),
+        optional(
+            "algorithm",
+            Shape::Word(&[("RS256", "RSA."), ("ES256", "P-256."), ("EdDSA", "Ed25519.")]),
+            "What the key of `keyFile` is for.",
+        ),
+        optional("jwksFile", TEXT, "A key set in a file; read again when it changes."),
+        optional(
+            "jwksUrl",
+            text(format::JWKS_URL),
+            "A key set at a URL, which is asked again when a token names a key that is not in it.",
+        ),
+        default("minRefetch", Shape::Span, "5m", "`jwksUrl` is asked no more often than that."),
+        optional("issuer", TEXT, "What `iss` must be. Without it, it is not looked at."),
+        optional(
+            "audience",
+            Shape::Either(&[TEXT, Shape::List(&TEXT)]),
+            "What `aud` must be, or one of which. Without it, tokens that name an audience are refused.",
+        ),
+        optional("tierClaim", TEXT, "The claim that names the tier of a user."),
+    ],
+    either: &[&["secret", "keyFile", "jwksFile", "jwksUrl"]],
+    others: None,
+};
+
+const API_KEYS: Section = Section {
+    name: "apiKeys",
+    doc: "API keys that were given out, by their digests. A key that is not in the list identifies nobody.",
+    fields: &[
+        default("header", text(format::HEADER), "X-API-Key", "The header field with the key."),
+        optional("scheme", TEXT, "In place of that, the scheme in `Authorization: SCHEME KEY`."),
+        required("keys", Shape::List(&Shape::Section(&API_KEY)), "The keys."),
+    ],
+    either: &[&["header", "scheme"]],
+    others: None,
+};
+
+const API_KEY: Section = Section {
+    name: "apiKeys.keys[]",
+    doc: "A key that was given out.",
+    fields: &[
+        required(
+            "sha256",
+            text(format::SHA256),
+            "Its SHA-256, as `printf %s KEY | sha256sum` prints it.",
+        )
+        .secret(),
+        optional("tier", text(format::IDENTIFIER), "The tier of whoever has it."),
+    ],
+    either: &[],
+    others: None,
+};
+
+const ON_STORE_ERROR: &[(&str, &str)] = &[
+    ("open", "Requests pass."),
+    ("closed", "Requests are refused with 503."),
+    ("local", "This process decides with a part of the quota; see `store.redis.localShare`."),
+];
+
+const STORE: Section = Section {
+    name: "store",
+    doc: "Where quotas are kept: one of the two.",
+    fields: &[
+        optional("memory", Shape::Section(&MEMORY), "In this process."),
+        optional("redis", Shape::Section(&REDIS), "In Redis, shared by all replicas."),
+    ],
+    either: &[&["memory", "redis"]],
+    others: None,
+};
+
+const MEMORY: Section = Section {
+    name: "store.memory",
+    doc: "Bounds of what is kept.",
+    fields: &[
+        default(
+            "maxKeys",
+            Shape::Whole { min: 1_000, max: 1_000_000_000 },
+            "1000000",
+            "The most clients, counted once for each policy. Those beyond share a quota.",
+        ),
+        default("maxMegabytes", Shape::Whole { min: 8, max: 1_000_000 }, "256", "The most memory."),
+    ],
+    either: &[],
+    others: None,
+};
+
+const REDIS: Section = Section {
+    name: "store.redis",
+    doc: "How to use Redis.",
+    fields: &[
+        required("url", text(format::REDIS_URL), "Where it is: `redis://user:password@host:6379/0`, `rediss://…` with TLS, `redis+unix:///run/redis.sock`; best from a variable.").secret(),
+        default("timeout", Shape::Span, "50ms", "How long a decision may take."),
+        optional("timeoutMs", Shape::Whole { min: 1, max: 60_000 }, "The same in milliseconds."),
+        default("topology", Shape::Word(&[("single", "One server."), ("cluster", "A node of a Cluster."), ("sentinel", "A Sentinel; it needs `sentinelMaster`.")]), "single", "What the URL leads to."),
+        optional("sentinelMaster", TEXT, "The name under which Sentinel watches the server."),
+        optional("keySecret", TEXT, "The key under which identities are hashed, the same on all replicas. Without it, who can read Redis can find out addresses.").secret(),
+        default("localShare", text(format::SHARE), "1/2", "The part of each quota that a policy with `onStoreError: local` grants by itself."),
+    ],
+    either: &[&["timeout", "timeoutMs"]],
+    others: None,
+};
+
+const HEADERS: Section = Section {
+    name: "headers",
+    doc: "Which fields tell clients where they stand. `Retry-After` is on every denial that waiting cures.",
+    fields: &[
+        default("rateLimit", Shape::Flag, "true", "`RateLimit-Policy` and `RateLimit`."),
+        default(
+            "xRateLimit",
+            Shape::Flag,
+            "true",
+            "`X-RateLimit-Limit`, `-Remaining` and `-Reset`.",
+        ),
+        default(
+            "retryJitter",
+            Shape::Span,
+            "0s",
+            "Adds up to so much to `Retry-After`, so that clients denied together do not come back together.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
+const RESPONSE: Section = Section {
+    name: "response",
+    doc: "What denials say besides the usual.",
+    fields: &[optional(
+        "members",
+        Shape::Section(&MEMBERS),
+        "Members that the problem body has besides the usual ones.",
+    )],
+    either: &[],
+    others: None,
+};
+
+const MEMBERS: Section = Section {
+    name: "response.members",
+    doc: "Names and texts.",
+    fields: &[],
+    either: &[],
+    others: Some(&Others { key: MEMBER, shape: TEXT, doc: "The text of the member of this name." }),
+};
+
+const MEMBER: Format = Format {
+    pattern: Some(r"^[A-Za-z][A-Za-z0-9_-]{2,}$"),
+    what: "the name of a further member",
+    check: |text| match Members::new().with(text, "") {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    },
+};
+
+const PATHS: Section = Section {
+    name: "paths",
+    doc: "Paths are brought into their normal form, matched, and forwarded in it.",
+    fields: &[default(
+        "ambiguous",
+        Shape::Word(&[
+            ("reject", "They are answered with 400."),
+            ("keep", "They stay as they are."),
+        ]),
+        "reject",
+        "What becomes of `%2F`, `%5C`, `%00` and broken escapes, which servers read in different ways.",
+    )],
+    either: &[],
+    others: None,
+};
+
+const TIMEOUTS: Section = Section {
+    name: "timeouts",
+    doc: "How long things may take.",
+    fields: &[
+        default("connect", Shape::Span, "5s", "Connecting to the target."),
+        default(
+            "response",
+            Shape::Span,
+            "60s",
+            "From the end of a request to the head of the target's response.",
+        ),
+        default("idle", Shape::Span, "60s", "Between two pieces of a body, in either direction."),
+        default(
+            "tunnel",
+            Shape::Span,
+            "1h",
+            "Without a byte on an upgraded connection (WebSocket).",
+        ),
+        default("pool", Shape::Span, "30s", "How long an unused connection to the target is kept."),
+        default(
+            "requestHeader",
+            Shape::Span,
+            "10s",
+            "From the first byte of a request to the end of its head.",
+        ),
+        default("keepAlive", Shape::Span, "75s", "Between two requests of a client's connection."),
+        default("drain", Shape::Span, "30s", "From the signal to stop until connections are cut."),
+    ],
+    either: &[],
+    others: None,
+};
+
+const TEXT: Shape = text(format::TEXT);
+
+const fn text(format: Format) -> Shape {
+    Shape::Text(format)
+}
+
+const NETWORKS: Shape = Shape::List(&text(format::NETWORK));
+
+const STRATEGY: Shape = Shape::Word(&[
+    ("fixed_window_counter", "So many in each window of the calendar."),
+    ("sliding_window_log", "So many in any window; exact."),
+    ("sliding_window_counter", "This window and a share of the one before."),
+    ("token_bucket", "A burst at once, then so many per window."),
+    ("leaky_bucket", "A queue that leaves at an even rate."),
+]);
+
+const UNITS: Shape = Shape::Whole { min: 1, max: MAX_UNITS };
+
+/// As a policy has it.
+const MAX_UNITS: u64 = tollgate::Policy::MAX_LIMIT;
+
+/// 400 days, the longest window of a policy.
+const MAX_SECONDS: u64 = 400 * 86_400;

@@ -1,0 +1,332 @@
+//! YAML as a tree of nodes that know where they stand.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
+use std::rc::Rc;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, Span as YamlSpan};
+
+use super::env::{self, Env};
+use super::problem::{Place, Problems, Span};
+
+/// A value and where it stands.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) span: Span,
+    pub(super) value: Value,
+    /// Nodes in it, itself included, each as often as an alias repeats it.
+    size: usize,
+}
+
+#[derive(Debug)]
+pub(super) enum Value {
+    Scalar(Scalar),
+    List(Vec<Rc<Node>>),
+    Map(Vec<Entry>),
+}
+
+#[derive(Debug)]
+pub(super) struct Scalar {
+    /// What it says, with variables filled in.
+    pub(super) text: String,
+    /// Without quotes, so that it may be a number, or from a variable, which has none.
+    pub(super) plain: bool,
+    /// What the file says, if that has variables. Their values may be secrets, and are not
+    /// shown.
+    pub(super) written: Option<String>,
+    /// It could not be filled in, which is told already.
+    pub(super) broken: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) key: String,
+    pub(super) key_span: Span,
+    pub(super) node: Rc<Node>,
+}
+
+impl Node {
+    pub(super) fn is_null(&self) -> bool {
+        matches!(&self.value, Value::Scalar(scalar) if scalar.is_null())
+    }
+}
+
+impl Scalar {
+    fn is_null(&self) -> bool {
+        self.plain && matches!(&*self.text, "" | "~" | "null" | "Null" | "NULL")
+    }
+
+    /// As it may be shown.
+    pub(super) fn shown(&self) -> String {
+        let text = self.written.as_ref().unwrap_or(&self.text);
+        // The place shows the rest.
+        let short: String = text.chars().take(60).collect();
+        if short.len() < text.len() { format!("{short}…") } else { short }
+    }
+}
+
+/// Reads a text. What is wrong with it goes to `problems`; without a tree nothing else
+/// can be said.
+pub(super) fn parse(text: &str, env: Env<'_>, problems: &mut Problems) -> Option<Rc<Node>> {
+    let mut builder =
+        Builder { frames: Vec::new(), anchors: HashMap::new(), root: None, env, problems };
+    let mut parser = Parser::new_from_str(text);
+    while let Some(event) = parser.next_event() {
+        match event {
+            Ok((event, span)) => builder.take(event, span)?,
+            Err(error) => {
+                let at = error.marker().index();
+                hide_secrets(text, builder.problems);
+                builder.problems.error(
+                    Place { span: at..at + 1, path: path(&builder.frames) },
+                    format!("this is no YAML: {}", error.info()),
+                    match error.info() {
+                        info if info.contains("unknown anchor") => {
+                            "give what it stands for a name before it is used: `&name`"
+                        }
+                        _ => {
+                            "look at the indentation (spaces, no tabs), at quotes and at brackets \
+                             here and in the lines above"
+                        }
+                    },
+                );
+                return None;
+            }
+        }
+    }
+    let root = builder.root;
+    if root.is_none() {
+        problems.error(
+            Place { span: 0..0, path: String::new() },
+            "the file is empty",
+            "`tollgate init` prints one to start from",
+        );
+    }
+    root
+}
+
+/// What cannot be parsed might hold a secret, and only its key tells.
+fn hide_secrets(text: &str, problems: &mut Problems) {
+    let mut start = 0;
+    for line in text.split_inclusive('\n') {
+        let end = start + line.chars().count();
+        if let Some((key, _)) = line.split_once(':')
+            && looks_secret(key)
+        {
+            problems.hide(start + key.chars().count() + 1..end);
+        }
+        start = end;
+    }
+}
+
+/// Whether a key names something that should not be shown.
+pub(super) fn looks_secret(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    ["secret", "sekret", "passw", "token", "sha256", "url", "apikey"]
+        .iter()
+        .any(|word| key.contains(word))
+}
+
+/// A list or map that is not complete yet.
+struct Frame {
+    start: usize,
+    anchor: usize,
+    size: usize,
+    kind: Kind,
+}
+
+enum Kind {
+    List(Vec<Rc<Node>>),
+    Map {
+        entries: Vec<Entry>,
+        /// Keys so far: looking them up in the list would make large maps slow.
+        seen: HashSet<String>,
+        /// A key whose value is still to come.
+        key: Option<(String, Span)>,
+    },
+}
+
+struct Builder<'a> {
+    frames: Vec<Frame>,
+    anchors: HashMap<usize, Rc<Node>>,
+    root: Option<Rc<Node>>,
+    env: Env<'a>,
+    problems: &'a mut Problems,
+}
+
+impl Builder<'_> {
+    /// `None` where there is no point in going on.
+    fn take(&mut self, event: Event<'_>, span: YamlSpan) -> Option<()> {
+        let at = span.start.index()..span.end.index();
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                self.refuse_tag(tag.is_some(), &at);
+                if self.is_key() {
+                    return self.key(&text, at);
+                }
+                let scalar = self.scalar(text.into_owned(), style, &at);
+                self.add(anchor, Node { span: at, value: Value::Scalar(scalar), size: 1 })
+            }
+            Event::SequenceStart(anchor, tag) => {
+                self.refuse_tag(tag.is_some(), &at);
+                self.open(at, anchor, Kind::List(Vec::new()))
+            }
+            Event::MappingStart(anchor, tag) => {
+                self.refuse_tag(tag.is_some(), &at);
+                let kind = Kind::Map { entries: Vec::new(), seen: HashSet::new(), key: None };
+                self.open(at, anchor, kind)
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                let Frame { start, anchor, size, kind } = self.frames.pop()?;
+                let value = match kind {
+                    Kind::List(nodes) => Value::List(nodes),
+                    Kind::Map { entries, .. } => Value::Map(entries),
+                };
+                self.add(anchor, Node { span: start..at.end.max(start), value, size })
+            }
+            Event::Alias(anchor) => {
+                if self.is_key() {
+                    return self.stop(at, "an alias as a key", "write the key out");
+                }
+                match self.anchors.get(&anchor) {
+                    Some(node) => {
+                        let node = Rc::clone(node);
+                        self.attach(node)
+                    }
+                    None => self.stop(
+                        at,
+                        "an alias to something that is not complete yet",
+                        "an anchor cannot hold itself: write the value out",
+                    ),
+                }
+            }
+            Event::DocumentStart(_) if self.root.is_some() => {
+                self.stop(at, "a second document", "keep one document in a file: remove the `---`")
+            }
+            _ => Some(()),
+        }
+    }
+
+    fn open(&mut self, at: Span, anchor: usize, kind: Kind) -> Option<()> {
+        if self.is_key() {
+            return self.stop(at, "a list or section as a key", "a key is a word");
+        }
+        if self.frames.len() >= MAX_DEPTH {
+            return self.stop(
+                at,
+                format!("values nested more than {MAX_DEPTH} deep"),
+                "nothing here goes deeper than a few levels",
+            );
+        }
+        self.frames.push(Frame { start: at.start, anchor, size: 1, kind });
+        Some(())
+    }
+
+    fn add(&mut self, anchor: usize, node: Node) -> Option<()> {
+        let node = Rc::new(node);
+        // Anchors are numbered from 1; 0 is none.
+        if anchor > 0 {
+            self.anchors.insert(anchor, Rc::clone(&node));
+        }
+        self.attach(node)
+    }
+
+    fn attach(&mut self, node: Rc<Node>) -> Option<()> {
+        let Some(frame) = self.frames.last_mut() else {
+            self.root = Some(node);
+            return Some(());
+        };
+        frame.size += node.size;
+        if frame.size > MAX_NODES {
+            let at = node.span.clone();
+            return self.stop(
+                at,
+                format!("more than {MAX_NODES} values, aliases counted as often as they are used"),
+                "write fewer, larger policies; an alias of aliases grows without bound",
+            );
+        }
+        match &mut frame.kind {
+            Kind::List(nodes) => nodes.push(node),
+            Kind::Map { entries, key, .. } => {
+                if let Some((key, key_span)) = key.take() {
+                    entries.push(Entry { key, key_span, node });
+                }
+            }
+        }
+        Some(())
+    }
+
+    fn is_key(&self) -> bool {
+        matches!(self.frames.last(), Some(Frame { kind: Kind::Map { key: None, .. }, .. }))
+    }
+
+    fn key(&mut self, name: &str, at: Span) -> Option<()> {
+        let Some(Frame { kind: Kind::Map { seen, key, .. }, .. }) = self.frames.last_mut() else {
+            return Some(());
+        };
+        *key = Some((name.to_owned(), at.clone()));
+        if !seen.insert(name.to_owned()) {
+            let path = path(&self.frames);
+            self.problems.error(
+                Place { span: at, path },
+                format!("`{}` stands here twice", name.escape_debug()),
+                "keep one of them: which one would count is anybody's guess",
+            );
+        }
+        Some(())
+    }
+
+    fn scalar(&mut self, text: String, style: ScalarStyle, at: &Span) -> Scalar {
+        let plain = style == ScalarStyle::Plain;
+        match env::expand(&text, self.env) {
+            Ok(Some(expanded)) => {
+                Scalar { text: expanded, plain: true, written: Some(text), broken: false }
+            }
+            Ok(None) => Scalar { text, plain, written: None, broken: false },
+            Err((what, cure)) => {
+                let place = Place { span: at.clone(), path: path(&self.frames) };
+                self.problems.error(place, what, cure);
+                Scalar { text: text.clone(), plain, written: Some(text), broken: true }
+            }
+        }
+    }
+
+    fn refuse_tag(&mut self, tagged: bool, at: &Span) {
+        if tagged {
+            let place = Place { span: at.clone(), path: path(&self.frames) };
+            self.problems.error(place, "a YAML tag has no meaning here", "remove the `!…`");
+        }
+    }
+
+    fn stop(&mut self, at: Span, what: impl Into<String>, cure: &str) -> Option<()> {
+        let place = Place { span: at, path: path(&self.frames) };
+        self.problems.error(place, what, cure);
+        None
+    }
+}
+
+/// The keys that lead to the value that comes next.
+fn path(frames: &[Frame]) -> String {
+    let mut path = String::new();
+    for frame in frames {
+        match &frame.kind {
+            Kind::List(nodes) => {
+                let _ = write!(path, "[{}]", nodes.len());
+            }
+            Kind::Map { key: Some((key, _)), .. } => {
+                if !path.is_empty() {
+                    path.push('.');
+                }
+                path.push_str(key);
+            }
+            Kind::Map { key: None, .. } => {}
+        }
+    }
+    path
+}
+
+/// The tables go six levels deep.
+const MAX_DEPTH: usize = 32;
+
+/// Some thousands of policies.
+const MAX_NODES: usize = 50_000;

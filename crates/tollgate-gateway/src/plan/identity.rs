@@ -1,0 +1,103 @@
+//! Whose quota a request uses.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::HeaderName;
+use tollgate::key::TrustedProxies;
+
+use super::Secret;
+
+/// One link of the chain of identities.
+#[derive(Clone, Debug)]
+pub enum IdentitySource {
+    /// The subject of a verified token.
+    User(JwtPlan),
+    /// An API key from a list.
+    ApiKey(ApiKeysPlan),
+    /// The address of the client.
+    Ip {
+        /// Whose forwarding header is believed.
+        trusted_proxies: TrustedProxies,
+        /// Which header; `None` is the peer, whatever the headers say.
+        header: Option<ForwardingHeader>,
+        /// How many bits of an IPv4 address count.
+        v4_prefix: u8,
+        /// How many bits of an IPv6 address count.
+        v6_prefix: u8,
+    },
+}
+
+/// Where proxies write the address of the client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ForwardingHeader {
+    /// `X-Forwarded-For`, a list.
+    XForwardedFor,
+    /// `Forwarded` (RFC 7239).
+    Forwarded,
+    /// A header with one address, such as `X-Real-IP`.
+    Single(HeaderName),
+}
+
+/// Which tokens to believe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JwtPlan {
+    /// Where the keys are.
+    pub keys: KeyOrigin,
+    /// `iss`, if it is checked.
+    pub issuer: Option<String>,
+    /// `aud`, any of these, if it is checked.
+    pub audiences: Vec<String>,
+    /// The claim that names the tier.
+    pub tier_claim: Option<String>,
+}
+
+/// Where the keys of tokens come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyOrigin {
+    /// A shared secret, HS256.
+    Secret(Secret),
+    /// A public key in PEM, for the algorithm of that name.
+    Pem {
+        /// The file.
+        file: PathBuf,
+        /// `RS256`, `ES256` or `EdDSA`.
+        algorithm: &'static str,
+    },
+    /// A key set in a file, read again when it changes.
+    JwksFile(PathBuf),
+    /// A key set at a URL.
+    JwksUrl {
+        /// `https://…`; `http://` only to loopback.
+        url: String,
+        /// It is asked no more often than that.
+        min_refetch: Duration,
+    },
+}
+
+/// Which API keys to believe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiKeysPlan {
+    /// Where a request has its key.
+    pub place: ApiKeyPlace,
+    /// The keys.
+    pub keys: Vec<ApiKeyEntry>,
+}
+
+/// Where a request has its API key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ApiKeyPlace {
+    /// A header of its own.
+    Header(HeaderName),
+    /// `Authorization: <scheme> <key>`.
+    Authorization(String),
+}
+
+/// An API key that was given out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiKeyEntry {
+    /// Its SHA-256, in hex.
+    pub sha256: String,
+    /// The tier of whoever has it.
+    pub tier: Option<usize>,
+}

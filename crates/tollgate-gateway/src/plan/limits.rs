@@ -1,0 +1,138 @@
+//! Policies, and which requests they are about.
+
+use std::sync::Arc;
+
+use http::Method;
+use tollgate::{Cost, Policy};
+
+use super::{Methods, PathMatch};
+
+/// What holds for the requests of a route: all of `global`, `client` and the first of
+/// `apis` that matches, all or none. Routes that inherit a limit share its quota.
+#[derive(Clone, Debug, Default)]
+pub struct RouteLimits {
+    /// One quota for everybody.
+    pub global: Option<Arc<LimitPlan>>,
+    /// A quota for each client, over everything.
+    pub client: Option<Arc<LimitPlan>>,
+    /// In the order of the file.
+    pub apis: Arc<[ApiPlan]>,
+}
+
+/// A limit for some requests.
+#[derive(Clone, Debug)]
+pub struct ApiPlan {
+    /// Which methods.
+    pub methods: Methods,
+    /// Which paths.
+    pub path: PathMatch,
+    /// The limit; its policy has the identifier as its name.
+    pub limit: LimitPlan,
+}
+
+/// A policy and what belongs to it.
+#[derive(Clone, Debug)]
+pub struct LimitPlan {
+    /// The policy of subjects without a tier, named by the identifier.
+    pub policy: Policy,
+    /// The policy in each tier, of the same name; empty if tiers make no difference.
+    pub tiers: Vec<Policy>,
+    /// Whose quota it is.
+    pub whose: Whose,
+    /// What requests take from it.
+    pub costs: Arc<CostTable>,
+    /// The most that a request that it is about can take.
+    pub dearest: Cost,
+    /// Whether it blocks, or only watches.
+    pub enforce: bool,
+}
+
+impl LimitPlan {
+    /// The policy of a subject in this tier.
+    pub fn policy_in(&self, tier: Option<usize>) -> &Policy {
+        tier.and_then(|tier| self.tiers.get(tier)).unwrap_or(&self.policy)
+    }
+}
+
+/// Whose quota a limit uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Everybody's together.
+    Everybody,
+    /// The one of whoever the identity chain finds.
+    Client,
+}
+
+/// What requests cost: the first path rule that matches, else the method, else `other`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CostTable {
+    /// In the order of the file.
+    pub paths: Vec<CostRule>,
+    /// By method. GET covers HEAD, and each of SEARCH and QUERY the other, unless both stand
+    /// here.
+    pub methods: Vec<(Method, Cost)>,
+    /// Any other.
+    pub other: Cost,
+}
+
+/// A cost for some requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CostRule {
+    /// Which methods.
+    pub methods: Methods,
+    /// Which paths.
+    pub path: PathMatch,
+    /// What they cost.
+    pub cost: Cost,
+}
+
+impl CostTable {
+    /// The same for every request.
+    pub const fn flat(cost: Cost) -> Self {
+        Self { paths: Vec::new(), methods: Vec::new(), other: cost }
+    }
+
+    /// What a request to a path in normal form costs.
+    pub fn of(&self, method: &Method, path: &str) -> Cost {
+        let rule =
+            self.paths.iter().find(|rule| rule.methods.contain(method) && rule.path.matches(path));
+        if let Some(rule) = rule {
+            return rule.cost;
+        }
+        self.by_method(method)
+    }
+
+    fn by_method(&self, method: &Method) -> Cost {
+        let listed = |method: &str| {
+            self.methods.iter().find(|(listed, _)| listed == method).map(|(_, cost)| *cost)
+        };
+        let cost = listed(method.as_str()).or_else(|| match method.as_str() {
+            "HEAD" => listed("GET"),
+            // The old name and the new.
+            "QUERY" => listed("SEARCH"),
+            "SEARCH" => listed("QUERY"),
+            _ => None,
+        });
+        cost.unwrap_or(self.other)
+    }
+
+    /// The most that one of these requests can cost, as far as methods and paths tell.
+    pub fn dearest(&self, methods: &Methods, path: &PathMatch) -> Cost {
+        let rules = self.paths.iter().filter(|rule| {
+            let meet = rule.path.covers(path) || path.covers(&rule.path);
+            meet && rule.methods.meet(methods)
+        });
+        let rules = rules.map(|rule| rule.cost).max();
+        let is_always = |rule: &CostRule| rule.path.covers(path) && rule.methods.cover(methods);
+        if self.paths.iter().any(is_always) {
+            return rules.unwrap_or(self.other);
+        }
+        let by_method = if methods.is_all() {
+            self.methods.iter().map(|(_, cost)| *cost).fold(self.other, Cost::max)
+        } else {
+            let costs = methods.iter().map(|method| self.by_method(method));
+            costs.max().unwrap_or(self.other)
+        };
+        rules.unwrap_or(Cost::ZERO).max(by_method)
+    }
+}

@@ -1,0 +1,100 @@
+//! Where to listen and where to forward to.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::uri::{Authority, Scheme};
+use tollgate::key::TrustedProxies;
+
+use super::{PathMatch, RouteLimits};
+
+/// An address that clients connect to.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    /// The address.
+    pub addr: SocketAddr,
+    /// The certificate, if it speaks TLS.
+    pub tls: Option<TlsFiles>,
+    /// Who may and must send a PROXY protocol header, if anybody. Others are refused.
+    pub proxy_protocol: Option<TrustedProxies>,
+}
+
+/// A certificate chain and its private key, both PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The chain, the server's own certificate first.
+    pub certificate: PathBuf,
+    /// The private key.
+    pub key: PathBuf,
+}
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Connecting to the target.
+    pub connect: Duration,
+    /// From the end of a request to the head of the target's response.
+    pub response: Duration,
+    /// Between two pieces of a body, in either direction.
+    pub idle: Duration,
+    /// Without a byte in either direction of an upgraded connection.
+    pub tunnel: Duration,
+    /// How long an unused connection to a target is kept.
+    pub pool: Duration,
+    /// From the first byte of a request to the end of its head.
+    pub request_header: Duration,
+    /// Between two requests of a client's connection.
+    pub keep_alive: Duration,
+    /// From the signal to stop until connections are cut.
+    pub drain: Duration,
+}
+
+/// What becomes of paths with more than one reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathRules {
+    /// Whether `%2F`, `%5C`, `%00` and broken escapes are answered with 400. Otherwise
+    /// they stand as they are.
+    pub reject_ambiguous: bool,
+}
+
+/// Which requests go to which target, under which limits.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// The name, unique.
+    pub name: String,
+    /// Only requests to this host, without port, in lower case; `None` is any.
+    pub host: Option<String>,
+    /// Only requests to these paths.
+    pub path: PathMatch,
+    /// Where they go.
+    pub target: Target,
+    /// What holds for them.
+    pub limits: RouteLimits,
+}
+
+/// Where requests are forwarded to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// `http` or `https`.
+    pub scheme: Scheme,
+    /// Host and port, without user information.
+    pub authority: Authority,
+    /// What stands before the path of each request: empty, or begins with `/` and does
+    /// not end with one.
+    pub base_path: String,
+    /// What is spoken there.
+    pub protocol: Protocol,
+    /// Whether the target sees the `Host` of the client instead of its own.
+    pub preserve_host: bool,
+}
+
+/// What is spoken with a target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1.
+    #[default]
+    Http1,
+    /// HTTP/2; without TLS by prior knowledge.
+    Http2,
+}

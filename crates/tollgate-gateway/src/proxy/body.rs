@@ -1,0 +1,237 @@
+//! Bodies that pass through piece by piece, as fast as the slower side takes them.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use pin_project_lite::pin_project;
+use tokio::time::{Instant, Sleep, sleep};
+
+/// Why a body ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// Whoever sends it was silent for too long.
+    #[error("no piece of the body came for {0:?}")]
+    Idle(Duration),
+    /// The connection it came over broke, or what came was no body.
+    #[error(transparent)]
+    Broken(#[from] hyper::Error),
+}
+
+pin_project! {
+    /// A body whose sender may pause for so long and no longer.
+    ///
+    /// The time counts while a piece is asked for: when the receiver is slow nothing is asked
+    /// for, and nothing is held in memory but the pieces under way.
+    #[derive(Debug)]
+    pub struct Timed<B> {
+        #[pin]
+        body: B,
+        // In a box, because the client of hyper wants bodies that can be moved.
+        silence: Option<Pin<Box<Sleep>>>,
+        is_silent: bool,
+        idle: Duration,
+        upload: Option<Arc<Upload>>,
+    }
+}
+
+impl<B> Timed<B> {
+    pub(super) const fn new(body: B, idle: Duration) -> Self {
+        Self { body, silence: None, is_silent: false, idle, upload: None }
+    }
+
+    /// Tells `upload` how the body gets on.
+    pub(super) fn watched(mut self, upload: Arc<Upload>) -> Self {
+        self.upload = Some(upload);
+        self
+    }
+}
+
+impl<B> http_body::Body for Timed<B>
+where
+    B: http_body::Body<Data = Bytes, Error = hyper::Error>,
+{
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.project();
+        if let Poll::Ready(frame) = this.body.poll_frame(cx) {
+            *this.is_silent = false;
+            if let Some(upload) = this.upload {
+                upload.moved();
+            }
+            return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Broken)));
+        }
+        if let Some(upload) = this.upload {
+            upload.waits();
+        }
+        let silence = this.silence.get_or_insert_with(|| Box::pin(sleep(*this.idle)));
+        if !*this.is_silent {
+            *this.is_silent = true;
+            silence.as_mut().reset(Instant::now() + *this.idle);
+        }
+        ready!(silence.as_mut().poll(cx));
+        Poll::Ready(Some(Err(BodyError::Idle(*this.idle))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// How the body of a request gets on, for whoever waits for the response to it.
+#[derive(Debug)]
+pub(super) struct Upload {
+    began: Instant,
+    moved_at: AtomicU64,
+    waits: AtomicBool,
+}
+
+impl Upload {
+    pub(super) fn new() -> Arc<Self> {
+        let (moved_at, waits) = (AtomicU64::new(0), AtomicBool::new(false));
+        Arc::new(Self { began: Instant::now(), moved_at, waits })
+    }
+
+    /// Since when nothing has been missing but the response: the last piece was passed on
+    /// then, and the client owes none.
+    pub(super) fn complete_since(&self) -> Instant {
+        if self.waits.load(Ordering::Relaxed) {
+            return Instant::now();
+        }
+        self.began + Duration::from_millis(self.moved_at.load(Ordering::Relaxed))
+    }
+
+    fn moved(&self) {
+        // Some hundred million years fit.
+        let passed = self.began.elapsed().as_millis() as u64;
+        self.moved_at.store(passed, Ordering::Relaxed);
+        self.waits.store(false, Ordering::Relaxed);
+    }
+
+    fn waits(&self) {
+        self.waits.store(true, Ordering::Relaxed);
+    }
+}
+
+pin_project! {
+    /// The body of a message that passes through, or a short one of ours.
+    #[derive(Debug)]
+    pub struct Body {
+        #[pin]
+        kind: tollgate::Body<Timed<Incoming>>,
+    }
+}
+
+impl Body {
+    /// No bytes.
+    pub const fn empty() -> Self {
+        Self { kind: tollgate::Body::empty() }
+    }
+
+    pub(super) const fn of(body: Timed<Incoming>) -> Self {
+        Self { kind: tollgate::Body::inner(body) }
+    }
+}
+
+/// The limiter answers in the same type as the service.
+impl From<Bytes> for Body {
+    fn from(data: Bytes) -> Self {
+        Self { kind: tollgate::Body::full(data) }
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.project().kind.poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.kind.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.kind.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    /// A sender that sends one piece at each of these times, and nothing afterwards.
+    struct Script {
+        pauses: VecDeque<Duration>,
+        pause: Option<Pin<Box<Sleep>>>,
+    }
+
+    impl http_body::Body for Script {
+        type Data = Bytes;
+        type Error = hyper::Error;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+            if self.pause.is_none() {
+                let Some(pause) = self.pauses.pop_front() else {
+                    return Poll::Pending;
+                };
+                self.pause = Some(Box::pin(sleep(pause)));
+            }
+            ready!(self.pause.as_mut().unwrap().as_mut().poll(cx));
+            self.pause = None;
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"x")))))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sender_may_pause_for_so_long_and_no_longer() {
+        let pauses = [9, 9, 9].map(Duration::from_secs).into();
+        let body = Timed::new(Script { pauses, pause: None }, Duration::from_secs(10));
+        let upload = Upload::new();
+        let mut body = body.watched(Arc::clone(&upload));
+        let start = Instant::now();
+        for _ in 0..3 {
+            body.frame().await.unwrap().unwrap();
+        }
+        assert_eq!(upload.complete_since(), start + Duration::from_secs(27));
+        let error = body.frame().await.unwrap().unwrap_err();
+        assert!(matches!(error, BodyError::Idle(_)), "{error}");
+        assert_eq!(start.elapsed(), Duration::from_secs(37));
+        // It is the client who is late, not the upstream.
+        assert_eq!(upload.complete_since(), Instant::now());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_receiver_is_not_a_silent_sender() {
+        let pauses = [1, 1].map(Duration::from_secs).into();
+        let mut body = Timed::new(Script { pauses, pause: None }, Duration::from_secs(10));
+        body.frame().await.unwrap().unwrap();
+        tokio::time::advance(Duration::from_secs(100)).await;
+        body.frame().await.unwrap().unwrap();
+    }
+}

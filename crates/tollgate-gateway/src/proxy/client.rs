@@ -1,0 +1,148 @@
+//! Connections to upstreams, kept for further requests.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{Request, Uri};
+use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{Client, ResponseFuture};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio_rustls::rustls::{self, ClientConfig};
+use tower_service::Service;
+
+use super::body::Body;
+use super::settings::{Protocol, Timeouts};
+
+type Pool = Client<Patient<HttpsConnector<HttpConnector>>, Body>;
+
+/// Pools of connections to any number of upstreams. Clones share them.
+///
+/// They outlive a reload: whoever made new ones each time would connect anew each time, and
+/// leave the old connections to their timeouts.
+#[derive(Clone, Debug)]
+pub struct Clients {
+    http1: Pool,
+    http2: Pool,
+    timeouts: Timeouts,
+    /// Whether they know which certificates to trust.
+    tls: bool,
+}
+
+/// TLS to upstreams cannot be set up.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the certificates that this system trusts cannot be read: {0}; install the package \
+     `ca-certificates`, or name a file in the variable SSL_CERT_FILE"
+)]
+pub struct RootsError(std::io::Error);
+
+impl Clients {
+    /// Empty pools.
+    ///
+    /// `tls` says whether any upstream is spoken to over TLS: without one the certificates of
+    /// the system are not needed.
+    ///
+    /// # Errors
+    /// See [`RootsError`].
+    pub fn new(timeouts: Timeouts, tls: bool) -> Result<Self, RootsError> {
+        let config = tls_config(tls)?;
+        let builder = || {
+            let mut builder = Client::builder(TokioExecutor::new());
+            builder
+                .timer(TokioTimer::new())
+                .pool_timer(TokioTimer::new())
+                .pool_idle_timeout(timeouts.pool)
+                .http2_adaptive_window(true);
+            builder
+        };
+        let connector = || HttpsConnectorBuilder::new().with_tls_config(config.clone());
+        let patient = |inner| Patient { inner, limit: timeouts.connect };
+        let http1 = connector().https_or_http().enable_http1().wrap_connector(tcp());
+        let http2 = connector().https_or_http().enable_http2().wrap_connector(tcp());
+        Ok(Self {
+            http1: builder().build(patient(http1)),
+            http2: builder().http2_only(true).build(patient(http2)),
+            timeouts,
+            tls,
+        })
+    }
+
+    /// Whether new ones, made with these, would do nothing that these do not.
+    pub fn fit(&self, timeouts: Timeouts, tls: bool) -> bool {
+        self.timeouts == timeouts && (self.tls || !tls)
+    }
+
+    pub(super) const fn timeouts(&self) -> &Timeouts {
+        &self.timeouts
+    }
+
+    pub(super) fn request(&self, protocol: Protocol, request: Request<Body>) -> ResponseFuture {
+        match protocol {
+            Protocol::Http1 => self.http1.request(request),
+            Protocol::Http2 => self.http2.request(request),
+        }
+    }
+}
+
+fn tls_config(trusting: bool) -> Result<ClientConfig, RootsError> {
+    let provider = rustls::crypto::ring::default_provider();
+    let builder = ClientConfig::builder_with_provider(provider.into())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| RootsError(std::io::Error::other(error)))?;
+    let builder = if trusting {
+        builder.with_native_roots().map_err(RootsError)?
+    } else {
+        builder.with_root_certificates(rustls::RootCertStore::empty())
+    };
+    Ok(builder.with_no_client_auth())
+}
+
+fn tcp() -> HttpConnector {
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    // A request is sent in few large pieces: to wait for more of them only delays it.
+    connector.set_nodelay(true);
+    connector
+}
+
+/// Gives up on a connection that takes too long, TLS included.
+#[derive(Clone, Debug)]
+struct Patient<C> {
+    inner: C,
+    limit: Duration,
+}
+
+/// A connection did not stand in time.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("no connection within {0:?}")]
+pub(super) struct ConnectTimeout(Duration);
+
+type Connecting<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+impl<C> Service<Uri> for Patient<C>
+where
+    C: Service<Uri, Error = BoxError>,
+    C::Future: Send + 'static,
+{
+    type Response = C::Response;
+    type Error = BoxError;
+    type Future = Connecting<C::Response>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, target: Uri) -> Self::Future {
+        let limit = self.limit;
+        let connecting = self.inner.call(target);
+        Box::pin(async move {
+            match tokio::time::timeout(limit, connecting).await {
+                Ok(outcome) => outcome,
+                Err(_) => Err(ConnectTimeout(limit).into()),
+            }
+        })
+    }
+}

@@ -1,0 +1,210 @@
+//! A request is made unambiguous before anybody looks at it.
+
+use http::header::{CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderValue};
+use http::uri::{Authority, PathAndQuery};
+use http::{Method, Request, Uri, Version};
+
+use super::fault::Fault;
+use super::path::{Ambiguous, PathFault, normalise};
+
+/// Brings a request into the one form that routes, limits and the upstream see.
+///
+/// Afterwards its URI is a normal path with the query as it was sent, and `Host` is there
+/// once (unless HTTP/1.0 named none), says where the client wanted to go and is an authority.
+///
+/// What HTTP itself forbids hyper has refused by now: lengths that contradict each other,
+/// a `Transfer-Encoding` that does not end in `chunked`, line feeds in a field. Of a length
+/// beside a `Transfer-Encoding` it has dropped the length.
+///
+/// # Errors
+/// What cannot be brought into that form.
+pub fn admit<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<(), Fault> {
+    if request.method() == Method::CONNECT {
+        return Err(Fault::Connect);
+    }
+    set_host(request)?;
+    set_path(request, ambiguous)?;
+    let headers = request.headers_mut();
+    check_length(headers)?;
+    meet_expectation(headers)?;
+    join_cookies(headers);
+    Ok(())
+}
+
+fn set_host<B>(request: &mut Request<B>) -> Result<(), Fault> {
+    let mut named = request.headers().get_all(HOST).iter();
+    let (host, further) = (named.next(), named.next());
+    if further.is_some() {
+        return Err(Fault::Host);
+    }
+    let host = match host {
+        None => None,
+        Some(host) => Some(Authority::try_from(host.as_bytes()).map_err(|_| Fault::Host)?),
+    };
+    let host = match (request.uri().authority(), host) {
+        // HTTP/1.1 lets the target win (RFC 9112 §3.2.2); HTTP/2 has no use for two.
+        (Some(target), Some(host)) if request.version() >= Version::HTTP_2 => {
+            if !target.as_str().eq_ignore_ascii_case(host.as_str()) {
+                return Err(Fault::Host);
+            }
+            target.clone()
+        }
+        (Some(target), _) => target.clone(),
+        (None, Some(host)) => host,
+        (None, None) if request.version() <= Version::HTTP_10 => return Ok(()),
+        (None, None) => return Err(Fault::Host),
+    };
+    // A user and a password in front of the host are none of the service's business.
+    if host.as_str().contains('@') {
+        return Err(Fault::Host);
+    }
+    let host = HeaderValue::from_str(host.as_str()).map_err(|_| Fault::Host)?;
+    request.headers_mut().insert(HOST, host);
+    Ok(())
+}
+
+fn set_path<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<(), Fault> {
+    let uri = request.uri();
+    if uri.authority().is_some() && uri.scheme().is_none() {
+        // A host alone is what CONNECT has.
+        return Err(PathFault::NotAbsolute.into());
+    }
+    // The target `http://host` means `/`.
+    let path = if uri.path().is_empty() { "/" } else { uri.path() };
+    let normal = normalise(path, ambiguous)?;
+    if *normal == *uri.path() && uri.authority().is_none() {
+        return Ok(());
+    }
+    let target = match uri.query() {
+        Some(query) => format!("{normal}?{query}"),
+        None => normal.into_owned(),
+    };
+    let target = PathAndQuery::try_from(target);
+    // A normal path is a valid one; to be told otherwise would be a fault of ours.
+    *request.uri_mut() = Uri::from(target.map_err(|_| PathFault::NotAbsolute)?);
+    Ok(())
+}
+
+fn check_length(headers: &HeaderMap) -> Result<(), Fault> {
+    let mut lines = headers.get_all(CONTENT_LENGTH).iter();
+    let first = lines.next().map(HeaderValue::as_bytes);
+    let is_number =
+        first.is_none_or(|length| !length.is_empty() && length.iter().all(u8::is_ascii_digit));
+    if is_number && lines.next().is_none() { Ok(()) } else { Err(Fault::Framing) }
+}
+
+/// We ask the client for its body as soon as somebody reads it, so that nobody behind us has
+/// to; a request that is denied is denied before.
+fn meet_expectation(headers: &mut HeaderMap) -> Result<(), Fault> {
+    let known = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
+    if !headers.get_all(EXPECT).iter().all(known) {
+        return Err(Fault::Expectation);
+    }
+    headers.remove(EXPECT);
+    Ok(())
+}
+
+/// HTTP/2 may send a field for each cookie; HTTP/1 may not (RFC 9113 §8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let lines: Vec<_> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if lines.len() > 1
+        && let Ok(line) = HeaderValue::from_bytes(&lines.join(&b"; "[..]))
+    {
+        headers.insert(COOKIE, line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(version: Version, uri: &str, lines: &[(&str, &str)]) -> Request<()> {
+        let mut request = Request::builder().version(version).uri(uri);
+        for (name, value) in lines {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap()
+    }
+
+    fn admitted(
+        version: Version,
+        uri: &str,
+        lines: &[(&str, &str)],
+    ) -> Result<(String, String), Fault> {
+        let mut request = request(version, uri, lines);
+        admit(&mut request, Ambiguous::Refuse)?;
+        let host = request.headers().get(HOST).map_or("", |host| host.to_str().unwrap());
+        Ok((host.to_owned(), request.uri().to_string()))
+    }
+
+    #[test]
+    fn there_is_one_host_and_a_normal_path() {
+        for (version, uri, hosts, host, path) in [
+            (Version::HTTP_11, "/a", &["b.c:1"][..], "b.c:1", "/a"),
+            (Version::HTTP_11, "/a//%62;x?q=%2F&;", &["b"], "b", "/a/b?q=%2F&;"),
+            (Version::HTTP_11, "http://target/a", &["other"], "target", "/a"),
+            (Version::HTTP_11, "http://target", &["other"], "target", "/"),
+            (Version::HTTP_11, "http://target?q", &["other"], "target", "/?q"),
+            (Version::HTTP_10, "/a", &[], "", "/a"),
+            (Version::HTTP_2, "https://b:8/a?q", &[], "b:8", "/a?q"),
+            (Version::HTTP_2, "https://b/a", &["B"], "b", "/a"),
+            (Version::HTTP_11, "/", &["[2001:db8::1]:80"], "[2001:db8::1]:80", "/"),
+        ] {
+            let lines: Vec<_> = hosts.iter().map(|host| ("host", *host)).collect();
+            let expected = Ok((host.to_owned(), path.to_owned()));
+            assert_eq!(admitted(version, uri, &lines), expected, "{uri} {hosts:?}");
+        }
+    }
+
+    #[test]
+    fn who_names_no_host_or_several_is_refused() {
+        for (version, uri, hosts) in [
+            (Version::HTTP_11, "/", &[][..]),
+            (Version::HTTP_11, "/", &["a", "a"]),
+            (Version::HTTP_11, "/", &["a/b"]),
+            (Version::HTTP_11, "/", &["user@a"]),
+            (Version::HTTP_11, "/", &["a b"]),
+            (Version::HTTP_11, "/", &[""]),
+            (Version::HTTP_11, "http://user@a/", &["a"]),
+            (Version::HTTP_2, "https://a/", &["b"]),
+        ] {
+            let lines: Vec<_> = hosts.iter().map(|host| ("host", *host)).collect();
+            assert_eq!(admitted(version, uri, &lines), Err(Fault::Host), "{uri} {hosts:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_one_meaning_is_refused() {
+        let host = ("host", "a");
+        for (lines, fault) in [
+            (&[host, ("content-length", "5"), ("content-length", "5")][..], Fault::Framing),
+            (&[host, ("content-length", "5, 5")], Fault::Framing),
+            (&[host, ("content-length", "+5")], Fault::Framing),
+            (&[host, ("expect", "200-ok")], Fault::Expectation),
+        ] {
+            assert_eq!(admitted(Version::HTTP_11, "/", lines), Err(fault), "{lines:?}");
+        }
+        let fault = Fault::Path(PathFault::Ambiguous("%2F"));
+        assert_eq!(admitted(Version::HTTP_11, "/a%2Fb", &[host]), Err(fault));
+        let fault = Fault::Path(PathFault::NotAbsolute);
+        for target in ["*", "a", "a:80"] {
+            assert_eq!(admitted(Version::HTTP_11, target, &[host]), Err(fault), "{target}");
+        }
+        let mut tunnel = request(Version::HTTP_11, "a:443", &[host]);
+        *tunnel.method_mut() = Method::CONNECT;
+        assert_eq!(admit(&mut tunnel, Ambiguous::Keep), Err(Fault::Connect));
+    }
+
+    #[test]
+    fn cookies_are_one_line_and_the_expectation_is_met_here() {
+        let mut request = request(
+            Version::HTTP_2,
+            "https://a/",
+            &[("cookie", "a=1"), ("cookie", "b=2"), ("expect", "100-Continue")],
+        );
+        admit(&mut request, Ambiguous::Refuse).unwrap();
+        assert_eq!(request.headers()[COOKIE], "a=1; b=2");
+        assert_eq!(request.headers().get_all(COOKIE).iter().count(), 1);
+        assert!(!request.headers().contains_key(EXPECT));
+    }
+}

@@ -1,0 +1,128 @@
+//! What a request gets that no upstream answered: `application/problem+json`.
+
+use std::error::Error;
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::{Response, StatusCode};
+
+use super::body::{Body, BodyError};
+use super::client::ConnectTimeout;
+use super::path::PathFault;
+
+/// Why a request was not answered by an upstream.
+///
+/// What stands in an answer is meant for clients; addresses and causes go to the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The path has no normal form.
+    #[error(transparent)]
+    Path(#[from] PathFault),
+    /// It is not clear for whom the request is.
+    #[error("the request must name one host, in one way")]
+    Host,
+    /// It is not clear where the request ends.
+    #[error("the length of the body is given in more than one way")]
+    Framing,
+    /// A gateway opens no tunnels.
+    #[error("this gateway forwards requests and opens no tunnels")]
+    Connect,
+    /// Something is expected that we do not know.
+    #[error("the only expectation that is met is `100-continue`")]
+    Expectation,
+    /// The client stopped sending.
+    #[error("the body of the request did not come in time")]
+    SlowClient,
+    /// The client's body broke off, so that nobody will read this.
+    #[error("the body of the request broke off")]
+    BrokenClient,
+    /// No route is for this request.
+    #[error("no route leads from this host and path to a service")]
+    NoRoute,
+    /// The target leads back here.
+    #[error("the request has passed this gateway before: its target leads back to it")]
+    Loop,
+    /// The upstream could not be reached.
+    #[error("the service behind the gateway cannot be reached")]
+    Unreachable,
+    /// The upstream broke off, or did not speak HTTP.
+    #[error("the service behind the gateway gave no valid answer")]
+    BadAnswer,
+    /// Connecting to the upstream took too long.
+    #[error("the service behind the gateway could not be reached in time")]
+    ConnectTimeout,
+    /// The upstream took too long to answer.
+    #[error("the service behind the gateway did not answer in time")]
+    AnswerTimeout,
+}
+
+impl Fault {
+    /// The status of the answer.
+    pub const fn status(self) -> StatusCode {
+        match self {
+            Self::Path(_) | Self::Host | Self::Framing | Self::BrokenClient => {
+                StatusCode::BAD_REQUEST
+            }
+            Self::Connect => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Expectation => StatusCode::EXPECTATION_FAILED,
+            Self::SlowClient => StatusCode::REQUEST_TIMEOUT,
+            Self::NoRoute => StatusCode::NOT_FOUND,
+            Self::Loop => StatusCode::LOOP_DETECTED,
+            Self::Unreachable | Self::BadAnswer => StatusCode::BAD_GATEWAY,
+            Self::ConnectTimeout | Self::AnswerTimeout => StatusCode::GATEWAY_TIMEOUT,
+        }
+    }
+
+    /// A word for programs.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Path(_) => "bad-path",
+            Self::Host => "bad-host",
+            Self::Framing => "bad-framing",
+            Self::Connect => "no-tunnels",
+            Self::Expectation => "unknown-expectation",
+            Self::SlowClient => "request-timeout",
+            Self::BrokenClient => "request-broken-off",
+            Self::NoRoute => "no-route",
+            Self::Loop => "loop",
+            Self::Unreachable => "upstream-unreachable",
+            Self::BadAnswer => "upstream-invalid",
+            Self::ConnectTimeout => "upstream-connect-timeout",
+            Self::AnswerTimeout => "upstream-timeout",
+        }
+    }
+
+    /// What went wrong with a request that was sent.
+    pub(super) fn of(error: &hyper_util::client::legacy::Error) -> Self {
+        let mut source: Option<&(dyn Error + 'static)> = error.source();
+        while let Some(cause) = source {
+            if cause.is::<ConnectTimeout>() {
+                return Self::ConnectTimeout;
+            }
+            match cause.downcast_ref() {
+                Some(BodyError::Idle(_)) => return Self::SlowClient,
+                Some(BodyError::Broken(_)) => return Self::BrokenClient,
+                None => source = cause.source(),
+            }
+        }
+        if error.is_connect() { Self::Unreachable } else { Self::BadAnswer }
+    }
+
+    /// The answer.
+    pub fn response(self) -> Response<Body> {
+        let status = self.status();
+        let body = serde_json::json!({
+            "type": "about:blank",
+            "title": status.canonical_reason(),
+            "status": status.as_u16(),
+            "detail": format!("{self}."),
+            "code": self.code(),
+        });
+        let mut response = Response::new(Body::from(Bytes::from(body.to_string())));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
+    }
+}

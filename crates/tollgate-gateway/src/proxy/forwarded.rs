@@ -1,0 +1,181 @@
+//! What the upstream is told about the client it cannot see.
+
+use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr};
+
+use http::header::{FORWARDED, HeaderMap, HeaderName, HeaderValue, VIA};
+use tollgate::key::TrustedProxies;
+
+/// What the upstream is told: who called, over what, and asking for which host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Caller<'a> {
+    pub(super) peer: SocketAddr,
+    pub(super) is_tls: bool,
+    /// As the client wrote it; it has been checked to be an authority.
+    pub(super) host: Option<&'a str>,
+}
+
+/// Writes `X-Forwarded-For`, `-Proto`, `-Host` and `Forwarded`.
+///
+/// Each gets this hop at its end. What stood there stays if a trusted proxy called; what
+/// anybody else writes there may be invented and would be believed by an upstream that reads
+/// from the left, so that it is dropped. Protocol and host are those of the first hop: a
+/// trusted proxy's word is kept.
+pub(super) fn write(headers: &mut HeaderMap, caller: Caller<'_>, trusted: &TrustedProxies) {
+    if !trusted.contains(caller.peer.ip()) {
+        for name in [&FOR, &PROTO, &HOST, &FORWARDED] {
+            headers.remove(name);
+        }
+        for name in &OTHERS {
+            headers.remove(name);
+        }
+    }
+    let ip = caller.peer.ip().to_canonical();
+    let protocol = if caller.is_tls { "https" } else { "http" };
+    append(headers, &FOR, &ip.to_string());
+    append(headers, &FORWARDED, &element(ip, protocol, caller.host));
+    if !headers.contains_key(&PROTO) {
+        headers.insert(&PROTO, HeaderValue::from_static(protocol));
+    }
+    if !headers.contains_key(&HOST)
+        && let Some(host) = caller.host.and_then(|host| HeaderValue::from_str(host).ok())
+    {
+        headers.insert(&HOST, host);
+    }
+}
+
+/// Whether the request has come through here before, which it would then do for ever.
+pub(super) fn has_passed(headers: &HeaderMap, name: &str) -> bool {
+    headers.get_all(VIA).iter().any(|line| {
+        line.to_str().is_ok_and(|line| {
+            line.split(',').any(|hop| hop.split_whitespace().nth(1) == Some(name))
+        })
+    })
+}
+
+/// Says that the request came through here (RFC 9110 §7.6.3).
+pub(super) fn append_via(headers: &mut HeaderMap, version: http::Version, name: &str) {
+    let version = match version {
+        http::Version::HTTP_10 => "1.0",
+        http::Version::HTTP_2 => "2.0",
+        _ => "1.1",
+    };
+    append(headers, &VIA, &format!("{version} {name}"));
+}
+
+/// One hop of RFC 7239.
+fn element(ip: IpAddr, protocol: &str, host: Option<&str>) -> String {
+    let mut element = match ip {
+        IpAddr::V4(ip) => format!("for={ip}"),
+        IpAddr::V6(ip) => format!("for=\"[{ip}]\""),
+    };
+    // Writing to a string does not fail.
+    let _ = write!(element, ";proto={protocol}");
+    // A quote or a backslash would let the client write elements of its own.
+    if let Some(host) = host.filter(|host| !host.contains(['"', '\\'])) {
+        let _ = write!(element, ";host=\"{host}\"");
+    }
+    element
+}
+
+/// Adds to the end of a list. It becomes one line, because some servers read only the first.
+fn append(headers: &mut HeaderMap, name: &HeaderName, element: &str) {
+    let mut list = Vec::new();
+    for line in headers.get_all(name) {
+        list.extend_from_slice(line.as_bytes());
+        list.extend_from_slice(b", ");
+    }
+    list.extend_from_slice(element.as_bytes());
+    if let Ok(list) = HeaderValue::from_bytes(&list) {
+        headers.insert(name, list);
+    }
+}
+
+const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+/// We write none of these, but upstreams believe them as they do those we write.
+static OTHERS: [HeaderName; 5] = [
+    HeaderName::from_static("x-forwarded-port"),
+    HeaderName::from_static("x-forwarded-prefix"),
+    HeaderName::from_static("x-forwarded-server"),
+    HeaderName::from_static("x-forwarded-ssl"),
+    HeaderName::from_static("x-real-ip"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(peer: &str, host: Option<&str>, lines: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        let caller = Caller { peer: peer.parse().unwrap(), is_tls: true, host };
+        write(&mut headers, caller, &TrustedProxies::parse(["loopback"]).unwrap());
+        headers
+    }
+
+    #[test]
+    fn a_trusted_proxy_is_carried_on() {
+        let headers = told(
+            "127.0.0.1:9",
+            Some("inner:80"),
+            &[
+                ("x-forwarded-for", "192.0.2.1"),
+                ("x-forwarded-for", "192.0.2.2"),
+                ("forwarded", "for=192.0.2.1"),
+                ("x-forwarded-proto", "http"),
+                ("x-forwarded-host", "shop.example"),
+            ],
+        );
+        assert_eq!(headers["x-forwarded-for"], "192.0.2.1, 192.0.2.2, 127.0.0.1");
+        assert_eq!(headers.get_all("x-forwarded-for").iter().count(), 1);
+        assert_eq!(
+            headers["forwarded"],
+            "for=192.0.2.1, for=127.0.0.1;proto=https;host=\"inner:80\""
+        );
+        assert_eq!(headers["x-forwarded-proto"], "http");
+        assert_eq!(headers["x-forwarded-host"], "shop.example");
+    }
+
+    #[test]
+    fn what_a_stranger_invents_is_dropped() {
+        let headers = told(
+            "[2001:db8::1]:9",
+            Some("shop.example"),
+            &[
+                ("x-forwarded-for", "127.0.0.1"),
+                ("forwarded", "for=127.0.0.1;host=\"admin"),
+                ("x-forwarded-proto", "http"),
+                ("x-forwarded-host", "evil.example"),
+                ("x-real-ip", "127.0.0.1"),
+            ],
+        );
+        assert_eq!(headers["x-forwarded-for"], "2001:db8::1");
+        assert_eq!(headers["forwarded"], "for=\"[2001:db8::1]\";proto=https;host=\"shop.example\"");
+        assert_eq!(headers["x-forwarded-proto"], "https");
+        assert_eq!(headers["x-forwarded-host"], "shop.example");
+        assert!(!headers.contains_key("x-real-ip"));
+    }
+
+    #[test]
+    fn a_mapped_address_is_told_as_ipv4_and_a_host_that_would_end_its_quotes_is_not_told() {
+        let headers = told("[::ffff:192.0.2.9]:9", Some("a\"b"), &[]);
+        assert_eq!(headers["x-forwarded-for"], "192.0.2.9");
+        assert_eq!(headers["forwarded"], "for=192.0.2.9;proto=https");
+    }
+
+    #[test]
+    fn a_request_that_has_passed_is_recognised() {
+        let mut headers = HeaderMap::new();
+        append_via(&mut headers, http::Version::HTTP_2, "other");
+        assert!(!has_passed(&headers, "tollgate-1"));
+        append_via(&mut headers, http::Version::HTTP_11, "tollgate-1");
+        assert_eq!(headers["via"], "2.0 other, 1.1 tollgate-1");
+        assert!(has_passed(&headers, "tollgate-1"));
+        assert!(!has_passed(&headers, "tollgate"));
+    }
+}

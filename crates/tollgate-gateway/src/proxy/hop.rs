@@ -1,0 +1,156 @@
+//! Header fields that are about one connection and end with it.
+
+use http::header::{
+    self, CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+};
+
+/// Removes what is about the connection the message came on (RFC 9110 §7.6.1): the fields
+/// that are known to be, and those that `Connection` names.
+///
+/// It has to be done before fields of our own are added: a client could name those in its
+/// `Connection` otherwise and have them removed.
+pub(super) fn remove(headers: &mut HeaderMap) {
+    let mut named = Vec::new();
+    for line in headers.get_all(CONNECTION) {
+        for name in line.as_bytes().split(|byte| *byte == b',') {
+            match HeaderName::from_bytes(name.trim_ascii()) {
+                // What says where a message ends and for whom it is concerns everybody:
+                // whoever names it wants the next server to read another message.
+                Ok(name) if !END_TO_END.contains(&name) => named.push(name),
+                _ => {}
+            }
+        }
+    }
+    for name in named.iter().chain(&HOP_BY_HOP) {
+        headers.remove(name);
+    }
+}
+
+/// Whether the client reads trailers (`TE: trailers`); all else in `TE` is for us alone.
+pub(super) fn reads_trailers(headers: &HeaderMap) -> bool {
+    tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case(b"trailers"))
+}
+
+/// The protocols to which the client would like to change, if we may pass that on.
+///
+/// `h2c` and other versions of HTTP are none: whoever got one would send any number of
+/// requests over it, past every limit.
+pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    if !tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case(b"upgrade")) {
+        return None;
+    }
+    let mut lines = headers.get_all(UPGRADE).iter();
+    let (Some(line), None) = (lines.next(), lines.next()) else {
+        return None;
+    };
+    let is_http = |token: &[u8]| {
+        let token = token.to_ascii_lowercase();
+        token.is_empty() || token.starts_with(b"h2") || token.starts_with(b"http")
+    };
+    (!tokens(headers, &UPGRADE).any(is_http)).then(|| line.clone())
+}
+
+fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
+    let lines = headers.get_all(name).into_iter();
+    lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
+}
+
+static HOP_BY_HOP: [HeaderName; 9] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    // Addressed to us as a proxy of the client's own, which we are not.
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    HeaderName::from_static("http2-settings"),
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+static END_TO_END: [HeaderName; 10] = [
+    HOST,
+    header::CONTENT_LENGTH,
+    header::CONTENT_TYPE,
+    header::AUTHORIZATION,
+    header::COOKIE,
+    header::FORWARDED,
+    header::VIA,
+    HeaderName::from_static("x-forwarded-for"),
+    HeaderName::from_static("x-forwarded-host"),
+    HeaderName::from_static("x-forwarded-proto"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+        let parse = |(name, value): &(&'static str, &'static str)| {
+            (HeaderName::from_static(name), HeaderValue::from_static(value))
+        };
+        lines.iter().map(parse).collect()
+    }
+
+    #[test]
+    fn what_is_about_the_connection_is_removed_and_all_else_stays() {
+        let mut fields = headers(&[
+            ("connection", "close, X-Private"),
+            ("connection", "x-other,,"),
+            ("keep-alive", "timeout=5"),
+            ("te", "trailers, deflate"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "websocket"),
+            ("x-private", "1"),
+            ("x-other", "2"),
+            ("x-kept", "3"),
+            ("trailer", "x-sum"),
+        ]);
+        remove(&mut fields);
+        assert_eq!(fields, headers(&[("x-kept", "3"), ("trailer", "x-sum")]));
+    }
+
+    #[test]
+    fn connection_removes_nothing_that_concerns_everybody() {
+        let kept = [("host", "a"), ("content-length", "5"), ("x-forwarded-for", "192.0.2.1")];
+        let mut fields = headers(&kept);
+        fields.insert(
+            CONNECTION,
+            HeaderValue::from_static("host, content-length, x-forwarded-for, authorization"),
+        );
+        remove(&mut fields);
+        assert_eq!(fields, headers(&kept));
+    }
+
+    #[test]
+    fn an_upgrade_is_passed_on_but_not_to_another_http() {
+        for (connection, protocols, passes) in [
+            ("Upgrade", "websocket", true),
+            ("keep-alive, upgrade", "WebSocket", true),
+            ("upgrade", "a/1, b", true),
+            ("upgrade", "h2c", false),
+            ("upgrade", "websocket, H2C", false),
+            ("upgrade", "HTTP/2.0", false),
+            ("upgrade", "", false),
+            ("close", "websocket", false),
+        ] {
+            let fields = headers(&[("connection", connection), ("upgrade", protocols)]);
+            assert_eq!(upgrade(&fields).is_some(), passes, "{connection}: {protocols}");
+        }
+        let twice =
+            headers(&[("connection", "upgrade"), ("upgrade", "websocket"), ("upgrade", "h2c")]);
+        assert_eq!(upgrade(&twice), None);
+    }
+
+    #[test]
+    fn only_a_client_that_says_so_reads_trailers() {
+        for (te, reads) in [
+            ("trailers", true),
+            ("deflate, Trailers", true),
+            ("trailers;q=0.5", false),
+            ("", false),
+        ] {
+            assert_eq!(reads_trailers(&headers(&[("te", te)])), reads, "{te}");
+        }
+    }
+}

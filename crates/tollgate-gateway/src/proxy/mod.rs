@@ -1,0 +1,45 @@
+//! The reverse proxy: one request to one upstream and back. It knows neither routes nor
+//! limits nor where its settings come from.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `settings.rs` | what it is told |
+//! | `entrance.rs` | a request is made unambiguous before anybody looks at it |
+//! | `path.rs` | one spelling for each path |
+//! | `forward.rs` | one request to one upstream and back |
+//! | `hop.rs` | fields that are about one connection and end with it |
+//! | `forwarded.rs` | what the upstream is told about the client it cannot see |
+//! | `client.rs` | connections to upstreams, kept for further requests |
+//! | `body.rs` | bodies that pass through piece by piece |
+//! | `tunnel.rs` | connections that have changed to another protocol |
+//! | `fault.rs` | what a request gets that no upstream answered |
+
+mod body;
+mod client;
+mod entrance;
+mod fault;
+mod forward;
+mod forwarded;
+mod hop;
+pub mod path;
+mod settings;
+mod tunnel;
+
+use std::net::SocketAddr;
+
+pub use self::body::{Body, BodyError, Timed};
+pub use self::client::{Clients, RootsError};
+pub use self::entrance::admit;
+pub use self::fault::Fault;
+pub use self::forward::Forward;
+pub use self::settings::{Host, Protocol, Timeouts, Upstream};
+pub use self::tunnel::Tunnels;
+
+/// The connection that a request came on, as an extension of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Who is at its other end.
+    pub peer: SocketAddr,
+    /// Whether it is encrypted.
+    pub is_tls: bool,
+}

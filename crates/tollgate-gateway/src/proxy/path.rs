@@ -1,0 +1,248 @@
+//! One spelling for each path.
+//!
+//! A resource has many spellings, and a limit that knows one of them limits nobody. So
+//! every path is brought into its normal form first; that form is what is matched, and what
+//! is forwarded.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// What becomes of spellings that servers read in different ways: `%2F` and `%5C` (a
+/// separator to some and a letter to others), `\` (the same), `%00`, and a `%` that two
+/// hexadecimal digits do not follow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ambiguous {
+    /// The request is answered with 400.
+    #[default]
+    Refuse,
+    /// They stay percent-encoded, and a stray `%` becomes `%25`.
+    Keep,
+}
+
+/// Why a path has no normal form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathFault {
+    /// Not a path from the root: `*`, or that of CONNECT.
+    #[error("the request target has no path that begins with `/`")]
+    NotAbsolute,
+    /// An encoded or raw character that servers read in different ways.
+    #[error("the path contains `{0}`, which servers read in different ways")]
+    Ambiguous(&'static str),
+    /// A `%` without two hexadecimal digits.
+    #[error("the path contains a `%` that two hexadecimal digits do not follow")]
+    BadEscape,
+}
+
+/// The normal form of a path: the same for all spellings of one resource.
+///
+/// * Escapes of characters that may stand in a path as they are (RFC 3986 `pchar`, but for
+///   `;`) are decoded; all others are written in upper case, and raw characters that a path
+///   may not hold are escaped.
+/// * From each segment `;` and what follows it is dropped: parameters, which servers ignore
+///   when they look for the resource.
+/// * `//` is `/`, `.` and `..` are resolved, and nothing leads above the root.
+///
+/// # Errors
+/// See [`PathFault`].
+pub fn normalise(path: &str, ambiguous: Ambiguous) -> Result<Cow<'_, str>, PathFault> {
+    if !path.starts_with('/') {
+        return Err(PathFault::NotAbsolute);
+    }
+    if is_normal(path) {
+        return Ok(Cow::Borrowed(path));
+    }
+    let mut normal = String::with_capacity(path.len() + 8);
+    let mut segments = path[1..].split('/').peekable();
+    while let Some(segment) = segments.next() {
+        let start = normal.len();
+        normal.push('/');
+        let segment = segment.split_once(';').map_or(segment, |(name, _)| name);
+        append(&mut normal, segment, ambiguous)?;
+        let is_last = segments.peek().is_none();
+        match &normal[start + 1..] {
+            // Where such a segment is the last one, its slash is kept: `/a/.` is `/a/`.
+            "" | "." => normal.truncate(start + usize::from(is_last)),
+            ".." => {
+                normal.truncate(start);
+                normal.truncate(normal.rfind('/').unwrap_or(0));
+                if is_last {
+                    normal.push('/');
+                }
+            }
+            _ => {}
+        }
+    }
+    if normal.is_empty() {
+        normal.push('/');
+    }
+    Ok(Cow::Owned(normal))
+}
+
+/// Most paths are normal already, and this is all that is done with them.
+fn is_normal(path: &str) -> bool {
+    let mut before = 0;
+    path.bytes().all(|byte| {
+        // A dot at the beginning of a segment may be more than a letter.
+        let plain =
+            is_literal(byte) && !(before == b'/' && byte == b'.') || byte == b'/' && before != b'/';
+        before = byte;
+        plain
+    })
+}
+
+fn append(normal: &mut String, segment: &str, ambiguous: Ambiguous) -> Result<(), PathFault> {
+    let refuse = ambiguous == Ambiguous::Refuse;
+    let mut rest = segment.as_bytes();
+    while let [byte, after @ ..] = rest {
+        rest = after;
+        let escaped = match (byte, after) {
+            (b'%', [high, low, ..]) => hex(*high).zip(hex(*low)),
+            _ => None,
+        };
+        let byte = match escaped {
+            Some((high, low)) => {
+                rest = &after[2..];
+                high << 4 | low
+            }
+            None if *byte == b'%' && refuse => return Err(PathFault::BadEscape),
+            None => *byte,
+        };
+        if refuse {
+            match byte {
+                b'/' => return Err(PathFault::Ambiguous("%2F")),
+                b'\\' if escaped.is_some() => return Err(PathFault::Ambiguous("%5C")),
+                b'\\' => return Err(PathFault::Ambiguous("\\")),
+                0 => return Err(PathFault::Ambiguous("%00")),
+                _ => {}
+            }
+        }
+        if is_literal(byte) {
+            normal.push(char::from(byte));
+        } else {
+            // Writing to a string does not fail.
+            let _ = write!(normal, "%{byte:02X}");
+        }
+    }
+    Ok(())
+}
+
+/// What may stand in a segment as it is: `pchar`, but for `;`.
+const fn is_literal(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(byte, b'-' | b'.' | b'_' | b'~')
+        || matches!(byte, b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b'=')
+        || matches!(byte, b':' | b'@')
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    // A digit to the base of 16 fits.
+    char::from(digit).to_digit(16).map(|value| value as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn all_spellings_of_a_path_have_one_normal_form() {
+        for (path, normal) in [
+            ("/", "/"),
+            ("/api/item/7/comment", "/api/item/7/comment"),
+            ("/api/item/7/comment;x", "/api/item/7/comment"),
+            ("/api;v=1/item/7;a/comment;x=%zz", "/api/item/7/comment"),
+            ("//api///item/7/comment", "/api/item/7/comment"),
+            ("/api/item/7/%63omment", "/api/item/7/comment"),
+            ("/api/item/7/%63%6F%6d%6D%65nt", "/api/item/7/comment"),
+            ("/api/./item/8/../7/comment", "/api/item/7/comment"),
+            ("/api/%2e/item/8/.%2E/7/comment", "/api/item/7/comment"),
+            ("/api/item/8/..;x/7/comment", "/api/item/7/comment"),
+            ("/../../api/item/7/comment", "/api/item/7/comment"),
+            ("/;x/api/item/7/comment", "/api/item/7/comment"),
+            ("/a/", "/a/"),
+            ("/a//", "/a/"),
+            ("/a/.", "/a/"),
+            ("/a/b/..", "/a/"),
+            ("/..", "/"),
+            ("/.", "/"),
+            ("/;", "/"),
+            ("/a%21b", "/a!b"),
+            ("/a%3bb", "/a%3Bb"),
+            ("/caf%c3%a9", "/caf%C3%A9"),
+            ("/a%252Fb", "/a%252Fb"),
+            ("/a%20b%0d%0a", "/a%20b%0D%0A"),
+            ("/a|b\"{", "/a%7Cb%22%7B"),
+            ("/.well-known/x", "/.well-known/x"),
+            ("/...", "/..."),
+        ] {
+            assert_eq!(normalise(path, Ambiguous::Refuse).as_deref(), Ok(normal), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_servers_read_in_different_ways_is_refused_or_kept() {
+        for (path, fault, kept) in [
+            ("/a%2Fb", PathFault::Ambiguous("%2F"), "/a%2Fb"),
+            ("/a%2fb", PathFault::Ambiguous("%2F"), "/a%2Fb"),
+            ("/a%5cb", PathFault::Ambiguous("%5C"), "/a%5Cb"),
+            ("/a\\b", PathFault::Ambiguous("\\"), "/a%5Cb"),
+            ("/a%00", PathFault::Ambiguous("%00"), "/a%00"),
+            ("/a%", PathFault::BadEscape, "/a%25"),
+            ("/a%4", PathFault::BadEscape, "/a%254"),
+            ("/a%zz", PathFault::BadEscape, "/a%25zz"),
+        ] {
+            assert_eq!(normalise(path, Ambiguous::Refuse), Err(fault), "{path}");
+            assert_eq!(normalise(path, Ambiguous::Keep).as_deref(), Ok(kept), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_target_without_a_path_is_refused() {
+        for path in ["", "*", "a/b"] {
+            assert_eq!(normalise(path, Ambiguous::Keep), Err(PathFault::NotAbsolute));
+        }
+    }
+
+    #[test]
+    fn a_path_that_is_normal_is_not_copied() {
+        for path in ["/", "/api/item/7", "/a.b/c..d/~x", "/a/"] {
+            let normal = normalise(path, Ambiguous::Refuse);
+            assert!(matches!(normal, Ok(Cow::Borrowed(_))), "{path}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_normal_form_is_its_own_normal_form(path in "/[a-c./;%\\\\25eEfF0{ü]{0,24}") {
+            let normal = normalise(&path, Ambiguous::Keep).unwrap();
+            let again = normalise(&normal, Ambiguous::Keep).unwrap();
+            prop_assert_eq!(&again, &normal);
+            prop_assert!(!normal.contains("//") && !normal.contains(';'));
+            prop_assert!(!normal.split('/').any(|segment| segment == "." || segment == ".."));
+            prop_assert!(normal.parse::<http::Uri>().is_ok());
+        }
+
+        /// Escaping letters, and separators said twice, change nothing.
+        #[test]
+        fn a_spelling_changes_nothing(
+            segments in prop::collection::vec("[a-z]{1,4}", 1..4),
+            spelled in prop::collection::vec((any::<bool>(), 1_usize..3, any::<bool>()), 4),
+        ) {
+            let mut path = String::new();
+            for (segment, (escape, slashes, parameter)) in segments.iter().zip(&spelled) {
+                path.push_str(&"/".repeat(*slashes));
+                for byte in segment.bytes() {
+                    if *escape {
+                        write!(path, "%{byte:02x}").unwrap();
+                    } else {
+                        path.push(char::from(byte));
+                    }
+                }
+                path.push_str(if *parameter { ";p=1" } else { "" });
+            }
+            let plain = format!("/{}", segments.join("/"));
+            prop_assert_eq!(normalise(&path, Ambiguous::Refuse).unwrap(), plain);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Connections that have changed to another protocol: bytes both ways.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Tunnels, which nobody waits for but the end of the program. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Tunnels {
+    pub(crate) tasks: TaskTracker,
+    /// Cuts all of them.
+    pub(crate) cut: CancellationToken,
+}
+
+impl Tunnels {
+    /// Connects both sides, once each has changed its protocol.
+    pub(super) fn open(&self, client: OnUpgrade, upstream: OnUpgrade, idle: Duration) {
+        let cut = self.cut.clone();
+        self.tasks.spawn(async move {
+            let carried = async {
+                let (client, upstream) = tokio::try_join!(client, upstream)?;
+                carry(TokioIo::new(client), TokioIo::new(upstream), idle).await
+            };
+            let ended: Result<(), Error> = tokio::select! {
+                ended = carried => ended,
+                () = cut.cancelled() => Ok(()),
+            };
+            if let Err(error) = ended {
+                tracing::debug!(%error, "an upgraded connection ended");
+            }
+        });
+    }
+}
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// When one side has nothing more to say the other is told, and may still answer.
+async fn carry<A, B>(client: A, upstream: B, idle: Duration) -> Result<(), Error>
+where
+    A: AsyncRead + AsyncWrite + Unpin,
+    B: AsyncRead + AsyncWrite + Unpin,
+{
+    let heard = Heard::now();
+    let mut client = Side { inner: client, heard: Arc::clone(&heard) };
+    let mut upstream = Side { inner: upstream, heard: Arc::clone(&heard) };
+    tokio::select! {
+        copied = copy_bidirectional(&mut client, &mut upstream) => {
+            copied?;
+            Ok(())
+        }
+        () = heard.silence(idle) => Err(format!("not a byte for {idle:?}").into()),
+    }
+}
+
+/// When a byte was last heard from either side.
+#[derive(Debug)]
+struct Heard {
+    began: Instant,
+    millis: AtomicU64,
+}
+
+impl Heard {
+    fn now() -> Arc<Self> {
+        Arc::new(Self { began: Instant::now(), millis: AtomicU64::new(0) })
+    }
+
+    fn again(&self) {
+        // Some hundred million years fit.
+        self.millis.store(self.began.elapsed().as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Completes when nothing was heard for so long.
+    async fn silence(&self, idle: Duration) {
+        loop {
+            let last = self.began + Duration::from_millis(self.millis.load(Ordering::Relaxed));
+            if last.elapsed() >= idle {
+                return;
+            }
+            sleep_until(last + idle).await;
+        }
+    }
+}
+
+/// One side, which notes when it is heard.
+#[derive(Debug)]
+struct Side<S> {
+    inner: S,
+    heard: Arc<Heard>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Side<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.inner).poll_read(cx, buffer);
+        if read.is_ready() {
+            self.heard.again();
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Side<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(cx, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::*;
+
+    const IDLE: Duration = Duration::from_secs(10);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_side_that_has_said_all_still_hears_the_other() {
+        let ((mut client, ours), (theirs, mut upstream)) = (duplex(64), duplex(64));
+        let carried = tokio::spawn(carry(ours, theirs, IDLE));
+        client.write_all(b"question").await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut heard = String::new();
+        upstream.read_to_string(&mut heard).await.unwrap();
+        assert_eq!(heard, "question");
+        upstream.write_all(b"answer").await.unwrap();
+        drop(upstream);
+        heard.clear();
+        client.read_to_string(&mut heard).await.unwrap();
+        assert_eq!(heard, "answer");
+        carried.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_ends_it_and_a_byte_on_either_side_breaks_the_silence() {
+        let ((mut client, ours), (theirs, mut upstream)) = (duplex(64), duplex(64));
+        let start = Instant::now();
+        let carried = tokio::spawn(carry(ours, theirs, IDLE));
+        for _ in 0..2 {
+            tokio::time::sleep(Duration::from_secs(9)).await;
+            client.write_all(b"x").await.unwrap();
+            tokio::time::sleep(Duration::from_secs(9)).await;
+            upstream.write_all(b"y").await.unwrap();
+        }
+        let error = carried.await.unwrap().unwrap_err();
+        assert!(error.to_string().starts_with("not a byte"), "{error}");
+        assert_eq!(start.elapsed().as_secs(), 46);
+    }
+}

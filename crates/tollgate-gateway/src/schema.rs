@@ -1,0 +1,102 @@
+//! The JSON Schema of the configuration file, made from the same tables as its reader.
+
+use serde_json::{Map, Value, json};
+
+use crate::config::spec::{Field, Format, Presence, Section, Shape};
+use crate::config::tables;
+
+/// The schema, draft 2020-12.
+pub fn schema() -> Value {
+    let mut schema = section(&tables::ROOT);
+    schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
+    schema["title"] = json!("Configuration of the Tollgate gateway");
+    schema
+}
+
+fn section(section: &Section) -> Value {
+    let mut properties = Map::new();
+    for it in section.fields {
+        properties.insert(it.key.to_owned(), field(it));
+    }
+    let required = section.fields.iter().filter(|it| it.presence == Presence::Required);
+    let required: Vec<_> = required.map(|it| it.key).collect();
+    let mut schema = json!({
+        "type": "object",
+        "description": section.doc,
+        "properties": properties,
+        "additionalProperties": false,
+        "required": required,
+    });
+    if let Some(others) = section.others {
+        let shape = described(shape(&others.shape), others.doc);
+        schema["patternProperties"] = json!({ others.key.pattern.unwrap_or(".+"): shape });
+    }
+    // Each pair of keys that say the same.
+    let mut pairs = Vec::new();
+    for keys in section.either {
+        for (index, second) in keys.iter().enumerate() {
+            let with = |first: &&str| json!({ "not": { "required": [first, second] } });
+            pairs.extend(keys[..index].iter().map(with));
+        }
+    }
+    if !pairs.is_empty() {
+        schema["allOf"] = Value::Array(pairs);
+    }
+    schema
+}
+
+fn field(field: &Field) -> Value {
+    let mut schema = described(shape(&field.shape), field.doc);
+    if let Presence::Default(text) = field.presence {
+        schema["default"] = match field.shape {
+            Shape::Flag => json!(text == "true"),
+            Shape::Whole { .. } => text.parse::<u64>().map_or_else(|_| json!(text), |n| json!(n)),
+            _ => json!(text),
+        };
+    }
+    schema
+}
+
+/// A description of the place goes before that of the shape.
+fn described(mut schema: Value, doc: &str) -> Value {
+    schema["description"] = json!(doc);
+    schema
+}
+
+fn shape(shape: &Shape) -> Value {
+    match shape {
+        Shape::Flag => or_variable(&json!({ "type": "boolean" })),
+        Shape::Whole { min, max: u64::MAX } => {
+            or_variable(&json!({ "type": "integer", "minimum": min }))
+        }
+        Shape::Whole { min, max } => {
+            or_variable(&json!({ "type": "integer", "minimum": min, "maximum": max }))
+        }
+        Shape::Span => json!({ "type": "string", "examples": ["500ms", "60s", "1h"] }),
+        Shape::Word(words) => {
+            let word = |(word, doc): &(&str, &str)| json!({ "const": word, "description": doc });
+            let words: Vec<_> = words.iter().map(word).collect();
+            or_variable(&json!({ "oneOf": words }))
+        }
+        // A text may look like a number or a flag and still be one.
+        Shape::Text(Format { pattern: None, .. }) => {
+            json!({ "type": ["string", "number", "boolean"] })
+        }
+        Shape::Text(Format { pattern: Some(pattern), .. }) => {
+            let text = json!({ "type": ["string", "number", "boolean"], "pattern": pattern });
+            or_variable(&text)
+        }
+        Shape::List(of) => {
+            json!({ "type": "array", "minItems": 1, "items": self::shape(of) })
+        }
+        Shape::Section(of) => section(of),
+        Shape::Either(shapes) => {
+            json!({ "anyOf": shapes.iter().map(self::shape).collect::<Vec<_>>() })
+        }
+    }
+}
+
+/// What is no text in the end may come from a variable.
+fn or_variable(schema: &Value) -> Value {
+    json!({ "anyOf": [schema, { "type": "string", "pattern": r"\$\{.+\}" }] })
+}

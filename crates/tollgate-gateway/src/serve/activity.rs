@@ -1,0 +1,287 @@
+//! What a connection is doing, so that one that does nothing can be told from one that works.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use pin_project_lite::pin_project;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+/// How long a connection may do nothing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// From the first byte of a request to the end of its head.
+    pub(super) head: Duration,
+    /// Between two requests.
+    pub(super) keep_alive: Duration,
+    /// Without a byte that moves, while a response is under way.
+    pub(super) stall: Duration,
+}
+
+/// What one connection is doing. Times are milliseconds since it began.
+#[derive(Debug)]
+pub(super) struct Activity {
+    began: Instant,
+    /// Requests that came and whose response is not through.
+    requests: AtomicUsize,
+    /// Of those, the ones whose response is under way.
+    responses: AtomicUsize,
+    /// The end of the last request.
+    free_since: AtomicU64,
+    /// The first byte of a request whose head is not complete, or [`NEVER`].
+    head_since: AtomicU64,
+    /// The last byte in either direction.
+    moved_at: AtomicU64,
+    /// In HTTP/2 a byte need not belong to a request.
+    is_h2: AtomicBool,
+}
+
+const NEVER: u64 = u64::MAX;
+
+impl Activity {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            began: Instant::now(),
+            requests: AtomicUsize::new(0),
+            responses: AtomicUsize::new(0),
+            free_since: AtomicU64::new(0),
+            head_since: AtomicU64::new(NEVER),
+            moved_at: AtomicU64::new(0),
+            is_h2: AtomicBool::new(false),
+        })
+    }
+
+    /// When patience with the connection ends, if it goes on as it does. `None` while a
+    /// request waits for its answer, which has limits of its own.
+    pub(super) fn deadline(&self, patience: Patience) -> Option<Instant> {
+        let after = |millis: &AtomicU64, patience: Duration| {
+            self.began + Duration::from_millis(millis.load(Ordering::Relaxed)) + patience
+        };
+        let requests = self.requests.load(Ordering::Relaxed);
+        if requests > 0 {
+            let all_answered = self.responses.load(Ordering::Relaxed) == requests;
+            return all_answered.then(|| after(&self.moved_at, patience.stall));
+        }
+        let in_head = self.head_since.load(Ordering::Relaxed) != NEVER;
+        if in_head && !self.is_h2() {
+            return Some(after(&self.head_since, patience.head));
+        }
+        Some(after(&self.free_since, patience.keep_alive))
+    }
+
+    pub(super) fn is_free(&self) -> bool {
+        self.requests.load(Ordering::Relaxed) == 0
+            && self.head_since.load(Ordering::Relaxed) == NEVER
+    }
+
+    pub(super) fn is_working(&self) -> bool {
+        self.requests.load(Ordering::Relaxed) > 0
+    }
+
+    pub(super) fn is_h2(&self) -> bool {
+        self.is_h2.load(Ordering::Relaxed)
+    }
+
+    fn now(&self) -> u64 {
+        // Some hundred million years fit.
+        self.began.elapsed().as_millis() as u64
+    }
+
+    fn moved(&self, is_read: bool) {
+        let now = self.now();
+        self.moved_at.store(now, Ordering::Relaxed);
+        if is_read && self.requests.load(Ordering::Relaxed) == 0 {
+            let first =
+                self.head_since.compare_exchange(NEVER, now, Ordering::Relaxed, Ordering::Relaxed);
+            // Of a head only its first byte counts, or a byte a minute would keep it open.
+            let _ = first;
+        }
+    }
+}
+
+/// A request under way; it ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Working {
+    activity: Arc<Activity>,
+    answers: bool,
+}
+
+impl Working {
+    pub(super) fn begin(activity: &Arc<Activity>, is_h2: bool) -> Self {
+        activity.requests.fetch_add(1, Ordering::Relaxed);
+        activity.head_since.store(NEVER, Ordering::Relaxed);
+        activity.is_h2.fetch_or(is_h2, Ordering::Relaxed);
+        Self { activity: Arc::clone(activity), answers: false }
+    }
+
+    /// Its response is under way.
+    fn answers(mut self) -> Self {
+        self.activity.responses.fetch_add(1, Ordering::Relaxed);
+        self.answers = true;
+        self
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        if self.answers {
+            self.activity.responses.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.activity.free_since.store(self.activity.now(), Ordering::Relaxed);
+        self.activity.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+pin_project! {
+    /// The body of a response, with which its request ends.
+    #[derive(Debug)]
+    pub(super) struct Answer<B> {
+        #[pin]
+        body: B,
+        working: Working,
+    }
+}
+
+impl<B> Answer<B> {
+    pub(super) fn new(body: B, working: Working) -> Self {
+        Self { body, working: working.answers() }
+    }
+}
+
+impl<B: http_body::Body<Data = Bytes>> http_body::Body for Answer<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        self.project().body.poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A stream that notes when a byte moves.
+#[derive(Debug)]
+pub(super) struct Watched<S> {
+    pub(super) stream: S,
+    pub(super) activity: Arc<Activity>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if buffer.filled().len() > before {
+            self.activity.moved(true);
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, data);
+        if written.is_ready() {
+            self.activity.moved(false);
+        }
+        written
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, data);
+        if written.is_ready() {
+            self.activity.moved(false);
+        }
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::time::advance;
+
+    use super::*;
+
+    const PATIENCE: Patience = Patience {
+        head: Duration::from_secs(10),
+        keep_alive: Duration::from_secs(75),
+        stall: Duration::from_secs(120),
+    };
+
+    fn left(activity: &Activity) -> Option<u64> {
+        activity.deadline(PATIENCE).map(|deadline| (deadline - Instant::now()).as_secs())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn patience_depends_on_what_a_connection_does() {
+        let activity = Activity::new();
+        let (mut client, ours) = duplex(64);
+        let mut ours = Watched { stream: ours, activity: Arc::clone(&activity) };
+        assert_eq!(left(&activity), Some(75));
+        advance(Duration::from_secs(5)).await;
+        assert_eq!(left(&activity), Some(70));
+        for seconds in [10, 6, 2] {
+            client.write_all(b"x").await.unwrap();
+            ours.read_u8().await.unwrap();
+            assert_eq!(left(&activity), Some(seconds), "a byte of a head is no more patience");
+            assert!(!activity.is_free());
+            advance(Duration::from_secs(4)).await;
+        }
+        let working = Working::begin(&activity, false);
+        assert_eq!(left(&activity), None);
+        let answer = Answer::new((), working);
+        assert_eq!(left(&activity), Some(116));
+        ours.write_all(b"x").await.unwrap();
+        assert_eq!(left(&activity), Some(120));
+        drop(answer);
+        assert_eq!(left(&activity), Some(75));
+        assert!(activity.is_free());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_of_http2_need_not_belong_to_a_request() {
+        let activity = Activity::new();
+        drop(Working::begin(&activity, true));
+        activity.moved(true);
+        assert_eq!(left(&activity), Some(75));
+    }
+}

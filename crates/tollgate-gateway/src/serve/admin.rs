@@ -1,0 +1,114 @@
+//! Where operators look, never on a public listener.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tollgate::Store;
+
+use super::gateway::{Gateway, History};
+use super::listener;
+use crate::proxy::Body;
+
+/// Serves the admin address for as long as it is polled.
+pub(super) async fn serve<St: Store>(gateway: Arc<Gateway<St>>, listener: TcpListener) {
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                listener::rest(&error).await;
+                continue;
+            }
+        };
+        let gateway = Arc::clone(&gateway);
+        tokio::spawn(async move {
+            let service = service_fn(|request: Request<Incoming>| {
+                let answer = answer(&gateway, request.method(), request.uri().path());
+                async move { Ok::<_, Infallible>(answer) }
+            });
+            let serving = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(PATIENCE)
+                .serve_connection(TokioIo::new(stream), service);
+            if let Err(error) = serving.await {
+                tracing::debug!(%error, "a connection to the admin address ended early");
+            }
+        });
+    }
+}
+
+fn answer<St: Store>(gateway: &Gateway<St>, method: &Method, path: &str) -> Response<Body> {
+    let known: fn(&Gateway<St>) -> Response<Body> = match path {
+        "/healthz" => |_| respond(StatusCode::OK, &json!({ "status": "ok" })),
+        "/readyz" => |gateway| {
+            if gateway.draining.is_cancelled() {
+                respond(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "draining" }))
+            } else {
+                respond(StatusCode::OK, &json!({ "status": "ready" }))
+            }
+        },
+        "/config" => |gateway| respond(StatusCode::OK, &config(&gateway.history())),
+        _ => {
+            let detail = "There are /healthz, /readyz and /config.";
+            return problem(StatusCode::NOT_FOUND, detail);
+        }
+    };
+    if *method != Method::GET && *method != Method::HEAD {
+        let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, "This can only be read.");
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    known(gateway)
+}
+
+/// Times are seconds: since 1970, or passed.
+fn config(history: &History) -> Value {
+    let age = |since: SystemTime| since.elapsed().unwrap_or_default().as_secs();
+    let seconds = |at: SystemTime| at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let error = history
+        .error
+        .as_ref()
+        .map(|(at, message)| json!({ "at": seconds(*at), "age": age(*at), "message": message }));
+    json!({
+        "version": history.version,
+        "loadedAt": seconds(history.loaded_at),
+        "age": age(history.loaded_at),
+        "current": history.error.is_none(),
+        "lastError": error,
+        "failedReloads": history.failures,
+        "waitsForRestart": history.waiting,
+        "plan": history.words.lines().collect::<Vec<_>>(),
+    })
+}
+
+fn respond(status: StatusCode, body: &Value) -> Response<Body> {
+    let mut response = Response::new(Body::from(Bytes::from(format!("{body:#}\n"))));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn problem(status: StatusCode, detail: &str) -> Response<Body> {
+    let title = status.canonical_reason();
+    let body = json!({
+        "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail,
+    });
+    let mut response = respond(status, &body);
+    let problem = HeaderValue::from_static("application/problem+json");
+    response.headers_mut().insert(CONTENT_TYPE, problem);
+    response
+}
+
+/// How long a head may take here, and a connection stay unused.
+const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,0 +1,168 @@
+//! What serves requests, made of one version of the configuration and swapped as a whole.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use http::header::{CONNECTION, HOST, HeaderValue};
+use http::uri::{Authority, Scheme};
+use http::{Request, Response, Version};
+use hyper::body::Incoming;
+use tokio_rustls::rustls::ServerConfig;
+use tollgate::key::TrustedProxies;
+use tollgate::{Head, Store};
+use tower_service::Service;
+
+use super::activity::Patience;
+use super::build::{BuildError, Parts, ReadyRoute};
+use super::identity::Identity;
+use super::tls;
+use crate::plan::Plan;
+use crate::proxy::path::Ambiguous;
+use crate::proxy::{Body, Clients, Connection, Fault, Timeouts, Tunnels, admit};
+
+/// One version of the configuration at work.
+pub(super) struct App<St> {
+    pub(super) plan: Plan,
+    /// What each listener does with its connections, by the address in the file.
+    pub(super) doors: HashMap<SocketAddr, Door>,
+    routes: Vec<ReadyRoute<St>>,
+    identity: Identity,
+    clients: Clients,
+}
+
+/// What a listener does with a connection before the first request.
+#[derive(Clone, Debug)]
+pub(super) struct Door {
+    pub(super) tls: Option<Arc<ServerConfig>>,
+    pub(super) proxy_protocol: Option<TrustedProxies>,
+}
+
+/// What outlives every version of the configuration.
+#[derive(Clone)]
+pub(super) struct Lasting<St> {
+    /// Counters live here, which is why they survive a reload.
+    pub(super) store: St,
+    pub(super) tunnels: Tunnels,
+    /// What stands in `Via`.
+    pub(super) name: Arc<str>,
+}
+
+impl<St: Store> App<St> {
+    /// Puts a plan to work. Connections to upstreams are taken over from the version
+    /// `before`, where nothing about them has changed.
+    pub(super) fn new(
+        plan: Plan,
+        lasting: &Lasting<St>,
+        before: Option<&Self>,
+    ) -> Result<Self, BuildError> {
+        let timeouts = timeouts(&plan);
+        let uses_tls = plan.routes.iter().any(|route| route.target.scheme == Scheme::HTTPS);
+        let kept = before.map(|app| &app.clients).filter(|clients| clients.fit(timeouts, uses_tls));
+        let clients = match kept {
+            Some(clients) => clients.clone(),
+            None => {
+                Clients::new(timeouts, uses_tls).map_err(|error| BuildError(error.to_string()))?
+            }
+        };
+        let identity = Identity::new(&plan)?;
+        let parts = Parts {
+            plan: &plan,
+            store: &lasting.store,
+            clients: &clients,
+            tunnels: &lasting.tunnels,
+            name: &lasting.name,
+            identity: &identity,
+        };
+        let routes =
+            plan.routes.iter().map(|route| parts.route(route)).collect::<Result<_, _>>()?;
+        let mut doors = HashMap::new();
+        for listen in &plan.listen {
+            let tls = listen.tls.as_ref().map(tls::load).transpose()?;
+            let proxy_protocol = listen.proxy_protocol.clone();
+            doors.insert(listen.addr, Door { tls, proxy_protocol });
+        }
+        Ok(Self { plan, doors, routes, identity, clients })
+    }
+
+    /// How long a connection of a client may do nothing.
+    pub(super) fn patience(&self) -> Patience {
+        let timeouts = &self.plan.timeouts;
+        Patience {
+            head: timeouts.request_header,
+            keep_alive: timeouts.keep_alive,
+            // An upstream that is silent is given up after one such time, so that who is
+            // silent for two is a client that does not read.
+            stall: 2 * timeouts.idle,
+        }
+    }
+
+    /// Answers one request.
+    pub(super) async fn answer(
+        &self,
+        mut request: Request<Incoming>,
+        connection: Connection,
+    ) -> Response<Body> {
+        let ambiguous =
+            if self.plan.paths.reject_ambiguous { Ambiguous::Refuse } else { Ambiguous::Keep };
+        if let Err(fault) = admit(&mut request, ambiguous) {
+            return refuse(fault, request.version());
+        }
+        let Some(route) = self.route(&request) else {
+            return Fault::NoRoute.response();
+        };
+        let extensions = request.extensions_mut();
+        // Where the limiter looks for the peer, and where the proxy does.
+        extensions.insert(connection.peer);
+        extensions.insert(connection);
+        let path = request.uri().path();
+        let answered = if self.plan.exempt.iter().any(|exempt| exempt.matches(path)) {
+            route.free.clone().call(request).await
+        } else {
+            let asker = self.identity.find(&Head::of(&request));
+            match route.limits(request.method(), path, asker.tier) {
+                // Both are always ready: nothing between here and the upstream waits.
+                Some(limited) => {
+                    let mut limited = limited.clone();
+                    request.extensions_mut().insert(asker);
+                    limited.call(request).await
+                }
+                None => route.free.clone().call(request).await,
+            }
+        };
+        answered.unwrap_or_else(|never| match never {})
+    }
+
+    fn route(&self, request: &Request<Incoming>) -> Option<&ReadyRoute<St>> {
+        let path = request.uri().path();
+        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+        // It has been checked to be one.
+        let host = host.and_then(|host| host.parse::<Authority>().ok());
+        let host = host.as_ref().map(|host| host.host().trim_end_matches('.'));
+        self.routes.iter().find(|route| {
+            let is_host =
+                |wanted: &String| host.is_some_and(|host| host.eq_ignore_ascii_case(wanted));
+            route.plan.host.as_ref().is_none_or(is_host) && route.plan.path.matches(path)
+        })
+    }
+}
+
+/// Where it is not clear for whom a request is or where it ends, whatever follows on the
+/// connection is not clear either.
+fn refuse(fault: Fault, version: Version) -> Response<Body> {
+    let mut response = fault.response();
+    if version <= Version::HTTP_11 && matches!(fault, Fault::Host | Fault::Framing) {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+fn timeouts(plan: &Plan) -> Timeouts {
+    Timeouts {
+        connect: plan.timeouts.connect,
+        response: plan.timeouts.response,
+        body: plan.timeouts.idle,
+        tunnel: plan.timeouts.tunnel,
+        pool: plan.timeouts.pool,
+    }
+}

@@ -1,0 +1,223 @@
+//! One connection of a client, from the first byte to the last.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{CONNECTION, HeaderValue};
+use http::{Request, Response, Version};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use proxy_header::ParseConfig;
+use proxy_header::io::ProxiedStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tollgate::Store;
+
+use super::activity::{Activity, Answer, Patience, Watched, Working};
+use super::app::Door;
+use super::gateway::Gateway;
+use crate::proxy::{Body, Connection};
+
+/// Serves a connection that a listener has accepted, until it ends or the gateway drains.
+pub(super) async fn serve<St: Store>(
+    gateway: Arc<Gateway<St>>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    door: Door,
+) {
+    let patience = gateway.app().patience();
+    let served = async {
+        // Answers are written in few large pieces: to wait for more only delays them.
+        stream.set_nodelay(true)?;
+        match &door.proxy_protocol {
+            None => behind_proxies(&gateway, stream, peer, &door, patience).await,
+            Some(proxies) => {
+                if !proxies.contains(peer.ip()) {
+                    let error = "the peer is none of the proxies that speak the PROXY protocol";
+                    return Err(io::Error::new(io::ErrorKind::PermissionDenied, error));
+                }
+                let config = ParseConfig { include_tlvs: false, ..ParseConfig::default() };
+                let stream = ProxiedStream::create_from_tokio(stream, config);
+                let stream = timeout(patience.head, stream).await??;
+                // A proxy that checks our health calls for itself and names nobody.
+                let client = stream.proxy_header().proxied_address();
+                let client = client.map_or(peer, |addresses| addresses.source);
+                behind_proxies(&gateway, stream, client, &door, patience).await
+            }
+        }
+    };
+    if let Err(error) = served.await {
+        tracing::debug!(%peer, %error, "a connection ended early");
+    }
+}
+
+async fn behind_proxies<St: Store, S>(
+    gateway: &Arc<Gateway<St>>,
+    stream: S,
+    peer: SocketAddr,
+    door: &Door,
+    patience: Patience,
+) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let Some(tls) = &door.tls else {
+        let connection = Connection { peer, is_tls: false };
+        return http(gateway, stream, connection, patience).await;
+    };
+    let stream = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
+    let stream = timeout(patience.head, stream).await??;
+    http(gateway, stream, Connection { peer, is_tls: true }, patience).await
+}
+
+async fn http<St: Store, S>(
+    gateway: &Arc<Gateway<St>>,
+    stream: S,
+    connection: Connection,
+    patience: Patience,
+) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let activity = Activity::new();
+    let stream = Watched { stream, activity: Arc::clone(&activity) };
+    let service = service_fn(|request: Request<Incoming>| {
+        let working = Working::begin(&activity, request.version() == Version::HTTP_2);
+        let gateway = Arc::clone(gateway);
+        async move { Ok::<_, Infallible>(answer(&gateway, request, connection, working).await) }
+    });
+    let builder = builder(patience);
+    let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let mut serving = std::pin::pin!(serving);
+    let mut leaving = Leaving::new(&gateway.draining);
+    let look = sleep_until(Instant::now() + patience.head);
+    let mut look = std::pin::pin!(look);
+    loop {
+        tokio::select! {
+            ended = &mut serving => return ended.map_err(io::Error::other),
+            () = leaving.asked() => {
+                // HTTP/2 can say which requests it will still answer. In HTTP/1 a request may
+                // be under way at this moment; so the next answer says that it is the last,
+                // and only who asks for nothing is left.
+                if activity.is_h2() || activity.is_working() {
+                    serving.as_mut().graceful_shutdown();
+                }
+                look.as_mut().reset(Instant::now() + LAST_CALL);
+            }
+            () = &mut look => {
+                let now = Instant::now();
+                if leaving.has_begun() && activity.is_free() || leaving.is_over() {
+                    leaving.end();
+                    serving.as_mut().graceful_shutdown();
+                }
+                match activity.deadline(patience) {
+                    Some(deadline) if deadline <= now => {
+                        // Whoever does not go when asked is put out.
+                        if leaving.is_over() || activity.is_working() {
+                            return Err(io::ErrorKind::TimedOut.into());
+                        }
+                        leaving.end();
+                        serving.as_mut().graceful_shutdown();
+                        look.as_mut().reset(now + LAST_CALL);
+                    }
+                    // A head may begin at any time, so nobody looks away for longer than one
+                    // may take.
+                    deadline => {
+                        let next = deadline.unwrap_or(now + patience.head);
+                        let latest = if leaving.has_begun() { LAST_CALL } else { patience.head };
+                        look.as_mut().reset(next.min(now + latest));
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn answer<St: Store>(
+    gateway: &Gateway<St>,
+    request: Request<Incoming>,
+    connection: Connection,
+    working: Working,
+) -> Response<Answer<Body>> {
+    let is_http1 = request.version() <= Version::HTTP_11;
+    let mut response = gateway.app_to_keep().answer(request, connection).await;
+    if is_http1 && gateway.draining.is_cancelled() && !response.status().is_informational() {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response.map(|body| Answer::new(body, working))
+}
+
+fn builder(patience: Patience) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        // It would count the time between requests too, for which there is more patience.
+        .header_read_timeout(None)
+        .max_buf_size(HEAD_BYTES);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .max_pending_accept_reset_streams(RESETS)
+        .max_local_error_reset_streams(RESETS)
+        .max_header_list_size(HEAD_BYTES as u32)
+        .keep_alive_interval(patience.keep_alive)
+        .keep_alive_timeout(patience.head);
+    builder
+}
+
+/// How far a connection is on its way out.
+struct Leaving<'a> {
+    draining: &'a CancellationToken,
+    begun: bool,
+    over: bool,
+}
+
+impl<'a> Leaving<'a> {
+    fn new(draining: &'a CancellationToken) -> Self {
+        Self { draining, begun: false, over: false }
+    }
+
+    /// Completes once, when the gateway begins to drain.
+    async fn asked(&mut self) {
+        if self.begun {
+            std::future::pending::<()>().await;
+        }
+        self.draining.cancelled().await;
+        self.begun = true;
+    }
+
+    const fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    const fn is_over(&self) -> bool {
+        self.over
+    }
+
+    const fn end(&mut self) {
+        self.over = true;
+    }
+}
+
+/// The most bytes of the head of a request.
+const HEAD_BYTES: usize = 64 * 1024;
+
+/// How many requests one connection may have under way in HTTP/2.
+const STREAMS: u32 = 128;
+
+/// How many streams a client may have opened and reset before we have seen them; one that
+/// does more is at work on CVE-2023-44487.
+const RESETS: usize = 32;
+
+/// How long a client that was asked to leave may take to go.
+const LAST_CALL: Duration = Duration::from_secs(1);

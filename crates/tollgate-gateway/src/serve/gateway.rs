@@ -1,0 +1,123 @@
+//! What is running: the version of the configuration that serves, and how the last attempt
+//! to load another went.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use arc_swap::{ArcSwap, Guard};
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+use tollgate::Store;
+
+use super::app::{App, Lasting};
+use super::build::BuildError;
+use super::source::Loaded;
+
+/// What is running.
+pub(super) struct Gateway<St> {
+    app: ArcSwap<App<St>>,
+    history: Mutex<History>,
+    lasting: Lasting<St>,
+    /// Cancelled when no further connections are taken and those there are shall end.
+    pub(super) draining: CancellationToken,
+}
+
+/// How the configuration came to be what it is.
+#[derive(Clone, Debug)]
+pub(super) struct History {
+    /// 1 for what the program was started with, one more for each that took its place.
+    pub(super) version: u64,
+    pub(super) loaded_at: SystemTime,
+    /// The plan in words, without secrets.
+    pub(super) words: String,
+    /// What of it has to wait for the next start.
+    pub(super) waiting: Vec<&'static str>,
+    /// Attempts to load another that failed.
+    pub(super) failures: u64,
+    /// Why the last one failed, if nothing was loaded since.
+    pub(super) error: Option<(SystemTime, String)>,
+}
+
+impl<St: Store> Gateway<St> {
+    pub(super) fn new(loaded: Loaded, lasting: Lasting<St>) -> Result<Self, BuildError> {
+        let app = App::new(loaded.plan, &lasting, None)?;
+        let history = History {
+            version: 1,
+            loaded_at: SystemTime::now(),
+            words: loaded.words,
+            waiting: Vec::new(),
+            failures: 0,
+            error: None,
+        };
+        Ok(Self {
+            app: ArcSwap::from_pointee(app),
+            history: Mutex::new(history),
+            lasting,
+            draining: CancellationToken::new(),
+        })
+    }
+
+    /// The version that serves, for a request: it is served to its end by the one it began
+    /// with.
+    pub(super) fn app_to_keep(&self) -> Arc<App<St>> {
+        self.app.load_full()
+    }
+
+    /// The version that serves, for a look at it.
+    pub(super) fn app(&self) -> Guard<Arc<App<St>>> {
+        self.app.load()
+    }
+
+    pub(super) fn history(&self) -> History {
+        self.history.lock().clone()
+    }
+
+    /// Puts another version in the place of the one that serves, or leaves that where it is.
+    pub(super) fn replace(&self, loaded: Result<Loaded, String>) {
+        let before = self.app.load_full();
+        let app = loaded.and_then(|loaded| {
+            let Loaded { plan, words } = loaded;
+            let app = App::new(plan, &self.lasting, Some(&before));
+            app.map(|app| (app, words)).map_err(|error| error.to_string())
+        });
+        let mut history = self.history.lock();
+        match app {
+            Ok((app, words)) => {
+                let waiting = waiting(&before, &app);
+                self.app.store(Arc::new(app));
+                history.version += 1;
+                history.loaded_at = SystemTime::now();
+                history.words = words;
+                history.error = None;
+                tracing::info!(version = history.version, "the configuration was reloaded");
+                if !waiting.is_empty() {
+                    let waiting = waiting.join(", ");
+                    tracing::warn!("changes of {waiting} wait for the next start of the program");
+                }
+                history.waiting = waiting;
+            }
+            Err(error) => {
+                history.failures += 1;
+                tracing::error!(
+                    version = history.version,
+                    "the configuration was not reloaded and the one before goes on: {error}"
+                );
+                history.error = Some((SystemTime::now(), error));
+            }
+        }
+    }
+}
+
+/// What is made once, at the start: sockets, and the store that holds the counters.
+fn waiting<St>(before: &App<St>, after: &App<St>) -> Vec<&'static str> {
+    let (before, after) = (&before.plan, &after.plan);
+    let addresses = |plan: &crate::plan::Plan| -> Vec<_> {
+        plan.listen.iter().map(|listen| listen.addr).collect()
+    };
+    let changed = [
+        ("listen", addresses(before) != addresses(after)),
+        ("admin", before.admin != after.admin),
+        ("store", before.store != after.store),
+    ];
+    changed.into_iter().filter_map(|(name, changed)| changed.then_some(name)).collect()
+}

@@ -1,0 +1,255 @@
+//! Whose quota a request uses, found out once for all its limits.
+
+use std::fs;
+use std::sync::Arc;
+
+use tollgate::key::{
+    ApiKey, ApiKeys, ClientIp, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeyError, KeySource,
+};
+use tollgate::{Head, Subject};
+
+use super::build::BuildError;
+use crate::plan::{
+    ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwtPlan, KeyOrigin, Plan,
+};
+
+/// Who asks, as an extension of the request: the limits of a route read it instead of each
+/// looking for itself.
+#[derive(Clone)]
+pub(super) struct Asker {
+    found: Result<Option<Subject>, Arc<KeyError>>,
+    /// Which of the tiers, if any.
+    pub(super) tier: Option<usize>,
+}
+
+/// The sources, in their order. Clones share them.
+#[derive(Clone)]
+pub(super) struct Identity(Arc<[Link]>);
+
+enum Link {
+    /// All whom it finds are in the same tier.
+    Source { source: Box<dyn KeySource>, tier: Option<usize> },
+    /// The token says the tier by its name.
+    Tiered { user: Box<JwtUser>, claim: String, tiers: Arc<[String]> },
+}
+
+impl Link {
+    fn find(&self, head: &Head<'_>) -> Result<Option<(Subject, Option<usize>)>, KeyError> {
+        match self {
+            Self::Source { source, tier } => {
+                Ok(source.subject(head)?.map(|subject| (subject, *tier)))
+            }
+            // A tier that there is not is none.
+            Self::Tiered { user, claim, tiers } => {
+                Ok(user.with_claim(head, claim).map(|(subject, said)| {
+                    (subject, tiers.iter().position(|tier| Some(tier) == said.as_ref()))
+                }))
+            }
+        }
+    }
+
+    fn can_be_missing(&self) -> bool {
+        match self {
+            Self::Source { source, .. } => source.can_be_missing(),
+            Self::Tiered { user, .. } => user.can_be_missing(),
+        }
+    }
+}
+
+impl Identity {
+    pub(super) fn new(plan: &Plan) -> Result<Self, BuildError> {
+        let mut links = Vec::new();
+        for source in &plan.identity {
+            match source {
+                IdentitySource::User(jwt) => {
+                    let user = user(jwt)?;
+                    links.push(match &jwt.tier_claim {
+                        Some(claim) if !plan.tiers.is_empty() => Link::Tiered {
+                            user: Box::new(user),
+                            claim: claim.clone(),
+                            tiers: plan.tiers.clone().into(),
+                        },
+                        _ => Link::Source { source: Box::new(user), tier: None },
+                    });
+                }
+                IdentitySource::ApiKey(keys) => append_keys(&mut links, keys)?,
+                IdentitySource::Ip { trusted_proxies, header, v4_prefix, v6_prefix } => {
+                    let source = match header {
+                        None => ClientIp::peer(),
+                        Some(header) => {
+                            let source = ClientIp::behind(trusted_proxies.clone());
+                            match header {
+                                ForwardingHeader::XForwardedFor => source,
+                                ForwardingHeader::Forwarded => source.in_forwarded(),
+                                ForwardingHeader::Single(name) => {
+                                    source.in_single_header(name.clone())
+                                }
+                            }
+                        }
+                    };
+                    let source =
+                        source.v4_prefix(*v4_prefix).and_then(|it| it.v6_prefix(*v6_prefix));
+                    let source = source.map_err(|error| BuildError(error.to_string()))?;
+                    links.push(Link::Source { source: Box::new(source), tier: None });
+                }
+            }
+        }
+        Ok(Self(links.into()))
+    }
+
+    pub(super) fn can_be_missing(&self) -> bool {
+        self.0.iter().all(Link::can_be_missing)
+    }
+
+    pub(super) fn find(&self, head: &Head<'_>) -> Asker {
+        for link in &*self.0 {
+            match link.find(head) {
+                Ok(None) => {}
+                Ok(Some((subject, tier))) => return Asker { found: Ok(Some(subject)), tier },
+                Err(error) => return Asker { found: Err(Arc::new(error)), tier: None },
+            }
+        }
+        Asker { found: Ok(None), tier: None }
+    }
+}
+
+/// The source that the limits of a route have: whoever was found.
+pub(super) struct Found {
+    pub(super) can_be_missing: bool,
+}
+
+impl KeySource for Found {
+    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+        match head.extensions.get::<Asker>() {
+            Some(Asker { found: Ok(found), .. }) => Ok(found.clone()),
+            Some(Asker { found: Err(error), .. }) => {
+                Err(KeyError::Other(Box::new(Arc::clone(error))))
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn can_be_missing(&self) -> bool {
+        self.can_be_missing
+    }
+}
+
+/// A list for each tier, so that the list that has a key says which tier it is.
+fn append_keys(links: &mut Vec<Link>, plan: &ApiKeysPlan) -> Result<(), BuildError> {
+    let mut tiers: Vec<_> = plan.keys.iter().map(|key| key.tier).collect();
+    tiers.sort_unstable();
+    tiers.dedup();
+    for tier in tiers {
+        let digests = plan.keys.iter().filter(|key| key.tier == tier).map(|key| &key.sha256);
+        let keys =
+            ApiKeys::from_sha256_hex(digests).map_err(|error| BuildError(error.to_string()))?;
+        let place = match &plan.place {
+            ApiKeyPlace::Header(name) => ApiKey::in_header(name.clone()),
+            ApiKeyPlace::Authorization(scheme) => ApiKey::in_authorization(scheme.as_str()),
+        };
+        links.push(Link::Source { source: Box::new(place.one_of(keys)), tier });
+    }
+    Ok(())
+}
+
+fn user(plan: &JwtPlan) -> Result<JwtUser, BuildError> {
+    let wrong = |error: &dyn std::fmt::Display| BuildError(format!("jwt: {error}"));
+    let keys = match &plan.keys {
+        KeyOrigin::Secret(secret) => JwtKey::hs256(secret.reveal().as_bytes())
+            .and_then(|key| JwtKeys::new([key]))
+            .map_err(|error| wrong(&error))?,
+        KeyOrigin::Pem { file, algorithm } => {
+            let pem = read(file)?;
+            let key = match *algorithm {
+                "RS256" => JwtKey::rs256_pem(&pem),
+                "ES256" => JwtKey::es256_pem(&pem),
+                _ => JwtKey::eddsa_pem(&pem),
+            };
+            key.and_then(|key| JwtKeys::new([key])).map_err(|error| wrong(&error))?
+        }
+        KeyOrigin::JwksFile(file) => {
+            let json = String::from_utf8(read(file)?).map_err(|error| wrong(&error))?;
+            JwtKeys::from_jwks(&json).map_err(|error| wrong(&error))?
+        }
+        KeyOrigin::JwksUrl { url, .. } => {
+            return Err(BuildError(format!(
+                "jwt: key sets from a URL ({url}) are not read yet; put the set into a file and \
+                 name it as `jwksFile`, which is read again whenever it changes"
+            )));
+        }
+    };
+    let mut verifier = JwtVerifier::new(keys);
+    if let Some(issuer) = &plan.issuer {
+        verifier = verifier.issuer(issuer);
+    }
+    for audience in &plan.audiences {
+        verifier = verifier.audience(audience);
+    }
+    Ok(JwtUser::new(verifier))
+}
+
+fn read(file: &std::path::Path) -> Result<Vec<u8>, BuildError> {
+    fs::read(file).map_err(|error| BuildError(format!("{}: {error}", file.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+    use jsonwebtoken::{EncodingKey, Header, encode};
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::{Source, read};
+
+    const SECRET: &str = "an-hs256-secret-of-more-than-32-bytes";
+
+    fn identity() -> Identity {
+        let text = format!(
+            "rateLimiter:
+  target: http://localhost
+  client: {{limit: 1, windowSeconds: 1}}
+  tiers: {{free: {{limit: 2, windowSeconds: 1}}, pro: {{limit: 3, windowSeconds: 1}}}}
+  identity: [user, apiKey]
+  jwt: {{secret: {SECRET}, tierClaim: plan}}
+  apiKeys:
+    - {{sha256: 2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae, tier: pro}}
+    - {{sha256: fcde2b2edba56bf408601fb721fe9b5c338d10ee429ea04fae5511b68fbf8fb9}}
+"
+        );
+        let outcome = read(&Source::new("test", text), &|_| None);
+        Identity::new(&outcome.plan.unwrap()).unwrap()
+    }
+
+    /// Whether somebody is found, and in which tier.
+    fn tier_of(name: &str, value: &str) -> (bool, Option<usize>) {
+        let request = Request::builder().header(name, value).body(()).unwrap();
+        let asker = identity().find(&Head::of(&request));
+        (asker.found.unwrap().is_some(), asker.tier)
+    }
+
+    #[test]
+    fn a_token_says_the_tier_by_its_name() {
+        let token = |plan: serde_json::Value| {
+            let claims = json!({ "sub": "ann", "exp": 4_000_000_000_u64, "plan": plan });
+            let key = EncodingKey::from_secret(SECRET.as_bytes());
+            format!("Bearer {}", encode(&Header::default(), &claims, &key).unwrap())
+        };
+        for (plan, tier) in [
+            (json!("free"), Some(0)),
+            (json!("pro"), Some(1)),
+            (json!("platinum"), None),
+            (json!(null), None),
+        ] {
+            assert_eq!(tier_of("authorization", &token(plan)), (true, tier));
+        }
+        let forged = token(json!("pro")).replacen('.', ".e", 1);
+        assert_eq!(tier_of("authorization", &forged), (false, None));
+    }
+
+    #[test]
+    fn a_key_has_the_tier_of_its_list() {
+        assert_eq!(tier_of("x-api-key", "foo"), (true, Some(1)));
+        assert_eq!(tier_of("x-api-key", "bar"), (true, None));
+        assert_eq!(tier_of("x-api-key", "baz"), (false, None));
+    }
+}

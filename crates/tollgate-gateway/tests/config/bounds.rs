@@ -1,0 +1,130 @@
+//! Whatever is given, there is an answer, and soon.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use proptest::prelude::*;
+use tollgate_gateway::config::{Source, SourceError};
+
+use crate::support::{files, read_text};
+
+#[test]
+fn ten_megabytes_are_refused_without_being_read() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), "a: b\n".repeat(2 << 20)).unwrap();
+    let error = Source::read(file.path()).unwrap_err();
+    assert!(matches!(error, SourceError::TooLarge { .. }), "{error}");
+    // And as a text that somebody has already.
+    let outcome = read_text("big", &"# x\n".repeat(1 << 19));
+    assert!(outcome.report.to_string().contains("larger than 1024 KiB"), "{}", outcome.report);
+}
+
+#[test]
+fn aliases_count_as_often_as_they_are_used() {
+    // 20 doublings are a million values, 60 more than any memory holds.
+    for doublings in [20, 60] {
+        let mut text = "a0: &a0 [x]\n".to_owned();
+        for n in 1..=doublings {
+            let _ = writeln!(text, "a{n}: &a{n} [*a{}, *a{}]", n - 1, n - 1);
+        }
+        let outcome = read_text("bomb", &text);
+        assert!(outcome.report.to_string().contains("more than 50000 values"));
+    }
+}
+
+#[test]
+fn however_deep_it_is_nested_the_stack_holds() {
+    for (open, close) in [("[", "]"), ("{a: ", "}"), ("- ", "")] {
+        let text = format!("{}x{}", open.repeat(100_000), close.repeat(100_000));
+        assert!(read_text("deep", &text).plan.is_none());
+    }
+    let mut text = String::new();
+    for depth in 0..700 {
+        let _ = writeln!(text, "{}a:", " ".repeat(depth));
+    }
+    let outcome = read_text("deep", &text);
+    assert!(outcome.report.to_string().contains("nested more than 32 deep"), "{}", outcome.report);
+}
+
+#[test]
+fn a_file_that_is_wrong_all_over_is_not_answered_without_end() {
+    let text = "a: 1\n".repeat(100_000);
+    let report = read_text("wrong", &text).report;
+    assert!(report.errors() >= 1);
+    let keys: String = (0..20_000).fold(String::new(), |mut keys, n| {
+        let _ = writeln!(keys, "key{n}: 1");
+        keys
+    });
+    let report = read_text("wrong", &keys).report;
+    assert_eq!(report.problems().len(), 100);
+    assert!(report.to_string().ends_with("more\n"), "{report}");
+}
+
+#[test]
+fn thousands_of_policies_are_read() {
+    let mut text = "rateLimiter:\n  target: http://localhost\n  apis:\n".to_owned();
+    for n in 0..5_000 {
+        let _ =
+            writeln!(text, "    - {{identifier: a{n}, path: /a/{n}, limit: 5, windowSeconds: 60}}");
+    }
+    let outcome = read_text("many", &text);
+    assert_eq!(outcome.plan.unwrap().routes[0].limits.apis.len(), 5_000);
+}
+
+/// Texts that are nearly files: a good one with a piece replaced.
+fn nearly_good() -> impl Strategy<Value = String> {
+    let texts: Vec<_> = ["good", "odd", "broken"]
+        .into_iter()
+        .flat_map(files)
+        .map(|file| fs::read_to_string(file).unwrap())
+        .collect();
+    let pieces = prop_oneof![
+        "[ -~\n\t]{0,8}",
+        prop::sample::select(vec![
+            "${X}", "${X:-1}", "$${", "&a ", "*a", "? ", "- ", ": ", "[", "]", "{", "}", "'", "\"",
+            "!t ", "|\n", "---\n", "\u{feff}", "\u{0}", "ü", "\r\n", "1e9", "-1", "~",
+        ])
+        .prop_map(str::to_owned),
+        any::<String>(),
+    ];
+    (prop::sample::select(texts), any::<prop::sample::Index>(), 0..12_usize, pieces).prop_map(
+        |(text, at, cut, piece)| {
+            let characters: Vec<char> = text.chars().collect();
+            let at = at.index(characters.len() + 1);
+            let end = (at + cut).min(characters.len());
+            let before: String = characters[..at].iter().collect();
+            let after: String = characters[end..].iter().collect();
+            format!("{before}{piece}{after}")
+        },
+    )
+}
+
+/// An answer makes sense: a plan, or a reason why there is none, which can be shown.
+fn answers(text: &str) {
+    let outcome = read_text("any", text);
+    assert_eq!(outcome.plan.is_none(), outcome.report.errors() > 0, "{text:?}");
+    let shown = outcome.report.render(false);
+    assert_eq!(shown.is_empty(), outcome.report.problems().is_empty());
+    assert!(!shown.contains("hunter2"));
+    if let Some(plan) = outcome.plan {
+        let words = tollgate_gateway::check::in_words(&plan);
+        assert!(!words.contains("hunter2"));
+        assert!(!format!("{plan:?}").contains("hunter2"));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_file_that_is_nearly_good_has_an_answer(text in nearly_good()) {
+        // What somebody types in place of a secret is not known to be one.
+        prop_assume!(!text.contains("hunter2"));
+        answers(&text);
+    }
+
+    #[test]
+    fn any_text_has_an_answer(text in any::<String>()) {
+        answers(&text);
+    }
+}

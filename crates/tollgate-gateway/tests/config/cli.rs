@@ -1,0 +1,112 @@
+//! The commands, as a shell sees them.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::support::root;
+
+fn tollgate(arguments: &[&str], stdin: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(arguments)
+        .env_remove("TARGET")
+        .current_dir(root().join("crates/tollgate-gateway/tests"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn a_good_file_is_put_into_words() {
+    let output = tollgate(&["check", "good/blog.yaml"], "");
+    assert_eq!(output.status.code(), Some(0));
+    let words = text(&output.stdout);
+    assert!(
+        words.contains(
+            "  comment: POST ^/api/item/\\d+/comment$: 5 units per 60 s per client IP, token \
+             bucket, memory\n"
+        ),
+        "{words}"
+    );
+    assert!(text(&output.stderr).contains("0 errors, 3 warnings"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_wrong_file_ends_with_2_and_says_all_at_once() {
+    let output = tollgate(&["check", "broken/bad-targets.yaml"], "");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stdout.is_empty());
+    let told = text(&output.stderr);
+    assert_eq!(told.matches("error: ").count(), 6, "{told}");
+    assert!(told.ends_with("broken/bad-targets.yaml: 6 errors, 0 warnings\n"), "{told}");
+}
+
+#[test]
+fn strict_takes_warnings_for_errors() {
+    assert_eq!(tollgate(&["check", "odd/expire.yaml"], "").status.code(), Some(0));
+    let output = tollgate(&["check", "--strict", "odd/expire.yaml"], "");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).ends_with("`--strict` takes warnings for errors\n"));
+}
+
+#[test]
+fn a_file_that_is_not_there_ends_with_2() {
+    for command in [["check", "nowhere.yaml"].as_slice(), &["serve", "--config", "nowhere.yaml"]] {
+        let output = tollgate(command, "");
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).starts_with("error: nowhere.yaml: "), "{output:?}");
+    }
+}
+
+#[test]
+fn a_wrong_file_is_not_served() {
+    let output = tollgate(&["serve", "--config", "-"], "rateLimiter: {}\n");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("`target` is missing"), "{output:?}");
+}
+
+#[test]
+fn the_starter_file_needs_no_change_and_draws_no_warning() {
+    let starter = tollgate(&["init"], "");
+    let output = tollgate(&["check", "--strict", "-"], text(&starter.stdout));
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(output.stderr.is_empty());
+}
+
+#[test]
+fn the_schema_is_json() {
+    let output = tollgate(&["schema"], "");
+    let schema: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(schema["required"], serde_json::json!(["rateLimiter"]));
+}
+
+#[test]
+fn every_shell_gets_a_script_that_knows_the_commands() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let output = tollgate(&["completions", shell], "");
+        let script = text(&output.stdout);
+        for word in ["serve", "check", "schema", "init", "strict"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    for arguments in
+        [["--help"].as_slice(), &["--version"], &["serve", "--help"], &["check", "--help"]]
+    {
+        let output = tollgate(arguments, "");
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert!(text(&output.stdout).contains("tollgate"));
+    }
+    assert!(Path::new(env!("CARGO_BIN_EXE_tollgate")).exists());
+}

@@ -1,0 +1,57 @@
+//! Every file of the corpus is read and answered with the message beside it.
+//!
+//! `broken/` holds files that are refused, `odd/` those that draw a warning and run all the
+//! same, `good/` those of which nothing at all is to be said, but for the warnings beside
+//! them. `TOLLGATE_BLESS=1` writes what is said now; read it before you commit it.
+
+use std::path::Path;
+
+use tollgate_gateway::config::Outcome;
+
+use crate::support::{expect_beside, files, outcome};
+
+/// Compares with what stands beside the file.
+fn expect(file: &Path, outcome: &Outcome) -> Result<(), String> {
+    expect_beside(&file.with_extension("expected"), &outcome.report.render(false))
+}
+
+fn all(folder: &str, is_right: impl Fn(&Outcome) -> bool) -> usize {
+    let files = files(folder);
+    let mut wrong = Vec::new();
+    for file in &files {
+        let outcome = outcome(file);
+        assert!(is_right(&outcome), "{}:\n{}", file.display(), outcome.report);
+        wrong.extend(expect(file, &outcome).err());
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    files.len()
+}
+
+#[test]
+fn a_broken_file_is_refused_with_the_message_beside_it() {
+    let files = all("broken", |outcome| outcome.plan.is_none() && outcome.report.errors() > 0);
+    assert!(files >= 40, "{files}");
+}
+
+#[test]
+fn an_odd_file_runs_with_the_warning_beside_it() {
+    let files = all("odd", |outcome| outcome.plan.is_some() && outcome.report.warnings() > 0);
+    assert!(files >= 10, "{files}");
+}
+
+#[test]
+fn a_good_file_runs() {
+    assert!(all("good", |outcome| outcome.plan.is_some()) > 0);
+}
+
+#[test]
+fn no_message_shows_a_secret() {
+    for file in ["broken", "odd", "good"].iter().flat_map(|folder| files(folder)) {
+        let report = outcome(&file).report;
+        for told in [report.render(false), report.to_string()] {
+            for secret in ["hunter2", "not to be shown", "not-to-be-shown", "k-7f3a", "an-hs256"] {
+                assert!(!told.contains(secret), "{}: {told}", file.display());
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The documentation is true: its table is that of the reader, and its examples run.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::fs;
+
+use tollgate_gateway::config::spec::{Field, Presence, Section, Shape};
+use tollgate_gateway::config::tables;
+
+use crate::support::{expect_beside, read_text, root};
+
+const BEGIN: &str = "<!-- The table is made from the reader's own: `TOLLGATE_BLESS=1 cargo test -p tollgate-gateway --test config` -->\n";
+const END: &str = "<!-- end of the table -->\n";
+
+#[test]
+fn the_table_of_keys_is_the_one_of_the_reader() {
+    let file = root().join("docs/configuration.md");
+    let text = fs::read_to_string(&file).unwrap();
+    let (before, rest) = text.split_once(BEGIN).unwrap();
+    let (_, after) = rest.split_once(END).unwrap();
+    let fresh = format!("{before}{BEGIN}\n{}\n{END}{after}", table());
+    expect_beside(&file, &fresh).unwrap();
+}
+
+/// All keys in one table, section after section in the order in which they are named.
+fn table() -> String {
+    let mut out = "| key | holds | default | meaning |\n|---|---|---|---|\n".to_owned();
+    let mut seen = HashSet::new();
+    write_section(&mut out, &tables::ROOT, &mut seen);
+    out
+}
+
+fn write_section(out: &mut String, section: &'static Section, seen: &mut HashSet<&'static str>) {
+    if !seen.insert(section.name) {
+        return;
+    }
+    let prefix = match section.name {
+        "The file" => String::new(),
+        name => format!("{name}."),
+    };
+    let _ = writeln!(out, "| **{}** | | | {} |", section.name, cell(section.doc));
+    for field in section.fields {
+        let default = match field.presence {
+            Presence::Required => "*required*".to_owned(),
+            Presence::Optional => "–".to_owned(),
+            Presence::Default(value) => format!("`{value}`"),
+        };
+        let meaning = meaning(field);
+        let holds = holds(&field.shape);
+        let _ = writeln!(out, "| `{prefix}{}` | {holds} | {default} | {meaning} |", field.key);
+    }
+    if let Some(others) = section.others {
+        let _ = writeln!(
+            out,
+            "| `{prefix}…` | {} | – | {} The key is {}. |",
+            holds(&others.shape),
+            cell(others.doc),
+            cell(others.key.what)
+        );
+    }
+    for shape in section.fields.iter().map(|it| &it.shape).chain(section.others.map(|it| &it.shape))
+    {
+        write_sections_in(out, shape, seen);
+    }
+}
+
+fn write_sections_in(out: &mut String, shape: &Shape, seen: &mut HashSet<&'static str>) {
+    match shape {
+        Shape::Section(section) => write_section(out, section, seen),
+        Shape::List(of) => write_sections_in(out, of, seen),
+        Shape::Either(shapes) => shapes.iter().for_each(|it| write_sections_in(out, it, seen)),
+        _ => {}
+    }
+}
+
+fn meaning(field: &Field) -> String {
+    let mut meaning = cell(field.doc);
+    let shapes = match &field.shape {
+        Shape::Either(shapes) => shapes,
+        shape => std::slice::from_ref(shape),
+    };
+    for shape in shapes {
+        let Shape::Word(words) = shape else { continue };
+        for (word, doc) in *words {
+            let _ = write!(meaning, " `{word}`: {}", cell(doc));
+        }
+    }
+    if field.secret {
+        meaning.push_str(" Never shown.");
+    }
+    meaning
+}
+
+fn holds(shape: &Shape) -> String {
+    match shape {
+        Shape::Word(_) => "a word".to_owned(),
+        Shape::Section(section) => format!("a section `{}`", section.name),
+        Shape::List(of @ Shape::Either(_)) => format!("a list, each ({})", holds(of)),
+        Shape::List(of) => format!("a list, each {}", holds(of)),
+        Shape::Either(shapes) => {
+            let shapes: Vec<_> = shapes.iter().map(holds).collect();
+            shapes.join("; or ")
+        }
+        other => cell(&other.what()),
+    }
+}
+
+/// A bar would end the cell.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+/// The YAML blocks of all documentation; each is a whole file.
+pub(crate) fn examples() -> Vec<(String, String)> {
+    let mut examples = Vec::new();
+    let mut pages =
+        vec![root().join("README.md"), root().join("crates/tollgate-gateway/README.md")];
+    for entry in fs::read_dir(root().join("docs")).unwrap() {
+        pages.push(entry.unwrap().path());
+    }
+    for page in pages.iter().filter(|page| page.extension().is_some_and(|it| it == "md")) {
+        let text = fs::read_to_string(page).unwrap();
+        for (index, block) in text.split("```yaml\n").skip(1).enumerate() {
+            let (block, _) = block.split_once("```").unwrap();
+            examples.push((format!("{}, example {}", page.display(), index + 1), block.to_owned()));
+        }
+    }
+    examples
+}
+
+#[test]
+fn every_example_runs_and_draws_no_warning() {
+    let mut examples = examples();
+    let file = "examples/gateway/limits.yaml";
+    examples.push((file.to_owned(), fs::read_to_string(root().join(file)).unwrap()));
+    assert!(examples.len() >= 5, "{}", examples.len());
+    for (name, text) in examples {
+        let report = read_text(&name, &text).report;
+        assert!(report.problems().is_empty(), "{report}");
+    }
+}
+
+#[test]
+fn every_default_is_what_its_key_may_hold() {
+    fn visit(section: &'static Section, seen: &mut HashSet<&'static str>) {
+        if !seen.insert(section.name) {
+            return;
+        }
+        for field in section.fields {
+            if let Presence::Default(value) = field.presence {
+                let fits = |shape: &Shape| match shape {
+                    Shape::Flag => value.parse::<bool>().is_ok(),
+                    Shape::Whole { min, max } => {
+                        value.parse().is_ok_and(|number| (*min..=*max).contains(&number))
+                    }
+                    Shape::Word(words) => words.iter().any(|(word, _)| *word == value),
+                    Shape::Text(format) => (format.check)(value).is_ok(),
+                    // `meaning.rs` reads them all.
+                    Shape::Span => value.ends_with(['s', 'm', 'h']),
+                    Shape::List(_) | Shape::Section(_) | Shape::Either(_) => false,
+                };
+                let fits = match field.shape {
+                    Shape::Either(shapes) => shapes.iter().any(fits),
+                    shape => fits(&shape),
+                };
+                assert!(fits, "{}.{}: {value}", section.name, field.key);
+            }
+            visit_shape(&field.shape, seen);
+        }
+        section.others.into_iter().for_each(|others| visit_shape(&others.shape, seen));
+    }
+    fn visit_shape(shape: &Shape, seen: &mut HashSet<&'static str>) {
+        match shape {
+            Shape::Section(section) => visit(section, seen),
+            Shape::List(of) => visit_shape(of, seen),
+            Shape::Either(shapes) => shapes.iter().for_each(|shape| visit_shape(shape, seen)),
+            _ => {}
+        }
+    }
+    let mut seen = HashSet::new();
+    visit(&tables::ROOT, &mut seen);
+    assert!(seen.len() > 15, "{seen:?}");
+}

@@ -1,0 +1,11 @@
+//! The configuration file, from outside: what it means, what is said about wrong ones, and
+//! that schema, documentation and reader agree.
+#![expect(clippy::unwrap_used, reason = "all of it is tests, also what stands around `#[test]`")]
+
+mod bounds;
+mod cli;
+mod corpus;
+mod documentation;
+mod meaning;
+mod schema;
+mod support;

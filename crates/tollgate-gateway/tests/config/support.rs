@@ -1,0 +1,62 @@
+//! What several of these tests need.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tollgate_gateway::config::{Outcome, Source, read};
+use tollgate_gateway::plan::Plan;
+
+/// The only variables that files of the tests can see.
+pub(crate) fn env(name: &str) -> Option<String> {
+    let value = match name {
+        "WORD" => "not to be shown: it may be a secret",
+        "LIMIT_OF_TEST" => "7",
+        "JWT_SECRET" => "an-hs256-secret-of-more-than-32-bytes",
+        "REDIS_URL" => "redis://:hunter2@localhost:6379",
+        "REDIS_KEY_SECRET" => "hunter2 again",
+        _ => return None,
+    };
+    Some(value.to_owned())
+}
+
+pub(crate) fn read_text(name: &str, text: &str) -> Outcome {
+    read(&Source::new(name, text), &env)
+}
+
+/// The plan of a text that has to have one.
+pub(crate) fn plan(text: &str) -> Plan {
+    let outcome = read_text("test.yaml", text);
+    outcome.plan.unwrap_or_else(|| panic!("{}", outcome.report))
+}
+
+/// The YAML files in a folder of the tests.
+pub(crate) fn files(folder: &str) -> Vec<PathBuf> {
+    let folder = root().join("crates/tollgate-gateway/tests").join(folder);
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> =
+        files.filter(|file| file.extension().is_some_and(|it| it == "yaml")).collect();
+    files.sort();
+    files
+}
+
+pub(crate) fn outcome(file: &Path) -> Outcome {
+    let name = file.file_name().unwrap().to_str().unwrap();
+    read_text(name, &fs::read_to_string(file).unwrap())
+}
+
+/// The root of the workspace.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Compares with a file; with `TOLLGATE_BLESS=1` writes it.
+pub(crate) fn expect_beside(file: &Path, found: &str) -> Result<(), String> {
+    if std::env::var_os("TOLLGATE_BLESS").is_some() {
+        fs::write(file, found).unwrap();
+    }
+    let expected = fs::read_to_string(file).unwrap_or_default();
+    if found == expected {
+        return Ok(());
+    }
+    Err(format!("{}: expected\n{expected}\nfound\n{found}", file.display()))
+}

@@ -1,0 +1,190 @@
+//! The configuration at work: reloads, and what operators see of it.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tempfile::TempDir;
+
+use crate::support::{Client, Gateway, Upstream, whole};
+
+fn lines(upstream: &Upstream, limit: u32) -> String {
+    format!(
+        "{}strategy: sliding_window_log\nglobal: {{limit: {limit}, windowSeconds: 3600}}\n",
+        upstream.target()
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_file_takes_over_and_the_counters_stay() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, 5));
+    let client = Client::new(gateway.address);
+    for left in ["4", "3", "2"] {
+        assert_eq!(client.get("/").await.header("x-ratelimit-remaining"), left);
+    }
+    gateway.rewrite(&lines(&upstream, 10));
+    gateway.until_config(|config| config["version"] == 2).await;
+    assert_eq!(client.get("/").await.header("x-ratelimit-remaining"), "6");
+    gateway.rewrite(&lines(&upstream, 4));
+    gateway.until_config(|config| config["version"] == 3).await;
+    assert_eq!(client.get("/").await.status, 429);
+    // All over the connections that there were before.
+    assert_eq!(upstream.connections(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_file_changes_nothing_and_is_told() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, 5));
+    gateway.rewrite("target: http://127.0.0.1:1\nlimits: 5\n");
+    let config = gateway.until_config(|config| config["failedReloads"] == 1).await;
+    assert_eq!((&config["version"], &config["current"]), (&1.into(), &false.into()));
+    let message = config["lastError"]["message"].as_str().unwrap();
+    assert!(message.contains("limits.yaml") && message.contains("limits"), "{message}");
+    gateway.until_logged("was not reloaded");
+    assert_eq!(Client::new(gateway.address).get("/").await.status, 200);
+
+    gateway.rewrite(&lines(&upstream, 6));
+    let config = gateway.until_config(|config| config["version"] == 2).await;
+    assert_eq!((&config["current"], &config["lastError"]), (&true.into(), &().into()));
+    assert_eq!(config["failedReloads"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_gone_changes_nothing() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, 5));
+    fs::remove_file(gateway.file("limits.yaml")).unwrap();
+    gateway.until_config(|config| config["failedReloads"] == 1).await;
+    assert_eq!(Client::new(gateway.address).get("/").await.status, 200);
+}
+
+/// As Kubernetes mounts a config map: `limits.yaml -> ..data/limits.yaml`, `..data -> ..1`,
+/// and a change swaps `..data`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_swapped_link_is_a_changed_file() {
+    let upstream = Upstream::new().await;
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().to_owned();
+    let version = |name: &str, limit| {
+        fs::create_dir(path.join(name)).unwrap();
+        fs::write(path.join(name).join("limits.yaml"), whole(&lines(&upstream, limit))).unwrap();
+        symlink(name, path.join("..data_tmp")).unwrap();
+        fs::rename(path.join("..data_tmp"), path.join("..data")).unwrap();
+    };
+    version("..1", 5);
+    symlink("..data/limits.yaml", path.join("limits.yaml")).unwrap();
+    let gateway = Gateway::start_with(folder, "limits.yaml");
+    let client = Client::new(gateway.address);
+    assert_eq!(client.get("/").await.header("x-ratelimit-remaining"), "4");
+    for (number, limit, left) in [(2, 7, "5"), (3, 9, "6")] {
+        version(&format!("..{number}"), limit);
+        fs::remove_dir_all(path.join(format!("..{}", number - 1))).unwrap();
+        gateway.until_config(|config| config["version"] == number).await;
+        assert_eq!(client.get("/").await.header("x-ratelimit-remaining"), left);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sighup_reads_again_what_the_environment_or_a_clock_may_have_changed() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, 5));
+    gateway.signal("HUP");
+    gateway.until_config(|config| config["version"] == 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_restart_is_named() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, 5));
+    gateway.rewrite(&format!(
+        "{}listen: 127.0.0.1:1\nstore: {{memory: {{maxKeys: 5000}}}}\n",
+        lines(&upstream, 5)
+    ));
+    let config = gateway.until_config(|config| config["version"] == 2).await;
+    assert_eq!(config["waitsForRestart"], serde_json::json!(["listen", "store"]));
+    assert_eq!(Client::new(gateway.address).get("/").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reloads_under_load_fail_no_request() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, 1_000_000));
+    let done = Arc::new(AtomicBool::new(false));
+    let sent = Arc::new(AtomicUsize::new(0));
+    let mut load = tokio::task::JoinSet::new();
+    for number in 0..8 {
+        let (done, sent) = (Arc::clone(&done), Arc::clone(&sent));
+        let client = if number % 2 == 0 {
+            Client::new(gateway.address)
+        } else {
+            Client::http2(gateway.address)
+        };
+        load.spawn(async move {
+            while !done.load(Ordering::Relaxed) {
+                let answer = client.send("POST", "/", &[], "body").await.unwrap();
+                assert_eq!((answer.status.as_u16(), &*answer.body), (200, &b"ok"[..]));
+                sent.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    for version in 2..8 {
+        let before = sent.load(Ordering::Relaxed);
+        gateway.rewrite(&lines(&upstream, 1_000_000 + version));
+        gateway.until_config(|config| config["version"] == version).await;
+        while sent.load(Ordering::Relaxed) < before + 100 {
+            tokio::task::yield_now().await;
+        }
+    }
+    done.store(true, Ordering::Relaxed);
+    load.join_all().await;
+    // Every one of them was counted.
+    let sent = sent.load(Ordering::Relaxed);
+    let left = Client::new(gateway.address).get("/").await;
+    let left: usize = left.header("x-ratelimit-remaining").parse().unwrap();
+    assert_eq!(left, 1_000_007 - sent - 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_admin_address_answers_operators_and_the_public_one_does_not() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, 5));
+    for path in ["/healthz", "/readyz", "/config"] {
+        assert_eq!(gateway.admin(path).await.status, 200, "{path}");
+        // It is the upstream that answers.
+        assert_eq!(&*Client::new(gateway.address).get(path).await.body, b"ok", "{path}");
+    }
+    assert_eq!(gateway.admin("/").await.status, 404);
+    let admin = Client::new(gateway.admin);
+    let answer = admin.send("POST", "/config", &[], "").await.unwrap();
+    assert_eq!((answer.status.as_u16(), answer.header("allow")), (405, "GET, HEAD"));
+    let config = gateway.admin("/config").await.json();
+    assert_eq!((&config["version"], &config["current"]), (&1.into(), &true.into()));
+    assert!(config["age"].as_u64().unwrap() < 60);
+    let plan = config["plan"].to_string();
+    assert!(plan.contains("global: every request"), "{plan}");
+}
+
+#[test]
+fn a_wrong_file_or_a_taken_port_ends_it_at_once() {
+    let run = |lines: &str| {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join("limits.yaml"), whole(lines)).unwrap();
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["serve", "--config", "limits.yaml"])
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, said) = run("target: 5\n");
+    assert_eq!(code, Some(2), "{said}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let (code, said) = run(&format!("listen: {address}\ntarget: http://127.0.0.1:9\n"));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(&format!("cannot listen on {address}")), "{said}");
+    assert!(said.contains("choose another `listen`"), "{said}");
+}

@@ -1,0 +1,148 @@
+//! Many connections, and clients that mean harm with one.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use crate::support::{Client, Gateway, Upstream, is_heavy};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_wait_cost_little_and_are_served_when_they_ask() {
+    let count = if is_heavy() { 10_000 } else { 400 };
+    // This process has one end of each, and the gateway the other.
+    let files = std::process::Command::new("bash").args(["-c", "ulimit -n"]).output().unwrap();
+    let files: u64 = String::from_utf8(files.stdout).unwrap().trim().parse().unwrap_or(u64::MAX);
+    assert!(files > count + 100, "raise the limit of open files above {count}: ulimit -n 20000");
+
+    let upstream = Upstream::new().await;
+    let lines = format!("{}client: {{limit: 100000, windowSeconds: 3600}}\n", upstream.target());
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    client.get("/").await;
+    let before = gateway.memory();
+    let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let address = gateway.address;
+    let waiting = tokio::task::spawn_blocking(move || {
+        let mut waiting = Vec::new();
+        for _ in 0..count {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            stream.write_all(request).unwrap();
+            is_answered(&mut stream);
+            waiting.push(stream);
+        }
+        waiting
+    });
+    let mut waiting = waiting.await.unwrap();
+    let each = (gateway.memory() - before) * 1024 / count;
+    println!("{count} connections that wait: {each} KiB each");
+    if is_heavy() {
+        assert!(each <= 32, "{each} KiB each");
+    }
+    assert_eq!(client.get("/").await.status, 200);
+    let again = tokio::task::spawn_blocking(move || {
+        for stream in waiting.iter_mut().step_by(97) {
+            stream.write_all(request).unwrap();
+            is_answered(stream);
+        }
+        waiting.len() as u64
+    });
+    assert_eq!(again.await.unwrap(), count);
+}
+
+fn is_answered(stream: &mut TcpStream) {
+    let mut answer = Vec::new();
+    let mut piece = [0; 4096];
+    while !answer.ends_with(b"\r\n\r\nok") {
+        let read = stream.read(&mut piece).unwrap();
+        assert!(read > 0, "{}", String::from_utf8_lossy(&answer));
+        answer.extend_from_slice(&piece[..read]);
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+}
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// What the server sends until it closes: the kinds and payloads of its frames.
+fn frames(bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
+    let mut frames = Vec::new();
+    let mut rest = bytes;
+    while let [a, b, c, kind, _, _, _, _, _, after @ ..] = rest {
+        let length = u32::from_be_bytes([0, *a, *b, *c]) as usize;
+        if after.len() < length {
+            break;
+        }
+        frames.push((*kind, after[..length].to_vec()));
+        rest = &after[length..];
+    }
+    frames
+}
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+const END: u8 = 0x5;
+const ENHANCE_YOUR_CALM: u8 = 11;
+
+/// `:method: GET`, `:scheme: http`, `:path: /`, `:authority: a`, in HPACK.
+const GET: &[u8] = &[0x82, 0x86, 0x84, 0x01, 0x01, b'a'];
+
+/// CVE-2023-44487: streams that are opened and reset at once cost the client nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_opens_and_resets_streams_is_put_out() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&upstream.target());
+    let mut bytes = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
+    for number in 0..2_000 {
+        let stream = 2 * number + 1;
+        bytes.extend(frame(HEADERS, END, stream, GET));
+        bytes.extend(frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
+    }
+    let address = gateway.address;
+    let said = tokio::task::spawn_blocking(move || crate::support::exchange_bytes(address, &bytes));
+    let said = frames(&said.await.unwrap());
+    let goodbye = said.iter().find(|(kind, _)| *kind == GOAWAY);
+    let goodbye = goodbye.unwrap_or_else(|| panic!("{said:?}"));
+    assert_eq!(goodbye.1[7], ENHANCE_YOUR_CALM, "{goodbye:?}");
+    assert!(upstream.seen().len() < 200, "{} requests came through", upstream.seen().len());
+    assert_eq!(Client::http2(gateway.address).get("/").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_is_told_how_many_requests_it_may_have_under_way() {
+    let upstream = Upstream::new().await;
+    let timeouts = "timeouts: {requestHeader: 300ms}\n";
+    let gateway = Gateway::start(&format!("{}{timeouts}", upstream.target()));
+    let address = gateway.address;
+    let bytes = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
+    let said = tokio::task::spawn_blocking(move || crate::support::exchange_bytes(address, &bytes));
+    let said = frames(&said.await.unwrap());
+    let (kind, settings) = &said[0];
+    assert_eq!(*kind, SETTINGS);
+    let streams = settings.chunks(6).find(|setting| setting[..2] == [0, 3]).unwrap();
+    assert_eq!(u32::from_be_bytes(streams[2..].try_into().unwrap()), 128);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_is_too_long_is_refused() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&upstream.target());
+    let long = "a".repeat(200_000);
+    let head = format!("GET / HTTP/1.1\r\nHost: a\r\nX-Long: {long}\r\n\r\n");
+    let answer = crate::support::exchange(gateway.address, &head);
+    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+    let many: String = (0..500).map(|number| format!("x-{number}: 1\r\n")).collect();
+    let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n");
+    let answer = crate::support::exchange(gateway.address, &head);
+    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+    assert_eq!(upstream.seen().len(), 0);
+}

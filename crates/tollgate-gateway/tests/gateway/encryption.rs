@@ -1,0 +1,130 @@
+//! TLS, and the PROXY protocol in front of it.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use rcgen::{CertificateParams, KeyPair};
+use tempfile::TempDir;
+
+use crate::support::{Gateway, Upstream, exchange, exchange_bytes};
+
+/// A certificate for `gateway.test` that signs itself, and its key.
+fn certificate(folder: &TempDir, name: &str) {
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["gateway.test".to_owned()]).unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    fs::write(folder.path().join(format!("{name}.pem")), certificate.pem()).unwrap();
+    fs::write(folder.path().join(format!("{name}.key")), key.serialize_pem()).unwrap();
+}
+
+fn encrypted(upstream: &Upstream) -> (Gateway, String) {
+    let folder = TempDir::new().unwrap();
+    certificate(&folder, "tls");
+    let lines = format!(
+        "listen: [{{address: '127.0.0.1:0', tls: {{certificate: tls.pem, key: tls.key}}}}]\n{}",
+        upstream.target()
+    );
+    (Gateway::start_in(folder, &lines), lines)
+}
+
+fn curl(gateway: &Gateway, arguments: &[&str]) -> Output {
+    let port = gateway.address.port();
+    Command::new("curl")
+        .args(["-sS", "--fail", "--max-time", "20", "--cacert"])
+        .arg(gateway.file("tls.pem"))
+        .args(["--resolve", &format!("gateway.test:{port}:127.0.0.1")])
+        .args(arguments)
+        .arg(format!("https://gateway.test:{port}/"))
+        .output()
+        .unwrap()
+}
+
+fn text(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_is_spoken_in_both_versions_of_http_and_told_to_the_upstream() {
+    let upstream = Upstream::new().await;
+    let (gateway, _) = encrypted(&upstream);
+    for (flag, version) in [("--http1.1", "1.1"), ("--http2", "2")] {
+        let said = text(&curl(&gateway, &[flag, "-w", " %{http_version}"]));
+        assert_eq!(said, format!("ok {version}"));
+        let seen = upstream.last();
+        assert_eq!(seen.header("x-forwarded-proto"), "https");
+        assert!(seen.header("forwarded").contains(";proto=https;host=\"gateway.test:"));
+    }
+    // Plain HTTP to a listener that speaks TLS gets no answer, and no other harm.
+    let said = exchange_bytes(gateway.address, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(!said.starts_with(b"HTTP/"), "{}", String::from_utf8_lossy(&said));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewed_certificate_is_served_without_a_restart() {
+    let upstream = Upstream::new().await;
+    let (gateway, _) = encrypted(&upstream);
+    text(&curl(&gateway, &[]));
+    let renewed = TempDir::new().unwrap();
+    certificate(&renewed, "tls");
+    // Between the two files they do not fit together; then the old pair goes on.
+    for file in ["tls.pem", "tls.key"] {
+        fs::copy(renewed.path().join(file), gateway.file(file)).unwrap();
+    }
+    gateway.until_config(|config| config["version"] == 2 && config["current"] == true).await;
+    // The one that curl trusts now is the new one.
+    text(&curl(&gateway, &[]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_is_spoken_to_over_tls_if_its_certificate_is_good() {
+    let upstream = Upstream::new().await;
+    let (inner, _) = encrypted(&upstream);
+    let port = inner.address.port();
+    let gateway = Gateway::start(&format!("target: https://localhost:{port}\n"));
+    // Nobody trusts who signs for himself.
+    let answer =
+        exchange(gateway.address, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 502") && answer.contains("unreachable"), "{answer}");
+    assert_eq!(upstream.seen().len(), 0);
+}
+
+const PLAIN: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_proxy_protocol_says_who_the_client_is() {
+    let upstream = Upstream::new().await;
+    let listen = "listen: [{address: '127.0.0.1:0', proxyProtocol: [loopback]}]\n";
+    let limit = "client: {limit: 1, windowSeconds: 3600}\n";
+    let gateway = Gateway::start(&format!("{listen}{limit}{}", upstream.target()));
+    let mut v2 = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c".to_vec();
+    v2.extend([198, 51, 100, 7, 127, 0, 0, 1, 0, 80, 0, 80]);
+    v2.extend(PLAIN.as_bytes());
+    for (bytes, client) in [
+        (format!("PROXY TCP4 192.0.2.1 127.0.0.1 5000 80\r\n{PLAIN}").into_bytes(), "192.0.2.1"),
+        (format!("PROXY TCP6 2001:db8::1 ::1 5000 80\r\n{PLAIN}").into_bytes(), "2001:db8::1"),
+        (v2, "198.51.100.7"),
+    ] {
+        for status in ["200", "429"] {
+            let answer = exchange_bytes(gateway.address, &bytes);
+            let answer = String::from_utf8_lossy(&answer);
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{client}: {answer}");
+        }
+        assert_eq!(upstream.last().header("x-forwarded-for"), client);
+    }
+    // Who says nothing of the kind, or nonsense, is not heard.
+    for bytes in [PLAIN.to_owned(), format!("PROXY TCP4 x y 1 2\r\n{PLAIN}")] {
+        assert_eq!(exchange_bytes(gateway.address, bytes.as_bytes()), b"");
+    }
+    assert_eq!(upstream.seen().len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_listed_proxies_may_say_it() {
+    let upstream = Upstream::new().await;
+    let listen = "listen: [{address: '127.0.0.1:0', proxyProtocol: [192.0.2.0/24]}]\n";
+    let gateway = Gateway::start(&format!("{listen}{}", upstream.target()));
+    let bytes = format!("PROXY TCP4 192.0.2.1 127.0.0.1 5000 80\r\n{PLAIN}");
+    assert_eq!(exchange_bytes(gateway.address, bytes.as_bytes()), b"");
+    assert_eq!(upstream.seen().len(), 0);
+}

@@ -1,0 +1,278 @@
+//! What reaches the upstream, and what comes back.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt, Channel, Full};
+
+use crate::support::{Client, Gateway, RawUpstream, Upstream, exchange};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_arrives_as_it_was_sent_and_says_who_sent_it() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&upstream.target());
+    let client = Client::new(gateway.address);
+    let headers = [
+        ("connection", "x-private"),
+        ("x-private", "1"),
+        ("keep-alive", "timeout=5"),
+        ("te", "trailers, deflate"),
+        ("x-kept", "yes"),
+        ("x-forwarded-for", "192.0.2.1"),
+        ("x-forwarded-proto", "https"),
+    ];
+    let answer = client.send("SEARCH", "/a?b=%2F&c", &headers, "body").await.unwrap();
+    assert_eq!((answer.status.as_u16(), &*answer.body), (200, &b"ok"[..]));
+
+    let seen = upstream.last();
+    assert_eq!((seen.method.as_str(), seen.uri.to_string().as_str()), ("SEARCH", "/a?b=%2F&c"));
+    assert_eq!((&*seen.body, seen.header("content-length")), (&b"body"[..], "4"));
+    assert_eq!((seen.header("x-private"), seen.header("keep-alive")), ("", ""));
+    assert_eq!((seen.header("te"), seen.header("connection")), ("trailers", "te"));
+    assert_eq!(seen.header("x-kept"), "yes");
+    let host = gateway.address.to_string();
+    assert_eq!((seen.header("host"), seen.header("x-forwarded-host")), (&*host, &*host));
+    // Nobody said that 127.0.0.1 is a proxy of ours, so that its word is not passed on.
+    assert_eq!(seen.header("x-forwarded-for"), "127.0.0.1");
+    assert_eq!(seen.header("x-forwarded-proto"), "http");
+    let element = format!("for=127.0.0.1;proto=http;host=\"{host}\"");
+    assert_eq!(seen.header("forwarded"), element);
+    assert!(seen.header("via").starts_with("1.1 tollgate-"), "{}", seen.header("via"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_trusted_proxy_says_is_carried_on() {
+    let upstream = Upstream::new().await;
+    let lines = format!("{}trustedProxies: [loopback]\n", upstream.target());
+    let gateway = Gateway::start(&lines);
+    let headers = [
+        ("x-forwarded-for", "192.0.2.1"),
+        ("x-forwarded-proto", "https"),
+        ("x-forwarded-host", "shop.example"),
+        ("forwarded", "for=192.0.2.1"),
+    ];
+    Client::new(gateway.address).send("GET", "/", &headers, "").await.unwrap();
+    let seen = upstream.last();
+    assert_eq!(seen.header("x-forwarded-for"), "192.0.2.1, 127.0.0.1");
+    assert_eq!(seen.header("x-forwarded-proto"), "https");
+    assert_eq!(seen.header("x-forwarded-host"), "shop.example");
+    assert!(seen.header("forwarded").starts_with("for=192.0.2.1, for=127.0.0.1;"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_normal_form_of_a_path_is_what_is_forwarded() {
+    let upstream = Upstream::new().await;
+    let lines = format!("target: http://{}/base\n", upstream.address);
+    let gateway = Gateway::start(&lines);
+    for (path, forwarded) in [
+        ("/a//b/./c/../d;x=1?q=//;x", "/base/a/b/d?q=//;x"),
+        ("/%61/%2e%2e/../b", "/base/b"),
+        ("/caf%c3%a9", "/base/caf%C3%A9"),
+        ("/", "/base/"),
+        ("?q", "/base/?q"),
+    ] {
+        let target =
+            if path.starts_with('/') { path.to_owned() } else { format!("http://a{path}") };
+        let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let answer = exchange(gateway.address, &request);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+        assert_eq!(upstream.last().uri.to_string(), forwarded, "{path}");
+    }
+    let before = upstream.seen().len();
+    let client = Client::new(gateway.address);
+    for path in ["/a%2Fb", "/a%5cb", "/a%00", "/a%zz"] {
+        let answer = client.get(path).await;
+        assert_eq!((answer.status.as_u16(), answer.code()), (400, "bad-path".to_owned()), "{path}");
+    }
+    assert_eq!(upstream.seen().len(), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ambiguous_path_is_kept_where_that_is_wanted() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&format!("{}paths: {{ambiguous: keep}}\n", upstream.target()));
+    assert_eq!(Client::new(gateway.address).get("/a%2fb%zz").await.status.as_u16(), 200);
+    assert_eq!(upstream.last().uri.to_string(), "/a%2Fb%25zz");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_share_connections_to_the_upstream() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&upstream.target());
+    for _ in 0..20 {
+        // A connection of the client's own each time.
+        assert_eq!(Client::new(gateway.address).get("/").await.status.as_u16(), 200);
+    }
+    assert_eq!(upstream.connections(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn head_has_a_length_and_no_body() {
+    let upstream = RawUpstream::answering(
+        "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nConnection: x-hop\r\nX-Hop: 1\r\n\r\n",
+    );
+    let gateway = Gateway::start(&format!("target: http://{}\n", upstream.address));
+    let request = "HEAD / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let answer = exchange(gateway.address, request);
+    assert!(answer.contains("content-length: 1000000\r\n") && answer.ends_with("\r\n\r\n"));
+    assert!(!answer.to_ascii_lowercase().contains("x-hop"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trailers_pass_in_both_directions_and_in_both_versions() {
+    let upstream = Upstream::answering(|_| {
+        let (mut sender, body) = Channel::<Bytes, Infallible>::new(4);
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-sum", HeaderValue::from_static("7"));
+        let _ = sender.try_send(Frame::data(Bytes::from_static(b"hello")));
+        let _ = sender.try_send(Frame::trailers(trailers));
+        let mut answer = Response::new(body.boxed());
+        answer.headers_mut().insert("trailer", HeaderValue::from_static("x-sum"));
+        answer
+    })
+    .await;
+    for (protocol, version) in [("http1", "HTTP/1.1"), ("http2", "HTTP/2.0")] {
+        let target = format!("{{url: 'http://{}', protocol: {protocol}}}", upstream.address);
+        let gateway = Gateway::start(&format!("target: {target}\n"));
+        let request = "POST / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nTrailer: x-end\r\n\
+                       Connection: close, te\r\nTransfer-Encoding: chunked\r\n\r\n\
+                       5\r\nhello\r\n0\r\nx-end: yes\r\n\r\n";
+        let answer = exchange(gateway.address, request);
+        assert!(answer.ends_with("5\r\nhello\r\n0\r\nx-sum: 7\r\n\r\n"), "{version}: {answer}");
+        let seen = upstream.last();
+        assert_eq!(format!("{:?}", seen.version), version);
+        assert_eq!(&*seen.body, b"hello");
+        assert_eq!(seen.trailers.unwrap()["x-end"], "yes");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http2_is_spoken_with_clients_and_with_upstreams() {
+    let upstream = Upstream::new().await;
+    for protocol in ["http1", "http2"] {
+        let target = format!("{{url: 'http://{}', protocol: {protocol}}}", upstream.address);
+        let gateway = Gateway::start(&format!("target: {target}\n"));
+        let headers = [("cookie", "a=1"), ("cookie", "b=2")];
+        let client = Client::http2(gateway.address);
+        let answer = client.send("POST", "/x?y", &headers, "body").await.unwrap();
+        assert_eq!(answer.status.as_u16(), 200);
+        let seen = upstream.last();
+        let is_http2 = protocol == "http2";
+        assert_eq!(seen.version == http::Version::HTTP_2, is_http2);
+        assert_eq!(seen.header("cookie"), "a=1; b=2");
+        assert_eq!((seen.uri.path(), &*seen.body), ("/x", &b"body"[..]));
+        let gateway = gateway.address.to_string();
+        assert_eq!(seen.header("x-forwarded-host"), gateway);
+        assert!(seen.header("via").starts_with("2.0 tollgate-"));
+        assert_eq!(seen.header("host"), if is_http2 { "" } else { &*gateway });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_is_told_its_own_host_where_that_is_wanted() {
+    let upstream = Upstream::new().await;
+    let target = format!("{{url: 'http://{}', preserveHost: false}}", upstream.address);
+    let gateway = Gateway::start(&format!("target: {target}\n"));
+    Client::new(gateway.address).get("/").await;
+    assert_eq!(upstream.last().header("host"), upstream.address.to_string());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn routes_have_targets_of_their_own() {
+    let (a, b, rest) = (Upstream::new().await, Upstream::new().await, Upstream::new().await);
+    let lines = format!(
+        "{}routes:\n- {{name: a, path: '/a/*', target: 'http://{}'}}\n\
+         - {{name: b, host: b.example, target: 'http://{}'}}\n",
+        rest.target(),
+        a.address,
+        b.address,
+    );
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    let count = || [a.seen().len(), b.seen().len(), rest.seen().len()];
+    for (path, host, expected) in [
+        ("/a/x", "other", [1, 0, 0]),
+        ("/x//..//a/x", "other", [2, 0, 0]),
+        ("/ax", "other", [2, 0, 1]),
+        ("/x", "B.Example:80", [2, 1, 1]),
+        ("/x", "b.example.", [2, 2, 1]),
+        ("/x", "xb.example", [2, 2, 2]),
+    ] {
+        client.send("GET", path, &[("host", host)], "").await.unwrap();
+        assert_eq!(count(), expected, "{host}{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_no_route_leads_there_is_nothing() {
+    let upstream = Upstream::new().await;
+    let lines =
+        format!("routes:\n- {{name: a, path: /a, target: 'http://{}'}}\n", upstream.address);
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    assert_eq!(client.get("/a").await.status.as_u16(), 200);
+    let answer = client.get("/b").await;
+    assert_eq!((answer.status.as_u16(), answer.code()), (404, "no-route".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_leads_back_is_noticed() {
+    // Nobody else is given a port that is bound, so it is bound by a gateway first.
+    let folder = tempfile::TempDir::new().unwrap();
+    let gateway = Gateway::start_in(folder, "target: http://127.0.0.1:9\n");
+    let itself = gateway.address;
+    gateway.rewrite(&format!("target: http://{itself}\n"));
+    gateway.until_config(|config| config["version"] == 2).await;
+    let answer = Client::new(itself).get("/").await;
+    assert_eq!((answer.status.as_u16(), answer.code()), (508, "loop".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_closes_at_the_wrong_moment_is_asked_again() {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // Each connection answers once; at the second request it closes.
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                let mut buffer = [0; 4096];
+                let _ = stream.read(&mut buffer);
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+                let _ = stream.read(&mut buffer);
+            });
+        }
+    });
+    let gateway = Gateway::start(&format!("target: http://{address}\n"));
+    let client = Client::new(gateway.address);
+    for _ in 0..5 {
+        assert_eq!(client.get("/").await.status.as_u16(), 200);
+    }
+    // What might do something twice is not sent twice.
+    let answer = client.send("POST", "/", &[], "x").await.unwrap();
+    assert_eq!((answer.status.as_u16(), answer.code()), (502, "upstream-invalid".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_client_is_asked_for_its_body_when_somebody_reads_it() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let upstream = Upstream::answering(|seen| {
+        Response::new(Full::from(format!("{} bytes", seen.body.len())).boxed())
+    })
+    .await;
+    let gateway = Gateway::start(&upstream.target());
+    let mut stream = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
+    let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\
+                Connection: close\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut go_on = [0; 25];
+    stream.read_exact(&mut go_on).await.unwrap();
+    assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream.write_all(b"hello").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.ends_with("5 bytes"), "{answer}");
+    assert_eq!(upstream.last().header("expect"), "");
+}

@@ -1,0 +1,156 @@
+//! The limits of the configuration, as a client meets them.
+
+use crate::support::{Client, Gateway, Upstream};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_spelling_of_a_path_is_a_way_around_its_limit() {
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "{}strategy: sliding_window_log\n\
+         apis:\n\
+         - {{identifier: comment, path: {{expression: regex, value: '^/api/item/\\d+/comment$'}}, \
+            method: POST, limit: 2, windowSeconds: 3600}}\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    let mut passed = 0;
+    for path in [
+        "/api/item/7/comment",
+        "/api/item/7/comment?x=1",
+        "/api/item/7/comment;x",
+        "//api/item//7/comment",
+        "/api/item/7/%63omment",
+        "/api/./item/7/x/../comment",
+        "/api;a=b/item/7/comment",
+    ] {
+        let answer = client.send("POST", path, &[], "").await.unwrap();
+        if answer.status == 200 {
+            passed += 1;
+        } else {
+            assert_eq!(answer.status, 429, "{path}");
+            assert_eq!(answer.json()["violated-policies"][0], "comment", "{path}");
+        }
+    }
+    assert_eq!((passed, upstream.seen().len()), (2, 2));
+    // Another method, another path: none of its business.
+    assert_eq!(client.get("/api/item/7/comment").await.status, 200);
+    let answer = client.send("POST", "/api/item/7/comments", &[], "").await.unwrap();
+    assert_eq!(answer.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn api_client_and_global_are_all_or_none() {
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "{}strategy: sliding_window_log\n\
+         global: {{limit: 10, windowSeconds: 3600}}\n\
+         client: {{limit: 5, windowSeconds: 3600}}\n\
+         apis:\n\
+         - {{identifier: a, path: /a, limit: 2, windowSeconds: 3600}}\n\
+         - {{identifier: below, path: '/*', limit: 4, windowSeconds: 3600}}\n\
+         exempt: [/health]\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    let statuses = async |path: &'static str, times: usize| {
+        let mut statuses = Vec::new();
+        for _ in 0..times {
+            statuses.push(client.get(path).await.status.as_u16());
+        }
+        statuses
+    };
+    assert_eq!(statuses("/a", 4).await, [200, 200, 429, 429]);
+    // The two that were denied took nothing from the client's five.
+    assert_eq!(statuses("/b", 4).await, [200, 200, 200, 429]);
+    let answer = client.get("/b").await;
+    assert_eq!(answer.json()["violated-policies"], serde_json::json!(["client"]));
+    assert_eq!(answer.header("ratelimit").split(',').count(), 3);
+    assert_eq!(statuses("/health", 20).await, [200; 20]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_are_told_apart_as_the_trusted_proxies_tell() {
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "{}strategy: sliding_window_log\n\
+         identity: {{key: ipv4, header: X-Forwarded-For}}\n\
+         trustedProxies: [loopback]\n\
+         client: {{limit: 1, windowSeconds: 3600}}\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    for (from, status) in [
+        ("192.0.2.1", 200),
+        ("192.0.2.1", 429),
+        // What stands further left is what the client wrote.
+        ("198.51.100.9, 192.0.2.1", 429),
+        ("192.0.2.2", 200),
+    ] {
+        let answer = client.send("GET", "/", &[("x-forwarded-for", from)], "").await.unwrap();
+        assert_eq!(answer.status, status, "{from}");
+    }
+    assert_eq!(upstream.last().header("x-forwarded-for"), "192.0.2.2, 127.0.0.1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_has_the_quota_of_its_tier() {
+    // `printf %s gold-key | sha256sum`, and the same of `plain-key`.
+    let gold = sha256("gold-key");
+    let plain = sha256("plain-key");
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "{}strategy: sliding_window_log\n\
+         identity: [apiKey, ip]\n\
+         apiKeys:\n\
+         - {{sha256: {gold}, tier: gold}}\n\
+         - {{sha256: {plain}}}\n\
+         client: {{limit: 1, windowSeconds: 3600}}\n\
+         tiers:\n  gold: {{limit: 3, windowSeconds: 3600}}\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    for (key, statuses) in [
+        ("gold-key", &[200, 200, 200, 429][..]),
+        ("plain-key", &[200, 429]),
+        // Nobody's: the address counts, whatever else is made up.
+        ("made-up", &[200, 429]),
+        ("another", &[429]),
+    ] {
+        for status in statuses {
+            let answer = client.send("GET", "/", &[("x-api-key", key)], "").await.unwrap();
+            assert_eq!(answer.status, *status, "{key}");
+        }
+    }
+}
+
+fn sha256(text: &str) -> String {
+    let sum = std::process::Command::new("bash")
+        .args(["-c", &format!("printf %s {text} | sha256sum")])
+        .output()
+        .unwrap();
+    String::from_utf8(sum.stdout).unwrap()[..64].to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_waits_in_the_queue_of_a_leaky_bucket() {
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "{}global: {{strategy: leaky_bucket, limit: 10, window: 1s, burst: 2}}\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start(&lines);
+    let started = std::time::Instant::now();
+    let mut requests = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let client = Client::new(gateway.address);
+        requests.spawn(async move { client.get("/").await.status.as_u16() });
+    }
+    let mut statuses = requests.join_all().await;
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 200, 429, 429]);
+    assert!(started.elapsed() >= std::time::Duration::from_millis(90));
+}

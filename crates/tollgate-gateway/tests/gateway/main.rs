@@ -1,0 +1,18 @@
+//! The gateway in a process of its own, between real clients and real upstreams.
+//!
+//! Signals, links and `/proc` are those of Unix.
+#![cfg(unix)]
+#![expect(clippy::unwrap_used, reason = "all of it is tests, also what stands around `#[test]`")]
+
+mod clients;
+mod configuration;
+mod connections;
+mod encryption;
+mod forwarding;
+mod leaving;
+mod limits;
+mod smuggling;
+mod streams;
+mod support;
+mod timeouts;
+mod upgrades;

@@ -1,0 +1,160 @@
+//! Requests that two servers could read as different ones.
+
+use crate::support::{Gateway, RawUpstream, exchange};
+
+/// What the gateway says to these bytes, and what the upstream gets of it.
+fn sent(request: &str) -> (String, Vec<String>) {
+    let upstream = RawUpstream::new();
+    let gateway = Gateway::start(&format!("target: http://{}\n", upstream.address));
+    let answer = exchange(gateway.address, request);
+    (answer.lines().next().unwrap_or_default().to_owned(), upstream.requests())
+}
+
+fn is_refused(request: &str) {
+    let (status, requests) = sent(request);
+    assert!(status.starts_with("HTTP/1.1 400"), "{request:?}: {status}");
+    assert_eq!(requests, Vec::<String>::new(), "{request:?}");
+}
+
+#[test]
+fn a_request_whose_end_is_not_clear_is_refused() {
+    let post = "POST / HTTP/1.1\r\nHost: a\r\n";
+    for fields in [
+        "Content-Length: 5\r\nContent-Length: 6\r\n",
+        "Content-Length: 5, 5\r\n",
+        "Content-Length: 5, 6\r\n",
+        "Content-Length: +5\r\n",
+        "Content-Length: -5\r\n",
+        "Content-Length: 0x5\r\n",
+        "Content-Length: 5 \r\nContent-Length : 5\r\n",
+        "Content-Length: 99999999999999999999\r\n",
+        "Transfer-Encoding: gzip\r\n",
+        "Transfer-Encoding: chunked, identity\r\n",
+        "Transfer-Encoding: xchunked\r\n",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
+        "Transfer-Encoding : chunked\r\n",
+        "Transfer-Encoding:\x0bchunked\r\n",
+    ] {
+        is_refused(&format!("{post}{fields}\r\nhello"));
+    }
+    is_refused("POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
+}
+
+#[test]
+fn a_head_that_is_not_clear_is_refused() {
+    for head in [
+        "GET / HTTP/1.1\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a/b\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a@b\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\n folded: b\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nX-A: b\rc\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nX A: b\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nX-A: b\0\r\n\r\n",
+        "GET /a b HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET * HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+        "GET a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+        "GET /a\\b HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    ] {
+        is_refused(head);
+    }
+}
+
+/// RFC 9112 §6.3 leaves the choice to refuse it or to believe the encoding.
+#[test]
+fn a_length_beside_an_encoding_is_never_forwarded_with_it() {
+    for fields in [
+        "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n",
+        "Transfer-Encoding: CHUNKED\r\nContent-Length: 100\r\n",
+    ] {
+        let body = "2\r\nhi\r\n0\r\n\r\n";
+        let next = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
+        let (status, requests) =
+            sent(&format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n{body}{next}"));
+        assert!(status.starts_with("HTTP/1.1 200"), "{fields:?}: {status}");
+        // And what follows is not taken for a request: the connection is closed.
+        let [request] = &requests[..] else { panic!("{fields:?}: {requests:?}") };
+        let request = request.to_ascii_lowercase();
+        assert!(request.contains("transfer-encoding: chunked\r\n"), "{request}");
+        assert!(!request.contains("content-length"), "{request}");
+        assert!(request.ends_with("\r\n\r\n2\r\nhi\r\n0\r\n\r\n"), "{request}");
+    }
+}
+
+#[test]
+fn equal_lengths_become_one() {
+    let (_, requests) = sent(
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 5\r\n\
+         Connection: close\r\n\r\nhello",
+    );
+    for request in requests {
+        assert_eq!(request.to_ascii_lowercase().matches("content-length").count(), 1, "{request}");
+    }
+}
+
+#[test]
+fn chunks_are_written_anew() {
+    let (_, requests) = sent(
+        "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n\
+         005;ext=\"x\"\r\nhello\r\n0\r\n\r\n",
+    );
+    let [request] = &requests[..] else { panic!("{requests:?}") };
+    assert!(request.ends_with("\r\n\r\n5\r\nhello\r\n0\r\n\r\n"), "{request}");
+}
+
+#[test]
+fn a_chunk_that_is_none_ends_the_request() {
+    for body in ["5\r\nhelloX\r\n0\r\n\r\n", "G\r\nhello\r\n0\r\n\r\n", "5 5\r\nhello\r\n0\r\n\r\n"]
+    {
+        let (status, requests) = sent(&format!(
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}\
+             GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
+        ));
+        assert!(!status.contains(" 200 "), "{body:?}: {status}");
+        assert_eq!(requests, Vec::<String>::new(), "{body:?}");
+    }
+}
+
+#[test]
+fn fields_that_connection_names_are_gone_but_not_those_that_everybody_needs() {
+    let (_, requests) = sent(
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nX-Secret: 1\r\n\
+         Connection: close, Content-Length, Host, X-Secret, X-Forwarded-For\r\n\r\nhi",
+    );
+    let [request] = &requests[..] else { panic!("{requests:?}") };
+    let request = request.to_ascii_lowercase();
+    assert!(request.contains("\r\nhost: a\r\n"), "{request}");
+    assert!(request.contains("\r\ncontent-length: 2\r\n"), "{request}");
+    assert!(request.contains("\r\nx-forwarded-for: 127.0.0.1\r\n"), "{request}");
+    assert!(!request.contains("x-secret") && !request.contains("\r\nconnection:"), "{request}");
+}
+
+#[test]
+fn requests_in_one_packet_are_answered_one_after_the_other() {
+    let upstream = RawUpstream::new();
+    let gateway = Gateway::start(&format!("target: http://{}\n", upstream.address));
+    let answer = exchange(
+        gateway.address,
+        "GET /1 HTTP/1.1\r\nHost: a\r\n\r\nPOST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi\
+         GET /3 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    );
+    assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 3, "{answer}");
+    let paths: Vec<_> =
+        upstream.requests().iter().map(|it| it.split(' ').nth(1).unwrap().to_owned()).collect();
+    assert_eq!(paths, ["/1", "/2", "/3"]);
+}
+
+/// The answer of an upstream that says both is believed as RFC 9112 says: its encoding counts.
+#[test]
+fn an_answer_with_both_lengths_has_one_when_it_is_passed_on() {
+    let upstream = RawUpstream::answering(
+        "HTTP/1.1 200 OK\r\nContent-Length: 50\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+    );
+    let gateway = Gateway::start(&format!("target: http://{}\n", upstream.address));
+    let answer =
+        exchange(gateway.address, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    let answer = answer.to_ascii_lowercase();
+    assert!(answer.starts_with("http/1.1 200") && !answer.contains("content-length"), "{answer}");
+    assert!(answer.ends_with("\r\n\r\n2\r\nhi\r\n0\r\n\r\n"), "{answer}");
+}

@@ -1,0 +1,246 @@
+//! The gateway in a process of its own.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client as Hyper;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A gateway on ports of its own. It is killed when it is dropped, so that no test that
+/// fails leaves one behind.
+pub(crate) struct Gateway {
+    process: Child,
+    folder: TempDir,
+    log: Arc<Mutex<String>>,
+    pub(crate) address: SocketAddr,
+    pub(crate) admin: SocketAddr,
+}
+
+impl Gateway {
+    /// Starts one with these lines of `rateLimiter`, and waits until it listens.
+    pub(crate) fn start(lines: &str) -> Self {
+        Self::start_in(TempDir::new().unwrap(), lines)
+    }
+
+    /// The same with further files beside the configuration.
+    pub(crate) fn start_in(folder: TempDir, lines: &str) -> Self {
+        fs::write(folder.path().join(FILE), whole(lines)).unwrap();
+        Self::start_with(folder, FILE)
+    }
+
+    /// The same with a configuration that is in the folder already.
+    pub(crate) fn start_with(folder: TempDir, file: &str) -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["serve", "--config", file])
+            .current_dir(folder.path())
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = collect(process.stderr.take().unwrap());
+        let mut banner = BufReader::new(process.stdout.take().unwrap()).lines();
+        let mut address = |name: &str| -> SocketAddr {
+            let line = banner.next().and_then(Result::ok);
+            let line = line.unwrap_or_else(|| panic!("it ended early: {}", log.lock().unwrap()));
+            let (said, url) = line.split_once("http").unwrap();
+            assert_eq!(said.trim(), name, "{line}");
+            url.split_once("://").unwrap().1.parse().unwrap()
+        };
+        let (address, admin) = (address("listening"), address("admin"));
+        Self { process, folder, log, address, admin }
+    }
+
+    /// Waits until it has logged this, which takes a moment to come through the pipe.
+    pub(crate) fn until_logged(&self, text: &str) {
+        let started = Instant::now();
+        while !self.log().contains(text) {
+            assert!(started.elapsed() < PATIENCE, "no {text:?} in {}", self.log());
+            thread::yield_now();
+        }
+    }
+
+    fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Another configuration in the place of the first, as an editor writes it.
+    pub(crate) fn rewrite(&self, lines: &str) {
+        fs::write(self.file("new"), whole(lines)).unwrap();
+        fs::rename(self.file("new"), self.file(FILE)).unwrap();
+    }
+
+    /// Sends a signal, which the standard library cannot.
+    pub(crate) fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.process.id());
+        assert!(Command::new("bash").args(["-c", &kill]).status().unwrap().success());
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.process.wait().unwrap()
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_some()
+    }
+
+    /// The most memory that it has had so far, in MiB.
+    pub(crate) fn peak_memory(&self) -> u64 {
+        self.status("VmHWM:")
+    }
+
+    /// The memory it has now, in MiB.
+    pub(crate) fn memory(&self) -> u64 {
+        self.status("VmRSS:")
+    }
+
+    fn status(&self, line: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let line = status.lines().find_map(|it| it.strip_prefix(line)).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
+    }
+
+    /// What the admin address says under this path.
+    pub(crate) async fn admin(&self, path: &str) -> Answer {
+        Client::new(self.admin).get(path).await
+    }
+
+    /// Waits until `/config` says what `is_so` wants to hear.
+    pub(crate) async fn until_config(&self, is_so: impl Fn(&Value) -> bool) -> Value {
+        let started = Instant::now();
+        loop {
+            let config = self.admin("/config").await.json();
+            if is_so(&config) {
+                return config;
+            }
+            assert!(started.elapsed() < PATIENCE, "{config:#}\n{}", self.log());
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A client that keeps its connections. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Client {
+    hyper: Hyper<HttpConnector, Full<Bytes>>,
+    address: SocketAddr,
+}
+
+/// A response, read to its end.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Client {
+    pub(crate) fn new(address: SocketAddr) -> Self {
+        Self { hyper: Hyper::builder(TokioExecutor::new()).build_http(), address }
+    }
+
+    pub(crate) fn http2(address: SocketAddr) -> Self {
+        let hyper = Hyper::builder(TokioExecutor::new()).http2_only(true).build_http();
+        Self { hyper, address }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, &[], "").await.unwrap()
+    }
+
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Result<Answer, Box<dyn std::error::Error>> {
+        let uri = format!("http://{}{path}", self.address);
+        let mut request = Request::builder().method(method).uri(uri);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::from(body.to_owned())).unwrap();
+        let (head, body) = self.hyper.request(request).await?.into_parts();
+        let body = body.collect().await?.to_bytes();
+        Ok(Answer { status: head.status, headers: head.headers, body })
+    }
+}
+
+impl Answer {
+    /// A header field; empty if it is not there.
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    /// The `code` of a problem.
+    pub(crate) fn code(&self) -> String {
+        assert_eq!(self.header("content-type"), "application/problem+json");
+        self.json()["code"].as_str().unwrap().to_owned()
+    }
+}
+
+/// The lines under `rateLimiter`, with listeners on ports of the system's choice unless
+/// they have their own.
+pub(crate) fn whole(lines: &str) -> String {
+    let mut file = String::from("rateLimiter:\n");
+    let lines = lines.lines().map(str::to_owned);
+    let mut lines: Vec<_> = lines.filter(|line| !line.trim().is_empty()).collect();
+    for key in ["listen", "admin"] {
+        if !lines.iter().any(|line| line.trim_start().starts_with(&format!("{key}:"))) {
+            lines.insert(0, format!("{key}: 127.0.0.1:0"));
+        }
+    }
+    for line in lines {
+        file.push_str(&format!("  {line}\n"));
+    }
+    file
+}
+
+fn collect(stderr: impl Read + Send + 'static) -> Arc<Mutex<String>> {
+    let log = Arc::new(Mutex::new(String::new()));
+    let written = Arc::clone(&log);
+    thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            let mut log = written.lock().unwrap();
+            log.push_str(&line);
+            log.push('\n');
+        }
+    });
+    log
+}
+
+/// The name of the configuration.
+const FILE: &str = "limits.yaml";
+
+/// Longer than anything takes that does happen.
+const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,0 +1,16 @@
+//! The gateway as a process, upstreams, and clients.
+
+mod gateway;
+mod raw;
+mod upstream;
+
+use std::env;
+
+pub(crate) use self::gateway::{Client, Gateway, whole};
+pub(crate) use self::raw::{RawUpstream, exchange, exchange_bytes};
+pub(crate) use self::upstream::Upstream;
+
+/// Whether the tests may take much memory and some minutes.
+pub(crate) fn is_heavy() -> bool {
+    env::var("TOLLGATE_HEAVY").is_ok_and(|value| value == "1")
+}

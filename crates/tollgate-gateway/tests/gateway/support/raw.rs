@@ -1,0 +1,108 @@
+//! HTTP as bytes: for what no client would send, and to see what an upstream really gets.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+/// Sends these bytes and returns what comes until the other side closes.
+pub(crate) fn exchange(address: SocketAddr, request: &str) -> String {
+    String::from_utf8_lossy(&exchange_bytes(address, request.as_bytes())).into_owned()
+}
+
+pub(crate) fn exchange_bytes(address: SocketAddr, request: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(request).unwrap();
+    let mut answer = Vec::new();
+    match stream.read_to_end(&mut answer) {
+        // What was sent after the other side had seen enough is answered with a reset.
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
+        read => drop(read.unwrap()),
+    }
+    answer
+}
+
+/// An upstream that keeps what it gets as it is on the wire.
+pub(crate) struct RawUpstream {
+    pub(crate) address: SocketAddr,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl RawUpstream {
+    /// Answers each request with these bytes.
+    pub(crate) fn answering(answer: &'static str) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&requests);
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let seen = Arc::clone(&seen);
+                thread::spawn(move || serve(stream, answer, &seen));
+            }
+        });
+        Self { address, requests }
+    }
+
+    /// Answers each request with `ok`.
+    pub(crate) fn new() -> Self {
+        Self::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+    }
+
+    /// The requests so far, head and body, as they came.
+    pub(crate) fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
+    }
+}
+
+fn serve(mut stream: TcpStream, answer: &str, seen: &Mutex<Vec<String>>) {
+    let mut buffer = Vec::new();
+    loop {
+        let Some(end) = read_until(&mut stream, &mut buffer, |bytes| find(bytes, b"\r\n\r\n"))
+        else {
+            return;
+        };
+        let head = String::from_utf8_lossy(&buffer[..end]).to_ascii_lowercase();
+        let is_chunked = head.contains("transfer-encoding: chunked");
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let length: usize = length.map_or(0, |length| length.parse().unwrap());
+        let whole = read_until(&mut stream, &mut buffer, |bytes| {
+            if is_chunked {
+                find(&bytes[end..], b"0\r\n\r\n").map(|length| end + length)
+            } else {
+                (bytes.len() >= end + length).then_some(end + length)
+            }
+        });
+        let Some(whole) = whole else { return };
+        let request: Vec<u8> = buffer.drain(..whole).collect();
+        seen.lock().unwrap().push(String::from_utf8_lossy(&request).into_owned());
+        if stream.write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads until `end` knows where the part ends. `None` if the stream ends before.
+fn read_until(
+    stream: &mut TcpStream,
+    buffer: &mut Vec<u8>,
+    end: impl Fn(&[u8]) -> Option<usize>,
+) -> Option<usize> {
+    let mut piece = [0; 4096];
+    loop {
+        if let Some(end) = end(buffer) {
+            return Some(end);
+        }
+        match stream.read(&mut piece) {
+            Ok(0) | Err(_) => return None,
+            Ok(read) => buffer.extend_from_slice(&piece[..read]),
+        }
+    }
+}
+
+/// Where the first such text ends.
+fn find(bytes: &[u8], text: &[u8]) -> Option<usize> {
+    bytes.windows(text.len()).position(|part| part == text).map(|start| start + text.len())
+}

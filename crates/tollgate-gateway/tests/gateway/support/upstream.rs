@@ -1,0 +1,115 @@
+//! An upstream that says what it has seen.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, Uri, Version};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto::Builder;
+use tokio::net::TcpListener;
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) method: Method,
+    pub(crate) uri: Uri,
+    pub(crate) version: Version,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) trailers: Option<HeaderMap>,
+}
+
+impl Seen {
+    /// A header field; empty if it is not there.
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+}
+
+/// An upstream that speaks HTTP/1 and HTTP/2.
+pub(crate) struct Upstream {
+    pub(crate) address: SocketAddr,
+    seen: Arc<Mutex<Vec<Seen>>>,
+    connections: Arc<AtomicUsize>,
+}
+
+type Answer = Response<BoxBody<Bytes, Infallible>>;
+
+impl Upstream {
+    /// Answers `ok`.
+    pub(crate) async fn new() -> Self {
+        Self::answering(|_| Response::new(Full::from("ok").boxed())).await
+    }
+
+    /// Reads the whole of each request, and answers it with what `answer` makes of it.
+    pub(crate) async fn answering(
+        answer: impl Fn(&Seen) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let connections = Arc::new(AtomicUsize::new(0));
+        let (answer, log, counter) =
+            (Arc::new(answer), Arc::clone(&seen), Arc::clone(&connections));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                counter.fetch_add(1, Ordering::Relaxed);
+                let (answer, log) = (Arc::clone(&answer), Arc::clone(&log));
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let (answer, log) = (Arc::clone(&answer), Arc::clone(&log));
+                    async move {
+                        let seen = read(request).await?;
+                        log.lock().unwrap().push(seen.clone());
+                        Ok::<_, hyper::Error>(answer(&seen))
+                    }
+                });
+                tokio::spawn(async move {
+                    let builder = Builder::new(TokioExecutor::new());
+                    // A gateway may go away at any time.
+                    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+                });
+            }
+        });
+        Self { address, seen, connections }
+    }
+
+    /// The requests so far.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    /// The last request.
+    pub(crate) fn last(&self) -> Seen {
+        self.seen.lock().unwrap().last().unwrap().clone()
+    }
+
+    /// How many connections were ever made.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// The line of the configuration that leads here.
+    pub(crate) fn target(&self) -> String {
+        format!("target: http://{}\n", self.address)
+    }
+}
+
+async fn read(request: Request<Incoming>) -> Result<Seen, hyper::Error> {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await?;
+    Ok(Seen {
+        method: head.method,
+        uri: head.uri,
+        version: head.version,
+        headers: head.headers,
+        trailers: body.trailers().cloned(),
+        body: body.to_bytes(),
+    })
+}

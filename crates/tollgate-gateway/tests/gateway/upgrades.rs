@@ -1,0 +1,157 @@
+//! Connections that change to another protocol.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use tungstenite::Message;
+
+use crate::support::{Gateway, RawUpstream, exchange};
+
+/// A WebSocket server that sends back what it hears.
+fn echo() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = format!("target: http://{}\n", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || {
+                let Ok(mut socket) = tungstenite::accept(stream) else { return };
+                while let Ok(message) = socket.read() {
+                    if (message.is_text() || message.is_binary()) && socket.send(message).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    target
+}
+
+#[test]
+fn a_websocket_is_carried_in_both_directions() {
+    let limit = "client: {limit: 2, windowSeconds: 3600}\n";
+    let gateway = Gateway::start(&format!("{}{limit}", echo()));
+    let url = format!("ws://{}/socket", gateway.address);
+    let (mut socket, answer) = tungstenite::connect(&url).unwrap();
+    assert_eq!(answer.status(), 101);
+    assert_eq!(answer.headers()["x-ratelimit-remaining"], "1");
+    for size in [0, 5, 70_000, 1 << 20] {
+        let message = Message::binary(vec![7; size]);
+        socket.send(message.clone()).unwrap();
+        assert_eq!(socket.read().unwrap(), message, "{size} bytes");
+    }
+    socket.close(None).unwrap();
+    while socket.read().is_ok() {}
+
+    // A tunnel costs one request, and one too many is refused like any other.
+    assert!(tungstenite::connect(&url).is_ok());
+    match tungstenite::connect(&url) {
+        Err(tungstenite::Error::Http(answer)) => assert_eq!(answer.status(), 429),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Changes to a protocol that reads to the end and then says what it has heard.
+fn reader() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = format!("target: http://{}\n", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                head.push(byte[0]);
+            }
+            let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
+            assert!(head.contains("upgrade: reader/1\r\n"), "{head}");
+            assert!(head.contains("connection: upgrade\r\n"), "{head}");
+            let switch = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: reader/1\r\n\
+                          Connection: upgrade\r\n\r\n";
+            stream.write_all(switch.as_bytes()).unwrap();
+            let mut heard = String::new();
+            stream.read_to_string(&mut heard).unwrap();
+            stream.write_all(format!("heard {heard}").as_bytes()).unwrap();
+        }
+    });
+    target
+}
+
+const UPGRADE: &str =
+    "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: reader/1\r\n\r\n";
+
+#[test]
+fn who_has_said_all_still_hears_the_answer() {
+    let gateway = Gateway::start(&reader());
+    let mut stream = TcpStream::connect(gateway.address).unwrap();
+    // The first bytes of the new protocol may come with the request.
+    stream.write_all(format!("{UPGRADE}one ").as_bytes()).unwrap();
+    stream.write_all(b"two").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 101 Switching Protocols\r\n"), "{answer}");
+    assert!(answer.to_ascii_lowercase().contains("upgrade: reader/1\r\n"), "{answer}");
+    assert!(answer.ends_with("\r\n\r\nheard one two"), "{answer}");
+}
+
+#[test]
+fn a_tunnel_that_is_silent_for_too_long_is_closed() {
+    let gateway = Gateway::start(&format!("{}timeouts: {{tunnel: 200ms}}\n", reader()));
+    let answer = exchange(gateway.address, UPGRADE);
+    assert!(answer.starts_with("HTTP/1.1 101"), "{answer}");
+    assert!(answer.ends_with("\r\n\r\n"), "{answer}");
+}
+
+/// Over it any number of requests could be sent past the limits.
+#[test]
+fn a_change_to_another_http_is_not_passed_on() {
+    let upstream = RawUpstream::new();
+    let gateway = Gateway::start(&format!("target: http://{}\n", upstream.address));
+    for protocols in ["h2c", "websocket, h2c", "HTTP/2.0", "TLS/1.0, H2C"] {
+        let request = format!(
+            "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings, close\r\n\
+             Upgrade: {protocols}\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n"
+        );
+        let answer = exchange(gateway.address, &request);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{protocols}: {answer}");
+        let request = upstream.requests().pop().unwrap().to_ascii_lowercase();
+        assert!(!request.contains("upgrade") && !request.contains("http2-settings"), "{request}");
+    }
+}
+
+#[test]
+fn an_upstream_that_changes_its_protocol_unasked_is_not_believed() {
+    let upstream = RawUpstream::answering(
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: reader/1\r\nConnection: upgrade\r\n\r\n",
+    );
+    let gateway = Gateway::start(&format!("target: http://{}\n", upstream.address));
+    let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let answer = exchange(gateway.address, request);
+    assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
+}
+
+/// Where the upstream refuses, the connection stays what it was.
+#[test]
+fn a_refused_upgrade_is_an_ordinary_answer() {
+    let upstream = RawUpstream::answering(
+        "HTTP/1.1 426 Upgrade Required\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\
+         Content-Length: 2\r\n\r\nno",
+    );
+    let gateway = Gateway::start(&format!("target: http://{}\n", upstream.address));
+    let mut stream = TcpStream::connect(gateway.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    for _ in 0..2 {
+        stream.write_all(UPGRADE.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\nno") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            answer.push(byte[0]);
+        }
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 426"), "{answer}");
+    }
+    assert_eq!(upstream.requests().len(), 2);
+}

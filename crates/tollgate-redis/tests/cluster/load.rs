@@ -1,0 +1,166 @@
+//! Requests that go on while something happens to the cluster.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use tollgate_core::{Charge, Cost, Key, Policy, Store};
+use tollgate_redis::RedisStore;
+use tollgate_test_servers::{Client, Redis};
+
+/// Tasks that ask for one unit after the other, of the same quotas.
+#[derive(Debug)]
+pub(crate) struct Load {
+    is_over: Arc<AtomicBool>,
+    admitted: Arc<AtomicU64>,
+    tasks: JoinSet<Tally>,
+}
+
+/// What came of them.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) admitted: u64,
+    pub(crate) denied: u64,
+    /// Errors that surely charged nothing.
+    pub(crate) refused: u64,
+    /// Errors that may have charged.
+    pub(crate) lost: u64,
+    /// One of the errors.
+    pub(crate) error: Option<String>,
+    pub(crate) slowest: Duration,
+}
+
+impl Load {
+    /// Begins with so many tasks.
+    pub(crate) fn begin(store: &RedisStore, policies: &[Policy], key: &Key, tasks: usize) -> Self {
+        let mut load =
+            Self { is_over: Arc::default(), admitted: Arc::default(), tasks: JoinSet::new() };
+        for _ in 0..tasks {
+            let (is_over, admitted) = (Arc::clone(&load.is_over), Arc::clone(&load.admitted));
+            let (store, policies, key) = (store.clone(), policies.to_vec(), key.clone());
+            load.tasks.spawn(async move {
+                let mut tally = Tally::default();
+                while !is_over.load(Ordering::Relaxed) {
+                    tally.ask(&store, &policies, &key).await;
+                    admitted.store(tally.admitted, Ordering::Relaxed);
+                    // Other processes need the two cores as well.
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                tally
+            });
+        }
+        load
+    }
+
+    /// How many requests one of the tasks has seen admitted.
+    pub(crate) fn admitted(&self) -> u64 {
+        self.admitted.load(Ordering::Relaxed)
+    }
+
+    pub(crate) async fn end(self) -> Tally {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.tasks.join_all().await.into_iter().fold(Tally::default(), Tally::plus)
+    }
+}
+
+impl Tally {
+    /// Asserts that all was well, or that the machine was not, and that each request was
+    /// charged once.
+    pub(crate) fn is_well(&self, used: u64, lateness: Duration) {
+        assert_eq!(self.denied, 0, "{self:?}");
+        let is_fine = self.refused + self.lost == 0;
+        assert!(is_fine || lateness > LATE, "{self:?} while servers answered within {lateness:?}");
+        self.charged_each_once(used);
+    }
+
+    pub(crate) fn charged_each_once(&self, used: u64) {
+        let at_most = self.admitted + self.lost;
+        assert!((self.admitted..=at_most).contains(&used), "{used} are charged: {self:?}");
+    }
+
+    async fn ask(&mut self, store: &RedisStore, policies: &[Policy], key: &Key) {
+        let charges: Vec<_> =
+            policies.iter().map(|policy| Charge::new(policy, key, Cost::ONE)).collect();
+        let began = Instant::now();
+        match store.decide(&charges).await {
+            Ok(verdict) => {
+                assert_eq!(verdict.decisions().len(), policies.len());
+                for (decision, policy) in verdict.decisions().iter().zip(policies) {
+                    // Each policy has another limit, so that a reply to another shows.
+                    assert_eq!(decision.limit, policy.capacity());
+                    assert!(decision.remaining < policy.capacity(), "{decision:?}");
+                }
+                if verdict.is_admitted() {
+                    self.admitted += 1;
+                } else {
+                    self.denied += 1;
+                }
+            }
+            Err(error) => {
+                if error.may_have_charged() {
+                    self.lost += 1;
+                } else {
+                    self.refused += 1;
+                }
+                self.error = Some(error.to_string());
+            }
+        }
+        self.slowest = self.slowest.max(began.elapsed());
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            admitted: self.admitted + other.admitted,
+            denied: self.denied + other.denied,
+            refused: self.refused + other.refused,
+            lost: self.lost + other.lost,
+            error: self.error.or(other.error),
+            slowest: self.slowest.max(other.slowest),
+        }
+    }
+}
+
+/// Who asks servers all the time whether they are there, past the store: a machine with more
+/// to do than it can has them wait, and a store that waits for them is not to blame.
+#[derive(Debug)]
+pub(crate) struct Lateness {
+    is_over: Arc<AtomicBool>,
+    servers: Vec<thread::JoinHandle<Duration>>,
+}
+
+/// A server that needs so long for a PING may be late for anything.
+const LATE: Duration = Duration::from_millis(500);
+
+impl Lateness {
+    pub(crate) fn watch(servers: &[&Redis]) -> Self {
+        let is_over = Arc::<AtomicBool>::default();
+        let watch = |server: &&Redis| {
+            let (is_over, address) = (Arc::clone(&is_over), server.address());
+            let mut client = Client::tcp(address).expect("the server is up");
+            thread::spawn(move || {
+                let mut worst = Duration::ZERO;
+                while !is_over.load(Ordering::Relaxed) {
+                    let began = Instant::now();
+                    client.cmd(&["PING"]);
+                    thread::sleep(Duration::from_millis(10));
+                    worst = worst.max(began.elapsed());
+                }
+                worst
+            })
+        };
+        let servers = servers.iter().map(watch).collect();
+        Self { is_over, servers }
+    }
+
+    /// The longest that one of them took.
+    pub(crate) fn end(self) -> Duration {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.servers
+            .into_iter()
+            .map(|server| server.join().expect("an answer"))
+            .max()
+            .unwrap_or_default()
+    }
+}

@@ -1,0 +1,123 @@
+//! The balancer.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::process::Process;
+use crate::{Failure, http, port};
+
+/// nginx with the configuration of `docker-compose.yml`, before replicas that run here.
+#[derive(Debug)]
+pub struct Nginx {
+    /// The process, to be frozen or ended.
+    pub process: Process,
+    address: SocketAddr,
+    replicas: Vec<SocketAddr>,
+    folder: PathBuf,
+}
+
+impl Nginx {
+    /// Starts it on `listen`, whose port may be 0 for a free one, and waits until it answers.
+    ///
+    /// # Errors
+    /// The port is in use, or nginx is missing or does not start.
+    pub fn start(
+        listen: SocketAddr,
+        replicas: &[SocketAddr],
+        folder: &Path,
+    ) -> Result<Self, Failure> {
+        port::on(listen, "nginx", |address| {
+            render(address, replicas, folder).map_err(|error| {
+                Failure::new(format!("cannot write to {}: {error}", folder.display()))
+            })?;
+            // What an image says on its command line. Files are looked for in the folder, and
+            // `-e` keeps nginx from the log of the system.
+            let args = ["-p", ".", "-c", "nginx.conf", "-e", "stderr"];
+            let args = args.into_iter().chain(["-g", "daemon off; pid nginx.pid;"]);
+            let mut process = Process::start("nginx", "nginx", args, &[], folder)?;
+            process.until(|_| http::status(address, "/nginx-health") == Some(200))?;
+            Ok(Self { process, address, replicas: replicas.to_owned(), folder: folder.to_owned() })
+        })
+    }
+
+    /// Starts it again on the port that it had. What is left of the old one is killed.
+    ///
+    /// # Errors
+    /// As [`Nginx::start`].
+    pub fn restart(&mut self) -> Result<(), Failure> {
+        self.process.kill();
+        // Its workers hold the port as well, and nobody can wait for them.
+        let start = Instant::now();
+        while port::free(self.address, "nginx").is_err() && start.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(5));
+        }
+        *self = Self::start(self.address, &self.replicas, &self.folder)?;
+        Ok(())
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+/// Writes the configuration, and beside it what it includes.
+fn render(listen: SocketAddr, replicas: &[SocketAddr], folder: &Path) -> io::Result<()> {
+    fs::write(folder.join("nginx.conf"), NGINX)?;
+    fs::write(folder.join("listen.conf"), format!("listen {listen};\n"))?;
+    fs::write(folder.join("upstream.conf"), upstream(replicas) + TEMPORARY)
+}
+
+/// The upstream of docker-compose, with these replicas in place of its own.
+fn upstream(replicas: &[SocketAddr]) -> String {
+    let mut text = String::new();
+    let mut replicas = Some(replicas);
+    for line in UPSTREAM.lines() {
+        let Some((before, server)) = line.split_once("server ") else {
+            text.push_str(line);
+            text.push('\n');
+            continue;
+        };
+        // All say the same but for the address, and the first stands for all.
+        let (_, options) = server.split_once(' ').unwrap_or((server, ";"));
+        for replica in replicas.take().into_iter().flatten() {
+            text.push_str(&format!("{before}server {replica} {options}\n"));
+        }
+    }
+    text
+}
+
+const PATIENCE: Duration = Duration::from_secs(2);
+
+const NGINX: &str = include_str!("../../../nginx/nginx.conf");
+const UPSTREAM: &str = include_str!("../../../nginx/upstream.conf");
+
+/// Nothing is written there, but nginx makes the folders, and those that it was built with
+/// are only for root.
+const TEMPORARY: &str = "
+client_body_temp_path temporary;
+proxy_temp_path temporary;
+fastcgi_temp_path temporary;
+uwsgi_temp_path temporary;
+scgi_temp_path temporary;
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_replicas_take_the_places_of_those_in_containers() {
+        let replicas = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let text = upstream(&replicas);
+        let servers: Vec<_> = text.lines().filter(|line| line.contains("server ")).collect();
+        assert_eq!(servers.len(), 2, "{text}");
+        assert!(servers[1].starts_with("    server 127.0.0.1:2 max_fails="), "{text}");
+        assert!(text.contains("zone replicas ") && text.contains("keepalive "), "{text}");
+    }
+}

@@ -1,0 +1,112 @@
+//! That a process ends with its owner, and that what cannot be started is said in one line.
+#![cfg(unix)]
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tollgate_replicas::{Nginx, Process, Redis};
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(10), "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether there is such a process, and it is more than what is left for its parent to see.
+fn runs(id: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    status.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
+}
+
+#[test]
+fn a_port_in_use_is_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let of_redis = Redis::start(address, folder.path()).unwrap_err().to_string();
+    let of_nginx = Nginx::start(address, &[address], folder.path()).unwrap_err().to_string();
+    for (line, name) in [(of_redis, "redis"), (of_nginx, "nginx")] {
+        assert!(line.starts_with(&format!("{name} cannot listen on {address}: ")), "{line}");
+        assert!(line.ends_with("choose another port") && !line.contains('\n'), "{line}");
+    }
+}
+
+#[test]
+fn a_program_that_ends_too_early_has_the_last_word() {
+    let folder = tempfile::tempdir().unwrap();
+    // nginx refuses an upstream without servers.
+    let line = Nginx::start((Ipv4Addr::LOCALHOST, 0).into(), &[], folder.path()).unwrap_err();
+    let line = line.to_string();
+    assert!(line.starts_with("nginx ended with exit status: 1; it said: "), "{line}");
+    assert!(line.contains("no servers are inside upstream") && !line.contains('\n'), "{line}");
+}
+
+#[test]
+fn a_missing_program_is_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let none: [&str; 0] = [];
+    let line = Process::start("x", "no-such-program", none, &[], folder.path()).unwrap_err();
+    assert_eq!(line.to_string(), "no-such-program is missing");
+}
+
+#[test]
+fn nginx_ends_with_its_workers_and_frees_its_port() {
+    let folder = tempfile::tempdir().unwrap();
+    let replica = (Ipv4Addr::LOCALHOST, 1).into();
+    let mut nginx =
+        Nginx::start((Ipv4Addr::LOCALHOST, 0).into(), &[replica], folder.path()).unwrap();
+    let address = nginx.address();
+    // Killed, it cannot end its workers itself, which hold the port as well.
+    nginx.process.kill();
+    nginx.restart().unwrap();
+    assert_eq!(nginx.address(), address);
+    drop(nginx);
+    until("the port is free", || TcpListener::bind(address).is_ok());
+}
+
+#[test]
+fn what_is_frozen_ends_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = Redis::start((Ipv4Addr::LOCALHOST, 0).into(), folder.path()).unwrap();
+    let (id, address) = (redis.process.id(), redis.address());
+    redis.process.freeze();
+    drop(redis);
+    assert!(!runs(id) && TcpStream::connect(address).is_err());
+}
+
+/// Is run by the test below in a process of its own, and then killed.
+#[test]
+fn owner() {
+    let Some(folder) = std::env::var_os("OWNED") else { return };
+    let mut redis = Redis::start((Ipv4Addr::LOCALHOST, 0).into(), Path::new(&folder)).unwrap();
+    redis.process.freeze();
+    eprintln!("owns {}", redis.process.id());
+    while redis.process.ended().is_none() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn what_is_owned_ends_when_its_owner_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut owner = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "owner", "--nocapture"])
+        .env("OWNED", folder.path())
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(owner.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let id = lines.into_iter().find_map(|line| line.strip_prefix("owns ")?.parse().ok());
+    let id: u32 = id.unwrap();
+    assert!(runs(id));
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    until("the process ends", || !runs(id));
+    until("its folder goes", || !folder.path().exists());
+}

@@ -1,0 +1,55 @@
+//! No spelling of a path is a way around a limit.
+//!
+//! The first byte says how many bytes are an expression; the rest is a path.
+#![no_main]
+
+use std::fmt::Write;
+
+use libfuzzer_sys::fuzz_target;
+use tollgate_gateway::plan::PathMatch;
+use tollgate_gateway::proxy::path::{Ambiguous, normalise};
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&length, rest)) = data.split_first() else { return };
+    let (expression, path) = rest.split_at(rest.len().min(usize::from(length)));
+    let Ok(path) = std::str::from_utf8(path) else { return };
+    for ambiguous in [Ambiguous::Refuse, Ambiguous::Keep] {
+        let Ok(normal) = normalise(path, ambiguous) else { continue };
+        assert!(normal.starts_with('/') && normal.is_ascii());
+        assert!(!normal.contains("//") && !normal.contains(';') && !normal.contains("/../"));
+        // A normal form is its own.
+        assert_eq!(normalise(&normal, ambiguous).as_deref(), Ok(&*normal));
+        // Escaping what needs no escape changes nothing.
+        let mut escaped = String::new();
+        let mut letters = normal.bytes().enumerate().peekable();
+        while let Some((index, byte)) = letters.next() {
+            match byte {
+                b'/' => escaped.push('/'),
+                b'%' => {
+                    escaped.push('%');
+                    let digits = letters.by_ref().take(2).map(|(_, digit)| char::from(digit));
+                    escaped.extend(digits.map(|digit| digit.to_ascii_lowercase()));
+                }
+                _ if index % 2 == 0 => {
+                    let _ = write!(escaped, "%{byte:02x}");
+                }
+                _ => escaped.push(char::from(byte)),
+            }
+        }
+        let again = normalise(&escaped, ambiguous);
+        assert_eq!(again.as_deref(), Ok(&*normal), "{escaped}");
+        // What is plain or below is what it says.
+        assert!(PathMatch::Plain(normal.to_string()).matches(&normal));
+        if let Some((parent, _)) = normal.rsplit_once('/')
+            && !parent.is_empty()
+        {
+            assert!(PathMatch::Below(parent.to_owned()).matches(&normal));
+        }
+        if let Ok(expression) = std::str::from_utf8(expression)
+            && let Ok(regex) = PathMatch::regex(expression)
+        {
+            let found = regex.matches(&normal);
+            assert!(!found || regex.covers(&PathMatch::Plain(normal.to_string())));
+        }
+    }
+});

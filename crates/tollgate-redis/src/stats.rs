@@ -119,8 +119,15 @@ mod measure {
         counter!("tollgate_redis_deny_cache_hits_total").increment(1);
     }
 
+    /// What may follow begins at zero here: a counter that begins at its first event has no
+    /// rate there.
     pub(super) fn connection() {
         counter!("tollgate_redis_connections_total").increment(1);
+        for outcome in ["answered", "refused", "lost"] {
+            counter!("tollgate_redis_calls_total", "outcome" => outcome).increment(0);
+        }
+        counter!("tollgate_redis_late_requests_total").increment(0);
+        counter!("tollgate_redis_deny_cache_hits_total").increment(0);
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::uri::{Scheme, Uri};
 use http::{HeaderName, Method};
+use tollgate::RedisStore;
 use tollgate::key::TrustedProxies;
 
 use super::spec::Format;
@@ -89,7 +90,9 @@ pub(super) const REDIS_URL: Format = Format {
     check: |text| {
         // The text is not shown: it may hold a password.
         match text.split_once("://") {
-            Some(("redis" | "rediss" | "redis+unix", rest)) if !rest.is_empty() => Ok(()),
+            Some(("redis" | "rediss" | "redis+unix", rest)) if !rest.is_empty() => {
+                RedisStore::builder(text).map(drop).map_err(|error| error.to_string())
+            }
             Some(("redis" | "rediss" | "redis+unix", _)) => Err("it names no host".to_owned()),
             Some(_) => Err("its scheme is none of redis, rediss and redis+unix".to_owned()),
             None => Err("it has no scheme".to_owned()),

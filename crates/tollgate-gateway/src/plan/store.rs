@@ -44,6 +44,26 @@ pub struct RedisPlan {
     pub local_share: (u32, u32),
 }
 
+impl RedisPlan {
+    /// The URL with the topology in it, as the store takes it; it may hold a password.
+    pub fn full_url(&self) -> String {
+        let url = self.url.reveal();
+        let marked = |mark: &str| match url.split_once("://") {
+            Some((scheme, rest)) if !scheme.ends_with(mark) => format!("{scheme}{mark}://{rest}"),
+            _ => url.to_owned(),
+        };
+        match &self.topology {
+            Topology::Single => url.to_owned(),
+            Topology::Cluster => marked("-cluster"),
+            Topology::Sentinel { master } => {
+                let url = marked("-sentinel");
+                let mark = if url.contains('?') { '&' } else { '?' };
+                format!("{url}{mark}service={master}")
+            }
+        }
+    }
+}
+
 /// What a Redis URL leads to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Topology {

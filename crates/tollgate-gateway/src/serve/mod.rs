@@ -9,6 +9,7 @@
 //! | `source.rs`, `reload.rs` | where the configuration comes from, and when it is read again |
 //! | `listener.rs`, `connection.rs` | connections, from the first byte to the last |
 //! | `activity.rs` | what a connection is doing |
+//! | `store.rs` | Redis, and what stands in for it while it is away |
 //! | `tls.rs` | certificates |
 //! | `admin.rs` | where operators look |
 //! | `signals.rs` | what the system tells the program |
@@ -24,6 +25,7 @@ mod listener;
 mod reload;
 mod signals;
 mod source;
+mod store;
 mod tls;
 
 use std::collections::hash_map::RandomState;
@@ -66,8 +68,9 @@ pub fn run(source: Source) -> ExitCode {
             let store = MemoryStore::builder().max_keys(*max_keys).max_bytes(*max_bytes).build();
             runtime.block_on(serve(source, loaded, store))
         }
-        StorePlan::Redis(_) => {
-            Err("store: Redis is not built into this program yet; use `store: memory`".to_owned())
+        StorePlan::Redis(redis) => {
+            let redis = redis.clone();
+            runtime.block_on(async { serve(source, loaded, store::shared(&redis)?).await })
         }
     };
     // Nothing that is left has anything to say.

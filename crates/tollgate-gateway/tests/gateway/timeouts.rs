@@ -68,13 +68,17 @@ async fn an_upstream_that_does_not_answer_is_answered_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_stops_halfway_is_cut_off_and_not_completed() {
     let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n";
-    for upstream in [says(head), breaks_off(head)] {
+    for (upstream, stays) in [(says(head), true), (breaks_off(head), false)] {
         let gateway =
             Gateway::start(&format!("target: http://{upstream}\ntimeouts: {{idle: 200ms}}\n"));
         let answer =
             exchange(gateway.address, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("hello"), "{answer}");
         assert!(!answer.contains("0\r\n\r\n"), "{answer}");
+        // What breaks off at once may be cut off before a byte of it was passed on.
+        if stays || !answer.is_empty() {
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        }
+        assert!(!stays || answer.contains("hello"), "{answer}");
     }
 }
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 use super::super::format;
 use super::super::problem::Problems;
 use super::super::view::View;
+use tollgate::RedisStore;
+
 use crate::plan::{RedisPlan, Secret, StorePlan, Topology};
 
 /// The store that a file names; in memory without one.
@@ -71,13 +73,23 @@ fn redis(view: &View<'_>, problems: &mut Problems) -> Option<StorePlan> {
         );
         return None;
     }
-    Some(StorePlan::Redis(RedisPlan {
+    let plan = RedisPlan {
         url: Secret::new(view.text("url")?),
         timeout,
         topology,
         key_secret: view.text("keySecret").map(Secret::new),
         local_share: format::share(view.text("localShare")?)?,
-    }))
+    };
+    // The URL by itself makes sense, or that was said already; with the topology it may not.
+    if RedisStore::builder(plan.url.reveal()).is_ok()
+        && let Err(error) = RedisStore::builder(&plan.full_url())
+    {
+        let error = error.to_string();
+        let (what, cure) = error.split_once("; ").unwrap_or((&error, "write redis://host:6379"));
+        problems.error(view.place_of("url"), what.to_owned(), cure.to_owned());
+        return None;
+    }
+    Some(StorePlan::Redis(plan))
 }
 
 const SHORTEST: Duration = Duration::from_millis(1);

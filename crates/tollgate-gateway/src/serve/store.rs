@@ -1,0 +1,23 @@
+//! Redis, and what stands in for it while it is away.
+
+use tollgate::failure::{Breaker, Fallback};
+use tollgate::{MemoryStore, RedisStore};
+
+use crate::plan::RedisPlan;
+
+/// The store in Redis behind a breaker, so that an outage costs a few requests their timeout
+/// and not each; where a policy says `onStoreError: local`, this process counts meanwhile.
+pub(super) type Shared = Fallback<Breaker<RedisStore>, MemoryStore>;
+
+/// Begins to connect, and waits for nothing. Must be called within a runtime.
+pub(super) fn shared(plan: &RedisPlan) -> Result<Shared, String> {
+    let wrong = |error: &dyn std::fmt::Display| format!("store: {error}");
+    let redis = RedisStore::builder(&plan.full_url()).map_err(|error| wrong(&error))?;
+    let mut redis = redis.timeout(plan.timeout);
+    if let Some(secret) = &plan.key_secret {
+        redis = redis.secret(secret.reveal());
+    }
+    let redis = redis.connect().map_err(|error| wrong(&error))?;
+    let (numerator, denominator) = plan.local_share;
+    Ok(Fallback::with_share(Breaker::new(redis), MemoryStore::new(), numerator, denominator))
+}

@@ -1,0 +1,71 @@
+//! Gateways that share their quotas in Redis.
+
+use std::time::{Duration, Instant};
+
+use tollgate_test_servers::Redis;
+
+use crate::support::{Client, Gateway, Upstream};
+
+fn lines(upstream: &Upstream, redis: &Redis, timeout: &str, policies: &str) -> String {
+    format!(
+        "{}strategy: sliding_window_log\n\
+         store: {{redis: {{url: '{}', timeout: {timeout}, localShare: 1/2}}}}\n{policies}",
+        upstream.target(),
+        redis.url()
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_share_a_quota_and_keep_it_through_a_restart() {
+    let upstream = Upstream::new().await;
+    let redis = Redis::builder().password("s3cret").start();
+    let lines = lines(&upstream, &redis, "5s", "client: {limit: 10, windowSeconds: 3600}\n");
+    let replicas = [Gateway::start(&lines), Gateway::start(&lines)];
+    let clients = replicas.each_ref().map(|gateway| Client::new(gateway.address));
+    for n in 0..8 {
+        let answer = clients[n % 2].get("/").await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.header("x-ratelimit-remaining"), (9 - n).to_string());
+    }
+    drop(replicas);
+    let after = Gateway::start(&lines);
+    let client = Client::new(after.address);
+    let statuses = [client.get("/").await, client.get("/").await, client.get("/").await];
+    assert_eq!(statuses.map(|answer| answer.status.as_u16()), [200, 200, 429]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_policy_says_what_happens_while_redis_is_away() {
+    let upstream = Upstream::new().await;
+    let redis = Redis::start();
+    let policies = "apis:\n\
+         - {identifier: open, path: /open, limit: 2, windowSeconds: 3600, onStoreError: open}\n\
+         - {identifier: closed, path: /closed, limit: 2, windowSeconds: 3600, onStoreError: closed}\n\
+         - {identifier: local, path: /local, limit: 4, windowSeconds: 3600, onStoreError: local}\n";
+    let gateway = Gateway::start(&lines(&upstream, &redis, "300ms", policies));
+    let client = Client::new(gateway.address);
+    for path in ["/open", "/closed", "/local"] {
+        assert_eq!(client.get(path).await.status, 200);
+    }
+    redis.kill();
+    let mut statuses = Vec::new();
+    for path in ["/open"; 8] {
+        statuses.push(client.get(path).await.status.as_u16());
+    }
+    assert_eq!(statuses, [200; 8]);
+    let closed = client.get("/closed").await;
+    assert_eq!(closed.status, 503);
+    assert!(!closed.header("retry-after").is_empty());
+    let mut local = Vec::new();
+    for path in ["/local"; 4] {
+        local.push(client.get(path).await.status.as_u16());
+    }
+    assert_eq!(local, [200, 200, 429, 429], "half of four");
+
+    redis.restart();
+    let began = Instant::now();
+    while client.get("/closed").await.status != 200 {
+        assert!(began.elapsed() < Duration::from_secs(10), "Redis is back");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

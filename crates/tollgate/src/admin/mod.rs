@@ -75,6 +75,7 @@ impl Admin {
 }
 
 /// Collects what an [`Admin`] router shows and whom it answers.
+#[derive(Clone)]
 #[must_use]
 pub struct AdminBuilder {
     token: Option<String>,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tollgate_core::{Cost, Key, Receipt, Settlement, StoreError, Verdict};
 
-use super::RateLimitLayer;
 use super::rules::Rules;
+use super::{RateLimit, RateLimitLayer};
 use crate::Limit;
 use crate::observe::ObservedPolicy;
 use crate::status::{Inspect, StoreReport};
@@ -23,6 +23,13 @@ impl<St: Inspect, M> RateLimitLayer<St, M> {
     /// This layer, to look at while it serves.
     pub fn handle(&self) -> LayerHandle {
         LayerHandle(Arc::clone(&self.rules) as Arc<dyn AnyLayer>)
+    }
+}
+
+impl<S, St: Inspect, M> RateLimit<S, St, M> {
+    /// The layer around this service, to look at while it serves.
+    pub fn handle(&self) -> LayerHandle {
+        LayerHandle(Arc::clone(self.rules()) as Arc<dyn AnyLayer>)
     }
 }
 

@@ -42,6 +42,11 @@ impl<S, St, M> RateLimit<S, St, M> {
         &mut self.inner
     }
 
+    #[cfg(feature = "metrics")]
+    pub(super) const fn rules(&self) -> &Arc<Rules<St>> {
+        &self.rules
+    }
+
     /// The service inside, without the limit.
     pub fn into_inner(self) -> S {
         self.inner

@@ -25,6 +25,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
+use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tollgate::failure::{Breaker, Fallback};
@@ -58,10 +59,12 @@ pub fn run() -> ExitCode {
 /// Serves behind the limit over the store that was asked for.
 #[tokio::main]
 async fn limited(args: &Args) -> Result<ExitCode, String> {
+    // Before anything is there to be counted, as what was counted before is not seen.
+    let metrics = args.admin.admin.map(|_| admin::count()).transpose()?;
     match &args.store {
         Store::Memory => {
             let layer = limits::layer(args, MemoryStore::new())?;
-            Ok(serve(args, layer).await)
+            Ok(serve(args, layer, metrics).await)
         }
         Store::Redis(redis) => {
             let redis = match args.store_timeout {
@@ -76,7 +79,7 @@ async fn limited(args: &Args) -> Result<ExitCode, String> {
             // `local`, this process counts by itself meanwhile.
             let store = Fallback::new(Breaker::new(redis), MemoryStore::new());
             let layer = limits::layer(args, store)?;
-            Ok(serve(args, layer).await)
+            Ok(serve(args, layer, metrics).await)
         }
     }
 }
@@ -100,10 +103,14 @@ fn start_logging() -> Result<(), String> {
     Ok(())
 }
 
-async fn serve<St: Inspect>(args: &Args, layer: RateLimitLayer<St>) -> ExitCode {
+async fn serve<St: Inspect>(
+    args: &Args,
+    layer: RateLimitLayer<St>,
+    metrics: Option<PrometheusHandle>,
+) -> ExitCode {
     let bound = TcpListener::bind(args.listen).await;
     let bound = bound.and_then(|listener| Ok((listener.local_addr()?, listener)));
-    let admin = match operated(args, &layer).await {
+    let admin = match operated(args, &layer, metrics).await {
         Ok(admin) => admin,
         Err(line) => {
             eprintln!("error: {line}");
@@ -159,11 +166,9 @@ async fn serve<St: Inspect>(args: &Args, layer: RateLimitLayer<St>) -> ExitCode 
 async fn operated<St: Inspect>(
     args: &Args,
     layer: &RateLimitLayer<St>,
+    metrics: Option<PrometheusHandle>,
 ) -> Result<Option<SocketAddr>, String> {
-    let Some(address) = args.admin.admin else { return Ok(None) };
-    // Before the first request, as what was counted before is not seen.
-    let metrics = admin::count()?;
-    tollgate::metrics::describe();
+    let (Some(address), Some(metrics)) = (args.admin.admin, metrics) else { return Ok(None) };
     admin::keep_small(metrics.clone());
     let router = admin::router(&args.admin, layer, metrics)?;
     admin::serve(address, router).await.map(Some)

@@ -39,6 +39,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
@@ -66,14 +67,19 @@ pub fn run(source: Source) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&format!("cannot start threads: {error}"), 1),
     };
+    // Before there is a store, as what was counted before is not seen.
+    let metrics = match observed::count() {
+        Ok(metrics) => metrics,
+        Err(error) => return failed(&error, 1),
+    };
     let served = match &loaded.plan.store {
         StorePlan::Memory { max_keys, max_bytes } => {
             let store = MemoryStore::builder().max_keys(*max_keys).max_bytes(*max_bytes).build();
-            runtime.block_on(serve(source, loaded, store))
+            runtime.block_on(serve(source, loaded, store, metrics))
         }
         StorePlan::Redis(redis) => {
             let redis = redis.clone();
-            runtime.block_on(async { serve(source, loaded, store::shared(&redis)?).await })
+            runtime.block_on(async { serve(source, loaded, store::shared(&redis)?, metrics).await })
         }
     };
     // Nothing that is left has anything to say.
@@ -87,9 +93,13 @@ fn failed(error: &str, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-async fn serve<St: Inspect>(source: Source, loaded: Loaded, store: St) -> Result<ExitCode, String> {
+async fn serve<St: Inspect>(
+    source: Source,
+    loaded: Loaded,
+    store: St,
+    metrics: PrometheusHandle,
+) -> Result<ExitCode, String> {
     let settings = observed::settings()?;
-    let metrics = observed::count()?;
     let lasting = Lasting {
         store,
         tunnels: Tunnels::default(),

@@ -114,7 +114,10 @@ where
             }
             () = &mut look => {
                 let now = Instant::now();
-                if leaving.has_begun() && activity.is_free() || leaving.is_over() {
+                // Of a connection that was new when it was asked it shows only now that it speaks
+                // HTTP/2, in which no answer says that it is the last.
+                let may_end = activity.is_free() || activity.is_h2();
+                if leaving.has_begun() && may_end || leaving.is_over() {
                     leaving.end();
                     serving.as_mut().graceful_shutdown();
                 }

@@ -90,6 +90,12 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Where keys that found no room share an entry, a reset of one of them does not
     /// change what they have used together.
     fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()>;
+
+    /// One word for what it is, as `memory`: a label of metrics. A wrapper answers with
+    /// that of the store inside.
+    fn name(&self) -> &'static str {
+        "store"
+    }
 }
 
 /// Conveniences for every [`Store`].

@@ -203,7 +203,7 @@ impl Combiner {
             _ => self.watch(call, tickets).await,
         };
         std::mem::forget(unanswered);
-        self.shared.counters.count_call(tickets.len(), &outcome);
+        self.shared.counters.count_call(tickets.len(), sent.elapsed(), &outcome);
         stop.learn(outcome.as_ref().err());
         match outcome.map(|bytes| batch.parse(&bytes)) {
             Ok(Ok(reply)) => {

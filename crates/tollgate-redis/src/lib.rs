@@ -171,6 +171,12 @@ impl RedisStore {
         }
     }
 
+    /// The same number for all clones of a store and for no other that lives: sums over
+    /// several handles count each store once.
+    pub fn identity(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     /// What this store has done so far.
     pub fn stats(&self) -> RedisStats {
         let queued = match &self.0.way {
@@ -279,6 +285,10 @@ impl Store for RedisStore {
         let state = self.0.names.state(policy, key);
         let about = state.clone();
         self.submit(&about, Request::Reset { state }, read)
+    }
+
+    fn name(&self) -> &'static str {
+        "redis"
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tollgate::Store;
+use tollgate::status::Inspect;
 
 use super::gateway::Gateway;
 use super::source::{Contents, Source, files, folders};
@@ -48,7 +48,7 @@ impl Ask {
     }
 }
 
-impl<St: Store> Reload<St> {
+impl<St: Inspect> Reload<St> {
     pub(super) fn new(gateway: Arc<Gateway<St>>, source: Source) -> (Self, Ask) {
         let (sender, reasons) = mpsc::channel(16);
         let noticed = sender.clone();

@@ -121,6 +121,10 @@ impl<S: Store> Store for Breaker<S> {
     fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()> {
         self.guard(|store| store.reset(policy, key))
     }
+
+    fn name(&self) -> &'static str {
+        self.store.name()
+    }
 }
 
 impl Shared {

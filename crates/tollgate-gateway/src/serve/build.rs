@@ -5,7 +5,8 @@ use std::sync::Arc;
 use http::Method;
 use tollgate::body::SameBody;
 use tollgate::denial::Problem;
-use tollgate::{Costs, Limit, RateLimit, RateLimitLayer, Store};
+use tollgate::status::{Inspect, LayerHandle};
+use tollgate::{Costs, Limit, Observer, RateLimit, RateLimitLayer};
 use tower_layer::Layer;
 
 use super::identity::{Found, Identity};
@@ -31,7 +32,7 @@ pub(super) struct ReadyRoute<St> {
     limited: Vec<Vec<Option<Limited<St>>>>,
 }
 
-impl<St: Store> ReadyRoute<St> {
+impl<St: Inspect> ReadyRoute<St> {
     /// The limits of a request to a path in normal form.
     pub(super) fn limits(
         &self,
@@ -47,6 +48,13 @@ impl<St: Store> ReadyRoute<St> {
     }
 }
 
+impl<St: Inspect> ReadyRoute<St> {
+    /// The layers of all kinds of requests.
+    pub(super) fn layers(&self) -> impl Iterator<Item = LayerHandle> {
+        self.limited.iter().flatten().flatten().map(RateLimit::handle)
+    }
+}
+
 /// Whatever the limiters and the routes of one plan share.
 pub(super) struct Parts<'a, St> {
     pub(super) plan: &'a Plan,
@@ -55,9 +63,10 @@ pub(super) struct Parts<'a, St> {
     pub(super) tunnels: &'a Tunnels,
     pub(super) name: &'a Arc<str>,
     pub(super) identity: &'a Identity,
+    pub(super) observer: &'a Observer,
 }
 
-impl<St: Store> Parts<'_, St> {
+impl<St: Inspect> Parts<'_, St> {
     pub(super) fn route(&self, plan: &Route) -> Result<ReadyRoute<St>, BuildError> {
         let free = Forward::new(
             upstream(&plan.target),
@@ -92,6 +101,8 @@ impl<St: Store> Parts<'_, St> {
         let mut layer = RateLimitLayer::builder(self.store.clone())
             .headers(self.plan.headers)
             .on_missing_key(self.plan.on_missing_key)
+            .observer(self.observer)
+            .endpoint(api.map_or("other", |api| api.limit.policy.name()))
             .on_denied(Problem::with_members(self.plan.members.clone()));
         for limit in limits {
             layer = layer.limit(self.limit(limit, tier));
@@ -106,9 +117,7 @@ impl<St: Store> Parts<'_, St> {
         let policy = plan.policy_in(tier).clone();
         let limit = match plan.whose {
             Whose::Everybody => Limit::global(policy),
-            Whose::Client => {
-                Limit::new(policy, Found { can_be_missing: self.identity.can_be_missing() })
-            }
+            Whose::Client => Limit::new(policy, Found(self.identity.clone())),
         };
         let table = Arc::clone(&plan.costs);
         // The closure has an answer for every request; the flat cost tells the layer the

@@ -7,13 +7,17 @@
 //! | `rules.rs` | the layer's limits over one request: keys, costs, charges, what an answer means |
 //! | `service.rs` | the middleware |
 //! | `future.rs` | what becomes of a request that cannot be answered at once |
+//! | `handle.rs` | a layer without its types, for those who look at it |
 //! | `queued.rs` | a place in a queue, given back if its client leaves |
 //! | `reservation.rs` | charges that are open until the response is known |
 //! | `tally.rs` | a cost that adds up while a response is made |
 //! | `verdicts.rs` | what handlers and outer layers can read |
+//! | `witness.rs` | what those who run it can see |
 
 mod builder;
 mod future;
+#[cfg(feature = "metrics")]
+mod handle;
 mod queued;
 mod reservation;
 mod rules;
@@ -23,6 +27,7 @@ mod tally;
 mod tests;
 mod tiers;
 mod verdicts;
+mod witness;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -33,6 +38,8 @@ use tower_layer::Layer;
 
 pub use self::builder::{LayerError, RateLimitLayerBuilder};
 pub use self::future::ResponseFuture;
+#[cfg(feature = "metrics")]
+pub use self::handle::LayerHandle;
 pub use self::reservation::Reservation;
 use self::rules::{Options, Rules};
 pub use self::service::RateLimit;

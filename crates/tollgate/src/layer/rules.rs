@@ -1,6 +1,7 @@
 //! The layer's limits over one request: keys, costs, charges, and what an answer means.
 
 use std::fmt;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,22 +17,26 @@ use super::queued::Charged;
 use super::reservation::OpenCharges;
 use super::tiers::{Fields, InTier, Tiers};
 use super::verdicts::Verdicts;
+use super::witness::{Sight, Waits, Witness};
 use crate::denial::{Denial, DenialResponse, Dialect, Problem};
 use crate::head::Condition;
 use crate::headers::PolicyFields;
 use crate::key::KeyError;
 use crate::limit::shared_key;
+#[cfg(feature = "metrics")]
+use crate::observe::Observer;
 use crate::tier::TierSource;
-use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey};
+use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey, Subject, SubjectKind};
 
 /// Everything that the services of a layer share.
 pub(super) struct Rules<St> {
     store: St,
     rules: Box<[Rule]>,
     options: Options,
+    witness: Witness,
     tiers: Option<Tiers>,
-    /// Whether a request may have to wait, and its charges to be given back.
-    queues: bool,
+    /// The rule in whose queue a request may have to wait, and its charges to be given back.
+    queue: Option<usize>,
     /// Whether a charge may have to be corrected when the response is known.
     settles: bool,
     misconfigured: AtomicBool,
@@ -47,6 +52,10 @@ pub(super) struct Options {
     pub(super) response: Arc<dyn DenialResponse>,
     pub(super) expose_verdicts: bool,
     pub(super) tiers: Option<Arc<dyn TierSource>>,
+    #[cfg(feature = "metrics")]
+    pub(super) observer: Option<Observer>,
+    #[cfg(feature = "metrics")]
+    pub(super) endpoint: Option<String>,
 }
 
 impl Default for Options {
@@ -58,6 +67,10 @@ impl Default for Options {
             response: Arc::new(Problem::default()),
             expose_verdicts: false,
             tiers: None,
+            #[cfg(feature = "metrics")]
+            observer: None,
+            #[cfg(feature = "metrics")]
+            endpoint: None,
         }
     }
 }
@@ -73,8 +86,8 @@ impl fmt::Debug for Options {
 }
 
 /// A limit and its header fields as far as they are the same in every response.
-struct Rule {
-    limit: Limit,
+pub(super) struct Rule {
+    pub(super) limit: Limit,
     fields: Fields,
 }
 
@@ -92,6 +105,13 @@ struct Applied {
     /// A bit for each; one decision per bit, in their order.
     rules: u64,
     tier: InTier,
+}
+
+/// What a request takes by one rule, and from whom.
+pub(super) struct Keyed {
+    pub(super) index: usize,
+    pub(super) subject: Subject,
+    pub(super) cost: Cost,
 }
 
 /// The first step of a request.
@@ -115,6 +135,7 @@ pub(super) struct Question {
     charged: Option<Box<[Charged]>>,
     /// Stands for the key in the jitter of `Retry-After`.
     seed: u64,
+    sight: Sight,
 }
 
 /// What is to be done with a request.
@@ -140,17 +161,18 @@ const PROBE: Micros = Micros::new(1_000_000);
 
 impl<St: Store> Rules<St> {
     pub(super) fn new(store: St, limits: Vec<Limit>, options: Options) -> Self {
-        let queues = limits.iter().any(|limit| limit.enforce && limit.policy.queues());
+        let queue = limits.iter().position(|limit| limit.enforce && limit.policy.queues());
         let settles = limits.iter().any(|limit| limit.settling.settles());
         let tiers = Tiers::new(options.tiers.as_ref(), &limits);
         let rule = |limit: Limit| Rule { fields: Fields::new(&limit, tiers.as_ref()), limit };
-        let rules = limits.into_iter().map(rule).collect();
+        let rules: Box<[_]> = limits.into_iter().map(rule).collect();
         Self {
             store,
+            witness: Witness::new(&rules, &options),
             rules,
             options,
             tiers,
-            queues,
+            queue,
             settles,
             misconfigured: AtomicBool::new(false),
             failing: AtomicBool::new(false),
@@ -175,6 +197,17 @@ impl<St: Store> Rules<St> {
         self.rules.iter().map(|rule| &rule.limit)
     }
 
+    /// Counts a request as waiting.
+    pub(super) fn waits(&self) -> Waits {
+        self.witness.waits(self.queue)
+    }
+
+    /// What is kept of the policy of a limit.
+    #[cfg(feature = "metrics")]
+    pub(super) fn observed(&self, limit: usize) -> &crate::observe::ObservedPolicy {
+        self.witness.policy(limit)
+    }
+
     /// Puts the question to the store, if there is one.
     #[inline]
     pub(super) fn ask(&self, head: &Head<'_>) -> Step<St> {
@@ -185,17 +218,26 @@ impl<St: Store> Rules<St> {
         // Most layers have one limit, and then there is nothing to collect.
         if let [rule] = &*self.rules {
             return match self.keyed(&rule.limit, head) {
-                Ok(Some((key, cost))) => {
-                    self.put(&[rule.charge(&key, cost, tier)], Applied { rules: 1, tier })
+                Ok(Some((subject, cost))) => {
+                    let keyed = Keyed { index: 0, subject, cost };
+                    let sight = self.witness.look(&self.rules, slice::from_ref(&keyed), head);
+                    let (answer, charged, seed) =
+                        self.put(&[rule.charge(&keyed.subject.key, cost, tier)]);
+                    let sight = sight.keeping([keyed]);
+                    let applied = Applied { rules: 1, tier };
+                    Step::Ask(Asked {
+                        answer,
+                        question: Question { applied, charged, seed, sight },
+                    })
                 }
                 Ok(None) => Step::Follow(Ruling::Pass),
                 Err(response) => Step::Follow(Ruling::Refuse(response)),
             };
         }
-        let mut keyed = SmallVec::<[(usize, Key, Cost); 4]>::new();
+        let mut keyed = SmallVec::<[Keyed; 4]>::new();
         for (index, Rule { limit, .. }) in self.rules.iter().enumerate() {
             match self.keyed(limit, head) {
-                Ok(Some((key, cost))) => keyed.push((index, key, cost)),
+                Ok(Some((subject, cost))) => keyed.push(Keyed { index, subject, cost }),
                 Ok(None) => {}
                 Err(response) => return Step::Follow(Ruling::Refuse(response)),
             }
@@ -203,12 +245,17 @@ impl<St: Store> Rules<St> {
         if keyed.is_empty() {
             return Step::Follow(Ruling::Pass);
         }
+        let sight = self.witness.look(&self.rules, &keyed, head);
         let charges: SmallVec<[Charge<'_>; 4]> = keyed
             .iter()
-            .map(|(index, key, cost)| self.rules[*index].charge(key, *cost, tier))
+            .map(|it| self.rules[it.index].charge(&it.subject.key, it.cost, tier))
             .collect();
-        let rules = keyed.iter().fold(0, |bits, (index, ..)| bits | 1 << index);
-        self.put(&charges, Applied { rules, tier })
+        let (answer, charged, seed) = self.put(&charges);
+        let rules = keyed.iter().fold(0, |bits, keyed| bits | 1 << keyed.index);
+        let applied = Applied { rules, tier };
+        drop(charges);
+        let sight = sight.keeping(keyed);
+        Step::Ask(Asked { answer, question: Question { applied, charged, seed, sight } })
     }
 
     /// Whose quota a limit uses for the request, and how much of it; none if the request
@@ -218,19 +265,19 @@ impl<St: Store> Rules<St> {
         &self,
         limit: &Limit,
         head: &Head<'_>,
-    ) -> Result<Option<(Key, Cost)>, Box<Response<Bytes>>> {
+    ) -> Result<Option<(Subject, Cost)>, Box<Response<Bytes>>> {
         if !limit.applies_to(head) {
             return Ok(None);
         }
-        let key = match limit.key.subject(head) {
-            Ok(Some(subject)) => subject.key,
+        let subject = match limit.key.subject(head) {
+            Ok(Some(subject)) => subject,
             missing => match self.without_key(limit, missing.err(), head)? {
-                Some(key) => key,
+                Some(key) => Subject { kind: SubjectKind::Other, key },
                 None => return Ok(None),
             },
         };
         let costs = limit.costs.as_ref().unwrap_or(&self.options.costs);
-        Ok(Some((key, costs.of(head))))
+        Ok(Some((subject, costs.of(head))))
     }
 
     /// What becomes of a request without a key, or of one whose key cannot be told. A
@@ -266,16 +313,16 @@ impl<St: Store> Rules<St> {
         if limit.enforce { Err(self.refuse(head, &denial)) } else { Ok(None) }
     }
 
-    /// Asks the store about the charges of the rules in `applied`.
+    /// Asks the store, and notes what it takes to understand the answer.
     #[inline]
-    fn put(&self, charges: &[Charge<'_>], applied: Applied) -> Step<St> {
+    fn put(&self, charges: &[Charge<'_>]) -> (St::Future<Verdict>, Option<Box<[Charged]>>, u64) {
         let answer = self.store.decide(charges);
-        let charged =
-            (self.queues || self.settles).then(|| charges.iter().map(Charged::of).collect());
+        let kept = self.queue.is_some() || self.settles;
+        let charged = kept.then(|| charges.iter().map(Charged::of).collect());
         let jitter = self.options.headers.has_jitter();
         // Of all keys, as it is not known yet which policy will deny.
         let seed = if jitter { seed_of(charges) } else { 0 };
-        Step::Ask(Asked { answer, question: Question { applied, charged, seed } })
+        (answer, charged, seed)
     }
 
     /// What the answer of the store means for the request.
@@ -286,6 +333,8 @@ impl<St: Store> Rules<St> {
         method: &Method,
         headers: &HeaderMap,
     ) -> Ruling {
+        let applied = bits(question.applied.rules).map(|index| (index, &self.rules[index]));
+        self.witness.tell(applied, &question.sight, &answer, self.store.name());
         // A change of state is news, a request is not.
         if answer.is_ok() && self.failing.load(Ordering::Relaxed) {
             self.failing.store(false, Ordering::Relaxed);
@@ -396,11 +445,7 @@ impl<St: Store> Rules<St> {
     }
 
     fn applied(&self, applied: Applied) -> impl Iterator<Item = &Rule> + Clone {
-        self.rules
-            .iter()
-            .enumerate()
-            .filter(move |(n, _)| applied.rules >> n & 1 == 1)
-            .map(|(_, r)| r)
+        bits(applied.rules).map(|index| &self.rules[index])
     }
 
     /// The enforced policies and their decisions.
@@ -418,7 +463,7 @@ impl<St: Store> Rules<St> {
     /// How long the request is held back. That of the verdict would count the queue of a
     /// shadow policy as well, which only watches.
     fn delay(&self, verdict: &Verdict, applied: Applied) -> Micros {
-        if !self.queues {
+        if self.queue.is_none() {
             return Micros::ZERO;
         }
         let delays = self.rows(verdict, applied).map(|(_, decision)| decision.delay());
@@ -433,6 +478,17 @@ impl<St: Store> Rules<St> {
             }
         }
     }
+}
+
+/// The numbers of the bits that are set.
+#[inline]
+fn bits(mut bits: u64) -> impl Iterator<Item = usize> + Clone {
+    std::iter::from_fn(move || {
+        let lowest = bits.trailing_zeros();
+        // Without any it is none.
+        bits &= bits.wrapping_sub(1);
+        (lowest < u64::BITS).then_some(lowest as usize)
+    })
 }
 
 /// The smallest remainder, for the event of an allowed request.

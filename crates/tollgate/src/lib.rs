@@ -47,7 +47,7 @@ pub use layer::{
     LayerError, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reservation, TalliedBody, Tally,
     Verdicts,
 };
-pub use limit::{Limit, OnMissingKey};
+pub use limit::{Excess, Limit, OnMissingKey};
 #[cfg(feature = "metrics")]
 pub use observe::Observer;
 pub use paths::{Paths, PathsError};

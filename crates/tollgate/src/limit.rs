@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tollgate_core::{Charge, Cost, Key, Policy, PolicyError, Quota};
 
@@ -37,6 +38,7 @@ pub struct Limit {
     pub(crate) enforce: bool,
     pub(crate) costs: Option<Costs>,
     pub(crate) on_missing_key: Option<OnMissingKey>,
+    pub(crate) excess: Excess,
     pub(crate) settling: Settling,
     tiers: Vec<(Tier, Policy)>,
     conditions: Vec<Arc<Condition>>,
@@ -54,6 +56,27 @@ pub enum OnMissingKey {
     Share,
 }
 
+/// What becomes of a request that a limit denies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Excess {
+    /// It is refused at once.
+    #[default]
+    Reject,
+    /// It waits until it passes, if that is within `max`; else it is refused, at once where
+    /// that is known.
+    ///
+    /// Requests of one layer that wait for the same quotas pass in the order in which they
+    /// came, and none overtakes them: who comes while others wait stands behind them. Over
+    /// several processes each has a line of its own. A client that leaves takes nothing.
+    /// How many may wait at once says
+    /// [`max_waiting`](crate::RateLimitLayerBuilder::max_waiting). Waiting takes a tokio
+    /// runtime with its timer enabled, and no place of the service inside.
+    Wait {
+        /// The longest wait.
+        max: Duration,
+    },
+}
+
 impl Limit {
     /// `policy` over the quota that `key` names.
     pub fn new(policy: Policy, key: impl KeySource) -> Self {
@@ -63,6 +86,7 @@ impl Limit {
             enforce: true,
             costs: None,
             on_missing_key: None,
+            excess: Excess::Reject,
             settling: Settling::default(),
             tiers: Vec::new(),
             conditions: Vec::new(),
@@ -114,6 +138,23 @@ impl Limit {
     #[must_use]
     pub fn except_paths(self, paths: Paths) -> Self {
         self.when(move |head| !paths.exempt(head))
+    }
+
+    /// What becomes of a request that this limit denies: with [`Excess::Wait`] it is held
+    /// back until it passes, whatever the algorithm. If another limit denies it that does
+    /// not wait, it is refused at once.
+    #[must_use]
+    pub const fn excess(mut self, excess: Excess) -> Self {
+        self.excess = excess;
+        self
+    }
+
+    /// How long a request waits for this limit.
+    pub(crate) const fn patience(&self) -> Option<Duration> {
+        match self.excess {
+            Excess::Wait { max } if self.enforce => Some(max),
+            _ => None,
+        }
     }
 
     /// Takes the cost as an estimate, which is corrected when the response is known: see
@@ -258,6 +299,7 @@ impl fmt::Debug for Limit {
             .field("policy", &self.policy)
             .field("tiers", &self.tiers)
             .field("enforce", &self.enforce)
+            .field("excess", &self.excess)
             .field("settling", &self.settling)
             .field("on_missing_key", &self.on_missing_key)
             .finish_non_exhaustive()

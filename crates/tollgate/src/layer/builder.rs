@@ -20,6 +20,7 @@ use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey, Paths};
 /// | [`tiers`](Self::tiers) | must be said if a limit has any | nobody else can know |
 /// | [`exempt`](Self::exempt) | nothing | what is not limited should be named |
 /// | [`on_missing_key`](Self::on_missing_key) | must be said if a key can be missing | both answers surprise somebody |
+/// | [`max_waiting`](Self::max_waiting) | 1024 | each holds a connection and its request in memory |
 /// | [`headers`](Self::headers) | all | clients that know where they stand stop in time |
 /// | [`on_denied`](Self::on_denied) | a [problem body](crate::denial::Problem) | machines and people can read it |
 /// | [`expose_verdicts`](Self::expose_verdicts) | off | it costs an allocation a request |
@@ -58,6 +59,14 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     #[must_use]
     pub fn tiers(mut self, source: impl TierSource) -> Self {
         self.options.tiers = Some(Arc::new(source));
+        self
+    }
+
+    /// So many requests may wait at once for limits with [`Excess::Wait`](crate::Excess), in
+    /// all services of the layer together. Others are refused.
+    #[must_use]
+    pub fn max_waiting(mut self, requests: usize) -> Self {
+        self.options.max_waiting = requests;
         self
     }
 

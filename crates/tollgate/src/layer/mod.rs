@@ -7,6 +7,8 @@
 //! | `rules.rs` | the layer's limits over one request: keys, costs, charges, what an answer means |
 //! | `service.rs` | the middleware |
 //! | `future.rs` | what becomes of a request that cannot be answered at once |
+//! | `room.rs` | where requests stand in line for the quotas that they share |
+//! | `excess.rs` | requests beyond a limit that wait for it |
 //! | `handle.rs` | a layer without its types, for those who look at it |
 //! | `queued.rs` | a place in a queue, given back if its client leaves |
 //! | `reservation.rs` | charges that are open until the response is known |
@@ -15,11 +17,13 @@
 //! | `witness.rs` | what those who run it can see |
 
 mod builder;
+mod excess;
 mod future;
 #[cfg(feature = "metrics")]
 mod handle;
 mod queued;
 mod reservation;
+mod room;
 mod rules;
 mod service;
 mod tally;
@@ -65,6 +69,7 @@ use crate::body::{AnyBody, SameBody};
 /// * A leaky bucket in queue mode holds the request back. It is dropped from memory if
 ///   its client leaves, and its place goes to the next if nobody stands behind it.
 ///   Waiting takes a tokio runtime with its timer enabled.
+/// * What a limit denies waits for it instead, if that says [`Excess::Wait`](crate::Excess).
 /// * If the store cannot decide, each policy does what its
 ///   [`OnStoreError`](crate::OnStoreError) says.
 ///

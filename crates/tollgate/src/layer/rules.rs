@@ -13,8 +13,10 @@ use tollgate_core::{
     Charge, Cost, Decision, Key, Micros, OnStoreError, Outcome, Store, StoreError, Verdict,
 };
 
+use super::excess::{Answer, Patient};
 use super::queued::Charged;
 use super::reservation::OpenCharges;
+use super::room::{Arrival, LineKey, Room};
 use super::tiers::{Fields, InTier, Tiers};
 use super::verdicts::Verdicts;
 use super::witness::{Sight, Waits, Witness};
@@ -39,6 +41,8 @@ pub(super) struct Rules<St> {
     queue: Option<usize>,
     /// Whether a charge may have to be corrected when the response is known.
     settles: bool,
+    /// Where requests wait that a limit denies, if one lets them.
+    room: Option<Room>,
     misconfigured: AtomicBool,
     /// Whether the last answer of the store was that it cannot decide.
     failing: AtomicBool,
@@ -51,6 +55,7 @@ pub(super) struct Options {
     pub(super) headers: HeaderOptions,
     pub(super) response: Arc<dyn DenialResponse>,
     pub(super) expose_verdicts: bool,
+    pub(super) max_waiting: usize,
     pub(super) tiers: Option<Arc<dyn TierSource>>,
     #[cfg(feature = "metrics")]
     pub(super) observer: Option<Observer>,
@@ -66,6 +71,7 @@ impl Default for Options {
             headers: HeaderOptions::default(),
             response: Arc::new(Problem::default()),
             expose_verdicts: false,
+            max_waiting: 1_024,
             tiers: None,
             #[cfg(feature = "metrics")]
             observer: None,
@@ -119,13 +125,20 @@ pub(super) enum Step<St: Store> {
     /// The store is asked.
     Ask(Asked<St>),
     /// The ruling needs no store.
-    Follow(Ruling),
+    Follow(Ruling<St>),
 }
 
 /// What the store is asked about a request.
 pub(super) struct Asked<St: Store> {
-    pub(super) answer: St::Future<Verdict>,
+    pub(super) answer: Answer<St>,
     pub(super) question: Question,
+}
+
+impl<St: Store> Asked<St> {
+    /// Whether the request stands in line before the store answers.
+    pub(super) const fn waits(&self) -> bool {
+        matches!(self.answer, Answer::Line(_))
+    }
 }
 
 /// What must be remembered of a request to understand the answer of the store.
@@ -139,11 +152,13 @@ pub(super) struct Question {
 }
 
 /// What is to be done with a request.
-pub(super) enum Ruling {
+pub(super) enum Ruling<St: Store> {
     /// It goes on to the service, without any trace.
     Pass,
     /// It goes on after `delay`; the response will tell of the verdict.
     Admit { admitted: Admitted, delay: Micros, charged: Option<Box<[Charged]>> },
+    /// It stands in line.
+    Wait(Asked<St>),
     /// It ends here.
     Refuse(Box<Response<Bytes>>),
 }
@@ -163,6 +178,8 @@ impl<St: Store> Rules<St> {
     pub(super) fn new(store: St, limits: Vec<Limit>, options: Options) -> Self {
         let queue = limits.iter().position(|limit| limit.enforce && limit.policy.queues());
         let settles = limits.iter().any(|limit| limit.settling.settles());
+        let waits = limits.iter().any(|limit| limit.patience().is_some());
+        let room = waits.then(|| Room::new(options.max_waiting));
         let tiers = Tiers::new(options.tiers.as_ref(), &limits);
         let rule = |limit: Limit| Rule { fields: Fields::new(&limit, tiers.as_ref()), limit };
         let rules: Box<[_]> = limits.into_iter().map(rule).collect();
@@ -174,6 +191,7 @@ impl<St: Store> Rules<St> {
             tiers,
             queue,
             settles,
+            room,
             misconfigured: AtomicBool::new(false),
             failing: AtomicBool::new(false),
         }
@@ -220,11 +238,11 @@ impl<St: Store> Rules<St> {
             return match self.keyed(&rule.limit, head) {
                 Ok(Some((subject, cost))) => {
                     let keyed = Keyed { index: 0, subject, cost };
-                    let sight = self.witness.look(&self.rules, slice::from_ref(&keyed), head);
-                    let (answer, charged, seed) =
-                        self.put(&[rule.charge(&keyed.subject.key, cost, tier)]);
-                    let sight = sight.keeping([keyed]);
+                    let mut sight = self.witness.look(&self.rules, slice::from_ref(&keyed), head);
                     let applied = Applied { rules: 1, tier };
+                    let charge = rule.charge(&keyed.subject.key, cost, tier);
+                    let (answer, charged, seed) = self.put(&[charge], applied, &mut sight);
+                    let sight = sight.keeping([keyed]);
                     Step::Ask(Asked {
                         answer,
                         question: Question { applied, charged, seed, sight },
@@ -245,14 +263,14 @@ impl<St: Store> Rules<St> {
         if keyed.is_empty() {
             return Step::Follow(Ruling::Pass);
         }
-        let sight = self.witness.look(&self.rules, &keyed, head);
+        let mut sight = self.witness.look(&self.rules, &keyed, head);
         let charges: SmallVec<[Charge<'_>; 4]> = keyed
             .iter()
             .map(|it| self.rules[it.index].charge(&it.subject.key, it.cost, tier))
             .collect();
-        let (answer, charged, seed) = self.put(&charges);
         let rules = keyed.iter().fold(0, |bits, keyed| bits | 1 << keyed.index);
         let applied = Applied { rules, tier };
+        let (answer, charged, seed) = self.put(&charges, applied, &mut sight);
         drop(charges);
         let sight = sight.keeping(keyed);
         Step::Ask(Asked { answer, question: Question { applied, charged, seed, sight } })
@@ -313,26 +331,93 @@ impl<St: Store> Rules<St> {
         if limit.enforce { Err(self.refuse(head, &denial)) } else { Ok(None) }
     }
 
-    /// Asks the store, and notes what it takes to understand the answer.
+    /// Asks the store, or stands in line for it, and notes what it takes to understand the
+    /// answer.
     #[inline]
-    fn put(&self, charges: &[Charge<'_>]) -> (St::Future<Verdict>, Option<Box<[Charged]>>, u64) {
-        let answer = self.store.decide(charges);
-        let kept = self.queue.is_some() || self.settles;
-        let charged = kept.then(|| charges.iter().map(Charged::of).collect());
+    fn put(
+        &self,
+        charges: &[Charge<'_>],
+        applied: Applied,
+        sight: &mut Sight,
+    ) -> (Answer<St>, Option<Box<[Charged]>>, u64) {
+        let kept = self.queue.is_some() || self.settles || self.room.is_some();
+        let charged: Option<Box<[_]>> = kept.then(|| charges.iter().map(Charged::of).collect());
+        let line = match (&self.room, &charged) {
+            (Some(room), Some(charged)) => self.follow_line(room, applied, charged, sight),
+            _ => None,
+        };
+        let answer = line.unwrap_or_else(|| Answer::Store(self.store.decide(charges)));
         let jitter = self.options.headers.has_jitter();
         // Of all keys, as it is not known yet which policy will deny.
         let seed = if jitter { seed_of(charges) } else { 0 };
         (answer, charged, seed)
     }
 
+    /// The end of the line, if others wait for the same quotas.
+    fn follow_line(
+        &self,
+        room: &Room,
+        applied: Applied,
+        charged: &[Charged],
+        sight: &mut Sight,
+    ) -> Option<Answer<St>> {
+        let (patient, key) = self.patient(applied, charged)?;
+        let waits = key.first().map(|(index, _)| *index);
+        let answer: Answer<St> = match room.arrive(key) {
+            Arrival::Free => return None,
+            Arrival::Behind(place) => {
+                Answer::Line(Box::pin(patient.wait(place, None, self.witness.waits(waits))))
+            }
+            Arrival::Full => Answer::Line(Box::pin(patient.refuse())),
+        };
+        sight.waits();
+        Some(answer)
+    }
+
+    /// A place in line for a request that the store has denied, if it is worth waiting.
+    fn line_up(
+        &self,
+        answer: &Result<Verdict, StoreError>,
+        question: &mut Question,
+    ) -> Option<Answer<St>> {
+        let verdict = answer.as_ref().ok().filter(|verdict| !verdict.is_admitted())?;
+        // Who has waited already is denied for good.
+        let charged = question.charged.as_deref().filter(|_| !question.sight.has_waited())?;
+        let (patient, key) = self.patient(question.applied, charged)?;
+        patient.wait_after(verdict)?;
+        let waits = key.first().map(|(index, _)| *index);
+        let place = self.room.as_ref()?.enter(key)?;
+        question.sight.waits();
+        let waits = self.witness.waits(waits);
+        Some(Answer::Line(Box::pin(patient.wait(place, Some(verdict.clone()), waits))))
+    }
+
+    /// How the request waits and for what, if one of its limits lets it.
+    fn patient(&self, applied: Applied, charged: &[Charged]) -> Option<(Patient<St>, LineKey)> {
+        let patience: Box<[_]> = self.applied(applied).map(|rule| rule.limit.patience()).collect();
+        let charges = bits(applied.rules).zip(charged).zip(&patience);
+        let waits = charges.filter(|((_, charged), patience)| {
+            // What costs nothing passes at once.
+            patience.is_some() && charged.charge().cost > Cost::ZERO
+        });
+        let key: LineKey =
+            waits.map(|((index, charged), _)| (index, charged.charge().key.clone())).collect();
+        (!key.is_empty()).then(|| (Patient::new(&self.store, charged, patience), key))
+    }
+
     /// What the answer of the store means for the request.
     pub(super) fn rule(
         &self,
         answer: Result<Verdict, StoreError>,
-        question: Question,
+        mut question: Question,
         method: &Method,
         headers: &HeaderMap,
-    ) -> Ruling {
+    ) -> Ruling<St> {
+        if self.room.is_some()
+            && let Some(answer) = self.line_up(&answer, &mut question)
+        {
+            return Ruling::Wait(Asked { answer, question });
+        }
         let applied = bits(question.applied.rules).map(|index| (index, &self.rules[index]));
         self.witness.tell(applied, &question.sight, &answer, self.store.name());
         // A change of state is news, a request is not.
@@ -419,7 +504,7 @@ impl<St: Store> Rules<St> {
         applied: Applied,
         method: &Method,
         headers: &HeaderMap,
-    ) -> Ruling {
+    ) -> Ruling<St> {
         if !self.failing.swap(true, Ordering::Relaxed) {
             tracing::warn!(target: "tollgate", %error, "the store cannot decide, policies fail");
         }

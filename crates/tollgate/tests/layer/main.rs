@@ -10,6 +10,7 @@ mod answers;
 mod charges;
 mod conformance;
 mod events;
+mod excess;
 mod fit;
 mod grpc;
 mod keys;

@@ -14,6 +14,7 @@
 //! | `jwt` | `JwtUser` and `JwtTier`: users and tiers named by a verified JSON Web Token |
 //! | `metrics` | counters and times by the facade of the crate `metrics` |
 //! | `admin` | a router for those who run it: status, reset, who is denied most |
+//! | `tier-lookup` | `TierLookup`: tiers from a database, remembered for a while |
 //! | `test-util` | `ManualClock`, a clock for tests that is moved by hand |
 
 #[cfg(feature = "admin")]

@@ -9,6 +9,7 @@
 //! | source | the tier is |
 //! |---|---|
 //! | [`from_fn`] | what the closure says |
+//! | [`in_extensions`] | the [`Tier`] that a layer before has put down, such as `TierLookup` (feature `tier-lookup`), which asks a database and remembers |
 //! | [`ApiKeyTiers`] | that of the list which the API key is in |
 //! | `JwtTier` (feature `jwt`) | a claim of a verified token |
 //!
@@ -41,6 +42,8 @@
 mod api_key;
 #[cfg(feature = "jwt")]
 mod jwt;
+#[cfg(feature = "tier-lookup")]
+mod lookup;
 
 use std::fmt;
 use std::sync::Arc;
@@ -48,12 +51,14 @@ use std::sync::Arc;
 pub use self::api_key::ApiKeyTiers;
 #[cfg(feature = "jwt")]
 pub use self::jwt::JwtTier;
+#[cfg(feature = "tier-lookup")]
+pub use self::lookup::{LookedUp, TierLookup};
 use crate::Head;
 
 /// The name of a tier. Cheap to clone, and a fixed one costs nothing to make.
 ///
 /// It can be put into the extensions of a request, by whoever has looked it up; then
-/// `tier::from_fn(|head| head.extensions.get::<Tier>().cloned())` is the source.
+/// [`in_extensions`] is the source.
 #[derive(Clone)]
 pub struct Tier(Name);
 
@@ -81,6 +86,11 @@ pub trait TierSource: Send + Sync + 'static {
     /// The tier. `None`, or one that a limit has no quota for, means the quota for
     /// everybody.
     fn tier(&self, head: &Head<'_>) -> Option<Tier>;
+}
+
+/// The tier that a layer before has put into the request's extensions.
+pub fn in_extensions() -> impl TierSource {
+    from_fn(|head| head.extensions.get::<Tier>().cloned())
 }
 
 /// A closure as a source. Made by [`from_fn`].

@@ -2,6 +2,8 @@
 
 use http::Method;
 use tollgate::key::Header;
+#[cfg(feature = "tier-lookup")]
+use tollgate::tier::TierLookup;
 use tollgate::tier::{self, Tier};
 use tollgate::{
     Cost, Costs, LayerError, Limit, MemoryStore, Paths, Policy, Quota, RateLimit, RateLimitLayer,
@@ -26,7 +28,7 @@ fn tiered<St: Store>(store: &St, limits: impl IntoIterator<Item = Limit>) -> Rat
     builder(store, limits)
         .on_missing_key(tollgate::OnMissingKey::Share)
         .costs(Costs::flat(Cost::ONE))
-        .tiers(tier::from_fn(|head| head.extensions.get::<Tier>().cloned()))
+        .tiers(tier::in_extensions())
         .build()
         .unwrap()
         .layer(hello())
@@ -209,4 +211,106 @@ async fn the_last_of_many_tiers_is_not_taken_for_none() {
         .layer(hello());
     let answer = ask(&service, get()).await;
     assert_eq!(field(answer.headers(), "x-ratelimit-limit").as_deref(), Some("354"));
+}
+
+/// A database of plans that counts how often it is asked, and in which `down` cannot be
+/// found.
+#[cfg(feature = "tier-lookup")]
+#[derive(Clone, Default)]
+struct Plans {
+    asked: std::sync::Arc<std::sync::atomic::AtomicUsize>,
+    plan: std::sync::Arc<parking_lot::Mutex<Option<&'static str>>>,
+}
+
+#[cfg(feature = "tier-lookup")]
+impl Plans {
+    fn lookup(&self, time: std::time::Duration) -> TierLookup {
+        let plans = self.clone();
+        let look_up = move |id: String| {
+            let plans = plans.clone();
+            async move {
+                plans.asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                tokio::task::yield_now().await;
+                if id == "down" {
+                    return Err(std::io::Error::other("the database is down"));
+                }
+                Ok(plans.plan.lock().map(Tier::from))
+            }
+        };
+        let name =
+            |head: &tollgate::Head<'_>| head.headers.get(NAME)?.to_str().ok().map(str::to_owned);
+        TierLookup::bounded(name, look_up, 100, time)
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(std::sync::atomic::Ordering::SeqCst)
+    }
+}
+
+/// The limit that applies to `name`, if any is named, behind a look-up.
+#[cfg(feature = "tier-lookup")]
+async fn limit_of<St: Store>(
+    lookup: &TierLookup,
+    service: &RateLimit<Hello, St>,
+    name: Option<&'static str>,
+) -> String {
+    use tower::ServiceExt;
+    let mut request = get();
+    if let Some(name) = name {
+        request.headers_mut().insert(NAME, name.parse().unwrap());
+    }
+    let answer = lookup.layer(service.clone()).oneshot(request).await.unwrap();
+    field(answer.headers(), "x-ratelimit-limit").unwrap()
+}
+
+#[cfg(feature = "tier-lookup")]
+#[tokio::test]
+async fn a_tier_is_looked_up_once_and_forgotten_on_demand() {
+    let plans = Plans::default();
+    let lookup = plans.lookup(std::time::Duration::from_secs(3_600));
+    let service = tiered(&memory().1, [account()]);
+    let asks = || limit_of(&lookup, &service, Some("ann"));
+    // Those that come while one is looked up share the answer.
+    let (a, b, c) = tokio::join!(asks(), asks(), asks());
+    assert_eq!([a, b, c], ["5", "5", "5"]);
+    assert_eq!(plans.asked(), 1);
+    *plans.plan.lock() = Some("pro");
+    assert_eq!(asks().await, "5");
+    lookup.forget("ann").await;
+    assert_eq!(asks().await, "20");
+    assert_eq!(asks().await, "20");
+    assert_eq!(plans.asked(), 2);
+    // Nobody to look up.
+    assert_eq!(limit_of(&lookup, &service, None).await, "5");
+    assert_eq!(plans.asked(), 2);
+}
+
+#[cfg(feature = "tier-lookup")]
+#[tokio::test]
+async fn a_lookup_that_fails_leaves_the_quota_of_everybody_and_is_tried_again() {
+    let plans = Plans::default();
+    *plans.plan.lock() = Some("pro");
+    let lookup = plans.lookup(std::time::Duration::from_secs(3_600));
+    let service = tiered(&memory().1, [account()]);
+    for asked in 1..=2 {
+        assert_eq!(limit_of(&lookup, &service, Some("down")).await, "5");
+        assert_eq!(plans.asked(), asked);
+    }
+}
+
+#[cfg(feature = "tier-lookup")]
+#[tokio::test]
+async fn what_was_looked_up_expires() {
+    let plans = Plans::default();
+    let lookup = plans.lookup(std::time::Duration::from_millis(1));
+    let (_, store) = memory();
+    let service = tiered(&store, [account()]);
+    assert_eq!(limit_of(&lookup, &service, Some("ann")).await, "5");
+    *plans.plan.lock() = Some("pro");
+    // The clock of the cache cannot be moved; it takes a millisecond, however often asked.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while limit_of(&lookup, &service, Some("ann")).await != "20" {
+        assert!(std::time::Instant::now() < until, "it never expires");
+        tokio::task::yield_now().await;
+    }
 }

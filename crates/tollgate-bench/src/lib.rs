@@ -103,13 +103,11 @@ pub fn run() -> ExitCode {
         Some(Bench::Redis) => redis::run(),
         Some(Bench::Gateway) => gateway::run(),
         Some(Bench::Alone { what }) => alone(&what),
-        Some(Bench::Serve { mode, port }) => serve::run(|| apps::app(mode), port),
+        Some(Bench::Serve { mode, port }) => serve::run(async { apps::app(mode) }, port),
         #[cfg(unix)]
         Some(Bench::Replicas) => replicas::run(),
         #[cfg(unix)]
-        Some(Bench::Replica { kind, redis, port }) => {
-            serve::run(|| replicas::app(kind, &redis), port)
-        }
+        Some(Bench::Replica { kind, redis, port }) => serve::run(replicas::app(kind, &redis), port),
     })
 }
 

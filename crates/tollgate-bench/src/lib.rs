@@ -6,7 +6,7 @@
 //! | `flood.rs` | a store that is sent far more keys than it may hold |
 //! | `layer.rs` | the layer in process, without sockets |
 //! | `http.rs` | the layer in a server, asked over sockets |
-//! | `redis/` | a decision in Redis |
+//! | `redis/` | a decision in Redis, beside peers; a full log; servers that decide in Redis |
 //! | `replicas.rs` | the layer over Redis in three servers behind nginx |
 //! | `gateway.rs` | the gateway in front of a server, beside nginx |
 //!

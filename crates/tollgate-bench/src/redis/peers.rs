@@ -1,7 +1,6 @@
 //! Limiters of others. What takes long to build is in the package `peers`, which is built by
 //! hand and found beside this program; without it its rows are missing.
 
-use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -60,11 +59,7 @@ impl Ask for Cell {
 
 /// The module redis-cell, if it was built.
 pub(crate) fn module() -> Option<PathBuf> {
-    let built = fs::read_dir(folder()?.join("build/release/deps")).ok()?;
-    built.flatten().map(|entry| entry.path()).find(|path| {
-        let name = path.file_name().map(|name| name.to_string_lossy());
-        name.is_some_and(|name| name.starts_with("libredis_cell") && name.ends_with(".so"))
-    })
+    Some(folder()?.join("build/release/libredis_cell.so")).filter(|path| path.is_file())
 }
 
 /// For so long a peer may be silent: several times what its longest measurement takes. One is

@@ -32,9 +32,12 @@ impl Server {
             .stdout(Stdio::null())
             .spawn()
             .map_err(|error| format!("redis-server: {error}; sudo apt-get install redis-server"))?;
-        let server = Self { process, port };
+        let mut server = Self { process, port };
         let started = Instant::now();
         while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            if let Some(status) = server.process.try_wait()? {
+                return Err(format!("redis-server ended at once: {status}; run {command:?}").into());
+            }
             if started.elapsed() > Duration::from_secs(10) {
                 return Err("redis-server does not listen".into());
             }

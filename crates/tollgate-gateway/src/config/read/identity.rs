@@ -1,5 +1,6 @@
 //! Whose quota a request uses.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 use http::HeaderName;
@@ -290,9 +291,21 @@ fn api_keys(item: &Item<'_>, tiers: &[String], problems: &mut Problems) -> Optio
         }
         None => (ApiKeyPlace::Header(HeaderName::from_static("x-api-key")), item.items()),
     };
-    let mut keys = Some(Vec::new());
+    let mut keys: Option<Vec<ApiKeyEntry>> = Some(Vec::new());
+    let mut digests = HashMap::new();
     for item in items {
-        let key = item.view().and_then(|view| api_key(&view, tiers, problems));
+        let view = item.view();
+        if let Some(digest) = view.as_ref().and_then(|view| view.item("sha256")) {
+            let text = digest.text().unwrap_or_default().to_ascii_lowercase();
+            if let Some(first) = digests.insert(text, digest.place().path) {
+                problems.error(
+                    digest.place(),
+                    format!("this key stands here already ({first}), perhaps in another tier"),
+                    "remove one of the two",
+                );
+            }
+        }
+        let key = view.and_then(|view| api_key(&view, tiers, problems));
         keys = keys.zip(key).map(|(mut keys, key)| {
             keys.push(key);
             keys

@@ -1,11 +1,15 @@
 //! What reaches the upstream, and what comes back.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Channel, Full};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::support::{Client, Gateway, RawUpstream, Upstream, exchange};
 
@@ -170,6 +174,34 @@ async fn http2_is_spoken_with_clients_and_with_upstreams() {
     }
 }
 
+/// All requests to such an upstream share a connection, and with it what flow control allows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_does_not_read_holds_up_nobody_else() {
+    let large = Bytes::from(vec![b'x'; 32 << 20]);
+    let upstream = Upstream::answering(move |seen| {
+        let body = if seen.uri.path() == "/large" { large.clone() } else { Bytes::from("ok") };
+        Response::new(Full::new(body).boxed())
+    })
+    .await;
+    let target = format!("{{url: 'http://{}', protocol: http2}}", upstream.address);
+    let gateway = Gateway::start(&format!("target: {target}\n"));
+    let mut lazy = Vec::new();
+    for _ in 0..4 {
+        let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+        stream.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        // Its response has begun, and is not read any further.
+        stream.read_u8().await.unwrap();
+        lazy.push(stream);
+    }
+    let client = Client::new(gateway.address);
+    // Meanwhile those fill every buffer on the way.
+    for _ in 0..500 {
+        let answer = timeout(Duration::from_secs(20), client.get("/")).await;
+        assert_eq!(answer.expect("it waits for others").body, "ok");
+    }
+    assert_eq!(upstream.connections(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_is_told_its_own_host_where_that_is_wanted() {
     let upstream = Upstream::new().await;
@@ -263,7 +295,7 @@ async fn the_client_is_asked_for_its_body_when_somebody_reads_it() {
     })
     .await;
     let gateway = Gateway::start(&upstream.target());
-    let mut stream = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\
                 Connection: close\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();

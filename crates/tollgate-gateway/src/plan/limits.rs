@@ -20,6 +20,21 @@ pub struct RouteLimits {
     pub apis: Arc<[ApiPlan]>,
 }
 
+impl RouteLimits {
+    /// Whether all of them are the same limits, inherited from the same place.
+    pub fn is_shared_with(&self, other: &Self) -> bool {
+        let same = |one: &Option<Arc<LimitPlan>>, other: &Option<Arc<LimitPlan>>| match (one, other)
+        {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        };
+        same(&self.global, &other.global)
+            && same(&self.client, &other.client)
+            && Arc::ptr_eq(&self.apis, &other.apis)
+    }
+}
+
 /// A limit for some requests.
 #[derive(Clone, Debug)]
 pub struct ApiPlan {

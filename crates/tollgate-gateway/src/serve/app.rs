@@ -74,8 +74,7 @@ impl<St: Store> App<St> {
             name: &lasting.name,
             identity: &identity,
         };
-        let routes =
-            plan.routes.iter().map(|route| parts.route(route)).collect::<Result<_, _>>()?;
+        let routes = parts.routes()?;
         let mut doors = HashMap::new();
         for listen in &plan.listen {
             let tls = listen.tls.as_ref().map(tls::load).transpose()?;
@@ -122,8 +121,7 @@ impl<St: Store> App<St> {
             let asker = self.identity.find(&Head::of(&request));
             match route.limits(request.method(), path, asker.tier) {
                 // Both are always ready: nothing between here and the upstream waits.
-                Some(limited) => {
-                    let mut limited = limited.clone();
+                Some(mut limited) => {
                     request.extensions_mut().insert(asker);
                     limited.call(request).await
                 }
@@ -151,7 +149,8 @@ impl<St: Store> App<St> {
 /// connection is not clear either.
 fn refuse(fault: Fault, version: Version) -> Response<Body> {
     let mut response = fault.response();
-    if version <= Version::HTTP_11 && matches!(fault, Fault::Host | Fault::Framing) {
+    if version <= Version::HTTP_11 && matches!(fault, Fault::Host | Fault::Framing | Fault::Coding)
+    {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response

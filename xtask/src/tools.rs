@@ -37,6 +37,8 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
         used_by: "crates/tollgate-test-servers and the tests of the whole",
     },
     Tool { program: "nginx", package: "nginx", used_by: "the tests of the whole" },
+    Tool { program: "prometheus", package: "prometheus", used_by: "the tests of deploy/" },
+    Tool { program: "promtool", package: "prometheus", used_by: "the tests of deploy/" },
     // What they need is the library that comes with it.
     Tool { program: "faketime", package: "faketime", used_by: "replicas whose clocks disagree" },
 ];

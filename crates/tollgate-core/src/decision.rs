@@ -93,7 +93,8 @@ pub enum Source {
     /// decide.
     Local,
     /// The store itself, a moment ago: the request was denied then and nothing that it
-    /// knows of can have changed that. What remains and the waits are lower bounds.
+    /// knows of can have changed that. The waits are lower bounds, and what remains is
+    /// what did then.
     Cache,
 }
 

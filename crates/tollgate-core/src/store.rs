@@ -90,6 +90,12 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Where keys that found no room share an entry, a reset of one of them does not
     /// change what they have used together.
     fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()>;
+
+    /// One word for what it is, as `memory`: a label of metrics. A wrapper answers with
+    /// that of the store inside.
+    fn name(&self) -> &'static str {
+        "store"
+    }
 }
 
 /// Conveniences for every [`Store`].
@@ -114,6 +120,7 @@ pub struct StoreError {
     store: &'static str,
     reason: String,
     fault: Fault,
+    is_partial: bool,
     retry_after: Option<Micros>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -135,7 +142,8 @@ impl StoreError {
     }
 
     fn new(store: &'static str, reason: &dyn fmt::Display, fault: Fault) -> Self {
-        Self { store, reason: reason.to_string(), fault, retry_after: None, source: None }
+        let reason = reason.to_string();
+        Self { store, reason, fault, is_partial: false, retry_after: None, source: None }
     }
 
     /// Keeps the error underneath.
@@ -154,6 +162,19 @@ impl StoreError {
     pub const fn with_retry_after(mut self, retry_after: Micros) -> Self {
         self.retry_after = Some(retry_after);
         self
+    }
+
+    /// Says that a part of the store fails, and others are well.
+    #[must_use]
+    pub const fn of_a_part(mut self) -> Self {
+        self.is_partial = true;
+        self
+    }
+
+    /// Whether other requests can be decided all the same: those for keys elsewhere. The
+    /// store sees to it by itself that they do not all wait for the part that fails.
+    pub const fn is_partial(&self) -> bool {
+        self.is_partial
     }
 
     /// When it is worth asking again, if the store knows.

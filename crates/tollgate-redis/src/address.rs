@@ -58,6 +58,10 @@ impl Address {
     pub(crate) fn parse(url: &str) -> Result<Self, UrlError> {
         let url =
             Url::parse(url.trim()).map_err(|error| wrong(format!("is none: {error}"), FORMS))?;
+        if url.fragment().is_some() {
+            let cure = "write %23 where a password has a #";
+            return Err(wrong("has a fragment, which means nothing here".into(), cure));
+        }
         let scheme = url.scheme().replacen("valkey", "redis", 1);
         let (scheme, uses_tls) = match scheme.strip_prefix("rediss") {
             Some(rest) => (format!("redis{rest}"), true),
@@ -111,7 +115,7 @@ impl Address {
         query.is_used_up()?;
         let database = database.map(|name| {
             let cure = "databases go by numbers from 0 to 255, as in redis://host/1";
-            name.parse().map_err(|_| wrong(format!("names the database {name:?}"), cure))
+            name.parse().map_err(|_| wrong(format!("names the database {}", shown(&name)), cure))
         });
         Ok(Self { servers, uses_tls, username, password, database: database.transpose()? })
     }
@@ -192,6 +196,12 @@ fn wrong(what: String, cure: &'static str) -> UrlError {
     UrlError { what, cure }
 }
 
+/// A part of a URL to be shown. Before an @ stands a password, or the end of one that has
+/// in it what should have been encoded.
+fn shown(part: &str) -> String {
+    if part.contains('@') { "with an @ in it".to_owned() } else { format!("{part:?}") }
+}
+
 fn decode(text: &str) -> Result<String, UrlError> {
     let text = percent_decode_str(text).decode_utf8().map(String::from);
     text.map_err(|_| wrong("is not UTF-8 once decoded".into(), "encode it anew, as UTF-8"))
@@ -224,8 +234,10 @@ impl Query {
                     let host = host.trim_start_matches('[').trim_end_matches(']');
                     Some((host.to_owned(), port.parse().ok()?))
                 });
-                let cure = "write node=host:port";
-                query.nodes.push(node.ok_or_else(|| wrong(format!("has node={value}"), cure))?);
+                let node = node.filter(|_| !value.contains('@'));
+                let cure = "write node=host:port; the login in front is that of all nodes";
+                let what = || wrong(format!("has a node {}", shown(&value)), cure);
+                query.nodes.push(node.ok_or_else(what)?);
             } else {
                 query.rest.push((name.into_owned(), value.into_owned()));
             }
@@ -250,7 +262,9 @@ impl Query {
             return Err(wrong("names more nodes than one".into(), cure));
         }
         match self.rest.first() {
-            Some((name, _)) => Err(wrong(format!("has the unknown parameter {name:?}"), FORMS)),
+            Some((name, _)) => {
+                Err(wrong(format!("has the unknown parameter {}", shown(name)), FORMS))
+            }
             None => Ok(()),
         }
     }
@@ -260,7 +274,7 @@ impl Query {
 mod tests {
     use super::*;
 
-    fn shown(url: &str) -> String {
+    fn read(url: &str) -> String {
         Address::parse(url).map_or_else(|error| error.to_string(), |address| address.to_string())
     }
 
@@ -280,7 +294,7 @@ mod tests {
             ("rediss-cluster://a:1?node=b:2&node=c:3", "rediss-cluster://a:1,b:2,c:3"),
         ];
         for (url, expected) in cases {
-            assert_eq!(shown(url), expected, "{url}");
+            assert_eq!(read(url), expected, "{url}");
             let address = Address::parse(url).unwrap();
             assert!(!format!("{address:?}").contains("secret"));
         }
@@ -305,11 +319,17 @@ mod tests {
             ("redis://h?node=b:1", "more nodes than one"),
             ("redis-sentinel://h", "names no service"),
             ("redis-cluster://h/3", "but one"),
-            ("redis-cluster://h?node=b", "has node=b"),
+            ("redis-cluster://h?node=b", r#"has a node "b""#),
             ("redis+unix://", "has no path"),
             ("redis://u:secret@h/%FF", "names the database"),
             ("redis://u:secret%FF@h", "not UTF-8"),
             ("redis://u:secret@h:99999", "is none: invalid port"),
+            // Passwords that end early, as they should have been encoded.
+            ("redis://u:1#secret@h", "has a fragment"),
+            ("redis://u:1?secret@h", "unknown parameter"),
+            ("redis://u:1/secret@h", "names the database"),
+            ("redis-cluster://h?node=u:secret@b", "has a node"),
+            ("redis-cluster://h?node=u:secret@b:1", "has a node"),
         ];
         for (url, expected) in cases {
             let error = Address::parse(url).unwrap_err().to_string();

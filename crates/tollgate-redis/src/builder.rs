@@ -12,6 +12,7 @@ use crate::check::About;
 use crate::cluster::{Cluster, Connect, Place};
 use crate::combiner::{Bounds, Combiner, Shared};
 use crate::deny_cache::DenyCache;
+use crate::encode::Batch;
 use crate::names::Names;
 use crate::node::Node;
 use crate::route::Route;
@@ -72,9 +73,10 @@ impl RedisStoreBuilder {
     }
 
     /// The time from a request to its answer, at most; after it there is an error. Nothing
-    /// is charged later, but for what is in Redis' hands at that moment. Default: 50 ms.
-    pub const fn timeout(mut self, timeout: Duration) -> Self {
-        self.bounds.timeout = timeout;
+    /// is charged later, but for what is in Redis' hands at that moment. No longer than an
+    /// hour. Default: 50 ms.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.bounds.timeout = timeout.min(LONGEST);
         self
     }
 
@@ -108,14 +110,15 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Requests in a call, at least one. Default: 512, for which Redis needs about a
+    /// Requests in a call, from one to 65 535. Default: 512, for which Redis needs about a
     /// millisecond: nobody else who uses it waits longer for us.
     pub fn max_batch(mut self, requests: usize) -> Self {
-        self.bounds.batch = requests.max(1);
+        self.bounds.batch = requests.clamp(1, Batch::MAX);
         self
     }
 
-    /// Requests that wait for a call; more fail at once. Default: 16 384.
+    /// Requests that wait for a call; more fail at once. Default: 16 384. In a Cluster that
+    /// is for each slot, so that a node that is silent stands in the way of no other.
     pub const fn max_queue(mut self, requests: usize) -> Self {
         self.bounds.queue = requests;
         self
@@ -126,8 +129,9 @@ impl RedisStoreBuilder {
     /// Until it could pass, a request like one that was denied is denied without asking.
     /// That is what Redis would say, unless another process gave units back, reset the key
     /// or raised the quota meanwhile, or Redis lost data: who shortens this hears of that
-    /// sooner. Such a verdict has [`Source::Cache`](tollgate_core::Source::Cache), and what
-    /// remained and the waits in it are lower bounds. Default: a second.
+    /// sooner. Such a verdict has [`Source::Cache`](tollgate_core::Source::Cache): the waits
+    /// in it are lower bounds, and what remained is what did when Redis was asked. Default: a
+    /// second.
     pub const fn deny_cache(mut self, bound: Duration) -> Self {
         self.deny_cache = bound;
         self
@@ -192,6 +196,9 @@ impl fmt::Debug for RedisStoreBuilder {
             .finish_non_exhaustive()
     }
 }
+
+/// Who waits longer than this is no longer there; instants that much later can be told.
+const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Where nonces begin: elsewhere in each process, though they need only differ within one
 /// connection.

@@ -1,5 +1,6 @@
 //! Group commit: what waits at the same moment is decided in one call.
 
+use std::cell::LazyCell;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -95,10 +96,8 @@ impl Combiner {
         }
         if lanes.queue.len() >= self.bounds.queue {
             drop(lanes);
-            ticket.answer(Err(StoreError::not_charged(
-                STORE,
-                format_args!("{} requests are waiting already", self.bounds.queue),
-            )));
+            let reason = format_args!("{} requests are waiting already", self.bounds.queue);
+            ticket.answer(Err(self.of_here(StoreError::not_charged(STORE, reason))));
             return None;
         }
         lanes.queue.push_back(Arc::clone(ticket));
@@ -136,7 +135,18 @@ impl Combiner {
                     None => return,
                 },
             };
-            let Some(refusal) = self.call_at(&stop, &mut tickets, lane).await else { return };
+            if !stop.admits() {
+                let reason = "the node that has the key does not answer";
+                return self.fail(&Failure::Refused(Refusal::Other(reason.into())), &tickets);
+            }
+            let refusal = match self.call_at(&stop, &mut tickets, lane).await {
+                After::Done => return,
+                After::Again => {
+                    next = Some(stop);
+                    continue;
+                }
+                After::Refused(refusal) => refusal,
+            };
             if !self.route.follow(&refusal, &stop, &mut trip) {
                 return self.fail(&Failure::Refused(refusal), &tickets);
             }
@@ -157,28 +167,29 @@ impl Combiner {
         let stop = self.watch(timeout_at(last.into(), self.route.stop(trip)), tickets).await;
         std::mem::forget(unanswered);
         if stop.is_err() {
-            tickets.iter().for_each(|ticket| ticket.expire());
+            let is_partial = self.route.is_partial();
+            tickets.iter().for_each(|ticket| ticket.expire(is_partial));
         }
         stop.ok()
     }
 
     /// Sends requests to one server. What it says if that refuses all of them is for the
-    /// caller to deal with.
+    /// caller to deal with, and so are requests that are to be sent once more.
     async fn call_at(
         self: &Arc<Self>,
         stop: &Stop,
         tickets: &mut Vec<Arc<Ticket>>,
         lane: Lane,
-    ) -> Option<Refusal> {
+    ) -> After {
         let node = stop.node();
-        if !self.acquaint(node, tickets).await {
-            return None;
+        if !self.acquaint(stop, tickets).await {
+            return After::Done;
         }
         tickets.retain(|ticket| ticket.send());
         let mut batch = Batch::new(self.shared.nonce.fetch_add(1, Ordering::Relaxed));
         tickets.retain(|ticket| self.add(&mut batch, ticket, node));
         if tickets.is_empty() {
-            return None;
+            return After::Done;
         }
         let unanswered = Unanswered(tickets);
         let sent = Instant::now();
@@ -192,25 +203,43 @@ impl Combiner {
             _ => self.watch(call, tickets).await,
         };
         std::mem::forget(unanswered);
-        self.shared.counters.count_call(tickets.len(), &outcome);
+        self.shared.counters.count_call(tickets.len(), sent.elapsed(), &outcome);
+        stop.learn(outcome.as_ref().err());
         match outcome.map(|bytes| batch.parse(&bytes)) {
-            Ok(Ok(reply)) => self.distribute(&batch, reply, tickets, sent, node),
+            Ok(Ok(reply)) => {
+                *tickets = self.distribute(&batch, reply, tickets, sent, node);
+                if !tickets.is_empty() {
+                    return After::Again;
+                }
+            }
             Ok(Err(bad)) => {
                 // Whatever this answers, other replies may be off by one as well.
                 node.distrust();
+                self.doubt(tickets);
                 for ticket in tickets {
                     ticket.answer(Err(StoreError::maybe_charged(STORE, bad).with_source(bad)));
                 }
             }
-            Err(Failure::Refused(refusal)) => return Some(refusal),
-            Err(failure) => self.fail(&failure, tickets),
+            Err(Failure::Refused(refusal)) => return After::Refused(refusal),
+            Err(failure) => {
+                self.doubt(tickets);
+                self.fail(&failure, tickets);
+            }
         }
-        None
+        After::Done
+    }
+
+    /// What these asked for may have been done, and nobody said so.
+    fn doubt(&self, tickets: &[Arc<Ticket>]) {
+        if tickets.iter().any(|ticket| matches!(ticket.request, Request::Reset { .. })) {
+            self.shared.deny_cache.forget();
+        }
     }
 
     /// Sees to it that a server's time is known, as a call without deadlines may be carried
     /// out when nobody waits for it any more. If it cannot be had, all are answered.
-    async fn acquaint(&self, node: &Arc<Node>, tickets: &[Arc<Ticket>]) -> bool {
+    async fn acquaint(&self, stop: &Stop, tickets: &[Arc<Ticket>]) -> bool {
+        let node = stop.node();
         let last = tickets.iter().map(|ticket| ticket.deadline).max();
         let Some(last) = last.filter(|_| self.shared.time.is_none() && !node.knows_time()) else {
             return true;
@@ -219,6 +248,7 @@ impl Combiner {
         let outcome = self.watch(node.learn_time(last), tickets).await;
         std::mem::forget(unanswered);
         let Err(failure) = outcome else { return true };
+        stop.learn(Some(&failure));
         // To ask for the time charges nobody, whether it is answered or not.
         let reason = match failure {
             Failure::Lost(reason) => reason,
@@ -231,8 +261,13 @@ impl Combiner {
     fn fail(&self, failure: &Failure, tickets: &[Arc<Ticket>]) {
         self.route.suspect();
         for ticket in tickets {
-            ticket.answer(Err(failure.to_store_error()));
+            ticket.answer(Err(self.of_here(failure.to_store_error())));
         }
+    }
+
+    /// An error that is one of a part of the store, if others are well.
+    fn of_here(&self, error: StoreError) -> StoreError {
+        if self.route.is_partial() { error.of_a_part() } else { error }
     }
 
     /// Sends requests some keys of which have moved and others have not in calls of their
@@ -312,9 +347,11 @@ impl Combiner {
     fn expire(&self, sent: &[Arc<Ticket>]) -> Instant {
         let now = Instant::now();
         let mut next = now + self.bounds.timeout;
+        // Asked once, and only if there is something to say.
+        let is_partial = LazyCell::new(|| self.route.is_partial());
         for ticket in sent {
             if ticket.deadline <= now {
-                ticket.expire();
+                ticket.expire(*is_partial);
             } else {
                 next = next.min(ticket.deadline);
             }
@@ -325,20 +362,23 @@ impl Combiner {
                 next = next.min(ticket.deadline);
                 break;
             }
-            ticket.expire();
+            ticket.expire(*is_partial);
             lanes.queue.pop_front();
         }
         next
     }
 
+    /// Hands out the answers, and returns the requests that were refused as late though
+    /// they came in time by the clock here. They go again with what is known now, and at
+    /// once: in the queue nobody would look at the time for them.
     fn distribute(
-        self: &Arc<Self>,
+        &self,
         batch: &Batch,
         reply: Reply,
         tickets: &[Arc<Ticket>],
         sent: Instant,
         node: &Node,
-    ) {
+    ) -> Vec<Arc<Ticket>> {
         let mut again = Vec::new();
         let received = Instant::now();
         for (ticket, row) in tickets.iter().zip(reply.rows) {
@@ -374,25 +414,20 @@ impl Combiner {
         if again.is_empty() {
             node.learn(reply.now, sent);
         } else {
-            // They came in time by the clock here, so the two clocks differ by more than
-            // was known.
+            // The two clocks differ by more than was known.
             node.relearn(reply.now, sent);
-            self.repeat(again);
         }
+        again
     }
+}
 
-    /// Puts requests at the head of the queue.
-    fn repeat(self: &Arc<Self>, tickets: Vec<Arc<Ticket>>) {
-        let mut lanes = self.lanes.lock();
-        for ticket in tickets.into_iter().rev() {
-            lanes.queue.push_front(ticket);
-        }
-        if lanes.calls == 0 {
-            lanes.calls += 1;
-            drop(lanes);
-            TaskLane::open(self);
-        }
-    }
+/// What is left to do after a call.
+enum After {
+    Done,
+    /// What is left of the requests is to be sent once more.
+    Again,
+    /// Nothing was carried out.
+    Refused(Refusal),
 }
 
 /// Which way a call goes.
@@ -438,8 +473,10 @@ impl TaskLane {
         let mut lanes = self.combiner.lanes.lock();
         let mut keys = 0;
         let fits = |ticket: &&Arc<Ticket>| {
-            keys += ticket.request.keys();
-            keys <= Batch::MAX
+            let more = ticket.request.keys();
+            keys += more;
+            // The first goes whatever it holds: left in the queue it would stop all others.
+            keys <= Batch::MAX || keys == more
         };
         let count = lanes.queue.iter().take(self.combiner.bounds.batch).take_while(fits).count();
         if count == 0 {
@@ -460,7 +497,7 @@ impl Drop for TaskLane {
         let mut lanes = self.combiner.lanes.lock();
         lanes.calls -= 1;
         for ticket in lanes.queue.drain(..) {
-            ticket.answer(Err(StoreError::not_charged(STORE, RUNTIME_GONE)));
+            ticket.strand();
         }
     }
 }
@@ -471,9 +508,7 @@ struct Unanswered<'a>(&'a [Arc<Ticket>]);
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         for ticket in self.0 {
-            ticket.answer(Err(StoreError::maybe_charged(STORE, RUNTIME_GONE)));
+            ticket.strand();
         }
     }
 }
-
-const RUNTIME_GONE: &str = "the tokio runtime that the store was made in has stopped";

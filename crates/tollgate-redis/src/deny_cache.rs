@@ -31,7 +31,7 @@ use crate::ticket::{Line, Request, Ticket};
 pub(crate) struct DenyCache {
     /// How long at most; zero for never.
     bound: Duration,
-    entries: Mutex<HashTable<Denied>>,
+    entries: Mutex<Entries>,
     /// The number of entries, so that a service where nobody is denied pays a load.
     count: AtomicUsize,
     /// Goes up with everything that may make a remembered denial wrong.
@@ -39,6 +39,13 @@ pub(crate) struct DenyCache {
     /// The names of policies that settle.
     settling: Mutex<HashSet<String, RandomState>>,
     hasher: RandomState,
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    table: HashTable<Denied>,
+    /// When a full table was last looked through for entries whose time is over.
+    swept: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -53,6 +60,9 @@ struct Denied {
 /// More denied requests than this are not told apart: a flood of different keys must not
 /// take memory without end.
 const MOST: usize = 4096;
+/// To look through a full table takes as long as many a decision: in the flood that filled
+/// it, not each denial does.
+const BETWEEN_SWEEPS: Duration = Duration::from_millis(20);
 
 impl DenyCache {
     pub(crate) fn new(bound: Duration) -> Self {
@@ -80,7 +90,7 @@ impl DenyCache {
         let hash = self.hash(lines);
         let now = Instant::now();
         let entries = self.entries.lock();
-        let denied = entries.find(hash, |denied| denied.is_about(lines))?;
+        let denied = entries.table.find(hash, |denied| denied.is_about(lines))?;
         denied.verdict_on(lines, now)
     }
 
@@ -106,28 +116,33 @@ impl DenyCache {
         if self.epoch() != ticket.epoch {
             return;
         }
-        if let Some(known) = entries.find_mut(hash, |denied| denied.is_about(lines)) {
+        let Entries { table, swept } = &mut *entries;
+        if let Some(known) = table.find_mut(hash, |denied| denied.is_about(lines)) {
             // The least cost denied says most.
             if known.until <= now || known.costs_at_least(lines) {
                 *known = denied;
             }
             return;
         }
-        if entries.len() >= MOST {
-            entries.retain(|denied| denied.until > now);
-            if entries.len() >= MOST {
+        if table.len() >= MOST {
+            if swept.is_some_and(|at| now.saturating_duration_since(at) < BETWEEN_SWEEPS) {
+                return;
+            }
+            *swept = Some(now);
+            table.retain(|denied| denied.until > now);
+            if table.len() >= MOST {
                 return;
             }
         }
-        entries.insert_unique(hash, denied, |denied| self.hash(&denied.lines));
-        self.count.store(entries.len(), Ordering::Relaxed);
+        table.insert_unique(hash, denied, |denied| self.hash(&denied.lines));
+        self.count.store(table.len(), Ordering::Relaxed);
     }
 
     /// Forgets everything, as a key is about to be reset or was.
     pub(crate) fn forget(&self) {
         let mut entries = self.entries.lock();
         self.epoch.fetch_add(1, Ordering::AcqRel);
-        entries.clear();
+        entries.table.clear();
         self.count.store(0, Ordering::Relaxed);
     }
 
@@ -229,4 +244,63 @@ fn micros(span: Duration) -> Micros {
 
 fn less(span: Micros, elapsed: Micros) -> Micros {
     Micros::new(span.get().saturating_sub(elapsed.get()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::{Cost, Policy, Quota, Timestamp};
+
+    use super::*;
+
+    fn request(n: usize) -> Ticket {
+        let policy = Policy::fixed_window_counter("p", Quota::per_minute(9)).unwrap();
+        let state = n.to_be_bytes().as_slice().into();
+        let line = Line { state, policy, cost: Cost::ONE, enforce: true };
+        Ticket::new(Request::Decide([line].into_iter().collect()), 0, Instant::now())
+    }
+
+    fn denial() -> Verdict {
+        let outcome = Outcome::Deny { retry_after: Micros::new(60_000_000) };
+        let decision = Decision { outcome, ..Decision::skipped(9) };
+        Verdict::single(false, Timestamp::EPOCH, decision)
+    }
+
+    fn is_remembered(cache: &DenyCache, n: usize) -> bool {
+        let ticket = request(n);
+        let Request::Decide(lines) = &ticket.request else { return false };
+        cache.find(lines).is_some()
+    }
+
+    #[test]
+    fn a_flood_of_denied_keys_is_not_looked_through_for_each_of_them() {
+        let cache = DenyCache::new(Duration::from_secs(60));
+        for n in 0..MOST {
+            cache.learn(&request(n), &denial(), Instant::now());
+        }
+        assert!(is_remembered(&cache, MOST - 1));
+        // There is no room, which takes a look; the next ones take none.
+        cache.learn(&request(MOST), &denial(), Instant::now());
+        let swept = cache.entries.lock().swept;
+        assert!(swept.is_some() && !is_remembered(&cache, MOST));
+        let began = Instant::now();
+        for n in MOST + 1..MOST + 100 {
+            cache.learn(&request(n), &denial(), Instant::now());
+        }
+        if began.elapsed() < BETWEEN_SWEEPS / 2 {
+            assert_eq!(cache.entries.lock().swept, swept);
+        }
+    }
+
+    #[test]
+    fn those_whose_time_is_over_make_room() {
+        let cache = DenyCache::new(Duration::from_secs(60));
+        for n in 0..MOST {
+            cache.learn(&request(n), &denial(), Instant::now());
+        }
+        for denied in cache.entries.lock().table.iter_mut() {
+            denied.until = denied.sent;
+        }
+        cache.learn(&request(MOST), &denial(), Instant::now());
+        assert!(is_remembered(&cache, MOST) && !is_remembered(&cache, 0));
+    }
 }

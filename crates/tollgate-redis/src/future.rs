@@ -57,6 +57,13 @@ impl<T> RedisFuture<T> {
     ) -> Self {
         Self { state: State::Waiting { ticket, drive: Some((drive, runtime)) }, read }
     }
+
+    /// Says that time is up. A call that this carries out itself knows the time.
+    pub(crate) fn expire(&self, is_partial: bool) {
+        if let State::Waiting { ticket, drive: None } = &self.state {
+            ticket.expire(is_partial);
+        }
+    }
 }
 
 impl<T> Future for RedisFuture<T> {
@@ -69,14 +76,14 @@ impl<T> Future for RedisFuture<T> {
                 .unwrap_or_else(|| Err(StoreError::invalid(STORE, "polled after completion"))),
             State::Waiting { ticket, drive } => {
                 if let Some((call, runtime)) = drive {
-                    // Its timer is one of the runtime that the store was made in, wherever
-                    // this is polled.
-                    let _entered = runtime.enter();
-                    if call.as_mut().poll(cx).is_pending() {
+                    if !is_within(runtime) {
+                        leave(drive, ticket);
+                    } else if call.as_mut().poll(cx).is_pending() {
                         // Nobody else answers meanwhile. To leave a waker with the ticket
                         // would have this task woken by its own call, for nothing.
                         return Poll::Pending;
                     }
+                    // It is over, or in other hands.
                     *drive = None;
                 }
                 match ticket.poll(cx) {
@@ -99,10 +106,42 @@ impl<T> Drop for RedisFuture<T> {
         if let State::Waiting { ticket, drive } = &mut self.state {
             ticket.abandon();
             // A call that was begun is carried through: its lane and its script are shared.
-            if let Some((call, runtime)) = drive.take() {
-                runtime.spawn(call);
-            }
+            leave(drive, ticket);
         }
+    }
+}
+
+/// Whether this is polled in the runtime that the store was made in. Timers of a runtime
+/// that has ended panic: elsewhere nobody knows whether it has.
+fn is_within(runtime: &Handle) -> bool {
+    Handle::try_current().is_ok_and(|current| current.id() == runtime.id())
+}
+
+/// Leaves a call to the runtime.
+fn leave(drive: &mut Option<(Drive, Handle)>, ticket: &Arc<Ticket>) {
+    if let Some((call, runtime)) = drive.take() {
+        runtime.spawn(Left { call, ticket: Arc::clone(ticket) });
+    }
+}
+
+/// A call in the hands of the runtime. Should that end first, who asked is told.
+struct Left {
+    call: Drive,
+    ticket: Arc<Ticket>,
+}
+
+impl Future for Left {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.call.as_mut().poll(cx)
+    }
+}
+
+impl Drop for Left {
+    /// A call that came to its end has answered.
+    fn drop(&mut self) {
+        self.ticket.strand();
     }
 }
 

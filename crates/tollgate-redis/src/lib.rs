@@ -124,7 +124,9 @@ enum Way {
 }
 
 impl RedisStore {
-    /// A store with the usual settings. Must be called within a tokio runtime.
+    /// A store with the usual settings. Must be called within a tokio runtime, which carries
+    /// its calls: once that has ended, all that is asked fails. Whoever asks from another
+    /// runtime, or from none, is answered as well, at the price of a task each time.
     ///
     /// It does not wait for Redis: see [`connected`](Self::connected).
     pub fn connect(url: &str) -> Result<Self, ConnectError> {
@@ -169,6 +171,12 @@ impl RedisStore {
         }
     }
 
+    /// The same number for all clones of a store and for no other that lives: sums over
+    /// several handles count each store once.
+    pub fn identity(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     /// What this store has done so far.
     pub fn stats(&self) -> RedisStats {
         let queued = match &self.0.way {
@@ -198,6 +206,14 @@ impl RedisStore {
         match &self.0.way {
             Way::One(_, combiner) => combiner,
             Way::Cluster(cluster) => cluster.combiner(cluster::slot(about)),
+        }
+    }
+
+    /// Whether keys of other slots can be decided, if those of this one cannot.
+    fn is_partial(&self, slot: u16) -> bool {
+        match &self.0.way {
+            Way::One(..) => false,
+            Way::Cluster(cluster) => cluster.is_partial(slot),
         }
     }
 
@@ -269,6 +285,10 @@ impl Store for RedisStore {
         let state = self.0.names.state(policy, key);
         let about = state.clone();
         self.submit(&about, Request::Reset { state }, read)
+    }
+
+    fn name(&self) -> &'static str {
+        "redis"
     }
 }
 

@@ -1,12 +1,12 @@
 //! The way of a call: to the one server, or to whichever node of a Cluster has the slot.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::cluster::{Member, Place, Topology};
-use crate::failure::Refusal;
+use crate::failure::{Failure, Refusal};
 use crate::node::Node;
 
 /// Where the calls of a combiner go.
@@ -122,6 +122,14 @@ impl Route {
         trip.redirections <= MOST_REDIRECTIONS
     }
 
+    /// Whether requests for keys elsewhere can be decided, though those here cannot.
+    pub(crate) fn is_partial(&self) -> bool {
+        match self {
+            Self::One(_) => false,
+            Self::Slot { topology, slot } => topology.is_well_without(*slot),
+        }
+    }
+
     /// A call failed, for a reason that the Cluster may know of.
     pub(crate) fn suspect(&self) {
         if let Self::Slot { topology, .. } = self {
@@ -135,6 +143,25 @@ impl Stop {
         match self {
             Self::One(node) => node,
             Self::Member { member, .. } => &member.node,
+        }
+    }
+
+    /// Whether calls may go there now.
+    pub(crate) fn admits(&self) -> bool {
+        match self {
+            Self::One(_) => true,
+            Self::Member { member, .. } => member.gate.admits(Instant::now()),
+        }
+    }
+
+    /// What came of a call.
+    pub(crate) fn learn(&self, failure: Option<&Failure>) {
+        if let Self::Member { member, .. } = self {
+            let is_well = !matches!(
+                failure,
+                Some(Failure::Lost(_) | Failure::Refused(Refusal::Other(_) | Refusal::NoScript))
+            );
+            member.gate.learn(is_well, Instant::now());
         }
     }
 

@@ -19,7 +19,8 @@ use smallvec::SmallVec;
 use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 use tollgate_core::{
-    Charge, Cost, Decision, Key, Micros, Outcome, Receipt, ReceiptId, StoreError, Verdict,
+    Charge, Cost, Decision, Key, Micros, Outcome, Receipt, ReceiptId, Settlement, StoreError,
+    Verdict,
 };
 
 use crate::builder::random;
@@ -165,7 +166,7 @@ impl Several {
                 self.take_back(&verdicts).await;
                 return Err(StoreError::not_charged(STORE, "who asked has left"));
             }
-            match self.ask(group.lines.clone(), self.deadline).await {
+            match self.ask(group.slot, group.lines.clone()).await {
                 Ok(verdict) if verdict.is_admitted() => {
                     is_silent = false;
                     verdicts.push(Some(verdict));
@@ -180,6 +181,8 @@ impl Several {
                     let is_undone = self.take_back(&verdicts).await;
                     return Err(if is_undone || error.may_have_charged() {
                         error
+                    } else if error.is_partial() {
+                        StoreError::maybe_charged(STORE, &error).with_source(error).of_a_part()
                     } else {
                         StoreError::maybe_charged(STORE, &error).with_source(error)
                     });
@@ -254,8 +257,17 @@ impl Several {
         self.groups.last().is_some_and(|last| Arc::ptr_eq(last, group))
     }
 
-    fn ask(&self, lines: SmallVec<[Line; 2]>, deadline: Instant) -> RedisFuture<Verdict> {
-        ask(&self.store, lines, deadline)
+    /// Asks one slot, and looks at the time by itself: the queue there is looked through
+    /// from its head, where others may stand who came later and can wait for longer.
+    async fn ask(&self, slot: u16, lines: SmallVec<[Line; 2]>) -> Result<Verdict, StoreError> {
+        let mut answer = ask(&self.store, lines, self.deadline);
+        match timeout_at(self.deadline.into(), &mut answer).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                answer.expire(self.store.is_partial(slot));
+                answer.await
+            }
+        }
     }
 
     /// The decisions in the order of the charges that they are about.
@@ -284,6 +296,7 @@ fn ask(store: &RedisStore, lines: SmallVec<[Line; 2]>, deadline: Instant) -> Red
 /// that gets lost is sent again: a receipt counts once.
 async fn give_back(store: &RedisStore, receipts: Vec<Receipt>) -> bool {
     let mut open: Vec<_> = receipts.iter().collect();
+    let mut is_back = true;
     for pause in [Duration::ZERO, PAUSE, PAUSE * 8] {
         if open.is_empty() {
             break;
@@ -298,12 +311,16 @@ async fn give_back(store: &RedisStore, receipts: Vec<Receipt>) -> bool {
             .collect();
         open = Vec::new();
         for (receipt, given) in given {
-            if given.await.is_err() {
-                open.push(receipt);
+            match given.await {
+                Ok(Settlement::Returned { units }) if units > 0 => {}
+                // A place in a queue is kept once others stand behind it; and who knows what
+                // came of a receipt whose first answer was lost.
+                Ok(_) => is_back = false,
+                Err(_) => open.push(receipt),
             }
         }
     }
-    open.is_empty()
+    is_back && open.is_empty()
 }
 
 /// Before what could not be given back is tried again, at first.

@@ -1,6 +1,7 @@
 //! What a store has done so far.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -41,26 +42,41 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn count_call(&self, requests: usize, outcome: &Result<Bytes, Failure>) {
+    pub(crate) fn count_call(
+        &self,
+        requests: usize,
+        took: Duration,
+        outcome: &Result<Bytes, Failure>,
+    ) {
         add(&self.calls, 1);
         add(&self.requests, requests as u64);
-        match outcome {
-            Ok(_) => {}
-            Err(Failure::Refused(_)) => add(&self.refused, 1),
-            Err(Failure::Lost(_)) => add(&self.lost, 1),
-        }
+        let word = match outcome {
+            Ok(_) => "answered",
+            Err(Failure::Refused(_)) => {
+                add(&self.refused, 1);
+                "refused"
+            }
+            Err(Failure::Lost(_)) => {
+                add(&self.lost, 1);
+                "lost"
+            }
+        };
+        measure::call(requests, took, word);
     }
 
     pub(crate) fn count_late(&self) {
         add(&self.late, 1);
+        measure::late();
     }
 
     pub(crate) fn count_deny_cache_hit(&self) {
         add(&self.deny_cache_hits, 1);
+        measure::deny_cache_hit();
     }
 
     pub(crate) fn count_connection(&self) {
         add(&self.connections, 1);
+        measure::connection();
     }
 
     pub(crate) fn read(&self, queued: usize) -> RedisStats {
@@ -79,4 +95,49 @@ impl Counters {
 
 fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
+}
+
+/// Tells the recorder of the process, which sums over all stores.
+#[cfg(feature = "metrics")]
+mod measure {
+    use std::time::Duration;
+
+    use metrics::{counter, histogram};
+
+    pub(super) fn call(requests: usize, took: Duration, outcome: &'static str) {
+        counter!("tollgate_redis_calls_total", "outcome" => outcome).increment(1);
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+        histogram!("tollgate_redis_batch_requests").record(requests as f64);
+        histogram!("tollgate_redis_call_duration_seconds").record(took);
+    }
+
+    pub(super) fn late() {
+        counter!("tollgate_redis_late_requests_total").increment(1);
+    }
+
+    pub(super) fn deny_cache_hit() {
+        counter!("tollgate_redis_deny_cache_hits_total").increment(1);
+    }
+
+    /// What may follow begins at zero here: a counter that begins at its first event has no
+    /// rate there.
+    pub(super) fn connection() {
+        counter!("tollgate_redis_connections_total").increment(1);
+        for outcome in ["answered", "refused", "lost"] {
+            counter!("tollgate_redis_calls_total", "outcome" => outcome).increment(0);
+        }
+        counter!("tollgate_redis_late_requests_total").increment(0);
+        counter!("tollgate_redis_deny_cache_hits_total").increment(0);
+    }
+}
+
+/// Nobody measures.
+#[cfg(not(feature = "metrics"))]
+mod measure {
+    use std::time::Duration;
+
+    pub(super) fn call(_: usize, _: Duration, _: &'static str) {}
+    pub(super) fn late() {}
+    pub(super) fn deny_cache_hit() {}
+    pub(super) fn connection() {}
 }

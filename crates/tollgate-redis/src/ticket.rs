@@ -146,27 +146,46 @@ impl Ticket {
     }
 
     pub(crate) fn answer(&self, answer: Result<Answer, StoreError>) {
-        let mut progress = self.progress.lock();
-        let before = std::mem::replace(&mut *progress, Progress::Over);
-        if let Progress::Queued { waker, .. } | Progress::Sent { waker, .. } = before {
-            *progress = Progress::Answered(answer);
-            drop(progress);
-            if let Some(waker) = waker {
-                waker.wake();
-            }
-        } else {
-            *progress = before;
-        }
+        self.answer_with(|_| answer);
     }
 
-    /// Answers that time is up.
-    pub(crate) fn expire(&self) {
-        let sent = matches!(&*self.progress.lock(), Progress::Sent { .. });
-        self.answer(Err(if sent {
-            StoreError::maybe_charged(STORE, "no answer in time")
-        } else {
-            StoreError::not_charged(STORE, "the request was not sent in time")
-        }));
+    /// Answers that time is up, for a part of the store perhaps.
+    pub(crate) fn expire(&self, is_partial: bool) {
+        self.fail("the request was not sent in time", "no answer in time", is_partial);
+    }
+
+    /// Answers that nobody is left to carry this out.
+    pub(crate) fn strand(&self) {
+        self.fail(RUNTIME_GONE, RUNTIME_GONE, false);
+    }
+
+    fn fail(&self, queued: &'static str, sent: &'static str, is_partial: bool) {
+        self.answer_with(|is_sent| {
+            let error = if is_sent {
+                StoreError::maybe_charged(STORE, sent)
+            } else {
+                StoreError::not_charged(STORE, queued)
+            };
+            Err(if is_partial { error.of_a_part() } else { error })
+        });
+    }
+
+    /// Answers, unless that is over, by whether this is part of a call.
+    fn answer_with(&self, answer: impl FnOnce(bool) -> Result<Answer, StoreError>) {
+        let mut progress = self.progress.lock();
+        let (is_sent, waker) = match std::mem::replace(&mut *progress, Progress::Over) {
+            Progress::Queued { waker, .. } => (false, waker),
+            Progress::Sent { waker, .. } => (true, waker),
+            before => {
+                *progress = before;
+                return;
+            }
+        };
+        *progress = Progress::Answered(answer(is_sent));
+        drop(progress);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 
     /// Who asked has left.
@@ -197,6 +216,8 @@ fn register(waker: Option<Waker>, cx: &Context<'_>) -> Waker {
     waker.filter(|waker| waker.will_wake(cx.waker())).unwrap_or_else(|| cx.waker().clone())
 }
 
+const RUNTIME_GONE: &str = "the tokio runtime that the store was made in has stopped";
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -226,7 +247,7 @@ mod tests {
     #[test]
     fn the_first_answer_counts() {
         let ticket = ticket();
-        ticket.expire();
+        ticket.expire(false);
         ticket.answer(Ok(Answer::Reset));
         assert!(matches!(poll(&ticket), Poll::Ready(Err(_))));
     }
@@ -237,7 +258,7 @@ mod tests {
         left.abandon();
         assert!(!left.send());
         let late = ticket();
-        late.expire();
+        late.expire(false);
         assert!(!late.send());
     }
 
@@ -246,7 +267,7 @@ mod tests {
         let (queued, sent) = (ticket(), ticket());
         assert!(sent.send());
         for (ticket, may_have_charged) in [(queued, false), (sent, true)] {
-            ticket.expire();
+            ticket.expire(false);
             let Poll::Ready(Err(error)) = poll(&ticket) else { panic!("{ticket:?}") };
             assert_eq!(error.may_have_charged(), may_have_charged);
         }
@@ -257,7 +278,7 @@ mod tests {
         let ticket = ticket();
         assert!(ticket.send());
         assert!(ticket.unsend());
-        ticket.expire();
+        ticket.expire(false);
         assert!(!ticket.unsend());
         let Poll::Ready(Err(error)) = poll(&ticket) else { panic!("{ticket:?}") };
         assert!(!error.may_have_charged());

@@ -12,8 +12,12 @@
 //! | `redis` | `RedisStore`, the store that processes share |
 //! | `tonic` | tonic's connection info as the peer |
 //! | `jwt` | `JwtUser`, users named by a verified JSON Web Token |
+//! | `metrics` | counters and times by the facade of the crate `metrics` |
+//! | `admin` | a router for those who run it: status, reset, who is denied most |
 //! | `test-util` | `ManualClock`, a clock for tests that is moved by hand |
 
+#[cfg(feature = "admin")]
+pub mod admin;
 pub mod body;
 mod cost;
 pub mod denial;
@@ -24,7 +28,12 @@ pub mod headers;
 pub mod key;
 pub mod layer;
 mod limit;
+#[cfg(feature = "metrics")]
+pub mod metrics;
+mod observe;
 mod paths;
+#[cfg(feature = "metrics")]
+pub mod status;
 
 pub use body::Body;
 pub use cost::Costs;
@@ -34,6 +43,8 @@ pub use headers::HeaderOptions;
 pub use key::{KeySource, RoutePattern, Subject, SubjectKind};
 pub use layer::{LayerError, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Verdicts};
 pub use limit::{Limit, OnMissingKey};
+#[cfg(feature = "metrics")]
+pub use observe::Observer;
 pub use paths::{Paths, PathsError};
 #[doc(inline)]
 pub use tollgate_core::{
@@ -54,6 +65,6 @@ pub use tollgate_redis::{
 };
 
 /// The examples of the README are compiled with the documentation tests.
-#[cfg(all(doctest, feature = "axum", feature = "memory", feature = "redis"))]
+#[cfg(all(doctest, feature = "admin", feature = "memory", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

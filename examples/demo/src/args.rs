@@ -75,7 +75,44 @@ pub struct Args {
     /// What to do while the store cannot decide [default: open]
     #[arg(long, env = "TOLLGATE_ON_STORE_ERROR", value_parser = on_store_error())]
     pub on_store_error: Option<OnStoreError>,
+
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "the flags' help says it")]
+    pub admin: AdminArgs,
 }
+
+/// The admin address.
+#[derive(Clone, Debug, clap::Args)]
+pub struct AdminArgs {
+    /// Where to serve /status, /top and /metrics for operators, as 127.0.0.1:9100
+    #[arg(long, env = "TOLLGATE_ADMIN", value_parser = listen)]
+    pub admin: Option<SocketAddr>,
+
+    /// What operators must know, 16 characters or more; better given by the variable
+    #[arg(long, env = "TOLLGATE_ADMIN_TOKEN", value_parser = token, hide_env_values = true)]
+    pub admin_token: Option<AdminToken>,
+
+    /// Hosts by which --admin may be asked, besides localhost: api1,10.0.0.7
+    #[arg(long, env = "TOLLGATE_ADMIN_HOSTS", value_delimiter = ',')]
+    pub admin_hosts: Vec<String>,
+
+    /// How /top shows who is denied
+    #[arg(long, env = "TOLLGATE_ADMIN_SUBJECTS", value_enum, default_value = "masked")]
+    pub admin_subjects: Shown,
+}
+
+/// How subjects are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[expect(missing_docs, reason = "the flag's help says it")]
+pub enum Shown {
+    Hash,
+    Masked,
+    Clear,
+}
+
+/// The token of the admin address.
+#[derive(Clone)]
+pub struct AdminToken(pub String);
 
 /// Where quotas are kept.
 #[derive(Clone, Debug)]
@@ -153,6 +190,13 @@ impl Args {
                  token_bucket or leaky_bucket"
             ));
         }
+        let admin = &self.admin;
+        if admin.admin.is_some() && admin.admin_token.is_none() {
+            return Err("--admin needs --admin-token; `openssl rand -hex 32` makes one".to_owned());
+        }
+        if admin.admin.is_none() && admin.admin_token.is_some() {
+            return Err("--admin-token has no effect without --admin".to_owned());
+        }
         if let Store::Memory = self.store {
             let given = [
                 ("--on-store-error", self.on_store_error.is_some()),
@@ -191,6 +235,19 @@ impl std::fmt::Debug for ApiKeyList {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ApiKeyList({})", self.0.len())
     }
+}
+
+/// It is a secret.
+impl std::fmt::Debug for AdminToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AdminToken")
+    }
+}
+
+fn token(value: &str) -> Result<AdminToken, String> {
+    // The router says what is wrong with it, and here it can be said of the flag.
+    let built = tollgate::admin::Admin::builder().token(value).build();
+    built.map(|_| AdminToken(value.to_owned())).map_err(|error| error.to_string())
 }
 
 fn listen(value: &str) -> Result<SocketAddr, &'static str> {
@@ -301,7 +358,7 @@ fn variable(flag: &str) -> String {
 }
 
 /// Flags whose values are not repeated in errors, which end up in logs.
-const SECRETS: [&str; 2] = ["--jwt-secret", "--api-keys"];
+const SECRETS: [&str; 3] = ["--jwt-secret", "--api-keys", "--admin-token"];
 
 #[cfg(test)]
 mod tests {

@@ -12,23 +12,32 @@ use crate::limits;
 pub(crate) struct Banner<'a, St> {
     args: &'a Args,
     address: SocketAddr,
+    admin: Option<SocketAddr>,
     layer: &'a RateLimitLayer<St>,
 }
 
 impl<'a, St: Store> Banner<'a, St> {
-    pub(crate) fn new(args: &'a Args, address: SocketAddr, layer: &'a RateLimitLayer<St>) -> Self {
-        Self { args, address, layer }
+    pub(crate) fn new(
+        args: &'a Args,
+        address: SocketAddr,
+        admin: Option<SocketAddr>,
+        layer: &'a RateLimitLayer<St>,
+    ) -> Self {
+        Self { args, address, admin, layer }
     }
 }
 
 impl<St: Store> fmt::Display for Banner<'_, St> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { args, address, layer } = self;
+        let Self { args, address, admin, layer } = self;
         let store = match &args.store {
             args::Store::Memory => "memory, in this process only".to_owned(),
             args::Store::Redis(redis) => format!("{}, with all who use it", redis.address()),
         };
         writeln!(f, "Tollgate demo, server {}", args.server_id)?;
+        if let Some(admin) = admin {
+            writeln!(f, "  admin      http://{admin}")?;
+        }
         writeln!(f, "  listening  http://{address}")?;
         writeln!(f, "  store      {store}")?;
         for limit in layer.limits() {

@@ -3,6 +3,7 @@
 //!
 //! | file | holds |
 //! |---|---|
+//! | `admin.rs` | what operators see and do |
 //! | `args.rs` | flags and variables, and errors of one line |
 //! | `limits.rs` | from flags to the layer |
 //! | `app.rs` | the service and what stands around it, outermost last |
@@ -10,6 +11,7 @@
 //! | `problem.rs` | what a request gets that the service cannot answer |
 //! | `banner.rs` | what is printed at the start |
 
+mod admin;
 pub mod app;
 pub mod args;
 mod banner;
@@ -23,9 +25,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
+use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tollgate::failure::{Breaker, Fallback};
+use tollgate::status::Inspect;
 use tollgate::{MemoryStore, RateLimitLayer};
 use tracing_subscriber::EnvFilter;
 
@@ -55,10 +59,12 @@ pub fn run() -> ExitCode {
 /// Serves behind the limit over the store that was asked for.
 #[tokio::main]
 async fn limited(args: &Args) -> Result<ExitCode, String> {
+    // Before anything is there to be counted, as what was counted before is not seen.
+    let metrics = args.admin.admin.map(|_| admin::count()).transpose()?;
     match &args.store {
         Store::Memory => {
             let layer = limits::layer(args, MemoryStore::new())?;
-            Ok(serve(args, layer).await)
+            Ok(serve(args, layer, metrics).await)
         }
         Store::Redis(redis) => {
             let redis = match args.store_timeout {
@@ -73,7 +79,7 @@ async fn limited(args: &Args) -> Result<ExitCode, String> {
             // `local`, this process counts by itself meanwhile.
             let store = Fallback::new(Breaker::new(redis), MemoryStore::new());
             let layer = limits::layer(args, store)?;
-            Ok(serve(args, layer).await)
+            Ok(serve(args, layer, metrics).await)
         }
     }
 }
@@ -97,9 +103,20 @@ fn start_logging() -> Result<(), String> {
     Ok(())
 }
 
-async fn serve<St: tollgate::Store>(args: &Args, layer: RateLimitLayer<St>) -> ExitCode {
+async fn serve<St: Inspect>(
+    args: &Args,
+    layer: RateLimitLayer<St>,
+    metrics: Option<PrometheusHandle>,
+) -> ExitCode {
     let bound = TcpListener::bind(args.listen).await;
     let bound = bound.and_then(|listener| Ok((listener.local_addr()?, listener)));
+    let admin = match operated(args, &layer, metrics).await {
+        Ok(admin) => admin,
+        Err(line) => {
+            eprintln!("error: {line}");
+            return ExitCode::FAILURE;
+        }
+    };
     let (address, listener) = match bound {
         Ok(bound) => bound,
         Err(error) => {
@@ -118,7 +135,7 @@ async fn serve<St: tollgate::Store>(args: &Args, layer: RateLimitLayer<St>) -> E
     };
     // In one piece, so that what reads a line of it finds the others as well; and whoever
     // does not read it is served nevertheless.
-    let banner = Banner::new(args, address, &layer).to_string();
+    let banner = Banner::new(args, address, admin, &layer).to_string();
     let _ = io::stdout().write_all(banner.as_bytes());
 
     let app = app::router(&args.server_id, layer);
@@ -143,6 +160,18 @@ async fn serve<St: tollgate::Store>(args: &Args, layer: RateLimitLayer<St>) -> E
         () = out_of_patience => tracing::warn!("stopped with requests in flight"),
     }
     ExitCode::SUCCESS
+}
+
+/// Serves the admin address, if one is asked for.
+async fn operated<St: Inspect>(
+    args: &Args,
+    layer: &RateLimitLayer<St>,
+    metrics: Option<PrometheusHandle>,
+) -> Result<Option<SocketAddr>, String> {
+    let (Some(address), Some(metrics)) = (args.admin.admin, metrics) else { return Ok(None) };
+    admin::keep_small(metrics.clone());
+    let router = admin::router(&args.admin, layer, metrics)?;
+    admin::serve(address, router).await.map(Some)
 }
 
 /// Completes at Ctrl-C and at SIGTERM, which is how orchestrators say it. Signals are

@@ -99,6 +99,10 @@ fn help_names_every_flag_and_its_variable() {
         "jwt-secret",
         "api-keys",
         "on-store-error",
+        "admin",
+        "admin-token",
+        "admin-hosts",
+        "admin-subjects",
     ] {
         let variable = format!("TOLLGATE_{}", name.replace('-', "_").to_uppercase());
         assert!(printed.contains(&format!("--{name} <")), "{name}");

@@ -1,6 +1,7 @@
 //! The demo as its users meet it: a process, flags, signals and a connection.
 #![expect(clippy::unwrap_used, reason = "all of it is tests, also what stands around `#[test]`")]
 
+mod admin;
 #[path = "../common/client.rs"]
 mod client;
 mod flags;

@@ -38,6 +38,11 @@ impl Replica {
         Client::new(None, self.address)
     }
 
+    /// What it had said when it listened.
+    pub(crate) fn banner(&self) -> &str {
+        &self.banner
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }

@@ -4,6 +4,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use axum::Router;
+use axum::body::Body;
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
@@ -13,14 +15,18 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tollgate::Store;
+use tollgate::status::Inspect;
+use tower_service::Service;
 
 use super::gateway::{Gateway, History};
 use super::listener;
-use crate::proxy::Body;
 
 /// Serves the admin address for as long as it is polled.
-pub(super) async fn serve<St: Store>(gateway: Arc<Gateway<St>>, listener: TcpListener) {
+pub(super) async fn serve<St: Inspect>(
+    gateway: Arc<Gateway<St>>,
+    router: Router,
+    listener: TcpListener,
+) {
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -29,11 +35,18 @@ pub(super) async fn serve<St: Store>(gateway: Arc<Gateway<St>>, listener: TcpLis
                 continue;
             }
         };
-        let gateway = Arc::clone(&gateway);
+        let (gateway, router) = (Arc::clone(&gateway), router.clone());
         tokio::spawn(async move {
             let service = service_fn(|request: Request<Incoming>| {
                 let answer = answer(&gateway, request.method(), request.uri().path());
-                async move { Ok::<_, Infallible>(answer) }
+                let mut router = router.clone();
+                async move {
+                    match answer {
+                        Some(answer) => Ok::<_, Infallible>(answer),
+                        // It is always ready.
+                        None => router.call(request).await,
+                    }
+                }
             });
             let serving = http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -46,7 +59,12 @@ pub(super) async fn serve<St: Store>(gateway: Arc<Gateway<St>>, listener: TcpLis
     }
 }
 
-fn answer<St: Store>(gateway: &Gateway<St>, method: &Method, path: &str) -> Response<Body> {
+/// The answer of the gateway itself; what it has none for, the router answers.
+fn answer<St: Inspect>(
+    gateway: &Gateway<St>,
+    method: &Method,
+    path: &str,
+) -> Option<Response<Body>> {
     let known: fn(&Gateway<St>) -> Response<Body> = match path {
         "/healthz" => |_| respond(StatusCode::OK, &json!({ "status": "ok" })),
         "/readyz" => |gateway| {
@@ -57,17 +75,18 @@ fn answer<St: Store>(gateway: &Gateway<St>, method: &Method, path: &str) -> Resp
             }
         },
         "/config" => |gateway| respond(StatusCode::OK, &config(&gateway.history())),
-        _ => {
-            let detail = "There are /healthz, /readyz and /config.";
-            return problem(StatusCode::NOT_FOUND, detail);
-        }
+        "/" => |_| {
+            let detail = "There are /healthz, /readyz, /config, /status, /top and /metrics.";
+            problem(StatusCode::NOT_FOUND, detail)
+        },
+        _ => return None,
     };
     if *method != Method::GET && *method != Method::HEAD {
         let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, "This can only be read.");
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return response;
+        return Some(response);
     }
-    known(gateway)
+    Some(known(gateway))
 }
 
 /// Times are seconds: since 1970, or passed.

@@ -10,7 +10,8 @@ use http::{Request, Response, Version};
 use hyper::body::Incoming;
 use tokio_rustls::rustls::ServerConfig;
 use tollgate::key::TrustedProxies;
-use tollgate::{Head, Store};
+use tollgate::status::{Inspect, LayerHandle};
+use tollgate::{Head, Observer};
 use tower_service::Service;
 
 use super::activity::Patience;
@@ -46,9 +47,11 @@ pub(super) struct Lasting<St> {
     pub(super) tunnels: Tunnels,
     /// What stands in `Via`.
     pub(super) name: Arc<str>,
+    /// What has been decided under each policy, which goes on after a reload.
+    pub(super) observer: Observer,
 }
 
-impl<St: Store> App<St> {
+impl<St: Inspect> App<St> {
     /// Puts a plan to work. Connections to upstreams are taken over from the version
     /// `before`, where nothing about them has changed.
     pub(super) fn new(
@@ -73,6 +76,7 @@ impl<St: Store> App<St> {
             tunnels: &lasting.tunnels,
             name: &lasting.name,
             identity: &identity,
+            observer: &lasting.observer,
         };
         let routes = parts.routes()?;
         let mut doors = HashMap::new();
@@ -82,6 +86,11 @@ impl<St: Store> App<St> {
             doors.insert(listen.addr, Door { tls, proxy_protocol });
         }
         Ok(Self { plan, doors, routes, identity, clients })
+    }
+
+    /// All layers, to look at.
+    pub(super) fn layers(&self) -> impl Iterator<Item = LayerHandle> {
+        self.routes.iter().flat_map(ReadyRoute::layers)
     }
 
     /// How long a connection of a client may do nothing.

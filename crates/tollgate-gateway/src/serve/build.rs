@@ -5,7 +5,8 @@ use std::sync::Arc;
 use http::Method;
 use tollgate::body::SameBody;
 use tollgate::denial::Problem;
-use tollgate::{Costs, Limit, RateLimit, RateLimitLayer, Store};
+use tollgate::status::{Inspect, LayerHandle};
+use tollgate::{Costs, Limit, Observer, RateLimit, RateLimitLayer};
 use tower_layer::Layer;
 
 use super::identity::{Found, Identity};
@@ -28,13 +29,15 @@ pub(super) struct ReadyRoute<St> {
     /// What no limit is about goes straight here.
     pub(super) free: Forward,
     limiters: Arc<Limiters<St>>,
+    /// Whether an earlier route has them too.
+    shares_limiters: bool,
 }
 
 /// For each api of a route, and last for requests that none of them matches: the limits of
 /// requests without a tier, then those of each tier. `None` where nothing limits them.
 type Limiters<St> = Vec<Vec<Option<RateLimitLayer<St, SameBody>>>>;
 
-impl<St: Store> ReadyRoute<St> {
+impl<St: Inspect> ReadyRoute<St> {
     /// The route behind the limits of a request to a path in normal form.
     pub(super) fn limits(
         &self,
@@ -49,6 +52,12 @@ impl<St: Store> ReadyRoute<St> {
         let layer = tiers.get(tier.map_or(0, |tier| tier + 1)).or_else(|| tiers.first())?;
         layer.as_ref().map(|layer| layer.layer(self.free.clone()))
     }
+
+    /// The layers of all kinds of requests, unless an earlier route has the same.
+    pub(super) fn layers(&self) -> impl Iterator<Item = LayerHandle> {
+        let own = (!self.shares_limiters).then_some(&self.limiters);
+        own.into_iter().flat_map(|own| own.iter().flatten().flatten()).map(RateLimitLayer::handle)
+    }
 }
 
 /// Whatever the limiters and the routes of one plan share.
@@ -59,9 +68,10 @@ pub(super) struct Parts<'a, St> {
     pub(super) tunnels: &'a Tunnels,
     pub(super) name: &'a Arc<str>,
     pub(super) identity: &'a Identity,
+    pub(super) observer: &'a Observer,
 }
 
-impl<St: Store> Parts<'_, St> {
+impl<St: Inspect> Parts<'_, St> {
     /// The routes of the plan, in their order.
     ///
     /// Those with the same limits share the limiters: one for each api and tier is much by
@@ -70,24 +80,25 @@ impl<St: Store> Parts<'_, St> {
         let mut ready: Vec<ReadyRoute<St>> = Vec::new();
         for route in &self.plan.routes {
             let like = ready.iter().find(|other| other.plan.limits.is_shared_with(&route.limits));
+            let shares_limiters = like.is_some();
             let limiters = match like {
                 Some(other) => Arc::clone(&other.limiters),
                 None => Arc::new(self.limiters(route)?),
             };
-            ready.push(self.route(route, limiters));
+            let free = self.forward(&route.target);
+            ready.push(ReadyRoute { plan: route.clone(), free, limiters, shares_limiters });
         }
         Ok(ready)
     }
 
-    fn route(&self, plan: &Route, limiters: Arc<Limiters<St>>) -> ReadyRoute<St> {
-        let free = Forward::new(
-            upstream(&plan.target),
+    fn forward(&self, target: &Target) -> Forward {
+        Forward::new(
+            upstream(target),
             self.fronts(),
             self.clients.clone(),
             self.tunnels.clone(),
             Arc::clone(self.name),
-        );
-        ReadyRoute { plan: plan.clone(), free, limiters }
+        )
     }
 
     fn fronts(&self) -> Fronts {
@@ -123,6 +134,8 @@ impl<St: Store> Parts<'_, St> {
         let mut layer = RateLimitLayer::builder(self.store.clone())
             .headers(self.plan.headers)
             .on_missing_key(self.plan.on_missing_key)
+            .observer(self.observer)
+            .endpoint(api.map_or("other", |api| api.limit.policy.name()))
             .on_denied(Problem::with_members(self.plan.members.clone()));
         for limit in limits {
             layer = layer.limit(self.limit(limit, tier));
@@ -137,9 +150,7 @@ impl<St: Store> Parts<'_, St> {
         let policy = plan.policy_in(tier).clone();
         let limit = match plan.whose {
             Whose::Everybody => Limit::global(policy),
-            Whose::Client => {
-                Limit::new(policy, Found { can_be_missing: self.identity.can_be_missing() })
-            }
+            Whose::Client => Limit::new(policy, Found(self.identity.clone())),
         };
         let table = Arc::clone(&plan.costs);
         // The closure has an answer for every request; the flat cost tells the layer the

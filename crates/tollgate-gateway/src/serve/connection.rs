@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tollgate::Store;
+use tollgate::status::Inspect;
 
 use super::activity::{Activity, Answer, Patience, Watched, Working};
 use super::app::Door;
@@ -27,7 +27,7 @@ use super::gateway::Gateway;
 use crate::proxy::{Body, Connection};
 
 /// Serves a connection that a listener has accepted, until it ends or the gateway drains.
-pub(super) async fn serve<St: Store>(
+pub(super) async fn serve<St: Inspect>(
     gateway: Arc<Gateway<St>>,
     stream: TcpStream,
     peer: SocketAddr,
@@ -59,7 +59,7 @@ pub(super) async fn serve<St: Store>(
     }
 }
 
-async fn behind_proxies<St: Store, S>(
+async fn behind_proxies<St: Inspect, S>(
     gateway: &Arc<Gateway<St>>,
     stream: S,
     peer: SocketAddr,
@@ -78,7 +78,7 @@ where
     http(gateway, stream, Connection { peer, is_tls: true }, patience).await
 }
 
-async fn http<St: Store, S>(
+async fn http<St: Inspect, S>(
     gateway: &Arc<Gateway<St>>,
     stream: S,
     connection: Connection,
@@ -114,7 +114,10 @@ where
             }
             () = &mut look => {
                 let now = Instant::now();
-                if leaving.has_begun() && activity.is_free() || leaving.is_over() {
+                // Of a connection that was new when it was asked it shows only now that it speaks
+                // HTTP/2, in which no answer says that it is the last.
+                let may_end = activity.is_free() || activity.is_h2();
+                if leaving.has_begun() && may_end || leaving.is_over() {
                     leaving.end();
                     serving.as_mut().graceful_shutdown();
                 }
@@ -141,7 +144,7 @@ where
     }
 }
 
-async fn answer<St: Store>(
+async fn answer<St: Inspect>(
     gateway: &Gateway<St>,
     request: Request<Incoming>,
     connection: Connection,

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
-use tollgate::Store;
+use tollgate::status::Inspect;
 
 use super::app::{App, Lasting};
 use super::build::BuildError;
@@ -38,7 +38,7 @@ pub(super) struct History {
     pub(super) error: Option<(SystemTime, String)>,
 }
 
-impl<St: Store> Gateway<St> {
+impl<St: Inspect> Gateway<St> {
     pub(super) fn new(loaded: Loaded, lasting: Lasting<St>) -> Result<Self, BuildError> {
         let app = App::new(loaded.plan, &lasting, None)?;
         let history = History {

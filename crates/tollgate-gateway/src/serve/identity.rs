@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tollgate::key::{
     ApiKey, ApiKeys, ClientIp, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeyError, KeySource,
+    SubjectName,
 };
 use tollgate::{Head, Subject};
 
@@ -52,6 +53,14 @@ impl Link {
         match self {
             Self::Source { source, .. } => source.can_be_missing(),
             Self::Tiered { user, .. } => user.can_be_missing(),
+        }
+    }
+
+    /// Whom an operator names.
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        match self {
+            Self::Source { source, .. } => source.named(name),
+            Self::Tiered { user, .. } => user.named(name),
         }
     }
 }
@@ -114,9 +123,7 @@ impl Identity {
 }
 
 /// The source that the limits of a route have: whoever was found.
-pub(super) struct Found {
-    pub(super) can_be_missing: bool,
-}
+pub(super) struct Found(pub(super) Identity);
 
 impl KeySource for Found {
     fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
@@ -130,7 +137,11 @@ impl KeySource for Found {
     }
 
     fn can_be_missing(&self) -> bool {
-        self.can_be_missing
+        self.0.can_be_missing()
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        self.0.0.iter().find_map(|link| link.named(name))
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::TaskTracker;
-use tollgate::Store;
+use tollgate::status::Inspect;
 
 use super::app::Door;
 use super::connection;
@@ -15,7 +15,7 @@ use super::gateway::Gateway;
 
 /// Takes connections until the gateway drains. Then the ones that wait already are taken
 /// too: their clients have been told that they are connected.
-pub(super) async fn accept<St: Store>(
+pub(super) async fn accept<St: Inspect>(
     gateway: Arc<Gateway<St>>,
     listener: TcpListener,
     address: SocketAddr,
@@ -42,7 +42,7 @@ pub(super) async fn accept<St: Store>(
     }
 }
 
-fn take<St: Store>(
+fn take<St: Inspect>(
     gateway: &Arc<Gateway<St>>,
     stream: TcpStream,
     peer: SocketAddr,

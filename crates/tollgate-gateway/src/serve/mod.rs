@@ -12,6 +12,7 @@
 //! | `store.rs` | Redis, and what stands in for it while it is away |
 //! | `tls.rs` | certificates |
 //! | `admin.rs` | where operators look |
+//! | `observed.rs` | what they see besides the configuration |
 //! | `signals.rs` | what the system tells the program |
 
 mod activity;
@@ -22,6 +23,7 @@ mod connection;
 mod gateway;
 mod identity;
 mod listener;
+mod observed;
 mod reload;
 mod signals;
 mod source;
@@ -37,10 +39,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
-use tollgate::{MemoryStore, Store};
+use tollgate::status::Inspect;
+use tollgate::{MemoryStore, Observer};
 
 use self::app::Lasting;
 use self::gateway::Gateway;
@@ -63,14 +67,19 @@ pub fn run(source: Source) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&format!("cannot start threads: {error}"), 1),
     };
+    // Before there is a store, as what was counted before is not seen.
+    let metrics = match observed::count() {
+        Ok(metrics) => metrics,
+        Err(error) => return failed(&error, 1),
+    };
     let served = match &loaded.plan.store {
         StorePlan::Memory { max_keys, max_bytes } => {
             let store = MemoryStore::builder().max_keys(*max_keys).max_bytes(*max_bytes).build();
-            runtime.block_on(serve(source, loaded, store))
+            runtime.block_on(serve(source, loaded, store, metrics))
         }
         StorePlan::Redis(redis) => {
             let redis = redis.clone();
-            runtime.block_on(async { serve(source, loaded, store::shared(&redis)?).await })
+            runtime.block_on(async { serve(source, loaded, store::shared(&redis)?, metrics).await })
         }
     };
     // Nothing that is left has anything to say.
@@ -84,8 +93,19 @@ fn failed(error: &str, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-async fn serve<St: Store>(source: Source, loaded: Loaded, store: St) -> Result<ExitCode, String> {
-    let lasting = Lasting { store, tunnels: Tunnels::default(), name: name().into() };
+async fn serve<St: Inspect>(
+    source: Source,
+    loaded: Loaded,
+    store: St,
+    metrics: PrometheusHandle,
+) -> Result<ExitCode, String> {
+    let settings = observed::settings()?;
+    let lasting = Lasting {
+        store,
+        tunnels: Tunnels::default(),
+        name: name().into(),
+        observer: Observer::new(),
+    };
     let tunnels = lasting.tunnels.clone();
     let gateway = Gateway::new(loaded, lasting).map_err(|error| error.to_string())?;
     let gateway = Arc::new(gateway);
@@ -96,7 +116,9 @@ async fn serve<St: Store>(source: Source, loaded: Loaded, store: St) -> Result<E
     tokio::spawn(reload.run());
     bound.announce();
 
-    tokio::spawn(admin::serve(Arc::clone(&gateway), bound.admin));
+    tokio::spawn(observed::keep_small(metrics.clone()));
+    let router = observed::router(settings, &gateway, metrics)?;
+    tokio::spawn(admin::serve(Arc::clone(&gateway), router, bound.admin));
     let (connections, listeners) = (TaskTracker::new(), TaskTracker::new());
     for (address, listener) in bound.public {
         let Some(door) = gateway.app().doors.get(&address).cloned() else { continue };

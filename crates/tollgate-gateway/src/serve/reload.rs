@@ -8,10 +8,10 @@ use std::time::Duration;
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tollgate::Store;
+use tollgate::status::Inspect;
 
 use super::gateway::Gateway;
-use super::source::{Source, files, fingerprint, folders};
+use super::source::{Contents, Source, files, folders};
 
 /// Why to look.
 enum Reason {
@@ -27,8 +27,8 @@ pub(super) struct Reload<St> {
     source: Source,
     reasons: mpsc::Receiver<Reason>,
     folders: Folders,
-    /// Of the files as they were when last looked at.
-    seen: u64,
+    /// What the files held before they were last loaded.
+    seen: Contents,
 }
 
 /// What is being watched; nothing where the system cannot.
@@ -48,7 +48,7 @@ impl Ask {
     }
 }
 
-impl<St: Store> Reload<St> {
+impl<St: Inspect> Reload<St> {
     pub(super) fn new(gateway: Arc<Gateway<St>>, source: Source) -> (Self, Ask) {
         let (sender, reasons) = mpsc::channel(16);
         let noticed = sender.clone();
@@ -61,7 +61,7 @@ impl<St: Store> Reload<St> {
             notify::recommended_watcher(heard).inspect_err(warn).ok()
         });
         let folders = Folders { watcher, watched: HashSet::new() };
-        let mut reload = Self { gateway, source, reasons, folders, seen: 0 };
+        let mut reload = Self { gateway, source, reasons, folders, seen: Contents::default() };
         reload.seen = reload.look();
         (reload, Ask(sender))
     }
@@ -74,18 +74,20 @@ impl<St: Store> Reload<St> {
             while let Ok(Some(reason)) = timeout(SETTLED, self.reasons.recv()).await {
                 asked |= matches!(reason, Reason::Asked);
             }
-            let seen = self.look();
-            if seen == self.seen && !asked {
+            let now = self.look();
+            if !self.seen.differ_from(&now) && !asked {
                 continue;
             }
-            self.seen = seen;
+            self.seen = now;
             if self.source.file.is_none() {
                 tracing::warn!("a configuration from stdin cannot be read again");
                 continue;
             }
             self.reload().await;
-            // The new plan may name other files.
-            self.seen = self.look();
+            // The new plan may name other files. What the ones before hold by now is not
+            // looked at: if they have changed meanwhile, that is still to be loaded.
+            let now = self.look();
+            self.seen.add(now);
         }
     }
 
@@ -99,11 +101,11 @@ impl<St: Store> Reload<St> {
     }
 
     /// Watches the folders of all files, and says what is in these.
-    fn look(&mut self) -> u64 {
+    fn look(&mut self) -> Contents {
         let files = files(&self.source, &self.gateway.app().plan);
         let folders = folders(&files);
         self.folders.watch(folders);
-        fingerprint(&files)
+        Contents::of(&files)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Where the configuration comes from.
 
+use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
 use std::fmt;
 use std::fs;
@@ -73,11 +74,55 @@ pub(super) fn folders(files: &[PathBuf]) -> Vec<PathBuf> {
     folders
 }
 
-/// Equal as long as no content has changed.
-pub(super) fn fingerprint(files: &[PathBuf]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    for file in files {
-        fs::read(file).ok().hash(&mut hasher);
+/// What the files hold, as far as one can tell by it whether it has changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Contents(HashMap<PathBuf, u64>);
+
+impl Contents {
+    pub(super) fn of(files: &[PathBuf]) -> Self {
+        let hashed = files.iter().map(|file| {
+            let mut hasher = DefaultHasher::new();
+            fs::read(file).ok().hash(&mut hasher);
+            (file.clone(), hasher.finish())
+        });
+        Self(hashed.collect())
     }
-    hasher.finish()
+
+    /// Whether one of these files holds something else now.
+    pub(super) fn differ_from(&self, now: &Self) -> bool {
+        self.0.iter().any(|(file, held)| now.0.get(file).is_some_and(|holds| holds != held))
+    }
+
+    /// Takes the files in that were not looked at before, and leaves the others as they are.
+    pub(super) fn add(&mut self, now: Self) {
+        for (file, holds) in now.0 {
+            self.0.entry(file).or_insert(holds);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_noticed_until_it_was_taken_in() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let [one, other] = ["one", "other"].map(|name| folder.path().join(name));
+        fs::write(&one, "1").unwrap();
+        let mut seen = Contents::of(std::slice::from_ref(&one));
+        let files = [one.clone(), other.clone()];
+        assert!(!seen.differ_from(&Contents::of(&files)));
+        // It changes while the new plan, which names a further file, is being put to work.
+        fs::write(&one, "2").unwrap();
+        seen.add(Contents::of(&files));
+        assert!(seen.differ_from(&Contents::of(&files)));
+        seen = Contents::of(&files);
+        // A file that appears has changed, too, and so has one that is gone.
+        fs::write(&other, "").unwrap();
+        assert!(seen.differ_from(&Contents::of(&files)));
+        seen = Contents::of(&files);
+        fs::remove_file(&one).unwrap();
+        assert!(seen.differ_from(&Contents::of(&files)));
+    }
 }

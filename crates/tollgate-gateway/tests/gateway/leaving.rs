@@ -123,6 +123,59 @@ async fn draining_under_load_fails_no_request() {
     assert!(gateway.wait().success());
 }
 
+/// It could not be asked to leave when the others were: it had not said what it speaks. And
+/// in HTTP/2 a client that always has something to ask never comes to an end by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_was_new_is_asked_to_leave_too() {
+    use std::io::{Read, Write};
+    let upstream = Upstream::new().await;
+    let mut gateway = Gateway::start(&upstream.target());
+    let mut stream = std::net::TcpStream::connect(gateway.address).unwrap();
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    stream.write_all(&preface[..10]).unwrap();
+    // Connections are taken in their order: when this one is served, that one is taken.
+    assert_eq!(Client::new(gateway.address).get("/").await.status, 200);
+    gateway.signal("TERM");
+    while gateway.admin("/readyz").await.status == 200 {}
+    stream.write_all(&preface[10..]).unwrap();
+    stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).unwrap();
+    let mut other = stream.try_clone().unwrap();
+    std::thread::spawn(move || {
+        let mut head = [0; 9];
+        while other.read_exact(&mut head).is_ok() {
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut payload = vec![0; length as usize];
+            // The server asks with a PING what has been sent before its goodbye came.
+            let is_asked = other.read_exact(&mut payload).is_ok() && head[3..5] == [6, 0];
+            if is_asked {
+                head[4] = 1;
+                let _ = other.write_all(&[&head[..], &payload].concat());
+            }
+        }
+    });
+    let started = Instant::now();
+    let mut number: u32 = 1;
+    while !gateway.has_ended() {
+        // `GET /` of host `a`, one stream after the other.
+        let mut request = vec![0, 0, 6, 1, 5];
+        request.extend(number.to_be_bytes());
+        request.extend([0x82, 0x86, 0x84, 0x01, 0x01, b'a']);
+        // And bytes that belong to no request, as most clients send them.
+        let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+        let mut sent = stream.write_all(&request);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        sent = sent.and_then(|()| stream.write_all(&ping));
+        if sent.is_err() {
+            break;
+        }
+        number += 2;
+        assert!(started.elapsed() < Duration::from_secs(5), "it goes on being served");
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+    assert!(gateway.wait().success());
+    assert!(upstream.seen().len() > 1, "nothing came through");
+}
+
 fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
     let error = error.downcast_ref::<hyper_util::client::legacy::Error>();
     error.is_some_and(hyper_util::client::legacy::Error::is_connect)

@@ -11,6 +11,7 @@ mod encryption;
 mod forwarding;
 mod leaving;
 mod limits;
+mod operators;
 mod sharing;
 mod smuggling;
 mod streams;

@@ -1,5 +1,6 @@
 //! A Redis Cluster: a combiner for each slot, over the nodes that have the slots now.
 
+mod gate;
 mod place;
 mod slots;
 mod topology;
@@ -61,6 +62,11 @@ impl Cluster {
             let route = Route::Slot { topology: Arc::clone(&self.topology), slot };
             Arc::new(Combiner::new(route, self.bounds, Arc::clone(&self.shared)))
         })
+    }
+
+    /// Whether others than who has this slot are well.
+    pub(crate) fn is_partial(&self, slot: u16) -> bool {
+        self.topology.is_well_without(slot)
     }
 
     /// The number of requests that wait for a call.

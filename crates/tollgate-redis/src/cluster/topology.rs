@@ -1,8 +1,10 @@
 //! Which node has which slot.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use fred::types::config::{Config, TlsConfig};
@@ -12,6 +14,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep_until, timeout};
 
 use super::Place;
+use super::gate::Gate;
 use super::slots::{Part, SLOTS, parse};
 use crate::address::Address;
 use crate::check::About;
@@ -49,6 +52,8 @@ struct Map {
     members: HashMap<Place, Arc<Member>>,
     /// Who has a slot.
     slots: Vec<Option<Arc<Member>>>,
+    /// Who has any.
+    masters: Vec<Arc<Member>>,
 }
 
 /// A node of the Cluster.
@@ -58,6 +63,7 @@ pub(crate) struct Member {
     pub(crate) node: Arc<Node>,
     /// Room for calls under way, those of all slots together.
     pub(crate) room: Arc<Semaphore>,
+    pub(crate) gate: Gate,
     /// When a redirection last led here. A node that slots are moving to may have none yet.
     named: Mutex<Instant>,
 }
@@ -72,7 +78,7 @@ const PERIOD: Duration = Duration::from_secs(30);
 impl Topology {
     /// Begins to ask, and does so until told to stop.
     pub(super) fn watch(seeds: Vec<Place>, connect: Connect) -> Arc<Self> {
-        let map = Map { members: HashMap::new(), slots: vec![None; SLOTS] };
+        let map = Map { members: HashMap::new(), slots: vec![None; SLOTS], masters: Vec::new() };
         let topology = Arc::new(Self {
             seeds,
             connect,
@@ -95,6 +101,17 @@ impl Topology {
     /// Who has a slot, if somebody does.
     pub(crate) fn leader_now(&self, slot: u16) -> Option<Arc<Member>> {
         self.map.read().slots[usize::from(slot) % SLOTS].clone()
+    }
+
+    /// Whether others than who has this slot are well.
+    pub(crate) fn is_well_without(&self, slot: u16) -> bool {
+        let map = self.map.read();
+        let leader = map.slots[usize::from(slot) % SLOTS].as_ref();
+        map.masters.iter().any(|member| {
+            !leader.is_some_and(|leader| Arc::ptr_eq(leader, member))
+                && member.gate.is_open()
+                && member.node.is_connected()
+        })
     }
 
     /// Who has a slot, as soon as somebody does.
@@ -154,13 +171,16 @@ impl Topology {
             let mut news = pin!(self.news.notified());
             news.as_mut().enable();
             let leaders = self.leaders();
-            for leader in &leaders {
-                leader.node.connected().await;
+            let absent = leaders.iter().find(|leader| !leader.node.is_connected());
+            match absent {
+                // It may never come: then another leads in its place some day.
+                Some(absent) => {
+                    self.suspect();
+                    first(absent.node.connected(), news).await;
+                }
+                None if leaders.is_empty() => news.await,
+                None => return,
             }
-            if !leaders.is_empty() {
-                return;
-            }
-            news.await;
         }
     }
 
@@ -224,12 +244,20 @@ impl Topology {
                 slots[usize::from(slot)] = members.get(&part.master).cloned();
             }
         }
+        let mut masters: Vec<Arc<Member>> = Vec::new();
+        for part in parts {
+            if let Some(member) = members.get(&part.master)
+                && !masters.iter().any(|known| Arc::ptr_eq(known, member))
+            {
+                masters.push(Arc::clone(member));
+            }
+        }
         for (place, member) in &map.members {
             if now.saturating_duration_since(*member.named.lock()) < PERIOD {
                 members.entry(place.clone()).or_insert_with(|| Arc::clone(member));
             }
         }
-        let before = std::mem::replace(&mut *map, Map { members, slots });
+        let before = std::mem::replace(&mut *map, Map { members, slots, masters });
         drop(map);
         // Not under the lock: some connections may end here.
         drop(before);
@@ -248,6 +276,7 @@ impl Connect {
             place: place.clone(),
             node: node.ok()?,
             room: Arc::new(Semaphore::new(CALLS)),
+            gate: Gate::default(),
             named: Mutex::new(Instant::now()),
         }))
     }
@@ -255,6 +284,16 @@ impl Connect {
     fn config(&self, place: &Place) -> Config {
         self.address.config_of(&place.host, place.port, self.tls.clone())
     }
+}
+
+/// Waits for whichever is over first.
+async fn first(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    poll_fn(|cx| match one.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(()),
+        Poll::Pending => other.as_mut().poll(cx),
+    })
+    .await;
 }
 
 async fn keep_asking(topology: Arc<Topology>) {

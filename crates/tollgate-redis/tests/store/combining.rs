@@ -13,7 +13,7 @@ use tollgate_test_servers::{Proxy, Redis};
 
 use crate::{charge, connected, patient, policy};
 
-fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
@@ -229,4 +229,22 @@ async fn replicas_of_one_limit_need_no_clock_of_their_own() {
         admitted += u64::from(charge(&stores[n % 3], &policy, "k", 1).await.is_admitted());
     }
     assert_eq!(admitted, 100);
+}
+
+/// More than any call holds, though to one key alone.
+#[tokio::test]
+async fn a_request_with_no_end_of_charges_is_answered_and_stands_in_nobodys_way() {
+    let server = Redis::start();
+    let store = connected(patient(&server.url())).await;
+    let policy = policy(100_000);
+    let key = Key::from("k");
+    let charges = vec![Charge::new(&policy, &key, Cost::ONE); 70_000];
+    // Nobody polls it, so that the others are queued.
+    let held = store.charge(&policy, &key, Cost::ONE);
+    let (many, one) = (store.decide(&charges), store.charge(&policy, &key, Cost::ONE));
+    let answers = async { (many.await, one.await) };
+    let (many, one) = tokio::time::timeout(Duration::from_secs(8), answers).await.unwrap();
+    assert_eq!(many.unwrap().decisions()[0].remaining, 30_000);
+    assert!(one.unwrap().is_admitted());
+    drop(held);
 }

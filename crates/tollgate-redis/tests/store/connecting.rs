@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tollgate_core::{Cost, Key, Store, StoreExt};
+use tollgate_core::{Cost, Key, Policy, Quota, Store, StoreExt};
 use tollgate_redis::{ConnectError, RedisStore, RedisWarning};
 use tollgate_test_servers::Redis;
 
@@ -88,8 +88,48 @@ async fn what_will_hurt_is_said_at_once() {
     let [RedisWarning::Eviction(_), RedisWarning::Rights(_)] = &report.warnings[..] else {
         panic!("{:?}", report.warnings);
     };
+    // Nobody can tell what the script has written before it came to what it may not.
     let error = store.charge(&policy(1), &Key::GLOBAL, Cost::ONE).await.unwrap_err();
-    assert!(!error.may_have_charged(), "{error}");
+    assert!(error.is_outage() && error.may_have_charged(), "{error}");
+}
+
+/// A script that may not do all it has to has done a part of it when it finds out.
+#[tokio::test]
+async fn what_a_script_without_all_rights_leaves_behind_is_not_denied() {
+    let rights = "~tollgate:* +@all -pexpireat";
+    let server = Redis::builder().user("limiter", "s3cret", rights).start();
+    let url = server.url_of("limiter", "s3cret");
+    let store = connected(patient(&url)).await;
+    let log = Policy::sliding_window_log("log", Quota::per_day(500)).unwrap();
+    let key = Key::from("k");
+    let (mut admitted, mut maybe) = (0, 0);
+    // A long log is written in place, and only then is it told when it ends.
+    for _ in 0..400 {
+        match store.charge(&log, &key, Cost::ONE).await {
+            Ok(verdict) => admitted += u64::from(verdict.is_admitted()),
+            Err(error) => maybe += u64::from(error.may_have_charged()),
+        }
+    }
+    let left = store.peek(&log, &key).await.unwrap().decisions()[0].remaining;
+    assert!(admitted + maybe >= 500 - left, "{admitted} {maybe} {left}");
+    assert!(maybe > 0, "the fault did not happen");
+    let report = report(&store).await;
+    assert!(
+        report.warnings.iter().any(|warning| matches!(warning, RedisWarning::Rights(_))),
+        "{report:?}"
+    );
+}
+
+#[tokio::test]
+async fn no_timeout_is_too_long() {
+    let server = Redis::start();
+    let store =
+        connected(patient(&server.url()).timeout(Duration::MAX).max_batch(usize::MAX)).await;
+    for _ in 0..2 {
+        assert!(charge(&store, &policy(10), "k", 1).await.is_admitted());
+    }
+    assert!(!charge(&store, &policy(10), "k", 9).await.is_admitted());
+    assert!(!charge(&store, &policy(10), "k", 9).await.is_admitted());
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use tollgate_core::{
     Resolution, Source, Store, StoreExt, Verdict,
 };
 use tollgate_redis::RedisStore;
-use tollgate_test_servers::Redis;
+use tollgate_test_servers::{Proxy, Redis};
 
 use crate::{charge, connected, patient, policy};
 
@@ -202,4 +202,48 @@ async fn with_it_and_without_it_the_same_requests_pass() {
     }
     assert!(admitted > 200 && denied > 200, "{admitted} {denied}");
     assert!(with.stats().deny_cache_hits > 100, "{:?}", with.stats());
+}
+
+/// The reset is carried out after a denial that is remembered, and nobody hears of it.
+#[tokio::test]
+async fn a_reset_whose_answer_is_lost_may_have_been_made() {
+    let server = Redis::start();
+    let proxy = Proxy::start(server.address());
+    let builder = patient(&proxy.url()).deny_cache(Duration::from_secs(60));
+    let store = connected(builder).await;
+    let policy = policy(1);
+    let key = Key::from("k");
+    charge(&store, &policy, "k", 1).await;
+    // Asked for, and not sent yet, while a denial comes in.
+    let reset = store.reset(&policy, &key);
+    assert!(!charge(&store, &policy, "k", 1).await.is_admitted());
+    let before = server.calls("evalsha");
+    proxy.swallow_replies();
+    let reset = tokio::spawn(reset);
+    while server.calls("evalsha") == before {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    proxy.cut();
+    proxy.pass();
+    assert!(reset.await.unwrap().unwrap_err().may_have_charged());
+    store.connected().await;
+    assert!(charge(&store, &policy, "k", 1).await.is_admitted());
+}
+
+/// Others take what is left while it is remembered: what is said to remain is old.
+#[tokio::test]
+async fn the_waits_of_a_remembered_denial_are_lower_bounds_and_the_rest_is_as_it_was() {
+    let server = Redis::start();
+    let store = cached(&server).await;
+    let policy = policy(10);
+    charge(&store, &policy, "k", 5).await;
+    let denied = charge(&store, &policy, "k", 6).await;
+    charge(&store, &policy, "k", 5).await;
+    let remembered = charge(&store, &policy, "k", 6).await;
+    assert_eq!(remembered.source(), Source::Cache);
+    assert_eq!(remembered.decisions()[0].remaining, denied.decisions()[0].remaining);
+    let other = connected(patient(&server.url())).await;
+    let asked = charge(&other, &policy, "k", 6).await;
+    assert_eq!((asked.source(), asked.decisions()[0].remaining), (Source::Store, 0));
+    assert!(remembered.decisions()[0].retry_after() <= denied.decisions()[0].retry_after());
 }

@@ -6,6 +6,7 @@
 mod combining;
 mod connecting;
 mod denials;
+mod ending;
 
 use std::time::Duration;
 

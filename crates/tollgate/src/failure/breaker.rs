@@ -24,6 +24,10 @@ use tollgate_core::{
 /// The store must time out by itself: a call that its caller gives up on counts neither
 /// way, unless it is the probe, as nobody knows what would have come of it.
 ///
+/// Where a part of a store fails, as a node of a Redis Cluster does, and says that others
+/// are well ([`StoreError::is_partial`]), they stay reachable: the breaker is closed. The
+/// store then has a breaker for each part.
+///
 /// Errors that are the request's own fault count neither way. A change of state is a
 /// `tracing` warning; a request is not.
 #[derive(Clone, Debug)]
@@ -117,6 +121,10 @@ impl<S: Store> Store for Breaker<S> {
     fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()> {
         self.guard(|store| store.reset(policy, key))
     }
+
+    fn name(&self) -> &'static str {
+        self.store.name()
+    }
 }
 
 impl Shared {
@@ -199,6 +207,7 @@ where
         if let Some((shared, probe)) = self.shared.take() {
             match &answer {
                 Ok(_) => shared.succeeded(probe),
+                Err(error) if error.is_partial() => shared.succeeded(probe),
                 Err(error) if error.is_outage() => shared.failed(probe, Some(error)),
                 // The store may not even have been reached: another probe has to show it.
                 Err(_) if probe => shared.failed(true, None),

@@ -122,6 +122,10 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
     fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()> {
         FallbackFuture(Answer::First(self.store.reset(policy, key)))
     }
+
+    fn name(&self) -> &'static str {
+        self.store.name()
+    }
 }
 
 /// What the errors of this wrapper are called.

@@ -22,6 +22,8 @@ enum Mood {
     Down,
     Puzzled,
     Silent,
+    /// Down for the keys that are asked for, and well for others.
+    PartlyDown,
 }
 
 /// Answers by its mood at the time of asking, and counts.
@@ -45,6 +47,7 @@ impl Moody {
             Mood::Down => Some(Err(StoreError::maybe_charged("moody", "down"))),
             Mood::Puzzled => Some(Err(StoreError::invalid("moody", "puzzled"))),
             Mood::Silent => None,
+            Mood::PartlyDown => Some(Err(StoreError::not_charged("moody", "down").of_a_part())),
         })
     }
 }
@@ -145,6 +148,27 @@ async fn errors_of_the_request_count_neither_way() {
     moody.set(Mood::Well);
     ask(&breaker).await.unwrap();
     assert_eq!(breaker.state(), BreakerState::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_part_that_fails_does_not_close_the_way_to_others() {
+    let (moody, breaker) = breaker(2);
+    moody.set(Mood::PartlyDown);
+    for _ in 0..5 {
+        assert!(ask(&breaker).await.unwrap_err().is_outage());
+    }
+    assert_eq!(breaker.state(), BreakerState::Closed);
+    for mood in [Mood::Down, Mood::PartlyDown, Mood::Down] {
+        moody.set(mood);
+        ask(&breaker).await.unwrap_err();
+    }
+    assert_eq!(breaker.state(), BreakerState::Closed, "others were well between");
+    ask(&breaker).await.unwrap_err();
+    assert_eq!(breaker.state(), BreakerState::Open);
+    advance(PROBE_EVERY).await;
+    moody.set(Mood::PartlyDown);
+    ask(&breaker).await.unwrap_err();
+    assert_eq!(breaker.state(), BreakerState::Closed, "the store is back, but for a part");
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::credentials::{authorization, only_text};
 use super::encode::{Tag, hashed};
-use super::{KeyError, KeySource, Subject, SubjectKind};
+use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::Head;
 
 /// The API key of a request, if a verifier accepts it.
@@ -99,15 +99,21 @@ impl KeySource for ApiKey {
     fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
         let key = self.place.find(head.headers);
         let accepted = key.filter(|key| (self.verifier)(key));
-        Ok(accepted.map(|key| Subject {
-            kind: SubjectKind::ApiKey,
-            key: hashed(Tag::ApiKey, &[key.as_bytes()]),
-        }))
+        Ok(accepted.map(subject))
     }
 
     fn can_be_missing(&self) -> bool {
         true
     }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        let SubjectName::ApiKey(key) = name else { return None };
+        (self.verifier)(key).then(|| subject(key))
+    }
+}
+
+fn subject(key: &str) -> Subject {
+    Subject { kind: SubjectKind::ApiKey, key: hashed(Tag::ApiKey, &[key.as_bytes()]) }
 }
 
 impl fmt::Debug for ApiKey {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{KeyError, KeySource, Subject};
+use super::{KeyError, KeySource, Subject, SubjectName};
 use crate::Head;
 
 /// The first source, and the second where the first finds nothing. Made by [`KeySource::or`].
@@ -33,6 +33,10 @@ impl<A: KeySource, B: KeySource> KeySource for Or<A, B> {
     fn can_be_missing(&self) -> bool {
         self.first.can_be_missing() && self.second.can_be_missing()
     }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        self.first.named(name).or_else(|| self.second.named(name))
+    }
 }
 
 /// Sources that are asked in turn; the first that finds a subject wins. Made by [`chain`].
@@ -57,6 +61,10 @@ impl KeySource for Chain {
 
     fn can_be_missing(&self) -> bool {
         self.0.iter().all(|source| source.can_be_missing())
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        self.0.iter().find_map(|source| source.named(name))
     }
 }
 

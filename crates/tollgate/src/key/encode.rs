@@ -82,6 +82,55 @@ pub(super) fn hashed(tag: Tag, parts: &[&[u8]]) -> Key {
     Key::new(key)
 }
 
+/// What a key says that hides nothing.
+#[cfg(feature = "admin")]
+pub(super) enum Decoded<'a> {
+    Ipv4([u8; 4]),
+    /// With so many bits that count, in whole bytes.
+    Ipv6([u8; 16], usize),
+    Extension(&'a [u8]),
+    Header(&'a [u8]),
+    Route(&'a [u8]),
+    Closure(&'a [u8]),
+    Tuple(Vec<&'a [u8]>),
+}
+
+/// Reads what [`plain`] and [`joined`] wrote; none of what is hashed or from elsewhere.
+#[cfg(feature = "admin")]
+pub(super) fn decode(key: &[u8]) -> Option<Decoded<'_>> {
+    let (tag, rest) = key.split_first()?;
+    let is = |wanted: Tag| *tag == wanted as u8;
+    if is(Tag::Ipv4) {
+        return rest.try_into().ok().map(Decoded::Ipv4);
+    }
+    if is(Tag::Ipv6) && rest.len() <= 16 {
+        let mut octets = [0; 16];
+        octets[..rest.len()].copy_from_slice(rest);
+        return Some(Decoded::Ipv6(octets, 8 * rest.len()));
+    }
+    let parts = parts(rest)?;
+    match parts[..] {
+        [value] if is(Tag::Extension) => Some(Decoded::Extension(value)),
+        [value] if is(Tag::Route) => Some(Decoded::Route(value)),
+        [value] if is(Tag::Closure) => Some(Decoded::Closure(value)),
+        [_, value] if is(Tag::Header) => Some(Decoded::Header(value)),
+        [_, ..] if is(Tag::Tuple) => Some(Decoded::Tuple(parts)),
+        _ => None,
+    }
+}
+
+/// The parts behind their lengths.
+#[cfg(feature = "admin")]
+fn parts(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut parts = Vec::new();
+    while let Some((len, rest)) = bytes.split_first() {
+        let (part, rest) = rest.split_at_checked(usize::from(*len))?;
+        parts.push(part);
+        bytes = rest;
+    }
+    Some(parts)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tollgate_core::Key;
 
 use super::encode::{Tag, joined};
-use super::{KeyError, KeySource, Subject, SubjectKind};
+use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::Head;
 
 /// The user that an authentication layer has put into the request's extensions.
@@ -61,6 +61,11 @@ impl<T: Send + Sync + 'static> KeySource for Extension<T> {
 
     fn can_be_missing(&self) -> bool {
         true
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        let SubjectName::User { issuer: None, name } = name else { return None };
+        Some(Subject { kind: SubjectKind::User, key: key(name.as_bytes()) })
     }
 }
 

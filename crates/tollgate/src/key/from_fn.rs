@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::encode::{Tag, joined};
-use super::{KeyError, KeySource, Subject, SubjectKind};
+use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::Head;
 
 /// A closure as a source. Made by [`from_fn`].
@@ -37,6 +37,10 @@ impl<F> FromFn<F> {
     pub fn of_kind(self, kind: SubjectKind) -> Self {
         Self { kind, ..self }
     }
+
+    fn subject_of(&self, bytes: &[u8]) -> Subject {
+        Subject { kind: self.kind, key: joined(Tag::Closure, &[bytes]) }
+    }
 }
 
 impl<F, B> KeySource for FromFn<F>
@@ -45,12 +49,23 @@ where
     B: AsRef<[u8]>,
 {
     fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
-        Ok((self.key)(head)
-            .map(|bytes| Subject { kind: self.kind, key: joined(Tag::Closure, &[bytes.as_ref()]) }))
+        Ok((self.key)(head).map(|bytes| self.subject_of(bytes.as_ref())))
     }
 
     fn can_be_missing(&self) -> bool {
         true
+    }
+
+    /// Takes a closure for one that answers with the text of what its kind names.
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        let text = match (self.kind, name) {
+            (SubjectKind::User, SubjectName::User { issuer: None, name }) => name,
+            (SubjectKind::ApiKey, SubjectName::ApiKey(key)) => key,
+            (SubjectKind::Ip, SubjectName::Ip(ip)) => &ip.to_string(),
+            (_, SubjectName::Other(text)) => text,
+            _ => return None,
+        };
+        Some(self.subject_of(text.as_bytes()))
     }
 }
 

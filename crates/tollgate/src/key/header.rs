@@ -4,7 +4,7 @@ use http::HeaderName;
 
 use super::credentials::only_value;
 use super::encode::{Tag, joined};
-use super::{KeyError, KeySource, Subject, SubjectKind};
+use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::Head;
 
 /// The text of a header, taken at its word.
@@ -23,18 +23,27 @@ impl Header {
     pub const fn trust_unverified(name: HeaderName) -> Self {
         Self(name)
     }
+
+    fn subject_of(&self, value: &[u8]) -> Subject {
+        Subject {
+            kind: SubjectKind::Other,
+            // With the name, so that two headers in one chain do not share their quotas.
+            key: joined(Tag::Header, &[self.0.as_str().as_bytes(), value]),
+        }
+    }
 }
 
 impl KeySource for Header {
     fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
-        Ok(only_value(head.headers, &self.0).map(|value| Subject {
-            kind: SubjectKind::Other,
-            // With the name, so that two headers in one chain do not share their quotas.
-            key: joined(Tag::Header, &[self.0.as_str().as_bytes(), value]),
-        }))
+        Ok(only_value(head.headers, &self.0).map(|value| self.subject_of(value)))
     }
 
     fn can_be_missing(&self) -> bool {
         true
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        let SubjectName::Header(value) = name else { return None };
+        Some(self.subject_of(value.as_bytes()))
     }
 }

@@ -42,7 +42,10 @@ mod header;
 mod ip;
 #[cfg(feature = "jwt")]
 mod jwt;
+mod name;
 pub(crate) mod route;
+#[cfg(feature = "admin")]
+mod shown;
 mod tuple;
 
 use std::error::Error;
@@ -60,7 +63,12 @@ pub use header::Header;
 pub use ip::{ClientIp, ClientIpError, TrustedProxies, UnixPeer};
 #[cfg(feature = "jwt")]
 pub use jwt::{JwtKey, JwtKeyError, JwtKeys, JwtUser, JwtVerifier};
+pub use name::{SubjectName, SubjectNameError};
 pub use route::{MatchedRoute, RoutePattern};
+#[cfg(feature = "admin")]
+pub(crate) use shown::Display;
+#[cfg(feature = "admin")]
+pub use shown::Shown;
 
 /// Who is asking.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,6 +129,14 @@ pub trait KeySource: Send + Sync + 'static {
     /// told what becomes of such requests.
     fn can_be_missing(&self) -> bool;
 
+    /// The subject that an operator names, with the key that its requests have; none if this
+    /// source finds no such subjects. A source of your own has none unless it says so, and
+    /// its subjects are named by their keys, as `key:…`.
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        let _ = name;
+        None
+    }
+
     /// Asks `other` about the requests in which this source finds nothing.
     fn or<K: KeySource>(self, other: K) -> Or<Self, K>
     where
@@ -139,6 +155,10 @@ macro_rules! forward_to_the_pointee {
 
             fn can_be_missing(&self) -> bool {
                 (**self).can_be_missing()
+            }
+
+            fn named(&self, name: &SubjectName) -> Option<Subject> {
+                (**self).named(name)
             }
         }
     )*};
@@ -183,6 +203,11 @@ impl KeySource for Global {
 
     fn can_be_missing(&self) -> bool {
         false
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        let key = Key::GLOBAL;
+        (*name == SubjectName::Global).then_some(Subject { kind: SubjectKind::Global, key })
     }
 }
 

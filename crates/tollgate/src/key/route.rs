@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::Extensions;
 
 use super::encode::{Tag, joined};
-use super::{KeyError, KeySource, Subject, SubjectKind};
+use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::Head;
 
 /// The pattern of the route a request was matched to (`/users/{id}`), as an extension
@@ -34,15 +34,21 @@ pub struct MatchedRoute;
 
 impl KeySource for MatchedRoute {
     fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
-        Ok(pattern(head.extensions).map(|pattern| Subject {
-            kind: SubjectKind::Other,
-            key: joined(Tag::Route, &[pattern.as_bytes()]),
-        }))
+        Ok(pattern(head.extensions).map(subject))
     }
 
     fn can_be_missing(&self) -> bool {
         true
     }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        let SubjectName::Route(pattern) = name else { return None };
+        Some(subject(pattern))
+    }
+}
+
+fn subject(pattern: &str) -> Subject {
+    Subject { kind: SubjectKind::Other, key: joined(Tag::Route, &[pattern.as_bytes()]) }
 }
 
 /// The pattern of the matched route, if a router has set one.

@@ -7,7 +7,7 @@
 use tollgate_core::Key;
 
 use super::encode::{Tag, joined};
-use super::{KeyError, KeySource, Subject, SubjectKind};
+use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::Head;
 
 fn combine<const N: usize>(parts: &[Subject; N]) -> Subject {
@@ -47,6 +47,15 @@ macro_rules! tuple_of_sources {
                 #[expect(non_snake_case, reason = "a part is named as its type")]
                 let ($($source,)+) = self;
                 $($source.can_be_missing())||+
+            }
+
+            fn named(&self, name: &SubjectName) -> Option<Subject> {
+                let SubjectName::Several(names) = name else { return None };
+                let mut names = names.iter();
+                #[expect(non_snake_case, reason = "a part is named as its type")]
+                let ($($source,)+) = self;
+                let parts = [$($source.named(names.next()?)?),+];
+                names.next().is_none().then(|| combine(&parts))
             }
         }
     };

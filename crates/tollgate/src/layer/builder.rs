@@ -20,6 +20,9 @@ use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey, Paths};
 /// | [`headers`](Self::headers) | all | clients that know where they stand stop in time |
 /// | [`on_denied`](Self::on_denied) | a [problem body](crate::denial::Problem) | machines and people can read it |
 /// | [`expose_verdicts`](Self::expose_verdicts) | off | it costs an allocation a request |
+/// | `observer`, `endpoint` (feature `metrics`) | its own; the matched route | how [metrics] tell layers and requests apart |
+///
+/// [metrics]: https://docs.rs/tollgate/latest/tollgate/metrics
 pub struct RateLimitLayerBuilder<St> {
     store: St,
     limits: Vec<Limit>,
@@ -88,6 +91,24 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     #[must_use]
     pub fn expose_verdicts(mut self, expose: bool) -> Self {
         self.options.expose_verdicts = expose;
+        self
+    }
+
+    /// Who is told of all decisions. Layers that are given clones of one observer count
+    /// policies of one name together; without it a layer has one of its own.
+    #[cfg(feature = "metrics")]
+    #[must_use]
+    pub fn observer(mut self, observer: &crate::Observer) -> Self {
+        self.options.observer = Some(observer.clone());
+        self
+    }
+
+    /// The endpoint of all requests, as metrics name it. Without it that is the pattern of
+    /// the matched route, and `other` where no router has matched one.
+    #[cfg(feature = "metrics")]
+    #[must_use]
+    pub fn endpoint(mut self, endpoint: impl Into<String>) -> Self {
+        self.options.endpoint = Some(endpoint.into());
         self
     }
 

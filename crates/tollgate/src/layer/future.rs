@@ -9,11 +9,11 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
-use tollgate_core::{Micros, Store};
+use tollgate_core::{Micros, Store, Verdict};
 use tower_service::Service;
 
 use super::queued::Queued;
-use super::rules::{Admitted, Asked, Rules, Ruling};
+use super::rules::{Admitted, Asked, Question, Rules, Ruling};
 use super::verdicts::Verdicts;
 use crate::body::BodyMode;
 
@@ -40,7 +40,7 @@ pin_project! {
         St: Store,
     {
         // The store has not answered yet.
-        Undecided { pending: Option<Box<Pending<S, St, B>>>, asked: Option<Asked<St>> },
+        Undecided { pending: Option<Box<Pending<S, St, B>>>, answer: Option<St::Future<Verdict>> },
         // The request waits for its turn in a queue.
         Waiting { pending: Option<Box<Pending<S, St, B>>>, admitted: Option<Admitted>, queued: Option<Queued<St>> },
         // Its turn has come, and the service inside is asked whether it is ready.
@@ -57,6 +57,8 @@ struct Pending<S, St, B> {
     inner: S,
     rules: Arc<Rules<St>>,
     request: Request<B>,
+    /// What the store was asked, until it has answered.
+    question: Option<Question>,
 }
 
 impl<S, St, M, B> ResponseFuture<S, St, M, B>
@@ -94,8 +96,10 @@ where
         request: Request<B>,
         asked: Asked<St>,
     ) -> Self {
-        let pending = Some(Box::new(Pending { inner, rules, request }));
-        Self::at(State::Undecided { pending, asked: Some(asked) })
+        let Asked { answer, question } = asked;
+        let question = Some(question);
+        let pending = Some(Box::new(Pending { inner, rules, request, question }));
+        Self::at(State::Undecided { pending, answer: Some(answer) })
     }
 
     /// The request was admitted and has to wait; `inner` is not ready.
@@ -106,7 +110,7 @@ where
         admitted: Admitted,
         queued: Queued<St>,
     ) -> Self {
-        let pending = Some(Box::new(Pending { inner, rules, request }));
+        let pending = Some(Box::new(Pending { inner, rules, request, question: None }));
         let (admitted, queued) = (Some(admitted), Some(queued));
         Self::at(State::Waiting { pending, admitted, queued })
     }
@@ -138,11 +142,11 @@ where
                     let response = response.take().expect(POLLED_AGAIN);
                     return Poll::Ready(Ok(response.map(M::full)));
                 }
-                StateProjection::Undecided { pending, asked } => {
-                    let store = &mut asked.as_mut().expect(POLLED_AGAIN).answer;
+                StateProjection::Undecided { pending, answer } => {
+                    let store = answer.as_mut().expect(POLLED_AGAIN);
                     let answer = ready!(Pin::new(store).poll(cx));
-                    let question = asked.take().expect(POLLED_AGAIN).question;
-                    let pending = pending.take().expect(POLLED_AGAIN);
+                    let mut pending = pending.take().expect(POLLED_AGAIN);
+                    let question = pending.question.take().expect(POLLED_AGAIN);
                     let Pending { rules, request, .. } = &*pending;
                     let ruling = rules.rule(answer, question, request.method(), request.headers());
                     pending.follow(ruling)
@@ -177,7 +181,7 @@ where
             }
             Ruling::Admit { admitted, delay: Micros::ZERO, .. } => self.run(admitted),
             Ruling::Admit { admitted, delay, charged } => {
-                let queued = Queued::new(self.rules.store(), &admitted.verdict, delay, charged);
+                let queued = Queued::new(&self.rules, &admitted.verdict, delay, charged);
                 // The ready clone is let go, and its place with it.
                 self.inner = self.inner.clone();
                 State::Waiting {
@@ -195,7 +199,7 @@ where
         if self.rules.expose_verdicts() {
             Verdicts::push(self.request.extensions_mut(), admitted.verdict.clone());
         }
-        let Self { mut inner, rules, request } = self;
+        let Self { mut inner, rules, request, .. } = self;
         State::Running { future: inner.call(request), told: Some((rules, admitted)) }
     }
 }

@@ -6,17 +6,22 @@
 //! | `rules.rs` | the layer's limits over one request: keys, costs, charges, what an answer means |
 //! | `service.rs` | the middleware |
 //! | `future.rs` | what becomes of a request that cannot be answered at once |
+//! | `handle.rs` | a layer without its types, for those who look at it |
 //! | `queued.rs` | a place in a queue, given back if its client leaves |
 //! | `verdicts.rs` | what handlers and outer layers can read |
+//! | `witness.rs` | what those who run it can see |
 
 mod builder;
 mod future;
+#[cfg(feature = "metrics")]
+mod handle;
 mod queued;
 mod rules;
 mod service;
 #[cfg(test)]
 mod tests;
 mod verdicts;
+mod witness;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -27,6 +32,8 @@ use tower_layer::Layer;
 
 pub use self::builder::{LayerError, RateLimitLayerBuilder};
 pub use self::future::ResponseFuture;
+#[cfg(feature = "metrics")]
+pub use self::handle::LayerHandle;
 use self::rules::{Options, Rules};
 pub use self::service::RateLimit;
 pub use self::verdicts::Verdicts;

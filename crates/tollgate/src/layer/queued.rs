@@ -12,6 +12,9 @@ use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 use tollgate_core::{Charge, Cost, Key, Micros, Policy, Receipt, ReceiptId, Store, Verdict};
 
+use super::rules::Rules;
+use super::witness::Waits;
+
 /// A charge that outlives its request.
 #[derive(Clone, Debug)]
 pub(super) struct Charged {
@@ -39,11 +42,12 @@ pub(super) struct Queued<St: Store> {
     pub(super) turn: Pin<Box<Sleep>>,
     store: St,
     receipts: Vec<Receipt>,
+    _waits: Waits,
 }
 
 impl<St: Store> Queued<St> {
     pub(super) fn new(
-        store: &St,
+        rules: &Rules<St>,
         verdict: &Verdict,
         delay: Micros,
         charged: Option<Box<[Charged]>>,
@@ -52,8 +56,9 @@ impl<St: Store> Queued<St> {
         let charges: Vec<_> = charged.iter().map(Charged::charge).collect();
         Self {
             turn: Box::pin(sleep(Duration::from(delay))),
-            store: store.clone(),
+            store: rules.store().clone(),
             receipts: verdict.receipts(&charges, next_id).collect(),
+            _waits: rules.waits(),
         }
     }
 

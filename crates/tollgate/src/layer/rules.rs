@@ -1,6 +1,7 @@
 //! The layer's limits over one request: keys, costs, charges, and what an answer means.
 
 use std::fmt;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,20 +14,24 @@ use tollgate_core::{
 };
 
 use super::queued::Charged;
+use super::witness::{Sight, Waits, Witness};
 use crate::denial::{Denial, DenialResponse, Dialect, Problem};
 use crate::head::Condition;
 use crate::headers::PolicyFields;
 use crate::key::KeyError;
 use crate::limit::shared_key;
-use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey};
+#[cfg(feature = "metrics")]
+use crate::observe::Observer;
+use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey, Subject, SubjectKind};
 
 /// Everything that the services of a layer share.
 pub(super) struct Rules<St> {
     store: St,
     rules: Box<[Rule]>,
     options: Options,
-    /// Whether a request may have to wait, and its charges to be given back.
-    queues: bool,
+    witness: Witness,
+    /// The rule in whose queue a request may have to wait, and its charges to be given back.
+    queue: Option<usize>,
     misconfigured: AtomicBool,
     /// Whether the last answer of the store was that it cannot decide.
     failing: AtomicBool,
@@ -39,6 +44,10 @@ pub(super) struct Options {
     pub(super) headers: HeaderOptions,
     pub(super) response: Arc<dyn DenialResponse>,
     pub(super) expose_verdicts: bool,
+    #[cfg(feature = "metrics")]
+    pub(super) observer: Option<Observer>,
+    #[cfg(feature = "metrics")]
+    pub(super) endpoint: Option<String>,
 }
 
 impl Default for Options {
@@ -49,6 +58,10 @@ impl Default for Options {
             headers: HeaderOptions::default(),
             response: Arc::new(Problem::default()),
             expose_verdicts: false,
+            #[cfg(feature = "metrics")]
+            observer: None,
+            #[cfg(feature = "metrics")]
+            endpoint: None,
         }
     }
 }
@@ -64,9 +77,16 @@ impl fmt::Debug for Options {
 }
 
 /// A limit and its header fields as far as they are the same in every response.
-struct Rule {
-    limit: Limit,
+pub(super) struct Rule {
+    pub(super) limit: Limit,
     fields: PolicyFields,
+}
+
+/// What a request takes by one rule, and from whom.
+pub(super) struct Keyed {
+    pub(super) index: usize,
+    pub(super) subject: Subject,
+    pub(super) cost: Cost,
 }
 
 /// The first step of a request.
@@ -91,6 +111,7 @@ pub(super) struct Question {
     charged: Option<Box<[Charged]>>,
     /// Stands for the key in the jitter of `Retry-After`.
     seed: u64,
+    sight: Sight,
 }
 
 /// What is to be done with a request.
@@ -114,14 +135,15 @@ const PROBE: Micros = Micros::new(1_000_000);
 
 impl<St: Store> Rules<St> {
     pub(super) fn new(store: St, limits: Vec<Limit>, options: Options) -> Self {
-        let queues = limits.iter().any(|limit| limit.enforce && limit.policy.queues());
+        let queue = limits.iter().position(|limit| limit.enforce && limit.policy.queues());
         let rule = |limit: Limit| Rule { fields: PolicyFields::new(&limit.policy), limit };
-        let rules = limits.into_iter().map(rule).collect();
+        let rules: Box<[_]> = limits.into_iter().map(rule).collect();
         Self {
             store,
+            witness: Witness::new(&rules, &options),
             rules,
             options,
-            queues,
+            queue,
             misconfigured: AtomicBool::new(false),
             failing: AtomicBool::new(false),
         }
@@ -145,6 +167,17 @@ impl<St: Store> Rules<St> {
         self.rules.iter().map(|rule| &rule.limit)
     }
 
+    /// Counts a request as waiting.
+    pub(super) fn waits(&self) -> Waits {
+        self.witness.waits(self.queue)
+    }
+
+    /// What is kept of the policy of a limit.
+    #[cfg(feature = "metrics")]
+    pub(super) fn observed(&self, limit: usize) -> &crate::observe::ObservedPolicy {
+        self.witness.policy(limit)
+    }
+
     /// Puts the question to the store, if there is one.
     #[inline]
     pub(super) fn ask(&self, head: &Head<'_>) -> Step<St> {
@@ -154,15 +187,25 @@ impl<St: Store> Rules<St> {
         // Most layers have one limit, and then there is nothing to collect.
         if let [Rule { limit, .. }] = &*self.rules {
             return match self.keyed(limit, head) {
-                Ok(Some((key, cost))) => self.put(&[limit.charge(&key, cost)], 1),
+                Ok(Some((subject, cost))) => {
+                    let keyed = Keyed { index: 0, subject, cost };
+                    let sight = self.witness.look(&self.rules, slice::from_ref(&keyed), head);
+                    let (answer, charged, seed) =
+                        self.put(&[limit.charge(&keyed.subject.key, cost)]);
+                    let sight = sight.keeping([keyed]);
+                    Step::Ask(Asked {
+                        answer,
+                        question: Question { applied: 1, charged, seed, sight },
+                    })
+                }
                 Ok(None) => Step::Follow(Ruling::Pass),
                 Err(response) => Step::Follow(Ruling::Refuse(response)),
             };
         }
-        let mut keyed = SmallVec::<[(usize, Key, Cost); 4]>::new();
+        let mut keyed = SmallVec::<[Keyed; 4]>::new();
         for (index, Rule { limit, .. }) in self.rules.iter().enumerate() {
             match self.keyed(limit, head) {
-                Ok(Some((key, cost))) => keyed.push((index, key, cost)),
+                Ok(Some((subject, cost))) => keyed.push(Keyed { index, subject, cost }),
                 Ok(None) => {}
                 Err(response) => return Step::Follow(Ruling::Refuse(response)),
             }
@@ -170,11 +213,16 @@ impl<St: Store> Rules<St> {
         if keyed.is_empty() {
             return Step::Follow(Ruling::Pass);
         }
+        let sight = self.witness.look(&self.rules, &keyed, head);
         let charges: SmallVec<[Charge<'_>; 4]> = keyed
             .iter()
-            .map(|(index, key, cost)| self.rules[*index].limit.charge(key, *cost))
+            .map(|it| self.rules[it.index].limit.charge(&it.subject.key, it.cost))
             .collect();
-        self.put(&charges, keyed.iter().fold(0, |bits, (index, ..)| bits | 1 << index))
+        let (answer, charged, seed) = self.put(&charges);
+        let applied = keyed.iter().fold(0, |bits, keyed| bits | 1 << keyed.index);
+        drop(charges);
+        let sight = sight.keeping(keyed);
+        Step::Ask(Asked { answer, question: Question { applied, charged, seed, sight } })
     }
 
     /// Whose quota a limit uses for the request, and how much of it; none if the request
@@ -184,19 +232,19 @@ impl<St: Store> Rules<St> {
         &self,
         limit: &Limit,
         head: &Head<'_>,
-    ) -> Result<Option<(Key, Cost)>, Box<Response<Bytes>>> {
+    ) -> Result<Option<(Subject, Cost)>, Box<Response<Bytes>>> {
         if !limit.applies_to(head) {
             return Ok(None);
         }
-        let key = match limit.key.subject(head) {
-            Ok(Some(subject)) => subject.key,
+        let subject = match limit.key.subject(head) {
+            Ok(Some(subject)) => subject,
             missing => match self.without_key(limit, missing.err(), head)? {
-                Some(key) => key,
+                Some(key) => Subject { kind: SubjectKind::Other, key },
                 None => return Ok(None),
             },
         };
         let costs = limit.costs.as_ref().unwrap_or(&self.options.costs);
-        Ok(Some((key, costs.of(head))))
+        Ok(Some((subject, costs.of(head))))
     }
 
     /// What becomes of a request without a key, or of one whose key cannot be told. A
@@ -232,15 +280,15 @@ impl<St: Store> Rules<St> {
         if limit.enforce { Err(self.refuse(head, &denial)) } else { Ok(None) }
     }
 
-    /// Asks the store about the charges of the rules in `applied`.
+    /// Asks the store, and notes what it takes to understand the answer.
     #[inline]
-    fn put(&self, charges: &[Charge<'_>], applied: u64) -> Step<St> {
+    fn put(&self, charges: &[Charge<'_>]) -> (St::Future<Verdict>, Option<Box<[Charged]>>, u64) {
         let answer = self.store.decide(charges);
-        let charged = self.queues.then(|| charges.iter().map(Charged::of).collect());
+        let charged = self.queue.is_some().then(|| charges.iter().map(Charged::of).collect());
         let jitter = self.options.headers.has_jitter();
         // Of all keys, as it is not known yet which policy will deny.
         let seed = if jitter { seed_of(charges) } else { 0 };
-        Step::Ask(Asked { answer, question: Question { applied, charged, seed } })
+        (answer, charged, seed)
     }
 
     /// What the answer of the store means for the request.
@@ -251,6 +299,8 @@ impl<St: Store> Rules<St> {
         method: &Method,
         headers: &HeaderMap,
     ) -> Ruling {
+        let applied = bits(question.applied).map(|index| (index, &self.rules[index]));
+        self.witness.tell(applied, &question.sight, &answer, self.store.name());
         // A change of state is news, a request is not.
         if answer.is_ok() && self.failing.load(Ordering::Relaxed) {
             self.failing.store(false, Ordering::Relaxed);
@@ -334,7 +384,7 @@ impl<St: Store> Rules<St> {
     }
 
     fn applied(&self, applied: u64) -> impl Iterator<Item = &Rule> {
-        self.rules.iter().enumerate().filter(move |(n, _)| applied >> n & 1 == 1).map(|(_, r)| r)
+        bits(applied).map(|index| &self.rules[index])
     }
 
     /// The enforced policies and their decisions.
@@ -350,7 +400,7 @@ impl<St: Store> Rules<St> {
     /// How long the request is held back. That of the verdict would count the queue of a
     /// shadow policy as well, which only watches.
     fn delay(&self, verdict: &Verdict, applied: u64) -> Micros {
-        if !self.queues {
+        if self.queue.is_none() {
             return Micros::ZERO;
         }
         let delays = self.rows(verdict, applied).map(|(_, decision)| decision.delay());
@@ -365,6 +415,17 @@ impl<St: Store> Rules<St> {
             }
         }
     }
+}
+
+/// The numbers of the bits that are set.
+#[inline]
+fn bits(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lowest = bits.trailing_zeros();
+        // Without any it is none.
+        bits &= bits.wrapping_sub(1);
+        (lowest < u64::BITS).then_some(lowest as usize)
+    })
 }
 
 /// The smallest remainder, for the event of an allowed request.

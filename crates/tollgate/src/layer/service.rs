@@ -42,6 +42,11 @@ impl<S, St, M> RateLimit<S, St, M> {
         &mut self.inner
     }
 
+    #[cfg(feature = "metrics")]
+    pub(super) const fn rules(&self) -> &Arc<Rules<St>> {
+        &self.rules
+    }
+
     /// The service inside, without the limit.
     pub fn into_inner(self) -> S {
         self.inner
@@ -97,7 +102,7 @@ where
                 // A place of this service that is not used while the request waits would be
                 // lacking to others, so it is let go.
                 drop(self.take_ready());
-                let queued = Queued::new(self.rules.store(), &admitted.verdict, delay, charged);
+                let queued = Queued::new(&self.rules, &admitted.verdict, delay, charged);
                 let rules = Arc::clone(&self.rules);
                 ResponseFuture::queued(self.inner.clone(), rules, request, admitted, queued)
             }

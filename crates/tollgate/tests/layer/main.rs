@@ -5,6 +5,7 @@
     reason = "the lint knows tests by their attribute, helpers have none"
 )]
 
+mod admin;
 mod answers;
 mod charges;
 mod conformance;
@@ -12,10 +13,12 @@ mod events;
 mod fit;
 mod grpc;
 mod keys;
+mod metrics;
 mod nesting;
 mod outages;
 mod queue;
 mod readiness;
 mod sharing;
+mod spans;
 mod stage;
 mod support;

@@ -46,6 +46,9 @@ impl Gateway {
             .args(["serve", "--config", file])
             .current_dir(folder.path())
             .env_remove("RUST_LOG")
+            .env("TOLLGATE_ADMIN_TOKEN", TOKEN)
+            .env("TOLLGATE_ADMIN_SUBJECTS", "clear")
+            .env_remove("TOLLGATE_ADMIN_HOSTS")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -122,6 +125,13 @@ impl Gateway {
         Client::new(self.admin).get(path).await
     }
 
+    /// What the admin address says to who knows the token.
+    pub(crate) async fn operate(&self, method: &str, path: &str) -> Answer {
+        let token = format!("Bearer {TOKEN}");
+        let client = Client::new(self.admin);
+        client.send(method, path, &[("authorization", &token)], "").await.unwrap()
+    }
+
     /// Waits until `/config` says what `is_so` wants to hear.
     pub(crate) async fn until_config(&self, is_so: impl Fn(&Value) -> bool) -> Value {
         let started = Instant::now();
@@ -143,6 +153,9 @@ impl Drop for Gateway {
         let _ = self.process.wait();
     }
 }
+
+/// What operators know.
+const TOKEN: &str = "0123456789abcdef";
 
 /// A client that keeps its connections. Clones share them.
 #[derive(Clone)]

@@ -13,7 +13,7 @@ use http::{HeaderName, header::FORWARDED};
 use tollgate_core::Key;
 
 use super::encode::{Tag, plain};
-use super::{KeyError, KeySource, Subject, SubjectKind};
+use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::Head;
 
 use address::Masks;
@@ -222,6 +222,11 @@ impl KeySource for ClientIp {
 
     fn can_be_missing(&self) -> bool {
         self.peer.is_some() || !matches!(self.unix, Unix::Refuse)
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        let SubjectName::Ip(ip) = name else { return None };
+        Some(Subject { kind: SubjectKind::Ip, key: self.key(ip.to_canonical()) })
     }
 }
 

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 
 use super::credentials::authorization;
 use super::encode::{Tag, hashed};
-use super::{KeyError, KeySource, Subject, SubjectKind};
+use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::Head;
 
 use keys::Algorithm;
@@ -82,6 +82,24 @@ impl KeySource for JwtUser {
     fn can_be_missing(&self) -> bool {
         true
     }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        let SubjectName::User { issuer, name } = name else { return None };
+        let fixed = self.0.rules[0].iss.iter().flatten().next().map(String::as_str);
+        match (fixed, issuer.as_deref()) {
+            // Of no other issuer does it believe anything.
+            (Some(fixed), Some(named)) if fixed != named => None,
+            (fixed, named) => Some(user(fixed.or(named), name)),
+        }
+    }
+}
+
+fn user(iss: Option<&str>, sub: &str) -> Subject {
+    let key = match iss {
+        Some(iss) => hashed(Tag::Jwt, &[iss.as_bytes(), sub.as_bytes()]),
+        None => hashed(Tag::Jwt, &[sub.as_bytes()]),
+    };
+    Subject { kind: SubjectKind::User, key }
 }
 
 /// Decides which tokens to believe. **Clones share the key set**, so that one that is kept
@@ -119,12 +137,7 @@ struct Claims {
 
 impl Claims {
     fn subject(&self) -> Subject {
-        let sub = self.sub.as_bytes();
-        let key = match &self.iss {
-            Some(iss) => hashed(Tag::Jwt, &[iss.as_bytes(), sub]),
-            None => hashed(Tag::Jwt, &[sub]),
-        };
-        Subject { kind: SubjectKind::User, key }
+        user(self.iss.as_deref(), &self.sub)
     }
 }
 

@@ -1,0 +1,98 @@
+//! What operators see besides the configuration: the admin router of `tollgate` over all
+//! limits that serve, and what is counted.
+
+use std::collections::hash_map::RandomState;
+use std::fmt::Write as _;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use axum::Router;
+use metrics::{counter, gauge};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tollgate::admin::{Admin, AdminBuilder};
+use tollgate::key::Shown;
+use tollgate::status::Inspect;
+
+use super::gateway::{Gateway, History};
+
+/// What only the environment says, because secrets do not belong into the file.
+const TOKEN: &str = "TOLLGATE_ADMIN_TOKEN";
+const HOSTS: &str = "TOLLGATE_ADMIN_HOSTS";
+const SUBJECTS: &str = "TOLLGATE_ADMIN_SUBJECTS";
+
+/// Counts from now on. Before the limits are made, as these tell what they will count.
+pub(super) fn count() -> Result<PrometheusHandle, String> {
+    let mut builder = PrometheusBuilder::new();
+    for metric in tollgate::metrics::ALL.iter().filter(|metric| !metric.buckets.is_empty()) {
+        let matcher = Matcher::Full(metric.name.to_owned());
+        let bucketed = builder.set_buckets_for_metric(matcher, metric.buckets);
+        builder = bucketed.map_err(|error| error.to_string())?;
+    }
+    builder.install_recorder().map_err(|error| error.to_string())
+}
+
+/// What the environment says of the admin router. Read before anything is bound.
+pub(super) fn settings() -> Result<AdminBuilder, String> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    // Without a token nobody knows it; numbers can be seen all the same.
+    let token = variable(TOKEN).unwrap_or_else(unknown);
+    let mut admin = Admin::builder().token(token);
+    for host in variable(HOSTS).iter().flat_map(|hosts| hosts.split(',')) {
+        admin = admin.allow_host(host.trim());
+    }
+    let shown = match variable(SUBJECTS).as_deref() {
+        None | Some("masked") => Shown::Masked,
+        Some("hash") => Shown::Hash,
+        Some("clear") => Shown::Clear,
+        Some(_) => return Err(format!("{SUBJECTS}: use one of hash, masked, clear")),
+    };
+    let admin = admin.show_subjects(shown);
+    let checked = admin.clone().build();
+    checked.map(|_| admin).map_err(|error| format!("{TOKEN} or {HOSTS}: {error}"))
+}
+
+/// The router over whatever serves at the time.
+pub(super) fn router<St: Inspect>(
+    settings: AdminBuilder,
+    gateway: &Arc<Gateway<St>>,
+    metrics: PrometheusHandle,
+) -> Result<Router, String> {
+    let layers = Arc::clone(gateway);
+    let rendered = Arc::clone(gateway);
+    let router = settings
+        .layers(move || layers.app().layers().collect())
+        .metrics(move || {
+            describe(&rendered.history());
+            metrics.render()
+        })
+        .build();
+    router.map_err(|error| error.to_string())
+}
+
+/// Takes together what was measured: while nobody asks for metrics, single times would pile
+/// up.
+pub(super) async fn keep_small(metrics: PrometheusHandle) {
+    loop {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        metrics.run_upkeep();
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "nobody reloads 2^53 times")]
+fn describe(history: &History) {
+    let loaded_at = history.loaded_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    gauge!("tollgate_config_version").set(history.version as f64);
+    gauge!("tollgate_config_loaded_timestamp_seconds").set(loaded_at.as_secs_f64());
+    gauge!("tollgate_config_current").set(f64::from(u8::from(history.error.is_none())));
+    counter!("tollgate_config_reload_failures_total").absolute(history.failures);
+}
+
+/// 256 bits that nobody learns.
+fn unknown() -> String {
+    (0..4_u64).fold(String::new(), |mut token, n| {
+        // Each is seeded by the system. Writing to a string does not fail.
+        let _ = write!(token, "{:016x}", RandomState::new().hash_one(n));
+        token
+    })
+}

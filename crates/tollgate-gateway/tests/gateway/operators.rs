@@ -1,0 +1,96 @@
+//! What operators see of the limits, and do.
+
+use crate::support::{Client, Gateway, Upstream};
+
+fn lines(upstream: &Upstream, limit: u32) -> String {
+    format!(
+        "{}strategy: sliding_window_log\n\
+         global: {{limit: 1000, windowSeconds: 3600}}\n\
+         client: {{limit: {limit}, windowSeconds: 3600}}\n\
+         apis:\n\
+         - {{identifier: a, path: /a, limit: 2, windowSeconds: 3600}}\n\
+         - {{identifier: b, path: /b, limit: 2, windowSeconds: 3600}}\n",
+        upstream.target()
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_was_denied_is_found_and_gets_a_fresh_quota() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, 3));
+    let client = Client::new(gateway.address);
+    for expected in [200, 200, 429, 429] {
+        assert_eq!(client.get("/a").await.status, expected);
+    }
+    assert_eq!(gateway.admin("/top").await.status, 401);
+    let top = gateway.operate("GET", "/top").await.json();
+    let of_a = top["policies"].as_array().unwrap().iter().find(|it| it["policy"] == "a").unwrap();
+    assert_eq!(of_a["denied"][0]["subject"], "ip:127.0.0.1");
+    assert_eq!(of_a["denied"][0]["count"], 2);
+    let left = gateway.operate("GET", "/status/client/ip:127.0.0.1").await.json();
+    assert_eq!(left["remaining"], 1);
+    for policy in ["a", "client"] {
+        let path = format!("/status/{policy}/ip:127.0.0.1");
+        assert_eq!(gateway.operate("DELETE", &path).await.status, 204);
+    }
+    for expected in [200, 200, 429] {
+        assert_eq!(client.get("/a").await.status, expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_policy_is_shown_once_and_counts_go_on_after_a_reload() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, 3));
+    let client = Client::new(gateway.address);
+    client.get("/a").await;
+    gateway.rewrite(&lines(&upstream, 4));
+    gateway.until_config(|config| config["version"] == 2).await;
+    client.get("/b").await;
+    client.get("/other").await;
+    let status = gateway.admin("/status").await.json();
+    let policies = status["policies"].as_array().unwrap();
+    let names: Vec<_> = policies.iter().map(|it| it["policy"].as_str().unwrap()).collect();
+    assert_eq!(names, ["global", "client", "a", "b"]);
+    assert_eq!((&policies[0]["remaining"], &policies[1]["limit"]), (&997.into(), &4.into()));
+    assert_eq!(policies[0]["decisions"]["allow"], 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_name_apis_and_the_configuration() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, 3));
+    let client = Client::new(gateway.address);
+    client.get("/a?secret=squeamish").await;
+    client.get("/ossifrage").await;
+    gateway.rewrite("nonsense: true\n");
+    gateway.until_config(|config| config["failedReloads"] == 1).await;
+    let text = String::from_utf8(gateway.admin("/metrics").await.body.to_vec()).unwrap();
+    for expected in [
+        r#"tollgate_decisions_total{policy="a",client="ip",endpoint="a",outcome="allow"} 1"#,
+        r#"tollgate_decisions_total{policy="client",client="ip",endpoint="other",outcome="allow"} 1"#,
+        r#"tollgate_remaining_units{policy="global"} 998"#,
+        "tollgate_config_version 1",
+        "tollgate_config_current 0",
+        "tollgate_config_reload_failures_total 1",
+        "tollgate_config_loaded_timestamp_seconds 1",
+    ] {
+        assert!(text.contains(expected), "{expected} is not in\n{text}");
+    }
+    for secret in ["127.0.0.1", "squeamish", "ossifrage"] {
+        assert!(!text.contains(secret), "{secret} is in\n{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_leads_here_is_not_enough() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, 3));
+    let client = Client::new(gateway.admin);
+    for (path, expected) in [("/status", 421), ("/metrics", 421), ("/healthz", 200)] {
+        let answer = client.send("GET", path, &[("host", "rebound.example")], "").await.unwrap();
+        assert_eq!(answer.status, expected, "{path}");
+    }
+    assert_eq!(client.get("/").await.status, 404);
+    assert_eq!(client.get("/no-such").await.status, 404);
+}

@@ -1,0 +1,209 @@
+//! What is answered. The members are documented in `docs/admin.md`, which a test compares.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tollgate_core::{Decision, Micros, OnStoreError, Settlement, Source};
+
+use crate::Limit;
+use crate::failure::BreakerState;
+use crate::status::StoreReport;
+
+/// `GET /status`.
+#[derive(Debug, Serialize)]
+pub(super) struct Status {
+    pub(super) policies: Vec<PolicyStatus>,
+    pub(super) stores: Vec<StoreStatus>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct PolicyStatus {
+    pub(super) policy: String,
+    pub(super) algorithm: &'static str,
+    pub(super) limit: u64,
+    pub(super) window: f64,
+    pub(super) capacity: u64,
+    pub(super) store: &'static str,
+    pub(super) on_store_error: &'static str,
+    pub(super) enforced: bool,
+    pub(super) global: bool,
+    pub(super) remaining: Option<u64>,
+    pub(super) reset_after: Option<f64>,
+    pub(super) decisions: BTreeMap<&'static str, u64>,
+}
+
+impl PolicyStatus {
+    pub(super) fn new(limit: &Limit, store: &'static str, global: Option<Decision>) -> Self {
+        let policy = limit.policy();
+        Self {
+            policy: policy.name().to_owned(),
+            algorithm: policy.algorithm().name(),
+            limit: policy.quota().limit(),
+            window: seconds(policy.window()),
+            capacity: policy.capacity(),
+            store,
+            on_store_error: match policy.on_store_error() {
+                OnStoreError::Open => "open",
+                OnStoreError::Closed => "closed",
+                OnStoreError::Local => "local",
+            },
+            enforced: limit.enforce,
+            global: crate::status::is_global(limit),
+            remaining: global.map(|decision| decision.remaining),
+            reset_after: global.map(|decision| seconds(decision.reset_after)),
+            decisions: BTreeMap::new(),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct StoreStatus {
+    store: &'static str,
+    available: bool,
+    breaker: Option<&'static str>,
+    memory: Option<BTreeMap<&'static str, u64>>,
+    redis: Option<BTreeMap<&'static str, u64>>,
+    local: Option<Box<Self>>,
+}
+
+impl StoreStatus {
+    pub(super) fn new(report: &StoreReport) -> Self {
+        Self {
+            store: report.name,
+            available: report.is_available,
+            breaker: report.breaker.map(|state| match state {
+                BreakerState::Closed => "closed",
+                BreakerState::Open => "open",
+            }),
+            memory: memory(report),
+            redis: redis(report),
+            local: report.local.as_deref().map(|local| Box::new(Self::new(local))),
+        }
+    }
+}
+
+#[cfg(feature = "memory")]
+fn memory(report: &StoreReport) -> Option<BTreeMap<&'static str, u64>> {
+    let stats = report.memory?;
+    let members = [
+        ("keys", stats.keys as u64),
+        ("bytes", stats.bytes as u64),
+        ("overflowed", stats.overflowed),
+    ];
+    Some(members.into())
+}
+
+#[cfg(not(feature = "memory"))]
+fn memory(_: &StoreReport) -> Option<BTreeMap<&'static str, u64>> {
+    None
+}
+
+#[cfg(feature = "redis")]
+fn redis(report: &StoreReport) -> Option<BTreeMap<&'static str, u64>> {
+    let stats = report.redis?;
+    let members = [
+        ("calls", stats.calls),
+        ("requests", stats.requests),
+        ("refused", stats.refused),
+        ("lost", stats.lost),
+        ("late", stats.late),
+        ("deny_cache_hits", stats.deny_cache_hits),
+        ("queued", stats.queued),
+        ("connections", stats.connections),
+    ];
+    Some(members.into())
+}
+
+#[cfg(not(feature = "redis"))]
+fn redis(_: &StoreReport) -> Option<BTreeMap<&'static str, u64>> {
+    None
+}
+
+/// `GET /status/{policy}/{subject}`.
+#[derive(Debug, Serialize)]
+pub(super) struct SubjectStatus {
+    policy: String,
+    limit: u64,
+    remaining: u64,
+    reset_after: f64,
+    source: &'static str,
+}
+
+impl SubjectStatus {
+    pub(super) fn new(limit: &Limit, decision: &Decision, source: Source) -> Self {
+        Self {
+            policy: limit.policy().name().to_owned(),
+            limit: decision.limit,
+            remaining: decision.remaining,
+            reset_after: seconds(decision.reset_after),
+            source: match source {
+                Source::Store => "store",
+                Source::Local => "local",
+                Source::Cache => "cache",
+            },
+        }
+    }
+}
+
+/// The body of `POST /status/{policy}/{subject}`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Settle {
+    /// The name of the receipt, 32 hex digits.
+    pub(super) id: String,
+    /// What was charged.
+    pub(super) cost: u64,
+    /// When, in microseconds since 1970, as the decision says.
+    pub(super) charged_at: u64,
+    /// When the request went on, if it had to wait.
+    pub(super) leaves_at: Option<u64>,
+    /// Whether the store in the process has decided.
+    #[serde(default)]
+    pub(super) local: bool,
+    /// What counts instead.
+    pub(super) actual: u64,
+}
+
+/// The answer to it.
+#[derive(Debug, Serialize)]
+pub(super) struct Settled {
+    settlement: &'static str,
+    units: u64,
+}
+
+impl From<Settlement> for Settled {
+    fn from(settlement: Settlement) -> Self {
+        let (settlement, units) = match settlement {
+            Settlement::Returned { units } => ("returned", units),
+            Settlement::Charged { units } => ("charged", units),
+            Settlement::Repeated => ("repeated", 0),
+            Settlement::Lapsed => ("lapsed", 0),
+        };
+        Self { settlement, units }
+    }
+}
+
+/// `GET /top`.
+#[derive(Debug, Serialize)]
+pub(super) struct Top {
+    pub(super) policies: Vec<TopOfPolicy>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct TopOfPolicy {
+    pub(super) policy: String,
+    pub(super) denied: Vec<TopSubject>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct TopSubject {
+    pub(super) subject: String,
+    pub(super) client: &'static str,
+    pub(super) count: u64,
+    pub(super) error: u64,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a microsecond is lost after 285 years")]
+fn seconds(span: Micros) -> f64 {
+    span.get() as f64 / 1e6
+}

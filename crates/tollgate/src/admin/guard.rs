@@ -1,0 +1,114 @@
+//! Who may ask.
+
+use http::header::{AUTHORIZATION, HOST, ORIGIN};
+use http::uri::Authority;
+use http::{HeaderMap, StatusCode, Uri};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use super::AdminError;
+use super::problem::Problem;
+
+/// Lets in whom it knows.
+pub(super) struct Guard {
+    pub(super) token: Token,
+    pub(super) hosts: Hosts,
+}
+
+impl Guard {
+    /// Refuses what a website could bring a browser to send.
+    pub(super) fn check_site(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+        let host = host(uri, headers).ok_or_else(|| {
+            Problem::new(StatusCode::BAD_REQUEST, "The request needs exactly one valid Host.")
+        })?;
+        if !self.hosts.allow(host.host()) {
+            let detail = "This host is not on the list of the admin router: add it where the \
+                          router is built, or ask for localhost.";
+            return Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, detail));
+        }
+        let site = headers.get("sec-fetch-site").map(http::HeaderValue::as_bytes);
+        let is_foreign = site.is_some_and(|site| site != b"same-origin" && site != b"none");
+        let mut origins = headers.get_all(ORIGIN).iter();
+        if is_foreign || !origins.all(|origin| is_origin_of(origin.as_bytes(), &host)) {
+            let detail = "Requests that a browser sends for another site are refused.";
+            return Err(Problem::new(StatusCode::FORBIDDEN, detail));
+        }
+        Ok(())
+    }
+
+    /// Refuses who does not know the token.
+    pub(super) fn check_token(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let mut values = headers.get_all(AUTHORIZATION).iter();
+        let known = match (values.next(), values.next()) {
+            (Some(value), None) => {
+                let value = value.as_bytes();
+                let (scheme, token) = value.split_at_checked(7).unwrap_or_default();
+                scheme.eq_ignore_ascii_case(b"bearer ") && self.token.is(token.trim_ascii())
+            }
+            _ => false,
+        };
+        if known { Ok(()) } else { Err(Problem::unauthorized()) }
+    }
+}
+
+/// The secret, as a digest: its length is then no secret to be kept.
+pub(super) struct Token([u8; 32]);
+
+impl Token {
+    pub(super) fn new(token: &str) -> Result<Self, AdminError> {
+        let is_sound =
+            (16..=4096).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic());
+        if !is_sound {
+            return Err(AdminError::WeakToken);
+        }
+        Ok(Self(Sha256::digest(token).into()))
+    }
+
+    fn is(&self, token: &[u8]) -> bool {
+        let given: [u8; 32] = Sha256::digest(token).into();
+        given.ct_eq(&self.0).into()
+    }
+}
+
+/// The hosts under which the router may be asked.
+pub(super) struct Hosts(Vec<String>);
+
+impl Hosts {
+    pub(super) fn new(named: Vec<String>) -> Result<Self, AdminError> {
+        let mut hosts: Vec<_> = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned).into();
+        for host in named {
+            let parsed: Option<Authority> = host.parse().ok();
+            if parsed.is_none_or(|parsed| parsed.host() != host) {
+                return Err(AdminError::Host(host));
+            }
+            hosts.push(host);
+        }
+        Ok(Self(hosts))
+    }
+
+    fn allow(&self, host: &str) -> bool {
+        let host = host.strip_suffix('.').unwrap_or(host);
+        self.0.iter().any(|known| known.eq_ignore_ascii_case(host))
+    }
+}
+
+/// The host that was asked: of the target in HTTP/2, else of the header.
+fn host(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
+    let mut values = headers.get_all(HOST).iter();
+    let header = match (values.next(), values.next()) {
+        (Some(value), None) => Some(value.to_str().ok()?.parse().ok()?),
+        (None, _) => None,
+        _ => return None,
+    };
+    match (uri.authority().cloned(), header) {
+        (Some(target), Some(header)) if target != header => None,
+        (target, header) => target.or(header).filter(|host| !host.as_str().contains('@')),
+    }
+}
+
+/// Whether a page of the router itself has this origin.
+fn is_origin_of(origin: &[u8], host: &Authority) -> bool {
+    let origin = str::from_utf8(origin).unwrap_or_default();
+    let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    rest.is_some_and(|rest| rest.eq_ignore_ascii_case(host.as_str()))
+}

@@ -1,0 +1,187 @@
+//! A router for those who run the service: how each limit stands, who is denied most, and
+//! what can be done about it.
+//!
+//! | request | does | token |
+//! |---|---|---|
+//! | `GET /status` | every policy and store, and what remains of quotas that all share | no |
+//! | `GET /metrics` | what Prometheus reads, if [`AdminBuilder::metrics`] says how | no |
+//! | `GET /top` | who is denied most | yes |
+//! | `GET /status/{policy}/{subject}` | what remains to a subject, read without using any | yes |
+//! | `DELETE /status/{policy}/{subject}` | forgets what the subject has used | yes |
+//! | `POST /status/{policy}/{subject}` | settles a charge | yes |
+//!
+//! Subjects are written as [`SubjectName`](crate::key::SubjectName) says. Answers are JSON,
+//! errors `application/problem+json`; `docs/admin.md` of the repository has all members.
+//!
+//! # Attacker
+//! * Mount it on a listener of its own, on loopback or a network of operators. Where a
+//!   request comes from is never taken for permission: behind a proxy all come from there.
+//! * Whatever names a subject or changes anything needs `Authorization: Bearer` and the
+//!   token, which is compared in constant time. There is no router without a token.
+//! * Only requests to hosts on a list are answered, so that no website can reach it under a
+//!   name of its own (DNS rebinding); and none that a browser sends for another site.
+//!
+//! ```
+//! use tollgate::admin::Admin;
+//! use tollgate::{MemoryStore, Policy, Quota, RateLimitLayer};
+//!
+//! let policy = Policy::sliding_window_log("global", Quota::per_minute(100))?;
+//! let limit = RateLimitLayer::global(MemoryStore::new(), policy);
+//! let admin: axum::Router = Admin::builder()
+//!     .token("at-least-sixteen-characters")
+//!     .layer(&limit)
+//!     .build()?;
+//! # let _ = admin;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | file | holds |
+//! |---|---|
+//! | `guard.rs` | who may ask |
+//! | `routes.rs` | what is asked |
+//! | `answers.rs` | what is answered |
+//! | `problem.rs` | what is answered instead |
+
+mod answers;
+mod guard;
+mod problem;
+mod routes;
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::RateLimitLayer;
+use crate::key::{Display, Shown};
+use crate::status::{Inspect, LayerHandle};
+
+use guard::{Guard, Hosts, Token};
+
+/// The router; see the [module](self).
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Admin;
+
+impl Admin {
+    /// What it is made of.
+    pub fn builder() -> AdminBuilder {
+        AdminBuilder {
+            token: None,
+            hosts: Vec::new(),
+            shown: Shown::default(),
+            layers: Vec::new(),
+            metrics: None,
+        }
+    }
+}
+
+/// Collects what an [`Admin`] router shows and whom it answers.
+#[derive(Clone)]
+#[must_use]
+pub struct AdminBuilder {
+    token: Option<String>,
+    hosts: Vec<String>,
+    shown: Shown,
+    layers: Vec<Layers>,
+    metrics: Option<Render>,
+}
+
+type Layers = Arc<dyn Fn() -> Vec<LayerHandle> + Send + Sync>;
+type Render = Arc<dyn Fn() -> String + Send + Sync>;
+
+impl AdminBuilder {
+    /// What who asks for more than numbers must know: 16 characters or more.
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// Answers requests to this host as well, with any port. `localhost`, `127.0.0.1` and
+    /// `[::1]` are always answered.
+    pub fn allow_host(mut self, host: impl Into<String>) -> Self {
+        self.hosts.push(host.into());
+        self
+    }
+
+    /// How much of a subject `GET /top` shows.
+    pub const fn show_subjects(mut self, shown: Shown) -> Self {
+        self.shown = shown;
+        self
+    }
+
+    /// Shows this layer.
+    pub fn layer<St: Inspect, M>(self, layer: &RateLimitLayer<St, M>) -> Self {
+        let handle = layer.handle();
+        self.layers(move || vec![handle.clone()])
+    }
+
+    /// Shows the layers that serve at the time, where they are replaced while the process
+    /// runs.
+    pub fn layers(mut self, layers: impl Fn() -> Vec<LayerHandle> + Send + Sync + 'static) -> Self {
+        self.layers.push(Arc::new(layers));
+        self
+    }
+
+    /// What `GET /metrics` answers, as the exporter renders it.
+    pub fn metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        self.metrics = Some(Arc::new(render));
+        self
+    }
+
+    /// The router, or what stands in its way.
+    ///
+    /// # Errors
+    /// See [`AdminError`].
+    pub fn build(self) -> Result<axum::Router, AdminError> {
+        let Self { token, hosts, shown, layers, metrics } = self;
+        let token = Token::new(token.as_deref().ok_or(AdminError::NoToken)?)?;
+        let guard = Guard { token, hosts: Hosts::new(hosts)? };
+        let display = Display::new(shown);
+        Ok(routes::router(State(Arc::new(Shared { guard, display, layers, metrics }))))
+    }
+}
+
+/// Why a router cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// It would let everybody reset limits.
+    #[error("the admin router has no token: give it one with `.token(..)`")]
+    NoToken,
+
+    /// It could be guessed, or not be sent.
+    #[error(
+        "the token of the admin router has to be 16 to 4096 visible ASCII characters, drawn at \
+         random: `openssl rand -hex 32` makes one"
+    )]
+    WeakToken,
+
+    /// It is not one.
+    #[error("the host {0:?} is none: write a name or an address without a port, as `admin.local`")]
+    Host(String),
+}
+
+/// What all requests share.
+#[derive(Clone)]
+struct State(Arc<Shared>);
+
+struct Shared {
+    guard: Guard,
+    display: Display,
+    layers: Vec<Layers>,
+    metrics: Option<Render>,
+}
+
+impl State {
+    fn layers(&self) -> Vec<LayerHandle> {
+        self.0.layers.iter().flat_map(|layers| layers()).collect()
+    }
+}
+
+impl fmt::Debug for AdminBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdminBuilder")
+            .field("hosts", &self.hosts)
+            .field("shown", &self.shown)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,241 @@
+//! What is asked.
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{DefaultBodyLimit, Path, Request, State as Extract};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, StatusCode, Uri};
+use serde::Serialize;
+use tollgate_core::{
+    Charged, Cost, Decision, Key, Outcome, Policy, Receipt, ReceiptId, Source, Timestamp,
+};
+
+use super::State;
+use super::answers::{
+    PolicyStatus, Settle, Settled, Status, StoreStatus, SubjectStatus, Top, TopOfPolicy, TopSubject,
+};
+use super::problem::Problem;
+use crate::key::SubjectName;
+use crate::limit::shared_key;
+use crate::status::{self, LayerHandle};
+use crate::{Limit, OnMissingKey};
+
+pub(super) fn router(state: State) -> Router {
+    Router::new()
+        .route("/status", get(all))
+        .route("/status/{policy}/{*subject}", get(read).delete(reset).post(settle))
+        .route("/top", get(top))
+        .route("/metrics", get(metrics))
+        .fallback(|| async {
+            Problem::new(StatusCode::NOT_FOUND, "There are /status, /top and /metrics.")
+        })
+        .method_not_allowed_fallback(|| async {
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "Allow lists the methods.")
+        })
+        .layer(DefaultBodyLimit::max(4096))
+        .layer(middleware::from_fn_with_state(state.clone(), check_site))
+        .with_state(state)
+}
+
+async fn check_site(Extract(state): Extract<State>, request: Request, next: Next) -> Response {
+    match state.0.guard.check_site(request.uri(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+type Answer = Result<Response, Problem>;
+
+/// Without layers whose policy was shown already: they share its counters.
+async fn all(Extract(state): Extract<State>) -> Answer {
+    let (mut policies, mut stores) = (Vec::new(), Vec::new());
+    let (mut shown, mut identities): (Vec<(Policy, bool)>, Vec<usize>) = Default::default();
+    for layer in state.layers() {
+        let report = layer.store();
+        if !identities.contains(&report.identity) {
+            identities.push(report.identity);
+            stores.push(StoreStatus::new(&report));
+        }
+        for (index, limit) in layer.limits().into_iter().enumerate() {
+            let identity = (limit.policy().clone(), limit.enforce);
+            if shown.contains(&identity) {
+                continue;
+            }
+            shown.push(identity);
+            let global = if status::is_global(limit) {
+                peek(&layer, limit, &Key::GLOBAL).await.ok().map(|(decision, _)| decision)
+            } else {
+                None
+            };
+            let mut policy = PolicyStatus::new(limit, report.name, global);
+            let counts = layer.observed(index).counts.read();
+            policy.decisions = counts.map(|(answer, count)| (answer.as_str(), count)).collect();
+            policies.push(policy);
+        }
+    }
+    json(&Status { policies, stores })
+}
+
+async fn read(
+    Extract(state): Extract<State>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    headers: HeaderMap,
+) -> Answer {
+    state.0.guard.check_token(&headers)?;
+    let Path((policy, subject)) = path?;
+    let (layer, limit, key) = find(&state, &policy, &subject)?;
+    let limit = layer.limits()[limit];
+    let (decision, source) = peek(&layer, limit, &key).await?;
+    json(&SubjectStatus::new(limit, &decision, source))
+}
+
+async fn reset(
+    Extract(state): Extract<State>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    headers: HeaderMap,
+) -> Answer {
+    state.0.guard.check_token(&headers)?;
+    let Path((policy, subject)) = path?;
+    let (layer, limit, key) = find(&state, &policy, &subject)?;
+    layer.reset(layer.limits()[limit], &key).await?;
+    tracing::info!(target: "tollgate", policy, "reset by an operator");
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+async fn settle(
+    Extract(state): Extract<State>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer {
+    state.0.guard.check_token(&headers)?;
+    let Path((policy, subject)) = path?;
+    let (layer, limit, key) = find(&state, &policy, &subject)?;
+    let wrong = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
+    let settle: Settle =
+        serde_json::from_slice(&body?).map_err(|error| wrong(error.to_string()))?;
+    let id = u128::from_str_radix(&settle.id, 16).ok().filter(|_| settle.id.len() == 32);
+    let id = id.ok_or_else(|| wrong("`id` has to be 32 hex digits.".to_owned()))?;
+    let charged_at = Timestamp::from_micros(settle.charged_at);
+    let receipt = Receipt {
+        id: ReceiptId(id),
+        source: if settle.local { Source::Local } else { Source::Store },
+        policy: layer.limits()[limit].policy().clone(),
+        key,
+        charged: Charged {
+            cost: Cost::new(settle.cost),
+            charged_at,
+            leaves_at: settle.leaves_at.map_or(charged_at, Timestamp::from_micros),
+        },
+    };
+    let settled = layer.settle(&receipt, Cost::new(settle.actual)).await?;
+    tracing::info!(target: "tollgate", policy, ?settled, "settled by an operator");
+    json(&Settled::from(settled))
+}
+
+async fn top(Extract(state): Extract<State>, headers: HeaderMap, uri: Uri) -> Answer {
+    state.0.guard.check_token(&headers)?;
+    let most = match uri.query().and_then(|query| query.strip_prefix("most=")) {
+        Some(most) => {
+            most.parse().ok().filter(|most| (1..=128).contains(most)).ok_or_else(|| {
+                Problem::new(StatusCode::BAD_REQUEST, "`most` has to be a number from 1 to 128.")
+            })?
+        }
+        None => 20,
+    };
+    let mut policies: Vec<TopOfPolicy> = Vec::new();
+    for layer in state.layers() {
+        for (index, limit) in layer.limits().into_iter().enumerate() {
+            let policy = limit.policy().name();
+            if policies.iter().any(|shown| shown.policy == policy) {
+                continue;
+            }
+            let denied = layer.observed(index).top.lock().read(most, std::time::Instant::now());
+            let denied = denied.into_iter().map(|denied| TopSubject {
+                subject: state.0.display.of(&denied.key, denied.kind),
+                client: denied.kind.as_str(),
+                count: denied.count,
+                error: denied.error,
+            });
+            policies.push(TopOfPolicy { policy: policy.to_owned(), denied: denied.collect() });
+        }
+    }
+    json(&Top { policies })
+}
+
+async fn metrics(Extract(state): Extract<State>) -> Answer {
+    let Some(render) = &state.0.metrics else {
+        let detail = "This router was built without `.metrics(..)`.";
+        return Err(Problem::new(StatusCode::NOT_FOUND, detail));
+    };
+    status::refresh(&state.layers()).await;
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    Ok(([(CONTENT_TYPE, kind)], render()).into_response())
+}
+
+/// The layer, the number of the limit in it, and the key of the subject.
+fn find(state: &State, policy: &str, subject: &str) -> Result<(LayerHandle, usize, Key), Problem> {
+    let name: SubjectName = subject
+        .parse()
+        .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, format!("The subject: {error}.")))?;
+    let mut is_known = false;
+    for layer in state.layers() {
+        let limits = layer.limits();
+        let named = |limit: &&Limit| limit.policy().name() == policy;
+        is_known |= limits.iter().any(named);
+        let found = limits.iter().enumerate().filter(|(_, limit)| named(limit));
+        let found = found.filter_map(|(index, limit)| Some((index, key(limit, &name)?))).next();
+        if let Some((index, key)) = found {
+            return Ok((layer, index, key));
+        }
+    }
+    let detail = if is_known {
+        "This policy finds no such subject in a request: /status says whether all share its \
+         quota, and `key:HEX` names any."
+    } else {
+        "There is no such policy: /status lists them."
+    };
+    Err(Problem::new(StatusCode::NOT_FOUND, detail))
+}
+
+fn key(limit: &Limit, name: &SubjectName) -> Option<Key> {
+    match name {
+        SubjectName::Key(key) => Some(key.clone()),
+        SubjectName::Missing => {
+            (limit.on_missing_key == Some(OnMissingKey::Share)).then(shared_key)
+        }
+        name => limit.key.named(name).map(|subject| subject.key),
+    }
+}
+
+/// What is left, and who says so.
+async fn peek(
+    layer: &LayerHandle,
+    limit: &Limit,
+    key: &Key,
+) -> Result<(Decision, Source), Problem> {
+    let verdict = layer.peek(limit, key).await?;
+    let decision = verdict.decisions().first().copied();
+    match decision.filter(|decision| decision.outcome != Outcome::Skip) {
+        Some(decision) => Ok((decision, verdict.source())),
+        None => {
+            let detail = "The store cannot be asked, and the policy fails open.";
+            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))
+        }
+    }
+}
+
+fn json(answer: &impl Serialize) -> Answer {
+    let body = serde_json::to_string_pretty(answer).map_err(|error| {
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("The answer: {error}."))
+    })?;
+    let mut response = format!("{body}\n").into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}

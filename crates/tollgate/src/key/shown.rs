@@ -1,0 +1,117 @@
+//! Subjects as an operator reads them.
+
+use std::collections::hash_map::RandomState;
+use std::fmt::Write as _;
+use std::hash::BuildHasher;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use tollgate_core::Key;
+
+use super::SubjectKind;
+use super::encode::{Decoded, decode};
+use crate::limit::shared_key;
+
+/// How much of a subject is shown to who may see it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Shown {
+    /// A hash that differs from process to process: enough to see whether one subject stands
+    /// behind two lines, and of no use beyond.
+    Hash,
+    /// The network of an address, the first two characters of a text. The default.
+    #[default]
+    Masked,
+    /// As it is. Secrets and long texts are not: a key holds only a hash of those, which is
+    /// shown in hex and names the subject as well.
+    Clear,
+}
+
+/// Shows keys.
+#[derive(Debug)]
+pub(crate) struct Display {
+    shown: Shown,
+    /// Without it the hash of an address could be looked up in a table of all.
+    secret: RandomState,
+}
+
+impl Display {
+    pub(crate) fn new(shown: Shown) -> Self {
+        Self { shown, secret: RandomState::new() }
+    }
+
+    /// The subject of `key`, as [`SubjectName`](super::SubjectName) reads it if it is clear.
+    pub(crate) fn of(&self, key: &Key, kind: SubjectKind) -> String {
+        if *key == Key::GLOBAL {
+            return "global".to_owned();
+        }
+        if *key == shared_key() {
+            return "missing".to_owned();
+        }
+        match self.shown {
+            Shown::Hash => {
+                let kind = sort(kind);
+                format!("{kind}:#{:016x}", self.secret.hash_one(&*key.as_bytes()))
+            }
+            Shown::Masked => text(&key.as_bytes(), kind, true),
+            Shown::Clear => text(&key.as_bytes(), kind, false),
+        }
+    }
+}
+
+fn text(key: &[u8], kind: SubjectKind, masked: bool) -> String {
+    let named = |sort: &str, value: &[u8]| {
+        let value = str::from_utf8(value).ok()?;
+        let is_plain = !value.is_empty() && !value.contains(char::is_control);
+        is_plain.then(|| format!("{sort}:{}", if masked { first(value, 2) } else { value.into() }))
+    };
+    let shown = match decode(key) {
+        Some(Decoded::Ipv4([a, b, c, _])) if masked => Some(format!("ip:{a}.{b}.{c}.*")),
+        Some(Decoded::Ipv4(octets)) => Some(format!("ip:{}", Ipv4Addr::from(octets))),
+        Some(Decoded::Ipv6(mut octets, bits)) => {
+            let bits = if masked {
+                octets[6..].fill(0);
+                bits.min(48)
+            } else {
+                bits
+            };
+            Some(format!("ip:{}/{bits}", Ipv6Addr::from(octets)))
+        }
+        Some(Decoded::Extension(value)) => named("user", value),
+        Some(Decoded::Header(value)) => named("header", value),
+        // A pattern of the service's own is nobody's secret.
+        Some(Decoded::Route(value)) => {
+            str::from_utf8(value).ok().map(|pattern| format!("route:{pattern}"))
+        }
+        Some(Decoded::Closure(value)) => named(sort(kind), value),
+        Some(Decoded::Tuple(parts)) => {
+            let parts: Vec<_> = parts.into_iter().map(|part| text(part, kind, masked)).collect();
+            Some(parts.join(","))
+        }
+        None => None,
+    };
+    shown.unwrap_or_else(|| {
+        let hex = hex(key);
+        format!("key:{}", if masked { first(&hex, 6) } else { hex })
+    })
+}
+
+/// The word that [`SubjectName`](super::SubjectName) has for a kind.
+fn sort(kind: SubjectKind) -> &'static str {
+    match kind {
+        SubjectKind::ApiKey => "api-key",
+        kind => kind.as_str(),
+    }
+}
+
+fn first(text: &str, count: usize) -> String {
+    let start: String = text.chars().take(count).collect();
+    format!("{start}…")
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut hex, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}

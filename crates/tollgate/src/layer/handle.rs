@@ -1,0 +1,106 @@
+//! A layer without its types, for those who look at it while it serves.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tollgate_core::{Cost, Key, Receipt, Settlement, StoreError, Verdict};
+
+use super::rules::Rules;
+use super::{RateLimit, RateLimitLayer};
+use crate::Limit;
+use crate::observe::ObservedPolicy;
+use crate::status::{Inspect, StoreReport};
+
+/// A layer at work, whatever its types. Clones look at the same one.
+#[derive(Clone)]
+pub struct LayerHandle(Arc<dyn AnyLayer>);
+
+/// The answer of a store, whatever its type.
+type Answer<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
+
+impl<St: Inspect, M> RateLimitLayer<St, M> {
+    /// This layer, to look at while it serves.
+    pub fn handle(&self) -> LayerHandle {
+        LayerHandle(Arc::clone(&self.rules) as Arc<dyn AnyLayer>)
+    }
+}
+
+impl<S, St: Inspect, M> RateLimit<S, St, M> {
+    /// The layer around this service, to look at while it serves.
+    pub fn handle(&self) -> LayerHandle {
+        LayerHandle(Arc::clone(self.rules()) as Arc<dyn AnyLayer>)
+    }
+}
+
+impl LayerHandle {
+    /// The limits of the layer, in their order.
+    pub fn limits(&self) -> Vec<&Limit> {
+        self.0.limits()
+    }
+
+    /// What its store says of itself.
+    pub fn store(&self) -> StoreReport {
+        self.0.store()
+    }
+
+    pub(crate) fn observed(&self, limit: usize) -> &ObservedPolicy {
+        self.0.observed(limit)
+    }
+
+    /// What one of its limits leaves to `key`, read without using any of it.
+    pub fn peek(&self, limit: &Limit, key: &Key) -> Answer<Verdict> {
+        self.0.peek(limit, key)
+    }
+
+    /// Forgets what `key` has used under one of its limits.
+    pub fn reset(&self, limit: &Limit, key: &Key) -> Answer<()> {
+        self.0.reset(limit, key)
+    }
+
+    /// Corrects a charge, see [`Store::settle`](crate::Store::settle).
+    pub fn settle(&self, receipt: &Receipt, actual: Cost) -> Answer<Settlement> {
+        self.0.settle(receipt, actual)
+    }
+}
+
+trait AnyLayer: Send + Sync {
+    fn limits(&self) -> Vec<&Limit>;
+    fn store(&self) -> StoreReport;
+    fn observed(&self, limit: usize) -> &ObservedPolicy;
+    fn peek(&self, limit: &Limit, key: &Key) -> Answer<Verdict>;
+    fn reset(&self, limit: &Limit, key: &Key) -> Answer<()>;
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Answer<Settlement>;
+}
+
+impl<St: Inspect> AnyLayer for Rules<St> {
+    fn limits(&self) -> Vec<&Limit> {
+        self.limits().collect()
+    }
+
+    fn store(&self) -> StoreReport {
+        self.store().inspect()
+    }
+
+    fn observed(&self, limit: usize) -> &ObservedPolicy {
+        self.observed(limit)
+    }
+
+    fn peek(&self, limit: &Limit, key: &Key) -> Answer<Verdict> {
+        Box::pin(self.store().decide(&[limit.charge(key, Cost::ZERO)]))
+    }
+
+    fn reset(&self, limit: &Limit, key: &Key) -> Answer<()> {
+        Box::pin(self.store().reset(limit.policy(), key))
+    }
+
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Answer<Settlement> {
+        Box::pin(self.store().settle(receipt, actual))
+    }
+}
+
+impl fmt::Debug for LayerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LayerHandle").field("limits", &self.limits()).finish_non_exhaustive()
+    }
+}

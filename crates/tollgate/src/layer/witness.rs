@@ -1,0 +1,244 @@
+//! The one place where the layer tells what it decides, for those who run it. Without the
+//! feature `metrics`, and while no subscriber wants spans, there is nothing to it.
+
+use std::fmt;
+use std::time::Instant;
+
+use smallvec::SmallVec;
+#[cfg(feature = "metrics")]
+use std::sync::Arc;
+use tollgate_core::{Decision, Source, StoreError, Verdict};
+use tracing::field::Empty;
+use tracing::{Level, Span};
+
+use super::rules::{Keyed, Options, Rule};
+use crate::Head;
+use crate::observe::Answer;
+#[cfg(feature = "metrics")]
+use crate::observe::{ObservedPolicy, Observer, Seen, Waiting};
+
+/// Sees every decision of a layer, once.
+pub(super) struct Witness {
+    #[cfg(feature = "metrics")]
+    observer: Observer,
+    /// One per rule, in their order.
+    #[cfg(feature = "metrics")]
+    policies: Box<[Arc<ObservedPolicy>]>,
+    /// Of all requests, if it does not depend on their route.
+    #[cfg(feature = "metrics")]
+    endpoint: Option<usize>,
+    #[cfg(feature = "metrics")]
+    clock: quanta::Clock,
+}
+
+/// What was seen of a request before the store was asked.
+pub(super) struct Sight {
+    spans: Option<Box<Spans>>,
+    #[cfg(feature = "metrics")]
+    started: u64,
+    #[cfg(feature = "metrics")]
+    endpoint: usize,
+    /// One per rule that applies.
+    #[cfg(feature = "metrics")]
+    seen: SmallVec<[Seen; 4]>,
+}
+
+/// A span for each decision.
+struct Spans {
+    started: Instant,
+    spans: SmallVec<[Span; 2]>,
+}
+
+/// A request that waits for its turn, for as long as it lives.
+pub(super) struct Waits {
+    #[cfg(feature = "metrics")]
+    _waiting: Option<Waiting>,
+}
+
+impl Witness {
+    #[cfg_attr(not(feature = "metrics"), expect(unused_variables, reason = "nobody looks"))]
+    pub(super) fn new(rules: &[Rule], options: &Options) -> Self {
+        #[cfg(feature = "metrics")]
+        let observer = options.observer.clone().unwrap_or_default();
+        Self {
+            #[cfg(feature = "metrics")]
+            policies: rules.iter().map(|rule| observer.policy(rule.limit.policy.name())).collect(),
+            #[cfg(feature = "metrics")]
+            endpoint: options.endpoint.as_deref().map(|name| observer.endpoint(name)),
+            #[cfg(feature = "metrics")]
+            clock: quanta::Clock::new(),
+            #[cfg(feature = "metrics")]
+            observer,
+        }
+    }
+
+    /// The store is about to be asked.
+    #[inline]
+    #[cfg_attr(not(feature = "metrics"), expect(unused_variables, reason = "nobody looks"))]
+    pub(super) fn look(&self, rules: &[Rule], keyed: &[Keyed], head: &Head<'_>) -> Sight {
+        let wanted = tracing::span_enabled!(target: SPANS, Level::DEBUG, "decision");
+        Sight {
+            spans: wanted.then(|| Spans::new(rules, keyed)),
+            #[cfg(feature = "metrics")]
+            endpoint: self.endpoint_of(head),
+            #[cfg(feature = "metrics")]
+            seen: SmallVec::new_const(),
+            // Last, so that what comes before is not taken for the store's.
+            #[cfg(feature = "metrics")]
+            started: self.clock.raw(),
+        }
+    }
+
+    /// The store has answered.
+    #[inline]
+    pub(super) fn tell<'a>(
+        &self,
+        applied: impl Iterator<Item = (usize, &'a Rule)>,
+        sight: &Sight,
+        answer: &Result<Verdict, StoreError>,
+        store: &'static str,
+    ) {
+        #[cfg(feature = "metrics")]
+        let seconds = {
+            let nanos = self.clock.delta_as_nanos(sight.started, self.clock.raw());
+            #[expect(clippy::cast_precision_loss, reason = "only of times that nobody waits for")]
+            let seconds = nanos as f64 * 1e-9;
+            seconds
+        };
+        for (place, (index, rule)) in applied.enumerate() {
+            let (word, decision, source) = Self::read(place, rule, answer);
+            #[cfg(feature = "metrics")]
+            if let Some(seen) = sight.seen.get(place) {
+                let policy = &self.policies[index];
+                if let Some(word) = word {
+                    policy.saw(seen, sight.endpoint, word);
+                }
+                if let Some(decision) = decision {
+                    policy.decided(seen, sight.endpoint, decision);
+                }
+                policy.took(source, store, seconds);
+            }
+            if let Some(spans) = &sight.spans {
+                spans.tell(place, word, decision, source, store);
+            }
+            let _ = (index, source, store);
+        }
+    }
+
+    /// What the answer says of one rule.
+    #[inline]
+    fn read<'a>(
+        place: usize,
+        rule: &Rule,
+        answer: &'a Result<Verdict, StoreError>,
+    ) -> (Option<Answer>, Option<&'a Decision>, Source) {
+        match answer {
+            Ok(verdict) => {
+                let decision = verdict.decisions().get(place);
+                let source = verdict.source();
+                let word = decision.and_then(|it| Answer::of(&rule.limit, it, source));
+                (word, decision, source)
+            }
+            Err(_) => (Some(Answer::without_verdict(&rule.limit)), None, Source::Store),
+        }
+    }
+
+    /// A request waits for its turn in the queue of a rule.
+    #[cfg_attr(
+        not(feature = "metrics"),
+        expect(unused_variables, clippy::unused_self, reason = "nobody looks")
+    )]
+    pub(super) fn waits(&self, queue: Option<usize>) -> Waits {
+        Waits {
+            #[cfg(feature = "metrics")]
+            _waiting: queue.map(|rule| Waiting::new(Arc::clone(&self.policies[rule]))),
+        }
+    }
+
+    /// What is kept of a rule's policy.
+    #[cfg(feature = "metrics")]
+    pub(super) fn policy(&self, rule: usize) -> &ObservedPolicy {
+        &self.policies[rule]
+    }
+
+    #[cfg(feature = "metrics")]
+    #[inline]
+    fn endpoint_of(&self, head: &Head<'_>) -> usize {
+        self.endpoint.unwrap_or_else(|| {
+            let pattern = crate::key::route::pattern(head.extensions);
+            pattern.map_or(crate::observe::OTHER, |pattern| self.observer.endpoint(pattern))
+        })
+    }
+}
+
+impl Sight {
+    /// What the store was asked, to be remembered until it answers.
+    #[inline]
+    #[cfg_attr(
+        not(feature = "metrics"),
+        expect(unused_variables, unused_mut, clippy::needless_pass_by_value, reason = "unseen")
+    )]
+    pub(super) fn keeping(mut self, keyed: impl IntoIterator<Item = Keyed>) -> Self {
+        #[cfg(feature = "metrics")]
+        self.seen.extend(keyed.into_iter().map(|Keyed { subject, cost, .. }| Seen {
+            kind: subject.kind,
+            cost,
+            #[cfg(feature = "admin")]
+            key: subject.key,
+        }));
+        self
+    }
+}
+
+impl Spans {
+    #[cold]
+    fn new(rules: &[Rule], keyed: &[Keyed]) -> Box<Self> {
+        let span = |keyed: &Keyed| {
+            tracing::debug_span!(
+                target: SPANS,
+                "decision",
+                policy = rules[keyed.index].limit.policy.name(),
+                client = keyed.subject.kind.as_str(),
+                cost = keyed.cost.get(),
+                outcome = Empty,
+                remaining = Empty,
+                store = Empty,
+                store_latency_us = Empty,
+            )
+        };
+        Box::new(Self { spans: keyed.iter().map(span).collect(), started: Instant::now() })
+    }
+
+    #[cold]
+    fn tell(
+        &self,
+        place: usize,
+        word: Option<Answer>,
+        decision: Option<&Decision>,
+        source: Source,
+        store: &'static str,
+    ) {
+        let Some(span) = self.spans.get(place) else { return };
+        span.record("outcome", word.map_or("pass", Answer::as_str));
+        if let Some(decision) = decision {
+            span.record("remaining", decision.remaining);
+        }
+        let store = match source {
+            Source::Store => store,
+            Source::Local => "local",
+            Source::Cache => "cache",
+        };
+        span.record("store", store);
+        let micros = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        span.record("store_latency_us", micros);
+    }
+}
+
+/// The target of the spans, apart from that of the events, so that a filter can sample them.
+const SPANS: &str = "tollgate::decision";
+
+impl fmt::Debug for Witness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Witness").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,223 @@
+//! What can be measured: every metric of Tollgate, with its labels and what it means.
+//!
+//! Metrics go through the facade of the crate [`metrics`](::metrics), to whatever recorder
+//! the program installs; without one they cost next to nothing. Install it before the first
+//! request, and give [`Metric::buckets`] to exporters that ask for them:
+//!
+//! ```
+//! use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+//!
+//! let mut builder = PrometheusBuilder::new();
+//! for metric in tollgate::metrics::ALL.iter().filter(|metric| !metric.buckets.is_empty()) {
+//!     let matcher = Matcher::Full(metric.name.to_owned());
+//!     builder = builder.set_buckets_for_metric(matcher, metric.buckets)?;
+//! }
+//! let recorder = builder.build_recorder();
+//! let handle = recorder.handle(); // `handle.render()` is what Prometheus reads.
+//! metrics::set_global_recorder(recorder).ok();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! No key, path or user ever becomes a label: the number of series is bounded by what the
+//! operator configures, whatever clients do.
+
+use std::fmt::Write as _;
+
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+
+/// A metric.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Metric {
+    /// Its name, as Prometheus has it.
+    pub name: &'static str,
+    /// How it is counted.
+    pub kind: MetricKind,
+    /// Its labels; all have few values.
+    pub labels: &'static [&'static str],
+    /// What it means.
+    pub help: &'static str,
+    /// The upper bounds of its buckets, for a histogram.
+    pub buckets: &'static [f64],
+}
+
+/// How a metric is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// It only grows.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+    /// It is counted by size.
+    Histogram,
+}
+
+impl MetricKind {
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// Tells the recorder what each metric means. Layers do it by themselves.
+pub fn describe() {
+    for metric in ALL {
+        let Metric { name, kind, help, .. } = *metric;
+        let unit = if name.contains("_seconds") { Unit::Seconds } else { Unit::Count };
+        match kind {
+            MetricKind::Counter => describe_counter!(name, unit, help),
+            MetricKind::Gauge => describe_gauge!(name, unit, help),
+            MetricKind::Histogram => describe_histogram!(name, unit, help),
+        }
+    }
+}
+
+/// All metrics as a table in Markdown, for documentation.
+pub fn table() -> String {
+    let mut table = "| metric | kind | labels | meaning |\n|---|---|---|---|\n".to_owned();
+    for Metric { name, kind, labels, help, .. } in ALL {
+        let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
+        let (kind, labels) = (kind.as_str(), labels.join(", "));
+        // Writing to a string does not fail.
+        let _ = writeln!(table, "| `{name}` | {kind} | {labels} | {help} |");
+    }
+    table
+}
+
+/// The names, for those who count.
+pub(crate) mod name {
+    pub(crate) const DECISIONS: &str = "tollgate_decisions_total";
+    pub(crate) const UNITS: &str = "tollgate_units_charged_total";
+    pub(crate) const DECISION_DURATION: &str = "tollgate_decision_duration_seconds";
+    pub(crate) const WAITING: &str = "tollgate_waiting_requests";
+    pub(crate) const WAIT: &str = "tollgate_wait_seconds";
+    pub(crate) const REMAINING: &str = "tollgate_remaining_units";
+    pub(crate) const LIMIT: &str = "tollgate_limit_units";
+    pub(crate) const AVAILABLE: &str = "tollgate_store_available";
+    pub(crate) const BREAKER: &str = "tollgate_breaker_open";
+    pub(crate) const KEYS: &str = "tollgate_memory_keys";
+    pub(crate) const BYTES: &str = "tollgate_memory_bytes";
+    pub(crate) const OVERFLOWED: &str = "tollgate_memory_overflowed_total";
+    pub(crate) const REDIS_QUEUED: &str = "tollgate_redis_queued_requests";
+}
+
+const fn metric(
+    name: &'static str,
+    kind: MetricKind,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Metric {
+    Metric { name, kind, labels, help, buckets: &[] }
+}
+
+const fn counter(
+    name: &'static str,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Metric {
+    metric(name, MetricKind::Counter, labels, help)
+}
+
+const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
+    metric(name, MetricKind::Gauge, labels, help)
+}
+
+const fn histogram(
+    name: &'static str,
+    labels: &'static [&'static str],
+    buckets: &'static [f64],
+    help: &'static str,
+) -> Metric {
+    Metric { name, kind: MetricKind::Histogram, labels, help, buckets }
+}
+
+/// From a decision in memory to one that timed out.
+const DECIDING: &[f64] = &[
+    0.000_001, 0.000_01, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1,
+    0.5,
+];
+const WAITS: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+const BATCHES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
+
+/// Every metric there is. Those of Redis come from `tollgate-redis`, those of the
+/// configuration from the gateway.
+pub const ALL: &[Metric] = &[
+    counter(
+        name::DECISIONS,
+        &["policy", "client", "endpoint", "outcome"],
+        "Decisions of a policy. outcome: allow, deny, shadow_deny (would have denied, but only watches), failed_open and failed_closed (the store could not decide), local (let pass by the store in this process, for the one that could not decide). client: user, api_key, ip, global, other. A request that one policy let pass and another denied counts at the latter alone.",
+    ),
+    counter(
+        name::UNITS,
+        &["policy", "client", "endpoint"],
+        "Units charged, not less what was given back later.",
+    ),
+    histogram(
+        name::DECISION_DURATION,
+        &["policy", "store"],
+        DECIDING,
+        "Time from asking the store to its answer, errors included. store: its name, local, or cache for a denial that was remembered.",
+    ),
+    gauge(name::WAITING, &["policy"], "Requests that wait for their turn in a leaky bucket."),
+    histogram(
+        name::WAIT,
+        &["policy"],
+        WAITS,
+        "Time that requests have waited for their turn, those included whose client left.",
+    ),
+    gauge(
+        name::REMAINING,
+        &["policy"],
+        "Units left of a quota that all share, at the last decision or look.",
+    ),
+    gauge(name::LIMIT, &["policy"], "The most units that such a quota grants at once."),
+    gauge(
+        name::AVAILABLE,
+        &["store"],
+        "1 if the store can be asked: it is connected, and no breaker is open.",
+    ),
+    gauge(name::BREAKER, &["store"], "1 while the breaker around the store is open."),
+    gauge(name::KEYS, &["store"], "Keys in memory. store: memory, or local for a fallback."),
+    gauge(name::BYTES, &["store"], "Bytes that those may take."),
+    counter(
+        name::OVERFLOWED,
+        &["store"],
+        "Requests of new keys that found no room in memory and shared one entry.",
+    ),
+    counter(
+        "tollgate_redis_calls_total",
+        &["outcome"],
+        "Calls to Redis. outcome: answered, refused (nothing was charged), lost (it may have been).",
+    ),
+    histogram("tollgate_redis_batch_requests", &[], BATCHES, "Requests that shared a call."),
+    histogram(
+        "tollgate_redis_call_duration_seconds",
+        &[],
+        DECIDING,
+        "Time of a call, from sending to the answer.",
+    ),
+    gauge(name::REDIS_QUEUED, &["store"], "Requests that wait for a call."),
+    counter(
+        "tollgate_redis_deny_cache_hits_total",
+        &[],
+        "Requests denied without asking, as they had just been.",
+    ),
+    counter("tollgate_redis_connections_total", &[], "Times that a connection was made."),
+    counter(
+        "tollgate_redis_late_requests_total",
+        &[],
+        "Requests that Redis refused because their caller had given up by then.",
+    ),
+    gauge("tollgate_config_version", &[], "The version of the configuration that serves."),
+    gauge(
+        "tollgate_config_loaded_timestamp_seconds",
+        &[],
+        "When that was loaded, in seconds since 1970.",
+    ),
+    gauge("tollgate_config_current", &[], "0 if the last attempt to load another failed."),
+    counter("tollgate_config_reload_failures_total", &[], "Attempts that failed."),
+];

@@ -1,0 +1,63 @@
+//! What became of a request at one policy, in one word.
+
+use tollgate_core::{Decision, OnStoreError, Outcome, Source};
+
+use crate::Limit;
+
+/// What became of a request at one policy: few values, so that it can label a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Answer {
+    Allow,
+    Deny,
+    ShadowDeny,
+    FailedOpen,
+    FailedClosed,
+    Local,
+}
+
+impl Answer {
+    /// All of them, in the order of their numbers.
+    #[cfg(feature = "metrics")]
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Allow,
+        Self::Deny,
+        Self::ShadowDeny,
+        Self::FailedOpen,
+        Self::FailedClosed,
+        Self::Local,
+    ];
+
+    /// The word for metrics, spans and status.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::ShadowDeny => "shadow_deny",
+            Self::FailedOpen => "failed_open",
+            Self::FailedClosed => "failed_closed",
+            Self::Local => "local",
+        }
+    }
+
+    /// None where the policy would have let pass what another one denied: nothing became of
+    /// that request here.
+    pub(crate) fn of(limit: &Limit, decision: &Decision, source: Source) -> Option<Self> {
+        Some(match decision.outcome {
+            Outcome::Deny { .. } | Outcome::Exceed if limit.enforce => Self::Deny,
+            Outcome::Deny { .. } | Outcome::Exceed => Self::ShadowDeny,
+            Outcome::Allow { .. } if source == Source::Local => Self::Local,
+            Outcome::Allow { .. } => Self::Allow,
+            Outcome::Skip => Self::FailedOpen,
+            Outcome::Pass => return None,
+        })
+    }
+
+    /// While the store cannot decide.
+    pub(crate) fn without_verdict(limit: &Limit) -> Self {
+        if limit.enforce && limit.policy.on_store_error() != OnStoreError::Open {
+            Self::FailedClosed
+        } else {
+            Self::FailedOpen
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What is kept of one policy.
+
+use std::sync::{Arc, OnceLock};
+
+use metrics::{Counter, Gauge, Histogram, Label, counter, gauge, histogram};
+#[cfg(feature = "admin")]
+use parking_lot::Mutex;
+#[cfg(feature = "admin")]
+use tollgate_core::Key;
+use tollgate_core::{Cost, Decision, Outcome, Source};
+
+use super::Answer;
+#[cfg(feature = "admin")]
+use super::counts::Counts;
+use super::endpoint::Endpoints;
+#[cfg(feature = "admin")]
+use super::top::Top;
+use crate::SubjectKind;
+use crate::metrics::name;
+
+/// What is kept of one policy, for all layers that have one of this name.
+///
+/// Handles of metrics are made when something first happens that they count, and all of a
+/// sort at once: a counter that begins at its first event has no rate there.
+#[derive(Debug)]
+pub(crate) struct ObservedPolicy {
+    policy: Arc<str>,
+    endpoints: Arc<Endpoints>,
+    /// By endpoint and kind.
+    cells: Box<[OnceLock<Box<ByKind>>]>,
+    /// By who decided.
+    durations: [OnceLock<Histogram>; 3],
+    left: OnceLock<Left>,
+    waits: OnceLock<Waits>,
+    #[cfg(feature = "admin")]
+    pub(crate) counts: Counts,
+    #[cfg(feature = "admin")]
+    pub(crate) top: Mutex<Top>,
+}
+
+type ByKind = [OnceLock<Cell>; KINDS.len()];
+
+#[derive(Debug)]
+struct Cell {
+    decisions: [Counter; Answer::ALL.len()],
+    units: Counter,
+}
+
+/// What remains of a quota that all share.
+#[derive(Debug)]
+struct Left {
+    remaining: Gauge,
+    limit: Gauge,
+}
+
+/// What is known of a queue.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    pub(super) requests: Gauge,
+    pub(super) seconds: Histogram,
+}
+
+/// What was asked of a policy.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) kind: SubjectKind,
+    pub(crate) cost: Cost,
+    #[cfg(feature = "admin")]
+    pub(crate) key: Key,
+}
+
+const KINDS: [SubjectKind; 5] = [
+    SubjectKind::Global,
+    SubjectKind::Ip,
+    SubjectKind::ApiKey,
+    SubjectKind::User,
+    SubjectKind::Other,
+];
+
+impl ObservedPolicy {
+    pub(super) fn new(policy: &str, endpoints: &Arc<Endpoints>) -> Self {
+        Self {
+            policy: policy.into(),
+            endpoints: Arc::clone(endpoints),
+            cells: (0..endpoints.numbers()).map(|_| OnceLock::new()).collect(),
+            durations: Default::default(),
+            left: OnceLock::new(),
+            waits: OnceLock::new(),
+            #[cfg(feature = "admin")]
+            counts: Counts::default(),
+            #[cfg(feature = "admin")]
+            top: Mutex::new(Top::new(std::time::Instant::now())),
+        }
+    }
+
+    /// An answer was given.
+    #[inline]
+    pub(crate) fn saw(&self, seen: &Seen, endpoint: usize, answer: Answer) {
+        self.cell(endpoint, seen.kind).decisions[answer as usize].increment(1);
+        #[cfg(feature = "admin")]
+        {
+            self.counts.add(answer);
+            if answer == Answer::Deny {
+                self.top.lock().count(seen.key.clone(), seen.kind, std::time::Instant::now());
+            }
+        }
+    }
+
+    /// A decision was made, beside the answer.
+    #[inline]
+    pub(crate) fn decided(&self, seen: &Seen, endpoint: usize, decision: &Decision) {
+        if let Outcome::Allow { .. } = decision.outcome
+            && seen.cost > Cost::ZERO
+        {
+            self.cell(endpoint, seen.kind).units.increment(seen.cost.get());
+        }
+        if seen.kind == SubjectKind::Global && decision.outcome != Outcome::Skip {
+            self.remains(decision);
+        }
+    }
+
+    /// A decision took so long, in seconds.
+    #[inline]
+    pub(crate) fn took(&self, source: Source, store: &'static str, seconds: f64) {
+        let (place, store) = match source {
+            Source::Store => (0, store),
+            Source::Local => (1, "local"),
+            Source::Cache => (2, "cache"),
+        };
+        let histogram = self.durations[place].get_or_init(|| {
+            let labels = vec![self.label(), Label::from_static_parts("store", store)];
+            histogram!(name::DECISION_DURATION, labels)
+        });
+        histogram.record(seconds);
+    }
+
+    /// So much remains of a quota that all share.
+    pub(crate) fn remains(&self, decision: &Decision) {
+        let left = self.left.get_or_init(|| Left {
+            remaining: gauge!(name::REMAINING, vec![self.label()]),
+            limit: gauge!(name::LIMIT, vec![self.label()]),
+        });
+        #[expect(clippy::cast_precision_loss, reason = "limits are below 2^53")]
+        let [remaining, limit] = [decision.remaining, decision.limit].map(|units| units as f64);
+        left.remaining.set(remaining);
+        left.limit.set(limit);
+    }
+
+    pub(super) fn waits(&self) -> &Waits {
+        self.waits.get_or_init(|| Waits {
+            requests: gauge!(name::WAITING, vec![self.label()]),
+            seconds: histogram!(name::WAIT, vec![self.label()]),
+        })
+    }
+
+    #[inline]
+    fn cell(&self, endpoint: usize, kind: SubjectKind) -> &Cell {
+        let by_kind = self.cells[endpoint].get_or_init(Box::default);
+        by_kind[kind as usize].get_or_init(|| self.new_cell(endpoint, kind))
+    }
+
+    #[cold]
+    fn new_cell(&self, endpoint: usize, kind: SubjectKind) -> Cell {
+        let labels = || {
+            let endpoint = self.endpoints.name(endpoint).to_owned();
+            let client = Label::from_static_parts("client", kind.as_str());
+            vec![self.label(), client, Label::new("endpoint", endpoint)]
+        };
+        let decisions = Answer::ALL.map(|answer| {
+            let mut labels = labels();
+            labels.push(Label::from_static_parts("outcome", answer.as_str()));
+            let counter = counter!(name::DECISIONS, labels);
+            counter.increment(0);
+            counter
+        });
+        let units = counter!(name::UNITS, labels());
+        units.increment(0);
+        Cell { decisions, units }
+    }
+
+    fn label(&self) -> Label {
+        Label::new("policy", Arc::clone(&self.policy))
+    }
+}

@@ -1,0 +1,139 @@
+//! A span for each decision, for those who want them.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tollgate::Limit;
+use tollgate::key::ClientIp;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::set_default;
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use crate::stage::{Fault, Staged};
+use crate::support::*;
+
+type Fields = BTreeMap<&'static str, String>;
+
+/// Keeps the fields of all spans that are closed, if it is to.
+#[derive(Clone)]
+struct Eye {
+    level: Level,
+    spans: Arc<Mutex<Vec<(bool, Fields)>>>,
+}
+
+impl Eye {
+    fn new(level: Level) -> Self {
+        Self { level, spans: Arc::default() }
+    }
+
+    /// The spans that have ended, and how many have not.
+    fn seen(&self) -> (Vec<Fields>, usize) {
+        let spans = self.spans.lock();
+        let open = spans.iter().filter(|(is_closed, _)| !is_closed).count();
+        (spans.iter().filter(|it| it.0).map(|it| it.1.clone()).collect(), open)
+    }
+
+    fn place(id: &Id) -> usize {
+        usize::try_from(id.into_u64()).unwrap() - 1
+    }
+}
+
+struct Keep<'a>(&'a mut Fields);
+
+impl Visit for Keep<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0.insert(field.name(), format!("{value:?}").trim_matches('"').to_owned());
+    }
+}
+
+impl Subscriber for Eye {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "tollgate::decision" && *metadata.level() <= self.level
+    }
+
+    fn new_span(&self, attributes: &Attributes<'_>) -> Id {
+        let mut fields = Fields::new();
+        attributes.record(&mut Keep(&mut fields));
+        let mut spans = self.spans.lock();
+        spans.push((false, fields));
+        Id::from_u64(spans.len() as u64)
+    }
+
+    fn record(&self, id: &Id, values: &Record<'_>) {
+        values.record(&mut Keep(&mut self.spans.lock()[Self::place(id)].1));
+    }
+
+    fn try_close(&self, id: Id) -> bool {
+        self.spans.lock()[Self::place(&id)].0 = true;
+        true
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, _: &Event<'_>) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[tokio::test]
+async fn each_decision_is_a_span_that_says_what_and_not_who() {
+    let eye = Eye::new(Level::DEBUG);
+    let _open = set_default(eye.clone());
+    let (_, store) = memory();
+    let staged = Staged::new(store);
+    let limits =
+        [Limit::global(log("all", 2)), Limit::new(log("each", 9), ClientIp::peer()).shadow()];
+    let service = limited(&staged, limits);
+    ask(&service, request(http::Method::POST, "/")).await;
+    ask(&service, get()).await;
+    staged.fail(Fault::NotCharged);
+    ask(&service, get()).await;
+    let (spans, open) = eye.seen();
+    assert_eq!((spans.len(), open), (6, 0));
+    let line = |fields: &Fields| {
+        let take = |name: &str| fields.get(name).cloned().unwrap_or_default();
+        assert!(take("store_latency_us").parse::<u64>().is_ok(), "{fields:?}");
+        ["policy", "client", "cost", "outcome", "remaining"].map(take).join(" ")
+    };
+    let lines: Vec<_> = spans.iter().map(line).collect();
+    assert_eq!(
+        lines,
+        [
+            "all global 5 deny 2",
+            "each ip 5 pass 9",
+            "all global 1 allow 1",
+            "each ip 1 allow 8",
+            "all global 1 failed_open ",
+            "each ip 1 failed_open ",
+        ]
+    );
+    assert!(!format!("{spans:?}").contains("192.0.2"));
+}
+
+#[tokio::test]
+async fn a_request_that_waits_for_its_store_has_its_span_open() {
+    let eye = Eye::new(Level::DEBUG);
+    let _open = set_default(eye.clone());
+    let (_, store) = memory();
+    let staged = Staged::new(store);
+    staged.hold();
+    let service = limited(&staged, [Limit::global(log("all", 2))]);
+    let asked = tokio::spawn(async move { status(&service).await });
+    tokio::task::yield_now().await;
+    assert_eq!(eye.seen(), (vec![], 1));
+    staged.release();
+    assert_eq!(asked.await.unwrap(), 200);
+    assert_eq!(eye.seen().0.len(), 1);
+}
+
+#[tokio::test]
+async fn nobody_who_wants_less_gets_spans() {
+    let eye = Eye::new(Level::INFO);
+    let _open = set_default(eye.clone());
+    let (_, store) = memory();
+    let service = limited(&store, [Limit::global(log("all", 2))]);
+    assert_eq!(status(&service).await, 200);
+    assert_eq!(eye.seen(), (vec![], 0));
+}

@@ -1,0 +1,68 @@
+//! The admin address: status, metrics and what an operator can do.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tokio::net::TcpListener;
+use tollgate::RateLimitLayer;
+use tollgate::admin::Admin;
+use tollgate::status::Inspect;
+
+use crate::args::{AdminArgs, Shown};
+
+/// Counts from now on, for whoever asks the admin address.
+pub(crate) fn count() -> Result<PrometheusHandle, String> {
+    let mut builder = PrometheusBuilder::new();
+    for metric in tollgate::metrics::ALL.iter().filter(|metric| !metric.buckets.is_empty()) {
+        let matcher = Matcher::Full(metric.name.to_owned());
+        builder = builder
+            .set_buckets_for_metric(matcher, metric.buckets)
+            .map_err(|error| error.to_string())?;
+    }
+    builder.install_recorder().map_err(|error| error.to_string())
+}
+
+/// The admin router over a layer.
+pub(crate) fn router<St: Inspect>(
+    args: &AdminArgs,
+    layer: &RateLimitLayer<St>,
+    metrics: PrometheusHandle,
+) -> Result<Router, String> {
+    let mut admin = Admin::builder().layer(layer).show_subjects(match args.admin_subjects {
+        Shown::Hash => tollgate::key::Shown::Hash,
+        Shown::Masked => tollgate::key::Shown::Masked,
+        Shown::Clear => tollgate::key::Shown::Clear,
+    });
+    if let Some(token) = &args.admin_token {
+        admin = admin.token(token.0.clone());
+    }
+    for host in &args.admin_hosts {
+        admin = admin.allow_host(host);
+    }
+    let router = admin.metrics(move || metrics.render()).build();
+    router.map_err(|error| format!("--admin: {error}"))
+}
+
+/// Serves it for as long as the program runs.
+pub(crate) async fn serve(address: SocketAddr, router: Router) -> Result<SocketAddr, String> {
+    let bound = TcpListener::bind(address).await;
+    let bound = bound.and_then(|listener| Ok((listener.local_addr()?, listener)));
+    let (address, listener) = bound.map_err(|error| {
+        format!("cannot listen on {address}: {error}; choose another with --admin")
+    })?;
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    Ok(address)
+}
+
+/// Takes together what was measured, for as long as the program runs: while nobody asks for
+/// metrics, single times would pile up.
+pub(crate) fn keep_small(metrics: PrometheusHandle) {
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            metrics.run_upkeep();
+        }
+    });
+}

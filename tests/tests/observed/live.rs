@@ -1,0 +1,146 @@
+//! A real Prometheus over real processes: whatever the dashboard and the alerts ask for is there.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tollgate_replicas::{Plan, Process, Redis, Replica};
+
+use crate::client::Client;
+use crate::files::queries;
+use crate::prometheus::Prometheus;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_panel_and_every_alert_has_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let redis = Redis::start(LOCAL, folder).unwrap();
+    let url = format!("redis://{}", redis.address());
+    let shared = ["--store", &url, "--limit", "20", "--window", "1s", "--on-store-error", "local"];
+    let shared = replica("shared", &shared, folder);
+    let queue = ["--algorithm", "leaky_bucket", "--limit", "20", "--window", "1s", "--burst", "5"];
+    let queue = replica("queue", &queue, folder);
+    let gateway = gateway(shared.plan.listen, folder);
+    let addresses = [admin(&shared.process), admin(&queue.process), admin(&gateway)];
+    let prometheus = Prometheus::start(folder, &addresses).await;
+
+    let working = Arc::new(AtomicBool::new(true));
+    let public = [shared.plan.listen, queue.plan.listen, said(&gateway, "listening")];
+    // Four at a time, so that the queue is one.
+    let clients: Vec<_> = (0..12)
+        .map(|n| tokio::spawn(keep_asking(Client::new(None, public[n % 3]), Arc::clone(&working))))
+        .collect();
+
+    let mut missing = Vec::new();
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(60) {
+        missing.clear();
+        for (what, query) in asked(&prometheus).await {
+            if prometheus.query(&query).await.is_empty() {
+                missing.push(format!("{what}: {query}"));
+            }
+        }
+        if missing.is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    working.store(false, Ordering::Relaxed);
+    for client in clients {
+        client.await.unwrap();
+    }
+    assert!(missing.is_empty(), "no data after {:?}:\n{}", start.elapsed(), missing.join("\n"));
+
+    // And what is there is true.
+    for (query, at_least) in [
+        ("sum(tollgate_decisions_total{policy=\"global\",outcome=\"deny\"})", 1.0),
+        ("sum(tollgate_redis_calls_total{outcome=\"answered\"})", 1.0),
+        ("sum(tollgate_wait_seconds_count)", 1.0),
+        ("sum(tollgate_config_version)", 1.0),
+        ("count(tollgate_store_available == 1)", 4.0),
+    ] {
+        let value = prometheus.query(query).await.iter().sum::<f64>();
+        assert!(value >= at_least, "{query}: {value}");
+    }
+    let targets = prometheus.get("/api/v1/targets").await;
+    for target in targets["activeTargets"].as_array().unwrap() {
+        assert_eq!(target["health"], "up", "{target}");
+    }
+}
+
+/// What panels ask, and what alerts compare, with the variables of the dashboard filled in.
+async fn asked(prometheus: &Prometheus) -> Vec<(String, String)> {
+    let rules = prometheus.get("/api/v1/rules").await;
+    let mut asked = queries();
+    for group in rules["groups"].as_array().unwrap() {
+        for rule in group["rules"].as_array().unwrap() {
+            let name = rule["name"].as_str().unwrap().to_owned();
+            assert_ne!(rule["health"], "err", "{name}: {rule}");
+            let query = rule["query"].as_str().unwrap();
+            // Of a comparison the left side, since what is well compares to nothing.
+            let (left, _) = match rule["type"].as_str() {
+                Some("alerting") => query.rsplit_once([' ']).unwrap(),
+                _ => (query, ""),
+            };
+            asked.push((name, left.trim_end_matches([' ', '<', '>']).to_owned()));
+        }
+    }
+    for (_, query) in &mut asked {
+        *query = query.replace("$policy", ".*").replace("$__rate_interval", "20s");
+    }
+    asked
+}
+
+async fn keep_asking(client: Client, working: Arc<AtomicBool>) {
+    while working.load(Ordering::Relaxed) {
+        client.get("/items", &[]).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+const TOKEN: &str = "0123456789abcdef";
+
+fn replica(name: &str, flags: &[&str], folder: &Path) -> Replica {
+    let admin = ["--admin", "127.0.0.1:0", "--admin-token", TOKEN];
+    let plan = Plan {
+        program: env!("CARGO_BIN_EXE_replica").into(),
+        name: name.to_owned(),
+        listen: LOCAL,
+        flags: admin.iter().chain(flags).map(|flag| (*flag).to_owned()).collect(),
+        variables: vec![("RUST_LOG".to_owned(), "error".to_owned())],
+        folder: folder.to_owned(),
+    };
+    Replica::start(plan).unwrap()
+}
+
+fn gateway(target: SocketAddr, folder: &Path) -> Process {
+    let config = format!(
+        "rateLimiter:\n  listen: 127.0.0.1:0\n  admin: 127.0.0.1:0\n  target: http://{target}\n  \
+         strategy: sliding_window_log\n  global: {{limit: 10, windowSeconds: 1}}\n"
+    );
+    std::fs::write(folder.join("gateway.yaml"), config).unwrap();
+    let args = ["serve", "--config", "gateway.yaml"];
+    let program = env!("CARGO_BIN_EXE_gateway");
+    let process = Process::start("gateway", program, args, &[], folder).unwrap();
+    let start = Instant::now();
+    while !process.said().contains("admin ") {
+        assert!(start.elapsed() < Duration::from_secs(10), "{}", process.said());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    process
+}
+
+fn admin(process: &Process) -> SocketAddr {
+    said(process, "admin")
+}
+
+/// An address in the banner.
+fn said(process: &Process, what: &str) -> SocketAddr {
+    let said = process.said();
+    let line = said.lines().map(str::trim).find(|line| line.starts_with(what));
+    let line = line.unwrap_or_else(|| panic!("no {what} in {said}"));
+    line.rsplit_once("http://").unwrap().1.parse().unwrap()
+}

@@ -121,7 +121,7 @@ impl Reader<'_, '_> {
                     problems.error(
                         item.place(),
                         "`user` is whoever a token names, and there is no `jwt`",
-                        "add a section `jwt` with `jwksUrl`, `jwksFile`, `keyFile` or `secret`",
+                        "add a section `jwt` with `jwksFile`, `keyFile` or `secret`",
                     );
                     return None;
                 };
@@ -266,13 +266,20 @@ fn key_origin(view: &View<'_>, problems: &mut Problems) -> Option<KeyOrigin> {
         return path("jwksFile").map(KeyOrigin::JwksFile);
     }
     if view.has("jwksUrl") {
+        // `serve` would refuse it, so nobody shall be told that all is well.
+        problems.error(
+            view.place_of("jwksUrl"),
+            "key sets from a URL are not read yet",
+            "put the set into a file and name it as `jwksFile`, which is read again whenever it \
+             changes",
+        );
         let min_refetch = view.span("minRefetch")?;
         return Some(KeyOrigin::JwksUrl { url: view.text("jwksUrl")?.to_owned(), min_refetch });
     }
     problems.error(
         view.place(),
         "nothing says where the keys of tokens are",
-        "add one of `jwksUrl`, `jwksFile`, `keyFile` and `secret`",
+        "add one of `jwksFile`, `keyFile` and `secret`",
     );
     None
 }

@@ -11,9 +11,10 @@
 //! | `axum` | `ConnectInfo` as the peer, `MatchedPath` as the route |
 //! | `redis` | `RedisStore`, the store that processes share |
 //! | `tonic` | tonic's connection info as the peer |
-//! | `jwt` | `JwtUser`, users named by a verified JSON Web Token |
+//! | `jwt` | `JwtUser` and `JwtTier`: users and tiers named by a verified JSON Web Token |
 //! | `metrics` | counters and times by the facade of the crate `metrics` |
 //! | `admin` | a router for those who run it: status, reset, who is denied most |
+//! | `tier-lookup` | `TierLookup`: tiers from a database, remembered for a while |
 //! | `test-util` | `ManualClock`, a clock for tests that is moved by hand |
 
 #[cfg(feature = "admin")]
@@ -32,8 +33,10 @@ mod limit;
 pub mod metrics;
 mod observe;
 mod paths;
+mod settling;
 #[cfg(feature = "metrics")]
 pub mod status;
+pub mod tier;
 
 pub use body::Body;
 pub use cost::Costs;
@@ -41,11 +44,16 @@ pub use denial::{Denial, DenialResponse, Reason};
 pub use head::Head;
 pub use headers::HeaderOptions;
 pub use key::{KeySource, RoutePattern, Subject, SubjectKind};
-pub use layer::{LayerError, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Verdicts};
-pub use limit::{Limit, OnMissingKey};
+pub use layer::{
+    LayerError, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reservation, TalliedBody, Tally,
+    Verdicts,
+};
+pub use limit::{Excess, Limit, OnMissingKey};
 #[cfg(feature = "metrics")]
 pub use observe::Observer;
 pub use paths::{Paths, PathsError};
+pub use settling::{Reserve, ResponseHead};
+pub use tier::{Tier, TierSource};
 #[doc(inline)]
 pub use tollgate_core::{
     Algorithm, Charge, Cost, Decision, Key, LeakyMode, Micros, OnStoreError, Outcome, Policy,

@@ -2,11 +2,14 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tollgate_core::{Charge, Cost, Key, Policy};
+use tollgate_core::{Charge, Cost, Key, Policy, PolicyError, Quota};
 
 use crate::head::Condition;
 use crate::key::{Global, KeySource};
+use crate::settling::{Reserve, ResponseHead, Settling};
+use crate::tier::Tier;
 use crate::{Costs, Head, Paths};
 
 /// A policy, whose quota it uses, what requests cost there and which it is about.
@@ -35,6 +38,9 @@ pub struct Limit {
     pub(crate) enforce: bool,
     pub(crate) costs: Option<Costs>,
     pub(crate) on_missing_key: Option<OnMissingKey>,
+    pub(crate) excess: Excess,
+    pub(crate) settling: Settling,
+    tiers: Vec<(Tier, Policy)>,
     conditions: Vec<Arc<Condition>>,
 }
 
@@ -50,6 +56,27 @@ pub enum OnMissingKey {
     Share,
 }
 
+/// What becomes of a request that a limit denies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Excess {
+    /// It is refused at once.
+    #[default]
+    Reject,
+    /// It waits until it passes, if that is within `max`; else it is refused, at once where
+    /// that is known.
+    ///
+    /// Requests of one layer that wait for the same quotas pass in the order in which they
+    /// came, and none overtakes them: who comes while others wait stands behind them. Over
+    /// several processes each has a line of its own. A client that leaves takes nothing.
+    /// How many may wait at once says
+    /// [`max_waiting`](crate::RateLimitLayerBuilder::max_waiting). Waiting takes a tokio
+    /// runtime with its timer enabled, and no place of the service inside.
+    Wait {
+        /// The longest wait.
+        max: Duration,
+    },
+}
+
 impl Limit {
     /// `policy` over the quota that `key` names.
     pub fn new(policy: Policy, key: impl KeySource) -> Self {
@@ -59,6 +86,9 @@ impl Limit {
             enforce: true,
             costs: None,
             on_missing_key: None,
+            excess: Excess::Reject,
+            settling: Settling::default(),
+            tiers: Vec::new(),
             conditions: Vec::new(),
         }
     }
@@ -110,9 +140,141 @@ impl Limit {
         self.when(move |head| !paths.exempt(head))
     }
 
-    /// The policy.
+    /// What becomes of a request that this limit denies: with [`Excess::Wait`] it is held
+    /// back until it passes, whatever the algorithm. If another limit denies it that does
+    /// not wait, it is refused at once.
+    #[must_use]
+    pub const fn excess(mut self, excess: Excess) -> Self {
+        self.excess = excess;
+        self
+    }
+
+    /// How long a request waits for this limit.
+    pub(crate) const fn patience(&self) -> Option<Duration> {
+        match self.excess {
+            Excess::Wait { max } if self.enforce => Some(max),
+            _ => None,
+        }
+    }
+
+    /// Takes the cost as an estimate, which is corrected when the response is known: see
+    /// [`Reserve`] for who says so, and what then happens.
+    ///
+    /// ```
+    /// use tollgate::key::ClientIp;
+    /// use tollgate::{Cost, Costs, Limit, Policy, Quota, Reserve, headers};
+    ///
+    /// let tokens = Policy::token_bucket("tokens", Quota::per_minute(10_000))?;
+    /// let tokens = Limit::new(tokens, ClientIp::peer())
+    ///     .costs(Costs::flat(Cost::new(500)))
+    ///     .reserve(Reserve::by_handler().or_by_header(headers::COST));
+    /// # let _ = tokens;
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
+    #[must_use]
+    pub fn reserve(mut self, reserve: Reserve) -> Self {
+        self.settling.reserve = Some(reserve);
+        self
+    }
+
+    /// Counts only the responses of which `counts` holds: every request is charged before
+    /// it goes on, and what does not count is given back when the response is there.
+    ///
+    /// So the limit cannot be exceeded by asking much at once: requests whose response is
+    /// not known yet hold a place each. Whatever has no response, because the service fails
+    /// or the client leaves, counts. The header fields tell of the moment of the decision,
+    /// at which the request is charged.
+    ///
+    /// ```
+    /// use tollgate::key::ClientIp;
+    /// use tollgate::{Cost, Costs, Limit, Policy, Quota};
+    ///
+    /// // Five wrong passwords a minute, and any number of right ones.
+    /// let logins = Policy::sliding_window_log("login", Quota::per_minute(5))?;
+    /// let logins = Limit::new(logins, ClientIp::peer())
+    ///     .costs(Costs::flat(Cost::ONE))
+    ///     .count_only(|response| response.status == 401);
+    /// # let _ = logins;
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
+    #[must_use]
+    pub fn count_only(
+        mut self,
+        counts: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.settling.counts = Some(Arc::new(counts));
+        self
+    }
+
+    /// Another quota for the subjects of a tier, with the same algorithm. Which tier a
+    /// request is in says the layer's [`tiers`](crate::RateLimitLayerBuilder::tiers).
+    ///
+    /// It is one policy: a subject whose tier changes keeps what it has consumed.
+    ///
+    /// # Errors
+    /// The quota does not fit the algorithm.
+    pub fn in_tier(mut self, tier: impl Into<Tier>, quota: Quota) -> Result<Self, PolicyError> {
+        let tier = tier.into();
+        let policy = Policy::new(self.policy.name(), quota, self.policy.algorithm())?
+            .with_on_store_error(self.policy.on_store_error());
+        self.tiers.retain(|(other, _)| *other != tier);
+        self.tiers.push((tier, policy));
+        Ok(self)
+    }
+
+    /// A limit named `name` of `numerator / denominator` of this one's quota, in every
+    /// tier: for endpoints that may take only a part, say AI calls a tenth. Key, costs,
+    /// conditions and whatever else was said before are those of this limit.
+    ///
+    /// It rounds as [`Policy::share`] does. Put both into a layer and a request needs room
+    /// in both.
+    ///
+    /// ```
+    /// use tollgate::key::ClientIp;
+    /// use tollgate::{Cost, Costs, Limit, Paths, Policy, Quota};
+    ///
+    /// let free = Policy::token_bucket("client", Quota::per_hour(60).burst(10))?;
+    /// let client = Limit::new(free, ClientIp::peer())
+    ///     .costs(Costs::flat(Cost::ONE))
+    ///     .in_tier("pro", Quota::per_hour(10_000).burst(500))?;
+    /// // 6 an hour, 1 at once; in the tier `pro` 1000 an hour, 50 at once.
+    /// let ai = client.fraction("ai", 1, 10)?.on_paths(Paths::new(["/ai/*"])?);
+    /// # let _ = ai;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The name is none for a policy.
+    ///
+    /// # Panics
+    /// If `denominator` is zero.
+    pub fn fraction(
+        &self,
+        name: &str,
+        numerator: u32,
+        denominator: u32,
+    ) -> Result<Self, PolicyError> {
+        let part = |whole: &Policy| {
+            let part = whole.share(numerator, denominator);
+            let policy = Policy::new(name, part.quota(), part.algorithm())?;
+            Ok(policy.with_on_store_error(part.on_store_error()))
+        };
+        let in_tier = |(tier, whole): &(Tier, Policy)| Ok((tier.clone(), part(whole)?));
+        Ok(Self {
+            policy: part(&self.policy)?,
+            tiers: self.tiers.iter().map(in_tier).collect::<Result<_, _>>()?,
+            ..self.clone()
+        })
+    }
+
+    /// The policy, with the quota for everybody.
     pub const fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// The tiers that have a quota of their own, with the policy there.
+    pub fn tiers(&self) -> impl Iterator<Item = (&Tier, &Policy)> {
+        self.tiers.iter().map(|(tier, policy)| (tier, policy))
     }
 
     pub(crate) fn charge<'a>(&'a self, key: &'a Key, cost: Cost) -> Charge<'a> {
@@ -135,7 +297,10 @@ impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Limit")
             .field("policy", &self.policy)
+            .field("tiers", &self.tiers)
             .field("enforce", &self.enforce)
+            .field("excess", &self.excess)
+            .field("settling", &self.settling)
             .field("on_missing_key", &self.on_missing_key)
             .finish_non_exhaustive()
     }

@@ -162,7 +162,11 @@ pub const ALL: &[Metric] = &[
         DECIDING,
         "Time from asking the store to its answer, errors included. store: its name, local, or cache for a denial that was remembered.",
     ),
-    gauge(name::WAITING, &["policy"], "Requests that wait for their turn in a leaky bucket."),
+    gauge(
+        name::WAITING,
+        &["policy"],
+        "Requests that wait for their turn in a leaky bucket, or for a limit whose excess waits.",
+    ),
     histogram(
         name::WAIT,
         &["policy"],

@@ -116,6 +116,21 @@ fn header_fields_cost_their_values_and_the_map() {
 }
 
 #[test]
+fn a_tier_is_found_without_an_allocation() {
+    let silent = HeaderOptions::default().ratelimit(false).x_ratelimit(false);
+    let policy = Policy::token_bucket("tiered", Quota::per_minute(10)).expect("a valid policy");
+    let limit =
+        Limit::global(policy).in_tier("pro", Quota::per_minute(1_000_000)).expect("a valid quota");
+    let layer = RateLimitLayer::builder(MemoryStore::new())
+        .headers(silent)
+        .tiers(tollgate::tier::from_fn(|_| Some("pro")))
+        .limit(limit)
+        .build()
+        .expect("a layer");
+    assert_eq!(allocations(layer.layer(tower::service_fn(bare))), 0);
+}
+
+#[test]
 fn a_request_without_a_limit_that_applies_allocates_nothing() {
     let policy = Policy::token_bucket("never", Quota::per_minute(1)).expect("a valid policy");
     let layer = RateLimitLayer::builder(MemoryStore::new())

@@ -222,6 +222,9 @@ pub const EXPOSED: [HeaderName; 6] = [
     RETRY_AFTER,
 ];
 
+/// `X-Tollgate-Cost`, by which a service tells the layer what a request has cost, see
+/// [`Reserve::or_by_header`](crate::Reserve::or_by_header). Clients never see it.
+pub const COST: HeaderName = HeaderName::from_static("x-tollgate-cost");
 /// `RateLimit-Policy`
 pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 /// `RateLimit`

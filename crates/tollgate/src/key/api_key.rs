@@ -73,6 +73,11 @@ impl ApiKey {
 }
 
 impl UnverifiedApiKey {
+    /// What stands there, whoever sent it.
+    pub(crate) fn find<'a>(&self, head: &Head<'a>) -> Option<&'a str> {
+        self.0.find(head.headers)
+    }
+
     /// Believes the keys that `accepts` returns true for. It runs for every request that
     /// carries a key, so it must not block; compare secrets in constant time, or by digest
     /// as [`ApiKeys`] does.
@@ -163,8 +168,15 @@ impl ApiKeys {
 
     /// Whether `key` is one of them.
     pub fn contains(&self, key: &str) -> bool {
-        let digest: [u8; 32] = Sha256::digest(key).into();
-        self.0.contains(&digest)
+        self.contains_digest(&Self::digest(key))
+    }
+
+    pub(crate) fn digest(key: &str) -> [u8; 32] {
+        Sha256::digest(key).into()
+    }
+
+    pub(crate) fn contains_digest(&self, digest: &[u8; 32]) -> bool {
+        self.0.contains(digest)
     }
 }
 

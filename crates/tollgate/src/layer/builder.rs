@@ -7,7 +7,9 @@ use tollgate_core::Store;
 
 use super::RateLimitLayer;
 use super::rules::{Options, Rules};
+use super::tiers::{self, MAX_TIERS};
 use crate::denial::DenialResponse;
+use crate::tier::TierSource;
 use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey, Paths};
 
 /// Collects the limits and options of a [`RateLimitLayer`].
@@ -15,8 +17,10 @@ use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey, Paths};
 /// | option | default | why |
 /// |---|---|---|
 /// | [`costs`](Self::costs) | by method | a write costs a service more than a read |
+/// | [`tiers`](Self::tiers) | must be said if a limit has any | nobody else can know |
 /// | [`exempt`](Self::exempt) | nothing | what is not limited should be named |
 /// | [`on_missing_key`](Self::on_missing_key) | must be said if a key can be missing | both answers surprise somebody |
+/// | [`max_waiting`](Self::max_waiting) | 1024 | each holds a connection and its request in memory |
 /// | [`headers`](Self::headers) | all | clients that know where they stand stop in time |
 /// | [`on_denied`](Self::on_denied) | a [problem body](crate::denial::Problem) | machines and people can read it |
 /// | [`expose_verdicts`](Self::expose_verdicts) | off | it costs an allocation a request |
@@ -47,6 +51,22 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     #[must_use]
     pub fn costs(mut self, costs: Costs) -> Self {
         self.options.costs = costs;
+        self
+    }
+
+    /// Says which tier a request is in, for limits that have quotas
+    /// [in tiers](Limit::in_tier).
+    #[must_use]
+    pub fn tiers(mut self, source: impl TierSource) -> Self {
+        self.options.tiers = Some(Arc::new(source));
+        self
+    }
+
+    /// So many requests may wait at once for limits with [`Excess::Wait`](crate::Excess), in
+    /// all services of the layer together. Others are refused.
+    #[must_use]
+    pub fn max_waiting(mut self, requests: usize) -> Self {
+        self.options.max_waiting = requests;
         self
     }
 
@@ -122,18 +142,9 @@ impl<St: Store> RateLimitLayerBuilder<St> {
             limit.on_missing_key = limit.on_missing_key.or(on_missing_key);
         }
         check(&limits)?;
+        check_tiers(&limits, options.tiers.is_some())?;
         for limit in limits.iter().filter(|limit| limit.enforce) {
-            let dearest = limit.costs.as_ref().unwrap_or(&options.costs).dearest();
-            if dearest.get() > limit.policy.capacity() {
-                tracing::warn!(
-                    target: "tollgate",
-                    policy = limit.policy.name(),
-                    capacity = limit.policy.capacity(),
-                    cost = dearest.get(),
-                    "some requests cost more than the policy ever grants at once and will \
-                     always be refused with 403; raise the burst or lower the cost",
-                );
-            }
+            warn_of_costs(limit, &options.costs);
         }
         Ok(RateLimitLayer::of(Rules::new(store, limits, options)))
     }
@@ -163,6 +174,35 @@ fn check(limits: &[Limit]) -> Result<(), LayerError> {
         }
     }
     Ok(())
+}
+
+fn check_tiers(limits: &[Limit], has_source: bool) -> Result<(), LayerError> {
+    if let Some(limit) = limits.iter().find(|limit| limit.tiers().next().is_some())
+        && !has_source
+    {
+        return Err(LayerError::TiersUnknown { name: limit.policy.name().to_owned() });
+    }
+    let given = tiers::names(limits).len();
+    if given > MAX_TIERS { Err(LayerError::TooManyTiers { given }) } else { Ok(()) }
+}
+
+fn warn_of_costs(limit: &Limit, costs: &Costs) {
+    let cost = limit.costs.as_ref().unwrap_or(costs).dearest().get();
+    let in_tiers = limit.tiers().map(|(tier, policy)| (Some(tier.as_str()), policy));
+    for (tier, policy) in std::iter::once((None, &limit.policy)).chain(in_tiers) {
+        let capacity = policy.capacity();
+        if cost > capacity {
+            tracing::warn!(
+                target: "tollgate",
+                policy = policy.name(),
+                tier,
+                capacity,
+                cost,
+                "some requests cost more than the policy ever grants at once and will \
+                 always be refused with 403; raise the burst or lower the cost",
+            );
+        }
+    }
 }
 
 /// Why a layer cannot be built.
@@ -196,6 +236,23 @@ pub enum LayerError {
     MissingKeyUndecided {
         /// The policy.
         name: String,
+    },
+
+    /// A limit has quotas for tiers, and nobody says which tier a request is in.
+    #[error(
+        "policy `{name}` has quotas for tiers: say which tier a request is in with \
+         `.tiers(tier::from_fn(|head| ..))`, or a list of API keys, or a claim of a token"
+    )]
+    TiersUnknown {
+        /// The policy.
+        name: String,
+    },
+
+    /// More tiers than a layer tells apart.
+    #[error("{given} tiers are more than the {MAX_TIERS} of one layer")]
+    TooManyTiers {
+        /// So many were given.
+        given: usize,
     },
 
     /// A request can wait in one queue only.

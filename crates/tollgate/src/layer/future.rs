@@ -9,9 +9,10 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
-use tollgate_core::{Micros, Store, Verdict};
+use tollgate_core::{Micros, Store};
 use tower_service::Service;
 
+use super::excess::Answer;
 use super::queued::Queued;
 use super::rules::{Admitted, Asked, Question, Rules, Ruling};
 use super::verdicts::Verdicts;
@@ -40,10 +41,11 @@ pin_project! {
         St: Store,
     {
         // The store has not answered yet.
-        Undecided { pending: Option<Box<Pending<S, St, B>>>, answer: Option<St::Future<Verdict>> },
+        Undecided { pending: Option<Box<Pending<S, St, B>>>, answer: Option<Answer<St>> },
         // The request waits for its turn in a queue.
         Waiting { pending: Option<Box<Pending<S, St, B>>>, admitted: Option<Admitted>, queued: Option<Queued<St>> },
-        // Its turn has come, and the service inside is asked whether it is ready.
+        // Its turn has come, and the service inside is asked whether it is ready. Without a
+        // verdict it passes because the store fails.
         Readying { pending: Option<Box<Pending<S, St, B>>>, admitted: Option<Admitted> },
         // The service inside works on it.
         Running { #[pin] future: S::Future, told: Option<(Arc<Rules<St>>, Admitted)> },
@@ -55,6 +57,8 @@ pin_project! {
 /// A request and where it is to go.
 struct Pending<S, St, B> {
     inner: S,
+    /// Whether `inner` has been polled ready.
+    ready: bool,
     rules: Arc<Rules<St>>,
     request: Request<B>,
     /// What the store was asked, until it has answered.
@@ -96,10 +100,17 @@ where
         request: Request<B>,
         asked: Asked<St>,
     ) -> Self {
-        let Asked { answer, question } = asked;
-        let question = Some(question);
-        let pending = Some(Box::new(Pending { inner, rules, request, question }));
-        Self::at(State::Undecided { pending, answer: Some(answer) })
+        Self::at(Pending { inner, ready: true, rules, request, question: None }.ask(asked))
+    }
+
+    /// The request stands in line for the store; `inner` is not ready.
+    pub(super) fn waiting(
+        inner: S,
+        rules: Arc<Rules<St>>,
+        request: Request<B>,
+        asked: Asked<St>,
+    ) -> Self {
+        Self::at(Pending { inner, ready: false, rules, request, question: None }.ask(asked))
     }
 
     /// The request was admitted and has to wait; `inner` is not ready.
@@ -110,7 +121,8 @@ where
         admitted: Admitted,
         queued: Queued<St>,
     ) -> Self {
-        let pending = Some(Box::new(Pending { inner, rules, request, question: None }));
+        let pending =
+            Some(Box::new(Pending { inner, ready: false, rules, request, question: None }));
         let (admitted, queued) = (Some(admitted), Some(queued));
         Self::at(State::Waiting { pending, admitted, queued })
     }
@@ -159,7 +171,7 @@ where
                 StateProjection::Readying { pending, admitted } => {
                     ready!(pending.as_mut().expect(POLLED_AGAIN).inner.poll_ready(cx))?;
                     let pending = pending.take().expect(POLLED_AGAIN);
-                    pending.run(admitted.take().expect(POLLED_AGAIN))
+                    pending.run(admitted.take())
                 }
             };
             state.set(next);
@@ -169,38 +181,66 @@ where
 
 impl<S, St, B> Pending<S, St, B>
 where
+    S: Service<Request<B>>,
+    St: Store,
+{
+    fn ask(self, asked: Asked<St>) -> State<S, St, B> {
+        let Asked { answer, question } = asked;
+        let pending = Some(Box::new(Self { question: Some(question), ..self }));
+        State::Undecided { pending, answer: Some(answer) }
+    }
+}
+
+impl<S, St, B> Pending<S, St, B>
+where
     S: Service<Request<B>> + Clone,
     St: Store,
 {
-    /// What a ruling means for a request whose `inner` is ready.
-    fn follow(mut self: Box<Self>, ruling: Ruling) -> State<S, St, B> {
+    /// What a ruling means for a request.
+    fn follow(mut self: Box<Self>, ruling: Ruling<St>) -> State<S, St, B> {
         match ruling {
-            Ruling::Pass => {
-                let Self { mut inner, request, .. } = *self;
-                State::Running { future: inner.call(request), told: None }
-            }
-            Ruling::Admit { admitted, delay: Micros::ZERO, .. } => self.run(admitted),
+            Ruling::Pass => self.enter(None),
+            Ruling::Admit { admitted, delay: Micros::ZERO, .. } => self.enter(Some(admitted)),
             Ruling::Admit { admitted, delay, charged } => {
                 let queued = Queued::new(&self.rules, &admitted.verdict, delay, charged);
-                // The ready clone is let go, and its place with it.
-                self.inner = self.inner.clone();
+                self.let_go();
                 State::Waiting {
                     pending: Some(self),
                     admitted: Some(admitted),
                     queued: Some(queued),
                 }
             }
+            Ruling::Wait(asked) => {
+                self.let_go();
+                self.ask(asked)
+            }
             Ruling::Refuse(response) => State::Refused { response: Some(response) },
         }
     }
 
+    /// The ready clone is let go, and its place with it.
+    fn let_go(&mut self) {
+        self.inner = self.inner.clone();
+        self.ready = false;
+    }
+
+    /// The request goes on as soon as the service is ready.
+    fn enter(self: Box<Self>, admitted: Option<Admitted>) -> State<S, St, B> {
+        if self.ready {
+            self.run(admitted)
+        } else {
+            State::Readying { pending: Some(self), admitted }
+        }
+    }
+
     /// Hands the request to the service, which is ready.
-    fn run(mut self, admitted: Admitted) -> State<S, St, B> {
-        if self.rules.expose_verdicts() {
-            Verdicts::push(self.request.extensions_mut(), admitted.verdict.clone());
+    fn run(mut self, admitted: Option<Admitted>) -> State<S, St, B> {
+        if let Some(admitted) = &admitted {
+            self.rules.show(self.request.extensions_mut(), admitted);
         }
         let Self { mut inner, rules, request, .. } = self;
-        State::Running { future: inner.call(request), told: Some((rules, admitted)) }
+        let told = admitted.map(|admitted| (rules, admitted));
+        State::Running { future: inner.call(request), told }
     }
 }
 

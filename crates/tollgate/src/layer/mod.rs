@@ -3,23 +3,33 @@
 //! | file | holds |
 //! |---|---|
 //! | `builder.rs` | what a layer is made of, checked once |
+//! | `tiers.rs` | which quota of its limits a request is held against |
 //! | `rules.rs` | the layer's limits over one request: keys, costs, charges, what an answer means |
 //! | `service.rs` | the middleware |
 //! | `future.rs` | what becomes of a request that cannot be answered at once |
+//! | `room.rs` | where requests stand in line for the quotas that they share |
+//! | `excess.rs` | requests beyond a limit that wait for it |
 //! | `handle.rs` | a layer without its types, for those who look at it |
 //! | `queued.rs` | a place in a queue, given back if its client leaves |
+//! | `reservation.rs` | charges that are open until the response is known |
+//! | `tally.rs` | a cost that adds up while a response is made |
 //! | `verdicts.rs` | what handlers and outer layers can read |
 //! | `witness.rs` | what those who run it can see |
 
 mod builder;
+mod excess;
 mod future;
 #[cfg(feature = "metrics")]
 mod handle;
 mod queued;
+mod reservation;
+mod room;
 mod rules;
 mod service;
+mod tally;
 #[cfg(test)]
 mod tests;
+mod tiers;
 mod verdicts;
 mod witness;
 
@@ -34,8 +44,10 @@ pub use self::builder::{LayerError, RateLimitLayerBuilder};
 pub use self::future::ResponseFuture;
 #[cfg(feature = "metrics")]
 pub use self::handle::LayerHandle;
+pub use self::reservation::Reservation;
 use self::rules::{Options, Rules};
 pub use self::service::RateLimit;
+pub use self::tally::{TalliedBody, Tally};
 pub use self::verdicts::Verdicts;
 use crate::Limit;
 use crate::body::{AnyBody, SameBody};
@@ -57,6 +69,7 @@ use crate::body::{AnyBody, SameBody};
 /// * A leaky bucket in queue mode holds the request back. It is dropped from memory if
 ///   its client leaves, and its place goes to the next if nobody stands behind it.
 ///   Waiting takes a tokio runtime with its timer enabled.
+/// * What a limit denies waits for it instead, if that says [`Excess::Wait`](crate::Excess).
 /// * If the store cannot decide, each policy does what its
 ///   [`OnStoreError`](crate::OnStoreError) says.
 ///

@@ -5,12 +5,14 @@ use std::hash::BuildHasher;
 use std::pin::Pin;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
-use tollgate_core::{Charge, Cost, Key, Micros, Policy, Receipt, ReceiptId, Store, Verdict};
+use tollgate_core::{
+    Charge, Cost, Key, Micros, Policy, Receipt, ReceiptId, Settlement, Store, StoreError, Verdict,
+};
 
 use super::rules::Rules;
 use super::witness::Waits;
@@ -30,7 +32,7 @@ impl Charged {
         Self { policy: policy.clone(), key: key.clone(), cost, enforce }
     }
 
-    fn charge(&self) -> Charge<'_> {
+    pub(super) fn charge(&self) -> Charge<'_> {
         let Self { policy, key, cost, enforce } = self;
         Charge { policy, key, cost: *cost, enforce: *enforce }
     }
@@ -71,16 +73,30 @@ impl<St: Store> Queued<St> {
 impl<St: Store> Drop for Queued<St> {
     fn drop(&mut self) {
         for receipt in self.receipts.drain(..) {
-            let mut settled = self.store.settle(&receipt, Cost::ZERO);
-            // A store in memory is done by now; another needs someone to wait for it, and
-            // without a runtime nobody can: then the charge stands, which errs on the safe side.
-            let mut cx = Context::from_waker(Waker::noop());
-            if Pin::new(&mut settled).poll(&mut cx).is_pending()
-                && let Ok(runtime) = Handle::try_current()
-            {
-                runtime.spawn(settled);
+            settle(&self.store, &receipt, Cost::ZERO);
+        }
+    }
+}
+
+/// Settles a charge without waiting for it.
+pub(super) fn settle<St: Store>(store: &St, receipt: &Receipt, actual: Cost) {
+    let mut settled = store.settle(receipt, actual);
+    // A store in memory is done by now; another needs someone to wait for it, and
+    // without a runtime nobody can: then the charge stands, which errs on the safe side.
+    let mut cx = Context::from_waker(Waker::noop());
+    match Pin::new(&mut settled).poll(&mut cx) {
+        Poll::Ready(settled) => report(&settled),
+        Poll::Pending => {
+            if let Ok(runtime) = Handle::try_current() {
+                runtime.spawn(async { report(&settled.await) });
             }
         }
+    }
+}
+
+fn report(settled: &Result<Settlement, StoreError>) {
+    if let Err(error) = settled {
+        tracing::warn!(target: "tollgate", %error, "a charge could not be corrected and stands");
     }
 }
 

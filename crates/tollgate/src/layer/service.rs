@@ -14,7 +14,6 @@ use tower_service::Service;
 use super::future::ResponseFuture;
 use super::queued::Queued;
 use super::rules::{Asked, Rules, Ruling, Step};
-use super::verdicts::Verdicts;
 use crate::Head;
 use crate::body::{AnyBody, BodyMode};
 
@@ -77,9 +76,12 @@ where
                         self.rules.rule(answer, question, request.method(), request.headers())
                     }
                     Poll::Pending => {
+                        let asked = Asked { answer, question };
+                        if asked.waits() {
+                            return self.wait(request, asked);
+                        }
                         let inner = self.take_ready();
                         let rules = Arc::clone(&self.rules);
-                        let asked = Asked { answer, question };
                         return ResponseFuture::undecided(inner, rules, request, asked);
                     }
                 }
@@ -89,9 +91,7 @@ where
         match ruling {
             Ruling::Pass => ResponseFuture::passing(self.inner.call(request)),
             Ruling::Admit { admitted, delay: Micros::ZERO, .. } => {
-                if self.rules.expose_verdicts() {
-                    Verdicts::push(request.extensions_mut(), admitted.verdict.clone());
-                }
+                self.rules.show(request.extensions_mut(), &admitted);
                 let future = self.inner.call(request);
                 if !self.rules.tells() {
                     return ResponseFuture::passing(future);
@@ -106,12 +106,25 @@ where
                 let rules = Arc::clone(&self.rules);
                 ResponseFuture::queued(self.inner.clone(), rules, request, admitted, queued)
             }
+            Ruling::Wait(asked) => self.wait(request, asked),
             Ruling::Refuse(response) => {
                 // Nor is the place of a request that goes no further kept from others.
                 drop(self.take_ready());
                 ResponseFuture::refused(response)
             }
         }
+    }
+}
+
+impl<S: Clone, St: Store, M> RateLimit<S, St, M> {
+    /// The request stands in line, and leaves its place in the service to others.
+    fn wait<B>(&mut self, request: Request<B>, asked: Asked<St>) -> ResponseFuture<S, St, M, B>
+    where
+        S: Service<Request<B>>,
+    {
+        drop(self.take_ready());
+        let rules = Arc::clone(&self.rules);
+        ResponseFuture::waiting(self.inner.clone(), rules, request, asked)
     }
 }
 

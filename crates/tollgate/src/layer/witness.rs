@@ -33,6 +33,8 @@ pub(super) struct Witness {
 
 /// What was seen of a request before the store was asked.
 pub(super) struct Sight {
+    /// The time that passes is not the store's alone.
+    waits: bool,
     spans: Option<Box<Spans>>,
     #[cfg(feature = "metrics")]
     started: u64,
@@ -78,6 +80,7 @@ impl Witness {
     pub(super) fn look(&self, rules: &[Rule], keyed: &[Keyed], head: &Head<'_>) -> Sight {
         let wanted = tracing::span_enabled!(target: SPANS, Level::DEBUG, "decision");
         Sight {
+            waits: false,
             spans: wanted.then(|| Spans::new(rules, keyed)),
             #[cfg(feature = "metrics")]
             endpoint: self.endpoint_of(head),
@@ -116,10 +119,15 @@ impl Witness {
                 if let Some(decision) = decision {
                     policy.decided(seen, sight.endpoint, decision);
                 }
-                policy.took(source, store, seconds);
+                if !sight.waits {
+                    policy.took(source, store, seconds);
+                }
             }
             if let Some(spans) = &sight.spans {
                 spans.tell(place, word, decision, source, store);
+                if !sight.waits {
+                    spans.time(place);
+                }
             }
             let _ = (index, source, store);
         }
@@ -172,6 +180,15 @@ impl Witness {
 }
 
 impl Sight {
+    /// The request stands in line before it is decided.
+    pub(super) const fn waits(&mut self) {
+        self.waits = true;
+    }
+
+    pub(super) const fn has_waited(&self) -> bool {
+        self.waits
+    }
+
     /// What the store was asked, to be remembered until it answers.
     #[inline]
     #[cfg_attr(
@@ -229,6 +246,11 @@ impl Spans {
             Source::Cache => "cache",
         };
         span.record("store", store);
+    }
+
+    #[cold]
+    fn time(&self, place: usize) {
+        let Some(span) = self.spans.get(place) else { return };
         let micros = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
         span.record("store_latency_us", micros);
     }

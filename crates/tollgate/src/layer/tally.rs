@@ -1,0 +1,123 @@
+//! A cost that adds up while a response is made.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use tollgate_core::Cost;
+
+use super::Reservation;
+
+/// Adds up what a request costs and settles its [`Reservation`] when it is dropped: at the
+/// end of a streamed response, or when its client leaves before.
+///
+/// Move it into the stream, or let it count a body:
+///
+/// ```
+/// use bytes::Bytes;
+/// use http_body_util::Full;
+/// use tollgate::Reservation;
+///
+/// fn answer(reservation: Reservation) -> impl http_body::Body<Data = Bytes> {
+///     // A unit for each token, as many as words here.
+///     let body = Full::new(Bytes::from("forty two"));
+///     reservation.tally().body(body, |data| data.split(|byte| *byte == b' ').count() as u64)
+/// }
+/// # let _ = answer;
+/// ```
+pub struct Tally {
+    reservation: Reservation,
+    units: AtomicU64,
+}
+
+impl Reservation {
+    /// Counts from zero what the request costs, and settles in the end.
+    pub fn tally(self) -> Tally {
+        Tally { reservation: self, units: AtomicU64::new(0) }
+    }
+}
+
+impl Tally {
+    /// The request costs so many units more.
+    pub fn add(&self, units: u64) {
+        // Nothing is ordered by it, and as many as would overflow are as good as endless.
+        let add = |sum: u64| Some(sum.saturating_add(units));
+        let _ = self.units.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+
+    /// Counts each piece of `body` by `units` as it is sent.
+    pub fn body<B, F>(self, body: B, units: F) -> TalliedBody<B, F>
+    where
+        B: Body<Data = Bytes>,
+        F: FnMut(&Bytes) -> u64,
+    {
+        TalliedBody { body, units, tally: Some(self) }
+    }
+}
+
+impl Drop for Tally {
+    fn drop(&mut self) {
+        self.reservation.settle(Cost::new(*self.units.get_mut()));
+    }
+}
+
+pin_project! {
+    /// A body that counts what it costs. Made by [`Tally::body`].
+    pub struct TalliedBody<B, F> {
+        #[pin]
+        body: B,
+        units: F,
+        // Let go at the end of the body, which may be kept for longer.
+        tally: Option<Tally>,
+    }
+}
+
+impl<B, F> Body for TalliedBody<B, F>
+where
+    B: Body<Data = Bytes>,
+    F: FnMut(&Bytes) -> u64,
+{
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let this = self.project();
+        let frame = std::task::ready!(this.body.poll_frame(cx));
+        match &frame {
+            Some(Ok(frame)) => {
+                if let (Some(data), Some(tally)) = (frame.data_ref(), this.tally.as_ref()) {
+                    tally.add((this.units)(data));
+                }
+            }
+            None | Some(Err(_)) => *this.tally = None,
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl fmt::Debug for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tally").field("units", &self.units).finish_non_exhaustive()
+    }
+}
+
+impl<B, F> fmt::Debug for TalliedBody<B, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TalliedBody").field("tally", &self.tally).finish_non_exhaustive()
+    }
+}

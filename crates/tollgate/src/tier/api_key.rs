@@ -1,0 +1,87 @@
+//! Tiers by lists of API keys.
+
+use std::fmt;
+
+use super::{Tier, TierSource};
+use crate::Head;
+use crate::key::{ApiKeys, UnverifiedApiKey};
+
+/// The tier in whose list the API key of a request is.
+///
+/// A key that is in no list has no tier; in several, that of the first.
+///
+/// ```
+/// use tollgate::key::{ApiKey, ApiKeys};
+/// use tollgate::tier::ApiKeyTiers;
+///
+/// let tiers = ApiKeyTiers::new(ApiKey::in_x_api_key())
+///     .with("pro", ApiKeys::from_keys(["k-7f3a", "k-91bc"]))
+///     .with("enterprise", ApiKeys::from_keys(["k-c0de"]));
+/// # let _ = tiers;
+/// ```
+#[derive(Clone)]
+pub struct ApiKeyTiers {
+    place: UnverifiedApiKey,
+    tiers: Vec<(Tier, ApiKeys)>,
+}
+
+impl ApiKeyTiers {
+    /// No tiers yet, for keys that are found in this place.
+    pub const fn new(place: UnverifiedApiKey) -> Self {
+        Self { place, tiers: Vec::new() }
+    }
+
+    /// One tier more, and the keys of those who are in it.
+    #[must_use]
+    pub fn with(mut self, tier: impl Into<Tier>, keys: ApiKeys) -> Self {
+        self.tiers.push((tier.into(), keys));
+        self
+    }
+}
+
+impl TierSource for ApiKeyTiers {
+    fn tier(&self, head: &Head<'_>) -> Option<Tier> {
+        let digest = ApiKeys::digest(self.place.find(head)?);
+        let mut tiers = self.tiers.iter();
+        tiers.find(|(_, keys)| keys.contains_digest(&digest)).map(|(tier, _)| tier.clone())
+    }
+}
+
+impl fmt::Debug for ApiKeyTiers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.tiers.iter().map(|(tier, keys)| (tier, keys))).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::key::ApiKey;
+
+    #[test]
+    fn a_key_has_the_tier_of_the_first_list_that_it_is_in() {
+        let tiers = ApiKeyTiers::new(ApiKey::in_x_api_key())
+            .with("pro", ApiKeys::from_keys(["p", "both"]))
+            .with("enterprise", ApiKeys::from_keys(["e", "both"]));
+        let tier = |keys: &[&str]| {
+            let request =
+                keys.iter().fold(Request::builder(), |r, key| r.header("x-api-key", *key));
+            tiers.tier(&Head::of(&request.body(()).unwrap())).map(|tier| tier.to_string())
+        };
+        for (keys, expected) in [
+            (&["p"][..], Some("pro")),
+            (&["e"], Some("enterprise")),
+            (&["both"], Some("pro")),
+            (&["unknown"], None),
+            (&[""], None),
+            (&[], None),
+            // The service behind might believe the other one.
+            (&["p", "e"], None),
+        ] {
+            assert_eq!(tier(keys).as_deref(), expected, "{keys:?}");
+        }
+        assert!(!format!("{tiers:?}").contains("both"));
+    }
+}

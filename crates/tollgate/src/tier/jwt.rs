@@ -1,0 +1,76 @@
+//! Tiers that a token claims.
+
+use super::{Tier, TierSource};
+use crate::Head;
+use crate::key::JwtUser;
+
+/// The tier that a verified token names in one of its claims.
+///
+/// Only a token that the verifier believes is asked, and only a claim that is a text
+/// counts. The token is verified once for the tier and once more for the key: where that
+/// is too dear, let an authentication layer put both into the request's extensions.
+///
+/// ```
+/// use tollgate::key::{JwtKey, JwtKeys, JwtUser, JwtVerifier};
+/// use tollgate::tier::JwtTier;
+///
+/// let key = JwtKey::hs256(b"at least thirty-two random bytes")?;
+/// let user = JwtUser::new(JwtVerifier::new(JwtKeys::new([key])?));
+/// let tiers = JwtTier::new(user.clone(), "plan");
+/// # let _ = tiers;
+/// # Ok::<(), tollgate::key::JwtKeyError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct JwtTier {
+    user: JwtUser,
+    claim: String,
+}
+
+impl JwtTier {
+    /// What the tokens of `user` say under `claim`.
+    pub fn new(user: JwtUser, claim: impl Into<String>) -> Self {
+        Self { user, claim: claim.into() }
+    }
+}
+
+impl TierSource for JwtTier {
+    fn tier(&self, head: &Head<'_>) -> Option<Tier> {
+        let (_, said) = self.user.with_claim(head, &self.claim)?;
+        said.map(Tier::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+    use jsonwebtoken::{EncodingKey, Header, encode};
+    use serde_json::json;
+
+    use super::*;
+    use crate::key::{JwtKey, JwtKeys, JwtVerifier};
+
+    const SECRET: &[u8] = b"at least thirty-two random bytes";
+    /// In the year 2100.
+    const LATER: u64 = 4_102_444_800;
+
+    #[test]
+    fn a_claim_is_believed_only_of_a_token_that_is() {
+        let key = JwtKey::hs256(SECRET).unwrap();
+        let user = JwtUser::new(JwtVerifier::new(JwtKeys::new([key]).unwrap()));
+        let tiers = JwtTier::new(user, "plan");
+        let tier = |claims: serde_json::Value, secret: &[u8]| {
+            let token = encode(&Header::default(), &claims, &EncodingKey::from_secret(secret));
+            let request = Request::builder()
+                .header("authorization", format!("Bearer {}", token.unwrap()))
+                .body(())
+                .unwrap();
+            tiers.tier(&Head::of(&request))
+        };
+        let pro = json!({"sub": "ann", "exp": LATER, "plan": "pro"});
+        assert_eq!(tier(pro.clone(), SECRET), Some("pro".into()));
+        assert_eq!(tier(pro, b"another secret of 32 bytes or so"), None);
+        assert_eq!(tier(json!({"sub": "ann", "exp": LATER}), SECRET), None);
+        assert_eq!(tier(json!({"sub": "ann", "exp": 1, "plan": "pro"}), SECRET), None);
+        assert_eq!(tier(json!({"sub": "ann", "exp": LATER, "plan": 7}), SECRET), None);
+    }
+}

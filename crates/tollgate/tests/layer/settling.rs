@@ -1,0 +1,373 @@
+//! Charges that are corrected when the response is known.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response};
+use http_body_util::{BodyExt, Full, StreamBody};
+use parking_lot::Mutex;
+use tokio::time::advance;
+use tollgate::{
+    Cost, Costs, Key, Limit, Policy, Reservation, Reserve, Settlement, Store, StoreExt, headers,
+};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+use crate::stage::{Fault, Staged};
+use crate::support::*;
+
+/// A thousand tokens in any minute.
+fn tokens() -> Policy {
+    log("tokens", 1_000)
+}
+
+/// Each request is taken for 100 tokens at first.
+fn estimated() -> Limit {
+    Limit::global(tokens()).costs(Costs::flat(Cost::new(100))).reserve(Reserve::by_handler())
+}
+
+async fn left<St: Store>(store: &St, policy: &Policy) -> u64 {
+    store.peek(policy, &Key::GLOBAL).await.unwrap().decisions()[0].remaining
+}
+
+/// A service that does this with the reservation of its request.
+fn with_reservation<St: Store>(
+    store: &St,
+    limits: impl IntoIterator<Item = Limit>,
+    act: impl Fn(Reservation) + Clone,
+) -> impl Service<Request<()>, Response = Answer, Error = Infallible> + Clone {
+    layer(store, limits).layer(service_fn(move |mut request: Request<()>| {
+        act(request.extensions_mut().remove().expect("a reservation"));
+        std::future::ready(Ok(Response::new(Full::from("done"))))
+    }))
+}
+
+#[tokio::test]
+async fn the_handler_says_what_a_request_has_cost() {
+    let (_, store) = memory();
+    for (actual, expected) in [(30, 970), (0, 970), (100, 870), (250, 620)] {
+        let service = with_reservation(&store, [estimated()], move |reservation| {
+            let clone = reservation.clone();
+            reservation.settle(Cost::new(actual));
+            // It has been settled, whatever is said later.
+            clone.settle(Cost::ZERO);
+        });
+        assert_eq!(service.oneshot(get()).await.unwrap().status(), 200);
+        assert_eq!(left(&store, &tokens()).await, expected, "{actual}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_estimated_too_low_is_owed_up_to_one_capacity() {
+    let (clock, store) = memory();
+    let bucket =
+        || Policy::token_bucket("tokens", tollgate::Quota::per_second(10).burst(100)).unwrap();
+    let limit =
+        Limit::global(bucket()).costs(Costs::flat(Cost::ONE)).reserve(Reserve::by_handler());
+    let service = with_reservation(&store, [limit], |reservation| {
+        reservation.settle(Cost::new(1_000_000));
+    });
+    assert_eq!(service.clone().oneshot(get()).await.unwrap().status(), 200);
+    // A hundred owed take 10 seconds, and the one asked for 100 ms more.
+    let denied = service.clone().oneshot(get()).await.unwrap();
+    assert_eq!(denied.status(), 429);
+    assert_eq!(field(denied.headers(), "retry-after").as_deref(), Some("11"));
+    clock.advance(tollgate::Micros::new(10_100_000));
+    assert_eq!(service.oneshot(get()).await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn a_reservation_is_of_the_limits_that_reserve() {
+    let (_, store) = memory();
+    let hits = log("hits", 10);
+    let daily = log("daily", 5_000);
+    let limits = [
+        estimated(),
+        Limit::global(hits.clone()).costs(Costs::flat(Cost::ONE)),
+        Limit::global(daily.clone())
+            .costs(Costs::flat(Cost::new(100)))
+            .reserve(Reserve::by_handler()),
+    ];
+    let service = with_reservation(&store, limits, |reservation| {
+        assert_eq!(reservation.receipts().len(), 2);
+        reservation.settle_policy("hits", Cost::ZERO);
+        reservation.settle_policy("daily", Cost::new(1_000));
+        assert_eq!(reservation.receipts().len(), 1);
+        reservation.settle(Cost::new(7));
+        assert_eq!(reservation.receipts().len(), 0);
+    });
+    service.oneshot(get()).await.unwrap();
+    assert_eq!(left(&store, &tokens()).await, 993);
+    assert_eq!(left(&store, &hits).await, 9);
+    assert_eq!(left(&store, &daily).await, 4_000);
+}
+
+#[tokio::test]
+async fn a_reservation_stands_for_all_layers_around_the_handler() {
+    let (_, store) = memory();
+    let outer = log("outer", 1_000);
+    let reserved =
+        Limit::global(outer.clone()).costs(Costs::flat(Cost::ONE)).reserve(Reserve::by_handler());
+    let inner = with_reservation(&store, [estimated()], |reservation| {
+        reservation.settle(Cost::new(40));
+    });
+    layer(&store, [reserved]).layer(inner).oneshot(get()).await.unwrap();
+    assert_eq!((left(&store, &outer).await, left(&store, &tokens()).await), (960, 960));
+}
+
+#[tokio::test]
+async fn a_receipt_can_be_settled_elsewhere_and_only_once() {
+    let (_, store) = memory();
+    let kept = Arc::<Mutex<Option<Reservation>>>::default();
+    let keep = Arc::clone(&kept);
+    let service = with_reservation(&store, [estimated()], move |reservation| {
+        *keep.lock() = Some(reservation);
+    });
+    service.oneshot(get()).await.unwrap();
+    let reservation = kept.lock().take().unwrap();
+    let receipts = reservation.receipts();
+    let settled = store.settle(&receipts[0], Cost::new(10)).await.unwrap();
+    assert_eq!(settled, Settlement::Returned { units: 90 });
+    reservation.settle(Cost::ZERO);
+    assert_eq!(left(&store, &tokens()).await, 990);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reservation_that_nobody_settles_lapses_to_the_estimate() {
+    let store = on_tokio_time();
+    for (after, expected) in [(4_999, 1_000), (5_000, 900)] {
+        let kept = Arc::<Mutex<Option<Reservation>>>::default();
+        let keep = Arc::clone(&kept);
+        let lapsing = Reserve::by_handler().lapse_after(Duration::from_secs(5));
+        let service =
+            with_reservation(&store, [estimated().reserve(lapsing)], move |reservation| {
+                *keep.lock() = Some(reservation);
+            });
+        service.oneshot(get()).await.unwrap();
+        let reservation = kept.lock().take().unwrap();
+        advance(Duration::from_millis(after)).await;
+        reservation.settle(Cost::ZERO);
+        assert_eq!(left(&store, &tokens()).await, expected, "after {after} ms");
+    }
+}
+
+#[tokio::test]
+async fn a_header_of_the_service_says_what_a_request_has_cost() {
+    for (values, expected) in [
+        (&["30"][..], 970),
+        (&[" 250 "], 750),
+        (&["0"], 1_000),
+        (&[], 900),
+        (&[""], 900),
+        (&["-1"], 900),
+        (&["3.5"], 900),
+        (&["99999999999999999999"], 900),
+        (&["30", "30"], 900),
+        (&["\u{e9}"], 900),
+    ] {
+        let (_, store) = memory();
+        let limit = estimated().reserve(Reserve::by_handler().or_by_header(headers::COST));
+        let service = layer(&store, [limit]).layer(service_fn(move |_: Request<()>| {
+            let mut response = Response::new(Full::<Bytes>::default());
+            for value in values {
+                let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
+                response.headers_mut().append(headers::COST, value);
+            }
+            std::future::ready(Ok::<_, Infallible>(response))
+        }));
+        let answer = service.oneshot(get()).await.unwrap();
+        assert_eq!(answer.headers().get(headers::COST), None);
+        assert_eq!(left(&store, &tokens()).await, expected, "{values:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_streamed_body_is_settled_where_it_ends_or_is_left() {
+    for (read, expected) in [(0, 1_000), (1, 993), (2, 988), (3, 988)] {
+        let (_, store) = memory();
+        let layer = layer(&store, [estimated()]);
+        let service = layer.layer(service_fn(|request: Request<()>| {
+            let reservation = request.extensions().get::<Reservation>().unwrap().clone();
+            let frames = ["seven..", "five."].map(|text| {
+                Ok::<_, Infallible>(http_body::Frame::data(Bytes::from_static(text.as_bytes())))
+            });
+            let body = StreamBody::new(tokio_stream::iter(frames));
+            let body = reservation.tally().body(body, |data| data.len() as u64);
+            std::future::ready(Ok::<_, Infallible>(Response::new(body)))
+        }));
+        let mut body = service.oneshot(get()).await.unwrap().into_body();
+        assert_eq!(left(&store, &tokens()).await, 900, "the response has only begun");
+        for _ in 0..read {
+            body.frame().await;
+        }
+        if read == 3 {
+            // The end was read: that is enough, whoever keeps the body.
+            assert_eq!(left(&store, &tokens()).await, expected);
+        }
+        drop(body);
+        assert_eq!(left(&store, &tokens()).await, expected, "{read} frames read");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_answers_later_is_settled_behind_the_response() {
+    let (_, memory) = memory();
+    let store = Staged::new(memory.clone());
+    let holds = store.clone();
+    let service = with_reservation(&store, [estimated()], move |reservation| {
+        holds.hold();
+        reservation.settle(Cost::ONE);
+    });
+    assert_eq!(service.oneshot(get()).await.unwrap().status(), 200);
+    store.release();
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(store.settled(), 1);
+    assert_eq!(left(&memory, &tokens()).await, 999);
+}
+
+#[tokio::test]
+async fn where_the_store_fails_the_estimate_stands_and_the_response_goes_on() {
+    let (_, memory) = memory();
+    let store = Staged::new(memory.clone());
+    let fails = store.clone();
+    let service = with_reservation(&store, [estimated()], move |reservation| {
+        fails.fail(Fault::NotCharged);
+        reservation.settle(Cost::ZERO);
+    });
+    assert_eq!(service.oneshot(get()).await.unwrap().status(), 200);
+    assert_eq!(left(&memory, &tokens()).await, 900);
+}
+
+#[tokio::test]
+async fn a_request_that_was_not_charged_has_no_reservation() {
+    let (_, memory) = memory();
+    let store = Staged::new(memory);
+    store.fail(Fault::NotCharged);
+    let free = |limits: [Limit; 1]| {
+        layer(&store, limits).layer(service_fn(|request: Request<()>| {
+            assert!(request.extensions().get::<Reservation>().is_none());
+            std::future::ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())))
+        }))
+    };
+    // It fails open.
+    assert_eq!(free([estimated()]).oneshot(get()).await.unwrap().status(), 200);
+    store.recover();
+    let shared = [Limit::global(tokens())];
+    assert_eq!(free(shared).oneshot(get()).await.unwrap().status(), 200);
+}
+
+fn logins() -> Policy {
+    log("login", 5)
+}
+
+/// Five answers with 401 a minute.
+fn failures() -> Limit {
+    Limit::global(logins())
+        .costs(Costs::flat(Cost::ONE))
+        .count_only(|response| response.status == 401)
+}
+
+/// A login that takes a while and answers with the status that the path says; and how many
+/// were tried.
+fn login<St: Store>(
+    store: &St,
+) -> (
+    impl Service<Request<()>, Response = Answer, Error = Infallible, Future: Send>
+    + Clone
+    + Send
+    + 'static,
+    Arc<AtomicUsize>,
+) {
+    let tried = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&tried);
+    let service = service_fn(move |request: Request<()>| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        async move {
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            let mut response = Response::new(Full::<Bytes>::default());
+            *response.status_mut() = request.uri().path()[1..].parse().unwrap();
+            Ok::<_, Infallible>(response)
+        }
+    });
+    (layer(store, [failures()]).layer(service), tried)
+}
+
+async fn at_once<S>(service: &S, count: usize, path: &str) -> Vec<u16>
+where
+    S: Service<Request<()>, Response = Answer, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + 'static,
+{
+    let tasks: Vec<_> = (0..count)
+        .map(|_| tokio::spawn(service.clone().oneshot(request(http::Method::GET, path))))
+        .collect();
+    let mut statuses = Vec::new();
+    for task in tasks {
+        statuses.push(task.await.unwrap().unwrap().status().as_u16());
+    }
+    statuses
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_200_failing_logins_at_once_exactly_five_are_tried() {
+    let (_, store) = memory();
+    let (service, tried) = login(&store);
+    let statuses = at_once(&service, 200, "/401").await;
+    assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 5);
+    assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 195);
+    assert_eq!(tried.load(Ordering::SeqCst), 5);
+    assert_eq!(left(&store, &logins()).await, 0);
+}
+
+#[tokio::test]
+async fn what_does_not_count_is_given_back() {
+    let (_, store) = memory();
+    let (service, tried) = login(&store);
+    for _ in 0..50 {
+        assert_eq!(at_once(&service, 1, "/200").await, [200]);
+    }
+    assert_eq!(left(&store, &logins()).await, 5);
+    for expected in [401, 401, 401, 401, 401, 429] {
+        assert_eq!(at_once(&service, 1, "/401").await, [expected]);
+    }
+    // Nobody knows yet that it would have been right.
+    assert_eq!(at_once(&service, 1, "/200").await, [429]);
+    assert_eq!(tried.load(Ordering::SeqCst), 55);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_before_the_response_counts() {
+    let (_, store) = memory();
+    let (service, _) = login(&store);
+    let task = tokio::spawn(service.oneshot(request(http::Method::GET, "/200")));
+    tokio::task::yield_now().await;
+    task.abort();
+    assert!(task.await.unwrap_err().is_cancelled());
+    assert_eq!(left(&store, &logins()).await, 4);
+}
+
+#[tokio::test]
+async fn a_service_that_fails_counts() {
+    let (_, store) = memory();
+    let broken = service_fn(|_: Request<()>| std::future::ready(Err::<Response<()>, _>("broken")));
+    let service = layer(&store, [failures()]).layer(broken);
+    assert_eq!(service.oneshot(get()).await.err(), Some("broken"));
+    assert_eq!(left(&store, &logins()).await, 4);
+}
+
+#[tokio::test]
+async fn only_the_limit_that_says_so_gives_back() {
+    let (_, store) = memory();
+    let all = log("all", 10);
+    let limits = [failures(), Limit::global(all.clone()).costs(Costs::flat(Cost::ONE))];
+    let service = limited(&store, limits);
+    assert_eq!(status(&service).await, 200);
+    assert_eq!((left(&store, &logins()).await, left(&store, &all).await), (5, 9));
+}

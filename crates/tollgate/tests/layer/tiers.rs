@@ -1,0 +1,316 @@
+//! Quotas by tier, and parts of them.
+
+use http::Method;
+use tollgate::key::Header;
+#[cfg(feature = "tier-lookup")]
+use tollgate::tier::TierLookup;
+use tollgate::tier::{self, Tier};
+use tollgate::{
+    Cost, Costs, LayerError, Limit, MemoryStore, Paths, Policy, Quota, RateLimit, RateLimitLayer,
+    Store,
+};
+use tower::Layer;
+
+use crate::stage::Staged;
+use crate::support::*;
+
+const NAME: http::HeaderName = http::HeaderName::from_static("name");
+
+/// Five a minute for each name, 20 for a pro.
+fn account() -> Limit {
+    Limit::new(log("account", 5), Header::trust_unverified(NAME))
+        .in_tier("pro", Quota::per_minute(20))
+        .unwrap()
+}
+
+/// The tier that the request's extensions say.
+fn tiered<St: Store>(store: &St, limits: impl IntoIterator<Item = Limit>) -> RateLimit<Hello, St> {
+    builder(store, limits)
+        .on_missing_key(tollgate::OnMissingKey::Share)
+        .costs(Costs::flat(Cost::ONE))
+        .tiers(tier::in_extensions())
+        .build()
+        .unwrap()
+        .layer(hello())
+}
+
+/// The status of the answer to `name`, and what is left to them.
+async fn left<St: Store>(
+    service: &RateLimit<Hello, St>,
+    name: &'static str,
+    tier: Option<&'static str>,
+    path: &str,
+) -> (u16, String) {
+    let mut request = request(Method::GET, path);
+    request.headers_mut().insert(NAME, name.parse().unwrap());
+    if let Some(tier) = tier {
+        request.extensions_mut().insert(Tier::from(tier));
+    }
+    let answer = ask(service, request).await;
+    let left = field(answer.headers(), "x-ratelimit-remaining").unwrap_or_default();
+    (answer.status().as_u16(), left)
+}
+
+fn answer(status: u16, left: &str) -> (u16, String) {
+    (status, left.to_owned())
+}
+
+#[tokio::test]
+async fn each_tier_has_its_quota_and_says_so() {
+    let (_, store) = memory();
+    let service = tiered(&store, [account()]);
+    for (name, tier, expected) in [
+        ("ann", None, "4"),
+        ("bob", Some("pro"), "19"),
+        // Nobody has said what that would be.
+        ("cid", Some("platinum"), "4"),
+        ("ann", None, "3"),
+        ("bob", Some("pro"), "18"),
+    ] {
+        assert_eq!(left(&service, name, tier, "/").await, answer(200, expected), "{name}");
+    }
+    let mut request = get();
+    request.extensions_mut().insert(Tier::from("pro"));
+    let fields = rate_fields(ask(&service, request).await.headers());
+    assert!(fields.contains(&r#"ratelimit-policy: "account";q=20;w=60"#.to_owned()), "{fields:?}");
+    assert!(fields.contains(&"x-ratelimit-limit: 20".to_owned()), "{fields:?}");
+}
+
+#[tokio::test]
+async fn a_new_tier_holds_at_once_and_what_was_consumed_stays() {
+    let (clock, store) = memory();
+    let service = tiered(&store, [account()]);
+    for expected in ["4", "3", "2", "1", "0"] {
+        assert_eq!(left(&service, "ann", None, "/").await, answer(200, expected));
+    }
+    assert_eq!(left(&service, "ann", None, "/").await, answer(429, "0"));
+    assert_eq!(left(&service, "ann", Some("pro"), "/").await, answer(200, "14"));
+    // Back again: six were used, and five are allowed.
+    assert_eq!(left(&service, "ann", None, "/").await, answer(429, "0"));
+    assert_eq!(left(&service, "ann", Some("pro"), "/").await, answer(200, "13"));
+    clock.advance(seconds(60));
+    assert_eq!(left(&service, "ann", None, "/").await, answer(200, "4"));
+}
+
+#[tokio::test]
+async fn of_several_bandwidths_a_tier_takes_all_or_none() {
+    let (clock, store) = memory();
+    let per_minute = Policy::fixed_window_counter("minute", Quota::per_minute(100)).unwrap();
+    let ten_seconds = std::time::Duration::from_secs(10);
+    let at_once = Policy::fixed_window_counter("10 s", Quota::new(20, ten_seconds)).unwrap();
+    let named = |policy| Limit::new(policy, Header::trust_unverified(NAME));
+    let service = tiered(
+        &store,
+        [
+            named(per_minute).in_tier("pro", Quota::per_minute(1_000)).unwrap(),
+            named(at_once).in_tier("pro", Quota::new(100, ten_seconds)).unwrap(),
+        ],
+    );
+    let mut passed = [0; 2];
+    for _ in 0..6 {
+        for (passed, tier) in passed.iter_mut().zip([None, Some("pro")]) {
+            let name = tier.unwrap_or("free");
+            for _ in 0..150 {
+                *passed += u32::from(left(&service, name, tier, "/").await.0 == 200);
+            }
+        }
+        clock.advance(seconds(10));
+    }
+    // Had the 50 denials of ten seconds been charged to the minute, fewer would pass.
+    assert_eq!(passed, [100, 600]);
+}
+
+#[tokio::test]
+async fn an_endpoint_takes_a_fraction_of_the_tier() {
+    let (_, store) = memory();
+    let ai = account().fraction("ai", 1, 5).unwrap().on_paths(Paths::new(["/ai/*"]).unwrap());
+    let service = tiered(&store, [account(), ai]);
+    for (name, tier, path, expected) in [
+        ("ann", None, "/ai/chat", answer(200, "0")),
+        ("ann", None, "/ai/chat", answer(429, "0")),
+        ("ann", None, "/", answer(200, "3")),
+        ("bob", Some("pro"), "/ai/chat", answer(200, "3")),
+        ("bob", Some("pro"), "/ai/chat", answer(200, "2")),
+        ("bob", Some("pro"), "/", answer(200, "17")),
+    ] {
+        assert_eq!(left(&service, name, tier, path).await, expected, "{name} {path}");
+    }
+}
+
+#[test]
+fn a_fraction_of_the_published_tiers_builds() {
+    let free = Policy::token_bucket("client", Quota::per_hour(60).burst(10)).unwrap();
+    let client = Limit::global(free)
+        .in_tier("pro", Quota::per_hour(10_000).burst(500))
+        .unwrap()
+        .in_tier("enterprise", Quota::per_hour(1_000_000).burst(10_000))
+        .unwrap();
+    for (name, part, expected) in [
+        ("ai", 10, [(6, 1), (1_000, 50), (100_000, 1_000)]),
+        ("export", 20, [(3, 1), (500, 25), (50_000, 500)]),
+    ] {
+        let part = client.fraction(name, 1, part).unwrap();
+        let policies = std::iter::once(part.policy()).chain(part.tiers().map(|(_, policy)| policy));
+        let quotas: Vec<_> = policies
+            .map(|policy| {
+                assert_eq!(policy.name(), name);
+                (policy.quota().limit(), policy.capacity())
+            })
+            .collect();
+        assert_eq!(quotas, expected);
+    }
+}
+
+#[tokio::test]
+async fn all_quotas_of_a_tier_are_one_question_to_source_and_store() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let store = Staged::new(memory().1);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&asked);
+    let service = builder(&store, [account(), account().fraction("ai", 1, 5).unwrap()])
+        .on_missing_key(tollgate::OnMissingKey::Share)
+        .tiers(tier::from_fn(move |_| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            Some("pro")
+        }))
+        .build()
+        .unwrap()
+        .layer(hello());
+    assert_eq!(status(&service).await, 200);
+    assert_eq!((asked.load(Ordering::SeqCst), store.calls()), (1, 1));
+}
+
+#[test]
+fn tiers_that_nobody_tells_apart_do_not_build() {
+    let limit = Limit::global(log("account", 5)).in_tier("pro", Quota::per_minute(20)).unwrap();
+    let error = RateLimitLayer::builder(MemoryStore::new()).limit(limit).build().unwrap_err();
+    assert_eq!(error, LayerError::TiersUnknown { name: "account".into() });
+    assert!(error.to_string().contains(".tiers("), "{error}");
+
+    let many = |count: usize| {
+        let limit = (0..count).fold(Limit::global(log("account", 5)), |limit, n| {
+            limit.in_tier(format!("tier-{n}"), Quota::per_minute(20)).unwrap()
+        });
+        let builder = RateLimitLayer::builder(MemoryStore::new()).limit(limit);
+        builder.tiers(tier::from_fn(|_| Some("tier-254"))).build()
+    };
+    assert!(many(255).is_ok());
+    assert_eq!(many(256).unwrap_err(), LayerError::TooManyTiers { given: 256 });
+}
+
+#[tokio::test]
+async fn the_last_of_many_tiers_is_not_taken_for_none() {
+    let limit = (0..255).fold(Limit::global(log("account", 5)), |limit, n| {
+        limit.in_tier(format!("tier-{n}"), Quota::per_minute(100 + n)).unwrap()
+    });
+    let service = builder(&memory().1, [limit])
+        .tiers(tier::from_fn(|_| Some("tier-254")))
+        .build()
+        .unwrap()
+        .layer(hello());
+    let answer = ask(&service, get()).await;
+    assert_eq!(field(answer.headers(), "x-ratelimit-limit").as_deref(), Some("354"));
+}
+
+/// A database of plans that counts how often it is asked, and in which `down` cannot be
+/// found.
+#[cfg(feature = "tier-lookup")]
+#[derive(Clone, Default)]
+struct Plans {
+    asked: std::sync::Arc<std::sync::atomic::AtomicUsize>,
+    plan: std::sync::Arc<parking_lot::Mutex<Option<&'static str>>>,
+}
+
+#[cfg(feature = "tier-lookup")]
+impl Plans {
+    fn lookup(&self, time: std::time::Duration) -> TierLookup {
+        let plans = self.clone();
+        let look_up = move |id: String| {
+            let plans = plans.clone();
+            async move {
+                plans.asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                tokio::task::yield_now().await;
+                if id == "down" {
+                    return Err(std::io::Error::other("the database is down"));
+                }
+                Ok(plans.plan.lock().map(Tier::from))
+            }
+        };
+        let name =
+            |head: &tollgate::Head<'_>| head.headers.get(NAME)?.to_str().ok().map(str::to_owned);
+        TierLookup::bounded(name, look_up, 100, time)
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(std::sync::atomic::Ordering::SeqCst)
+    }
+}
+
+/// The limit that applies to `name`, if any is named, behind a look-up.
+#[cfg(feature = "tier-lookup")]
+async fn limit_of<St: Store>(
+    lookup: &TierLookup,
+    service: &RateLimit<Hello, St>,
+    name: Option<&'static str>,
+) -> String {
+    use tower::ServiceExt;
+    let mut request = get();
+    if let Some(name) = name {
+        request.headers_mut().insert(NAME, name.parse().unwrap());
+    }
+    let answer = lookup.layer(service.clone()).oneshot(request).await.unwrap();
+    field(answer.headers(), "x-ratelimit-limit").unwrap()
+}
+
+#[cfg(feature = "tier-lookup")]
+#[tokio::test]
+async fn a_tier_is_looked_up_once_and_forgotten_on_demand() {
+    let plans = Plans::default();
+    let lookup = plans.lookup(std::time::Duration::from_secs(3_600));
+    let service = tiered(&memory().1, [account()]);
+    let asks = || limit_of(&lookup, &service, Some("ann"));
+    // Those that come while one is looked up share the answer.
+    let (a, b, c) = tokio::join!(asks(), asks(), asks());
+    assert_eq!([a, b, c], ["5", "5", "5"]);
+    assert_eq!(plans.asked(), 1);
+    *plans.plan.lock() = Some("pro");
+    assert_eq!(asks().await, "5");
+    lookup.forget("ann").await;
+    assert_eq!(asks().await, "20");
+    assert_eq!(asks().await, "20");
+    assert_eq!(plans.asked(), 2);
+    // Nobody to look up.
+    assert_eq!(limit_of(&lookup, &service, None).await, "5");
+    assert_eq!(plans.asked(), 2);
+}
+
+#[cfg(feature = "tier-lookup")]
+#[tokio::test]
+async fn a_lookup_that_fails_leaves_the_quota_of_everybody_and_is_tried_again() {
+    let plans = Plans::default();
+    *plans.plan.lock() = Some("pro");
+    let lookup = plans.lookup(std::time::Duration::from_secs(3_600));
+    let service = tiered(&memory().1, [account()]);
+    for asked in 1..=2 {
+        assert_eq!(limit_of(&lookup, &service, Some("down")).await, "5");
+        assert_eq!(plans.asked(), asked);
+    }
+}
+
+#[cfg(feature = "tier-lookup")]
+#[tokio::test]
+async fn what_was_looked_up_expires() {
+    let plans = Plans::default();
+    let lookup = plans.lookup(std::time::Duration::from_millis(1));
+    let (_, store) = memory();
+    let service = tiered(&store, [account()]);
+    assert_eq!(limit_of(&lookup, &service, Some("ann")).await, "5");
+    *plans.plan.lock() = Some("pro");
+    // The clock of the cache cannot be moved; it takes a millisecond, however often asked.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while limit_of(&lookup, &service, Some("ann")).await != "20" {
+        assert!(std::time::Instant::now() < until, "it never expires");
+        tokio::task::yield_now().await;
+    }
+}

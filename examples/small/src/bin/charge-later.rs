@@ -1,0 +1,61 @@
+//! cargo run -p examples --bin charge-later
+//!
+//! A model that answers in tokens, a thousand a minute for each client. A request is taken
+//! for 300 at first; what it has cost is known when the streamed answer has ended.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::routing::get;
+use axum::{Extension, Router};
+use bytes::Bytes;
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tollgate::key::ClientIp;
+use tollgate::{
+    Cost, Costs, Limit, MemoryStore, Policy, Quota, RateLimitLayer, Reservation, Reserve,
+};
+
+/// Speaks a word at a time. A client that hangs up pays for what it was sent.
+async fn chat(reservation: Option<Extension<Reservation>>) -> Body {
+    let (words, answer) = mpsc::channel(1);
+    tokio::spawn(async move {
+        for word in ["The ", "answer ", "is ", "42.", "\n"] {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            if words.send(Ok::<_, Infallible>(Frame::data(Bytes::from(word)))).await.is_err() {
+                break;
+            }
+        }
+    });
+    let body = StreamBody::new(ReceiverStream::new(answer));
+    match reservation {
+        // Ten tokens a word, in this model.
+        Some(Extension(reservation)) => Body::new(reservation.tally().body(body, |_| 10)),
+        // The request was not charged.
+        None => Body::new(body),
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let tokens = Policy::token_bucket("tokens", Quota::per_minute(1_000))?;
+    let tokens = Limit::new(tokens, ClientIp::peer())
+        .costs(Costs::flat(Cost::new(300)))
+        .reserve(Reserve::by_handler());
+    let limit = RateLimitLayer::builder(MemoryStore::new()).limit(tokens).build()?;
+
+    let app = Router::new().route("/", get(chat)).layer(limit);
+    let listener = TcpListener::bind("127.0.0.1:3000").await?;
+    println!("Each answer takes 300 tokens and gives 250 back when it has ended:");
+    println!("  curl -i http://127.0.0.1:3000/");
+    println!("Of four at once the last is refused, as the others may take all there is:");
+    println!("  for i in {{1..4}}; do curl -s http://127.0.0.1:3000/ & done; wait");
+    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! cargo run -p examples --bin login
+//!
+//! Five wrong passwords a minute for each client, and any number of right ones. Guessing
+//! many at once does not help: each takes a place before it is tried.
+
+use std::error::Error;
+use std::net::SocketAddr;
+
+use axum::Router;
+use axum::routing::post;
+use http::StatusCode;
+use tokio::net::TcpListener;
+use tollgate::key::ClientIp;
+use tollgate::{Cost, Costs, Limit, MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer};
+
+async fn login(password: String) -> (StatusCode, &'static str) {
+    if password == "open sesame" {
+        (StatusCode::OK, "welcome\n")
+    } else {
+        (StatusCode::UNAUTHORIZED, "wrong\n")
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    // Rather no logins than guesses without a limit.
+    let policy = Policy::sliding_window_log("login", Quota::per_minute(5))?
+        .with_on_store_error(OnStoreError::Closed);
+    let failures = Limit::new(policy, ClientIp::peer())
+        .costs(Costs::flat(Cost::ONE))
+        .count_only(|response| response.status == StatusCode::UNAUTHORIZED);
+    let limit = RateLimitLayer::builder(MemoryStore::new()).limit(failures).build()?;
+
+    let app = Router::new().route("/login", post(login).layer(limit));
+    let listener = TcpListener::bind("127.0.0.1:3000").await?;
+    println!("Right as often as you like, then wrong, 200 at once, of which five are tried:");
+    println!("  curl -i -d 'open sesame' http://127.0.0.1:3000/login");
+    println!(
+        "  for i in {{1..200}}; do curl -s -d guess http://127.0.0.1:3000/login & done | sort | uniq -c"
+    );
+    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    Ok(())
+}

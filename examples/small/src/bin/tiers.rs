@@ -1,0 +1,41 @@
+//! cargo run -p examples --bin tiers
+//!
+//! Free and paying customers, told apart by their API key. AI calls may take a fifth of
+//! what a customer has.
+
+use std::error::Error;
+use std::net::SocketAddr;
+
+use axum::Router;
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tollgate::key::{ApiKey, ApiKeys, ClientIp, KeySource};
+use tollgate::tier::ApiKeyTiers;
+use tollgate::{Cost, Costs, Limit, MemoryStore, Paths, Policy, Quota, RateLimitLayer};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let paying = ApiKeys::from_keys(["k-7f3a"]);
+    let customer = ApiKey::in_x_api_key().one_of(paying.clone()).or(ClientIp::peer());
+
+    let free = Policy::token_bucket("customer", Quota::per_hour(60).burst(10))?;
+    let each = Limit::new(free, customer).in_tier("pro", Quota::per_hour(10_000).burst(500))?;
+    let ai = each.fraction("ai", 1, 5)?.on_paths(Paths::new(["/ai"])?);
+    let limit = RateLimitLayer::builder(MemoryStore::new())
+        .costs(Costs::flat(Cost::ONE))
+        .tiers(ApiKeyTiers::new(ApiKey::in_x_api_key()).with("pro", paying))
+        .limit(each)
+        .limit(ai)
+        .build()?;
+
+    let app = Router::new()
+        .route("/", get(|| async { "hello\n" }))
+        .route("/ai", get(|| async { "42\n" }))
+        .layer(limit);
+    let listener = TcpListener::bind("127.0.0.1:3000").await?;
+    println!("Ten at once are free, two of them AI calls; with a key it is 500 and 100:");
+    println!("  curl -i http://127.0.0.1:3000/ai");
+    println!("  curl -i http://127.0.0.1:3000/ai -H 'X-API-Key: k-7f3a'");
+    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    Ok(())
+}

@@ -74,7 +74,15 @@ const BOUNDARIES: &[Boundary] = &[
         package: "tollgate",
         features: "--no-default-features",
         direct: None,
-        forbidden: &["axum", "fred", "redis", "tollgate-memory", "tollgate-redis", "tonic"],
+        forbidden: &[
+            "axum",
+            "fred",
+            "metrics",
+            "redis",
+            "tollgate-memory",
+            "tollgate-redis",
+            "tonic",
+        ],
         reason: "the layer names no store and no framework unless a feature asks for it",
     },
 ];

@@ -6,7 +6,7 @@
 //! | `flood.rs` | a store that is sent far more keys than it may hold |
 //! | `layer.rs` | the layer in process, without sockets |
 //! | `http.rs` | the layer in a server, asked over sockets |
-//! | `redis/` | a decision in Redis |
+//! | `redis/` | a decision in Redis, beside peers; a full log; servers that decide in Redis |
 //! | `replicas.rs` | the layer over Redis in three servers behind nginx |
 //! | `gateway.rs` | the gateway in front of a server, beside nginx |
 //!
@@ -103,13 +103,11 @@ pub fn run() -> ExitCode {
         Some(Bench::Redis) => redis::run(),
         Some(Bench::Gateway) => gateway::run(),
         Some(Bench::Alone { what }) => alone(&what),
-        Some(Bench::Serve { mode, port }) => serve::run(|| apps::app(mode), port),
+        Some(Bench::Serve { mode, port }) => serve::run(async { apps::app(mode) }, port),
         #[cfg(unix)]
         Some(Bench::Replicas) => replicas::run(),
         #[cfg(unix)]
-        Some(Bench::Replica { kind, redis, port }) => {
-            serve::run(|| replicas::app(kind, &redis), port)
-        }
+        Some(Bench::Replica { kind, redis, port }) => serve::run(replicas::app(kind, &redis), port),
     })
 }
 

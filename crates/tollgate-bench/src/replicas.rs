@@ -34,6 +34,8 @@ pub(crate) enum Kind {
     Bare,
     /// The store with one request in each call.
     ScriptEach,
+    /// A middleware with a script that does no more than it must.
+    LeanScript,
     /// The store as it is.
     Tollgate,
 }
@@ -125,12 +127,13 @@ impl Fleet {
     }
 }
 
-/// A replica. Must be called in a runtime.
-pub(crate) fn app(kind: Kind, redis: &str) -> Result<Router, Failure> {
+/// A replica.
+pub(crate) async fn app(kind: Kind, redis: &str) -> Result<Router, Failure> {
     let router = Router::new().route("/", get(|| async { "hello" }));
     let store = RedisStore::builder(redis)?.timeout(Duration::from_secs(5));
     let store = match kind {
         Kind::Bare => return Ok(router.with_state(())),
+        Kind::LeanScript => return crate::redis::limited(router, redis).await,
         // As many calls as there are requests.
         Kind::ScriptEach => store.max_batch(1).max_calls(1 << 16),
         Kind::Tollgate => store,

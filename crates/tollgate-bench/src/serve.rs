@@ -12,10 +12,13 @@ use tokio::runtime;
 use crate::Failure;
 
 /// Serves until it is killed, on two worker threads. The app is made within the runtime.
-pub(crate) fn run(app: impl FnOnce() -> Result<Router, Failure>, port: u16) -> Result<(), Failure> {
+pub(crate) fn run(
+    app: impl Future<Output = Result<Router, Failure>>,
+    port: u16,
+) -> Result<(), Failure> {
     let runtime = runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
-        let app = app()?.into_make_service_with_connect_info::<SocketAddr>();
+        let app = app.await?.into_make_service_with_connect_info::<SocketAddr>();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
         // A server that nobody waits for must not stay behind: it ends with the input.
         tokio::select! {

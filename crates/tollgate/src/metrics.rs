@@ -1,6 +1,6 @@
 //! What can be measured: every metric of Tollgate, with its labels and what it means.
 //!
-//! Metrics go through the facade of the crate [`metrics`](::metrics), to whatever recorder
+//! Metrics go through the facade of the crate [`metrics`](https://docs.rs/metrics), to whatever recorder
 //! the program installs; without one they cost next to nothing. Install it before the first
 //! request, and give [`Metric::buckets`] to exporters that ask for them:
 //!

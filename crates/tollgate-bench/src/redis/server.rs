@@ -10,6 +10,7 @@ use fred::prelude::{Builder, Client, Config};
 use fred::types::InfoKind;
 
 use crate::Failure;
+use crate::redis::peers;
 
 /// A server without persistence, killed when dropped.
 pub(crate) struct Server {
@@ -18,17 +19,25 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// With redis-cell, if that was built.
     pub(crate) fn start() -> Result<Self, Failure> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let process = Command::new("redis-server")
+        let mut command = Command::new("redis-server");
+        if let Some(module) = peers::module() {
+            command.arg("--loadmodule").arg(module);
+        }
+        let process = command
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no"])
             .stdout(Stdio::null())
             .spawn()
             .map_err(|error| format!("redis-server: {error}; sudo apt-get install redis-server"))?;
-        let server = Self { process, port };
+        let mut server = Self { process, port };
         let started = Instant::now();
         while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            if let Some(status) = server.process.try_wait()? {
+                return Err(format!("redis-server ended at once: {status}; run {command:?}").into());
+            }
             if started.elapsed() > Duration::from_secs(10) {
                 return Err("redis-server does not listen".into());
             }
@@ -41,14 +50,18 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// A plain client, as a service would make it.
     pub(crate) async fn client(&self) -> Result<Client, Failure> {
-        let mut builder = Builder::from_config(Config::from_url(&self.url())?);
-        builder.with_connection_config(|connection| connection.tcp.nodelay = Some(true));
-        let client = builder.build()?;
-        client.init().await?;
-        Ok(client)
+        client(&self.url()).await
     }
+}
+
+/// A plain client, as a service would make it.
+pub(crate) async fn client(url: &str) -> Result<Client, Failure> {
+    let mut builder = Builder::from_config(Config::from_url(url)?);
+    builder.with_connection_config(|connection| connection.tcp.nodelay = Some(true));
+    let client = builder.build()?;
+    client.init().await?;
+    Ok(client)
 }
 
 impl Drop for Server {

@@ -17,8 +17,16 @@ pub(crate) struct Limits(pub(crate) Vec<(Policy, u64)>);
 
 impl Limits {
     fn keys(&self, number: u64) -> Vec<Key> {
-        self.0.iter().map(|(_, keys)| Key::new(format!("10.0.{:09}", number % keys))).collect()
+        self.0.iter().map(|(_, keys)| Key::new(address(number % keys))).collect()
     }
+}
+
+/// Of buckets: far more than is asked for, so every request is admitted.
+pub(crate) const CAPACITY: u64 = 1_000_000_000;
+
+/// What all contenders call the key of a number.
+pub(crate) fn address(number: u64) -> String {
+    format!("10.0.{number:09}")
 }
 
 /// Tollgate's store.
@@ -28,7 +36,7 @@ pub(crate) struct Tollgate {
 }
 
 impl Ask for Tollgate {
-    async fn ask(&self, number: u64) -> Result<(), Failure> {
+    async fn ask(&self, number: u64) -> Result<bool, Failure> {
         let keys = self.limits.keys(number);
         let charges: Vec<_> = self
             .limits
@@ -37,8 +45,7 @@ impl Ask for Tollgate {
             .zip(&keys)
             .map(|((policy, _), key)| Charge::new(policy, key, Cost::ONE))
             .collect();
-        self.store.decide(&charges).await?;
-        Ok(())
+        Ok(self.store.decide(&charges).await?.is_admitted())
     }
 }
 
@@ -73,7 +80,7 @@ impl OneEach {
 }
 
 impl Ask for OneEach {
-    async fn ask(&self, number: u64) -> Result<(), Failure> {
+    async fn ask(&self, number: u64) -> Result<bool, Failure> {
         let keys = self.limits.keys(number);
         let keys = self.limits.0.iter().zip(keys).map(|((policy, _), key)| {
             (format!("{{{}}}:{}", String::from_utf8_lossy(&key.as_bytes()), policy.name()), policy)
@@ -88,14 +95,14 @@ impl Ask for OneEach {
                 enforce: true,
             })
             .collect();
-        if self.apart {
-            for line in lines.chunks(1) {
-                self.call(line).await?;
-            }
-        } else {
-            self.call(&lines).await?;
+        if !self.apart {
+            return self.call(&lines).await;
         }
-        Ok(())
+        let mut admitted = true;
+        for line in lines.chunks(1) {
+            admitted &= self.call(line).await?;
+        }
+        Ok(admitted)
     }
 }
 
@@ -106,8 +113,8 @@ pub(crate) struct Incr {
 }
 
 impl Ask for Incr {
-    async fn ask(&self, number: u64) -> Result<(), Failure> {
+    async fn ask(&self, number: u64) -> Result<bool, Failure> {
         let _: i64 = self.client.incr(format!("incr:{}", number % self.keys)).await?;
-        Ok(())
+        Ok(true)
     }
 }

@@ -467,9 +467,9 @@ const JWT: Section = Section {
         optional(
             "jwksUrl",
             text(format::JWKS_URL),
-            "A key set at a URL, which is asked again when a token names a key that is not in it.",
+            "A key set at a URL. It is not read yet, and such a file is refused: name a `jwksFile`.",
         ),
-        default("minRefetch", Shape::Span, "5m", "`jwksUrl` is asked no more often than that."),
+        default("minRefetch", Shape::Span, "5m", "How often `jwksUrl` would be asked at the most."),
         optional("issuer", TEXT, "What `iss` must be. Without it, it is not looked at."),
         optional(
             "audience",

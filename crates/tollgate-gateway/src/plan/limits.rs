@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::Method;
 use tollgate::{Cost, Policy};
 
+use super::matching::is_same;
 use super::{Methods, PathMatch};
 
 /// What holds for the requests of a route: all of `global`, `client` and the first of
@@ -17,6 +18,21 @@ pub struct RouteLimits {
     pub client: Option<Arc<LimitPlan>>,
     /// In the order of the file.
     pub apis: Arc<[ApiPlan]>,
+}
+
+impl RouteLimits {
+    /// Whether all of them are the same limits, inherited from the same place.
+    pub fn is_shared_with(&self, other: &Self) -> bool {
+        let same = |one: &Option<Arc<LimitPlan>>, other: &Option<Arc<LimitPlan>>| match (one, other)
+        {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        };
+        same(&self.global, &other.global)
+            && same(&self.client, &other.client)
+            && Arc::ptr_eq(&self.apis, &other.apis)
+    }
 }
 
 /// A limit for some requests.
@@ -104,15 +120,15 @@ impl CostTable {
 
     fn by_method(&self, method: &Method) -> Cost {
         let listed = |method: &str| {
-            self.methods.iter().find(|(listed, _)| listed == method).map(|(_, cost)| *cost)
+            let mut all = self.methods.iter();
+            all.find(|(listed, _)| is_same(listed.as_str(), method)).map(|(_, cost)| *cost)
         };
-        let cost = listed(method.as_str()).or_else(|| match method.as_str() {
-            "HEAD" => listed("GET"),
-            // The old name and the new.
-            "QUERY" => listed("SEARCH"),
-            "SEARCH" => listed("QUERY"),
-            _ => None,
-        });
+        let known_as = |name: &str| {
+            let twins = [("HEAD", "GET"), ("QUERY", "SEARCH"), ("SEARCH", "QUERY")];
+            twins.iter().find(|(one, _)| is_same(one, name)).map(|(_, other)| *other)
+        };
+        let method = method.as_str();
+        let cost = listed(method).or_else(|| known_as(method).and_then(listed));
         cost.unwrap_or(self.other)
     }
 

@@ -25,11 +25,13 @@ impl Methods {
         self.0.iter()
     }
 
-    /// Whether the rule is about this method.
+    /// Whether the rule is about this method, in whatever letters. To HTTP `post` is another
+    /// method than `POST`, but there are services to which it is the same.
     pub fn contain(&self, method: &Method) -> bool {
+        let has = |method: &str| self.0.iter().any(|own| is_same(own.as_str(), method));
         self.0.is_empty()
-            || self.0.contains(method)
-            || (*method == Method::HEAD && self.0.contains(&Method::GET))
+            || has(method.as_str())
+            || (is_same(method.as_str(), "HEAD") && has("GET"))
     }
 
     /// Whether a method is among both.
@@ -43,6 +45,11 @@ impl Methods {
         self.0.is_empty()
             || (!others.0.is_empty() && others.0.iter().all(|method| self.contain(method)))
     }
+}
+
+/// Whether two methods differ in letters alone.
+pub(super) fn is_same(one: &str, other: &str) -> bool {
+    one.eq_ignore_ascii_case(other)
 }
 
 impl fmt::Display for Methods {

@@ -12,6 +12,8 @@ use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::forwarded;
+
 /// Why a body ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
@@ -66,8 +68,14 @@ where
         let this = self.project();
         if let Poll::Ready(frame) = this.body.poll_frame(cx) {
             *this.is_silent = false;
+            let mut frame = frame;
             if let Some(upload) = this.upload {
                 upload.moved();
+                if let Some(Ok(frame)) = &mut frame
+                    && let Some(trailers) = frame.trailers_mut()
+                {
+                    forwarded::clean_trailers(trailers);
+                }
             }
             return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Broken)));
         }

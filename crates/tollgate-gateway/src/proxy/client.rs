@@ -54,7 +54,8 @@ impl Clients {
                 .timer(TokioTimer::new())
                 .pool_timer(TokioTimer::new())
                 .pool_idle_timeout(timeouts.pool)
-                .http2_adaptive_window(true);
+                .http2_initial_stream_window_size(STREAM_BYTES)
+                .http2_initial_connection_window_size(CONNECTION_BYTES);
             builder
         };
         let connector = || HttpsConnectorBuilder::new().with_tls_config(config.clone());
@@ -85,6 +86,14 @@ impl Clients {
         }
     }
 }
+
+/// How much of one response over HTTP/2 waits here for a client that reads slowly.
+const STREAM_BYTES: u32 = 256 << 10;
+
+/// As much as HTTP/2 knows, so that only the window of a stream ever is used up. All requests
+/// share the connection: if it had a window to fill, one client that does not read would hold
+/// up the responses of all others.
+const CONNECTION_BYTES: u32 = (1 << 31) - 1;
 
 fn tls_config(trusting: bool) -> Result<ClientConfig, RootsError> {
     let provider = rustls::crypto::ring::default_provider();

@@ -1,10 +1,13 @@
 //! A request is made unambiguous before anybody looks at it.
 
-use http::header::{CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderValue};
+use http::header::{
+    CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING,
+};
 use http::uri::{Authority, PathAndQuery};
 use http::{Method, Request, Uri, Version};
 
 use super::fault::Fault;
+use super::hop;
 use super::path::{Ambiguous, PathFault, normalise};
 
 /// Brings a request into the one form that routes, limits and the upstream see.
@@ -26,6 +29,9 @@ pub fn admit<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<(), Fa
     set_path(request, ambiguous)?;
     let headers = request.headers_mut();
     check_length(headers)?;
+    if headers.contains_key(TRANSFER_ENCODING) && !hop::is_merely_chunked(headers) {
+        return Err(Fault::Coding);
+    }
     meet_expectation(headers)?;
     join_cookies(headers);
     Ok(())
@@ -181,6 +187,11 @@ mod tests {
             (&[host, ("content-length", "5, 5")], Fault::Framing),
             (&[host, ("content-length", "+5")], Fault::Framing),
             (&[host, ("expect", "200-ok")], Fault::Expectation),
+            (&[host, ("transfer-encoding", "gzip, chunked")], Fault::Coding),
+            (
+                &[host, ("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")],
+                Fault::Coding,
+            ),
         ] {
             assert_eq!(admitted(Version::HTTP_11, "/", lines), Err(fault), "{lines:?}");
         }

@@ -24,6 +24,9 @@ pub enum Fault {
     /// It is not clear where the request ends.
     #[error("the length of the body is given in more than one way")]
     Framing,
+    /// The body is encoded for the connection in a way that we do not know.
+    #[error("the only transfer coding that is understood is `chunked`")]
+    Coding,
     /// A gateway opens no tunnels.
     #[error("this gateway forwards requests and opens no tunnels")]
     Connect,
@@ -63,6 +66,7 @@ impl Fault {
             Self::Path(_) | Self::Host | Self::Framing | Self::BrokenClient => {
                 StatusCode::BAD_REQUEST
             }
+            Self::Coding => StatusCode::NOT_IMPLEMENTED,
             Self::Connect => StatusCode::METHOD_NOT_ALLOWED,
             Self::Expectation => StatusCode::EXPECTATION_FAILED,
             Self::SlowClient => StatusCode::REQUEST_TIMEOUT,
@@ -79,6 +83,7 @@ impl Fault {
             Self::Path(_) => "bad-path",
             Self::Host => "bad-host",
             Self::Framing => "bad-framing",
+            Self::Coding => "unknown-coding",
             Self::Connect => "no-tunnels",
             Self::Expectation => "unknown-expectation",
             Self::SlowClient => "request-timeout",

@@ -14,13 +14,12 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::client::legacy::Error as ClientError;
 use tokio::time::{Instant, sleep_until};
-use tollgate::key::TrustedProxies;
 use tower_service::Service;
 
 use super::body::{Body, Timed, Upload};
 use super::client::Clients;
 use super::fault::Fault;
-use super::forwarded::{self, Caller};
+use super::forwarded::{self, Caller, Fronts};
 use super::settings::{Host, Protocol, Upstream};
 use super::tunnel::Tunnels;
 use super::{Connection, hop};
@@ -37,7 +36,7 @@ pub struct Forward {
 #[derive(Debug)]
 struct Shared {
     upstream: Upstream,
-    trusted: TrustedProxies,
+    fronts: Fronts,
     clients: Clients,
     tunnels: Tunnels,
     name: Arc<str>,
@@ -48,12 +47,12 @@ impl Forward {
     /// that carries it has come through here before.
     pub fn new(
         upstream: Upstream,
-        trusted: TrustedProxies,
+        fronts: Fronts,
         clients: Clients,
         tunnels: Tunnels,
         name: Arc<str>,
     ) -> Self {
-        Self { shared: Arc::new(Shared { upstream, trusted, clients, tunnels, name }) }
+        Self { shared: Arc::new(Shared { upstream, fronts, clients, tunnels, name }) }
     }
 }
 
@@ -92,6 +91,9 @@ impl Shared {
         }
         let headers = response.headers_mut();
         if headers.contains_key(TRANSFER_ENCODING) {
+            if !hop::is_merely_chunked(headers) {
+                return Err(Fault::BadAnswer);
+            }
             // The encoding counts, and the length of who says both is a lie (RFC 9112 §6.3);
             // whoever read our answer by it would take its rest for another one.
             headers.remove(CONTENT_LENGTH);
@@ -127,7 +129,7 @@ impl Shared {
             is_tls: connection.is_tls,
             host: host.as_ref().and_then(|host| host.to_str().ok()),
         };
-        forwarded::write(headers, caller, &self.trusted);
+        forwarded::write(headers, caller, &self.fronts);
         forwarded::append_via(headers, version, &self.name);
         if protocol == Protocol::Http2 || self.upstream.host == Host::Target {
             // The client writes that of the target.

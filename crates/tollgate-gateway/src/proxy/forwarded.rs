@@ -3,8 +3,17 @@
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
-use http::header::{FORWARDED, HeaderMap, HeaderName, HeaderValue, VIA};
+use http::header::{self, FORWARDED, HeaderMap, HeaderName, HeaderValue, VIA};
 use tollgate::key::TrustedProxies;
+
+/// The proxies in front of us.
+#[derive(Clone, Debug)]
+pub struct Fronts {
+    /// Who they are.
+    pub proxies: TrustedProxies,
+    /// The header of their own in which they name the client, if any.
+    pub header: Option<HeaderName>,
+}
 
 /// What the upstream is told: who called, over what, and asking for which host.
 #[derive(Clone, Copy, Debug)]
@@ -21,14 +30,17 @@ pub(super) struct Caller<'a> {
 /// anybody else writes there may be invented and would be believed by an upstream that reads
 /// from the left, so that it is dropped. Protocol and host are those of the first hop: a
 /// trusted proxy's word is kept.
-pub(super) fn write(headers: &mut HeaderMap, caller: Caller<'_>, trusted: &TrustedProxies) {
-    if !trusted.contains(caller.peer.ip()) {
-        for name in [&FOR, &PROTO, &HOST, &FORWARDED] {
-            headers.remove(name);
-        }
-        for name in &OTHERS {
-            headers.remove(name);
-        }
+pub(super) fn write(headers: &mut HeaderMap, caller: Caller<'_>, fronts: &Fronts) {
+    let is_front = fronts.proxies.contains(caller.peer.ip());
+    let invented = |name: &HeaderName| {
+        let name = name.as_str();
+        // Many services read `_` as `-` and then cannot tell the two apart, so that nobody
+        // may write such a name: a proxy passes on what it does not know.
+        is_about_client(name, fronts.header.as_ref()) && (!is_front || name.contains('_'))
+    };
+    let dropped: Vec<_> = headers.keys().filter(|name| invented(name)).cloned().collect();
+    for name in dropped {
+        headers.remove(name);
     }
     let ip = caller.peer.ip().to_canonical();
     let protocol = if caller.is_tls { "https" } else { "http" };
@@ -42,6 +54,35 @@ pub(super) fn write(headers: &mut HeaderMap, caller: Caller<'_>, trusted: &Trust
     {
         headers.insert(&HOST, host);
     }
+}
+
+/// Removes from the trailers of a request what must not come so late: where a service adds
+/// trailers to the fields of the head, they would say who the client is (RFC 9110 §6.5.1).
+pub(super) fn clean_trailers(trailers: &mut HeaderMap) {
+    let dropped: Vec<_> = trailers
+        .keys()
+        .filter(|name| {
+            is_about_client(name.as_str(), None) || *name == header::HOST || *name == VIA
+        })
+        .cloned()
+        .collect();
+    for name in dropped {
+        trailers.remove(name);
+    }
+}
+
+/// Whether a field says who the client is or what it asked for, as only those in front of the
+/// service can know.
+fn is_about_client(name: &str, own: Option<&HeaderName>) -> bool {
+    name.get(..PREFIX.len()).is_some_and(|start| is_spelling(start, PREFIX))
+        || NAMES.iter().any(|known| is_spelling(name, known))
+        || own.is_some_and(|own| is_spelling(name, own.as_str()))
+}
+
+/// Whether a name is this one, with `_` for `-` or without.
+fn is_spelling(name: &str, known: &str) -> bool {
+    let dashed = |byte| if byte == b'_' { b'-' } else { byte };
+    name.len() == known.len() && name.bytes().map(dashed).eq(known.bytes().map(dashed))
 }
 
 /// Whether the request has come through here before, which it would then do for ever.
@@ -95,13 +136,20 @@ const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// We write none of these, but upstreams believe them as they do those we write.
-static OTHERS: [HeaderName; 5] = [
-    HeaderName::from_static("x-forwarded-port"),
-    HeaderName::from_static("x-forwarded-prefix"),
-    HeaderName::from_static("x-forwarded-server"),
-    HeaderName::from_static("x-forwarded-ssl"),
-    HeaderName::from_static("x-real-ip"),
+/// `X-Forwarded-For` and all that services have added to it: `-Port`, `-Prefix`, `-User`.
+const PREFIX: &str = "x-forwarded-";
+
+/// Of these we write but one, but services believe them as they do those we write. Those
+/// named after a URL replace the path, and with it the limit that was asked.
+const NAMES: [&str; 8] = [
+    "forwarded",
+    "x-real-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "true-client-ip",
+    "cf-connecting-ip",
+    "x-original-url",
+    "x-rewrite-url",
 ];
 
 #[cfg(test)]
@@ -114,7 +162,11 @@ mod tests {
             headers.append(*name, HeaderValue::from_static(value));
         }
         let caller = Caller { peer: peer.parse().unwrap(), is_tls: true, host };
-        write(&mut headers, caller, &TrustedProxies::parse(["loopback"]).unwrap());
+        let fronts = Fronts {
+            proxies: TrustedProxies::parse(["loopback"]).unwrap(),
+            header: Some(HeaderName::from_static("x-our-balancer")),
+        };
+        write(&mut headers, caller, &fronts);
         headers
     }
 
@@ -159,6 +211,36 @@ mod tests {
         assert_eq!(headers["x-forwarded-proto"], "https");
         assert_eq!(headers["x-forwarded-host"], "shop.example");
         assert!(!headers.contains_key("x-real-ip"));
+    }
+
+    #[test]
+    fn a_stranger_names_neither_client_nor_path_in_any_spelling() {
+        let invented = [
+            ("x_forwarded_for", "127.0.0.1"),
+            ("x-forwarded_for", "127.0.0.1"),
+            ("x_real_ip", "127.0.0.1"),
+            ("x-forwarded-user", "root"),
+            ("x-our-balancer", "127.0.0.1"),
+            ("x_our_balancer", "127.0.0.1"),
+            ("cf-connecting-ip", "127.0.0.1"),
+            ("x-original-url", "/login"),
+            ("x-rewrite-url", "/login"),
+        ];
+        let kept = [("x-forwarded", "1"), ("x-request-id", "2"), ("x_request_id", "3")];
+        let headers = told("192.0.2.1:9", None, &[&invented[..], &kept].concat());
+        let names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        for (name, _) in invented {
+            assert!(!names.contains(&name), "{name}");
+        }
+        for (name, _) in kept {
+            assert!(names.contains(&name), "{name}");
+        }
+        // A proxy writes these with dashes, and passes on what it does not know.
+        let headers = told("127.0.0.1:9", None, &invented);
+        let names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        for (name, _) in invented {
+            assert_eq!(names.contains(&name), !name.contains('_'), "{name}");
+        }
     }
 
     #[test]

@@ -26,6 +26,14 @@ pub(super) fn remove(headers: &mut HeaderMap) {
     }
 }
 
+/// Whether `Transfer-Encoding` says no more than that the body comes in chunks. Those we take
+/// apart; of another coding nobody would know once the field is removed.
+pub(super) fn is_merely_chunked(headers: &HeaderMap) -> bool {
+    let mut codings = tokens(headers, &TRANSFER_ENCODING);
+    codings.next().is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"))
+        && codings.next().is_none()
+}
+
 /// Whether the client reads trailers (`TE: trailers`); all else in `TE` is for us alone.
 pub(super) fn reads_trailers(headers: &HeaderMap) -> bool {
     tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case(b"trailers"))

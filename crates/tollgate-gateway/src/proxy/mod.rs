@@ -32,6 +32,7 @@ pub use self::client::{Clients, RootsError};
 pub use self::entrance::admit;
 pub use self::fault::Fault;
 pub use self::forward::Forward;
+pub use self::forwarded::Fronts;
 pub use self::settings::{Host, Protocol, Timeouts, Upstream};
 pub use self::tunnel::Tunnels;
 

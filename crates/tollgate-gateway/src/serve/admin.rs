@@ -59,7 +59,8 @@ pub(super) async fn serve<St: Inspect>(
     }
 }
 
-/// The answer of the gateway itself; what it has none for, the router answers.
+/// The answer to whoever asks how the process is, under whatever name: probes know no other
+/// than an address. All else the router answers, to those whom it lets in.
 fn answer<St: Inspect>(
     gateway: &Gateway<St>,
     method: &Method,
@@ -74,7 +75,6 @@ fn answer<St: Inspect>(
                 respond(StatusCode::OK, &json!({ "status": "ready" }))
             }
         },
-        "/config" => |gateway| respond(StatusCode::OK, &config(&gateway.history())),
         "/" => |_| {
             let detail = "There are /healthz, /readyz, /config, /status, /top and /metrics.";
             problem(StatusCode::NOT_FOUND, detail)
@@ -82,22 +82,27 @@ fn answer<St: Inspect>(
         _ => return None,
     };
     if *method != Method::GET && *method != Method::HEAD {
-        let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, "This can only be read.");
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return Some(response);
+        return Some(read_only());
     }
     Some(known(gateway))
 }
 
-/// Times are seconds: since 1970, or passed.
-fn config(history: &History) -> Value {
+/// The answer to whoever would like to change what can only be read.
+pub(super) fn read_only() -> Response<Body> {
+    let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, "This can only be read.");
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    response
+}
+
+/// What is running and how it came to be. Times are seconds: since 1970, or passed.
+pub(super) fn config(history: &History) -> Response<Body> {
     let age = |since: SystemTime| since.elapsed().unwrap_or_default().as_secs();
     let seconds = |at: SystemTime| at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let error = history
         .error
         .as_ref()
         .map(|(at, message)| json!({ "at": seconds(*at), "age": age(*at), "message": message }));
-    json!({
+    let config = json!({
         "version": history.version,
         "loadedAt": seconds(history.loaded_at),
         "age": age(history.loaded_at),
@@ -106,7 +111,8 @@ fn config(history: &History) -> Value {
         "failedReloads": history.failures,
         "waitsForRestart": history.waiting,
         "plan": history.words.lines().collect::<Vec<_>>(),
-    })
+    });
+    respond(StatusCode::OK, &config)
 }
 
 fn respond(status: StatusCode, body: &Value) -> Response<Body> {

@@ -78,8 +78,7 @@ impl<St: Inspect> App<St> {
             identity: &identity,
             observer: &lasting.observer,
         };
-        let routes =
-            plan.routes.iter().map(|route| parts.route(route)).collect::<Result<_, _>>()?;
+        let routes = parts.routes()?;
         let mut doors = HashMap::new();
         for listen in &plan.listen {
             let tls = listen.tls.as_ref().map(tls::load).transpose()?;
@@ -131,8 +130,7 @@ impl<St: Inspect> App<St> {
             let asker = self.identity.find(&Head::of(&request));
             match route.limits(request.method(), path, asker.tier) {
                 // Both are always ready: nothing between here and the upstream waits.
-                Some(limited) => {
-                    let mut limited = limited.clone();
+                Some(mut limited) => {
                     request.extensions_mut().insert(asker);
                     limited.call(request).await
                 }
@@ -160,7 +158,8 @@ impl<St: Inspect> App<St> {
 /// connection is not clear either.
 fn refuse(fault: Fault, version: Version) -> Response<Body> {
     let mut response = fault.response();
-    if version <= Version::HTTP_11 && matches!(fault, Fault::Host | Fault::Framing) {
+    if version <= Version::HTTP_11 && matches!(fault, Fault::Host | Fault::Framing | Fault::Coding)
+    {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response

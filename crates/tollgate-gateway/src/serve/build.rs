@@ -10,8 +10,10 @@ use tollgate::{Costs, Limit, Observer, RateLimit, RateLimitLayer};
 use tower_layer::Layer;
 
 use super::identity::{Found, Identity};
-use crate::plan::{ApiPlan, LimitPlan, Plan, Protocol, Route, Target, Whose};
-use crate::proxy::{self, Clients, Forward, Tunnels, Upstream};
+use crate::plan::{
+    ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan, Protocol, Route, Target, Whose,
+};
+use crate::proxy::{self, Clients, Forward, Fronts, Tunnels, Upstream};
 
 /// A plan that could not be put to work, and why: a file that it names, mostly.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -26,32 +28,35 @@ pub(super) struct ReadyRoute<St> {
     pub(super) plan: Route,
     /// What no limit is about goes straight here.
     pub(super) free: Forward,
-    /// For each api of the plan, and last for requests that none of them matches: the
-    /// service for requests without a tier, then that of each tier. `None` where nothing
-    /// limits them.
-    limited: Vec<Vec<Option<Limited<St>>>>,
+    limiters: Arc<Limiters<St>>,
+    /// Whether an earlier route has them too.
+    shares_limiters: bool,
 }
 
+/// For each api of a route, and last for requests that none of them matches: the limits of
+/// requests without a tier, then those of each tier. `None` where nothing limits them.
+type Limiters<St> = Vec<Vec<Option<RateLimitLayer<St, SameBody>>>>;
+
 impl<St: Inspect> ReadyRoute<St> {
-    /// The limits of a request to a path in normal form.
+    /// The route behind the limits of a request to a path in normal form.
     pub(super) fn limits(
         &self,
         method: &Method,
         path: &str,
         tier: Option<usize>,
-    ) -> Option<&Limited<St>> {
+    ) -> Option<Limited<St>> {
         let apis = &self.plan.limits.apis;
         let matches = |api: &ApiPlan| api.methods.contain(method) && api.path.matches(path);
         let kind = apis.iter().position(matches).unwrap_or(apis.len());
-        let tiers = self.limited.get(kind)?;
-        tiers.get(tier.map_or(0, |tier| tier + 1)).or_else(|| tiers.first())?.as_ref()
+        let tiers = self.limiters.get(kind)?;
+        let layer = tiers.get(tier.map_or(0, |tier| tier + 1)).or_else(|| tiers.first())?;
+        layer.as_ref().map(|layer| layer.layer(self.free.clone()))
     }
-}
 
-impl<St: Inspect> ReadyRoute<St> {
-    /// The layers of all kinds of requests.
+    /// The layers of all kinds of requests, unless an earlier route has the same.
     pub(super) fn layers(&self) -> impl Iterator<Item = LayerHandle> {
-        self.limited.iter().flatten().flatten().map(RateLimit::handle)
+        let own = (!self.shares_limiters).then_some(&self.limiters);
+        own.into_iter().flat_map(|own| own.iter().flatten().flatten()).map(RateLimitLayer::handle)
     }
 }
 
@@ -67,31 +72,59 @@ pub(super) struct Parts<'a, St> {
 }
 
 impl<St: Inspect> Parts<'_, St> {
-    pub(super) fn route(&self, plan: &Route) -> Result<ReadyRoute<St>, BuildError> {
-        let free = Forward::new(
-            upstream(&plan.target),
-            self.plan.trusted_proxies.clone(),
+    /// The routes of the plan, in their order.
+    ///
+    /// Those with the same limits share the limiters: one for each api and tier is much by
+    /// itself, and as many for each of a hundred routes would take the memory of the machine.
+    pub(super) fn routes(&self) -> Result<Vec<ReadyRoute<St>>, BuildError> {
+        let mut ready: Vec<ReadyRoute<St>> = Vec::new();
+        for route in &self.plan.routes {
+            let like = ready.iter().find(|other| other.plan.limits.is_shared_with(&route.limits));
+            let shares_limiters = like.is_some();
+            let limiters = match like {
+                Some(other) => Arc::clone(&other.limiters),
+                None => Arc::new(self.limiters(route)?),
+            };
+            let free = self.forward(&route.target);
+            ready.push(ReadyRoute { plan: route.clone(), free, limiters, shares_limiters });
+        }
+        Ok(ready)
+    }
+
+    fn forward(&self, target: &Target) -> Forward {
+        Forward::new(
+            upstream(target),
+            self.fronts(),
             self.clients.clone(),
             self.tunnels.clone(),
             Arc::clone(self.name),
-        );
-        let apis = plan.limits.apis.iter().map(Some).chain([None]);
+        )
+    }
+
+    fn fronts(&self) -> Fronts {
+        let header = self.plan.identity.iter().find_map(|source| match source {
+            IdentitySource::Ip { header: Some(ForwardingHeader::Single(name)), .. } => {
+                Some(name.clone())
+            }
+            _ => None,
+        });
+        Fronts { proxies: self.plan.trusted_proxies.clone(), header }
+    }
+
+    fn limiters(&self, route: &Route) -> Result<Limiters<St>, BuildError> {
+        let apis = route.limits.apis.iter().map(Some).chain([None]);
         let tiers = || [None].into_iter().chain((0..self.plan.tiers.len()).map(Some));
-        let limited = apis
-            .map(|api| tiers().map(|tier| self.limited(plan, api, tier, &free)).collect())
-            .collect::<Result<_, _>>()?;
-        Ok(ReadyRoute { plan: plan.clone(), free, limited })
+        apis.map(|api| tiers().map(|tier| self.limiter(route, api, tier)).collect()).collect()
     }
 
     /// All that holds for one kind of request, in one layer: one step of the store decides
     /// it, all or none.
-    fn limited(
+    fn limiter(
         &self,
         route: &Route,
         api: Option<&ApiPlan>,
         tier: Option<usize>,
-        free: &Forward,
-    ) -> Result<Option<Limited<St>>, BuildError> {
+    ) -> Result<Option<RateLimitLayer<St, SameBody>>, BuildError> {
         let limits = [route.limits.global.as_deref(), route.limits.client.as_deref()];
         let limits: Vec<_> =
             limits.into_iter().flatten().chain(api.map(|api| &api.limit)).collect();
@@ -110,7 +143,7 @@ impl<St: Inspect> Parts<'_, St> {
         let layer = layer
             .build()
             .map_err(|error| BuildError(format!("route `{}`: {error}", route.name)))?;
-        Ok(Some(layer.same_body().layer(free.clone())))
+        Ok(Some(layer.same_body()))
     }
 
     fn limit(&self, plan: &LimitPlan, tier: Option<usize>) -> Limit {

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use axum::Router;
+use axum::routing::get;
 use metrics::{counter, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tollgate::admin::{Admin, AdminBuilder};
 use tollgate::key::Shown;
 use tollgate::status::Inspect;
 
+use super::admin;
 use super::gateway::{Gateway, History};
 
 /// What only the environment says, because secrets do not belong into the file.
@@ -60,12 +62,22 @@ pub(super) fn router<St: Inspect>(
 ) -> Result<Router, String> {
     let layers = Arc::clone(gateway);
     let rendered = Arc::clone(gateway);
+    let shown = Arc::clone(gateway);
+    let config = Router::new().route(
+        "/config",
+        get(move || {
+            let answer = admin::config(&shown.history());
+            async move { answer }
+        })
+        .fallback(|| async { admin::read_only() }),
+    );
     let router = settings
         .layers(move || layers.app().layers().collect())
         .metrics(move || {
             describe(&rendered.history());
             metrics.render()
         })
+        .further(config)
         .build();
     router.map_err(|error| error.to_string())
 }

@@ -1,11 +1,15 @@
 //! What reaches the upstream, and what comes back.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Channel, Full};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::support::{Client, Gateway, RawUpstream, Upstream, exchange};
 
@@ -136,15 +140,19 @@ async fn trailers_pass_in_both_directions_and_in_both_versions() {
     for (protocol, version) in [("http1", "HTTP/1.1"), ("http2", "HTTP/2.0")] {
         let target = format!("{{url: 'http://{}', protocol: {protocol}}}", upstream.address);
         let gateway = Gateway::start(&format!("target: {target}\n"));
-        let request = "POST / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nTrailer: x-end\r\n\
+        let request = "POST / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\n\
+                       Trailer: x-end, x-forwarded-for\r\n\
                        Connection: close, te\r\nTransfer-Encoding: chunked\r\n\r\n\
-                       5\r\nhello\r\n0\r\nx-end: yes\r\n\r\n";
+                       5\r\nhello\r\n0\r\nx-end: yes\r\nx-forwarded-for: 192.0.2.1\r\n\r\n";
         let answer = exchange(gateway.address, request);
         assert!(answer.ends_with("5\r\nhello\r\n0\r\nx-sum: 7\r\n\r\n"), "{version}: {answer}");
         let seen = upstream.last();
         assert_eq!(format!("{:?}", seen.version), version);
         assert_eq!(&*seen.body, b"hello");
-        assert_eq!(seen.trailers.unwrap()["x-end"], "yes");
+        let trailers = seen.trailers.unwrap();
+        assert_eq!(trailers["x-end"], "yes");
+        // Too late to say who the client is, and nobody asked it.
+        assert!(!trailers.contains_key("x-forwarded-for"), "{version}");
     }
 }
 
@@ -168,6 +176,34 @@ async fn http2_is_spoken_with_clients_and_with_upstreams() {
         assert!(seen.header("via").starts_with("2.0 tollgate-"));
         assert_eq!(seen.header("host"), if is_http2 { "" } else { &*gateway });
     }
+}
+
+/// All requests to such an upstream share a connection, and with it what flow control allows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_does_not_read_holds_up_nobody_else() {
+    let large = Bytes::from(vec![b'x'; 32 << 20]);
+    let upstream = Upstream::answering(move |seen| {
+        let body = if seen.uri.path() == "/large" { large.clone() } else { Bytes::from("ok") };
+        Response::new(Full::new(body).boxed())
+    })
+    .await;
+    let target = format!("{{url: 'http://{}', protocol: http2}}", upstream.address);
+    let gateway = Gateway::start(&format!("target: {target}\n"));
+    let mut lazy = Vec::new();
+    for _ in 0..4 {
+        let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+        stream.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        // Its response has begun, and is not read any further.
+        stream.read_u8().await.unwrap();
+        lazy.push(stream);
+    }
+    let client = Client::new(gateway.address);
+    // Meanwhile those fill every buffer on the way.
+    for _ in 0..500 {
+        let answer = timeout(Duration::from_secs(20), client.get("/")).await;
+        assert_eq!(answer.expect("it waits for others").body, "ok");
+    }
+    assert_eq!(upstream.connections(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -263,7 +299,7 @@ async fn the_client_is_asked_for_its_body_when_somebody_reads_it() {
     })
     .await;
     let gateway = Gateway::start(&upstream.target());
-    let mut stream = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\
                 Connection: close\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();

@@ -39,6 +39,65 @@ async fn no_spelling_of_a_path_is_a_way_around_its_limit() {
     assert_eq!(answer.status, 200);
 }
 
+/// To HTTP they are other methods; to some services they are the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_spelling_of_a_method_is_a_way_around_its_limit_or_its_cost() {
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "{}strategy: sliding_window_log\n\
+         client: {{limit: 100, windowSeconds: 3600}}\n\
+         costs: {{DELETE: 60, SEARCH: 30, GET: 5}}\n\
+         apis:\n\
+         - {{identifier: login, path: /login, method: POST, limit: 2, windowSeconds: 3600}}\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    let mut statuses = Vec::new();
+    for method in ["POST", "post", "Post", "pOST"] {
+        let answer = client.send(method, "/login", &[], "").await.unwrap();
+        statuses.push(answer.status.as_u16());
+    }
+    assert_eq!(statuses, [200, 200, 429, 429]);
+    assert_eq!(upstream.last().method, "post");
+    // 98 are left.
+    for (method, left) in [("delete", "38"), ("head", "33"), ("query", "3")] {
+        let answer = client.send(method, "/", &[], "").await.unwrap();
+        assert_eq!(answer.header("x-ratelimit-remaining"), left, "{method}");
+    }
+}
+
+/// Built for each route anew, these took several GiB.
+#[tokio::test(flavor = "multi_thread")]
+async fn routes_with_the_same_limits_share_what_they_are_made_of() {
+    let upstream = Upstream::new().await;
+    let mut lines = upstream.target();
+    lines.push_str("client: {limit: 100, windowSeconds: 3600}\ntiers:\n");
+    for tier in 0..10 {
+        lines.push_str(&format!("  t{tier}: {{limit: {}, windowSeconds: 60}}\n", 10 + tier));
+    }
+    lines.push_str("routes:\n");
+    for route in 0..500 {
+        lines.push_str(&format!(
+            "- {{name: r{route}, path: /r{route}/*, target: 'http://{}'}}\n",
+            upstream.address
+        ));
+    }
+    lines.push_str("apis:\n");
+    for api in 0..300 {
+        lines.push_str(&format!(
+            "- {{identifier: a{api}, path: {{expression: regex, value: '/a{api}$'}}, \
+                limit: 1, windowSeconds: 3600}}\n"
+        ));
+    }
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    for (path, status) in [("/r1/a7", 200), ("/r2/a7", 429), ("/r499/a8", 200), ("/a8", 429)] {
+        assert_eq!(client.get(path).await.status, status, "{path}");
+    }
+    assert!(gateway.peak_memory() < 100, "{} MiB", gateway.peak_memory());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn api_client_and_global_are_all_or_none() {
     let upstream = Upstream::new().await;

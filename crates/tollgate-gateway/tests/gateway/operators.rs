@@ -87,7 +87,9 @@ async fn a_name_that_leads_here_is_not_enough() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, 3));
     let client = Client::new(gateway.admin);
-    for (path, expected) in [("/status", 421), ("/metrics", 421), ("/healthz", 200)] {
+    for (path, expected) in
+        [("/status", 421), ("/metrics", 421), ("/config", 421), ("/healthz", 200), ("/readyz", 200)]
+    {
         let answer = client.send("GET", path, &[("host", "rebound.example")], "").await.unwrap();
         assert_eq!(answer.status, expected, "{path}");
     }

@@ -82,6 +82,22 @@ fn a_length_beside_an_encoding_is_never_forwarded_with_it() {
     }
 }
 
+/// The field is taken away, so that nobody could decode it any more.
+#[test]
+fn a_body_in_another_coding_is_refused() {
+    for fields in [
+        "Transfer-Encoding: gzip, chunked\r\n",
+        "Transfer-Encoding: chunked, chunked\r\n",
+        "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n",
+    ] {
+        let next = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
+        let (status, requests) =
+            sent(&format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n2\r\nhi\r\n0\r\n\r\n{next}"));
+        assert!(status.starts_with("HTTP/1.1 501"), "{fields:?}: {status}");
+        assert_eq!(requests, Vec::<String>::new(), "{fields:?}");
+    }
+}
+
 #[test]
 fn equal_lengths_become_one() {
     let (_, requests) = sent(
@@ -157,4 +173,15 @@ fn an_answer_with_both_lengths_has_one_when_it_is_passed_on() {
     let answer = answer.to_ascii_lowercase();
     assert!(answer.starts_with("http/1.1 200") && !answer.contains("content-length"), "{answer}");
     assert!(answer.ends_with("\r\n\r\n2\r\nhi\r\n0\r\n\r\n"), "{answer}");
+}
+
+#[test]
+fn an_answer_in_another_coding_is_not_passed_on_without_its_name() {
+    let upstream = RawUpstream::answering(
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+    );
+    let gateway = Gateway::start(&format!("target: http://{}\n", upstream.address));
+    let answer =
+        exchange(gateway.address, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
 }

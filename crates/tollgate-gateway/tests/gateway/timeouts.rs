@@ -55,7 +55,9 @@ async fn an_upstream_that_does_not_answer_is_answered_for() {
     ] {
         // A name that nobody has may take its time to be asked for.
         let connect = if status == 504 { "300ms" } else { "10s" };
-        let timeouts = format!("timeouts: {{connect: {connect}, response: 300ms}}");
+        // Of the two timeouts the one that is meant is the one that runs out.
+        let response = if code == "upstream-connect-timeout" { "10s" } else { "300ms" };
+        let timeouts = format!("timeouts: {{connect: {connect}, response: {response}}}");
         let gateway = Gateway::start(&format!("target: {target}\n{timeouts}\n"));
         let answer = Client::new(gateway.address).get("/").await;
         assert_eq!((answer.status.as_u16(), &*answer.code()), (status, code), "{target}");

@@ -70,6 +70,7 @@ impl Admin {
             shown: Shown::default(),
             layers: Vec::new(),
             metrics: None,
+            further: axum::Router::new(),
         }
     }
 }
@@ -83,6 +84,7 @@ pub struct AdminBuilder {
     shown: Shown,
     layers: Vec<Layers>,
     metrics: Option<Render>,
+    further: axum::Router,
 }
 
 type Layers = Arc<dyn Fn() -> Vec<LayerHandle> + Send + Sync>;
@@ -127,16 +129,24 @@ impl AdminBuilder {
         self
     }
 
+    /// Adds routes of the service, which are answered to the same hosts and sites as those of
+    /// the router itself.
+    pub fn further(mut self, routes: axum::Router) -> Self {
+        self.further = self.further.merge(routes);
+        self
+    }
+
     /// The router, or what stands in its way.
     ///
     /// # Errors
     /// See [`AdminError`].
     pub fn build(self) -> Result<axum::Router, AdminError> {
-        let Self { token, hosts, shown, layers, metrics } = self;
+        let Self { token, hosts, shown, layers, metrics, further } = self;
         let token = Token::new(token.as_deref().ok_or(AdminError::NoToken)?)?;
         let guard = Guard { token, hosts: Hosts::new(hosts)? };
         let display = Display::new(shown);
-        Ok(routes::router(State(Arc::new(Shared { guard, display, layers, metrics }))))
+        let state = State(Arc::new(Shared { guard, display, layers, metrics }));
+        Ok(routes::router(state, further))
     }
 }
 

@@ -24,12 +24,13 @@ use crate::limit::shared_key;
 use crate::status::{self, LayerHandle};
 use crate::{Limit, OnMissingKey};
 
-pub(super) fn router(state: State) -> Router {
+pub(super) fn router(state: State, further: Router) -> Router {
     Router::new()
         .route("/status", get(all))
         .route("/status/{policy}/{*subject}", get(read).delete(reset).post(settle))
         .route("/top", get(top))
         .route("/metrics", get(metrics))
+        .merge(further.with_state(()))
         .fallback(|| async {
             Problem::new(StatusCode::NOT_FOUND, "There are /status, /top and /metrics.")
         })

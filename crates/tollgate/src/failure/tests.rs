@@ -312,3 +312,12 @@ impl Store for Exceeding {
         Answer(Some(Ok(())))
     }
 }
+
+#[cfg(feature = "memory")]
+#[test]
+fn a_wrapper_is_called_what_the_store_inside_is_called() {
+    let store = tollgate_memory::MemoryStore::new();
+    let wrapped = Fallback::new(Breaker::new(store.clone()), Moody::default());
+    assert_eq!((store.name(), wrapped.name()), ("memory", "memory"));
+    assert_eq!(Moody::default().name(), "store");
+}

@@ -1,5 +1,6 @@
 //! Whose quota a request uses.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 use http::HeaderName;
@@ -120,7 +121,7 @@ impl Reader<'_, '_> {
                     problems.error(
                         item.place(),
                         "`user` is whoever a token names, and there is no `jwt`",
-                        "add a section `jwt` with `jwksUrl`, `jwksFile`, `keyFile` or `secret`",
+                        "add a section `jwt` with `jwksFile`, `keyFile` or `secret`",
                     );
                     return None;
                 };
@@ -265,13 +266,20 @@ fn key_origin(view: &View<'_>, problems: &mut Problems) -> Option<KeyOrigin> {
         return path("jwksFile").map(KeyOrigin::JwksFile);
     }
     if view.has("jwksUrl") {
+        // `serve` would refuse it, so nobody shall be told that all is well.
+        problems.error(
+            view.place_of("jwksUrl"),
+            "key sets from a URL are not read yet",
+            "put the set into a file and name it as `jwksFile`, which is read again whenever it \
+             changes",
+        );
         let min_refetch = view.span("minRefetch")?;
         return Some(KeyOrigin::JwksUrl { url: view.text("jwksUrl")?.to_owned(), min_refetch });
     }
     problems.error(
         view.place(),
         "nothing says where the keys of tokens are",
-        "add one of `jwksUrl`, `jwksFile`, `keyFile` and `secret`",
+        "add one of `jwksFile`, `keyFile` and `secret`",
     );
     None
 }
@@ -290,9 +298,21 @@ fn api_keys(item: &Item<'_>, tiers: &[String], problems: &mut Problems) -> Optio
         }
         None => (ApiKeyPlace::Header(HeaderName::from_static("x-api-key")), item.items()),
     };
-    let mut keys = Some(Vec::new());
+    let mut keys: Option<Vec<ApiKeyEntry>> = Some(Vec::new());
+    let mut digests = HashMap::new();
     for item in items {
-        let key = item.view().and_then(|view| api_key(&view, tiers, problems));
+        let view = item.view();
+        if let Some(digest) = view.as_ref().and_then(|view| view.item("sha256")) {
+            let text = digest.text().unwrap_or_default().to_ascii_lowercase();
+            if let Some(first) = digests.insert(text, digest.place().path) {
+                problems.error(
+                    digest.place(),
+                    format!("this key stands here already ({first}), perhaps in another tier"),
+                    "remove one of the two",
+                );
+            }
+        }
+        let key = view.and_then(|view| api_key(&view, tiers, problems));
         keys = keys.zip(key).map(|(mut keys, key)| {
             keys.push(key);
             keys

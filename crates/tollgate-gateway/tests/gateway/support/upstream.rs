@@ -52,6 +52,16 @@ impl Upstream {
     pub(crate) async fn answering(
         answer: impl Fn(&Seen) -> Answer + Send + Sync + 'static,
     ) -> Self {
+        Self::answering_later(move |seen| std::future::ready(answer(seen))).await
+    }
+
+    /// The same, with answers that take their time.
+    pub(crate) async fn answering_later<F>(
+        answer: impl Fn(&Seen) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Answer> + Send + 'static,
+    {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -67,7 +77,7 @@ impl Upstream {
                     async move {
                         let seen = read(request).await?;
                         log.lock().unwrap().push(seen.clone());
-                        Ok::<_, hyper::Error>(answer(&seen))
+                        Ok::<_, hyper::Error>(answer(&seen).await)
                     }
                 });
                 tokio::spawn(async move {

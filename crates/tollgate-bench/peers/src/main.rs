@@ -1,0 +1,67 @@
+//! `tollgate-peers NAME URL KEYS`: a limiter of others, which answers `round TASKS` and `worst`
+//! on its input with numbers.
+
+#[path = "."]
+mod redis {
+    #[path = "../../src/redis/load.rs"]
+    pub(crate) mod load;
+    #[path = "../../src/redis/worst.rs"]
+    pub(crate) mod worst;
+}
+mod limiters;
+
+use std::env;
+use std::error::Error;
+use std::io::{Write, stdin, stdout};
+use std::sync::Arc;
+
+use tokio::runtime;
+
+use crate::limiters::{Crab, Kind, Limitador};
+use crate::redis::load::{Ask, Round, round};
+use crate::redis::worst::{LIMIT, WINDOW, worst};
+
+/// Anything that ends a measurement early.
+type Failure = Box<dyn Error + Send + Sync>;
+
+fn main() -> Result<(), Failure> {
+    let args: Vec<_> = env::args().skip(1).collect();
+    let [name, url, keys] = &args[..] else {
+        return Err("usage: tollgate-peers NAME URL KEYS".into());
+    };
+    let keys = keys.parse()?;
+    runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(async {
+        let kind = match name.as_str() {
+            "throttlecrab" => return answer(Crab::new(url, keys).await?, None).await,
+            "limitador" => Kind::Redis,
+            "limitador-cached" => Kind::Cached,
+            other => return Err(format!("there is no peer `{other}`").into()),
+        };
+        // What is never used up.
+        let limiter = Limitador::new(kind, url, "rounds", (1 << 40, 3_600), keys).await?;
+        answer(limiter, Some((kind, url))).await
+    })
+}
+
+/// Answers until the input ends.
+async fn answer<A: Ask>(limiter: A, replicas: Option<(Kind, &str)>) -> Result<(), Failure> {
+    let limiter = Arc::new(limiter);
+    for line in stdin().lines() {
+        match (line?.split_once(' '), replicas) {
+            (Some(("round", tasks)), _) => {
+                let Round { decisions, admitted, rate, median, p99 } =
+                    round(&limiter, tasks.parse()?).await?;
+                println!("{decisions} {admitted} {rate} {median} {p99}");
+            }
+            (None, Some((kind, url))) => {
+                let quota = (LIMIT, WINDOW.as_secs());
+                let replica = || Limitador::new(kind, url, kind.name(), quota, 1);
+                let replicas = [Arc::new(replica().await?), Arc::new(replica().await?)];
+                println!("{}", worst(replicas).await?);
+            }
+            _ => return Err("say `round TASKS`, or `worst` to a limitador".into()),
+        }
+        stdout().flush()?;
+    }
+    Ok(())
+}

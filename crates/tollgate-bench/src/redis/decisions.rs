@@ -1,0 +1,190 @@
+//! A decision of Tollgate and of others, in turns.
+
+use std::time::Duration;
+
+use fred::prelude::Client;
+use tollgate::{Policy, Quota, RedisStore};
+
+use crate::Failure;
+use crate::redis::goals::Goal;
+use crate::redis::goals::What::{Median, P99, Rate, Redis};
+use crate::redis::peers::{self, Cell, Governor, Outside, Throttlecrab};
+use crate::redis::scripts::Lean;
+use crate::redis::server::Server;
+use crate::redis::sides::{CAPACITY, Incr, Limits, OneEach, Tollgate};
+use crate::redis::turns::{Side, take_turns};
+use crate::report::Table;
+
+const HOT: u64 = 1;
+const MANY: u64 = 100_000;
+
+const EACH: &str = "one EVALSHA each";
+const APART: &str = "an EVALSHA for each policy";
+const OURS: &str = "Tollgate";
+const CACHED: &str = "limitador, write-behind cache";
+const CELL: &str = "redis-cell";
+
+/// What is measured, and what is to come out.
+fn cases() -> Result<[Case; 5], Failure> {
+    let one = |keys| Ok::<_, Failure>(Limits(vec![(bucket("user")?, keys)]));
+    let two = Limits(vec![(bucket("global")?, HOT), (bucket("ip")?, MANY)]);
+    Ok([
+        Case::new("one", one(HOT)?, 1, &[Goal::at_most(Median, EACH, 1.15)]),
+        Case::new("one", one(HOT)?, 64, &[Goal::at_least(Rate, EACH, 2.5)]),
+        Case::new(
+            "one",
+            one(HOT)?,
+            256,
+            &[
+                Goal::at_least(Rate, EACH, 4.5),
+                Goal::at_most(Redis, EACH, 0.2),
+                Goal::at_most(P99, EACH, 0.33),
+                Goal::at_least(Rate, "INCR", 1.0),
+                Goal::at_least(Rate, CACHED, 1.0),
+            ],
+        )
+        .with_peers(),
+        Case::new(
+            "100 000",
+            one(MANY)?,
+            256,
+            &[
+                Goal::at_least(Rate, EACH, 1.6),
+                Goal::at_most(Redis, EACH, 0.65),
+                Goal::at_least(Rate, CELL, 1.25),
+            ],
+        )
+        .with_peers(),
+        Case::new(
+            "1 and 100 000",
+            two,
+            256,
+            &[Goal::at_least(Rate, EACH, 1.5), Goal::at_least(Rate, APART, 2.5)],
+        ),
+    ])
+}
+
+fn bucket(name: &str) -> Result<Policy, Failure> {
+    Ok(Policy::token_bucket(name, Quota::per_second(CAPACITY))?)
+}
+
+/// What was measured, and what was to come out.
+pub(crate) async fn tables(server: &Server) -> Result<[Table; 2], Failure> {
+    let mut rows = Table::new(
+        "Decisions in Redis",
+        &["keys", "tasks", "who", "thousand/s", "median µs", "p99 µs", "Redis µs", "×"],
+    );
+    let mut goals = Table::new(
+        "Tollgate's decisions in Redis over those of others",
+        &["keys", "tasks", "what", "over that of", "×", "target", "met"],
+    );
+    for case in cases()? {
+        case.measure(server, &mut rows, &mut goals).await?;
+    }
+    Ok([rows, goals])
+}
+
+struct Case {
+    keys: &'static str,
+    limits: Limits,
+    tasks: usize,
+    goals: Vec<Goal>,
+    /// Whether limiters of others take part.
+    with_peers: bool,
+}
+
+impl Case {
+    fn new(keys: &'static str, limits: Limits, tasks: usize, goals: &[Goal]) -> Self {
+        Self { keys, limits, tasks, goals: goals.to_vec(), with_peers: false }
+    }
+
+    fn with_peers(mut self) -> Self {
+        self.with_peers = true;
+        self
+    }
+
+    async fn measure(
+        self,
+        server: &Server,
+        rows: &mut Table,
+        goals: &mut Table,
+    ) -> Result<(), Failure> {
+        let mut sides = self.sides(server).await?;
+        let redis = server.client().await?;
+        take_turns(&mut sides, self.tasks, &redis).await?;
+        for side in &sides {
+            if side.refused() > 0.0 {
+                return Err(format!("{} refused {} requests", side.name, side.refused()).into());
+            }
+            rows.row(self.row(side, &sides[0]));
+        }
+        let named = |name| sides.iter().find(|side| side.name == name);
+        for goal in self.goals {
+            let what = [self.keys, &self.tasks.to_string(), goal.what.name(), goal.against];
+            let what = what.into_iter().map(str::to_owned);
+            let Some((ours, theirs)) = named(OURS).zip(named(goal.against)) else {
+                goals.row(what.chain(["–", "–", "not measured"].map(str::to_owned)));
+                continue;
+            };
+            let ratio = ours.over(theirs, goal.what);
+            goals.row(what.chain([format!("{ratio:.2}")]).chain(goal.target.cells(ratio)));
+        }
+        Ok(())
+    }
+
+    /// Who takes part. The first is what the others are compared with.
+    async fn sides(&self, server: &Server) -> Result<Vec<Side>, Failure> {
+        let client = server.client().await?;
+        let store = RedisStore::builder(&server.url())?.timeout(Duration::from_secs(5));
+        let store = store.connect()?;
+        store.connected().await;
+        let each = |apart| OneEach::new(client.clone(), self.limits.clone(), apart);
+        let mut sides = vec![
+            Side::new(EACH, each(false).await?),
+            Side::new(OURS, Tollgate { store, limits: self.limits.clone() }),
+        ];
+        let &[(_, keys)] = &self.limits.0[..] else {
+            sides.push(Side::new(APART, each(true).await?));
+            return Ok(sides);
+        };
+        sides.push(Side::new("lean script each", Lean::new(client.clone(), keys).await?));
+        sides.push(Side::new("INCR", Incr { client: client.clone(), keys }));
+        if self.with_peers {
+            sides.extend(others(server, client, keys)?);
+        }
+        Ok(sides)
+    }
+
+    fn row(&self, side: &Side, reference: &Side) -> [String; 8] {
+        [
+            self.keys.to_owned(),
+            self.tasks.to_string(),
+            side.name.to_owned(),
+            side.spread(Rate, 1e3).to_string(),
+            format!("{:.0}", side.spread(Median, 1e-6)),
+            format!("{:.0}", side.spread(P99, 1e-6)),
+            format!("{:.2}", side.spread(Redis, 1e-6)),
+            format!("{:.2}", side.over(reference, Rate)),
+        ]
+    }
+}
+
+/// Limiters of others, as far as they were built.
+fn others(server: &Server, client: Client, keys: u64) -> Result<Vec<Side>, Failure> {
+    let mut sides = vec![Side::new("governor, in memory", Governor::new(keys)?)];
+    if peers::module().is_some() {
+        sides.push(Side::new(CELL, Cell { client, keys }));
+    }
+    let url = server.url();
+    let limitador = Outside::start("limitador", &url, keys)?;
+    sides.extend(limitador.map(|peer| Side::outside("limitador, Redis", peer)));
+    if keys == HOT {
+        let cached = Outside::start("limitador-cached", &url, keys)?;
+        sides.extend(cached.map(|peer| Side::outside(CACHED, peer)));
+    }
+    if let Some(crab) = Throttlecrab::start()? {
+        let peer = Outside::start("throttlecrab", &crab.url(), keys)?;
+        sides.extend(peer.map(|peer| Side::outside("throttlecrab-server", peer).with_server(crab)));
+    }
+    Ok(sides)
+}

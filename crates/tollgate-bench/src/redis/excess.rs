@@ -1,0 +1,50 @@
+//! By how much a limit is passed that two replicas share.
+
+use std::sync::Arc;
+
+use tollgate::{Policy, Quota, RedisStore};
+
+use crate::Failure;
+use crate::redis::peers::Outside;
+use crate::redis::server::Server;
+use crate::redis::sides::{Limits, Tollgate};
+use crate::redis::worst::{LIMIT, WINDOW, worst};
+use crate::report::Table;
+
+pub(crate) async fn table(server: &Server) -> Result<Table, Failure> {
+    let mut table = Table::new(
+        "How far two replicas pass a limit of 1000 in 10 s",
+        &["who", "most in 10 s", "over the limit"],
+    );
+    let url = server.url();
+    // All at the same time: they are asked so seldom that they do not hinder each other.
+    let mut others = Vec::new();
+    for (name, kind) in
+        [("limitador, Redis", "limitador"), ("limitador, write-behind cache", "limitador-cached")]
+    {
+        if let Some(peer) = Outside::start(kind, &url, 1)? {
+            others.push((name, tokio::task::spawn_blocking(move || peer.worst())));
+        }
+    }
+    let replica = || {
+        let policy = Policy::sliding_window_log("excess", Quota::new(LIMIT, WINDOW))?;
+        let store = RedisStore::connect(&url)?;
+        Ok::<_, Failure>(Arc::new(Tollgate { store, limits: Limits(vec![(policy, 1)]) }))
+    };
+    let replicas = [replica()?, replica()?];
+    for replica in &replicas {
+        replica.store.connected().await;
+    }
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+    let ours = worst(replicas).await? as f64;
+    let mut row = |name: &str, most: f64| {
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+        let over = (most / LIMIT as f64 - 1.0) * 100.0;
+        table.row([name.to_owned(), format!("{most:.0}"), format!("{over:.1} %")]);
+    };
+    row("Tollgate, sliding window log", ours);
+    for (name, most) in others {
+        row(name, most.await??);
+    }
+    Ok(table)
+}

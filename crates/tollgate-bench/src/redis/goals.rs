@@ -1,0 +1,52 @@
+//! What a decision is to be, beside that of somebody else.
+
+use crate::redis::turns::Seen;
+use crate::report::Target;
+
+/// A bound on Tollgate's number over that of a contender in the same round.
+#[derive(Clone, Copy)]
+pub(crate) struct Goal {
+    pub(crate) what: What,
+    pub(crate) against: &'static str,
+    pub(crate) target: Target,
+}
+
+/// A number of a round.
+#[derive(Clone, Copy)]
+pub(crate) enum What {
+    Rate,
+    Median,
+    P99,
+    /// Redis' time a decision.
+    Redis,
+}
+
+impl Goal {
+    pub(crate) const fn at_least(what: What, against: &'static str, bound: f64) -> Self {
+        Self { what, against, target: Target::AtLeast(bound) }
+    }
+
+    pub(crate) const fn at_most(what: What, against: &'static str, bound: f64) -> Self {
+        Self { what, against, target: Target::AtMost(bound) }
+    }
+}
+
+impl What {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Rate => "decisions a second",
+            Self::Median => "median wait",
+            Self::P99 => "p99",
+            Self::Redis => "Redis' time",
+        }
+    }
+
+    pub(crate) const fn of(self, seen: &Seen) -> f64 {
+        match self {
+            Self::Rate => seen.round.rate,
+            Self::Median => seen.round.median,
+            Self::P99 => seen.round.p99,
+            Self::Redis => seen.server,
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! A sliding window log that is full: how fast it denies, and what a long one costs.
+
+use std::time::Duration;
+
+use fred::interfaces::{ClientLike, LuaInterface};
+use fred::prelude::{Client, Value};
+use fred::types::CustomCommand;
+use tollgate::{Algorithm, Cost, Policy, Quota, RedisStore, Resolution, Timestamp};
+use tollgate_redis::protocol::{Batch, Line, Row, SHA1, TEXT};
+
+use crate::Failure;
+use crate::redis::goals::What::{Median, P99, Rate, Redis};
+use crate::redis::scripts::Summing;
+use crate::redis::server::{Server, processor_time};
+use crate::redis::sides::{Limits, Tollgate};
+use crate::redis::turns::{Side, take_turns};
+use crate::redis::worst::{LIMIT, WINDOW};
+use crate::report::{Table, Target};
+use crate::rounds::Spread;
+
+const TASKS: usize = 256;
+const ROUNDS: usize = 8;
+
+/// How fast a full log denies, and what a long one costs.
+pub(crate) async fn tables(server: &Server) -> Result<[Table; 2], Failure> {
+    Ok([denials(server).await?, bounds(&server.client().await?).await?])
+}
+
+async fn denials(server: &Server) -> Result<Table, Failure> {
+    let mut table = Table::new(
+        "The log: 1000 entries, full, 256 tasks",
+        &["who", "thousand/s", "median µs", "p99 µs", "Redis µs", "× the sum", "target", "met"],
+    );
+    let redis = server.client().await?;
+    let ours = |remembers: bool| {
+        let store = RedisStore::builder(&server.url())?.timeout(Duration::from_secs(5));
+        let store = if remembers { store } else { store.deny_cache(Duration::ZERO) };
+        let limits = Limits(vec![(log("log", LIMIT, WINDOW, Resolution::Exact)?, 1)]);
+        Ok::<_, Failure>(Tollgate { store: store.connect()?, limits })
+    };
+    let mut sides = [
+        Side::new("a script that sums a ZSET's members", Summing::new(redis.clone()).await?),
+        Side::new("Tollgate", ours(false)?),
+        Side::new("Tollgate with its deny cache", ours(true)?),
+    ];
+    take_turns(&mut sides, TASKS, &redis).await?;
+    for (side, target) in sides.iter().zip([Target::None, Target::AtLeast(200.0), Target::None]) {
+        let ratio = side.over(&sides[0], Rate);
+        let cells = [
+            side.name.to_owned(),
+            side.spread(Rate, 1e3).to_string(),
+            format!("{:.0}", side.spread(Median, 1e-6)),
+            format!("{:.0}", side.spread(P99, 1e-6)),
+            format!("{:.2}", side.spread(Redis, 1e-6)),
+            format!("{ratio:.0}"),
+        ];
+        table.row(cells.into_iter().chain(target.cells(ratio)));
+    }
+    Ok(table)
+}
+
+fn log(
+    name: &str,
+    limit: u64,
+    window: Duration,
+    resolution: Resolution,
+) -> Result<Policy, Failure> {
+    let algorithm = Algorithm::SlidingWindowLog { resolution };
+    Ok(Policy::new(name, Quota::new(limit, window), algorithm)?)
+}
+
+async fn bounds(client: &Client) -> Result<Table, Failure> {
+    let _: Value = client.script_load(TEXT).await?;
+    let mut table = Table::new("The log: its bounds", &["what", "is", "target", "met"]);
+    let mut row = |what: &str, is: Spread, bound: f64| {
+        let cells = [what.to_owned(), format!("{is:.2}")];
+        table.row(cells.into_iter().chain(Target::AtMost(bound).cells(is)));
+    };
+    let mut short = Log::full(client, 100).await?;
+    let mut long = Log::full(client, 100_000).await?;
+    let [mut admit, mut deny, mut bytes] = [const { Vec::new() }; 3];
+    for _ in 0..ROUNDS {
+        admit.push(long.cost(true).await? / short.cost(true).await?);
+        deny.push(long.cost(false).await? / short.cost(false).await?);
+        bytes.push(long.bytes().await? / 1e5);
+    }
+    row("admitting at 100 000 entries, Redis' time over that at 100", Spread::of(admit), 2.0);
+    row("denying at 100 000 entries, Redis' time over that at 100", Spread::of(deny), 2.0);
+    row("bytes an entry, 100 000 exact ones", Spread::of(bytes), 20.0);
+    row("KiB a key, at a thousandth of the window", thousandths(client).await?, 16.0);
+    Ok(table)
+}
+
+/// KiB of a log at a thousandth of its window, while it fills and turns over twice.
+async fn thousandths(client: &Client) -> Result<Spread, Failure> {
+    const STEP: u64 = 10_000;
+    let policy = log("thousandths", 1_000_000, WINDOW, Resolution::Thousandth)?;
+    let mut log = Log { client, policy, now: BEGIN };
+    let mut kib = Vec::new();
+    for _ in 0..100 {
+        log.calls(30, STEP, true).await?;
+        kib.push(log.bytes().await? / 1024.0);
+    }
+    // What counts is the time after the log has filled.
+    Ok(Spread::of(kib.split_off(34)))
+}
+
+/// Ahead of Redis' clock, so that nothing expires meanwhile.
+const BEGIN: u64 = 2_000_000_000_000_000;
+
+/// A log that is asked at times of our own.
+struct Log<'a> {
+    client: &'a Client,
+    policy: Policy,
+    now: u64,
+}
+
+impl<'a> Log<'a> {
+    /// Microseconds between entries.
+    const STEP: u64 = 1_000;
+
+    /// Full, with an entry that ages out whenever one comes.
+    async fn full(client: &'a Client, entries: u64) -> Result<Self, Failure> {
+        let window = Duration::from_micros(entries * Self::STEP);
+        let name = format!("log-{entries}");
+        let policy = log(&name, entries, window, Resolution::Exact)?;
+        let mut log = Self { client, policy, now: BEGIN };
+        for begin in (0..entries).step_by(1_000) {
+            log.calls(1_000.min(entries - begin), Self::STEP, true).await?;
+        }
+        Ok(log)
+    }
+
+    /// Redis' time for a call that is admitted, or denied.
+    async fn cost(&mut self, admitted: bool) -> Result<f64, Failure> {
+        const CALLS: u32 = 400;
+        let before = processor_time(self.client).await?;
+        for _ in 0..CALLS {
+            self.calls(1, if admitted { Self::STEP } else { 0 }, admitted).await?;
+        }
+        Ok((processor_time(self.client).await? - before) / f64::from(CALLS))
+    }
+
+    /// Asks for a unit so many times, each so many microseconds after the last, all sent at
+    /// once and in order.
+    async fn calls(&mut self, count: u64, step: u64, admitted: bool) -> Result<(), Failure> {
+        let mut batch = Batch::new(1);
+        let (key, policy) = (self.policy.name().as_bytes(), &self.policy);
+        batch.decide(&[Line { key, policy, cost: Cost::ONE, enforce: true }], None)?;
+        let pipeline = self.client.pipeline();
+        for _ in 0..count {
+            self.now += step;
+            let args = batch.args(Some(Timestamp::from_micros(self.now)));
+            // A pipeline has no method for scripts.
+            let head = [SHA1.as_bytes(), b"1", key].map(<[u8]>::to_vec).into_iter();
+            let args = head.chain(args).map(|arg| Value::Bytes(arg.into())).collect::<Vec<_>>();
+            let evalsha = CustomCommand::new_static("EVALSHA", None, false);
+            let () = pipeline.custom(evalsha, args).await?;
+        }
+        let replies: Vec<Value> = pipeline.all().await?;
+        for reply in replies {
+            let reply = reply.into_bytes().ok_or("the script answers no bytes")?;
+            match batch.parse(&reply)?.rows.first() {
+                Some(Row::Verdict(verdict)) if verdict.is_admitted() == admitted => {}
+                other => return Err(format!("admitted should be {admitted}: {other:?}").into()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn bytes(&self) -> Result<f64, Failure> {
+        let command = CustomCommand::new_static("MEMORY", None, false);
+        let bytes: f64 = self.client.custom(command, vec!["USAGE", self.policy.name()]).await?;
+        Ok(bytes)
+    }
+}

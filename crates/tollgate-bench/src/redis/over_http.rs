@@ -1,0 +1,118 @@
+//! Servers that decide in Redis, asked over sockets by wrk.
+
+use clap::ValueEnum;
+
+use crate::Failure;
+use crate::process;
+use crate::redis::server::Server as Redis;
+use crate::replicas::Kind;
+use crate::report::{Table, Target};
+use crate::rounds::Spread;
+use crate::serve::Server;
+use crate::wrk::{self, Load};
+
+const ROUNDS: usize = 6;
+const CONNECTIONS: u32 = 128;
+
+const KINDS: [(Kind, &str); 4] = [
+    (Kind::Bare, BARE),
+    (Kind::ScriptEach, EACH),
+    (Kind::LeanScript, "lean script a request"),
+    (Kind::Tollgate, OURS),
+];
+const BARE: &str = "bare app";
+const EACH: &str = "a script a request";
+const OURS: &str = "Tollgate";
+
+/// What was measured, and what was to come out.
+pub(crate) fn tables(redis: &Redis) -> Result<[Table; 2], Failure> {
+    wrk::find()?;
+    let mut apps: Vec<_> = KINDS
+        .iter()
+        .map(|(kind, name)| App::start(*kind, name, redis))
+        .collect::<Result<_, _>>()?;
+    for turn in 0..=ROUNDS {
+        for place in 0..apps.len() {
+            let app = (turn + place) % apps.len();
+            let seen = apps[app].round()?;
+            // The first turn only warms up.
+            if turn > 0 {
+                apps[app].seen.push(seen);
+            }
+        }
+    }
+    Ok([rows(&apps), goals(&apps)])
+}
+
+fn rows(apps: &[App]) -> Table {
+    let mut table = Table::new(
+        "Over HTTP",
+        &["server", "thousand requests/s", "p50 ms", "p99 ms", "server's processor µs a request"],
+    );
+    for app in apps {
+        let of = |what: Number| Spread::of(app.seen.iter().map(what));
+        table.row([
+            app.name.to_owned(),
+            of(|seen| seen.load.rate / 1e3).to_string(),
+            format!("{:.2}", of(|seen| seen.load.median)),
+            format!("{:.2}", of(|seen| seen.load.p99)),
+            of(|seen| seen.processor * 1e6).to_string(),
+        ]);
+    }
+    table
+}
+
+fn goals(apps: &[App]) -> Table {
+    let mut table = Table::new(
+        "Tollgate over HTTP over that of others",
+        &["what", "over that of", "×", "target", "met"],
+    );
+    let rate: Number = |seen| seen.load.rate;
+    let goals: [(&str, Number, &str, Target); 4] = [
+        ("requests a second", rate, EACH, Target::AtLeast(1.3)),
+        ("requests a second", rate, BARE, Target::AtLeast(0.62)),
+        ("p99", |seen| seen.load.p99, EACH, Target::AtMost(0.7)),
+        ("server's processor time", |seen| seen.processor, EACH, Target::AtMost(0.85)),
+    ];
+    let seen = |name: &str, what: Number| -> Vec<f64> {
+        let app = apps.iter().filter(|app| app.name == name);
+        app.flat_map(|app| &app.seen).map(what).collect()
+    };
+    for (name, what, against, target) in goals {
+        let ratio = Spread::of_ratios(&seen(OURS, what), &seen(against, what));
+        let cells = [name.to_owned(), against.to_owned(), format!("{ratio:.2}")];
+        table.row(cells.into_iter().chain(target.cells(ratio)));
+    }
+    table
+}
+
+/// A server, and what its rounds showed.
+struct App {
+    name: &'static str,
+    server: Server,
+    seen: Vec<Seen>,
+}
+
+struct Seen {
+    load: Load,
+    /// Processor seconds of the server, a request.
+    processor: f64,
+}
+
+/// A number of a round.
+type Number = fn(&Seen) -> f64;
+
+impl App {
+    fn start(kind: Kind, name: &'static str, redis: &Redis) -> Result<Self, Failure> {
+        let kind = kind.to_possible_value().ok_or("a kind without a name")?;
+        let server = Server::start(&["replica", kind.get_name(), "--redis", &redis.url()])?;
+        Ok(Self { name, server, seen: Vec::new() })
+    }
+
+    fn round(&self) -> Result<Seen, Failure> {
+        let before = process::processor_time(self.server.id())?;
+        let load = wrk::load(self.server.address(), CONNECTIONS);
+        let used = process::processor_time(self.server.id())? - before;
+        Ok(Seen { load, processor: used / load.requests })
+    }
+}

@@ -1,0 +1,185 @@
+//! Limiters of others. What takes long to build is in the package `peers`, which is built by
+//! hand and found beside this program; without it its rows are missing.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fred::interfaces::ClientLike;
+use fred::prelude::Client;
+use fred::types::CustomCommand;
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+
+use crate::Failure;
+use crate::redis::load::{Ask, Round};
+use crate::redis::sides::address;
+
+/// governor in memory: what a decision costs that no other process hears of.
+pub(crate) struct Governor {
+    limiter: DefaultKeyedRateLimiter<String>,
+    keys: u64,
+}
+
+impl Governor {
+    pub(crate) fn new(keys: u64) -> Result<Self, Failure> {
+        // On two threads governor refuses whoever has read the clock longer than its burst
+        // before another, so that one is a second.
+        let quota = Quota::with_period(Duration::from_nanos(1)).ok_or("a period without length")?;
+        let quota = quota.allow_burst(1_000_000_000.try_into()?);
+        Ok(Self { limiter: RateLimiter::keyed(quota), keys })
+    }
+}
+
+impl Ask for Governor {
+    async fn ask(&self, number: u64) -> Result<bool, Failure> {
+        Ok(self.limiter.check_key(&address(number % self.keys)).is_ok())
+    }
+}
+
+/// redis-cell, a module for Redis in Rust: CL.THROTTLE, a call for each request.
+pub(crate) struct Cell {
+    pub(crate) client: Client,
+    pub(crate) keys: u64,
+}
+
+impl Ask for Cell {
+    async fn ask(&self, number: u64) -> Result<bool, Failure> {
+        let command = CustomCommand::new_static("CL.THROTTLE", None, false);
+        let key = format!("cell:{}", address(number % self.keys));
+        // A million a second and a burst of as many: with more its sums leave 64 bits.
+        let args = vec![key.as_str(), "1000000", "1000000", "1"];
+        let answer: Vec<i64> = self.client.custom(command, args).await?;
+        Ok(answer.first() == Some(&0))
+    }
+}
+
+/// The module redis-cell, if it was built.
+pub(crate) fn module() -> Option<PathBuf> {
+    Some(folder()?.join("build/release/libredis_cell.so")).filter(|path| path.is_file())
+}
+
+/// For so long a peer may be silent: several times what its longest measurement takes. One is
+/// known to stop for good.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Peers that were not built.
+pub(crate) fn missing() -> Vec<&'static str> {
+    let found = [
+        ("redis-cell", module().is_some()),
+        ("limitador", program("tollgate-peers").is_some()),
+        ("throttlecrab-server", program("throttlecrab-server").is_some()),
+    ];
+    found.into_iter().filter(|(_, found)| !found).map(|(name, _)| name).collect()
+}
+
+/// A contender in a process of its own, the program of the package `peers`.
+pub(crate) struct Outside {
+    process: Child,
+    input: ChildStdin,
+    answers: Receiver<io::Result<String>>,
+}
+
+impl Outside {
+    /// The contender of this name, with so many keys at `url`; `None` if it was not built.
+    pub(crate) fn start(name: &str, url: &str, keys: u64) -> Result<Option<Self>, Failure> {
+        let Some(program) = program("tollgate-peers") else { return Ok(None) };
+        let mut process = Command::new(program)
+            .args([name, url, &keys.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let pipes = process.stdin.take().zip(process.stdout.take());
+        let (input, output) = pipes.ok_or("a process without pipes")?;
+        let (sender, answers) = mpsc::channel();
+        // Ends with the process, or when nobody listens any more.
+        thread::spawn(move || {
+            BufReader::new(output).lines().try_for_each(|line| sender.send(line))
+        });
+        Ok(Some(Self { process, input, answers }))
+    }
+
+    pub(crate) fn round(&self, tasks: usize) -> Result<Round, Failure> {
+        let numbers = self.say(&format!("round {tasks}"))?;
+        let &[decisions, admitted, rate, median, p99] = &numbers[..] else {
+            return Err(format!("a round of a peer has not the numbers {numbers:?}").into());
+        };
+        Ok(Round { decisions, admitted, rate, median, p99 })
+    }
+
+    /// The most that two replicas admitted in a window.
+    pub(crate) fn worst(&self) -> Result<f64, Failure> {
+        Ok(*self.say("worst")?.first().ok_or("a peer has counted nothing")?)
+    }
+
+    /// Waits for the numbers that answer a line.
+    fn say(&self, line: &str) -> Result<Vec<f64>, Failure> {
+        writeln!(&self.input, "{line}")?;
+        let answer = self.answers.recv_timeout(PATIENCE);
+        let answer = answer.map_err(|error| format!("a peer does not answer `{line}`: {error}"))?;
+        Ok(answer?.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// throttlecrab-server, which speaks the protocol of Redis and keeps its keys itself.
+pub(crate) struct Throttlecrab {
+    process: Child,
+    port: u16,
+}
+
+impl Throttlecrab {
+    /// `None` if it was not installed.
+    pub(crate) fn start() -> Result<Option<Self>, Failure> {
+        let Some(program) = program("throttlecrab-server") else { return Ok(None) };
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let process = Command::new(program)
+            .args(["--redis", "--redis-host", "127.0.0.1", "--redis-port", &port.to_string()])
+            .args(["--log-level", "error"])
+            .stdout(Stdio::null())
+            .spawn()?;
+        let server = Self { process, port };
+        let started = Instant::now();
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            if started.elapsed() > Duration::from_secs(10) {
+                return Err("throttlecrab-server does not listen".into());
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(Some(server))
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+}
+
+impl Drop for Throttlecrab {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A program that `peers/install` has left.
+fn program(name: &str) -> Option<PathBuf> {
+    Some(folder()?.join("bin").join(name)).filter(|path| path.is_file())
+}
+
+/// `target/peers`: this program is `target/release/tollgate-bench`.
+fn folder() -> Option<PathBuf> {
+    Some(std::env::current_exe().ok()?.parent()?.parent()?.join("peers"))
+}

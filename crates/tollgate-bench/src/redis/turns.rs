@@ -1,0 +1,115 @@
+//! Contenders that take turns.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use fred::prelude::Client;
+
+use crate::Failure;
+use crate::process;
+use crate::redis::goals::What;
+use crate::redis::load::{Ask, Round, round};
+use crate::redis::peers::{Outside, Throttlecrab};
+use crate::redis::server::processor_time;
+use crate::rounds::Spread;
+
+const ROUNDS: usize = 6;
+
+/// Fills the sides with what they show, each turn beginning with another one.
+pub(crate) async fn take_turns(
+    sides: &mut [Side],
+    tasks: usize,
+    redis: &Client,
+) -> Result<(), Failure> {
+    for turn in 0..=ROUNDS {
+        for place in 0..sides.len() {
+            let side = (turn + place) % sides.len();
+            let seen = sides[side].round(tasks, redis).await?;
+            // The first turn only warms up.
+            if turn > 0 {
+                sides[side].seen.push(seen);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A contender, and what its rounds showed.
+pub(crate) struct Side {
+    pub(crate) name: &'static str,
+    load: Box<dyn Load>,
+    /// The server that it asks in Redis' place.
+    crab: Option<Throttlecrab>,
+    pub(crate) seen: Vec<Seen>,
+}
+
+/// What a round showed of the tasks and of the server.
+pub(crate) struct Seen {
+    pub(crate) round: Round,
+    /// Processor seconds of the server, a decision.
+    pub(crate) server: f64,
+}
+
+impl Side {
+    pub(crate) fn new<A: Ask>(name: &'static str, asks: A) -> Self {
+        Self { name, load: Box::new(Arc::new(asks)), crab: None, seen: Vec::new() }
+    }
+
+    pub(crate) fn outside(name: &'static str, peer: Outside) -> Self {
+        Self { name, load: Box::new(peer), crab: None, seen: Vec::new() }
+    }
+
+    /// The same with a server of its own.
+    pub(crate) fn with_server(mut self, crab: Throttlecrab) -> Self {
+        self.crab = Some(crab);
+        self
+    }
+
+    async fn round(&self, tasks: usize, redis: &Client) -> Result<Seen, Failure> {
+        let before = self.processor_time(redis).await?;
+        let round = self.load.round(tasks).await?;
+        let used = self.processor_time(redis).await? - before;
+        Ok(Seen { round, server: used / round.decisions })
+    }
+
+    async fn processor_time(&self, redis: &Client) -> Result<f64, Failure> {
+        match &self.crab {
+            Some(crab) => process::processor_time(crab.id()),
+            None => processor_time(redis).await,
+        }
+    }
+
+    /// The requests that were not let pass, of all rounds.
+    pub(crate) fn refused(&self) -> f64 {
+        self.seen.iter().map(|seen| seen.round.decisions - seen.round.admitted).sum()
+    }
+
+    /// A number of each round, in units of `unit`.
+    pub(crate) fn spread(&self, what: What, unit: f64) -> Spread {
+        Spread::of(self.seen.iter().map(|seen| what.of(seen) / unit))
+    }
+
+    /// The ratios to another side within each round.
+    pub(crate) fn over(&self, other: &Self, what: What) -> Spread {
+        let [ours, theirs] = [self, other]
+            .map(|side| side.seen.iter().map(|seen| what.of(seen)).collect::<Vec<_>>());
+        Spread::of_ratios(&ours, &theirs)
+    }
+}
+
+/// A round of any contender.
+trait Load: Send {
+    fn round(&self, tasks: usize) -> Pin<Box<dyn Future<Output = Result<Round, Failure>> + '_>>;
+}
+
+impl<A: Ask> Load for Arc<A> {
+    fn round(&self, tasks: usize) -> Pin<Box<dyn Future<Output = Result<Round, Failure>> + '_>> {
+        Box::pin(round(self, tasks))
+    }
+}
+
+impl Load for Outside {
+    fn round(&self, tasks: usize) -> Pin<Box<dyn Future<Output = Result<Round, Failure>> + '_>> {
+        Box::pin(async move { self.round(tasks) })
+    }
+}

@@ -220,6 +220,31 @@ async fn a_client_that_leaves_before_the_store_answers_gets_back_what_it_took() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn whose_time_is_over_before_the_turn_takes_nothing_from_those_in_front() {
+    let (clock, memory) = memory();
+    let store = Staged::new(memory.clone());
+    let service = limited(&store, [patient(slow(), Duration::from_secs(15))]);
+    let mut tasks = crowd(&service, 3).await;
+    // The one in front asks, and the store takes its time.
+    store.hold();
+    clock.advance(seconds(10));
+    advance(Duration::from_secs(11)).await;
+    settle_down().await;
+    // Whatever came back meanwhile is not for who cannot wait for the turn.
+    clock.advance(seconds(10));
+    advance(Duration::from_secs(6)).await;
+    settle_down().await;
+    store.release();
+    let last = tasks.pop().unwrap().await.unwrap().unwrap();
+    assert_eq!(last.status(), 429);
+    assert!(field(last.headers(), "retry-after").is_some());
+    assert_eq!(memory.peek(&slow(), &Key::GLOBAL).await.unwrap().decisions()[0].remaining, 1);
+    for task in tasks {
+        assert_eq!(task.await.unwrap().unwrap().status(), 200);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_limit_that_does_not_wait_refuses_at_once() {
     let store = on_tokio_time();
     let strict = Limit::global(log("strict", 2)).costs(Costs::flat(Cost::ONE));

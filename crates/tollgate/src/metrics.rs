@@ -224,4 +224,9 @@ pub const ALL: &[Metric] = &[
     ),
     gauge("tollgate_config_current", &[], "0 if the last attempt to load another failed."),
     counter("tollgate_config_reload_failures_total", &[], "Attempts that failed."),
+    counter(
+        "tollgate_trace_spans_total",
+        &["outcome"],
+        "Spans of the gateway that were to be sent. outcome: exported, dropped (too many waited), failed (the collector did not take them).",
+    ),
 ];

@@ -21,6 +21,7 @@ use super::tls;
 use crate::plan::Plan;
 use crate::proxy::path::Ambiguous;
 use crate::proxy::{Body, Clients, Connection, Fault, Timeouts, Tunnels, admit};
+use crate::trace::{self, Tracing};
 
 /// One version of the configuration at work.
 pub(super) struct App<St> {
@@ -49,6 +50,8 @@ pub(super) struct Lasting<St> {
     pub(super) name: Arc<str>,
     /// What has been decided under each policy, which goes on after a reload.
     pub(super) observer: Observer,
+    /// What is added to the traces of requests.
+    pub(super) tracing: Tracing,
 }
 
 impl<St: Inspect> App<St> {
@@ -119,6 +122,7 @@ impl<St: Inspect> App<St> {
         let Some(route) = self.route(&request) else {
             return Fault::NoRoute.response();
         };
+        trace::note_route(&route.plan.name);
         let extensions = request.extensions_mut();
         // Where the limiter looks for the peer, and where the proxy does.
         extensions.insert(connection.peer);

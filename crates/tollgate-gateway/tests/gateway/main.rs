@@ -11,10 +11,13 @@ mod encryption;
 mod forwarding;
 mod leaving;
 mod limits;
+mod logging;
 mod operators;
 mod sharing;
 mod smuggling;
 mod streams;
 mod support;
 mod timeouts;
+#[cfg(feature = "otlp")]
+mod tracing;
 mod upgrades;

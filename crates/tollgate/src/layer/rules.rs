@@ -34,6 +34,10 @@ pub(super) struct Rules<St> {
     pub(super) settles: bool,
     /// Where requests wait that a limit denies, if one lets them.
     pub(super) room: Option<Room>,
+    /// Whether anything of a request is remembered besides what the store was asked.
+    remembers: bool,
+    /// Whether an admission leaves no trace but in events of level debug.
+    pub(super) is_silent: bool,
     misconfigured: AtomicBool,
     /// Whether the last answer of the store was that it cannot decide.
     pub(super) failing: AtomicBool,
@@ -107,9 +111,14 @@ impl<St: Store> Rules<St> {
         let room = waits.then(|| Room::new(options.max_waiting));
         let tiers = Tiers::new(options.tiers.as_ref(), &limits);
         let rule = |limit: Limit| Rule { fields: Fields::new(&limit, tiers.as_ref()), limit };
+        let has_shadows = limits.iter().any(|limit| !limit.enforce);
         let rules: Box<[_]> = limits.into_iter().map(rule).collect();
+        let tells = options.expose_verdicts || options.headers.any() || settles;
+        let is_watched = cfg!(feature = "metrics") || has_shadows;
         Self {
             store,
+            remembers: queue.is_some() || settles || waits || options.headers.has_jitter(),
+            is_silent: !(tells || is_watched || waits || queue.is_some()),
             witness: Witness::new(&rules, &options),
             rules,
             options,
@@ -265,6 +274,9 @@ impl<St: Store> Rules<St> {
         applied: Applied,
         sight: &mut Sight,
     ) -> (Answer<St>, Option<Box<[Charged]>>, u64) {
+        if !self.remembers {
+            return (Answer::Store(self.store.decide(charges)), None, 0);
+        }
         let kept = self.queue.is_some() || self.settles || self.room.is_some();
         let charged: Option<Box<[_]>> = kept.then(|| charges.iter().map(Charged::of).collect());
         let line = match (&self.room, &charged) {

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, Method, Response};
 use tollgate_core::{Decision, Micros, OnStoreError, Outcome, Store, StoreError, Verdict};
+use tracing::level_filters::LevelFilter;
 
 use super::queued::Charged;
 use super::reservation::OpenCharges;
@@ -35,7 +36,26 @@ pub(super) struct Admitted {
 
 impl<St: Store> Rules<St> {
     /// What the answer of the store means for the request.
+    #[inline]
     pub(super) fn rule(
+        &self,
+        answer: Result<Verdict, StoreError>,
+        question: Question,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Ruling<St> {
+        // A verdict that nobody is told of is not worth carrying on.
+        if self.is_silent
+            && LevelFilter::current() < LevelFilter::DEBUG
+            && !self.failing.load(Ordering::Relaxed)
+            && answer.as_ref().is_ok_and(Verdict::is_admitted)
+        {
+            return Ruling::Pass;
+        }
+        self.weigh(answer, question, method, headers)
+    }
+
+    fn weigh(
         &self,
         answer: Result<Verdict, StoreError>,
         mut question: Question,

@@ -1,15 +1,17 @@
 //! A real Prometheus over real processes: whatever the dashboard and the alerts ask for is there.
 
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tollgate_replicas::{Plan, Process, Redis, Replica};
 
 use crate::client::Client;
-use crate::files::queries;
+use crate::files::{file, queries};
 use crate::prometheus::Prometheus;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,6 +72,55 @@ async fn every_panel_and_every_alert_has_data() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn prometheus_runs_with_the_files_that_compose_mounts() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = file("prometheus/prometheus.yml").canonicalize().unwrap();
+    let prometheus = Prometheus::start_with(folder.path(), &config).await;
+    let rules = prometheus.get("/api/v1/rules").await;
+    let groups = rules["groups"].as_array().unwrap();
+    let loaded = groups.iter().flat_map(|group| group["rules"].as_array().unwrap());
+    assert!(loaded.filter(|rule| rule["type"] == "alerting").count() >= 9, "{rules}");
+    // It asks each replica of compose on the port of its admin address, once it has found them.
+    let url = |target: &Value| target["scrapeUrl"].as_str().unwrap().to_owned();
+    let start = Instant::now();
+    let urls = loop {
+        let targets = prometheus.get("/api/v1/targets").await;
+        let mut urls: Vec<_> =
+            targets["activeTargets"].as_array().unwrap().iter().map(url).collect();
+        urls.sort();
+        if !urls.is_empty() {
+            break urls;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "{targets}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    let compose = fs::read_to_string(file("../docker-compose.yml")).unwrap();
+    let setting = |name: &str| {
+        let line = compose.lines().find_map(|line| line.trim().strip_prefix(name)).unwrap();
+        line.trim_start_matches(':').trim().to_owned()
+    };
+    let (_, port) = setting("TOLLGATE_ADMIN:").rsplit_once(':').map(owned).unwrap();
+    let hosts = setting("TOLLGATE_ADMIN_HOSTS:");
+    let names = hosts.split(',').filter(|name| compose.contains(&format!("\n  {name}:\n")));
+    let expected: Vec<_> = names.map(|name| format!("http://{name}:{port}/metrics")).collect();
+    assert_eq!((urls.len(), &urls), (3, &expected));
+    // And a replica lets itself be called by these names.
+    let replica = replica("api1", &["--admin-hosts", &hosts], folder.path());
+    let client = Client::new(None, admin(&replica.process));
+    for name in hosts.split(',') {
+        let host = format!("{name}:{port}");
+        let answer = client.get("/metrics", &[("host", &host)]).await;
+        assert_eq!(answer.status, 200, "{name}");
+        assert!(std::str::from_utf8(&answer.body).unwrap().contains("tollgate_"), "{name}");
+    }
+    assert_ne!(client.get("/metrics", &[("host", "elsewhere:9100")]).await.status, 200);
+}
+
+fn owned((left, right): (&str, &str)) -> (String, String) {
+    (left.to_owned(), right.to_owned())
+}
+
 /// What panels ask, and what alerts compare, with the variables of the dashboard filled in.
 async fn asked(prometheus: &Prometheus) -> Vec<(String, String)> {
     let rules = prometheus.get("/api/v1/rules").await;
@@ -121,7 +172,7 @@ fn gateway(target: SocketAddr, folder: &Path) -> Process {
         "rateLimiter:\n  listen: 127.0.0.1:0\n  admin: 127.0.0.1:0\n  target: http://{target}\n  \
          strategy: sliding_window_log\n  global: {{limit: 10, windowSeconds: 1}}\n"
     );
-    std::fs::write(folder.join("gateway.yaml"), config).unwrap();
+    fs::write(folder.join("gateway.yaml"), config).unwrap();
     let args = ["serve", "--config", "gateway.yaml"];
     let program = env!("CARGO_BIN_EXE_gateway");
     let process = Process::start("gateway", program, args, &[], folder).unwrap();

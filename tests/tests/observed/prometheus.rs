@@ -33,22 +33,27 @@ impl Prometheus {
         )
         .unwrap();
         fs::write(folder.join("prometheus.yml"), config).unwrap();
+        Self::start_with(folder, &folder.join("prometheus.yml")).await
+    }
+
+    /// Does what this file says.
+    pub(crate) async fn start_with(folder: &Path, config: &Path) -> Self {
         // It cannot say which port the system chose. One that is free may be taken by somebody
         // else before it is used, so that is tried again.
         for _ in 0..3 {
-            if let Some(prometheus) = Self::attempt(folder).await {
+            if let Some(prometheus) = Self::attempt(folder, config).await {
                 return prometheus;
             }
         }
         panic!("prometheus: {}", fs::read_to_string(folder.join("prometheus.log")).unwrap());
     }
 
-    async fn attempt(folder: &Path) -> Option<Self> {
+    async fn attempt(folder: &Path, config: &Path) -> Option<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
         let args = [
-            "--config.file=prometheus.yml".to_owned(),
+            format!("--config.file={}", config.display()),
             "--storage.tsdb.path=data".to_owned(),
             format!("--web.listen-address={address}"),
         ];

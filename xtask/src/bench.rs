@@ -14,6 +14,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     // allocations, and the gateway.
     let package = ["--profile", "bench", "--package", "tollgate-bench"];
     process::run(process::cargo(&["build"]).args(package))?;
+    if args.name.as_ref().is_none_or(|name| name == "layer") {
+        // By itself: built together, all of them would have the feature.
+        let metered = ["--features", "metrics", "--bin", "tollgate-bench-metered"];
+        process::run(process::cargo(&["build"]).args(package).args(metered))?;
+    }
     if args.name.as_ref().is_none_or(|name| name == "gateway") {
         let gateway = ["--profile", "bench", "--package", "tollgate-gateway"];
         process::run(process::cargo(&["build"]).args(gateway))?;

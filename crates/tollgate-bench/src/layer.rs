@@ -14,6 +14,7 @@ use tokio::runtime::{self, Runtime};
 use tower::{Service, ServiceExt};
 
 use crate::apps::{Wrapping, app};
+use crate::metered::{self, Recorder};
 use crate::report::{self, Table, Target};
 use crate::rounds::{Peer, Spread, interleave};
 use crate::{Counter, Failure, process};
@@ -27,7 +28,8 @@ shows what axum takes for any layer. `× peer` compares what is added, headers w
 none with none. tower_governor sends three numbers; Tollgate's fields are `RateLimit-Policy`,
 `RateLimit` and three `X-RateLimit`. governor grants 10^9 units and gets one back each
 nanosecond, Tollgate 100 per minute on a clock that moves on a second at each look, after looking
-at the real one. Allocations are counted in another process.";
+at the real one. Allocations are counted in another process. So is what a layer adds that counts:
+whether it does is decided when it is built. It has a bare router of its own to be held against.";
 
 const SPAN: Duration = Duration::from_millis(10);
 const SLICES: u32 = 10;
@@ -64,6 +66,13 @@ pub(crate) fn run() -> Result<(), Failure> {
     let runtime = runtime::Builder::new_current_thread().build()?;
     let apps: Vec<_> = ROWS.iter().map(|row| app(row.0)).collect::<Result<_, _>>()?;
     let mut peers: Vec<Peer<'_>> = apps.into_iter().map(|app| peer(&runtime, app)).collect();
+    let mut metered = Vec::new();
+    for row in METERED {
+        if let Some(peer) = metered::peer(row.0, row.1)? {
+            peers.push(peer);
+            metered.push(row);
+        }
+    }
     let measured = interleave(&mut peers, ROUNDS);
     let beyond_bare =
         |ns: &Vec<f64>| ns.iter().zip(&measured[0]).map(|(with, bare)| with - bare).collect();
@@ -96,12 +105,40 @@ pub(crate) fn run() -> Result<(), Failure> {
         let allocations = allocations.map_or_else(|| "–".to_owned(), |count| format!("{count:.0}"));
         table.row(cells.into_iter().chain(compared).chain([allocations]));
     }
-    report::write("layer", METHOD, &[table])
+    let mut counting = Table::new(
+        "Added while metrics are counted",
+        &["layer", "recorder", "added ns", "× without metrics", "target", "met"],
+    );
+    for (row, added_here) in metered.iter().zip(&measured[ROWS.len()..]) {
+        let Metered(wrapping, recorder, name, target) = row;
+        let Some(place) = ROWS.iter().position(|row| row.0 == *wrapping) else { continue };
+        let ratio = Spread::of_ratios(added_here, &added[place]);
+        let [target, met] = target.cells(ratio);
+        let recorder = match recorder {
+            Recorder::None => "none",
+            Recorder::Prometheus => "exporter for Prometheus",
+        };
+        let spread = Spread::of(added_here.iter().copied());
+        let cells = [(*name).to_owned(), recorder.to_owned(), format!("{spread:.0}")];
+        counting.row(cells.into_iter().chain([format!("{ratio:.2}"), target, met]));
+    }
+    report::write("layer", METHOD, &[table, counting])
 }
+
+/// A layer that counts, held against the same that does not.
+#[derive(Clone, Copy)]
+struct Metered(Wrapping, Recorder, &'static str, Target);
+
+const METERED: [Metered; 4] = [
+    Metered(Wrapping::Headers, Recorder::None, "Tollgate, all fields", Target::AtMost(1.3)),
+    Metered(Wrapping::Headers, Recorder::Prometheus, "Tollgate, all fields", Target::AtMost(1.3)),
+    Metered(Wrapping::NoHeaders, Recorder::None, "Tollgate, no fields", Target::AtMost(1.3)),
+    Metered(Wrapping::NoHeaders, Recorder::Prometheus, "Tollgate, no fields", Target::AtMost(1.3)),
+];
 
 /// Measures nanoseconds a request, in the fastest of a few slices: what is compared later is
 /// a small difference of large numbers, which one interruption would drown.
-fn peer(runtime: &Runtime, mut app: Router) -> Peer<'_> {
+pub(crate) fn peer(runtime: &Runtime, mut app: Router) -> Peer<'_> {
     Box::new(move || {
         let mut slice = || runtime.block_on(requests_for(SPAN / SLICES, &mut app));
         (0..SLICES).map(|_| slice()).fold(f64::INFINITY, f64::min)

@@ -5,6 +5,7 @@
 //! | `memory/` | a decision in memory, and the bytes of a key |
 //! | `flood.rs` | a store that is sent far more keys than it may hold |
 //! | `layer.rs` | the layer in process, without sockets |
+//! | `metered.rs` | the same, while metrics are counted |
 //! | `http.rs` | the layer in a server, asked over sockets |
 //! | `redis/` | a decision in Redis, beside peers; a full log; servers that decide in Redis |
 //! | `replicas.rs` | the layer over Redis in three servers behind nginx |
@@ -21,6 +22,7 @@ mod http;
 mod layer;
 mod machine;
 mod memory;
+mod metered;
 mod process;
 mod redis;
 #[cfg(unix)]
@@ -144,6 +146,12 @@ pub fn count(counter: Counter) -> ExitCode {
         _ => Err(format!("nothing to count is named `{what}`").into()),
     };
     ended(number.map(|number| println!("{number}")))
+}
+
+/// The layer with metrics, a number for each line on stdin.
+#[cfg(feature = "metrics")]
+pub fn metered() -> ExitCode {
+    ended(metered::run())
 }
 
 fn ended(outcome: Result<(), Failure>) -> ExitCode {

@@ -7,6 +7,8 @@ use std::time::Instant;
 use smallvec::SmallVec;
 #[cfg(feature = "metrics")]
 use std::sync::Arc;
+#[cfg(feature = "admin")]
+use tollgate_core::Key;
 use tollgate_core::{Decision, Source, StoreError, Verdict};
 use tracing::field::Empty;
 use tracing::{Level, Span};
@@ -16,7 +18,7 @@ use super::rules::{Keyed, Rule};
 use crate::Head;
 use crate::observe::Answer;
 #[cfg(feature = "metrics")]
-use crate::observe::{ObservedPolicy, Observer, Seen, Waiting};
+use crate::observe::{ObservedPolicy, Observer, Seen, Started, Timer, Waiting};
 
 /// Sees every decision of a layer, once.
 pub(super) struct Witness {
@@ -29,21 +31,26 @@ pub(super) struct Witness {
     #[cfg(feature = "metrics")]
     endpoint: Option<usize>,
     #[cfg(feature = "metrics")]
-    clock: quanta::Clock,
+    timer: Timer,
 }
 
 /// What was seen of a request before the store was asked.
+///
+/// It is moved with each request, so it is kept small.
 pub(super) struct Sight {
     /// The time that passes is not the store's alone.
     waits: bool,
     spans: Option<Box<Spans>>,
     #[cfg(feature = "metrics")]
-    started: u64,
+    started: Option<Started>,
     #[cfg(feature = "metrics")]
-    endpoint: usize,
+    endpoint: u32,
     /// One per rule that applies.
     #[cfg(feature = "metrics")]
     seen: SmallVec<[Seen; 4]>,
+    /// The same, in case that one denies.
+    #[cfg(feature = "admin")]
+    keys: SmallVec<[Key; 4]>,
 }
 
 /// A span for each decision.
@@ -69,7 +76,7 @@ impl Witness {
             #[cfg(feature = "metrics")]
             endpoint: options.endpoint.as_deref().map(|name| observer.endpoint(name)),
             #[cfg(feature = "metrics")]
-            clock: quanta::Clock::new(),
+            timer: Timer::default(),
             #[cfg(feature = "metrics")]
             observer,
         }
@@ -87,9 +94,11 @@ impl Witness {
             endpoint: self.endpoint_of(head),
             #[cfg(feature = "metrics")]
             seen: SmallVec::new_const(),
+            #[cfg(feature = "admin")]
+            keys: SmallVec::new_const(),
             // Last, so that what comes before is not taken for the store's.
             #[cfg(feature = "metrics")]
-            started: self.clock.raw(),
+            started: self.timer.start(),
         }
     }
 
@@ -107,24 +116,20 @@ impl Witness {
             return;
         }
         #[cfg(feature = "metrics")]
-        let seconds = {
-            let nanos = self.clock.delta_as_nanos(sight.started, self.clock.raw());
-            #[expect(clippy::cast_precision_loss, reason = "only of times that nobody waits for")]
-            let seconds = nanos as f64 * 1e-9;
-            seconds
-        };
+        let seconds = sight.started.map(|started| self.timer.stop(started, store));
         for (place, (index, rule)) in applied.enumerate() {
             let (word, decision, source) = Self::read(place, rule, answer);
             #[cfg(feature = "metrics")]
             if let Some(seen) = sight.seen.get(place) {
                 let policy = &self.policies[index];
-                if let Some(word) = word {
-                    policy.saw(seen, sight.endpoint, word);
+                policy.saw(*seen, sight.endpoint as usize, word, decision);
+                #[cfg(feature = "admin")]
+                if let (Some(Answer::Deny), Some(key)) = (word, sight.keys.get(place)) {
+                    policy.denied(key, *seen);
                 }
-                if let Some(decision) = decision {
-                    policy.decided(seen, sight.endpoint, decision);
-                }
-                if !sight.waits {
+                if let Some(seconds) = seconds
+                    && !sight.waits
+                {
                     policy.took(source, store, seconds);
                 }
             }
@@ -176,11 +181,13 @@ impl Witness {
 
     #[cfg(feature = "metrics")]
     #[inline]
-    fn endpoint_of(&self, head: &Head<'_>) -> usize {
-        self.endpoint.unwrap_or_else(|| {
+    fn endpoint_of(&self, head: &Head<'_>) -> u32 {
+        let endpoint = self.endpoint.unwrap_or_else(|| {
             let pattern = crate::key::route::pattern(head.extensions);
             pattern.map_or(crate::observe::OTHER, |pattern| self.observer.endpoint(pattern))
-        })
+        });
+        // There are some hundreds at the most.
+        endpoint as u32
     }
 }
 
@@ -202,12 +209,11 @@ impl Sight {
     )]
     pub(super) fn keeping(mut self, keyed: impl IntoIterator<Item = Keyed>) -> Self {
         #[cfg(feature = "metrics")]
-        self.seen.extend(keyed.into_iter().map(|Keyed { subject, cost, .. }| Seen {
-            kind: subject.kind,
-            cost,
+        for Keyed { subject, cost, .. } in keyed {
+            self.seen.push(Seen::new(subject.kind, cost));
             #[cfg(feature = "admin")]
-            key: subject.key,
-        }));
+            self.keys.push(subject.key);
+        }
         self
     }
 }

@@ -7,6 +7,7 @@
 //! | `policy.rs` | what is kept of one policy |
 //! | `endpoint.rs` | the names of endpoints, at most so many |
 //! | `counts.rs`, `top.rs` | what the admin router tells: counts, and who is denied most |
+//! | `timer.rs` | which decisions are timed |
 //! | `waiting.rs` | a request in a queue |
 //!
 //! The layer comes here from one place, `layer/witness.rs`.
@@ -20,6 +21,8 @@ mod observer;
 mod outcome;
 #[cfg(feature = "metrics")]
 mod policy;
+#[cfg(feature = "metrics")]
+mod timer;
 #[cfg(feature = "admin")]
 mod top;
 #[cfg(feature = "metrics")]
@@ -32,5 +35,7 @@ pub use self::observer::Observer;
 pub(crate) use self::outcome::Answer;
 #[cfg(feature = "metrics")]
 pub(crate) use self::policy::{ObservedPolicy, Seen};
+#[cfg(feature = "metrics")]
+pub(crate) use self::timer::{Started, Timer};
 #[cfg(feature = "metrics")]
 pub(crate) use self::waiting::Waiting;

@@ -60,14 +60,37 @@ pub(crate) struct Waits {
     pub(super) seconds: Histogram,
 }
 
-/// What was asked of a policy.
-#[derive(Debug)]
-pub(crate) struct Seen {
-    pub(crate) kind: SubjectKind,
-    pub(crate) cost: Cost,
-    #[cfg(feature = "admin")]
-    pub(crate) key: Key,
+/// What was asked of a policy: whose quota, and how much of it. It is kept for each decision, so
+/// both share a word. What is ever charged has 40 bits; of more than that only that it is not
+/// charged matters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen(u64);
+
+impl Seen {
+    #[inline]
+    pub(crate) fn new(kind: SubjectKind, cost: Cost) -> Self {
+        Self(cost.get() << KIND_BITS | kind as u64)
+    }
+
+    #[inline]
+    fn kind(self) -> SubjectKind {
+        match self.0 & ((1 << KIND_BITS) - 1) {
+            it if it == SubjectKind::Global as u64 => SubjectKind::Global,
+            it if it == SubjectKind::Ip as u64 => SubjectKind::Ip,
+            it if it == SubjectKind::ApiKey as u64 => SubjectKind::ApiKey,
+            it if it == SubjectKind::User as u64 => SubjectKind::User,
+            _ => SubjectKind::Other,
+        }
+    }
+
+    #[inline]
+    fn cost(self) -> u64 {
+        self.0 >> KIND_BITS
+    }
 }
+
+/// There are five kinds.
+const KIND_BITS: u32 = 3;
 
 const KINDS: [SubjectKind; 5] = [
     SubjectKind::Global,
@@ -93,30 +116,42 @@ impl ObservedPolicy {
         }
     }
 
-    /// An answer was given.
+    /// An answer was given, and a decision made if the store could decide.
     #[inline]
-    pub(crate) fn saw(&self, seen: &Seen, endpoint: usize, answer: Answer) {
-        self.cell(endpoint, seen.kind).decisions[answer as usize].increment(1);
-        #[cfg(feature = "admin")]
-        {
-            self.counts.add(answer);
-            if answer == Answer::Deny {
-                self.top.lock().count(seen.key.clone(), seen.kind, std::time::Instant::now());
+    pub(crate) fn saw(
+        &self,
+        seen: Seen,
+        endpoint: usize,
+        answer: Option<Answer>,
+        decision: Option<&Decision>,
+    ) {
+        let outcome = decision.map(|decision| decision.outcome);
+        let is_charged = matches!(outcome, Some(Outcome::Allow { .. })) && seen.cost() > 0;
+        if answer.is_some() || is_charged {
+            let cell = self.cell(endpoint, seen.kind());
+            if let Some(answer) = answer {
+                cell.decisions[answer as usize].increment(1);
             }
+            if is_charged {
+                cell.units.increment(seen.cost());
+            }
+        }
+        #[cfg(feature = "admin")]
+        if let Some(answer) = answer {
+            self.counts.add(answer);
+        }
+        if let Some(decision) = decision
+            && seen.kind() == SubjectKind::Global
+            && decision.outcome != Outcome::Skip
+        {
+            self.remains(decision);
         }
     }
 
-    /// A decision was made, beside the answer.
-    #[inline]
-    pub(crate) fn decided(&self, seen: &Seen, endpoint: usize, decision: &Decision) {
-        if let Outcome::Allow { .. } = decision.outcome
-            && seen.cost > Cost::ZERO
-        {
-            self.cell(endpoint, seen.kind).units.increment(seen.cost.get());
-        }
-        if seen.kind == SubjectKind::Global && decision.outcome != Outcome::Skip {
-            self.remains(decision);
-        }
+    /// A subject was denied.
+    #[cfg(feature = "admin")]
+    pub(crate) fn denied(&self, key: &Key, seen: Seen) {
+        self.top.lock().count(key.clone(), seen.kind(), std::time::Instant::now());
     }
 
     /// A decision took so long, in seconds.

@@ -1,0 +1,104 @@
+//! The layer with metrics, in a program of its own that takes its turn when it is told to.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use clap::ValueEnum;
+
+use crate::Failure;
+use crate::apps::Wrapping;
+use crate::rounds::Peer;
+
+/// Who hears of what is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Recorder {
+    /// Nobody.
+    None,
+    /// The exporter for Prometheus.
+    Prometheus,
+}
+
+/// The program at work. It ends with this.
+struct Metered {
+    process: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+/// A peer that answers with what a layer with metrics adds to a request; `None` if the program
+/// was not built.
+pub(crate) fn peer(
+    wrapping: Wrapping,
+    recorder: Recorder,
+) -> Result<Option<Peer<'static>>, Failure> {
+    let program = std::env::current_exe()?.with_file_name("tollgate-bench-metered");
+    if !program.exists() {
+        eprintln!("no {}: build tollgate-bench with the feature `metrics`", program.display());
+        return Ok(None);
+    }
+    let word = |value: Option<clap::builder::PossibleValue>| {
+        value.map(|value| value.get_name().to_owned()).unwrap_or_default()
+    };
+    let args = [word(wrapping.to_possible_value()), word(recorder.to_possible_value())];
+    let mut process =
+        Command::new(program).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let (Some(to), Some(from)) = (process.stdin.take(), process.stdout.take()) else {
+        return Err("a pipe is missing".into());
+    };
+    let mut metered = Metered { process, to, from: BufReader::new(from) };
+    // What is no number ends the comparison: no ratio is made of it.
+    Ok(Some(Box::new(move || metered.turn().unwrap_or(f64::NAN))))
+}
+
+impl Metered {
+    fn turn(&mut self) -> Result<f64, Failure> {
+        self.to.write_all(b"\n")?;
+        let mut line = String::new();
+        self.from.read_line(&mut line)?;
+        Ok(line.trim().parse()?)
+    }
+}
+
+impl Drop for Metered {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The program itself: a number for each line that it reads.
+#[cfg(feature = "metrics")]
+pub(crate) fn run() -> Result<(), Failure> {
+    use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+
+    let mut args = std::env::args().skip(1);
+    let (Some(wrapping), Some(recorder)) = (args.next(), args.next()) else {
+        return Err("two words are expected: what is measured, and who hears of it".into());
+    };
+    let wrapping = Wrapping::from_str(&wrapping, false)?;
+    // As the gateway has it.
+    let handle = match Recorder::from_str(&recorder, false)? {
+        Recorder::None => None,
+        Recorder::Prometheus => {
+            let mut builder = PrometheusBuilder::new();
+            for metric in tollgate::metrics::ALL.iter().filter(|it| !it.buckets.is_empty()) {
+                let matcher = Matcher::Full(metric.name.to_owned());
+                builder = builder.set_buckets_for_metric(matcher, metric.buckets)?;
+            }
+            Some(builder.install_recorder()?)
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let mut bare = crate::layer::peer(&runtime, crate::apps::app(Wrapping::Bare)?);
+    let mut wrapped = crate::layer::peer(&runtime, crate::apps::app(wrapping)?);
+    for line in std::io::stdin().lines() {
+        line?;
+        println!("{}", wrapped() - bare());
+        // As it is done every few seconds: recorded times would pile up.
+        if let Some(handle) = &handle {
+            handle.run_upkeep();
+        }
+    }
+    Ok(())
+}

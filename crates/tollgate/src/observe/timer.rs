@@ -1,0 +1,104 @@
+//! Which decisions are timed.
+
+use std::cell::Cell;
+use std::fmt;
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Times decisions: each of them, unless the store is in memory. There a look at the clock, of
+/// which it takes two, costs a tenth of the decision and recording what they say even more; so
+/// it is done for one in [`ONE_IN`], chosen at random.
+pub(crate) struct Timer {
+    clock: quanta::Clock,
+    /// Whether the store has turned out to be in memory.
+    is_quick: AtomicBool,
+}
+
+/// When a decision began that is timed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Started(NonZeroU64);
+
+const ONE_IN: u32 = 8;
+
+impl Default for Timer {
+    fn default() -> Self {
+        Self { clock: quanta::Clock::new(), is_quick: AtomicBool::new(false) }
+    }
+}
+
+impl Timer {
+    /// A decision begins; none if it is not timed.
+    #[inline]
+    pub(crate) fn start(&self) -> Option<Started> {
+        let is_timed = !self.is_quick.load(Ordering::Relaxed) || chance();
+        if is_timed { NonZeroU64::new(self.clock.raw()).map(Started) } else { None }
+    }
+
+    /// It has ended, after so many seconds.
+    #[inline]
+    pub(crate) fn stop(&self, started: Started, store: &str) -> f64 {
+        self.is_quick.store(store == "memory", Ordering::Relaxed);
+        let nanos = self.clock.delta_as_nanos(started.0.get(), self.clock.raw());
+        #[expect(clippy::cast_precision_loss, reason = "only of times that nobody waits for")]
+        let seconds = nanos as f64 * 1e-9;
+        seconds
+    }
+}
+
+/// One time in [`ONE_IN`]. At random (xorshift), because layers take turns: with two that count,
+/// one might never be timed.
+#[inline]
+fn chance() -> bool {
+    thread_local! {
+        // Any seed but zero.
+        static RANDOM: Cell<u32> = const { Cell::new(0x9e37_79b9) };
+    }
+    RANDOM.with(|random| {
+        let mut next = random.get();
+        next ^= next << 13;
+        next ^= next >> 17;
+        next ^= next << 5;
+        random.set(next);
+        next.is_multiple_of(ONE_IN)
+    })
+}
+
+impl fmt::Debug for Timer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timer").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timed(timer: &Timer, store: &str) -> usize {
+        let start = |_: &u32| timer.start().map(|started| timer.stop(started, store)).is_some();
+        (0..8_000).filter(start).count()
+    }
+
+    #[test]
+    fn in_memory_one_decision_in_eight_is_timed_and_elsewhere_each() {
+        let (memory, redis) = (Timer::default(), Timer::default());
+        // The standard deviation is 30.
+        assert!((820..1_180).contains(&timed(&memory, "memory")));
+        assert_eq!(timed(&redis, "redis"), 8_000);
+        // A store that is no longer in memory is noticed at the next that is timed.
+        assert!(timed(&memory, "redis") > 7_500);
+    }
+
+    #[test]
+    fn timers_that_take_turns_are_timed_alike() {
+        let timers = [Timer::default(), Timer::default()];
+        let mut counts = [0, 0];
+        for turn in 0..16_000 {
+            let timer = &timers[turn % 2];
+            if let Some(started) = timer.start() {
+                timer.stop(started, "memory");
+                counts[turn % 2] += 1;
+            }
+        }
+        assert!(counts.iter().all(|count| (820..1_180).contains(count)), "{counts:?}");
+    }
+}

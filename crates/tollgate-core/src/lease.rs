@@ -106,6 +106,21 @@ pub struct Hold {
     pub until: Timestamp,
 }
 
+/// What a store answers to who asks for a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// The units that may be spent from now on; none if there is no room.
+    pub units: u64,
+    /// For how long: up to the last instant.
+    pub lasts: Micros,
+    /// What is left beside all blocks.
+    pub remaining: u64,
+    /// Until the key is fresh, at least.
+    pub reset_after: Micros,
+    /// When a unit would be left, if nothing was granted.
+    pub retry_after: Micros,
+}
+
 /// The holds of a key that have not been settled, in the order in which they end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holds(SmallVec<[Hold; 2]>);
@@ -129,11 +144,15 @@ impl Holds {
         self.0.iter().map(|hold| hold.units).sum()
     }
 
-    /// Charges the holds that have come to their end by `now`, each at its last instant.
+    /// Charges the holds that have come to their end before `now`, each at its last instant.
     /// Everything below expects that this was done.
     pub fn lapse<R: Rule>(&mut self, rule: &R, state: &mut R::State, now: Timestamp) {
-        let lapsed = self.0.iter().take_while(|hold| hold.until <= now).count();
-        for hold in self.0.drain(..lapsed) {
+        let lapsed = self.0.iter().take_while(|hold| hold.until < now).count();
+        self.lapse_first(lapsed, rule, state);
+    }
+
+    fn lapse_first<R: Rule>(&mut self, count: usize, rule: &R, state: &mut R::State) {
+        for hold in self.0.drain(..count) {
             // What fitted when it was granted does so still, unless a debt was made since; then
             // all together stays within the bound of debts.
             rule.owe(state, hold.units, hold.until);
@@ -160,9 +179,10 @@ impl Holds {
         let left = beside.remaining.saturating_sub(held);
         let (outcome, remaining) = match (alone.outcome, beside.outcome) {
             (Outcome::Exceed, _) => (Outcome::Exceed, left),
-            (_, Outcome::Allow { .. }) => (beside.outcome, beside.remaining),
-            // Others owe so much that nothing is left.
+            // Nothing is asked for, and so nothing waits, whatever is left.
+            (_, Outcome::Allow { .. }) if cost == Cost::ZERO => (alone.outcome, beside.remaining),
             (_, _) if cost == Cost::ZERO => (alone.outcome, left),
+            (_, Outcome::Allow { .. }) => (beside.outcome, beside.remaining),
             (_, Outcome::Deny { .. }) => (beside.outcome, left),
             _ => {
                 let end = first.until.since(now).max(Micros::new(1));
@@ -222,7 +242,7 @@ impl Holds {
             return rule.assess(rule.refresh(state, now), now, Cost::ZERO).reset_after;
         };
         let (end, mut holds, mut state) = (last.until, self.clone(), state.clone());
-        holds.lapse(rule, &mut state, end);
+        holds.lapse_first(self.0.len(), rule, &mut state);
         let after = rule.assess(rule.refresh(&state, end), end, Cost::ZERO).reset_after;
         (end + after).since(now)
     }

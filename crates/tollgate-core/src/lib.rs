@@ -48,7 +48,7 @@ pub use charge::{Charge, Charged, Receipt, ReceiptId, Settlement};
 pub use cost::Cost;
 pub use decision::{Decision, Outcome, Source, Verdict};
 pub use key::Key;
-pub use lease::{Hold, Holds, Lease};
+pub use lease::{Granted, Hold, Holds, Lease};
 pub use policy::{Policy, PolicyError};
 pub use quota::Quota;
 pub use store::{OnStoreError, Store, StoreError, StoreExt};

@@ -303,7 +303,7 @@ impl fmt::Debug for RedisStore {
 /// which talk to a bare server. No part of the public API.
 #[doc(hidden)]
 pub mod protocol {
-    pub use crate::encode::{Batch, EncodeError, Line};
+    pub use crate::encode::{Ask, Batch, EncodeError, Line, Spent};
     pub use crate::reply::{BadReply, Fault, Reply, Row};
     pub use crate::script::{SHA1, TEXT};
 }

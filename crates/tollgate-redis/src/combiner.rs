@@ -314,6 +314,9 @@ impl Combiner {
             Request::Settle { state, settled, receipt, actual, lifetime } => {
                 batch.settle_within(*lifetime, state, settled, receipt, *actual, deadline)
             }
+            Request::Renew { state, settled, receipt } => {
+                batch.renew(state, settled, receipt, deadline)
+            }
             Request::Reset { state } => batch.reset(state, deadline),
         };
         match added {
@@ -388,6 +391,13 @@ impl Combiner {
                     Ok(Answer::Verdict(verdict))
                 }
                 Row::Settlement(settlement) => Ok(Answer::Settlement(settlement)),
+                Row::Renewal(begun) => {
+                    let renewed = |at| match &ticket.request {
+                        Request::Renew { receipt, .. } => Some(receipt.begun_at(at)),
+                        _ => None,
+                    };
+                    Ok(Answer::Renewal(begun.and_then(renewed)))
+                }
                 Row::Reset => {
                     // Denials from before it may have come since this was sent.
                     self.shared.deny_cache.forget();

@@ -22,6 +22,9 @@ pub enum Row {
     Verdict(Verdict),
     /// The answer to a request to settle.
     Settlement(Settlement),
+    /// The answer to a request to renew: since when the lease lasts, or none as the receipt
+    /// was settled.
+    Renewal(Option<Timestamp>),
     /// The key is forgotten.
     Reset,
     /// A value that the request needs cannot be read. Nothing was done.
@@ -103,7 +106,9 @@ fn row(bytes: &mut Bytes<'_>, asked: &Asked, now: Timestamp) -> Option<Row> {
         (5, Asked::Settle) => Row::Settlement(Settlement::Charged { units: bytes.number::<7>()? }),
         (6, Asked::Settle) => Row::Settlement(Settlement::Repeated),
         (7, Asked::Settle) => Row::Settlement(Settlement::Lapsed),
+        (6, Asked::Renew) => Row::Renewal(None),
         (8, Asked::Reset) => Row::Reset,
+        (9, Asked::Renew) => Row::Renewal(Some(bytes.instant()?)),
         _ => return None,
     })
 }

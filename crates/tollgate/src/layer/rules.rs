@@ -14,12 +14,14 @@ use tollgate_core::{
 };
 
 use super::excess::{Answer, Patient};
+use super::in_flight::Keeper;
 use super::queued::Charged;
 use super::reservation::OpenCharges;
 use super::room::{Arrival, LineKey, Room};
 use super::tiers::{Fields, InTier, Tiers};
 use super::verdicts::Verdicts;
 use super::witness::{Sight, Waits, Witness};
+use crate::body::InFlight;
 use crate::denial::{Denial, DenialResponse, Dialect, Problem};
 use crate::head::Condition;
 use crate::headers::PolicyFields;
@@ -43,6 +45,8 @@ pub(super) struct Rules<St> {
     settles: bool,
     /// Where requests wait that a limit denies, if one lets them.
     room: Option<Room>,
+    /// Who keeps what requests hold, if a limit counts in flight.
+    keeper: Option<Keeper<St>>,
     misconfigured: AtomicBool,
     /// Whether the last answer of the store was that it cannot decide.
     failing: AtomicBool,
@@ -169,6 +173,8 @@ pub(super) struct Admitted {
     applied: Applied,
     /// What the response or the handler will settle.
     open: Option<OpenCharges>,
+    /// What the request holds until it is over.
+    pub(super) in_flight: InFlight,
 }
 
 /// A source is asked to come back so soon when the store does not know when it is back.
@@ -180,6 +186,9 @@ impl<St: Store> Rules<St> {
         let settles = limits.iter().any(|limit| limit.settling.settles());
         let waits = limits.iter().any(|limit| limit.patience().is_some());
         let room = waits.then(|| Room::new(options.max_waiting));
+        let in_tiers = |limit| Limit::tiers(limit).map(|(_, policy)| policy);
+        let policies = limits.iter().map(Limit::policy).chain(limits.iter().flat_map(in_tiers));
+        let keeper = Keeper::of(&store, policies);
         let tiers = Tiers::new(options.tiers.as_ref(), &limits);
         let rule = |limit: Limit| Rule { fields: Fields::new(&limit, tiers.as_ref()), limit };
         let rules: Box<[_]> = limits.into_iter().map(rule).collect();
@@ -192,6 +201,7 @@ impl<St: Store> Rules<St> {
             queue,
             settles,
             room,
+            keeper,
             misconfigured: AtomicBool::new(false),
             failing: AtomicBool::new(false),
         }
@@ -199,7 +209,10 @@ impl<St: Store> Rules<St> {
 
     /// Whether a response says anything of an admission, or decides on a charge.
     pub(super) fn tells(&self) -> bool {
-        self.options.expose_verdicts || self.options.headers.any() || self.settles
+        self.options.expose_verdicts
+            || self.options.headers.any()
+            || self.settles
+            || self.keeper.is_some()
     }
 
     /// Whether handlers and outer layers may read the verdict.
@@ -340,13 +353,20 @@ impl<St: Store> Rules<St> {
         applied: Applied,
         sight: &mut Sight,
     ) -> (Answer<St>, Option<Box<[Charged]>>, u64) {
-        let kept = self.queue.is_some() || self.settles || self.room.is_some();
+        let kept =
+            self.queue.is_some() || self.settles || self.room.is_some() || self.keeper.is_some();
         let charged: Option<Box<[_]>> = kept.then(|| charges.iter().map(Charged::of).collect());
         let line = match (&self.room, &charged) {
             (Some(room), Some(charged)) => self.follow_line(room, applied, charged, sight),
             _ => None,
         };
-        let answer = line.unwrap_or_else(|| Answer::Store(self.store.decide(charges)));
+        let answer = line.unwrap_or_else(|| {
+            let answer = self.store.decide(charges);
+            match (&self.keeper, &charged) {
+                (Some(keeper), Some(charged)) => Answer::Watched(keeper.watch(answer, charged)),
+                _ => Answer::Store(answer),
+            }
+        });
         let jitter = self.options.headers.has_jitter();
         // Of all keys, as it is not known yet which policy will deny.
         let seed = if jitter { seed_of(charges) } else { 0 };
@@ -432,12 +452,17 @@ impl<St: Store> Rules<St> {
                 self.trace_shadows(&verdict, applied);
                 let delay = self.delay(&verdict, applied);
                 let open = self.open(&verdict, charged.as_deref(), applied);
-                Ruling::Admit { admitted: Admitted { verdict, applied, open }, delay, charged }
+                let in_flight = match (&self.keeper, &charged) {
+                    (Some(keeper), Some(charged)) => keeper.hold(&verdict, charged),
+                    _ => InFlight::default(),
+                };
+                let admitted = Admitted { verdict, applied, open, in_flight };
+                Ruling::Admit { admitted, delay, charged }
             }
             Ok(verdict) => {
-                let admitted = Admitted { verdict, applied: question.applied, open: None };
                 let dialect = Dialect::of(method, headers);
-                Ruling::Refuse(Box::new(self.deny(&admitted, question.seed, dialect)))
+                let Question { applied, seed, .. } = question;
+                Ruling::Refuse(Box::new(self.deny(&verdict, applied, seed, dialect)))
             }
             Err(error) => self.without_verdict(&error, question.applied, method, headers),
         }
@@ -467,7 +492,7 @@ impl<St: Store> Rules<St> {
 
     /// Settles what the response decides, and adds the verdict to it.
     pub(super) fn tell<B>(&self, response: &mut Response<B>, admitted: &Admitted) {
-        let Admitted { verdict, applied, open } = admitted;
+        let Admitted { verdict, applied, open, .. } = admitted;
         if let Some(open) = open {
             open.settle_by(response, self.applied(*applied).map(|rule| &rule.limit));
         }
@@ -475,9 +500,14 @@ impl<St: Store> Rules<St> {
         self.options.headers.write(response.headers_mut(), verdict.decided_at(), rows);
     }
 
-    fn deny(&self, denied: &Admitted, seed: u64, dialect: Dialect) -> Response<Bytes> {
-        let Admitted { verdict, applied, .. } = denied;
-        let rows = || self.rows(verdict, *applied);
+    fn deny(
+        &self,
+        verdict: &Verdict,
+        applied: Applied,
+        seed: u64,
+        dialect: Dialect,
+    ) -> Response<Bytes> {
+        let rows = || self.rows(verdict, applied);
         let at = verdict.decided_at();
         let denial = Denial::of_verdict(at, rows(), &self.options.headers, seed);
         tracing::info!(

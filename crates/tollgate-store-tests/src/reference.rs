@@ -73,7 +73,8 @@ any_state!(
     SlidingWindowLog: sliding_window_log,
     SlidingWindowCounter: sliding_window_counter,
     TokenBucket: token_bucket,
-    LeakyBucket: leaky_bucket
+    LeakyBucket: leaky_bucket,
+    CalendarWindowCounter: calendar_window_counter
 );
 
 /// A rule that finds its state among all.

@@ -44,6 +44,11 @@ enum Reason {
     #[error("{0} has no burst: drop the burst, or use token_bucket or leaky_bucket")]
     Burst(Algorithm),
     #[error(
+        "{0} has windows of one length, and those of a calendar have not: use \
+         fixed_window_counter, or a span such as 24 hours"
+    )]
+    Calendar(Algorithm),
+    #[error(
         "a log at full resolution of {limit} units is more than {}: lower the limit or use \
          the resolution of a thousandth of the window",
         SlidingWindowLog::MAX_EXACT_LIMIT
@@ -71,6 +76,7 @@ pub(super) fn check(name: &str, quota: Quota, algorithm: Algorithm) -> Result<Mi
         check_name(name)?;
         let window = check_window(quota.window())?;
         check_limit(quota, algorithm)?;
+        check_calendar(quota, algorithm)?;
         check_scale(quota, window, algorithm)?;
         Ok(window)
     };
@@ -113,6 +119,14 @@ fn check_limit(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
         {
             Err(Reason::ExactLog { limit: quota.limit() })
         }
+        _ => Ok(()),
+    }
+}
+
+fn check_calendar(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
+    match algorithm {
+        Algorithm::FixedWindowCounter => Ok(()),
+        _ if quota.calendar().is_some() => Err(Reason::Calendar(algorithm)),
         _ => Ok(()),
     }
 }

@@ -66,6 +66,7 @@ impl Policy {
             limit: quota.limit(),
             window,
             capacity: quota.capacity(),
+            calendar: quota.calendar(),
         };
         Ok(Self(Arc::new(Inner {
             rule: form.rule(),
@@ -76,7 +77,8 @@ impl Policy {
         })))
     }
 
-    /// At most `limit` in each window of the calendar.
+    /// At most `limit` in each window: windows follow one another from the Unix epoch on,
+    /// or are the periods of the quota's calendar.
     pub fn fixed_window_counter(
         name: impl Into<String>,
         quota: Quota,
@@ -129,7 +131,7 @@ impl Policy {
         self.0.form.algorithm
     }
 
-    /// The window.
+    /// The window; with a calendar the longest of its periods.
     pub fn window(&self) -> Micros {
         self.0.form.window
     }
@@ -186,7 +188,7 @@ impl Policy {
         };
         let burst = self.0.quota.burst_units().map(part);
         let build = |limit| {
-            let quota = Quota::new(limit, self.0.quota.window());
+            let quota = self.0.quota.with_limit(limit);
             let quota = burst.map_or(quota, |burst| quota.burst(burst));
             Self::new(self.name(), quota, self.algorithm())
         };
@@ -231,7 +233,7 @@ impl fmt::Debug for Policy {
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quota = self.0.quota;
-        write!(f, "{}: {} units per {}", self.name(), quota.limit(), self.window())?;
+        write!(f, "{}: {} units per {}", self.name(), quota.limit(), quota.span())?;
         if let Some(burst) = quota.burst_units() {
             write!(f, ", burst {burst}")?;
         }

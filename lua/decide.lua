@@ -17,6 +17,9 @@ local RETURNED, CHARGED, REPEATED, LAPSED, FORGOTTEN = '\4', '\5', '\6', '\7', '
 local WRONG_TYPE, UNREADABLE = 1, 2
 -- Bytes behind the header that tell since when a state is held.
 local SINCE = 7
+-- The code of fixed windows that are the periods of a calendar. Behind the header of such a form
+-- come three instants: a boundary between two periods, with the one before and the one after.
+local CALENDAR = 12
 -- Arguments that one redis.call takes: far below Lua's limit of some 8000.
 local MOST = 1000
 
@@ -36,7 +39,7 @@ local this_instant, next_instant = struct.pack('>I7', now), struct.pack('>I7', n
 
 -- Forms that begin with the same code have headers of one length.
 local function header_length(code)
-  if code <= 4 then return 13 end
+  if code <= 4 or code == CALENDAR then return 13 end
   if code == 8 then return 25 end
   return 18
 end
@@ -48,6 +51,8 @@ local function algorithm_of(code)
   local make = leaky_bucket -- 7 queue, 8 queue with max_wait, 9 meter
   if code == 1 then
     make = fixed_window_counter
+  elseif code == CALENDAR then
+    make = calendar_window_counter
   elseif code <= 3 then
     make = sliding_window_log -- 2 exact, 3 a thousandth of the window
   elseif code == 4 then
@@ -79,8 +84,9 @@ local function rule_of(header)
     -- intervals tokens come back whole and need none.
     interval = interval, unit = interval and 1 or window, rate = limit,
     capacity = 0, full = 0, queue = code == 7 or code == 8, max_wait = number.MAX,
+    calendar = code == CALENDAR and window or false, start = 0, stop = 0,
   }
-  if code >= 5 then
+  if code >= 5 and code <= 9 then
     rule.capacity = struct.unpack('>I5', header, from)
     rule.full = rule.capacity * rule.unit
     if rule.capacity == 0 or 2 * rule.full > number.MAX + 1 then return nil end
@@ -116,7 +122,7 @@ local function read(entry, value)
   if entry.is_receipt then return end
   local version, code = value:byte(1, 2)
   local rule, state
-  if version == VERSION and code and code >= 1 and code <= 9 then
+  if version == VERSION and code and (code >= 1 and code <= 9 or code == CALENDAR) then
     local length = header_length(code)
     rule = #value > length and rule_of(value:sub(1, length))
     state = rule and rule.algorithm.decode(rule, value, length + SINCE + 1, entry.name)
@@ -232,9 +238,21 @@ do
   while from <= #forms do
     local length = header_length(forms:byte(from + 1))
     n = n + 1
-    rule_at[n] = rule_of(forms:sub(from, from + length - 1))
+    local rule = rule_of(forms:sub(from, from + length - 1))
+    rule_at[n] = rule
     from = from + length
+    if rule.calendar then
+      local start, boundary, stop
+      start, boundary, stop, from = struct.unpack('>I7I7I7', forms, from)
+      if now < boundary then stop = boundary else start = boundary end
+      rule.start, rule.stop = start, stop
+    end
   end
+end
+
+-- Whether it is another time than whoever sent a form took it for.
+local function is_elsewhen(rule)
+  return rule.calendar and (now < rule.start or now >= rule.stop)
 end
 
 local function named(key, form)
@@ -247,7 +265,7 @@ local ops = {}
 do
   local from, n = 1, 0
   while from <= #operations do
-    local op = { kind = 0 }
+    local op = { kind = 0, stale = false }
     op.kind, from = struct.unpack('>B', operations, from)
     if op.kind == DECIDE then
       local count
@@ -256,6 +274,7 @@ do
         local key, form, enforce, cost
         key, form, enforce, cost, from = struct.unpack('>I2I2BI7', operations, from)
         local entry, rule = named(key, form)
+        op.stale = op.stale or is_elsewhen(rule)
         op[i] = {
           key = key, entry = entry, rule = rule, enforce = enforce == 1, cost = cost, state = false,
           outcome = 0, remaining = 0, reset_after = 0, wait = 0, charged_at = 0,
@@ -269,6 +288,7 @@ do
       op.key, form, receipt, op.units, op.cost, op.charged_at, op.leaves_at, op.lifetime, from =
         struct.unpack('>I2I2I2I7I7I7I7I7', operations, from)
       op.entry, op.rule = named(op.key, form)
+      op.stale = is_elsewhen(op.rule)
       op.receipt_key, op.receipt = receipt, entries[receipt]
       op.receipt.is_receipt = true
     end
@@ -366,10 +386,10 @@ while from <= #requests do
   local index, deadline
   index, deadline, from = struct.unpack('>I2I7', requests, from)
   n = n + 1
-  if deadline > 0 and now > deadline then
+  local op = ops[index]
+  if deadline > 0 and now > deadline or op.stale then
     rows[n] = STALE
   else
-    local op = ops[index]
     rows[n] = steps[op.kind](op)
   end
 end

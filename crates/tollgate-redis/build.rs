@@ -9,12 +9,13 @@ const EAGER: [&str; 2] = ["outcome", "number"];
 
 /// Functions that the script calls for the algorithms it needs: to make one costs about
 /// a microsecond, and most calls need one of them.
-const LAZY: [&str; 5] = [
+const LAZY: [&str; 6] = [
     "fixed_window_counter",
     "sliding_window_log",
     "sliding_window_counter",
     "token_bucket",
     "leaky_bucket",
+    "calendar_window_counter",
 ];
 
 fn main() -> io::Result<()> {

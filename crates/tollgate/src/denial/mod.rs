@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use http::header::CACHE_CONTROL;
 use http::{HeaderMap, HeaderValue};
-use tollgate_core::{Micros, Outcome, Timestamp};
+use tollgate_core::{Calendar, Micros, Outcome, Timestamp};
 
 pub use self::members::{MemberError, MemberValue, Members};
 pub use self::reason::Reason;
@@ -60,6 +60,7 @@ struct Shown {
     limit: u64,
     remaining: u64,
     window: Micros,
+    calendar: Option<Calendar>,
     reset_at: u64,
 }
 
@@ -95,6 +96,7 @@ impl<'a> Denial<'a> {
             limit: decision.limit,
             remaining: decision.remaining,
             window: fields.full_after(),
+            calendar: fields.policy().quota().calendar(),
             reset_at: headers::reset_at(decided_at, decision),
         });
         // The tightest waits longest; but where one can never pass, no wait helps.
@@ -171,9 +173,14 @@ impl<'a> Denial<'a> {
         self.shown.map(|shown| shown.remaining)
     }
 
-    /// The time in which the whole limit comes back.
+    /// The time in which the whole limit comes back; with a calendar at the longest.
     pub fn window(&self) -> Option<Micros> {
         self.shown.map(|shown| shown.window)
+    }
+
+    /// The calendar whose periods are the windows, where there is one.
+    pub fn calendar(&self) -> Option<Calendar> {
+        self.shown.and_then(|shown| shown.calendar)
     }
 
     /// When the quota is whole again, in Unix seconds, rounded up.

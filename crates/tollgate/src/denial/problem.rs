@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 
 use super::date::Rfc3339;
 use super::members::{Members, Quoted};
-use super::{Denial, Reason};
+use super::{Denial, Reason, Shown};
 
 impl Denial<'_> {
     /// A sentence or two for people: what happened and the cure.
@@ -27,7 +27,7 @@ impl Denial<'_> {
             ),
             (Reason::QuotaExceeded, Some(shown)) => {
                 let left = shown.remaining;
-                let (limit, window) = (Units(shown.limit), shown.window);
+                let (limit, window) = (Units(shown.limit), shown.span());
                 format!("The quota is {limit} per {window}, of which {left} are left.")
             }
             (Reason::StoreUnavailable, _) => {
@@ -62,8 +62,9 @@ impl Denial<'_> {
             reason.code(),
         )?;
         if let Some(shown) = self.shown {
-            let (limit, remaining, window) = (shown.limit, shown.remaining, shown.window);
-            write!(json, r#","limit":{limit},"remaining":{remaining},"window":"{window}""#)?;
+            let (limit, remaining, window) = (shown.limit, shown.remaining, shown.span());
+            let window = Quoted(&window);
+            write!(json, r#","limit":{limit},"remaining":{remaining},"window":{window}"#)?;
         }
         if let Some(seconds) = self.retry_after_secs {
             write!(json, r#","retry_after":{seconds}"#)?;
@@ -82,6 +83,16 @@ impl Denial<'_> {
         json.push_str(members.as_json());
         json.push('}');
         Ok(())
+    }
+}
+
+impl Shown {
+    /// "60 seconds", "calendar day in Europe/Berlin"
+    fn span(&self) -> String {
+        match self.calendar {
+            Some(calendar) => format!("calendar {calendar}"),
+            None => self.window.to_string(),
+        }
     }
 }
 

@@ -68,6 +68,11 @@ pub fn calendar(unit: Unit, zone: &str) -> Result<Calendar, ZoneError> {
     }
 }
 
+/// Whether there is a time zone of this name, in whatever case.
+pub fn has_zone(zone: &str) -> bool {
+    ZONES.get(zone).is_ok()
+}
+
 /// The names of all time zones.
 pub fn zones() -> impl Iterator<Item = String> {
     ZONES.available().map(|name| name.as_str().to_owned())

@@ -7,8 +7,8 @@ use tollgate_core::{Calendar, Micros, Timestamp};
 const HOUR: u64 = 3_600_000_000;
 
 fn at(text: &str) -> Timestamp {
-    let instant: Instant = text.parse().unwrap();
-    Timestamp::from_micros(u64::try_from(instant.as_microsecond()).unwrap())
+    let instant: Instant = text.parse().expect("an instant");
+    Timestamp::from_micros(u64::try_from(instant.as_microsecond()).expect("past 1970"))
 }
 
 fn is(calendar: Calendar, now: &str, start: &str, end: &str) {
@@ -82,5 +82,7 @@ fn a_zone_goes_by_one_name_however_it_is_written() {
     assert_eq!(one.name(), "day in Europe/Berlin");
     let error = day("Europe/Berln").unwrap_err();
     assert_eq!(error, ZoneError::Unknown { zone: "Europe/Berln".to_owned() });
+    assert!(tollgate_calendar::has_zone("europe/berlin"));
+    assert!(!tollgate_calendar::has_zone("Europe/Berln"));
     assert!(zones().any(|zone| zone == "Europe/Berlin"));
 }

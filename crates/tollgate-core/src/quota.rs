@@ -101,6 +101,13 @@ impl Quota {
         self
     }
 
+    /// The same without a burst.
+    #[must_use]
+    pub const fn without_burst(mut self) -> Self {
+        self.burst = None;
+        self
+    }
+
     /// The window in words: "60 seconds", or "calendar day in Europe/Berlin".
     pub fn span(&self) -> impl fmt::Display + use<> {
         Span(*self)

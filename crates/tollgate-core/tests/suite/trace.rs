@@ -198,10 +198,13 @@ impl Clock {
 
     pub(crate) fn of(policy: &Policy, start: u64) -> Self {
         let calendar = policy.quota().calendar();
-        let window = calendar.map_or(policy.window(), |calendar| {
-            let first = calendar.period(Timestamp::EPOCH);
-            first.end().since(first.start())
-        });
+        let window = calendar.map_or_else(
+            || policy.window(),
+            |calendar| {
+                let first = calendar.period(Timestamp::EPOCH);
+                first.end().since(first.start())
+            },
+        );
         Self { now: start, calendar, window: window.get(), retry_at: start, reset_at: start }
     }
 

@@ -149,7 +149,13 @@ fn source(source: &IdentitySource) -> String {
                     format!("the {algorithm} key in {}", file.display())
                 }
                 KeyOrigin::JwksFile(file) => format!("the key set in {}", file.display()),
-                KeyOrigin::JwksUrl { url, .. } => format!("the key set at {url}"),
+                KeyOrigin::JwksUrl(jwks) => format!(
+                    "the key set at {} (asked again after {}, and for a key that is missing, but \
+                     not within {})",
+                    jwks.shown_url(),
+                    span(jwks.max_age.into()),
+                    span(jwks.min_refetch.into()),
+                ),
             };
             format!("the user of a token, by {keys}")
         }

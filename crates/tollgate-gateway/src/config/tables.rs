@@ -467,9 +467,16 @@ const JWT: Section = Section {
         optional(
             "jwksUrl",
             text(format::JWKS_URL),
-            "A key set at a URL. It is not read yet, and such a file is refused: name a `jwksFile`.",
+            "A key set at a URL: https, or http to this machine. Fetched at the start, when it is older than `maxAge`, and when a token names a key that is not in it. Redirects are not followed, and 1 MiB is the most. While it cannot be fetched, the keys before stay.",
         ),
-        default("minRefetch", Shape::Span, "5m", "How often `jwksUrl` would be asked at the most."),
+        default(
+            "minRefetch",
+            Shape::Span,
+            "30s",
+            "How much time lies between two fetches at least, whatever tokens come.",
+        ),
+        default("maxAge", Shape::Span, "10m", "When `jwksUrl` is fetched again in any case."),
+        default("fetchTimeout", Shape::Span, "5s", "How long an answer of `jwksUrl` may take."),
         optional("issuer", TEXT, "What `iss` must be. Without it, it is not looked at."),
         optional(
             "audience",

@@ -22,7 +22,8 @@ use tollgate::key::TrustedProxies;
 use tollgate::{HeaderOptions, OnMissingKey};
 
 pub use self::identity::{
-    ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwtPlan, KeyOrigin,
+    ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwksPlan, JwtPlan,
+    KeyOrigin,
 };
 pub use self::limits::{ApiPlan, CostRule, CostTable, LimitPlan, RouteLimits, Whose};
 pub use self::matching::{Methods, PathMatch, PathMatchError};

@@ -17,6 +17,7 @@ use tower_service::Service;
 use super::activity::Patience;
 use super::build::{BuildError, Parts, ReadyRoute};
 use super::identity::Identity;
+use super::keys::{KeySet, KeySets};
 use super::tls;
 use crate::plan::Plan;
 use crate::proxy::path::Ambiguous;
@@ -49,6 +50,8 @@ pub(super) struct Lasting<St> {
     pub(super) name: Arc<str>,
     /// What has been decided under each policy, which goes on after a reload.
     pub(super) observer: Observer,
+    /// Keys of tokens, which a reload does not fetch anew.
+    pub(super) key_sets: KeySets,
 }
 
 impl<St: Inspect> App<St> {
@@ -68,7 +71,7 @@ impl<St: Inspect> App<St> {
                 Clients::new(timeouts, uses_tls).map_err(|error| BuildError(error.to_string()))?
             }
         };
-        let identity = Identity::new(&plan)?;
+        let identity = Identity::new(&plan, &lasting.key_sets)?;
         let parts = Parts {
             plan: &plan,
             store: &lasting.store,
@@ -91,6 +94,18 @@ impl<St: Inspect> App<St> {
     /// All layers, to look at.
     pub(super) fn layers(&self) -> impl Iterator<Item = LayerHandle> {
         self.routes.iter().flat_map(ReadyRoute::layers)
+    }
+
+    /// The key sets that are fetched for it.
+    pub(super) fn key_sets(&self) -> &[Arc<KeySet>] {
+        &self.identity.key_sets
+    }
+
+    /// Completes when each of its key sets has been asked for once, well or not.
+    pub(super) async fn key_sets_tried(&self) {
+        for set in self.key_sets() {
+            set.tried().await;
+        }
     }
 
     /// How long a connection of a client may do nothing.

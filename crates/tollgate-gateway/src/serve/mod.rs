@@ -5,6 +5,7 @@
 //! | `app.rs` | what serves requests, made of one version of the configuration |
 //! | `build.rs` | routes, and a limiter for each kind of request |
 //! | `identity.rs` | whose quota a request uses |
+//! | `keys.rs` | key sets that are fetched |
 //! | `gateway.rs` | what is running, and how the last reload went |
 //! | `source.rs`, `reload.rs` | where the configuration comes from, and when it is read again |
 //! | `listener.rs`, `connection.rs` | connections, from the first byte to the last |
@@ -22,6 +23,7 @@ mod build;
 mod connection;
 mod gateway;
 mod identity;
+mod keys;
 mod listener;
 mod observed;
 mod reload;
@@ -48,6 +50,7 @@ use tollgate::{MemoryStore, Observer};
 
 use self::app::Lasting;
 use self::gateway::Gateway;
+use self::keys::KeySets;
 use self::reload::Reload;
 use self::signals::{Signal, Signals};
 pub use self::source::{Load, Loaded, Source};
@@ -105,6 +108,7 @@ async fn serve<St: Inspect>(
         tunnels: Tunnels::default(),
         name: name().into(),
         observer: Observer::new(),
+        key_sets: KeySets::default(),
     };
     let tunnels = lasting.tunnels.clone();
     let gateway = Gateway::new(loaded, lasting).map_err(|error| error.to_string())?;
@@ -124,7 +128,16 @@ async fn serve<St: Inspect>(
         let Some(door) = gateway.app().doors.get(&address).cloned() else { continue };
         let connections = connections.clone();
         let gateway = Arc::clone(&gateway);
-        listeners.spawn(listener::accept(gateway, listener, address, door, connections));
+        listeners.spawn(async move {
+            // Clients that are connected already wait so long, instead of being strangers.
+            let first = gateway.app_to_keep();
+            tokio::select! {
+                () = gateway.draining.cancelled() => {}
+                () = first.key_sets_tried() => {}
+            }
+            drop(first);
+            listener::accept(gateway, listener, address, door, connections).await;
+        });
     }
     while signals.next().await == Signal::Reload {
         ask.now();

@@ -8,10 +8,10 @@ use tempfile::TempDir;
 
 use crate::support::{Gateway, Upstream, exchange, exchange_bytes};
 
-/// A certificate for `gateway.test` that signs itself, and its key.
-fn certificate(folder: &TempDir, name: &str) {
+/// A certificate for `gateway.test` and `localhost` that signs itself, and its key.
+pub(crate) fn certificate(folder: &TempDir, name: &str) {
     let key = KeyPair::generate().unwrap();
-    let params = CertificateParams::new(vec!["gateway.test".to_owned()]).unwrap();
+    let params = CertificateParams::new(["gateway.test", "localhost"].map(str::to_owned)).unwrap();
     let certificate = params.self_signed(&key).unwrap();
     fs::write(folder.path().join(format!("{name}.pem")), certificate.pem()).unwrap();
     fs::write(folder.path().join(format!("{name}.key")), key.serialize_pem()).unwrap();

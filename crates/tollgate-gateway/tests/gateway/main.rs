@@ -17,4 +17,5 @@ mod smuggling;
 mod streams;
 mod support;
 mod timeouts;
+mod tokens;
 mod upgrades;

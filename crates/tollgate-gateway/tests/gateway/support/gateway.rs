@@ -42,6 +42,11 @@ impl Gateway {
 
     /// The same with a configuration that is in the folder already.
     pub(crate) fn start_with(folder: TempDir, file: &str) -> Self {
+        Self::start_under(folder, file, &[])
+    }
+
+    /// The same with these variables.
+    pub(crate) fn start_under(folder: TempDir, file: &str, variables: &[(&str, &str)]) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
             .args(["serve", "--config", file])
             .current_dir(folder.path())
@@ -49,6 +54,7 @@ impl Gateway {
             .env("TOLLGATE_ADMIN_TOKEN", TOKEN)
             .env("TOLLGATE_ADMIN_SUBJECTS", "clear")
             .env_remove("TOLLGATE_ADMIN_HOSTS")
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

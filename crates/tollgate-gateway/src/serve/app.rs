@@ -18,7 +18,7 @@ use super::activity::Patience;
 use super::build::{BuildError, Parts, ReadyRoute};
 use super::identity::Identity;
 use super::keys::{KeySet, KeySets};
-use super::tls;
+use crate::files;
 use crate::plan::Plan;
 use crate::proxy::path::Ambiguous;
 use crate::proxy::{Body, Clients, Connection, Fault, Timeouts, Tunnels, admit};
@@ -84,7 +84,8 @@ impl<St: Inspect> App<St> {
         let routes = parts.routes()?;
         let mut doors = HashMap::new();
         for listen in &plan.listen {
-            let tls = listen.tls.as_ref().map(tls::load).transpose()?;
+            // At every reload, so that a renewed certificate is served from the next connection on.
+            let tls = listen.tls.as_ref().map(files::tls).transpose()?;
             let proxy_protocol = listen.proxy_protocol.clone();
             doors.insert(listen.addr, Door { tls, proxy_protocol });
         }

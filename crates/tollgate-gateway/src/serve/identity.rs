@@ -1,6 +1,5 @@
 //! Whose quota a request uses, found out once for all its limits.
 
-use std::fs;
 use std::sync::Arc;
 
 use tollgate::key::{
@@ -11,6 +10,7 @@ use tollgate::{Head, Subject};
 
 use super::build::BuildError;
 use super::keys::{KeySet, KeySets};
+use crate::files;
 use crate::plan::{
     ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwtPlan, KeyOrigin, Plan,
 };
@@ -181,7 +181,15 @@ fn user(
             key_sets.push(set);
             verifier
         }
-        origin => JwtVerifier::new(at_hand(origin)?),
+        KeyOrigin::Secret(secret) => {
+            let keys = JwtKey::hs256(secret.reveal().as_bytes());
+            let keys = keys.and_then(|key| JwtKeys::new([key]));
+            JwtVerifier::new(keys.map_err(|error| BuildError(format!("jwt: {error}")))?)
+        }
+        origin => match files::keys(origin)? {
+            Some(keys) => JwtVerifier::new(keys),
+            None => JwtVerifier::without_keys(),
+        },
     };
     if let Some(issuer) = &plan.issuer {
         verifier = verifier.issuer(issuer);
@@ -190,35 +198,6 @@ fn user(
         verifier = verifier.audience(audience);
     }
     Ok(JwtUser::new(verifier))
-}
-
-/// Keys in the configuration or in a file.
-pub(crate) fn at_hand(origin: &KeyOrigin) -> Result<JwtKeys, BuildError> {
-    let wrong = |error: &dyn std::fmt::Display| BuildError(format!("jwt: {error}"));
-    match origin {
-        KeyOrigin::Secret(secret) => JwtKey::hs256(secret.reveal().as_bytes())
-            .and_then(|key| JwtKeys::new([key]))
-            .map_err(|error| wrong(&error)),
-        KeyOrigin::Pem { file, algorithm } => {
-            let pem = read(file)?;
-            let key = match *algorithm {
-                "RS256" => JwtKey::rs256_pem(&pem),
-                "ES256" => JwtKey::es256_pem(&pem),
-                _ => JwtKey::eddsa_pem(&pem),
-            };
-            key.and_then(|key| JwtKeys::new([key])).map_err(|error| wrong(&error))
-        }
-        KeyOrigin::JwksFile(file) => {
-            let json = String::from_utf8(read(file)?).map_err(|error| wrong(&error))?;
-            JwtKeys::from_jwks(&json).map_err(|error| wrong(&error))
-        }
-        // It is fetched when it is used.
-        KeyOrigin::JwksUrl(_) => JwtKeys::new([]).map_err(|error| wrong(&error)),
-    }
-}
-
-fn read(file: &std::path::Path) -> Result<Vec<u8>, BuildError> {
-    fs::read(file).map_err(|error| BuildError(format!("{}: {error}", file.display())))
 }
 
 #[cfg(test)]

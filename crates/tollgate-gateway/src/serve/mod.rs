@@ -11,7 +11,6 @@
 //! | `listener.rs`, `connection.rs` | connections, from the first byte to the last |
 //! | `activity.rs` | what a connection is doing |
 //! | `store.rs` | Redis, and what stands in for it while it is away |
-//! | `tls.rs` | certificates |
 //! | `admin.rs` | where operators look |
 //! | `observed.rs` | what they see besides the configuration |
 //! | `signals.rs` | what the system tells the program |
@@ -30,7 +29,6 @@ mod reload;
 mod signals;
 mod source;
 mod store;
-mod tls;
 
 use std::collections::hash_map::RandomState;
 use std::fmt::Write as _;

@@ -7,5 +7,6 @@ mod cli;
 mod corpus;
 mod documentation;
 mod meaning;
+mod named_files;
 mod schema;
 mod support;

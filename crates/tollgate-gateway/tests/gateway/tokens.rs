@@ -187,6 +187,7 @@ async fn an_answer_that_is_no_key_set_changes_nothing_and_is_told() {
     let times = "minRefetch: 1s, fetchTimeout: 300ms";
     let gateway = Gateway::start(&lines(&upstream, &issuer.lines(times)));
     let client = Client::new(gateway.address);
+    assert_eq!(ask(&client, &key.token()).await, 200);
     let oversize = format!("{good}{}", " ".repeat(1 << 20));
     let secret = r#"{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}"#;
     // Each message is another than the one before, so that it is known to be of this answer.

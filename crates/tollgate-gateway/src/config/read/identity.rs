@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::HeaderName;
 use tollgate::key::TrustedProxies;
 
+use super::super::files::NamedFile;
 use super::super::problem::Problems;
 use super::super::view::{Item, View};
 use super::policy::no_effect;
@@ -263,10 +264,16 @@ fn key_origin(view: &View<'_>, problems: &mut Problems) -> Option<KeyOrigin> {
                 return None;
             }
         };
-        return Some(KeyOrigin::Pem { file: path("keyFile")?, algorithm });
+        let origin = KeyOrigin::Pem { file: path("keyFile")?, algorithm };
+        let place = view.place_of("keyFile");
+        problems.names(NamedFile::Keys { origin: origin.clone(), place });
+        return Some(origin);
     }
     if view.has("jwksFile") {
-        return path("jwksFile").map(KeyOrigin::JwksFile);
+        let origin = KeyOrigin::JwksFile(path("jwksFile")?);
+        let place = view.place_of("jwksFile");
+        problems.names(NamedFile::Keys { origin: origin.clone(), place });
+        return Some(origin);
     }
     if view.has("jwksUrl") {
         return jwks(view, problems).map(KeyOrigin::JwksUrl);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tollgate::key::TrustedProxies;
 
+use super::super::files::NamedFile;
 use super::super::problem::Problems;
 use super::super::spec::Section;
 use super::super::tables::RATE_LIMITER;
@@ -38,7 +39,7 @@ fn listen(limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<Listen>> {
     let mut is_whole = true;
     for item in limiter.items("listen") {
         let listen = match item.view() {
-            Some(view) => listener(&view),
+            Some(view) => listener(&view, problems),
             None => item.text().and_then(|text| text.parse().ok()).map(plain),
         };
         let Some(listen) = listen else {
@@ -54,12 +55,18 @@ fn listen(limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<Listen>> {
     is_whole.then_some(all)
 }
 
-fn listener(view: &View<'_>) -> Option<Listen> {
+fn listener(view: &View<'_>, problems: &mut Problems) -> Option<Listen> {
     let tls = match view.item("tls") {
         Some(item) => {
             let view = item.view()?;
             let file = |key: &str| view.text(key).map(PathBuf::from);
-            Some(TlsFiles { certificate: file("certificate")?, key: file("key")? })
+            let files = TlsFiles { certificate: file("certificate")?, key: file("key")? };
+            problems.names(NamedFile::Tls {
+                files: files.clone(),
+                certificate: view.place_of("certificate"),
+                key: view.place_of("key"),
+            });
+            Some(files)
         }
         None => None,
     };

@@ -201,7 +201,7 @@ struct Listener<'a>(&'a Listen);
 
 impl fmt::Display for Listener<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Listen { addr, tls, proxy_protocol } = self.0;
+        let Listen { addr, tls, proxy_protocol, max_connections: _ } = self.0;
         write!(f, "{addr}")?;
         if tls.is_some() {
             f.write_str(", TLS")?;

@@ -234,4 +234,11 @@ pub const ALL: &[Metric] = &[
         &[],
         "When the keys came that are believed, in seconds since 1970.",
     ),
+    gauge("tollgate_gateway_connections", &[], "Connections of clients that are open."),
+    counter(
+        "tollgate_gateway_full_total",
+        &[],
+        "Times that a listener had as many connections as it may have, so that others waited.",
+    ),
+    gauge("tollgate_gateway_tunnels", &[], "Upgraded connections that are open."),
 ];

@@ -40,6 +40,8 @@ pub struct Plan {
     pub admin: SocketAddr,
     /// How long things may take.
     pub timeouts: Timeouts,
+    /// The most upgraded connections at a time; others are refused.
+    pub max_tunnels: usize,
     /// Whose `X-Forwarded-*` and `Forwarded` are believed and passed on; the others' are
     /// replaced.
     pub trusted_proxies: TrustedProxies,

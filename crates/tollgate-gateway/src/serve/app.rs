@@ -38,6 +38,8 @@ pub(super) struct App<St> {
 pub(super) struct Door {
     pub(super) tls: Option<Arc<ServerConfig>>,
     pub(super) proxy_protocol: Option<TrustedProxies>,
+    /// The most connections.
+    pub(super) most: usize,
 }
 
 /// What outlives every version of the configuration.
@@ -87,7 +89,7 @@ impl<St: Inspect> App<St> {
             // At every reload, so that a renewed certificate is served from the next connection on.
             let tls = listen.tls.as_ref().map(files::tls).transpose()?;
             let proxy_protocol = listen.proxy_protocol.clone();
-            doors.insert(listen.addr, Door { tls, proxy_protocol });
+            doors.insert(listen.addr, Door { tls, proxy_protocol, most: listen.max_connections });
         }
         Ok(Self { plan, doors, routes, identity, clients })
     }

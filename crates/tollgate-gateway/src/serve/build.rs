@@ -103,7 +103,7 @@ impl<St: Inspect> Parts<'_, St> {
             upstream(target),
             self.fronts(),
             self.clients.clone(),
-            self.tunnels.clone(),
+            self.tunnels.at_most(self.plan.max_tunnels),
             Arc::clone(self.name),
         )
     }

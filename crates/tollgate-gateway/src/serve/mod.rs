@@ -8,7 +8,7 @@
 //! | `keys.rs` | key sets that are fetched |
 //! | `gateway.rs` | what is running, and how the last reload went |
 //! | `source.rs`, `reload.rs` | where the configuration comes from, and when it is read again |
-//! | `listener.rs`, `connection.rs` | connections, from the first byte to the last |
+//! | `listener.rs`, `room.rs`, `connection.rs` | connections, from the first byte to the last |
 //! | `activity.rs` | what a connection is doing |
 //! | `store.rs` | Redis, and what stands in for it while it is away |
 //! | `admin.rs` | where operators look |
@@ -26,6 +26,7 @@ mod keys;
 mod listener;
 mod observed;
 mod reload;
+mod room;
 mod signals;
 mod source;
 mod store;
@@ -111,6 +112,7 @@ async fn serve<St: Inspect>(
     let tunnels = lasting.tunnels.clone();
     let gateway = Gateway::new(loaded, lasting).map_err(|error| error.to_string())?;
     let gateway = Arc::new(gateway);
+    room::open_files(gateway.app().plan.listen.iter().map(|it| it.max_connections).sum());
     let bound = Bound::bind(&gateway.app().plan).await?;
     // Before anybody is told that the program runs: who reads that may signal at once.
     let mut signals = Signals::catch().map_err(|error| format!("signals: {error}"))?;

@@ -10,7 +10,7 @@ use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, Version};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use proxy_header::ParseConfig;
 use proxy_header::io::ProxiedStream;
@@ -25,6 +25,7 @@ use super::activity::{Activity, Answer, Patience, Watched, Working};
 use super::app::Door;
 use super::gateway::Gateway;
 use super::room::Place;
+use super::streams::{Pieces, Streams};
 use crate::proxy::{Body, Connection};
 
 /// Serves a connection that a listener has accepted, until it ends or the gateway drains.
@@ -152,17 +153,17 @@ async fn answer<St: Inspect>(
     request: Request<Incoming>,
     connection: Connection,
     working: Working,
-) -> Response<Answer<Body>> {
+) -> Response<Answer<Pieces<Body>>> {
     let is_http1 = request.version() <= Version::HTTP_11;
     let mut response = gateway.app_to_keep().answer(request, connection).await;
     if is_http1 && gateway.draining.is_cancelled() && !response.status().is_informational() {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    response.map(|body| Answer::new(body, working))
+    response.map(|body| Answer::new(Pieces::new(body), working))
 }
 
-fn builder(patience: Patience) -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
+fn builder(patience: Patience) -> Builder<Streams> {
+    let mut builder = Builder::new(Streams { stall: patience.stall });
     builder
         .http1()
         .timer(TokioTimer::new())

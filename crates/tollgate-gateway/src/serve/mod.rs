@@ -10,6 +10,7 @@
 //! | `source.rs`, `reload.rs` | where the configuration comes from, and when it is read again |
 //! | `listener.rs`, `room.rs`, `connection.rs` | connections, from the first byte to the last |
 //! | `activity.rs` | what a connection is doing |
+//! | `streams.rs` | streams of HTTP/2 whose client does not read |
 //! | `store.rs` | Redis, and what stands in for it while it is away |
 //! | `admin.rs` | where operators look |
 //! | `observed.rs` | what they see besides the configuration |
@@ -30,6 +31,7 @@ mod room;
 mod signals;
 mod source;
 mod store;
+mod streams;
 
 use std::collections::hash_map::RandomState;
 use std::fmt::Write as _;

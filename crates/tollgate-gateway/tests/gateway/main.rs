@@ -12,6 +12,7 @@ mod forwarding;
 mod leaving;
 mod limits;
 mod operators;
+mod pausing;
 mod sharing;
 mod smuggling;
 mod streams;

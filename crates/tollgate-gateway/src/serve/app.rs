@@ -18,6 +18,7 @@ use super::activity::Patience;
 use super::build::{BuildError, Parts, ReadyRoute};
 use super::identity::Identity;
 use super::keys::{KeySet, KeySets};
+use super::summary::Summary;
 use crate::files;
 use crate::plan::Plan;
 use crate::proxy::path::Ambiguous;
@@ -31,6 +32,7 @@ pub(super) struct App<St> {
     routes: Vec<ReadyRoute<St>>,
     identity: Identity,
     clients: Clients,
+    summary: Summary,
 }
 
 /// What a listener does with a connection before the first request.
@@ -52,6 +54,8 @@ pub(super) struct Lasting<St> {
     pub(super) name: Arc<str>,
     /// What has been decided under each policy, which goes on after a reload.
     pub(super) observer: Observer,
+    /// What the log says of that.
+    pub(super) summary: Summary,
     /// Keys of tokens, which a reload does not fetch anew.
     pub(super) key_sets: KeySets,
 }
@@ -91,7 +95,8 @@ impl<St: Inspect> App<St> {
             let proxy_protocol = listen.proxy_protocol.clone();
             doors.insert(listen.addr, Door { tls, proxy_protocol, most: listen.max_connections });
         }
-        Ok(Self { plan, doors, routes, identity, clients })
+        let summary = lasting.summary.clone();
+        Ok(Self { plan, doors, routes, identity, clients, summary })
     }
 
     /// All layers, to look at.
@@ -146,6 +151,9 @@ impl<St: Inspect> App<St> {
             route.free.clone().call(request).await
         } else {
             let asker = self.identity.find(&Head::of(&request));
+            if asker.is_nobody() {
+                self.summary.nobody();
+            }
             match route.limits(request.method(), path, asker.tier) {
                 // Both are always ready: nothing between here and the upstream waits.
                 Some(mut limited) => {

@@ -24,6 +24,13 @@ pub(super) struct Asker {
     pub(super) tier: Option<usize>,
 }
 
+impl Asker {
+    /// Whether no source found anybody.
+    pub(super) const fn is_nobody(&self) -> bool {
+        matches!(self.found, Ok(None))
+    }
+}
+
 /// The sources, in their order. Clones share them.
 #[derive(Clone)]
 pub(super) struct Identity {

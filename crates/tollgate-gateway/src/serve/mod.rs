@@ -14,6 +14,7 @@
 //! | `store.rs` | Redis, and what stands in for it while it is away |
 //! | `admin.rs` | where operators look |
 //! | `observed.rs` | what they see besides the configuration |
+//! | `summary.rs` | denials in the log |
 //! | `signals.rs` | what the system tells the program |
 
 mod activity;
@@ -32,6 +33,7 @@ mod signals;
 mod source;
 mod store;
 mod streams;
+mod summary;
 
 use std::collections::hash_map::RandomState;
 use std::fmt::Write as _;
@@ -55,6 +57,7 @@ use self::keys::KeySets;
 use self::reload::Reload;
 use self::signals::{Signal, Signals};
 pub use self::source::{Load, Loaded, Source};
+use self::summary::Summary;
 use crate::plan::{Plan, StorePlan};
 use crate::proxy::Tunnels;
 
@@ -104,11 +107,14 @@ async fn serve<St: Inspect>(
     metrics: PrometheusHandle,
 ) -> Result<ExitCode, String> {
     let settings = observed::settings()?;
+    let observer = Observer::new();
+    let summary = Summary::new(observer.clone());
     let lasting = Lasting {
         store,
         tunnels: Tunnels::default(),
         name: name().into(),
-        observer: Observer::new(),
+        observer,
+        summary: summary.clone(),
         key_sets: KeySets::default(),
     };
     let tunnels = lasting.tunnels.clone();
@@ -123,6 +129,7 @@ async fn serve<St: Inspect>(
     bound.announce();
 
     tokio::spawn(observed::keep_small(metrics.clone()));
+    tokio::spawn(summary.clone().keep_telling());
     let router = observed::router(settings, &gateway, metrics)?;
     tokio::spawn(admin::serve(Arc::clone(&gateway), router, bound.admin));
     let (connections, listeners) = (TaskTracker::new(), TaskTracker::new());
@@ -160,6 +167,8 @@ async fn serve<St: Inspect>(
         drained = timeout(patience, drained) => drained.is_ok(),
         () = asked_again(&mut signals) => false,
     };
+    // What has not been told yet will not be otherwise.
+    summary.tell();
     if stopped {
         tracing::info!("stopped");
         return Ok(ExitCode::SUCCESS);

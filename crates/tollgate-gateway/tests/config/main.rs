@@ -4,6 +4,7 @@
 
 mod bounds;
 mod cli;
+mod containers;
 mod corpus;
 mod documentation;
 mod meaning;

@@ -50,6 +50,8 @@ pub use layer::{
     Verdicts,
 };
 pub use limit::{Excess, Limit, OnMissingKey};
+#[cfg(feature = "admin")]
+pub use observe::Denials;
 #[cfg(feature = "metrics")]
 pub use observe::Observer;
 pub use paths::{Paths, PathsError};

@@ -120,6 +120,12 @@ pub(super) static RATE_LIMITER: Section = Section {
             "What becomes of paths with more than one reading.",
         ),
         optional("timeouts", Shape::Section(&TIMEOUTS), "How long things may take."),
+        default(
+            "maxTunnels",
+            Shape::Whole { min: 0, max: 1_000_000 },
+            "10000",
+            "The most upgraded connections (WebSockets) at a time. Who asks for a further one gets 503.",
+        ),
     ],
     either: &[],
     others: None,
@@ -130,7 +136,7 @@ const LISTEN_ANY: Shape = Shape::Either(&[
     Shape::List(&Shape::Either(&[text(format::ADDRESS), Shape::Section(&LISTEN)])),
 ]);
 
-const LISTEN: Section = Section {
+pub(super) static LISTEN: Section = Section {
     name: "listen[]",
     doc: "An address that clients connect to.",
     fields: &[
@@ -140,6 +146,12 @@ const LISTEN: Section = Section {
             "proxyProtocol",
             NETWORKS,
             "Balancers that begin each connection with a PROXY protocol header. Connections from others, and without the header, are refused.",
+        ),
+        default(
+            "maxConnections",
+            Shape::Whole { min: 1, max: 1_000_000 },
+            "20000",
+            "The most connections at a time. Others wait in the system's queue until one ends; meanwhile connections between two requests are kept for a second only. An address alone has the default.",
         ),
     ],
     either: &[],
@@ -483,9 +495,16 @@ const JWT: Section = Section {
         optional(
             "jwksUrl",
             text(format::JWKS_URL),
-            "A key set at a URL. It is not read yet, and such a file is refused: name a `jwksFile`.",
+            "A key set at a URL: https, or http to this machine. Fetched at the start, when it is older than `maxAge`, and when a token names a key that is not in it. Redirects are not followed, and 1 MiB is the most. While it cannot be fetched, the keys before stay.",
         ),
-        default("minRefetch", Shape::Span, "5m", "How often `jwksUrl` would be asked at the most."),
+        default(
+            "minRefetch",
+            Shape::Span,
+            "30s",
+            "How much time lies between two fetches at least, whatever tokens come.",
+        ),
+        default("maxAge", Shape::Span, "10m", "When `jwksUrl` is fetched again in any case."),
+        default("fetchTimeout", Shape::Span, "5s", "How long an answer of `jwksUrl` may take."),
         optional("issuer", TEXT, "What `iss` must be. Without it, it is not looked at."),
         optional(
             "audience",

@@ -6,7 +6,7 @@ use tollgate::{Algorithm, LeakyMode, Micros, OnStoreError, Policy, Refill};
 
 use crate::plan::{
     ApiPlan, CostTable, ForwardingHeader, IdentitySource, KeyOrigin, LimitPlan, Listen, Plan,
-    Protocol, Route, StorePlan, Target, Topology, Whose,
+    Protocol, Route, StorePlan, Target, Topology, TracingPlan, Whose,
 };
 
 /// What a plan would do, a sentence a line. Secrets are not in it.
@@ -23,6 +23,12 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     }
     writeln!(out, "admin on {}", plan.admin)?;
     writeln!(out, "quotas are kept {}", store(&plan.store))?;
+    if let Some(TracingPlan { endpoint, sample, service_name, .. }) = &plan.tracing {
+        writeln!(
+            out,
+            "spans of `{service_name}` are sent to {endpoint}: {sample} of all traces begun here"
+        )?;
+    }
     let chain: Vec<_> = plan.identity.iter().map(source).collect();
     writeln!(out, "a client is {}", chain.join(", else "))?;
     for path in &plan.exempt {

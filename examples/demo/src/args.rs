@@ -76,6 +76,10 @@ pub struct Args {
     #[arg(long, env = "TOLLGATE_ON_STORE_ERROR", value_parser = on_store_error())]
     pub on_store_error: Option<OnStoreError>,
 
+    /// How lines of the log look
+    #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_enum, default_value = "text")]
+    pub log_format: LogFormat,
+
     #[command(flatten)]
     #[expect(missing_docs, reason = "the flags' help says it")]
     pub admin: AdminArgs,
@@ -132,6 +136,14 @@ pub enum KeyBy {
     ApiKey,
     User,
     Chain,
+}
+
+/// How lines of the log look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[expect(missing_docs, reason = "the flag's help says it")]
+pub enum LogFormat {
+    Text,
+    Json,
 }
 
 /// API keys that are accepted.
@@ -402,6 +414,7 @@ mod tests {
             (&["--store-timeout", "5ms"], "--store-timeout has no effect with --store memory"),
             (&["--algorithm", "log"], "--algorithm 'log': use one of fixed_window_counter, "),
             (&["--key", "me"], "--key 'me': use one of global, ip, api-key, user, chain"),
+            (&["--log-format", "xml"], "--log-format 'xml': use one of text, json"),
             (&["--on-store-error", "x"], "--on-store-error 'x': use one of open, closed, local"),
             (&["--trusted-proxies", "10.0.0.0/33"], "--trusted-proxies '10.0.0.0/33': "),
             (&["--jwt-secret", "short"], "--jwt-secret: JWT key for HS256: 5 bytes; expected"),

@@ -33,7 +33,7 @@ use tollgate::status::Inspect;
 use tollgate::{MemoryStore, RateLimitLayer};
 use tracing_subscriber::EnvFilter;
 
-use self::args::{Args, Stop, Store};
+use self::args::{Args, LogFormat, Stop, Store};
 use self::banner::Banner;
 
 /// The whole program: serves until SIGTERM or Ctrl-C.
@@ -47,7 +47,7 @@ pub fn run() -> ExitCode {
         }
         Err(Stop::Wrong(line)) => return wrong(&line),
     };
-    if let Err(line) = start_logging() {
+    if let Err(line) = start_logging(args.log_format) {
         return wrong(&line);
     }
     match limited(&args) {
@@ -90,16 +90,16 @@ fn wrong(line: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-fn start_logging() -> Result<(), String> {
+fn start_logging(format: LogFormat) -> Result<(), String> {
     let directives = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned());
     let filter = EnvFilter::try_new(&directives).map_err(|error| {
         format!("RUST_LOG '{directives}': {error}; use a level as `info`, or `tower_http=debug`")
     })?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .init();
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    match format {
+        LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).init(),
+        LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).init(),
+    }
     Ok(())
 }
 

@@ -99,6 +99,7 @@ fn help_names_every_flag_and_its_variable() {
         "jwt-secret",
         "api-keys",
         "on-store-error",
+        "log-format",
         "admin",
         "admin-token",
         "admin-hosts",

@@ -7,6 +7,7 @@
 //! | `matching.rs` | which paths and methods |
 //! | `server.rs` | where to listen and where to forward to |
 //! | `store.rs` | where quotas are kept |
+//! | `telemetry.rs` | what is told of requests to those who run the gateway |
 
 mod identity;
 mod limits;
@@ -14,6 +15,7 @@ mod matching;
 mod secret;
 mod server;
 mod store;
+mod telemetry;
 
 use std::net::SocketAddr;
 
@@ -30,6 +32,7 @@ pub use self::matching::{Methods, PathMatch, PathMatchError};
 pub use self::secret::Secret;
 pub use self::server::{Listen, PathRules, Protocol, Route, Target, Timeouts, TlsFiles};
 pub use self::store::{RedisPlan, StorePlan, Topology};
+pub use self::telemetry::{LogFormat, LogPlan, TracingPlan};
 
 /// Everything that the gateway does.
 #[derive(Clone, Debug)]
@@ -63,4 +66,8 @@ pub struct Plan {
     pub headers: HeaderOptions,
     /// Members that the problem body of each denial has besides the usual ones.
     pub members: Members,
+    /// How the log is written.
+    pub log: LogPlan,
+    /// Where spans are sent, if anywhere.
+    pub tracing: Option<TracingPlan>,
 }

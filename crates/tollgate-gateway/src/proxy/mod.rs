@@ -28,6 +28,8 @@ mod tunnel;
 use std::net::SocketAddr;
 
 pub use self::body::{Body, BodyError, Timed};
+#[cfg(feature = "otlp")]
+pub(crate) use self::client::tls_config;
 pub use self::client::{Clients, RootsError};
 pub use self::entrance::admit;
 pub use self::fault::Fault;

@@ -23,6 +23,7 @@ use crate::files;
 use crate::plan::Plan;
 use crate::proxy::path::Ambiguous;
 use crate::proxy::{Body, Clients, Connection, Fault, Timeouts, Tunnels, admit};
+use crate::trace::{self, Tracing};
 
 /// One version of the configuration at work.
 pub(super) struct App<St> {
@@ -58,6 +59,8 @@ pub(super) struct Lasting<St> {
     pub(super) summary: Summary,
     /// Keys of tokens, which a reload does not fetch anew.
     pub(super) key_sets: KeySets,
+    /// What is added to the traces of requests.
+    pub(super) tracing: Tracing,
 }
 
 impl<St: Inspect> App<St> {
@@ -142,6 +145,7 @@ impl<St: Inspect> App<St> {
         let Some(route) = self.route(&request) else {
             return Fault::NoRoute.response();
         };
+        trace::note_route(&route.plan.name);
         let extensions = request.extensions_mut();
         // Where the limiter looks for the peer, and where the proxy does.
         extensions.insert(connection.peer);

@@ -12,6 +12,7 @@ mod policy;
 mod routes;
 mod server;
 mod store;
+mod telemetry;
 
 use tollgate::denial::Members;
 use tollgate::{HeaderOptions, OnMissingKey};
@@ -48,6 +49,8 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     let headers = headers(&limiter);
     let members = members(&limiter);
     let on_missing_key = on_missing_key(&limiter, problems, identity.as_ref());
+    let log = telemetry::log(&limiter);
+    let tracing = telemetry::tracing(&limiter, problems);
 
     let identity = identity?;
     let server = server?;
@@ -66,6 +69,8 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
         store: store?,
         headers: headers?,
         members: members?,
+        log: log?,
+        tracing: tracing?,
     })
 }
 

@@ -182,8 +182,8 @@ impl Limit {
     ///
     /// So the limit cannot be exceeded by asking much at once: requests whose response is
     /// not known yet hold a place each. Whatever has no response, because the service fails
-    /// or the client leaves, counts. The header fields tell of the moment of the decision,
-    /// at which the request is charged.
+    /// or the client leaves, counts. The header fields tell what the client has left without
+    /// what was given back.
     ///
     /// ```
     /// use tollgate::key::ClientIp;

@@ -9,7 +9,7 @@ use tollgate::RedisStore;
 use tollgate::key::TrustedProxies;
 
 use super::spec::Format;
-use crate::plan::PathMatch;
+use crate::plan::{PathMatch, Statuses};
 use crate::proxy::path::{Ambiguous, normalise};
 
 /// Any text but an empty one.
@@ -169,6 +169,28 @@ pub(super) const SHARE: Format = Format {
              1000000"
                 .to_owned()
         })
+    },
+};
+
+/// What becomes of a denial that needs no more than its name.
+pub(super) const EXCESS: Format = Format {
+    pattern: Some(r"^reject$"),
+    what: "`reject`, or a section with `wait` in it",
+    check: |text| match text {
+        "reject" => Ok(()),
+        "wait" => Err("say how long at most: `{wait: 30s}`".to_owned()),
+        _ => Err("these two are all there are".to_owned()),
+    },
+};
+
+/// Which responses.
+pub(super) const STATUS: Format = Format {
+    pattern: Some(r"^([1-5][0-9]{2}|[1-5]xx)$"),
+    what: "a status as 401, or all that begin with a digit, as 2xx",
+    check: |text| {
+        text.parse::<Statuses>()
+            .map(drop)
+            .map_err(|()| "it has three digits, from 100 to 599".to_owned())
     },
 };
 

@@ -5,6 +5,7 @@
 //! | `limits.rs` | policies, and which requests they are about |
 //! | `identity.rs` | whose quota a request uses |
 //! | `matching.rs` | which paths and methods |
+//! | `settling.rs` | charges that are corrected when the response is known |
 //! | `server.rs` | where to listen and where to forward to |
 //! | `store.rs` | where quotas are kept |
 
@@ -13,6 +14,7 @@ mod limits;
 mod matching;
 mod secret;
 mod server;
+mod settling;
 mod store;
 
 use std::net::SocketAddr;
@@ -24,10 +26,11 @@ use tollgate::{HeaderOptions, OnMissingKey};
 pub use self::identity::{
     ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwtPlan, KeyOrigin,
 };
-pub use self::limits::{ApiPlan, CostRule, CostTable, LimitPlan, RouteLimits, Whose};
+pub use self::limits::{ApiPlan, Bandwidth, CostRule, CostTable, LimitPlan, RouteLimits, Whose};
 pub use self::matching::{Methods, PathMatch, PathMatchError};
 pub use self::secret::Secret;
 pub use self::server::{Listen, PathRules, Protocol, Route, Target, Timeouts, TlsFiles};
+pub use self::settling::{ReservePlan, SettleBy, Statuses};
 pub use self::store::{RedisPlan, StorePlan, Topology};
 
 /// Everything that the gateway does.
@@ -60,4 +63,11 @@ pub struct Plan {
     pub headers: HeaderOptions,
     /// Members that the problem body of each denial has besides the usual ones.
     pub members: Members,
+}
+
+impl Plan {
+    /// Whether upstreams say somewhere what a request has cost.
+    pub fn reserves(&self) -> bool {
+        self.routes.iter().any(|route| route.limits.all().any(|limit| limit.reserve.is_some()))
+    }
 }

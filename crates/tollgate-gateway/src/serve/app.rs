@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use tokio_rustls::rustls::ServerConfig;
 use tollgate::key::TrustedProxies;
 use tollgate::status::{Inspect, LayerHandle};
-use tollgate::{Head, Observer};
+use tollgate::{Head, Observer, headers};
 use tower_service::Service;
 
 use super::activity::Patience;
@@ -30,6 +30,8 @@ pub(super) struct App<St> {
     routes: Vec<ReadyRoute<St>>,
     identity: Identity,
     clients: Clients,
+    /// Whether upstreams say somewhere what a request has cost.
+    reserves: bool,
 }
 
 /// What a listener does with a connection before the first request.
@@ -85,7 +87,8 @@ impl<St: Inspect> App<St> {
             let proxy_protocol = listen.proxy_protocol.clone();
             doors.insert(listen.addr, Door { tls, proxy_protocol });
         }
-        Ok(Self { plan, doors, routes, identity, clients })
+        let reserves = plan.reserves();
+        Ok(Self { plan, doors, routes, identity, clients, reserves })
     }
 
     /// All layers, to look at.
@@ -123,12 +126,26 @@ impl<St: Inspect> App<St> {
         // Where the limiter looks for the peer, and where the proxy does.
         extensions.insert(connection.peer);
         extensions.insert(connection);
+        let mut answer = self.route_to(route, request).await;
+        if self.reserves {
+            // It is between the upstream and us, also where this request reserved nothing. A
+            // gateway that reserves nothing anywhere leaves it to one further out.
+            answer.headers_mut().remove(headers::COST);
+        }
+        answer
+    }
+
+    async fn route_to(
+        &self,
+        route: &ReadyRoute<St>,
+        mut request: Request<Incoming>,
+    ) -> Response<Body> {
         let path = request.uri().path();
         let answered = if self.plan.exempt.iter().any(|exempt| exempt.matches(path)) {
             route.free.clone().call(request).await
         } else {
             let asker = self.identity.find(&Head::of(&request));
-            match route.limits(request.method(), path, asker.tier) {
+            match route.limits(request.method(), path) {
                 // Both are always ready: nothing between here and the upstream waits.
                 Some(mut limited) => {
                     request.extensions_mut().insert(asker);

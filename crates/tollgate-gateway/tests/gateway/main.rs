@@ -12,6 +12,7 @@ mod forwarding;
 mod leaving;
 mod limits;
 mod operators;
+mod products;
 mod sharing;
 mod smuggling;
 mod streams;

@@ -371,3 +371,36 @@ async fn only_the_limit_that_says_so_gives_back() {
     assert_eq!(status(&service).await, 200);
     assert_eq!((left(&store, &logins()).await, left(&store, &all).await), (5, 9));
 }
+
+/// Otherwise a client that has all of its quota would read that it has not.
+#[tokio::test]
+async fn the_fields_tell_what_is_left_once_the_charge_is_settled() {
+    let (_, store) = memory();
+    let failures = Limit::global(log("login", 5))
+        .costs(Costs::flat(Cost::ONE))
+        .count_only(|response| response.status == 401);
+    let tokens = estimated().reserve(Reserve::by_handler().or_by_header(headers::COST));
+    let service = layer(&store, [failures, tokens]).layer(service_fn(|request: Request<()>| {
+        let path = request.uri().path().trim_start_matches('/').to_owned();
+        let (status, cost) = path.split_once('/').unwrap();
+        let response = Response::builder().status(status).header(headers::COST, cost);
+        let response = response.body(Full::new(Bytes::from("done"))).unwrap();
+        std::future::ready(Ok::<_, Infallible>(response))
+    }));
+    for (path, expected) in [
+        ("/200/0", r#""login";r=5;t=60, "tokens";r=1000;t=60"#),
+        ("/401/30", r#""login";r=4;t=60, "tokens";r=970;t=60"#),
+        ("/200/300", r#""login";r=4;t=60, "tokens";r=670;t=60"#),
+        // More than there is: one more request would have to wait for what is owed.
+        ("/200/9999", r#""login";r=4;t=60, "tokens";r=0;t=60"#),
+    ] {
+        let request = request(http::Method::GET, path);
+        let answer = service.clone().oneshot(request).await.unwrap();
+        assert_eq!(field(answer.headers(), "ratelimit").unwrap(), expected, "{path}");
+        if !path.ends_with("9999") {
+            let told = expected.split("\"tokens\";r=").nth(1).unwrap();
+            let told: u64 = told.split(';').next().unwrap().parse().unwrap();
+            assert_eq!(left(&store, &log("tokens", 1_000)).await, told, "{path}");
+        }
+    }
+}

@@ -9,8 +9,10 @@ mod identity;
 mod limits;
 mod paths;
 mod policy;
+mod quotas;
 mod routes;
 mod server;
+mod settling;
 mod store;
 
 use tollgate::denial::Members;

@@ -6,7 +6,7 @@ use tollgate::{Algorithm, Excess, LeakyMode, Micros, OnStoreError, Policy, Refil
 
 use crate::plan::{
     ApiPlan, CostTable, ForwardingHeader, IdentitySource, KeyOrigin, LimitPlan, Listen, Plan,
-    Protocol, Route, SettleBy, StorePlan, Target, Topology, Whose,
+    Protocol, Route, SettleBy, StorePlan, SubjectsPlan, Target, Topology, Whose,
 };
 
 /// What a plan would do, a sentence a line. Secrets are not in it.
@@ -25,6 +25,11 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     writeln!(out, "quotas are kept {}", store(&plan.store))?;
     let chain: Vec<_> = plan.identity.iter().map(source).collect();
     writeln!(out, "a client is {}", chain.join(", else "))?;
+    for (who, list) in [("refused", &plan.deny), ("never limited", &plan.allow)] {
+        if !list.is_empty() {
+            writeln!(out, "{who}: {}", subjects(list))?;
+        }
+    }
     for path in &plan.exempt {
         writeln!(out, "not limited: {path}")?;
     }
@@ -162,6 +167,21 @@ fn costs(costs: &CostTable) -> String {
     }
     parts.push(format!("any other {}", costs.other.get()));
     format!("units: {}", parts.join(", "))
+}
+
+/// "3 networks, 1 user, and whoever is in deny.txt"
+fn subjects(list: &SubjectsPlan) -> String {
+    let kinds = [
+        ("network", list.addresses.len()),
+        ("API key", list.api_keys.len()),
+        ("user", list.users.len()),
+    ];
+    let kinds = kinds.into_iter().filter(|(_, count)| *count > 0);
+    let mut parts: Vec<_> = kinds
+        .map(|(kind, count)| format!("{count} {kind}{}", if count == 1 { "" } else { "s" }))
+        .collect();
+    parts.extend(list.file.as_ref().map(|file| format!("whoever is in {}", file.display())));
+    parts.join(", ")
 }
 
 /// What the whole chain comes to, in a word.

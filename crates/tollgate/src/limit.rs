@@ -68,8 +68,8 @@ pub enum Excess {
     /// Requests of one layer that wait for the same quotas pass in the order in which they
     /// came, and none overtakes them: who comes while others wait stands behind them. Over
     /// several processes each has a line of its own. A client that leaves takes nothing.
-    /// How many may wait at once says
-    /// [`max_waiting`](crate::RateLimitLayerBuilder::max_waiting). Waiting takes a tokio
+    /// How many may wait at once, and how much of them is held meanwhile, says the
+    /// [`WaitingRoom`](crate::WaitingRoom) of the layer. Waiting takes a tokio
     /// runtime with its timer enabled, and no place of the service inside.
     Wait {
         /// The longest wait.

@@ -1,12 +1,12 @@
 //! What single values have to look like.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use http::uri::{Scheme, Uri};
 use http::{HeaderName, Method};
-use tollgate::RedisStore;
 use tollgate::key::TrustedProxies;
+use tollgate::{RedisStore, SubjectList};
 
 use super::spec::Format;
 use crate::plan::{PathMatch, Statuses};
@@ -48,6 +48,29 @@ pub(super) const NETWORK: Format = Format {
     pattern: None,
     what: "a network as 10.0.0.0/8, an address, `loopback` or `private`",
     check: |text| TrustedProxies::parse([text]).map(drop).map_err(|error| error.to_string()),
+};
+
+/// A network of clients.
+pub(super) const LISTED: Format = Format {
+    pattern: None,
+    what: "a network as 203.0.113.0/24, or an address",
+    check: |text| match SubjectList::new().network(text) {
+        Err(_) if text.parse::<IpAddr>().is_err() && !text.contains('/') => {
+            Err("names are not looked up: write the addresses".to_owned())
+        }
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    },
+};
+
+/// A user.
+pub(super) const USER: Format = Format {
+    pattern: None,
+    what: "a user as tokens name him",
+    check: |text| match SubjectList::new().user(text) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    },
 };
 
 /// Where to forward to.

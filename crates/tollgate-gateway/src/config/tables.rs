@@ -90,6 +90,17 @@ pub(super) static RATE_LIMITER: Section = Section {
             Shape::List(&PATH),
             "Paths that are forwarded without asking the store: health checks, static files.",
         ),
+        optional(
+            "deny",
+            Shape::Section(&SUBJECTS),
+            "Who is refused with 403, whatever the path and whatever else is said of him.",
+        ),
+        optional("allow", Shape::Section(&SUBJECTS), "Whom no limit holds for."),
+        optional(
+            "waiting",
+            Shape::Section(&WAITING),
+            "How many requests may wait at once for policies with `excess: {wait: …}`.",
+        ),
         default(
             "onStoreError",
             Shape::Word(ON_STORE_ERROR),
@@ -595,6 +606,69 @@ const API_KEY: Section = Section {
         )
         .secret(),
         optional("tier", text(format::IDENTIFIER), "The tier of whoever has it."),
+    ],
+    either: &[],
+    others: None,
+};
+
+const SUBJECTS: Section = Section {
+    name: "deny",
+    doc: "A list of subjects. `allow` has the same keys. Who is on both is refused.",
+    fields: &[
+        optional(
+            "addresses",
+            Shape::List(&text(format::LISTED)),
+            "Networks and addresses of clients.",
+        ),
+        optional(
+            "apiKeys",
+            Shape::List(&Shape::Section(&LISTED_KEY)),
+            "Whoever has one of these API keys; they need not be among `apiKeys`.",
+        ),
+        optional(
+            "users",
+            Shape::List(&text(format::USER)),
+            "Users of tokens: the name, or issuer and name with a space between where `jwt` has no `issuer`.",
+        ),
+        optional(
+            "file",
+            TEXT,
+            "A file with more, a line each: `203.0.113.0/24`, `sha256:DIGEST` or `user:NAME`; what follows a `#` is a comment. It is read again when it changes.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
+const LISTED_KEY: Section = Section {
+    name: "deny.apiKeys[]",
+    doc: "An API key.",
+    fields: &[required(
+        "sha256",
+        text(format::SHA256),
+        "Its SHA-256, as `printf %s KEY | sha256sum` prints it.",
+    )
+    .secret()],
+    either: &[],
+    others: None,
+};
+
+const WAITING: Section = Section {
+    name: "waiting",
+    doc: "What may be held of requests that wait. Others are refused.",
+    fields: &[
+        default(
+            "requests",
+            Shape::Whole { min: 0, max: 1_000_000 },
+            "1024",
+            "The most requests at once.",
+        ),
+        default(
+            "megabytes",
+            Shape::Whole { min: 1, max: 1_000_000 },
+            "64",
+            "The most memory for them: their fields, and of each body what is taken in before it is forwarded, the length that it states or 1 MiB.",
+        ),
     ],
     either: &[],
     others: None,

@@ -7,6 +7,7 @@
 //! | `matching.rs` | which paths and methods |
 //! | `settling.rs` | charges that are corrected when the response is known |
 //! | `server.rs` | where to listen and where to forward to |
+//! | `subjects.rs` | who is refused whatever he asks, and who is never limited |
 //! | `store.rs` | where quotas are kept |
 
 mod identity;
@@ -16,6 +17,7 @@ mod secret;
 mod server;
 mod settling;
 mod store;
+mod subjects;
 
 use std::net::SocketAddr;
 
@@ -32,6 +34,7 @@ pub use self::secret::Secret;
 pub use self::server::{Listen, PathRules, Protocol, Route, Target, Timeouts, TlsFiles};
 pub use self::settling::{ReservePlan, SettleBy, Statuses};
 pub use self::store::{RedisPlan, StorePlan, Topology};
+pub use self::subjects::SubjectsPlan;
 
 /// Everything that the gateway does.
 #[derive(Clone, Debug)]
@@ -57,6 +60,12 @@ pub struct Plan {
     pub on_missing_key: OnMissingKey,
     /// The names of the tiers. Elsewhere a tier is an index into this list.
     pub tiers: Vec<String>,
+    /// Who is refused, whatever else is said of him.
+    pub deny: SubjectsPlan,
+    /// Whom no limit holds for.
+    pub allow: SubjectsPlan,
+    /// How many requests may wait at once, and how many bytes of them.
+    pub waiting: (usize, usize),
     /// Where quotas are kept.
     pub store: StorePlan,
     /// Which fields tell clients where they stand.

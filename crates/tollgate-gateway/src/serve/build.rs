@@ -8,11 +8,12 @@ use tollgate::denial::Problem;
 use tollgate::status::{Inspect, LayerHandle};
 use tollgate::{
     Costs, Head, Limit, Observer, Policy, RateLimit, RateLimitLayer, Reserve, Tier, TierSource,
-    headers, tier,
+    WaitingRoom, headers, tier,
 };
 use tower_layer::Layer;
 
 use super::identity::{Asker, Found, Identity};
+use super::settled::{Prices, Settled};
 use crate::plan::{
     ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan, Protocol, Route, SettleBy, Target,
     Whose,
@@ -25,7 +26,7 @@ use crate::proxy::{self, Clients, Forward, Fronts, Tunnels, Upstream};
 pub(crate) struct BuildError(pub(crate) String);
 
 /// A service behind its limits.
-pub(super) type Limited<St> = RateLimit<Forward, St, SameBody>;
+pub(super) type Limited<St> = RateLimit<Settled, St, SameBody>;
 
 /// A route that is ready to serve.
 pub(super) struct ReadyRoute<St> {
@@ -39,7 +40,13 @@ pub(super) struct ReadyRoute<St> {
 
 /// For each api of a route, and last for requests that none of them matches: what limits
 /// them. `None` where nothing does.
-type Limiters<St> = Vec<Option<RateLimitLayer<St, SameBody>>>;
+type Limiters<St> = Vec<Option<Limiter<St>>>;
+
+/// What limits one kind of request.
+struct Limiter<St> {
+    layer: RateLimitLayer<St, SameBody>,
+    prices: Prices,
+}
 
 impl<St: Inspect> ReadyRoute<St> {
     /// The route behind the limits of a request to a path in normal form.
@@ -47,14 +54,14 @@ impl<St: Inspect> ReadyRoute<St> {
         let apis = &self.plan.limits.apis;
         let matches = |api: &ApiPlan| api.methods.contain(method) && api.path.matches(path);
         let kind = apis.iter().position(matches).unwrap_or(apis.len());
-        let layer = self.limiters.get(kind)?.as_ref()?;
-        Some(layer.layer(self.free.clone()))
+        let Limiter { layer, prices } = self.limiters.get(kind)?.as_ref()?;
+        Some(layer.layer(Settled::new(self.free.clone(), prices.clone())))
     }
 
     /// The layers of all kinds of requests, unless an earlier route has the same.
     pub(super) fn layers(&self) -> impl Iterator<Item = LayerHandle> {
         let own = (!self.shares_limiters).then_some(&self.limiters);
-        own.into_iter().flat_map(|own| own.iter().flatten()).map(RateLimitLayer::handle)
+        own.into_iter().flat_map(|own| own.iter().flatten()).map(|it| it.layer.handle())
     }
 }
 
@@ -67,6 +74,7 @@ pub(super) struct Parts<'a, St> {
     pub(super) name: &'a Arc<str>,
     pub(super) identity: &'a Identity,
     pub(super) observer: &'a Observer,
+    pub(super) room: &'a WaitingRoom,
 }
 
 impl<St: Inspect> Parts<'_, St> {
@@ -120,7 +128,7 @@ impl<St: Inspect> Parts<'_, St> {
         &self,
         route: &Route,
         api: Option<&ApiPlan>,
-    ) -> Result<Option<RateLimitLayer<St, SameBody>>, BuildError> {
+    ) -> Result<Option<Limiter<St>>, BuildError> {
         let limits = [route.limits.global.as_deref(), route.limits.client.as_deref()];
         let limits: Vec<_> =
             limits.into_iter().flatten().chain(api.map(|api| &api.limit)).collect();
@@ -133,19 +141,21 @@ impl<St: Inspect> Parts<'_, St> {
             .observer(self.observer)
             .endpoint(api.map_or("other", |api| api.limit.policy.name()))
             .tiers(self.tiers())
+            .waiting_room(self.room)
             .on_denied(Problem::with_members(self.plan.members.clone()));
+        let prices = Prices::of(limits.iter().copied());
         for plan in limits {
-            let policies = plan.tiers.iter().map(Some).collect();
-            layer = layer.limit(self.limit(plan, Some(&plan.policy), policies)?);
+            let policies: Vec<_> = plan.tiers.iter().map(Some).collect();
+            layer = layer.limit(self.limit(plan, Some(&plan.policy), &policies)?);
             for quota in &plan.also {
-                let policies = quota.tiers.iter().map(Option::as_ref).collect();
-                layer = layer.limit(self.limit(plan, quota.everybody.as_ref(), policies)?);
+                let policies: Vec<_> = quota.tiers.iter().map(Option::as_ref).collect();
+                layer = layer.limit(self.limit(plan, quota.everybody.as_ref(), &policies)?);
             }
         }
         let layer = layer
             .build()
             .map_err(|error| BuildError(format!("route `{}`: {error}", route.name)))?;
-        Ok(Some(layer.same_body()))
+        Ok(Some(Limiter { layer: layer.same_body(), prices }))
     }
 
     /// The tier of a request is that of whoever was found to ask.
@@ -160,7 +170,7 @@ impl<St: Inspect> Parts<'_, St> {
         &self,
         plan: &LimitPlan,
         everybody: Option<&Policy>,
-        tiers: Vec<Option<&Policy>>,
+        tiers: &[Option<&Policy>],
     ) -> Result<Limit, BuildError> {
         let wrong = |error: &dyn std::fmt::Display| BuildError(error.to_string());
         let any = everybody.or_else(|| tiers.iter().copied().flatten().next());
@@ -169,7 +179,7 @@ impl<St: Inspect> Parts<'_, St> {
             Whose::Everybody => Limit::global(any),
             Whose::Client => Limit::new(any, Found(self.identity.clone())),
         };
-        for (name, policy) in self.plan.tiers.iter().zip(&tiers) {
+        for (name, policy) in self.plan.tiers.iter().zip(tiers) {
             if let Some(policy) = policy {
                 let tier = Tier::from(name.clone());
                 limit = limit.in_tier(tier, policy.quota()).map_err(|error| wrong(&error))?;

@@ -5,6 +5,8 @@
 //! | `app.rs` | what serves requests, made of one version of the configuration |
 //! | `build.rs` | routes, and a limiter for each kind of request |
 //! | `identity.rs` | whose quota a request uses |
+//! | `lists.rs` | who is refused whatever he asks, and who is never limited |
+//! | `settled.rs` | costs that only the body of a response says |
 //! | `gateway.rs` | what is running, and how the last reload went |
 //! | `source.rs`, `reload.rs` | where the configuration comes from, and when it is read again |
 //! | `listener.rs`, `connection.rs` | connections, from the first byte to the last |
@@ -23,8 +25,10 @@ mod connection;
 mod gateway;
 mod identity;
 mod listener;
+mod lists;
 mod observed;
 mod reload;
+mod settled;
 mod signals;
 mod source;
 mod store;

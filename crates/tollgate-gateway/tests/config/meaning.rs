@@ -253,7 +253,9 @@ fn routes_inherit_what_they_do_not_say() {
     let [api, admin, fallback] = &*plan.routes else { panic!() };
     assert_eq!(api.host.as_deref(), Some("api.example.com"));
     assert_eq!((api.target.protocol, api.target.preserve_host), (Protocol::Http2, false));
-    let name = |limit: &Option<std::sync::Arc<LimitPlan>>| limit.as_ref().unwrap().policy.name().to_owned();
+    let name = |limit: &Option<std::sync::Arc<LimitPlan>>| {
+        limit.as_ref().unwrap().policy.name().to_owned()
+    };
     assert_eq!(name(&api.limits.client), "api/client");
     assert_eq!(name(&admin.limits.client), "client");
     assert_eq!(admin.limits.apis[0].limit.policy.name(), "export");

@@ -1,12 +1,18 @@
 //! Policies for products, as clients and services meet them.
 
+use std::convert::Infallible;
+use std::fs;
 use std::time::{Duration, Instant};
 
-use http::Response;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response};
+use http_body::Frame;
+use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Full};
+use tempfile::TempDir;
 use tokio::task::JoinSet;
 
-use crate::support::{Client, Gateway, Upstream};
+use crate::support::{Client, Gateway, Upstream, exchange, whole};
 
 /// `ok`, at the cost that the path ends in: `/a/7` is 7.
 async fn upstream_with_a_price() -> Upstream {
@@ -174,4 +180,148 @@ async fn the_excess_waits_and_whoever_would_wait_too_long_is_refused_at_once() {
     let started = Instant::now();
     assert_eq!(client.get("/late").await.status, 429);
     assert!(started.elapsed() < Duration::from_secs(30));
+}
+
+/// Over HTTP/1.1 trailers have to be announced.
+async fn upstream_with_trailers() -> Upstream {
+    Upstream::answering(|seen| {
+        let mut trailers = HeaderMap::new();
+        let cost = seen.uri.path().rsplit('/').next().unwrap_or_default();
+        trailers.insert("x-tollgate-cost", cost.parse().unwrap());
+        trailers.insert("x-sum", HeaderValue::from_static("7"));
+        // Of unknown length, as a model streams it: what states its length has no trailers.
+        let (mut sender, body) = Channel::<Bytes, Infallible>::new(4);
+        let _ = sender.try_send(Frame::data(Bytes::from_static(b"some tokens")));
+        let _ = sender.try_send(Frame::trailers(trailers));
+        Response::builder().header("trailer", "x-tollgate-cost, x-sum").body(body.boxed()).unwrap()
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_the_body_says_what_a_request_has_cost() {
+    for protocol in ["http1", "http2"] {
+        let upstream = upstream_with_trailers().await;
+        let lines = format!(
+            "target: {{url: 'http://{}', protocol: {protocol}}}\n\
+             strategy: sliding_window_log\n\
+             apis:\n\
+             - {{identifier: tokens, path: '/ai/*', limit: 1000, windowSeconds: 3600, \
+                  reserve: {{units: 100, settle: body}}}}\n\
+             - {{identifier: bytes, path: '/files/*', limit: 1000, windowSeconds: 3600, \
+                  reserve: {{units: 100, settle: body, bytesPerUnit: 10}}}}\n",
+            upstream.address
+        );
+        let gateway = Gateway::start(&lines);
+        let client = Client::new(gateway.address);
+        // Each tells what is left after the one before, less its own estimate.
+        for (path, left) in [
+            ("/ai/30", "900"),
+            ("/ai/400", "870"),
+            ("/ai/much", "470"),
+            ("/ai/0", "370"),
+            // 11 bytes are two units of ten.
+            ("/files/5", "900"),
+            ("/files/5", "898"),
+        ] {
+            let answer = client.get(path).await;
+            assert_eq!(answer.body, "some tokens");
+            let told = answer.header("x-ratelimit-remaining");
+            assert_eq!(told, left, "{protocol} {path}");
+        }
+        // The cost is for us, whatever else is for the client.
+        let raw = exchange(
+            gateway.address,
+            "GET /ai/7 HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: te, close\r\n\r\n",
+        );
+        assert!(raw.ends_with("x-sum: 7\r\n\r\n"), "{protocol} {raw}");
+        assert!(!raw.contains("x-tollgate-cost: "), "{protocol} {raw}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_denied_reach_nothing_and_the_allowed_are_never_limited() {
+    let upstream = Upstream::new().await;
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("deny.txt");
+    fs::write(&file, "203.0.113.0/24 # a botnet\nsha256:0000\n").unwrap();
+    let lines = format!(
+        "{}trustedProxies: [loopback]\n\
+         identity: {{key: ip, header: X-Forwarded-For}}\n\
+         client: {{limit: 1, windowSeconds: 3600}}\n\
+         exempt: [/health]\n\
+         deny: {{file: deny.txt, addresses: ['2001:db8:bad::/48']}}\n\
+         allow:\n  apiKeys: [{{sha256: {}}}]\n  addresses: [198.51.100.0/24]\n",
+        upstream.target(),
+        sha256("partner")
+    );
+    // What the file says is checked like the rest.
+    fs::write(folder.path().join("limits.yaml"), whole(&lines)).unwrap();
+    let refused = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["serve", "--config", "limits.yaml"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(told.contains("deny.txt: line 2: after `sha256:` expected 64 hex digits"), "{told}");
+
+    fs::write(&file, "203.0.113.0/24 # a botnet\n").unwrap();
+    let gateway = Gateway::start_in(folder, &lines);
+    let client = Client::new(gateway.address);
+    let ask = async |from: &str, path: &str, key: &str| {
+        let headers = [("x-forwarded-for", from), ("x-api-key", key)];
+        let answer = client.send("GET", path, &headers, "").await.unwrap();
+        (answer.status.as_u16(), if answer.status == 200 { String::new() } else { answer.code() })
+    };
+    let fine = || (200, String::new());
+    let denied = || (403, "denied-subject".to_owned());
+    for (from, path, key, expected) in [
+        ("192.0.2.1", "/", "", fine()),
+        ("192.0.2.1", "/", "", (429, "quota-exceeded".to_owned())),
+        ("192.0.2.1", "/", "partner", fine()),
+        ("198.51.100.7", "/", "", fine()),
+        ("198.51.100.7", "/", "", fine()),
+        ("203.0.113.9", "/", "partner", denied()),
+        ("203.0.113.9", "/health", "", denied()),
+        ("2001:db8:bad:7::1", "/", "", denied()),
+        ("2001:db8:bed::1", "/", "", fine()),
+    ] {
+        assert_eq!(ask(from, path, key).await, expected, "{from} {path} {key}");
+    }
+    let reached = upstream.seen().len();
+    assert_eq!(reached, 5);
+    let metrics = String::from_utf8(gateway.admin("/metrics").await.body.to_vec()).unwrap();
+    assert!(metrics.contains("tollgate_listed_requests_total{list=\"deny\"} 3"), "{metrics}");
+
+    // The file is watched like the configuration.
+    fs::write(gateway.file("new.txt"), "192.0.2.0/24\n").unwrap();
+    fs::rename(gateway.file("new.txt"), gateway.file("deny.txt")).unwrap();
+    gateway.until_config(|config| config["version"] == 2).await;
+    assert_eq!(ask("203.0.113.9", "/", "").await, fine());
+    assert_eq!(ask("192.0.2.9", "/", "").await, denied());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_finds_no_room_to_wait_is_refused() {
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "{}strategy: sliding_window_log\n\
+         waiting: {{requests: 1}}\n\
+         client: {{limit: 1, window: 2s, excess: {{wait: 60s}}}}\n\
+         apis:\n\
+         - {{identifier: other, path: /other, limit: 100, window: 60s}}\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    assert_eq!(client.get("/").await.status, 200);
+    let mut asked = JoinSet::new();
+    for path in ["/", "/other", "/"] {
+        let client = client.clone();
+        asked.spawn(async move { client.get(path).await.status.as_u16() });
+    }
+    let mut statuses = asked.join_all().await;
+    statuses.sort_unstable();
+    // One room for the requests of all apis.
+    assert_eq!(statuses, [200, 429, 429]);
 }

@@ -387,20 +387,19 @@ async fn the_fields_tell_what_is_left_once_the_charge_is_settled() {
         let response = response.body(Full::new(Bytes::from("done"))).unwrap();
         std::future::ready(Ok::<_, Infallible>(response))
     }));
-    for (path, expected) in [
-        ("/200/0", r#""login";r=5;t=60, "tokens";r=1000;t=60"#),
-        ("/401/30", r#""login";r=4;t=60, "tokens";r=970;t=60"#),
-        ("/200/300", r#""login";r=4;t=60, "tokens";r=670;t=60"#),
-        // More than there is: one more request would have to wait for what is owed.
-        ("/200/9999", r#""login";r=4;t=60, "tokens";r=0;t=60"#),
+    for (path, login, tokens) in [
+        ("/200/0", 5, 1_000),
+        ("/401/30", 4, 970),
+        ("/200/300", 4, 670),
+        // More than there is: what is owed besides is not shown.
+        ("/200/9999", 4, 0),
     ] {
         let request = request(http::Method::GET, path);
         let answer = service.clone().oneshot(request).await.unwrap();
-        assert_eq!(field(answer.headers(), "ratelimit").unwrap(), expected, "{path}");
-        if !path.ends_with("9999") {
-            let told = expected.split("\"tokens\";r=").nth(1).unwrap();
-            let told: u64 = told.split(';').next().unwrap().parse().unwrap();
-            assert_eq!(left(&store, &log("tokens", 1_000)).await, told, "{path}");
-        }
+        let told = field(answer.headers(), "ratelimit").unwrap();
+        assert!(told.starts_with(&format!("\"login\";r={login};")), "{path}: {told}");
+        assert!(told.contains(&format!("\"tokens\";r={tokens};")), "{path}: {told}");
+        assert_eq!(left(&store, &log("login", 5)).await, login, "{path}");
+        assert_eq!(left(&store, &log("tokens", 1_000)).await, tokens, "{path}");
     }
 }

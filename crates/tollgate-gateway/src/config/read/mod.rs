@@ -14,6 +14,7 @@ mod routes;
 mod server;
 mod settling;
 mod store;
+mod subjects;
 
 use tollgate::denial::Members;
 use tollgate::{HeaderOptions, OnMissingKey};
@@ -49,10 +50,13 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     let server = server::server(&limiter, problems);
     let headers = headers(&limiter);
     let members = members(&limiter);
+    let lists = subjects::lists(&limiter, identity.as_ref().map(|it| &*it.chain), problems);
+    let waiting = waiting(&limiter);
     let on_missing_key = on_missing_key(&limiter, problems, identity.as_ref());
 
     let identity = identity?;
     let server = server?;
+    let (deny, allow) = lists?;
     Some(Plan {
         listen: server.listen,
         admin: server.admin,
@@ -64,6 +68,9 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
         identity: identity.chain,
         on_missing_key: on_missing_key?,
         tiers,
+        deny,
+        allow,
+        waiting: waiting?,
         store: store?,
         headers: headers?,
         members: members?,
@@ -114,6 +121,16 @@ fn ambiguous(limiter: &View<'_>) -> Option<bool> {
         return Some(!limiter.has("paths"));
     };
     Some(paths.text("ambiguous")? == "reject")
+}
+
+/// How many requests may wait at once, and how many bytes of them.
+fn waiting(limiter: &View<'_>) -> Option<(usize, usize)> {
+    let (requests, megabytes) = match limiter.view("waiting") {
+        Some(view) => (view.whole("requests")?, view.whole("megabytes")?),
+        None if limiter.has("waiting") => return None,
+        None => (1_024, 64),
+    };
+    Some((usize::try_from(requests).ok()?, usize::try_from(megabytes << 20).ok()?))
 }
 
 fn headers(limiter: &View<'_>) -> Option<HeaderOptions> {

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use tollgate_core::{Charge, Cost, Key, Store};
 
 use super::excess::Answer;
+use super::in_flight::Keeper;
 use super::options::Options;
 use super::queued::Charged;
 use super::room::WaitingRoom;
@@ -34,6 +35,8 @@ pub(super) struct Rules<St> {
     pub(super) settles: bool,
     /// Where requests wait that a limit denies, if one lets them.
     pub(super) room: Option<WaitingRoom>,
+    /// Who keeps what requests hold, if a limit counts in flight.
+    pub(super) keeper: Option<Keeper<St>>,
     /// Whether anything of a request is remembered besides what the store was asked.
     remembers: bool,
     /// Whether an admission leaves no trace but in events of level debug.
@@ -111,15 +114,19 @@ impl<St: Store> Rules<St> {
         let settles = limits.iter().any(|limit| limit.settling.settles());
         let waits = limits.iter().any(|limit| limit.patience().is_some());
         let room = waits.then(|| options.room.clone());
+        let in_tiers = |limit| Limit::tiers(limit).map(|(_, policy)| policy);
+        let policies = limits.iter().map(Limit::policy).chain(limits.iter().flat_map(in_tiers));
+        let keeper = Keeper::of(&store, policies);
+        let holds = keeper.is_some();
         let tiers = Tiers::new(options.tiers.as_ref(), &limits);
         let rule = |limit: Limit| Rule { fields: Fields::new(&limit, tiers.as_ref()), limit };
         let has_shadows = limits.iter().any(|limit| !limit.enforce);
         let rules: Box<[_]> = limits.into_iter().map(rule).collect();
-        let tells = options.expose_verdicts || options.headers.any() || settles;
+        let tells = options.expose_verdicts || options.headers.any() || settles || holds;
         let is_watched = cfg!(feature = "metrics") || has_shadows;
         Self {
             store,
-            remembers: queue.is_some() || settles || waits || options.headers.has_jitter(),
+            remembers: queue.is_some() || settles || waits || holds || options.headers.has_jitter(),
             is_silent: !(tells || is_watched || waits || queue.is_some()),
             witness: Witness::new(&rules, &options),
             rules,
@@ -128,6 +135,7 @@ impl<St: Store> Rules<St> {
             queue,
             settles,
             room,
+            keeper,
             misconfigured: AtomicBool::new(false),
             failing: AtomicBool::new(false),
         }
@@ -135,7 +143,10 @@ impl<St: Store> Rules<St> {
 
     /// Whether a response says anything of an admission, or decides on a charge.
     pub(super) fn tells(&self) -> bool {
-        self.options.expose_verdicts || self.options.headers.any() || self.settles
+        self.options.expose_verdicts
+            || self.options.headers.any()
+            || self.settles
+            || self.keeper.is_some()
     }
 
     /// Whether handlers and outer layers may read the verdict.
@@ -298,13 +309,20 @@ impl<St: Store> Rules<St> {
         if !self.remembers {
             return (Answer::Store(self.store.decide(charges)), None, 0);
         }
-        let kept = self.queue.is_some() || self.settles || self.room.is_some();
+        let kept =
+            self.queue.is_some() || self.settles || self.room.is_some() || self.keeper.is_some();
         let charged: Option<Box<[_]>> = kept.then(|| charges.iter().map(Charged::of).collect());
         let line = match (&self.room, &charged) {
             (Some(room), Some(charged)) => self.follow_line(room, applied, charged, bytes, sight),
             _ => None,
         };
-        let answer = line.unwrap_or_else(|| Answer::Store(self.store.decide(charges)));
+        let answer = line.unwrap_or_else(|| {
+            let answer = self.store.decide(charges);
+            match (&self.keeper, &charged) {
+                (Some(keeper), Some(charged)) => Answer::Watched(keeper.watch(answer, charged)),
+                _ => Answer::Store(answer),
+            }
+        });
         let jitter = self.options.headers.has_jitter();
         // Of all keys, as it is not known yet which policy will deny.
         let seed = if jitter { seed_of(charges) } else { 0 };

@@ -280,6 +280,13 @@ impl Limit {
         self.tiers.iter().map(|(tier, policy)| (tier, policy))
     }
 
+    /// The policy with the quota for a tier; for none, or one that has no quota of its own,
+    /// that for everybody.
+    pub fn policy_in(&self, tier: Option<&Tier>) -> &Policy {
+        let own = tier.and_then(|tier| self.tiers().find(|(name, _)| *name == tier));
+        own.map_or(&self.policy, |(_, policy)| policy)
+    }
+
     pub(crate) fn charge<'a>(&'a self, key: &'a Key, cost: Cost) -> Charge<'a> {
         Charge { policy: &self.policy, key, cost, enforce: self.enforce }
     }

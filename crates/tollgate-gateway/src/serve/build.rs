@@ -5,10 +5,11 @@ use std::sync::Arc;
 use http::Method;
 use tollgate::body::SameBody;
 use tollgate::denial::Problem;
+use tollgate::key::SubjectName;
 use tollgate::status::{Inspect, LayerHandle};
 use tollgate::{
     Costs, Head, Limit, Observer, Policy, RateLimit, RateLimitLayer, Reserve, Tier, TierSource,
-    WaitingRoom, headers, tier,
+    WaitingRoom, headers,
 };
 use tower_layer::Layer;
 
@@ -160,8 +161,8 @@ impl<St: Inspect> Parts<'_, St> {
 
     /// The tier of a request is that of whoever was found to ask.
     fn tiers(&self) -> impl TierSource + use<St> {
-        let names: Arc<[Tier]> = self.plan.tiers.iter().cloned().map(Tier::from).collect();
-        tier::from_fn(move |head| names.get(tier_of(head)?).cloned())
+        let names = self.plan.tiers.iter().cloned().map(Tier::from).collect();
+        Tiers { names, identity: self.identity.clone() }
     }
 
     /// One quota of a limit: that of everybody, and those of the tiers. Whoever has none is
@@ -193,6 +194,21 @@ impl<St: Inspect> Parts<'_, St> {
         }
         let limit = corrected(limit.costs(costs(plan)).excess(plan.excess), plan);
         Ok(if plan.enforce { limit } else { limit.shadow() })
+    }
+}
+
+struct Tiers {
+    names: Box<[Tier]>,
+    identity: Identity,
+}
+
+impl TierSource for Tiers {
+    fn tier(&self, head: &Head<'_>) -> Option<Tier> {
+        self.names.get(tier_of(head)?).cloned()
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Tier> {
+        self.names.get(self.identity.tier_of(name)?).cloned()
     }
 }
 

@@ -92,6 +92,14 @@ impl Identity {
         Ok(Self(links.into()))
     }
 
+    /// The tier of whom an operator names; of a user only a token tells it.
+    pub(super) fn tier_of(&self, name: &SubjectName) -> Option<usize> {
+        match self.0.iter().find(|link| link.named(name).is_some())? {
+            Link::Source { tier, .. } => *tier,
+            Link::Tiered { .. } => None,
+        }
+    }
+
     pub(super) fn can_be_missing(&self) -> bool {
         self.0.iter().all(Link::can_be_missing)
     }

@@ -162,6 +162,12 @@ impl<St: Store> Rules<St> {
         self.rules.iter().map(|rule| &rule.limit)
     }
 
+    /// The tier of a subject that an operator names.
+    #[cfg(feature = "metrics")]
+    pub(super) fn named_tier(&self, name: &crate::key::SubjectName) -> Option<crate::Tier> {
+        self.tiers.as_ref()?.named(name)
+    }
+
     /// Counts a request as waiting.
     pub(super) fn waits(&self) -> Waits {
         self.witness.waits(self.queue)

@@ -39,7 +39,7 @@ fn whoever_is_denied_is_denied_whatever_allows_him() {
     let foo = "sha256:2C26B46B68FFC68FF99B453C1D30413413422D706483BFA0F98A5E886266E7AE";
     let deny = list("192.0.2.4/30 # four of them\nuser:mallory");
     let allow = list(&format!("192.0.2.0/29\n\n{foo}\nuser:root"));
-    lists.clone().replace(&deny, &allow).unwrap();
+    lists.replace(&deny, &allow).unwrap();
     for (last, key, user, expected) in [
         (9, None, None, Listed::Neither),
         (9, Some("foo"), None, Listed::Allowed),

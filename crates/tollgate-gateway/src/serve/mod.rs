@@ -6,6 +6,8 @@
 //! | `build.rs` | routes, and a limiter for each kind of request |
 //! | `identity.rs` | whose quota a request uses |
 //! | `keys.rs` | key sets that are fetched |
+//! | `lists.rs` | who is refused whatever he asks, and who is never limited |
+//! | `settled.rs` | costs that only the body of a response says |
 //! | `gateway.rs` | what is running, and how the last reload went |
 //! | `source.rs`, `reload.rs` | where the configuration comes from, and when it is read again |
 //! | `listener.rs`, `room.rs`, `connection.rs` | connections, from the first byte to the last |
@@ -26,9 +28,11 @@ mod gateway;
 mod identity;
 mod keys;
 mod listener;
+mod lists;
 mod observed;
 mod reload;
 mod room;
+mod settled;
 mod signals;
 mod source;
 mod store;

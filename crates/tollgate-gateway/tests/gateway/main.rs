@@ -14,6 +14,7 @@ mod limits;
 mod logging;
 mod operators;
 mod pausing;
+mod products;
 mod sharing;
 mod smuggling;
 mod streams;

@@ -22,7 +22,7 @@ use super::problem::Problem;
 use crate::key::SubjectName;
 use crate::limit::shared_key;
 use crate::status::{self, LayerHandle};
-use crate::{Limit, OnMissingKey};
+use crate::{Limit, OnMissingKey, Tier};
 
 pub(super) fn router(state: State, further: Router) -> Router {
     Router::new()
@@ -68,7 +68,7 @@ async fn all(Extract(state): Extract<State>) -> Answer {
             }
             shown.push(identity);
             let global = if status::is_global(limit) {
-                peek(&layer, limit, &Key::GLOBAL).await.ok().map(|(decision, _)| decision)
+                peek(&layer, limit, None, &Key::GLOBAL).await.ok().map(|(decision, _)| decision)
             } else {
                 None
             };
@@ -84,24 +84,26 @@ async fn all(Extract(state): Extract<State>) -> Answer {
 async fn read(
     Extract(state): Extract<State>,
     path: Result<Path<(String, String)>, PathRejection>,
+    uri: Uri,
     headers: HeaderMap,
 ) -> Answer {
     state.0.guard.check_token(&headers)?;
     let Path((policy, subject)) = path?;
-    let (layer, limit, key) = find(&state, &policy, &subject)?;
+    let Found { layer, limit, key, tier } = find(&state, &policy, &subject, &uri)?;
     let limit = layer.limits()[limit];
-    let (decision, source) = peek(&layer, limit, &key).await?;
-    json(&SubjectStatus::new(limit, &decision, source))
+    let (decision, source) = peek(&layer, limit, tier.as_ref(), &key).await?;
+    json(&SubjectStatus::new(limit, tier.as_ref(), &decision, source))
 }
 
 async fn reset(
     Extract(state): Extract<State>,
     path: Result<Path<(String, String)>, PathRejection>,
+    uri: Uri,
     headers: HeaderMap,
 ) -> Answer {
     state.0.guard.check_token(&headers)?;
     let Path((policy, subject)) = path?;
-    let (layer, limit, key) = find(&state, &policy, &subject)?;
+    let Found { layer, limit, key, .. } = find(&state, &policy, &subject, &uri)?;
     layer.reset(layer.limits()[limit], &key).await?;
     tracing::info!(target: "tollgate", policy, "reset by an operator");
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -110,12 +112,13 @@ async fn reset(
 async fn settle(
     Extract(state): Extract<State>,
     path: Result<Path<(String, String)>, PathRejection>,
+    uri: Uri,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Answer {
     state.0.guard.check_token(&headers)?;
     let Path((policy, subject)) = path?;
-    let (layer, limit, key) = find(&state, &policy, &subject)?;
+    let Found { layer, limit, key, tier } = find(&state, &policy, &subject, &uri)?;
     let wrong = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
     let settle: Settle =
         serde_json::from_slice(&body?).map_err(|error| wrong(error.to_string()))?;
@@ -125,7 +128,7 @@ async fn settle(
     let receipt = Receipt {
         id: ReceiptId(id),
         source: if settle.local { Source::Local } else { Source::Store },
-        policy: layer.limits()[limit].policy().clone(),
+        policy: layer.limits()[limit].policy_in(tier.as_ref()).clone(),
         key,
         charged: Charged {
             cost: Cost::new(settle.cost),
@@ -178,8 +181,17 @@ async fn metrics(Extract(state): Extract<State>) -> Answer {
     Ok(([(CONTENT_TYPE, kind)], render()).into_response())
 }
 
-/// The layer, the number of the limit in it, and the key of the subject.
-fn find(state: &State, policy: &str, subject: &str) -> Result<(LayerHandle, usize, Key), Problem> {
+/// What a path names.
+struct Found {
+    layer: LayerHandle,
+    /// The number of the limit in it.
+    limit: usize,
+    key: Key,
+    /// The one that the query names, else that of the subject, if somebody knows it.
+    tier: Option<Tier>,
+}
+
+fn find(state: &State, policy: &str, subject: &str, uri: &Uri) -> Result<Found, Problem> {
     let name: SubjectName = subject
         .parse()
         .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, format!("The subject: {error}.")))?;
@@ -190,8 +202,13 @@ fn find(state: &State, policy: &str, subject: &str) -> Result<(LayerHandle, usiz
         is_known |= limits.iter().any(named);
         let found = limits.iter().enumerate().filter(|(_, limit)| named(limit));
         let found = found.filter_map(|(index, limit)| Some((index, key(limit, &name)?))).next();
-        if let Some((index, key)) = found {
-            return Ok((layer, index, key));
+        if let Some((limit, key)) = found {
+            let tier = match asked_tier(uri) {
+                Some(asked) => Some(known_tier(limits[limit], &asked)?),
+                // One that this policy knows nothing of makes no difference to it.
+                None => layer.tier_of(&name).filter(|tier| has_tier(limits[limit], tier)),
+            };
+            return Ok(Found { layer, limit, key, tier });
         }
     }
     let detail = if is_known {
@@ -200,6 +217,25 @@ fn find(state: &State, policy: &str, subject: &str) -> Result<(LayerHandle, usiz
     } else {
         "There is no such policy: /status lists them."
     };
+    Err(Problem::new(StatusCode::NOT_FOUND, detail))
+}
+
+/// `?tier=pro`; a space in it is `%20`, and anything else stands as it is.
+fn asked_tier(uri: &Uri) -> Option<String> {
+    let asked = uri.query()?.split('&').find_map(|part| part.strip_prefix("tier="))?;
+    Some(asked.replace("%20", " "))
+}
+
+fn has_tier(limit: &Limit, tier: &Tier) -> bool {
+    limit.tiers().any(|(name, _)| name == tier)
+}
+
+fn known_tier(limit: &Limit, asked: &str) -> Result<Tier, Problem> {
+    let tier = Tier::from(asked.to_owned());
+    if has_tier(limit, &tier) {
+        return Ok(tier);
+    }
+    let detail = "This policy has no quota for such a tier: /status lists those that it has.";
     Err(Problem::new(StatusCode::NOT_FOUND, detail))
 }
 
@@ -217,9 +253,10 @@ fn key(limit: &Limit, name: &SubjectName) -> Option<Key> {
 async fn peek(
     layer: &LayerHandle,
     limit: &Limit,
+    tier: Option<&Tier>,
     key: &Key,
 ) -> Result<(Decision, Source), Problem> {
-    let verdict = layer.peek(limit, key).await?;
+    let verdict = layer.peek_in(limit, tier, key).await?;
     let decision = verdict.decisions().first().copied();
     match decision.filter(|decision| decision.outcome != Outcome::Skip) {
         Some(decision) => Ok((decision, verdict.source())),

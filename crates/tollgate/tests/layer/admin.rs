@@ -445,3 +445,37 @@ fn shape(value: &Value) -> Value {
         _ => Value::Null,
     }
 }
+
+#[tokio::test]
+async fn a_subject_is_read_under_the_quota_of_its_tier() {
+    let (_, store) = memory();
+    let keys = || ApiKeys::from_keys(["k-pro"]);
+    let tiers = tollgate::tier::ApiKeyTiers::new(ApiKey::in_x_api_key()).with("pro", keys());
+    let source = ApiKey::in_x_api_key().one_of(keys()).or(ClientIp::peer());
+    let limit = Limit::new(log("client", 10), source)
+        .in_tier("pro", tollgate::Quota::per_minute(100))
+        .unwrap();
+    let layer = builder(&store, [limit]).tiers(tiers).build().unwrap();
+    let admin = admin(&layer);
+    let service = layer.layer(hello());
+    for _ in 0..4 {
+        let mut request = get();
+        request.headers_mut().insert("x-api-key", "k-pro".parse().unwrap());
+        assert_eq!(ask(&service, request).await.status(), 200);
+    }
+    for (path, tier, limit, remaining) in [
+        ("/status/client/api-key:k-pro", json!("pro"), 100, 96),
+        ("/status/client/api-key:k-pro?tier=pro", json!("pro"), 100, 96),
+        ("/status/client/ip:192.0.2.9", json!(null), 10, 10),
+        ("/status/client/ip:192.0.2.9?tier=pro", json!("pro"), 100, 100),
+    ] {
+        let (code, status) = operate(&admin, "GET", path, "").await;
+        assert_eq!((code, &status["tier"]), (200, &tier), "{path}");
+        assert_eq!((&status["limit"], &status["remaining"]), (&json!(limit), &json!(remaining)));
+    }
+    let (code, _) = operate(&admin, "GET", "/status/client/ip:192.0.2.9?tier=gold", "").await;
+    assert_eq!(code, 404);
+    let (_, all) = operate(&admin, "GET", "/status", "").await;
+    let pro = json!([{ "tier": "pro", "limit": 100, "window": 60.0, "capacity": 100 }]);
+    assert_eq!(all["policies"][0]["tiers"], pro);
+}

@@ -14,6 +14,7 @@ mod excess;
 mod fit;
 mod grpc;
 mod keys;
+mod lists;
 mod metrics;
 mod nesting;
 mod outages;

@@ -75,10 +75,6 @@ fn answer<St: Inspect>(
                 respond(StatusCode::OK, &json!({ "status": "ready" }))
             }
         },
-        "/" => |_| {
-            let detail = "There are /healthz, /readyz, /config, /status, /top and /metrics.";
-            problem(StatusCode::NOT_FOUND, detail)
-        },
         _ => return None,
     };
     if *method != Method::GET && *method != Method::HEAD {

@@ -22,6 +22,7 @@ use super::gateway::{Gateway, History};
 const TOKEN: &str = "TOLLGATE_ADMIN_TOKEN";
 const HOSTS: &str = "TOLLGATE_ADMIN_HOSTS";
 const SUBJECTS: &str = "TOLLGATE_ADMIN_SUBJECTS";
+const PEERS: &str = "TOLLGATE_ADMIN_PEERS";
 
 /// Counts from now on. Before the limits are made, as these tell what they will count.
 pub(super) fn count() -> Result<PrometheusHandle, String> {
@@ -43,6 +44,9 @@ pub(super) fn settings() -> Result<AdminBuilder, String> {
     for host in variable(HOSTS).iter().flat_map(|hosts| hosts.split(',')) {
         admin = admin.allow_host(host.trim());
     }
+    for peer in variable(PEERS).iter().flat_map(|peers| peers.split(',')) {
+        admin = admin.peer(peer.trim());
+    }
     let shown = match variable(SUBJECTS).as_deref() {
         None | Some("masked") => Shown::Masked,
         Some("hash") => Shown::Hash,
@@ -51,7 +55,7 @@ pub(super) fn settings() -> Result<AdminBuilder, String> {
     };
     let admin = admin.show_subjects(shown);
     let checked = admin.clone().build();
-    checked.map(|_| admin).map_err(|error| format!("{TOKEN} or {HOSTS}: {error}"))
+    checked.map(|_| admin).map_err(|error| format!("{TOKEN}, {HOSTS} or {PEERS}: {error}"))
 }
 
 /// The router over whatever serves at the time.
@@ -63,6 +67,7 @@ pub(super) fn router<St: Inspect>(
     let layers = Arc::clone(gateway);
     let rendered = Arc::clone(gateway);
     let shown = Arc::clone(gateway);
+    let draining = gateway.draining.clone();
     let config = Router::new().route(
         "/config",
         get(move || {
@@ -77,6 +82,7 @@ pub(super) fn router<St: Inspect>(
             describe(&rendered.history());
             metrics.render()
         })
+        .streams_until(move || draining.clone().cancelled_owned())
         .further(config)
         .build();
     router.map_err(|error| error.to_string())

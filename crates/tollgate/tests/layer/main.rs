@@ -17,6 +17,7 @@ mod keys;
 mod metrics;
 mod nesting;
 mod outages;
+mod page;
 mod queue;
 mod readiness;
 mod settling;

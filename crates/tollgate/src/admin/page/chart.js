@@ -19,7 +19,7 @@ export function drawRates(replicas, policy, now) {
   const parts = [];
   for (const value of [0, top / 2, top]) {
     parts.push(line(box.left, y(value), box.right, y(value), "grid"));
-    parts.push(text(box.right + 8, y(value) + 4, rate(value), "start"));
+    parts.push(text(box.right + 8, y(value) + 4, number(value), "start"));
   }
   const ago = ["5 min ago", "", "3 min", "", "1 min", "now"];
   ago.forEach((words, index) => {
@@ -33,7 +33,7 @@ export function drawRates(replicas, policy, now) {
   svg.setAttribute("aria-label", `Requests a second${policy ? ` at ${policy}` : ""}, five minutes`);
   say(
     "rates-words",
-    `In the last five minutes, or since this page is open: ${all(allowed)} allowed, ` +
+    `In the last five minutes, or since this page was opened: ${all(allowed)} allowed, ` +
       `${all(denied)} denied; at most ${rate(Math.max(...allowed))} and ${rate(Math.max(...denied))} a second.`,
   );
 }

@@ -10,7 +10,7 @@ use crate::support::{Stage, TOKEN, root};
 async fn a_picture_in_light_and_in_dark() {
     let is = |variable: &str| std::env::var(variable).is_ok_and(|value| value == "1");
     let (long, bless) = (is("TOLLGATE_LONG"), is("TOLLGATE_BLESS"));
-    let flags = ["--limit", "300", "--window", "20s", "--key", "global"];
+    let flags = ["--limit", "240", "--window", "20s"];
     let stage = Stage::new(&flags).await;
     stage.is_live().await;
     let tab = &stage.tab;
@@ -20,8 +20,12 @@ async fn a_picture_in_light_and_in_dark() {
     ))
     .await;
     traffic(&stage, Duration::from_secs(if long { 150 } else { 3 })).await;
-    tab.run("[...document.querySelectorAll('#buttons button')].at(2).click()").await;
-    tab.shows("#summary", "SEARCH").await;
+    for (index, method) in ["GET", "SEARCH", "POST"].iter().enumerate() {
+        let button = format!("document.querySelectorAll('#buttons button')[{}].click()", index * 2);
+        tab.run(&button).await;
+        tab.shows("#summary", method).await;
+    }
+    tab.run("document.activeElement.blur()").await;
     for scheme in ["light", "dark"] {
         tab.look(1120, 900, scheme).await;
         let picture = tab.picture().await;

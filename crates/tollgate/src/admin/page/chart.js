@@ -6,7 +6,7 @@ import { number, rate, say } from "./view.js";
 const SVG = "http://www.w3.org/2000/svg";
 
 export function drawRates(replicas, policy, now) {
-  const { allowed, denied } = sum(replicas, policy, now, SECONDS);
+  const { allowed, denied, first } = sum(replicas, policy, now, SECONDS);
   say("allowed", rate(recent(allowed)));
   say("denied", rate(recent(denied)));
   const most = Math.max(...allowed, ...denied);
@@ -27,7 +27,7 @@ export function drawRates(replicas, policy, now) {
     const anchor = index === 0 ? "start" : index === 5 ? "end" : "middle";
     if (words) parts.push(text(x, height - 4, words, anchor));
   });
-  parts.push(path(allowed, box, y, "allowed"), path(denied, box, y, "denied"));
+  parts.push(path(allowed, first, box, y, "allowed"), path(denied, first, box, y, "denied"));
   svg.replaceChildren(...parts);
   const all = (values) => number(Math.round(values.reduce((a, b) => a + b, 0)));
   svg.setAttribute("aria-label", `Requests a second${policy ? ` at ${policy}` : ""}, five minutes`);
@@ -44,11 +44,11 @@ export function drawSmall(svg, series) {
   const top = Math.max(1, ...series.allowed, ...series.denied);
   const box = { left: 0, right: width, top: 2, bottom: height - 2 };
   const y = (value) => box.bottom - (value / top) * (box.bottom - box.top);
-  const { allowed, denied } = series;
+  const { allowed, denied, first } = series;
   svg.replaceChildren(
     line(0, box.bottom, width, box.bottom, "grid"),
-    path(allowed, box, y, "allowed"),
-    path(denied, box, y, "denied"),
+    path(allowed, first, box, y, "allowed"),
+    path(denied, first, box, y, "denied"),
   );
 }
 
@@ -64,9 +64,11 @@ function ceiling(most) {
   return [1, 2, 4, 6, 10].map((step) => step * power).find((value) => value >= most);
 }
 
-function path(values, box, y, kind) {
+/** What was before the first is not known, and no zero. */
+function path(values, first, box, y, kind) {
   const step = (box.right - box.left) / (values.length - 1);
-  const points = values.map((value, i) => `${(box.left + i * step).toFixed(1)},${y(value).toFixed(1)}`);
+  const x = (index) => box.left + index * step;
+  const points = values.map((value, i) => `${x(i).toFixed(1)},${y(value).toFixed(1)}`).slice(first);
   return make("polyline", { points: points.join(" "), class: kind });
 }
 

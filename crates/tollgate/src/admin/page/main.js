@@ -22,6 +22,7 @@ async function begin() {
   if (settings.target) prepareSending(settings.target);
   prepareToken();
   at("policy").addEventListener("change", show);
+  new ResizeObserver(soon).observe(at("chart"));
   watchAll();
   show();
   setInterval(show, 1000);

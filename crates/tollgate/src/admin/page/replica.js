@@ -10,6 +10,8 @@ export class Replica {
     this.state = { live: false, why: "", again: 0 };
     this.instance = undefined;
     this.last = undefined;
+    /** From when on something is known. */
+    this.since = Infinity;
     /** Of each policy: second → what it let pass and what it denied. */
     this.seconds = new Map();
   }
@@ -28,6 +30,7 @@ export class Replica {
         spread(this.secondsOf(policy), more, now - Math.min(passed, SECONDS), now);
       }
     }
+    this.since = Math.min(this.since, now);
     this.name = event.server ?? this.name;
     this.instance = event.instance;
     this.last = event;
@@ -39,12 +42,14 @@ export class Replica {
     return this.seconds.get(policy);
   }
 
-  /** Oldest first, up to the last second of which everything has been heard. */
+  /** Oldest first, up to the last second of which everything has been heard; from `first` on
+   * it is known. */
   series(policy, now, length) {
     const seconds = this.secondsOf(policy);
     const end = Math.floor(now) - HEARD;
     for (const second of seconds.keys()) if (second <= end - SECONDS) seconds.delete(second);
-    const series = { allowed: [], denied: [] };
+    const first = Math.max(0, Math.min(length, Math.floor(this.since) - end + length - 1));
+    const series = { allowed: [], denied: [], first };
     for (let second = end - length + 1; second <= end; second += 1) {
       series.allowed.push(seconds.get(second)?.allowed ?? 0);
       series.denied.push(seconds.get(second)?.denied ?? 0);
@@ -59,9 +64,10 @@ export class Replica {
 
 /** Adds up what several replicas had. */
 export function sum(replicas, policy, now, length) {
-  const total = { allowed: Array(length).fill(0), denied: Array(length).fill(0) };
+  const total = { allowed: Array(length).fill(0), denied: Array(length).fill(0), first: length };
   for (const replica of replicas) {
     const series = replica.series(policy, now, length);
+    total.first = Math.min(total.first, series.first);
     for (const what of ["allowed", "denied"]) {
       series[what].forEach((value, index) => (total[what][index] += value));
     }

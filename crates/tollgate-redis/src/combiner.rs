@@ -22,7 +22,7 @@ use crate::node::Node;
 use crate::reply::{Reply, Row};
 use crate::route::{Route, Stop, Trip};
 use crate::stats::Counters;
-use crate::ticket::{Answer, Request, Ticket};
+use crate::ticket::{Answer, Leased, Request, Ticket};
 
 /// Carries requests to one server, many in a call.
 ///
@@ -314,7 +314,13 @@ impl Combiner {
             Request::Settle { state, settled, receipt, actual, lifetime } => {
                 batch.settle_within(*lifetime, state, settled, receipt, *actual, deadline)
             }
+            Request::Renew { state, settled, receipt } => {
+                batch.renew(state, settled, receipt, deadline)
+            }
             Request::Reset { state } => batch.reset(state, deadline),
+            Request::Lease { state, policy, spent, ask } => {
+                batch.lease(state, policy, spent, *ask, deadline)
+            }
         };
         match added {
             Ok(()) => true,
@@ -388,6 +394,16 @@ impl Combiner {
                     Ok(Answer::Verdict(verdict))
                 }
                 Row::Settlement(settlement) => Ok(Answer::Settlement(settlement)),
+                Row::Leased(granted) => {
+                    Ok(Answer::Leased(Leased { granted, decided_at: reply.now, sent }))
+                }
+                Row::Renewal(begun) => {
+                    let renewed = |at| match &ticket.request {
+                        Request::Renew { receipt, .. } => Some(receipt.begun_at(at)),
+                        _ => None,
+                    };
+                    Ok(Answer::Renewal(begun.and_then(renewed)))
+                }
                 Row::Reset => {
                     // Denials from before it may have come since this was sent.
                     self.shared.deny_cache.forget();

@@ -20,6 +20,26 @@ pub struct Line<'a> {
     pub enforce: bool,
 }
 
+/// A block that is done with, and what was spent of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spent {
+    /// Its name.
+    pub id: u64,
+    /// So many units.
+    pub units: u64,
+}
+
+/// A block that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Its name, which no other block of the key has.
+    pub id: u64,
+    /// So many units at most; none where blocks are only settled.
+    pub units: u64,
+    /// For so long at most.
+    pub ttl: Micros,
+}
+
 /// Why a request cannot be part of a call. The call is as it was before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
@@ -60,7 +80,9 @@ pub(crate) enum Asked {
         charges: SmallVec<[u8; 2]>,
     },
     Settle,
+    Renew,
     Reset,
+    Lease,
 }
 
 /// The charges of a request to one key, summed.
@@ -75,6 +97,8 @@ const DECIDE: u8 = 1;
 const GIVE_BACK: u8 = 2;
 const OWE: u8 = 3;
 const RESET: u8 = 4;
+const RENEW: u8 = 5;
+const LEASE: u8 = 16;
 
 impl Batch {
     /// The most keys, forms or requests of one call: they go by numbers of two bytes.
@@ -151,10 +175,10 @@ impl Batch {
         actual: Cost,
         deadline: Option<Timestamp>,
     ) -> Result<(), EncodeError> {
-        self.settle_within(Receipt::LIFETIME, key, receipt_key, receipt, actual, deadline)
+        self.settle_within(receipt.lifetime(), key, receipt_key, receipt, actual, deadline)
     }
 
-    /// The same for a receipt that lapses after `lifetime`.
+    /// The same for a receipt that lapses after `lifetime`, or sooner by itself.
     pub fn settle_within(
         &mut self,
         lifetime: Micros,
@@ -164,10 +188,38 @@ impl Batch {
         actual: Cost,
         deadline: Option<Timestamp>,
     ) -> Result<(), EncodeError> {
-        self.make_room(2)?;
-        let (charged, actual) = (receipt.charged, actual.get());
-        let cost = charged.cost.get();
+        let (cost, actual) = (receipt.charged.cost.get(), actual.get());
         let kind = if actual > cost { OWE } else { GIVE_BACK };
+        self.correct(kind, key, receipt_key, receipt, actual.abs_diff(cost), lifetime)?;
+        self.request(deadline, Asked::Settle);
+        Ok(())
+    }
+
+    /// Adds the renewal of a lease. Whether it was settled stands under `receipt_key`.
+    pub fn renew(
+        &mut self,
+        key: &[u8],
+        receipt_key: &[u8],
+        receipt: &Receipt,
+        deadline: Option<Timestamp>,
+    ) -> Result<(), EncodeError> {
+        self.correct(RENEW, key, receipt_key, receipt, 0, receipt.lifetime())?;
+        self.request(deadline, Asked::Renew);
+        Ok(())
+    }
+
+    /// Puts an operation on a receipt into `scratch`.
+    fn correct(
+        &mut self,
+        kind: u8,
+        key: &[u8],
+        receipt_key: &[u8],
+        receipt: &Receipt,
+        units: u64,
+        lifetime: Micros,
+    ) -> Result<(), EncodeError> {
+        self.make_room(2)?;
+        let charged = receipt.charged;
         let numbers =
             [self.keys.number(key), self.form(&receipt.policy), self.keys.number(receipt_key)];
         self.scratch.clear();
@@ -175,12 +227,11 @@ impl Batch {
         for number in numbers {
             put::<2>(&mut self.scratch, number);
         }
-        put::<7>(&mut self.scratch, exact(actual.abs_diff(cost)));
-        put::<7>(&mut self.scratch, exact(cost));
+        put::<7>(&mut self.scratch, exact(units));
+        put::<7>(&mut self.scratch, exact(charged.cost.get()));
         put::<7>(&mut self.scratch, charged.charged_at.as_micros());
         put::<7>(&mut self.scratch, charged.leaves_at.as_micros());
         put::<7>(&mut self.scratch, lifetime.get());
-        self.request(deadline, Asked::Settle);
         Ok(())
     }
 
@@ -192,6 +243,35 @@ impl Batch {
         self.scratch.push(RESET);
         put::<2>(&mut self.scratch, key);
         self.request(deadline, Asked::Reset);
+        Ok(())
+    }
+
+    /// Adds a request to settle up to 255 blocks and to grant another.
+    pub fn lease(
+        &mut self,
+        key: &[u8],
+        policy: &Policy,
+        spent: &[Spent],
+        ask: Ask,
+        deadline: Option<Timestamp>,
+    ) -> Result<(), EncodeError> {
+        self.make_room(1)?;
+        let count = u8::try_from(spent.len()).map_err(|_| EncodeError::TooManyCharges)?;
+        let numbers = [self.keys.number(key), self.form(policy)];
+        self.scratch.clear();
+        self.scratch.push(LEASE);
+        for number in numbers {
+            put::<2>(&mut self.scratch, number);
+        }
+        put::<5>(&mut self.scratch, ask.units.min(Policy::MAX_LIMIT));
+        put::<7>(&mut self.scratch, exact(ask.ttl.get()));
+        put::<8>(&mut self.scratch, ask.id);
+        self.scratch.push(count);
+        for block in spent {
+            put::<8>(&mut self.scratch, block.id);
+            put::<5>(&mut self.scratch, block.units.min(Policy::MAX_LIMIT));
+        }
+        self.request(deadline, Asked::Lease);
         Ok(())
     }
 

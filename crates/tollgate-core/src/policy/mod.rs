@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::check::PolicyError;
-use self::check::check;
+use self::check::{check, check_lease};
 use crate::scale::nearest_limit;
-use crate::{Algorithm, AnyRule, Form, LeakyMode, Micros, OnStoreError, Quota, Refill, Resolution};
+use crate::{
+    Algorithm, AnyRule, Form, LeakyMode, Lease, Micros, OnStoreError, Quota, Refill, Resolution,
+};
 
 /// A named quota with its algorithm.
 ///
@@ -40,6 +42,7 @@ struct Inner {
     name: Box<str>,
     quota: Quota,
     on_store_error: OnStoreError,
+    lease: Option<Lease>,
 }
 
 impl Policy {
@@ -73,6 +76,7 @@ impl Policy {
             name: name.into(),
             quota,
             on_store_error: OnStoreError::default(),
+            lease: None,
         })))
     }
 
@@ -107,11 +111,40 @@ impl Policy {
         Self::new(name, quota, Algorithm::LeakyBucket { mode: LeakyMode::default() })
     }
 
+    /// At most `limit` units in flight. What is not given back, because its process died,
+    /// counts for `lease`; a request that takes longer renews it.
+    ///
+    /// Up to 10 000 units, as each request is kept by itself, and leases of up to an hour.
+    /// Some 30 seconds are usual: a lease is renewed over the network in half of its time.
+    pub fn concurrent_requests(
+        name: impl Into<String>,
+        limit: u64,
+        lease: Duration,
+    ) -> Result<Self, PolicyError> {
+        Self::new(name, Quota::new(limit, lease), Algorithm::ConcurrentRequests)
+    }
+
     /// What the policy does while its store cannot decide.
     #[must_use]
     pub fn with_on_store_error(mut self, on_store_error: OnStoreError) -> Self {
         Arc::make_mut(&mut self.0).on_store_error = on_store_error;
         self
+    }
+
+    /// Lets replicas take units in blocks and spend them without asking the store each time.
+    ///
+    /// The limit holds as before: a unit counts at the latest instant at which it may have
+    /// been spent. The price is that fewer may pass: up to the share that each replica holds
+    /// lies unused in its hands, and units come back to the quota up to the lease's time later
+    /// than they would. Only a store that many processes share leases; others are exact
+    /// anyway.
+    ///
+    /// A queue and a bucket that refills in intervals cannot be leased: there the instant at
+    /// which a unit is spent decides when others have their turn.
+    pub fn with_lease(mut self, lease: Lease) -> Result<Self, PolicyError> {
+        check_lease(self.name(), self.window(), self.algorithm(), lease)?;
+        Arc::make_mut(&mut self.0).lease = Some(lease);
+        Ok(self)
     }
 
     /// The name: printable ASCII.
@@ -154,9 +187,19 @@ impl Policy {
         self.0.on_store_error
     }
 
+    /// How replicas may take units in blocks, if they may.
+    pub fn lease(&self) -> Option<Lease> {
+        self.0.lease
+    }
+
     /// Whether the policy may hold requests back.
     pub fn queues(&self) -> bool {
         matches!(self.algorithm(), Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } })
+    }
+
+    /// Whether charges count until they are given back: the window is a lease.
+    pub fn counts_in_flight(&self) -> bool {
+        self.algorithm() == Algorithm::ConcurrentRequests
     }
 
     /// Whether both are handles of one policy: a comparison of two pointers.
@@ -199,7 +242,11 @@ impl Policy {
         // What still does not build is kept whole rather than dropped.
         policy.map_or_else(
             |_| self.clone(),
-            |policy| policy.with_on_store_error(self.on_store_error()),
+            |mut policy| {
+                let inner = Arc::make_mut(&mut policy.0);
+                (inner.on_store_error, inner.lease) = (self.0.on_store_error, self.0.lease);
+                policy
+            },
         )
     }
 }
@@ -210,7 +257,8 @@ impl PartialEq for Policy {
         self.is_same(other)
             || (self.form() == other.form()
                 && self.name() == other.name()
-                && self.on_store_error() == other.on_store_error())
+                && self.on_store_error() == other.on_store_error()
+                && self.lease() == other.lease())
     }
 }
 
@@ -223,6 +271,7 @@ impl fmt::Debug for Policy {
             .field("quota", &self.0.quota)
             .field("algorithm", &self.0.form.algorithm)
             .field("on_store_error", &self.0.on_store_error)
+            .field("lease", &self.0.lease)
             .finish()
     }
 }
@@ -231,6 +280,10 @@ impl fmt::Debug for Policy {
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quota = self.0.quota;
+        if self.counts_in_flight() {
+            let (name, limit, lease) = (self.name(), quota.limit(), self.window());
+            return write!(f, "{name}: {limit} units in flight, leases of {lease}");
+        }
         write!(f, "{}: {} units per {}", self.name(), quota.limit(), self.window())?;
         if let Some(burst) = quota.burst_units() {
             write!(f, ", burst {burst}")?;

@@ -7,11 +7,13 @@
 //! One binary, because linking many of them takes longer than running them.
 
 mod bounds;
+mod concurrent_requests;
 mod conversion;
 mod decisions;
 mod drift;
 mod found;
 mod freshness;
+mod leases;
 mod limiter;
 mod long_run;
 mod oracle;

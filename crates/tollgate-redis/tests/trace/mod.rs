@@ -6,9 +6,10 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use fastrand::Rng;
 use tollgate_core::{
-    Charge, Cost, Decision, Key, Micros, Outcome, Policy, Receipt, ReceiptId, Settlement, Timestamp,
+    Algorithm, Charge, Cost, Decision, Key, LeakyMode, Micros, Outcome, Policy, Receipt, ReceiptId,
+    Refill, Settlement, Timestamp,
 };
-use tollgate_redis::protocol::{Batch, Line, Row};
+use tollgate_redis::protocol::{Ask, Batch, Line, Row, Spent};
 use tollgate_store_tests::reference::Reference;
 
 use crate::support::{Client, Value};
@@ -32,8 +33,11 @@ pub(crate) struct Trace {
     policies: Vec<Vec<Policy>>,
     receipts: Vec<Receipt>,
     settled: HashSet<ReceiptId>,
+    /// Blocks that were granted, some of which are settled or have lapsed.
+    blocks: Vec<(Policy, Key, Spent)>,
     ids: u128,
     charged: u128,
+    granted: usize,
     clock: Clock,
     /// When each key is to expire, in milliseconds, of those that are to be there.
     expiries: HashMap<Vec<u8>, u64>,
@@ -80,6 +84,8 @@ impl Trace {
             policies,
             receipts: Vec::new(),
             settled: HashSet::new(),
+            blocks: Vec::new(),
+            granted: 0,
             ids: u128::from(seed) << 64,
             charged: 0,
             clock,
@@ -88,8 +94,8 @@ impl Trace {
         }
     }
 
-    /// Runs the trace and says how many decisions it had.
-    pub(crate) fn run(mut self, client: &mut Client) -> usize {
+    /// Runs the trace and says how many decisions and blocks it had.
+    pub(crate) fn run(mut self, client: &mut Client) -> (usize, usize) {
         let calls = match self.family {
             Family::Any | Family::EndOfTime => 200,
             Family::LongLogs => 2_500,
@@ -115,7 +121,7 @@ impl Trace {
             self.compare(client);
         }
         assert!(self.family != Family::Heavy || self.charged > 1 << 53, "{}", self.charged);
-        decisions
+        (decisions, self.granted)
     }
 
     /// The next call, decided by the reference.
@@ -137,13 +143,14 @@ impl Trace {
             match self.rng.u8(..20) {
                 // What is given back or forgotten would not add up.
                 0..3 if self.family != Family::Heavy && !self.receipts.is_empty() => {
-                    self.settle(&mut expected);
+                    self.correct(&mut expected);
                 }
                 3 if matches!(self.family, Family::Any | Family::EndOfTime)
                     && self.rng.u8(..4) == 0 =>
                 {
                     self.reset(&mut expected);
                 }
+                4..7 if self.family != Family::Heavy => self.lease(&mut expected),
                 _ => self.decide(&mut expected),
             }
         }
@@ -227,13 +234,45 @@ impl Trace {
         expected.rows.push(Row::Verdict(verdict));
     }
 
-    fn settle(&mut self, expected: &mut Expected) {
-        let (deadline, stale) = self.deadline();
+    /// Settles a receipt, or renews its lease.
+    fn correct(&mut self, expected: &mut Expected) {
         let index = match self.rng.u8(..3) {
             0 => self.receipts.len() - 1,
             _ => self.rng.usize(..self.receipts.len()),
         };
         let receipt = self.receipts[index].clone();
+        if receipt.policy.counts_in_flight() && self.rng.bool() {
+            self.renew(expected, index, &receipt);
+        } else {
+            self.settle(expected, index, &receipt);
+        }
+    }
+
+    fn renew(&mut self, expected: &mut Expected, index: usize, receipt: &Receipt) {
+        let (deadline, stale) = self.deadline();
+        let key = redis_key(&receipt.policy, &receipt.key);
+        let receipt_key = format!("r:{}", receipt.id.0).into_bytes();
+        let encoded = expected.batch.renew(&key, &receipt_key, receipt, deadline);
+        encoded.expect("a call holds so many");
+        expected.text.push(format!("renew {receipt:?}"));
+        if stale {
+            expected.rows.push(Row::Stale);
+            return;
+        }
+        let renewed = self.reference.renew(receipt, expected.now);
+        let begun = renewed.as_ref().map(|renewed| renewed.charged.charged_at);
+        expected.rows.push(Row::Renewal(begun));
+        if let Some(renewed) = renewed {
+            self.written(&receipt.policy, &receipt.key);
+            // Sometimes the old one is shown again.
+            if self.rng.u8(..8) > 0 {
+                self.receipts[index] = renewed;
+            }
+        }
+    }
+
+    fn settle(&mut self, expected: &mut Expected, index: usize, receipt: &Receipt) {
+        let (deadline, stale) = self.deadline();
         // Sometimes it stays, to be settled again.
         if self.rng.u8(..4) > 0 {
             self.receipts.swap_remove(index);
@@ -251,7 +290,7 @@ impl Trace {
         let held = self.reference.is_held(&receipt.policy, &receipt.key, now);
         let key = redis_key(&receipt.policy, &receipt.key);
         let receipt_key = format!("r:{}", receipt.id.0).into_bytes();
-        let encoded = expected.batch.settle(&key, &receipt_key, &receipt, actual, deadline);
+        let encoded = expected.batch.settle(&key, &receipt_key, receipt, actual, deadline);
         encoded.expect("a call holds so many");
         expected.text.push(format!("{receipt:?} to {actual:?}"));
         if stale {
@@ -259,7 +298,7 @@ impl Trace {
             return;
         }
         let (policy, key) = (&receipt.policy, &receipt.key);
-        let settlement = self.reference.settle(&receipt, actual, now);
+        let settlement = self.reference.settle(receipt, actual, now);
         if first {
             self.settled.insert(receipt.id);
         }
@@ -272,13 +311,75 @@ impl Trace {
         expected.rows.push(Row::Settlement(settlement));
     }
 
+    fn lease(&mut self, expected: &mut Expected) {
+        let (deadline, stale) = self.deadline();
+        let (mut policy, mut key) = (self.policy(), self.key());
+        let mut spent = Vec::new();
+        if !self.blocks.is_empty() && self.rng.u8(..3) > 0 {
+            // What is settled is what was granted, in whichever version of the policy.
+            let index = self.rng.usize(..self.blocks.len());
+            let (of, whose, block) = self.blocks[index].clone();
+            if self.rng.bool() || of.name() != policy.name() {
+                policy = of;
+            }
+            key = whose;
+            let units = self.rng.u64(0..=block.units + block.units / 8);
+            spent.push(Spent { units, ..block });
+            if self.rng.u8(..4) > 0 {
+                self.blocks.swap_remove(index);
+            }
+        }
+        // Of what cannot be leased, what was leased before its quota changed may be settled.
+        let is_leased = !matches!(
+            policy.algorithm(),
+            Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }
+                | Algorithm::TokenBucket { refill: Refill::Interval }
+        );
+        let most = policy.capacity();
+        let units = match self.rng.u8(..4) {
+            _ if !is_leased => 0,
+            0 => 0,
+            1 => 1,
+            2 => self.rng.u64(1..=most),
+            _ => (most / 8).max(1),
+        };
+        self.ids += 1;
+        let id = u64::try_from(self.ids & u128::from(u64::MAX)).expect("64 bits");
+        let ttl = Micros::new(policy.window().get() * self.rng.u64(1..=10) / 10);
+        let name = redis_key(&policy, &key);
+        let ask = Ask { id, units, ttl };
+        expected.batch.lease(&name, &policy, &spent, ask, deadline).expect("room");
+        expected.text.push(format!("{ask:?} of {policy:?} {key:?}, {spent:?}"));
+        if stale {
+            expected.rows.push(Row::Stale);
+            return;
+        }
+        let now = expected.now;
+        let is_known =
+            spent.iter().any(|block| self.reference.knows_block(&policy, &key, block.id, now));
+        let spent: Vec<_> = spent.iter().map(|block| (block.id, block.units)).collect();
+        let granted = self.reference.lease((&policy, &key), now, &spent, (id, units, ttl));
+        if is_known || granted.units > 0 {
+            self.written(&policy, &key);
+        }
+        if granted.units > 0 {
+            self.granted += 1;
+            self.clock.retry_at = self.clock.now.saturating_add(granted.lasts.get());
+            self.blocks.push((policy, key, Spent { id, units: granted.units }));
+        }
+        expected.rows.push(Row::Leased(granted));
+    }
+
     fn reset(&mut self, expected: &mut Expected) {
         let (policy, key) = (self.policy(), self.key());
         let name = redis_key(&policy, &key);
         expected.batch.reset(&name, None).expect("a call holds so many");
         expected.text.push(format!("reset {policy:?} {key:?}"));
         self.reference.reset(&policy, &key, expected.now);
-        self.expiries.remove(&name);
+        // What is leased stays.
+        if self.expiries.contains_key(&name) {
+            self.written(&policy, &key);
+        }
         expected.rows.push(Row::Reset);
     }
 

@@ -22,7 +22,6 @@ use super::gateway::{Gateway, History};
 const TOKEN: &str = "TOLLGATE_ADMIN_TOKEN";
 const HOSTS: &str = "TOLLGATE_ADMIN_HOSTS";
 const SUBJECTS: &str = "TOLLGATE_ADMIN_SUBJECTS";
-const PEERS: &str = "TOLLGATE_ADMIN_PEERS";
 
 /// Counts from now on. Before the limits are made, as these tell what they will count.
 pub(super) fn count() -> Result<PrometheusHandle, String> {
@@ -44,9 +43,6 @@ pub(super) fn settings() -> Result<AdminBuilder, String> {
     for host in variable(HOSTS).iter().flat_map(|hosts| hosts.split(',')) {
         admin = admin.allow_host(host.trim());
     }
-    for peer in variable(PEERS).iter().flat_map(|peers| peers.split(',')) {
-        admin = admin.peer(peer.trim());
-    }
     let shown = match variable(SUBJECTS).as_deref() {
         None | Some("masked") => Shown::Masked,
         Some("hash") => Shown::Hash,
@@ -55,7 +51,7 @@ pub(super) fn settings() -> Result<AdminBuilder, String> {
     };
     let admin = admin.show_subjects(shown);
     let checked = admin.clone().build();
-    checked.map(|_| admin).map_err(|error| format!("{TOKEN}, {HOSTS} or {PEERS}: {error}"))
+    checked.map(|_| admin).map_err(|error| format!("{TOKEN} or {HOSTS}: {error}"))
 }
 
 /// The router over whatever serves at the time.
@@ -76,6 +72,7 @@ pub(super) fn router<St: Inspect>(
         })
         .fallback(|| async { admin::read_only() }),
     );
+    let settings = gateway.app().plan.admin_peers.iter().fold(settings, AdminBuilder::peer);
     let router = settings
         .layers(move || layers.app().layers().collect())
         .metrics(move || {

@@ -212,6 +212,15 @@ impl AdminBuilder {
     }
 }
 
+/// Whether [`AdminBuilder::peer`] takes this, for those who read it from a file.
+///
+/// # Errors
+/// [`AdminError::Peer`]: it is no origin.
+pub fn check_peer(origin: &str) -> Result<(), AdminError> {
+    let known = peers::origin(origin).map(drop);
+    known.ok_or_else(|| AdminError::Peer(origin.to_owned()))
+}
+
 /// Why a router cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

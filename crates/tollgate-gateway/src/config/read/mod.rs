@@ -54,6 +54,7 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     Some(Plan {
         listen: server.listen,
         admin: server.admin,
+        admin_peers: server.admin_peers,
         timeouts: server.timeouts,
         trusted_proxies: identity.proxies,
         paths: PathRules { reject_ambiguous: ambiguous(&limiter)? },

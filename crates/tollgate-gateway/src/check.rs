@@ -91,7 +91,11 @@ fn write_limit(out: &mut String, plan: &Plan, what: &str, limit: &LimitPlan) -> 
 fn amount(policy: &Policy) -> String {
     let quota = policy.quota();
     let unit = if quota.limit() == 1 { "unit" } else { "units" };
-    let amount = format!("{} {unit} per {}", quota.limit(), span(policy.window()));
+    let window = match quota.calendar() {
+        Some(calendar) => format!("calendar {calendar}"),
+        None => span(policy.window()),
+    };
+    let amount = format!("{} {unit} per {window}", quota.limit());
     match quota.burst_units() {
         Some(burst) => format!("{amount}, {burst} at once"),
         None => amount,
@@ -153,7 +157,13 @@ fn source(source: &IdentitySource) -> String {
                     format!("the {algorithm} key in {}", file.display())
                 }
                 KeyOrigin::JwksFile(file) => format!("the key set in {}", file.display()),
-                KeyOrigin::JwksUrl { url, .. } => format!("the key set at {url}"),
+                KeyOrigin::JwksUrl(jwks) => format!(
+                    "the key set at {} (asked again after {}, and for a key that is missing, but \
+                     not within {})",
+                    jwks.shown_url(),
+                    span(jwks.max_age.into()),
+                    span(jwks.min_refetch.into()),
+                ),
             };
             format!("the user of a token, by {keys}")
         }
@@ -199,7 +209,7 @@ struct Listener<'a>(&'a Listen);
 
 impl fmt::Display for Listener<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Listen { addr, tls, proxy_protocol } = self.0;
+        let Listen { addr, tls, proxy_protocol, max_connections: _ } = self.0;
         write!(f, "{addr}")?;
         if tls.is_some() {
             f.write_str(", TLS")?;

@@ -10,6 +10,7 @@ use tollgate::{Costs, Limit, Observer, RateLimit, RateLimitLayer};
 use tower_layer::Layer;
 
 use super::identity::{Found, Identity};
+use crate::files::FileError;
 use crate::plan::{
     ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan, Protocol, Route, Target, Whose,
 };
@@ -19,6 +20,12 @@ use crate::proxy::{self, Clients, Forward, Fronts, Tunnels, Upstream};
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct BuildError(pub(crate) String);
+
+impl From<FileError> for BuildError {
+    fn from(error: FileError) -> Self {
+        Self(error.to_string())
+    }
+}
 
 /// A service behind its limits.
 pub(super) type Limited<St> = RateLimit<Forward, St, SameBody>;
@@ -96,7 +103,7 @@ impl<St: Inspect> Parts<'_, St> {
             upstream(target),
             self.fronts(),
             self.clients.clone(),
-            self.tunnels.clone(),
+            self.tunnels.at_most(self.plan.max_tunnels),
             Arc::clone(self.name),
         )
     }

@@ -131,8 +131,9 @@ pub(crate) fn examples() -> Vec<(String, String)> {
 #[test]
 fn every_example_runs_and_draws_no_warning() {
     let mut examples = examples();
-    let file = "examples/gateway/limits.yaml";
-    examples.push((file.to_owned(), fs::read_to_string(root().join(file)).unwrap()));
+    for file in ["examples/gateway/limits.yaml", "examples/gateway/shared.yaml"] {
+        examples.push((file.to_owned(), fs::read_to_string(root().join(file)).unwrap()));
+    }
     assert!(examples.len() >= 5, "{}", examples.len());
     for (name, text) in examples {
         let report = read_text(&name, &text).report;

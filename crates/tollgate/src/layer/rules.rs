@@ -269,7 +269,7 @@ impl<St: Store> Rules<St> {
             (None, Some(OnMissingKey::Share)) => return Ok(Some(shared_key())),
             (None, Some(OnMissingKey::Deny) | None) => {
                 let (policy, shadow) = (limit.policy.name(), !limit.enforce);
-                tracing::info!(target: "tollgate", policy, shadow, "no key");
+                tracing::debug!(target: "tollgate", policy, shadow, "no key");
                 Denial::missing_key()
             }
         };

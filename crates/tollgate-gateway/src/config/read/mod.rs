@@ -56,6 +56,7 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
         admin: server.admin,
         admin_peers: server.admin_peers,
         timeouts: server.timeouts,
+        max_tunnels: server.max_tunnels,
         trusted_proxies: identity.proxies,
         paths: PathRules { reject_ambiguous: ambiguous(&limiter)? },
         routes: routes?,

@@ -21,7 +21,11 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     for listen in &plan.listen {
         writeln!(out, "listens on {}", Listener(listen))?;
     }
-    writeln!(out, "admin on {}", plan.admin)?;
+    write!(out, "admin on {}", plan.admin)?;
+    match &*plan.admin_peers {
+        [] => writeln!(out)?,
+        peers => writeln!(out, ", whose page shows {} too", peers.join(", "))?,
+    }
     writeln!(out, "quotas are kept {}", store(&plan.store))?;
     if let Some(TracingPlan { endpoint, sample, service_name, .. }) = &plan.tracing {
         writeln!(

@@ -88,7 +88,7 @@ pub struct Args {
 /// The admin address.
 #[derive(Clone, Debug, clap::Args)]
 pub struct AdminArgs {
-    /// Where to serve /status, /top and /metrics for operators, as 127.0.0.1:9100
+    /// Where to serve the live page, /status, /top and /metrics for operators, as 127.0.0.1:9100
     #[arg(long, env = "TOLLGATE_ADMIN", value_parser = listen)]
     pub admin: Option<SocketAddr>,
 
@@ -103,6 +103,15 @@ pub struct AdminArgs {
     /// How /top shows who is denied
     #[arg(long, env = "TOLLGATE_ADMIN_SUBJECTS", value_enum, default_value = "masked")]
     pub admin_subjects: Shown,
+
+    /// Other replicas whose streams the page shows, and whose pages may read this one's, as
+    /// http://127.0.0.1:9101,http://127.0.0.1:9102; this one may be among them
+    #[arg(long, env = "TOLLGATE_ADMIN_PEERS", value_delimiter = ',')]
+    pub admin_peers: Vec<String>,
+
+    /// Where the buttons of the page send requests, as http://127.0.0.1:8080 [default: --listen]
+    #[arg(long, env = "TOLLGATE_ADMIN_TARGET")]
+    pub admin_target: Option<String>,
 }
 
 /// How subjects are shown.
@@ -208,6 +217,12 @@ impl Args {
         }
         if admin.admin.is_none() && admin.admin_token.is_some() {
             return Err("--admin-token has no effect without --admin".to_owned());
+        }
+        if admin.admin.is_none() && !admin.admin_peers.is_empty() {
+            return Err("--admin-peers has no effect without --admin".to_owned());
+        }
+        if admin.admin.is_none() && admin.admin_target.is_some() {
+            return Err("--admin-target has no effect without --admin".to_owned());
         }
         if let Store::Memory = self.store {
             let given = [

@@ -43,6 +43,16 @@ pub(super) const ADDRESS: Format = Format {
     },
 };
 
+/// Another admin address.
+pub(super) const PEER: Format = Format {
+    pattern: Some(r"^https?://[^/@?#]+$"),
+    what: "an admin address as browsers write it, as http://10.0.0.7:8081",
+    check: |text| {
+        tollgate::admin::check_peer(text)
+            .map_err(|_| "write scheme, host and port, and nothing after them".to_owned())
+    },
+};
+
 /// A network whose proxies are believed.
 pub(super) const NETWORK: Format = Format {
     pattern: None,

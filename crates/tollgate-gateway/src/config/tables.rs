@@ -29,9 +29,9 @@ pub(super) static RATE_LIMITER: Section = Section {
         ),
         default(
             "admin",
-            text(format::ADDRESS),
+            Shape::Either(&[text(format::ADDRESS), Shape::Section(&ADMIN)]),
             "127.0.0.1:8081",
-            "Where health, state and metrics are served. Never on a public listener.",
+            "Where health, state, metrics and a live page are served: an address, or a section. Never on a public listener.",
         ),
         optional("target", TARGET, "Where requests go that no route takes."),
         optional(
@@ -142,6 +142,21 @@ pub(super) static RATE_LIMITER: Section = Section {
             "tracing",
             Shape::Section(&TRACING),
             "Where spans of requests and decisions are sent; without it, trace headers pass as they are. It needs a build with the feature `otlp`.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
+pub(super) static ADMIN: Section = Section {
+    name: "admin",
+    doc: "Where operators look.",
+    fields: &[
+        default("address", text(format::ADDRESS), "127.0.0.1:8081", "The address."),
+        optional(
+            "peers",
+            Shape::List(&text(format::PEER)),
+            "Admin addresses of other gateways: the live page shows what happens there too, and their pages may read what happens here. This one may be among them.",
         ),
     ],
     either: &[],

@@ -47,6 +47,9 @@ pub struct Plan {
     pub listen: Vec<Listen>,
     /// Where health, state and metrics are served, never on a public listener.
     pub admin: SocketAddr,
+    /// Admin addresses of other gateways, whose streams the live page shows, and whose pages
+    /// may read the stream of this one.
+    pub admin_peers: Vec<String>,
     /// How long things may take.
     pub timeouts: Timeouts,
     /// The most upgraded connections at a time; others are refused.

@@ -128,7 +128,7 @@ fn waiting<St>(before: &App<St>, after: &App<St>) -> Vec<&'static str> {
     };
     let changed = [
         ("listen", addresses(before) != addresses(after)),
-        ("admin", before.admin != after.admin),
+        ("admin", (before.admin, &before.admin_peers) != (after.admin, &after.admin_peers)),
         ("store", before.store != after.store),
         ("log", before.log != after.log),
         ("tracing", before.tracing != after.tracing),

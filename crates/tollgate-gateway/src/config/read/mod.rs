@@ -63,6 +63,7 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     Some(Plan {
         listen: server.listen,
         admin: server.admin,
+        admin_peers: server.admin_peers,
         timeouts: server.timeouts,
         max_tunnels: server.max_tunnels,
         trusted_proxies: identity.proxies,

@@ -87,7 +87,11 @@ fn write_limit(out: &mut String, plan: &Plan, what: &str, limit: &LimitPlan) -> 
 fn amount(policy: &Policy) -> String {
     let quota = policy.quota();
     let unit = if quota.limit() == 1 { "unit" } else { "units" };
-    let amount = format!("{} {unit} per {}", quota.limit(), span(policy.window()));
+    let window = match quota.calendar() {
+        Some(calendar) => format!("calendar {calendar}"),
+        None => span(policy.window()),
+    };
+    let amount = format!("{} {unit} per {window}", quota.limit());
     match quota.burst_units() {
         Some(burst) => format!("{amount}, {burst} at once"),
         None => amount,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use http::uri::{Scheme, Uri};
 use http::{HeaderName, Method};
-use tollgate::RedisStore;
 use tollgate::key::TrustedProxies;
+use tollgate::{RedisStore, calendar};
 
 use super::spec::Format;
 use crate::plan::PathMatch;
@@ -48,6 +48,25 @@ pub(super) const NETWORK: Format = Format {
     pattern: None,
     what: "a network as 10.0.0.0/8, an address, `loopback` or `private`",
     check: |text| TrustedProxies::parse([text]).map(drop).map_err(|error| error.to_string()),
+};
+
+/// Whose midnight it is.
+pub(super) const TIME_ZONE: Format = Format {
+    pattern: None,
+    what: "a time zone of the IANA database, as Europe/Berlin or UTC",
+    check: |text| {
+        if calendar::has_zone(text) {
+            return Ok(());
+        }
+        let nearest = calendar::zones()
+            .map(|zone| (strsim::jaro_winkler(text, &zone), zone))
+            .max_by(|(one, _), (other, _)| one.total_cmp(other))
+            .filter(|(likeness, _)| *likeness > 0.85);
+        Err(nearest.map_or_else(
+            || "they are called by a place, not by hours or letters".to_owned(),
+            |(_, zone)| format!("did you mean `{zone}`?"),
+        ))
+    },
 };
 
 /// Where to forward to.

@@ -254,6 +254,8 @@ macro_rules! policy_fields {
             optional("window", Shape::Span, "How long the limit holds for: `500ms`, `60s`, `1h`."),
             optional("windowSeconds", Shape::Whole { min: 1, max: MAX_SECONDS }, "The same in seconds."),
             optional("refillSeconds", Shape::Whole { min: 1, max: MAX_SECONDS }, "The time in which `limit` units come back (token_bucket) or drain (leaky_bucket); in place of the window, and without effect on other algorithms."),
+            CALENDAR,
+            TIME_ZONE,
             optional("burst", UNITS, "The most units at once, for token_bucket and leaky_bucket. Without it, the limit."),
             $($last,)*
         ]
@@ -263,6 +265,20 @@ macro_rules! policy_fields {
 const LIMIT: Field =
     required("limit", UNITS, "Units per window; a request costs 1 unless `costs` says otherwise.");
 
+const CALENDAR: Field = optional(
+    "calendar",
+    Shape::Word(&[
+        ("day", "From midnight to midnight."),
+        ("week", "From Monday to Monday."),
+        ("month", "From the first to the first."),
+    ]),
+    "What the limit holds for, by the clocks of `timeZone`, in place of the window; for fixed_window_counter alone.",
+);
+const TIME_ZONE: Field = optional(
+    "timeZone",
+    text(format::TIME_ZONE),
+    "Whose days, weeks or months `calendar` means: `Europe/Berlin`. Without it, `UTC`.",
+);
 const STRATEGY_FIELD: Field =
     optional("strategy", STRATEGY, "The algorithm. Without it, `rateLimiter.strategy`.");
 const REFILL: Field = default(
@@ -327,7 +343,7 @@ const POLICY: Section = Section {
         LIMIT;
         STRATEGY_FIELD, REFILL, MODE, MAX_WAIT, RESOLUTION, EXPIRE, COSTS_FIELD, STORE_ERROR_FIELD, SHADOW_FIELD
     ),
-    either: &[&["window", "windowSeconds"]],
+    either: &[&["window", "windowSeconds", "calendar"]],
     others: None,
 };
 
@@ -345,7 +361,7 @@ const API: Section = Section {
     ),
     either: &[
         &["limit", "share"],
-        &["window", "windowSeconds", "share"],
+        &["window", "windowSeconds", "calendar", "share"],
         &["refillSeconds", "share"],
         &["burst", "share"],
     ],
@@ -368,7 +384,7 @@ const TIER: Section = Section {
     name: "tiers.NAME",
     doc: "A quota.",
     fields: policy_fields!(; LIMIT; ),
-    either: &[&["window", "windowSeconds"]],
+    either: &[&["window", "windowSeconds", "calendar"]],
     others: None,
 };
 
@@ -686,7 +702,10 @@ const fn text(format: Format) -> Shape {
 const NETWORKS: Shape = Shape::List(&text(format::NETWORK));
 
 const STRATEGY: Shape = Shape::Word(&[
-    ("fixed_window_counter", "So many in each window of the calendar."),
+    (
+        "fixed_window_counter",
+        "So many in each window: minutes, hours, or the days of a `calendar`.",
+    ),
     ("sliding_window_log", "So many in any window; exact."),
     ("sliding_window_counter", "This window and a share of the one before."),
     ("token_bucket", "A burst at once, then so many per window."),

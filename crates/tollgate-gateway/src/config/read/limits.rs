@@ -281,8 +281,22 @@ fn quotas(
         );
         return None;
     };
+    let mut quotas = std::iter::once(&client.quota).chain(&client.tiers);
+    if let Some(quota) = quotas.find(|quota| quota.calendar().is_some())
+        && algorithm != Algorithm::FixedWindowCounter
+    {
+        problems.error(
+            view.place_of("share"),
+            format!(
+                "this is a part of a quota per {}, which a {algorithm} cannot count",
+                quota.span()
+            ),
+            "write `strategy: fixed_window_counter`, or `limit` and `windowSeconds`",
+        );
+        return None;
+    }
     let fitting = |quota: &Quota| match (quota.burst_units(), is_bucket(algorithm)) {
-        (Some(_), false) => Quota::new(quota.limit(), quota.window()),
+        (Some(_), false) => quota.without_burst(),
         _ => *quota,
     };
     Some(std::iter::once(&client.quota).chain(&client.tiers).map(fitting).collect())

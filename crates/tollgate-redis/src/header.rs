@@ -39,6 +39,7 @@ fn code(form: &Form, rule: &AnyRule) -> u8 {
         Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } } => 7,
         Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(_) } } => 8,
         Algorithm::LeakyBucket { mode: LeakyMode::Meter } => 9,
+        Algorithm::ConcurrentRequests => 10,
     }
 }
 
@@ -71,6 +72,7 @@ mod tests {
             queue(Some((1 << 53) - 1)),
             queue(Some(u64::MAX)),
             Algorithm::LeakyBucket { mode: LeakyMode::Meter },
+            Algorithm::ConcurrentRequests,
         ]
     }
 

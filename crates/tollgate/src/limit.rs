@@ -79,12 +79,15 @@ pub enum Excess {
 
 impl Limit {
     /// `policy` over the quota that `key` names.
+    ///
+    /// Where the policy counts in flight, a request costs 1 there whatever the layer says.
     pub fn new(policy: Policy, key: impl KeySource) -> Self {
+        let costs = policy.counts_in_flight().then(|| Costs::flat(Cost::ONE));
         Self {
             policy,
             key: Arc::new(key),
             enforce: true,
-            costs: None,
+            costs,
             on_missing_key: None,
             excess: Excess::Reject,
             settling: Settling::default(),

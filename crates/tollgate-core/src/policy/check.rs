@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::Policy;
+use crate::algorithm::concurrent_requests::ConcurrentRequests;
 use crate::algorithm::sliding_window_log::SlidingWindowLog;
 use crate::scale::{Scale, nearest_limit};
-use crate::{Algorithm, LeakyMode, Lease, Micros, Quota, Refill, Resolution, Timestamp};
+use crate::{Algorithm, LeakyMode, Lease, Micros, Quota, Receipt, Refill, Resolution, Timestamp};
 
 /// Why a policy cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,6 +24,7 @@ impl PolicyError {
             Reason::TooSlow { nearest, .. } => Some(nearest),
             Reason::Inexact { nearest, .. } => nearest,
             Reason::ExactLog { .. } => Some(SlidingWindowLog::MAX_EXACT_LIMIT),
+            Reason::InFlight { .. } => Some(ConcurrentRequests::MAX_LIMIT),
             _ => None,
         }
     }
@@ -50,6 +52,18 @@ enum Reason {
     )]
     ExactLog { limit: u64 },
     #[error(
+        "{limit} units in flight are more than {}, as each is kept by itself: lower the limit, \
+         or limit their rate",
+        ConcurrentRequests::MAX_LIMIT
+    )]
+    InFlight { limit: u64 },
+    #[error(
+        "a lease of {lease} is longer than {}: choose how long a process that died may keep its \
+         units, as requests that take longer renew theirs",
+        Receipt::LIFETIME
+    )]
+    InFlightFor { lease: Micros },
+    #[error(
         "a bucket of {capacity} units at {limit} per {window} cannot be counted exactly: \
          2 · {capacity} · {unit} is past 2^53; {}",
         nearest.map_or_else(
@@ -63,6 +77,8 @@ enum Reason {
          fill; the nearest limit that does not is {nearest}"
     )]
     TooSlow { limit: u64, window: Micros, capacity: u64, nearest: u64 },
+    #[error("units in flight cannot be leased, as each is given back by itself: drop the lease")]
+    NotLeasedInFlight,
     #[error(
         "{0} cannot be leased, because there the instant at which a unit is spent decides when \
          others have their turn: drop the lease, or use {1}"
@@ -83,6 +99,7 @@ pub(super) fn check(name: &str, quota: Quota, algorithm: Algorithm) -> Result<Mi
         check_name(name)?;
         let window = check_window(quota.window())?;
         check_limit(quota, algorithm)?;
+        check_in_flight(window, algorithm)?;
         check_scale(quota, window, algorithm)?;
         Ok(window)
     };
@@ -105,6 +122,7 @@ pub(super) fn check_lease(
         Algorithm::TokenBucket { refill: Refill::Interval } => {
             Reason::NotLeased("a token_bucket that refills in intervals", "the greedy refill")
         }
+        Algorithm::ConcurrentRequests => Reason::NotLeasedInFlight,
         _ if !lease.is_share() => Reason::LeaseShare(numerator, denominator),
         _ if ttl < Lease::MIN_TTL.into() || ttl > window => {
             Reason::LeaseTtl { given: ttl, most: window }
@@ -149,6 +167,19 @@ fn check_limit(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
             if quota.limit() > SlidingWindowLog::MAX_EXACT_LIMIT =>
         {
             Err(Reason::ExactLog { limit: quota.limit() })
+        }
+        Algorithm::ConcurrentRequests if quota.limit() > ConcurrentRequests::MAX_LIMIT => {
+            Err(Reason::InFlight { limit: quota.limit() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A receipt must not lapse before its lease, or nothing could be given back.
+fn check_in_flight(window: Micros, algorithm: Algorithm) -> Result<(), Reason> {
+    match algorithm {
+        Algorithm::ConcurrentRequests if window > Receipt::LIFETIME => {
+            Err(Reason::InFlightFor { lease: window })
         }
         _ => Ok(()),
     }

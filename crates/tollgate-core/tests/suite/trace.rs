@@ -18,10 +18,11 @@ pub(crate) enum Mode {
     LeakyQueue,
     LeakyQueueWithMaxWait,
     LeakyMeter,
+    ConcurrentRequests,
 }
 
 impl Mode {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::FixedWindowCounter,
         Self::LogExact,
         Self::LogThousandth,
@@ -31,6 +32,7 @@ impl Mode {
         Self::LeakyQueue,
         Self::LeakyQueueWithMaxWait,
         Self::LeakyMeter,
+        Self::ConcurrentRequests,
     ];
 
     fn algorithm(self, max_wait: Micros) -> Algorithm {
@@ -47,6 +49,7 @@ impl Mode {
             Self::LeakyQueue => leaky(LeakyMode::Queue { max_wait: None }),
             Self::LeakyQueueWithMaxWait => leaky(LeakyMode::Queue { max_wait: Some(max_wait) }),
             Self::LeakyMeter => leaky(LeakyMode::Meter),
+            Self::ConcurrentRequests => Algorithm::ConcurrentRequests,
         }
     }
 
@@ -297,6 +300,7 @@ macro_rules! every_rule {
             leaky_bucket_queue LeakyQueue,
             leaky_bucket_queue_with_max_wait LeakyQueueWithMaxWait,
             leaky_bucket_meter LeakyMeter,
+            concurrent_requests ConcurrentRequests,
         );
     };
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use tollgate_core::{Algorithm, LeakyMode, Micros, Policy, Quota, Refill, Resolution};
+use tollgate_core::{Algorithm, LeakyMode, Micros, Policy, Quota, Receipt, Refill, Resolution};
 
 use super::Family;
 
@@ -63,6 +63,10 @@ pub(crate) fn cost(rng: &mut Rng, policy: &Policy, family: Family) -> u64 {
 
 /// The policy of these numbers, or one near it that builds.
 fn build(rng: &mut Rng, name: &str, limit: u64, window: u64, algorithm: Algorithm) -> Policy {
+    let window = match algorithm {
+        Algorithm::ConcurrentRequests => window.min(Receipt::LIFETIME.get()),
+        _ => window,
+    };
     let bucket = matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. });
     let burst = match rng.u8(..8) {
         _ if !bucket => None,
@@ -89,8 +93,9 @@ fn gcd(a: u64, b: u64) -> u64 {
 
 fn algorithm(rng: &mut Rng, family: Family, window: u64) -> Algorithm {
     let queue = |max_wait| Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait } };
-    match (family, rng.u8(..10)) {
+    match (family, rng.u8(..12)) {
         (Family::Heavy, _) => Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth },
+        (Family::LongLogs, 0..3) | (_, 10..) => Algorithm::ConcurrentRequests,
         (Family::LongLogs, _) | (_, 0..2) => {
             let kinds = [Resolution::Auto, Resolution::Exact, Resolution::Thousandth];
             Algorithm::SlidingWindowLog { resolution: kinds[rng.usize(..3)] }

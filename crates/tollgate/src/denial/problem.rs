@@ -27,8 +27,13 @@ impl Denial<'_> {
             ),
             (Reason::QuotaExceeded, Some(shown)) => {
                 let left = shown.remaining;
-                let (limit, window) = (Units(shown.limit), shown.window);
-                format!("The quota is {limit} per {window}, of which {left} are left.")
+                let limit = Units(shown.limit);
+                match shown.window {
+                    Some(window) => {
+                        format!("The quota is {limit} per {window}, of which {left} are left.")
+                    }
+                    None => format!("The quota is {limit} at a time, of which {left} are left."),
+                }
             }
             (Reason::StoreUnavailable, _) => {
                 "The rate limiter cannot decide at the moment.".to_owned()
@@ -62,8 +67,12 @@ impl Denial<'_> {
             reason.code(),
         )?;
         if let Some(shown) = self.shown {
-            let (limit, remaining, window) = (shown.limit, shown.remaining, shown.window);
-            write!(json, r#","limit":{limit},"remaining":{remaining},"window":"{window}""#)?;
+            let (limit, remaining) = (shown.limit, shown.remaining);
+            write!(json, r#","limit":{limit},"remaining":{remaining}"#)?;
+            match shown.window {
+                Some(window) => write!(json, r#","window":"{window}""#)?,
+                None => json.push_str(r#","quota_unit":"concurrent-requests""#),
+            }
         }
         if let Some(seconds) = self.retry_after_secs {
             write!(json, r#","retry_after":{seconds}"#)?;

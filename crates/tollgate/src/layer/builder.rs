@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tollgate_core::Store;
 
 use super::RateLimitLayer;
-use super::rules::{Options, Rules};
+use super::options::Options;
+use super::rules::Rules;
 use super::tiers::{self, MAX_TIERS};
 use crate::denial::DenialResponse;
 use crate::tier::TierSource;
@@ -166,6 +167,9 @@ fn check(limits: &[Limit]) -> Result<(), LayerError> {
         if limit.key.can_be_missing() && limit.on_missing_key.is_none() {
             return Err(LayerError::MissingKeyUndecided { name: name() });
         }
+        if limit.policy.counts_in_flight() && limit.settling.settles() {
+            return Err(LayerError::SettlesInFlight { name: name() });
+        }
         if limit.enforce
             && limit.policy.queues()
             && let Some(first) = queue.replace(name())
@@ -253,6 +257,17 @@ pub enum LayerError {
     TooManyTiers {
         /// So many were given.
         given: usize,
+    },
+
+    /// What counts in flight is given back when its request is over, whatever that has cost.
+    #[error(
+        "policy `{name}` counts what is in flight, which comes back at the end of each request: \
+         `.reserve(..)` and `.count_only(..)` have nothing to correct there; put them on a limit \
+         of its own"
+    )]
+    SettlesInFlight {
+        /// The policy.
+        name: String,
     },
 
     /// A request can wait in one queue only.

@@ -4,14 +4,18 @@
 //! |---|---|
 //! | `builder.rs` | what a layer is made of, checked once |
 //! | `tiers.rs` | which quota of its limits a request is held against |
-//! | `rules.rs` | the layer's limits over one request: keys, costs, charges, what an answer means |
+//! | `options.rs` | what holds for all limits of a layer |
+//! | `rules.rs` | the layer's limits over one request: keys, costs, charges, the question |
+//! | `ruling.rs` | what the answer means for the request and its response |
 //! | `service.rs` | the middleware |
 //! | `future.rs` | what becomes of a request that cannot be answered at once |
+//! | `line.rs` | which requests stand in line, and which others they stand behind |
 //! | `room.rs` | where requests stand in line for the quotas that they share |
 //! | `excess.rs` | requests beyond a limit that wait for it |
 //! | `handle.rs` | a layer without its types, for those who look at it |
 //! | `queued.rs` | a place in a queue, given back if its client leaves |
 //! | `reservation.rs` | charges that are open until the response is known |
+//! | `in_flight.rs` | what requests hold until they are over |
 //! | `tally.rs` | a cost that adds up while a response is made |
 //! | `verdicts.rs` | what handlers and outer layers can read |
 //! | `witness.rs` | what those who run it can see |
@@ -21,10 +25,14 @@ mod excess;
 mod future;
 #[cfg(feature = "metrics")]
 mod handle;
+mod in_flight;
+mod line;
+mod options;
 mod queued;
 mod reservation;
 mod room;
 mod rules;
+mod ruling;
 mod service;
 mod tally;
 #[cfg(test)]
@@ -44,8 +52,9 @@ pub use self::builder::{LayerError, RateLimitLayerBuilder};
 pub use self::future::ResponseFuture;
 #[cfg(feature = "metrics")]
 pub use self::handle::LayerHandle;
+use self::options::Options;
 pub use self::reservation::Reservation;
-use self::rules::{Options, Rules};
+use self::rules::Rules;
 pub use self::service::RateLimit;
 pub use self::tally::{TalliedBody, Tally};
 pub use self::verdicts::Verdicts;
@@ -70,6 +79,9 @@ use crate::body::{AnyBody, SameBody};
 ///   its client leaves, and its place goes to the next if nobody stands behind it.
 ///   Waiting takes a tokio runtime with its timer enabled.
 /// * What a limit denies waits for it instead, if that says [`Excess::Wait`](crate::Excess).
+/// * What counts in flight ([`Policy::concurrent_requests`](crate::Policy)) counts until the
+///   response has ended, is dropped, or fails. Leases of what takes long are renewed by a
+///   task of the tokio runtime. A connection that is upgraded is over when it is.
 /// * If the store cannot decide, each policy does what its
 ///   [`OnStoreError`](crate::OnStoreError) says.
 ///

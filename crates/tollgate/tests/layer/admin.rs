@@ -386,6 +386,10 @@ impl<S: Store> Store for Looked<S> {
         self.0.settle(receipt, actual)
     }
 
+    fn renew(&self, receipt: &tollgate::Receipt) -> Self::Future<Option<tollgate::Receipt>> {
+        self.0.renew(receipt)
+    }
+
     fn reset(&self, policy: &tollgate::Policy, key: &tollgate::Key) -> Self::Future<()> {
         self.0.reset(policy, key)
     }

@@ -275,6 +275,10 @@ impl<S: tollgate::Store> tollgate::Store for Watched<S> {
         self.0.settle(receipt, actual)
     }
 
+    fn renew(&self, receipt: &tollgate::Receipt) -> Self::Future<Option<tollgate::Receipt>> {
+        self.0.renew(receipt)
+    }
+
     fn reset(&self, policy: &Policy, key: &tollgate::Key) -> Self::Future<()> {
         self.0.reset(policy, key)
     }

@@ -56,8 +56,8 @@ pub use settling::{Reserve, ResponseHead};
 pub use tier::{Tier, TierSource};
 #[doc(inline)]
 pub use tollgate_core::{
-    Algorithm, Charge, Cost, Decision, Key, LeakyMode, Micros, OnStoreError, Outcome, Policy,
-    PolicyError, Quota, Receipt, ReceiptId, Refill, Resolution, Settlement, Source, Store,
+    Algorithm, Charge, Cost, Decision, Key, LeakyMode, Lease, Micros, OnStoreError, Outcome,
+    Policy, PolicyError, Quota, Receipt, ReceiptId, Refill, Resolution, Settlement, Source, Store,
     StoreError, StoreExt, Timestamp, Verdict,
 };
 #[cfg(feature = "test-util")]

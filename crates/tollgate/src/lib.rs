@@ -64,7 +64,7 @@ pub use tier::{Tier, TierSource};
 pub use tollgate_calendar as calendar;
 #[doc(inline)]
 pub use tollgate_core::{
-    Algorithm, Calendar, CalendarError, Charge, Cost, Decision, Key, LeakyMode, Micros,
+    Algorithm, Calendar, CalendarError, Charge, Cost, Decision, Key, LeakyMode, Lease, Micros,
     OnStoreError, Outcome, Period, Policy, PolicyError, Quota, Receipt, ReceiptId, Refill,
     Resolution, Settlement, Source, Store, StoreError, StoreExt, Timestamp, Verdict,
 };

@@ -9,7 +9,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, ValueEnum};
 use tollgate::key::{JwtKey, TrustedProxies};
-use tollgate::{Algorithm, OnStoreError, Policy, RedisStore, RedisStoreBuilder};
+use tollgate::{Algorithm, Lease, OnStoreError, Policy, RedisStore, RedisStoreBuilder};
 
 use crate::app::ServerId;
 
@@ -79,6 +79,10 @@ pub struct Args {
     /// How lines of the log look
     #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,
+    /// Let this replica hold up to this share of the quota, as 1/20, to spend it without asking
+    /// Redis for each request [default: it asks]
+    #[arg(long, env = "TOLLGATE_LEASE", value_parser = lease)]
+    pub lease: Option<Lease>,
 
     #[command(flatten)]
     #[expect(missing_docs, reason = "the flags' help says it")]
@@ -228,11 +232,12 @@ impl Args {
             let given = [
                 ("--on-store-error", self.on_store_error.is_some()),
                 ("--store-timeout", self.store_timeout.is_some()),
+                ("--lease", self.lease.is_some()),
             ];
             if let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
                 return Err(format!(
-                    "{flag} has no effect with --store memory, which is never away; drop it, or \
-                     use --store redis://HOST"
+                    "{flag} has no effect with --store memory, which is never away and asks \
+                     nobody; drop it, or use --store redis://HOST"
                 ));
             }
         }
@@ -298,6 +303,13 @@ fn store_timeout(value: &str) -> Result<Duration, &'static str> {
     let possible = Duration::from_millis(1)..=Duration::from_secs(60);
     let timeout = timeout.filter(|timeout| possible.contains(timeout));
     timeout.ok_or("expected a span of 1ms to 60s with its unit, as 50ms")
+}
+
+fn lease(value: &str) -> Result<Lease, &'static str> {
+    let share = value.split_once('/');
+    let share = share.and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
+    // Whether it is a share, and whether these units can be leased, the policy says.
+    share.map(|(part, of)| Lease::of(part, of)).ok_or("expected a share, as 1/20")
 }
 
 fn algorithm() -> impl TypedValueParser<Value = Algorithm> {
@@ -440,6 +452,8 @@ mod tests {
             (&["--trusted-proxies", "10.0.0.0/8"], "--trusted-proxies has no effect"),
             (&["--burst", "5"], "--burst 5 has no effect with --algorithm sliding_window_log"),
             (&["--on-store-error", "open"], "--on-store-error has no effect with --store memory"),
+            (&["--lease", "0.05"], "--lease '0.05': expected a share, as 1/20"),
+            (&["--lease", "1/20"], "--lease has no effect with --store memory"),
         ] {
             let Err(Stop::Wrong(error)) = read(line) else { panic!("{line:?} is accepted") };
             assert!(error.contains(expected), "{line:?}: {error}");

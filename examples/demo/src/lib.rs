@@ -78,9 +78,11 @@ async fn limited(args: &Args) -> Result<ExitCode, String> {
             let _ = tokio::time::timeout(FIRST_CONNECTION, redis.connected()).await;
             // An outage costs a few requests their timeout and not each; and where it says
             // `local`, this process counts by itself meanwhile.
-            let store = Fallback::new(Breaker::new(redis), MemoryStore::new());
+            let store = Fallback::new(Breaker::new(redis.clone()), MemoryStore::new());
             let layer = limits::layer(args, store)?;
-            Ok(serve(args, layer, metrics).await)
+            let code = serve(args, layer, metrics).await;
+            redis.return_leases().await;
+            Ok(code)
         }
     }
 }

@@ -13,6 +13,7 @@ mod events;
 mod excess;
 mod fit;
 mod grpc;
+mod in_flight;
 mod keys;
 mod metrics;
 mod nesting;

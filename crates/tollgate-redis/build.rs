@@ -9,7 +9,7 @@ const EAGER: [&str; 2] = ["outcome", "number"];
 
 /// Functions that the script calls for the algorithms it needs: to make one costs about
 /// a microsecond, and most calls need one of them.
-const LAZY: [&str; 6] = [
+const LAZY: [&str; 7] = [
     "fixed_window_counter",
     "sliding_window_log",
     "sliding_window_counter",
@@ -17,6 +17,7 @@ const LAZY: [&str; 6] = [
     "leaky_bucket",
     // Made of a log, so it comes after that.
     "concurrent_requests",
+    "penalty",
 ];
 
 fn main() -> io::Result<()> {

@@ -40,6 +40,7 @@ mod policy;
 mod quota;
 mod scale;
 mod store;
+mod strikes;
 mod time;
 
 pub use algorithm::{Algorithm, AnyRule, Form, LeakyMode, Refill, Resolution};
@@ -50,4 +51,5 @@ pub use key::Key;
 pub use policy::{Policy, PolicyError};
 pub use quota::Quota;
 pub use store::{OnStoreError, Store, StoreError, StoreExt};
+pub use strikes::Strikes;
 pub use time::{Micros, Timestamp};

@@ -8,6 +8,7 @@
 //! | [`token_bucket`] | a level and an instant | there are tokens enough |
 //! | [`leaky_bucket`] | a level and an instant | the bucket has room, and in queue mode soon enough |
 //! | [`concurrent_requests`] | every request in flight | their sum has room |
+//! | [`penalty`] | strikes and a block | there is no block |
 //!
 //! A *rule* is an algorithm with the numbers of one policy filled in. Every rule has
 //! the three verbs of [`Rule`] in the same order: **refresh** lets time pass,
@@ -18,6 +19,7 @@
 pub mod concurrent_requests;
 pub mod fixed_window_counter;
 pub mod leaky_bucket;
+pub mod penalty;
 pub mod sliding_window_counter;
 pub mod sliding_window_log;
 pub mod token_bucket;
@@ -28,6 +30,7 @@ use std::str::FromStr;
 use self::concurrent_requests::ConcurrentRequests;
 use self::fixed_window_counter::FixedWindowCounter;
 use self::leaky_bucket::LeakyBucket;
+use self::penalty::{Penalty, Terms};
 use self::sliding_window_counter::SlidingWindowCounter;
 use self::sliding_window_log::SlidingWindowLog;
 use self::token_bucket::TokenBucket;
@@ -123,6 +126,11 @@ pub enum Algorithm {
     },
     /// See [`concurrent_requests`]: the window is how long a lease lasts.
     ConcurrentRequests,
+    /// See [`penalty`]: the limit is how many strikes there are in a window.
+    Penalty {
+        /// What follows.
+        terms: Terms,
+    },
 }
 
 /// How finely a sliding window log keeps instants.
@@ -173,7 +181,7 @@ impl Algorithm {
     /// The five that limit a rate, with their default settings. Each can stand for any other
     /// over the same quota, and is chosen by its name. What limits how much is in flight
     /// ([`ConcurrentRequests`](Self::ConcurrentRequests)) asks for another quota, and for a
-    /// caller that gives back.
+    /// caller that gives back; a [`Penalty`](Self::Penalty) grants nothing.
     pub const ALL: [Self; 5] = [
         Self::FixedWindowCounter,
         Self::SlidingWindowLog { resolution: Resolution::Auto },
@@ -191,6 +199,7 @@ impl Algorithm {
             Self::TokenBucket { .. } => "token_bucket",
             Self::LeakyBucket { .. } => "leaky_bucket",
             Self::ConcurrentRequests => "concurrent_requests",
+            Self::Penalty { .. } => "penalty",
         }
     }
 }
@@ -231,6 +240,7 @@ pub enum AnyRule {
     TokenBucket(TokenBucket),
     LeakyBucket(LeakyBucket),
     ConcurrentRequests(ConcurrentRequests),
+    Penalty(Penalty),
 }
 
 /// What a stored state begins with: enough to read it under a policy that has changed
@@ -274,6 +284,7 @@ impl Form {
             Algorithm::ConcurrentRequests => {
                 AnyRule::ConcurrentRequests(ConcurrentRequests::new(self))
             }
+            Algorithm::Penalty { terms } => AnyRule::Penalty(Penalty::new(self, terms)),
         }
     }
 }
@@ -292,6 +303,7 @@ macro_rules! with_rule {
             $crate::AnyRule::TokenBucket($rule) => $body,
             $crate::AnyRule::LeakyBucket($rule) => $body,
             $crate::AnyRule::ConcurrentRequests($rule) => $body,
+            $crate::AnyRule::Penalty($rule) => $body,
         }
     };
 }

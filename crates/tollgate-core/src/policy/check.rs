@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Policy;
 use crate::algorithm::concurrent_requests::ConcurrentRequests;
+use crate::algorithm::penalty::{Penalty, Terms};
 use crate::algorithm::sliding_window_log::SlidingWindowLog;
 use crate::scale::{Scale, nearest_limit};
 use crate::{Algorithm, Micros, Quota, Receipt, Refill, Resolution, Timestamp};
@@ -25,6 +26,7 @@ impl PolicyError {
             Reason::Inexact { nearest, .. } => nearest,
             Reason::ExactLog { .. } => Some(SlidingWindowLog::MAX_EXACT_LIMIT),
             Reason::InFlight { .. } => Some(ConcurrentRequests::MAX_LIMIT),
+            Reason::Strikes { .. } => Some(Penalty::MAX_STRIKES),
             _ => None,
         }
     }
@@ -58,6 +60,17 @@ enum Reason {
     )]
     InFlight { limit: u64 },
     #[error(
+        "{strikes} strikes are more than {}, as each is kept by itself: lower their number",
+        Penalty::MAX_STRIKES
+    )]
+    Strikes { strikes: u64 },
+    #[error("a factor of {0} is outside 1 to {max}: 1 for blocks that do not grow", max = Penalty::MAX_FACTOR)]
+    Factor(u64),
+    #[error("{what} of {given} is outside {least} to 400 days")]
+    Block { what: &'static str, given: Micros, least: &'static str },
+    #[error("a first block of {block} is longer than the longest, {max_block}: swap them")]
+    Longest { block: Micros, max_block: Micros },
+    #[error(
         "a lease of {lease} is longer than {}: choose how long a process that died may keep its \
          units, as requests that take longer renew theirs",
         Receipt::LIFETIME
@@ -86,6 +99,7 @@ pub(super) fn check(name: &str, quota: Quota, algorithm: Algorithm) -> Result<Mi
         let window = check_window(quota.window())?;
         check_limit(quota, algorithm)?;
         check_lease(window, algorithm)?;
+        check_penalty(quota, algorithm)?;
         check_scale(quota, window, algorithm)?;
         Ok(window)
     };
@@ -143,6 +157,30 @@ fn check_lease(window: Micros, algorithm: Algorithm) -> Result<(), Reason> {
         }
         _ => Ok(()),
     }
+}
+
+fn check_penalty(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
+    let Algorithm::Penalty { terms } = algorithm else { return Ok(()) };
+    let Terms { block, factor, max_block, forget_after, .. } = terms;
+    let longest = Micros::from(Policy::MAX_WINDOW);
+    if quota.limit() > Penalty::MAX_STRIKES {
+        return Err(Reason::Strikes { strikes: quota.limit() });
+    }
+    if !(1..=Penalty::MAX_FACTOR).contains(&factor) {
+        return Err(Reason::Factor(factor));
+    }
+    for (what, given) in [("a block", block), ("a longest block", max_block)] {
+        if given == Micros::ZERO || given > longest {
+            return Err(Reason::Block { what, given, least: "a microsecond" });
+        }
+    }
+    if forget_after > longest {
+        return Err(Reason::Block { what: "a time to forget", given: forget_after, least: "0" });
+    }
+    if block > max_block {
+        return Err(Reason::Longest { block, max_block });
+    }
+    Ok(())
 }
 
 fn check_scale(quota: Quota, window: Micros, algorithm: Algorithm) -> Result<(), Reason> {

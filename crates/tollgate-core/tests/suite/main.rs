@@ -16,6 +16,7 @@ mod freshness;
 mod limiter;
 mod long_run;
 mod oracle;
+mod penalty;
 mod published;
 mod settle;
 mod settle_interval;

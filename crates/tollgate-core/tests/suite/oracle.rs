@@ -138,6 +138,7 @@ impl Oracle {
     fn counted_at(&self, seen: u64, now: u64) -> u128 {
         match self.algorithm {
             Algorithm::FixedWindowCounter => self.weight(self.in_window(seen / self.window)),
+            Algorithm::Penalty { .. } => unreachable!("it has laws of its own"),
             Algorithm::SlidingWindowLog { .. } | Algorithm::ConcurrentRequests => {
                 let counts = |charge: &&Taken| self.on_grid(charge.at) + self.window > seen;
                 self.weight(self.charges.iter().filter(counts).map(|c| c.units).sum())

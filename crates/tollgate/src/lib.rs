@@ -58,7 +58,7 @@ pub use tier::{Tier, TierSource};
 pub use tollgate_core::{
     Algorithm, Charge, Cost, Decision, Key, LeakyMode, Micros, OnStoreError, Outcome, Policy,
     PolicyError, Quota, Receipt, ReceiptId, Refill, Resolution, Settlement, Source, Store,
-    StoreError, StoreExt, Timestamp, Verdict,
+    StoreError, StoreExt, Strikes, Timestamp, Verdict,
 };
 #[cfg(feature = "test-util")]
 #[doc(inline)]

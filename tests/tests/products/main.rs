@@ -12,7 +12,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tollgate::{
     Cost, Costs, Excess, Key, Limit, Policy, Quota, RateLimitLayer, RedisStore, Reservation,
-    Reserve, Store, StoreExt, Tier, tier,
+    Reserve, Store, StoreExt, Strikes, Tier, tier,
 };
 use tollgate_test_servers::Redis;
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -134,6 +134,41 @@ async fn what_a_killed_process_held_comes_back_after_its_lease_and_not_before() 
     assert!(!lease.is_zero() && lease <= LEASE_OF_THE_DEAD, "{lease:?}");
     comes_to(&store, &policy, 3).await;
     assert!(killed.elapsed() >= lease, "{:?} of {lease:?}", killed.elapsed());
+}
+
+#[tokio::test]
+async fn strikes_at_any_replica_block_at_all_of_them() {
+    let redis = Redis::start();
+    let stores = two_stores(&redis).await;
+    let (minute, day) = (Duration::from_secs(60), Duration::from_secs(86_400));
+    let limit = || Limit::global(daily("account", 5)).costs(Costs::flat(Cost::ONE));
+    let strikes = Strikes::of_denials(4, day).block(10 * minute).growing(2, day);
+    let banned = limit().penalty("banned", strikes).unwrap();
+    let services = stores.each_ref().map(|store| {
+        let layer = RateLimitLayer::builder(store.clone()).limit(limit()).limit(banned.clone());
+        layer
+            .build()
+            .unwrap()
+            .layer(service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(done(200)))))
+    });
+    let mut waits = Vec::new();
+    for n in 0..12 {
+        let response = services[n % 2].clone().oneshot(Request::new(())).await.unwrap();
+        let wait = response.headers().get("retry-after");
+        waits.push(wait.map(|wait| wait.to_str().unwrap().parse::<u64>().unwrap()));
+    }
+    assert!(waits[..5].iter().all(Option::is_none), "{waits:?}");
+    // A denial of the limit, which is a day long, waits longer than the block that began.
+    assert!(waits[5..].iter().all(|wait| wait.is_some_and(|wait| wait > 600)), "{waits:?}");
+    for store in &stores {
+        let peeked = store.peek(banned.policy(), &Key::GLOBAL).await.unwrap();
+        assert_eq!(peeked.decisions()[0].remaining, 0);
+        store.reset(&daily("account", 5), &Key::GLOBAL).await.unwrap();
+        let service = &services[0];
+        assert_eq!(status(service, Request::new(())).await, 429, "blocked all the same");
+    }
+    stores[0].reset(banned.policy(), &Key::GLOBAL).await.unwrap();
+    assert_eq!(status(&services[0], Request::new(())).await, 200);
 }
 
 fn done(status: u16) -> Response<Full<Bytes>> {

@@ -18,6 +18,7 @@ mod keys;
 mod metrics;
 mod nesting;
 mod outages;
+mod penalties;
 mod queue;
 mod readiness;
 mod settling;

@@ -3,7 +3,7 @@
 -- README.md says what comes in and what goes out. Everything is read and decided before
 -- anything is written, because an error half way would not take back what was written.
 
-local ceil = math.ceil
+local ceil, floor = math.ceil, math.floor
 local unpack = unpack or table.unpack
 local ALLOW, PASS, DENY = outcome.ALLOW, outcome.PASS, outcome.DENY
 
@@ -25,6 +25,8 @@ local IN_FLIGHT = 10
 -- The code of fixed windows that are the periods of a calendar. Behind the header of such a form
 -- come three instants: a boundary between two periods, with the one before and the one after.
 local CALENDAR = 12
+-- The codes of penalties: the one that counts denials, and the one that does not.
+local DENIAL_PENALTY, FAILURE_PENALTY = 11, 13
 -- Arguments that one redis.call takes: far below Lua's limit of some 8000.
 local MOST = 1000
 
@@ -46,6 +48,7 @@ local this_instant, next_instant = struct.pack('>I7', now), struct.pack('>I7', n
 local function header_length(code)
   if code <= 4 or code == IN_FLIGHT or code == CALENDAR then return 13 end
   if code == 8 then return 25 end
+  if code == DENIAL_PENALTY or code == FAILURE_PENALTY then return 34 end
   return 18
 end
 
@@ -66,6 +69,8 @@ local function algorithm_of(code)
     make = token_bucket -- 5 greedy, 6 interval
   elseif code == IN_FLIGHT then
     make = concurrent_requests
+  elseif code == DENIAL_PENALTY or code == FAILURE_PENALTY then
+    make = penalty
   end
   local algorithm = algorithms[make]
   if not algorithm then
@@ -88,6 +93,9 @@ local function rule_of(header)
     header = header, algorithm = algorithm_of(code), limit = limit, window = window,
     grid = (code == 2 or code == IN_FLIGHT) and 1 or code == 3 and ceil(window / 1000) or false,
     in_flight = code == IN_FLIGHT,
+    penalises = code == DENIAL_PENALTY or code == FAILURE_PENALTY,
+    counts_denials = code == DENIAL_PENALTY,
+    block = 0, factor = 1, max_block = 0, forget_after = 0,
     -- Buckets come with limit and window in lowest terms, which is their scale; in
     -- intervals tokens come back whole and need none.
     interval = interval, unit = interval and 1 or window, rate = limit,
@@ -99,6 +107,13 @@ local function rule_of(header)
     rule.full = rule.capacity * rule.unit
     if rule.capacity == 0 or 2 * rule.full > number.MAX + 1 then return nil end
     if code == 8 then rule.max_wait = struct.unpack('>I7', header, from + 5) end
+  end
+  if rule.penalises then
+    rule.block, rule.factor, rule.max_block, rule.forget_after =
+      struct.unpack('>I6I3I6I6', header, from)
+    if rule.factor == 0 then return nil end
+    -- Doubles, as above.
+    rule.block, rule.factor = rule.block + 0.0, rule.factor + 0.0
   end
   rules[header] = rule
   return rule
@@ -139,7 +154,7 @@ local function read(entry, value)
   local has_holds = code and code > HOLDS
   if has_holds then code = code - HOLDS end
   local rule, state, holds
-  if version == VERSION and code and (code >= 1 and code <= IN_FLIGHT or code == CALENDAR) then
+  if version == VERSION and code and code >= 1 and code <= FAILURE_PENALTY then
     local length = header_length(code)
     local from = length + SINCE + 1
     local header = value:sub(1, length)
@@ -332,7 +347,8 @@ do
         local entry, rule = named(key, form)
         op.stale = op.stale or is_elsewhen(rule)
         op[i] = {
-          key = key, entry = entry, rule = rule, enforce = enforce == 1, cost = cost, state = false,
+          key = key, entry = entry, rule = rule, enforce = enforce % 2 == 1, cost = cost,
+          subject = floor(enforce / 2), state = false,
           outcome = 0, remaining = 0, reset_after = 0, wait = 0, charged_at = 0,
         }
       end
@@ -369,12 +385,40 @@ local function fault_row(entry, key)
   return FAULT .. struct.pack('>BI2', entry.fault, key)
 end
 
+local function assess(charge, cost)
+  local rule, algorithm, state = charge.rule, charge.rule.algorithm, charge.state
+  return algorithm.assess(rule, now, cost, algorithm.refresh(rule, state, now))
+end
+
+-- Strikes the penalties of subjects that another policy denies, and lets them say what they
+-- are then.
+local function strike(op)
+  local denied = {}
+  for i = 1, #op do
+    local charge = op[i]
+    if charge.enforce and charge.outcome >= DENY and not charge.rule.penalises then
+      denied[charge.subject] = true
+    end
+  end
+  for i = 1, #op do
+    local charge = op[i]
+    local rule, state = charge.rule, charge.state
+    if rule.counts_denials and charge.cost > 0 and denied[charge.subject] then
+      keep(charge.entry, rule, state)
+      rule.algorithm.owe(rule, state, 1, now)
+      charge.outcome, charge.remaining, charge.reset_after, charge.wait, charge.charged_at =
+        assess(charge, charge.cost)
+    end
+  end
+end
+
 -- Decides one request: all its charges, or none.
 local function decide(op)
-  local admitted = ADMITTED
+  local admitted, strikes = ADMITTED, false
   for i = 1, #op do
     local charge = op[i]
     local entry, rule = charge.entry, charge.rule
+    if rule.counts_denials then strikes = true end
     if entry.fault then return fault_row(entry, charge.key) end
     local state = entry.state
     if entry.rule ~= rule then state = state_under(rule, entry) end
@@ -383,6 +427,7 @@ local function decide(op)
       assess(rule, entry, state, charge.cost)
     if charge.outcome >= DENY and charge.enforce then admitted = DENIED end
   end
+  if strikes and admitted == DENIED then strike(op) end
   local row = admitted
   for i = 1, #op do
     local charge = op[i]
@@ -393,7 +438,7 @@ local function decide(op)
         local _
         _, charge.remaining, charge.reset_after = assess(rule, charge.entry, state, 0)
         charge.outcome, charge.wait, charge.charged_at = PASS, 0, 0
-      elseif charge.cost > 0 then
+      elseif charge.cost > 0 and not rule.penalises then
         keep(charge.entry, rule, state)
         rule.algorithm.charge(rule, state, now, charge.cost)
       end

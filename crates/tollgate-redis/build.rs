@@ -9,7 +9,7 @@ const EAGER: [&str; 2] = ["outcome", "number"];
 
 /// Functions that the script calls for the algorithms it needs, and where something is leased:
 /// to make one costs about a microsecond, and most calls need one of them.
-const LAZY: [&str; 8] = [
+const LAZY: [&str; 9] = [
     "fixed_window_counter",
     "sliding_window_log",
     "sliding_window_counter",
@@ -19,6 +19,7 @@ const LAZY: [&str; 8] = [
     // Made of a log, so it comes after that.
     "concurrent_requests",
     "calendar_window_counter",
+    "penalty",
 ];
 
 fn main() -> io::Result<()> {

@@ -42,6 +42,7 @@ mod policy;
 mod quota;
 mod scale;
 mod store;
+mod strikes;
 mod time;
 
 pub use algorithm::{Algorithm, AnyRule, Form, LeakyMode, Refill, Resolution};
@@ -54,4 +55,5 @@ pub use lease::{Granted, Hold, Holds, Lease};
 pub use policy::{Policy, PolicyError};
 pub use quota::Quota;
 pub use store::{OnStoreError, Store, StoreError, StoreExt};
+pub use strikes::Strikes;
 pub use time::{Micros, Timestamp};

@@ -23,7 +23,13 @@ use crate::{Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Verdict};
 /// sequential order would have admitted. (A store over several machines may hold
 /// this per machine only; it then says so.)
 ///
-/// A denial changes nothing: no counter, no expiry, no queue.
+/// A denial changes nothing: no counter, no expiry, no queue. There is one exception, which
+/// somebody has to ask for: where a request has a charge to a
+/// [penalty](Policy::penalty) that [counts denials](Policy::counts_denials), and another
+/// policy that enforces denies the same key, the penalty is struck once, in the same step,
+/// and says what it is then: a block that begins denies this request already. A denial by a
+/// penalty alone strikes none. What is struck is not struck where keys without room share
+/// an entry, or the flood of one would block others.
 ///
 /// ## Clones
 ///

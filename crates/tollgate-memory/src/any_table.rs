@@ -6,6 +6,7 @@ use tollgate_core::algorithm::calendar_window_counter::CalendarWindowCounter;
 use tollgate_core::algorithm::concurrent_requests::ConcurrentRequests;
 use tollgate_core::algorithm::fixed_window_counter::FixedWindowCounter;
 use tollgate_core::algorithm::leaky_bucket::LeakyBucket;
+use tollgate_core::algorithm::penalty::Penalty;
 use tollgate_core::algorithm::sliding_window_counter::SlidingWindowCounter;
 use tollgate_core::algorithm::sliding_window_log::SlidingWindowLog;
 use tollgate_core::algorithm::token_bucket::TokenBucket;
@@ -106,6 +107,7 @@ macro_rules! with_table {
             $crate::any_table::AnyTable::LeakyBucket($table) => $body,
             $crate::any_table::AnyTable::ConcurrentRequests($table) => $body,
             $crate::any_table::AnyTable::CalendarWindowCounter($table) => $body,
+            $crate::any_table::AnyTable::Penalty($table) => $body,
         }
     };
 }
@@ -124,5 +126,6 @@ any_table!(
     TokenBucket,
     LeakyBucket,
     ConcurrentRequests,
-    CalendarWindowCounter
+    CalendarWindowCounter,
+    Penalty
 );

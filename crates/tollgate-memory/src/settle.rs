@@ -33,6 +33,10 @@ impl<C: Clock> Inner<C> {
             let held = shard.holder(&seat).unwrap_or(policy).clone();
             let seat = shard.seat(&Charge::new(&held, key, Cost::ZERO), hash, &[], now);
             shard.finish();
+            if held.penalises() && !seat.is_own() {
+                // A strike there would block others.
+                return Ok(Settlement::Charged { units: 0 });
+            }
             let units = with_rule!(held.rule(), rule => {
                 shard.change(rule, &seat, now, |state| rule.owe(state, actual - cost, now))
             });

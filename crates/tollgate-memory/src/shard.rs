@@ -175,6 +175,13 @@ impl Shard {
         });
     }
 
+    /// Strikes a penalty once.
+    pub(crate) fn strike(&mut self, seat: &Seat<'_>, now: Timestamp) {
+        with_rule!(seat.spot.policy.rule(), rule => {
+            self.change(rule, seat, now, |state| rule.owe(state, 1, now));
+        });
+    }
+
     /// Changes the state of a key, wherever it is, and puts it where it belongs.
     pub(crate) fn change<R: Kind, T>(
         &mut self,
@@ -220,6 +227,11 @@ impl Seat<'_> {
     /// its policy.
     pub(crate) fn is_here(&self) -> bool {
         self.place == Place::Here && !self.shared
+    }
+
+    /// Whether the entry is that of this key alone.
+    pub(crate) const fn is_own(&self) -> bool {
+        !self.shared
     }
 
     /// Whether both are one entry: the shared one of a policy, as one request names a

@@ -24,6 +24,7 @@ use crate::ticket::{Line, Request, Ticket};
 ///   not remembered;
 /// * a policy that settles is never remembered, from its first receipt on, and one that
 ///   counts in flight not at all: units come back at any time;
+/// * a denial that a penalty counts is not remembered until the penalty blocks;
 /// * another quota is another request.
 ///
 /// Time counts from before the call was sent, by the clock of this process alone: Redis
@@ -102,7 +103,7 @@ impl DenyCache {
         }
         let Request::Decide(lines) = &ticket.request else { return };
         let Some(wait) = time_of_denial(lines, verdict) else { return };
-        if self.settles(lines) || has_twins(lines) {
+        if self.settles(lines) || has_twins(lines) || may_strike(lines, verdict) {
             return;
         }
         let until = sent + wait.min(self.bound).min(leased_for(lines));
@@ -238,6 +239,13 @@ fn time_of_denial(lines: &[Line], verdict: &Verdict) -> Option<Duration> {
 fn leased_for(lines: &[Line]) -> Duration {
     let leases = lines.iter().filter_map(|line| line.policy.lease());
     leases.map(|lease| lease.time_to_live().into()).min().unwrap_or(Duration::MAX)
+}
+
+/// Whether the same request would be struck again: a penalty counts its denials, and does not
+/// block it yet.
+fn may_strike(lines: &[Line], verdict: &Verdict) -> bool {
+    let mut decisions = lines.iter().zip(verdict.decisions());
+    decisions.any(|(line, decision)| line.policy.counts_denials() && !decision.denies())
 }
 
 /// Charges to one key are decided by their sum, which costs of each do not tell.

@@ -50,7 +50,7 @@ pub enum EncodeError {
     #[error("a call holds up to {} keys, forms and requests", Batch::MAX)]
     Full,
     /// More different keys than one request can have.
-    #[error("a request has charges to more than 255 different keys")]
+    #[error("a request has charges to more than 255 different keys, or to 127 with a penalty")]
     TooManyCharges,
 }
 
@@ -156,14 +156,15 @@ impl Batch {
         }
         let count = u8::try_from(sums.len()).map_err(|_| EncodeError::TooManyCharges)?;
         self.make_room(sums.len())?;
+        let subjects = subjects(&sums)?;
         self.scratch.clear();
         self.scratch.extend([DECIDE, count]);
-        for sum in &sums {
+        for (sum, subject) in sums.iter().zip(&subjects) {
             let key = self.keys.number(sum.key);
             let form = self.form(sum.policy);
             put::<2>(&mut self.scratch, key);
             put::<2>(&mut self.scratch, form);
-            self.scratch.push(sum.enforce.into());
+            self.scratch.push(subject << 1 | u8::from(sum.enforce));
             put::<7>(&mut self.scratch, exact(sum.cost.get()));
         }
         let sums = sums
@@ -328,6 +329,27 @@ impl Batch {
         });
         index as u64 + 1
     }
+}
+
+/// Numbers that are equal where a denial of one charge may strike another: where both are
+/// about one subject. Without a penalty that counts denials nobody asks, and all are zero.
+fn subjects(sums: &[Line<'_>]) -> Result<SmallVec<[u8; 4]>, EncodeError> {
+    if !sums.iter().any(|sum| sum.policy.counts_denials()) {
+        return Ok(SmallVec::from_elem(0, sums.len()));
+    }
+    let number = |sum: &Line<'_>| {
+        let same = |other: &Line<'_>| subject_of(other.key) == subject_of(sum.key);
+        let first = sums.iter().position(same);
+        let number = first.and_then(|index| u8::try_from(index + 1).ok());
+        number.filter(|number| *number < 128).ok_or(EncodeError::TooManyCharges)
+    };
+    sums.iter().map(number).collect()
+}
+
+/// What the name of a Redis key begins with, up to and with the subject in braces.
+fn subject_of(key: &[u8]) -> Option<&[u8]> {
+    let end = key.iter().position(|byte| *byte == b'}')?;
+    key.get(..=end)
 }
 
 /// Adds a charge to others of the same key. A shadow must not make them too dear, so

@@ -25,6 +25,12 @@ pub(crate) fn put_header(out: &mut Vec<u8>, form: &Form, rule: &AnyRule) {
     {
         put::<7>(out, exact(max_wait.get()));
     }
+    if let Algorithm::Penalty { terms } = form.algorithm {
+        put::<6>(out, terms.block.get());
+        put::<3>(out, terms.factor);
+        put::<6>(out, terms.max_block.get());
+        put::<6>(out, terms.forget_after.get());
+    }
 }
 
 /// What a call says of a form and no state begins with: of a calendar, of which the script
@@ -54,6 +60,8 @@ fn code(form: &Form, rule: &AnyRule) -> u8 {
         Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(_) } } => 8,
         Algorithm::LeakyBucket { mode: LeakyMode::Meter } => 9,
         Algorithm::ConcurrentRequests => 10,
+        Algorithm::Penalty { terms } if terms.counts_denials => 11,
+        Algorithm::Penalty { .. } => 13,
     }
 }
 
@@ -61,6 +69,7 @@ fn code(form: &Form, rule: &AnyRule) -> u8 {
 mod tests {
     use std::time::Duration;
 
+    use tollgate_core::algorithm::penalty::Terms;
     use tollgate_core::{Calendar, Micros, Policy, Quota, Resolution};
 
     use super::*;
@@ -71,6 +80,15 @@ mod tests {
         let token = |refill| Algorithm::TokenBucket { refill };
         let queue = |max_wait: Option<u64>| Algorithm::LeakyBucket {
             mode: LeakyMode::Queue { max_wait: max_wait.map(Micros::new) },
+        };
+        let penalty = |factor, forget_after, counts_denials| Algorithm::Penalty {
+            terms: Terms {
+                block: Micros::new(5),
+                factor,
+                max_block: Micros::new(7),
+                forget_after: Micros::new(forget_after),
+                counts_denials,
+            },
         };
         vec![
             Algorithm::FixedWindowCounter,
@@ -87,6 +105,10 @@ mod tests {
             queue(Some(u64::MAX)),
             Algorithm::LeakyBucket { mode: LeakyMode::Meter },
             Algorithm::ConcurrentRequests,
+            penalty(2, 9, true),
+            penalty(2, 9, false),
+            penalty(3, 9, true),
+            penalty(2, 8, true),
         ]
     }
 

@@ -120,6 +120,12 @@ macro_rules! store_tests {
                 only_what_is_in_flight_is_renewed,
                 never_more_than_the_limit_is_in_flight,
             },
+            penalties::{
+                denials_block_and_blocks_grow,
+                only_denials_of_the_same_key_strike,
+                failures_that_are_settled_strike,
+                many_denials_at_once_make_one_block,
+            },
             versions::{
                 a_changed_quota_keeps_what_was_consumed,
                 two_versions_side_by_side_admit_no_more_than_the_larger,

@@ -101,7 +101,8 @@ any_state!(
     TokenBucket: token_bucket,
     LeakyBucket: leaky_bucket,
     ConcurrentRequests: concurrent_requests,
-    CalendarWindowCounter: calendar_window_counter
+    CalendarWindowCounter: calendar_window_counter,
+    Penalty: penalty
 );
 
 /// A rule that finds its state among all.
@@ -128,6 +129,9 @@ impl Reference {
         let denied =
             |(charge, decision): (&Charge<'_>, &Decision)| enforced(charge) && decision.denies();
         let admitted = !charges.iter().zip(&decisions).any(denied);
+        if !admitted {
+            self.strike(charges, &mut decisions, total, enforced, now);
+        }
         let mut done = Vec::new();
         for (charge, decision) in charges.iter().zip(&mut decisions) {
             if decision.denies() {
@@ -136,7 +140,7 @@ impl Reference {
             if !admitted {
                 let untouched = self.assess(charge, Cost::ZERO, now);
                 *decision = Decision { outcome: Outcome::Pass, ..untouched };
-            } else if !done.contains(&slot(charge)) {
+            } else if !done.contains(&slot(charge)) && !charge.policy.penalises() {
                 done.push(slot(charge));
                 let cost = total(charge);
                 if cost > Cost::ZERO {
@@ -145,6 +149,36 @@ impl Reference {
             }
         }
         Verdict::new(admitted, now, decisions)
+    }
+
+    /// Strikes the penalties of keys that another policy denies, and lets them say what they
+    /// are then.
+    fn strike(
+        &mut self,
+        charges: &[Charge<'_>],
+        decisions: &mut [Decision],
+        total: impl Fn(&Charge<'_>) -> Cost,
+        enforced: impl Fn(&Charge<'_>) -> bool,
+        now: Timestamp,
+    ) {
+        let denies = |(charge, decision): (&Charge<'_>, &Decision)| {
+            (enforced(charge) && decision.denies() && !charge.policy.penalises())
+                .then(|| charge.key.clone())
+        };
+        let denied: Vec<Key> = charges.iter().zip(&*decisions).filter_map(denies).collect();
+        let mut struck = Vec::new();
+        for (charge, decision) in charges.iter().zip(decisions) {
+            let cost = total(charge);
+            if !charge.policy.counts_denials() || cost == Cost::ZERO || !denied.contains(charge.key)
+            {
+                continue;
+            }
+            if !struck.contains(&slot(charge)) {
+                struck.push(slot(charge));
+                self.change(charge.policy.rule(), slot(charge), now, Change::Owe(1));
+            }
+            *decision = self.assess(charge, cost, now);
+        }
     }
 
     /// Settles as a store at `now` would.

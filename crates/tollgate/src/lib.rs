@@ -66,7 +66,7 @@ pub use tollgate_calendar as calendar;
 pub use tollgate_core::{
     Algorithm, Calendar, CalendarError, Charge, Cost, Decision, Key, LeakyMode, Lease, Micros,
     OnStoreError, Outcome, Period, Policy, PolicyError, Quota, Receipt, ReceiptId, Refill,
-    Resolution, Settlement, Source, Store, StoreError, StoreExt, Timestamp, Verdict,
+    Resolution, Settlement, Source, Store, StoreError, StoreExt, Strikes, Timestamp, Verdict,
 };
 #[cfg(feature = "test-util")]
 #[doc(inline)]

@@ -8,6 +8,7 @@
 //! | [`token_bucket`] | a level and an instant | there are tokens enough |
 //! | [`leaky_bucket`] | a level and an instant | the bucket has room, and in queue mode soon enough |
 //! | [`concurrent_requests`] | every request in flight | their sum has room |
+//! | [`penalty`] | strikes and a block | there is no block |
 //!
 //! [`calendar_window_counter`] is the fixed window counter of a quota whose windows are the
 //! days, weeks or months of a [`Calendar`].
@@ -22,6 +23,7 @@ pub mod calendar_window_counter;
 pub mod concurrent_requests;
 pub mod fixed_window_counter;
 pub mod leaky_bucket;
+pub mod penalty;
 pub mod sliding_window_counter;
 pub mod sliding_window_log;
 pub mod token_bucket;
@@ -33,6 +35,7 @@ use self::calendar_window_counter::CalendarWindowCounter;
 use self::concurrent_requests::ConcurrentRequests;
 use self::fixed_window_counter::FixedWindowCounter;
 use self::leaky_bucket::LeakyBucket;
+use self::penalty::{Penalty, Terms};
 use self::sliding_window_counter::SlidingWindowCounter;
 use self::sliding_window_log::SlidingWindowLog;
 use self::token_bucket::TokenBucket;
@@ -135,6 +138,11 @@ pub enum Algorithm {
     },
     /// See [`concurrent_requests`]: the window is how long a lease lasts.
     ConcurrentRequests,
+    /// See [`penalty`]: the limit is how many strikes there are in a window.
+    Penalty {
+        /// What follows.
+        terms: Terms,
+    },
 }
 
 /// How finely a sliding window log keeps instants.
@@ -185,7 +193,7 @@ impl Algorithm {
     /// The five that limit a rate, with their default settings. Each can stand for any other
     /// over the same quota, and is chosen by its name. What limits how much is in flight
     /// ([`ConcurrentRequests`](Self::ConcurrentRequests)) asks for another quota, and for a
-    /// caller that gives back.
+    /// caller that gives back; a [`Penalty`](Self::Penalty) grants nothing.
     pub const ALL: [Self; 5] = [
         Self::FixedWindowCounter,
         Self::SlidingWindowLog { resolution: Resolution::Auto },
@@ -203,6 +211,7 @@ impl Algorithm {
             Self::TokenBucket { .. } => "token_bucket",
             Self::LeakyBucket { .. } => "leaky_bucket",
             Self::ConcurrentRequests => "concurrent_requests",
+            Self::Penalty { .. } => "penalty",
         }
     }
 }
@@ -244,6 +253,7 @@ pub enum AnyRule {
     LeakyBucket(LeakyBucket),
     ConcurrentRequests(ConcurrentRequests),
     CalendarWindowCounter(CalendarWindowCounter),
+    Penalty(Penalty),
 }
 
 /// What a stored state begins with: enough to read it under a policy that has changed
@@ -292,6 +302,7 @@ impl Form {
             Algorithm::ConcurrentRequests => {
                 AnyRule::ConcurrentRequests(ConcurrentRequests::new(self))
             }
+            Algorithm::Penalty { terms } => AnyRule::Penalty(Penalty::new(self, terms)),
         }
     }
 }
@@ -311,6 +322,7 @@ macro_rules! with_rule {
             $crate::AnyRule::LeakyBucket($rule) => $body,
             $crate::AnyRule::ConcurrentRequests($rule) => $body,
             $crate::AnyRule::CalendarWindowCounter($rule) => $body,
+            $crate::AnyRule::Penalty($rule) => $body,
         }
     };
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Policy;
 use crate::algorithm::concurrent_requests::ConcurrentRequests;
+use crate::algorithm::penalty::{Penalty, Terms};
 use crate::algorithm::sliding_window_log::SlidingWindowLog;
 use crate::scale::{Scale, nearest_limit};
 use crate::{
@@ -27,6 +28,7 @@ impl PolicyError {
             Reason::Inexact { nearest, .. } => nearest,
             Reason::ExactLog { .. } => Some(SlidingWindowLog::MAX_EXACT_LIMIT),
             Reason::InFlight { .. } => Some(ConcurrentRequests::MAX_LIMIT),
+            Reason::Strikes { .. } => Some(Penalty::MAX_STRIKES),
             _ => None,
         }
     }
@@ -65,6 +67,17 @@ enum Reason {
     )]
     InFlight { limit: u64 },
     #[error(
+        "{strikes} strikes are more than {}, as each is kept by itself: lower their number",
+        Penalty::MAX_STRIKES
+    )]
+    Strikes { strikes: u64 },
+    #[error("a factor of {0} is outside 1 to {max}: 1 for blocks that do not grow", max = Penalty::MAX_FACTOR)]
+    Factor(u64),
+    #[error("{what} of {given} is outside {least} to 400 days")]
+    Block { what: &'static str, given: Micros, least: &'static str },
+    #[error("a first block of {block} is longer than the longest, {max_block}: swap them")]
+    Longest { block: Micros, max_block: Micros },
+    #[error(
         "a lease of {lease} is longer than {}: choose how long a process that died may keep its \
          units, as requests that take longer renew theirs",
         Receipt::LIFETIME
@@ -86,6 +99,8 @@ enum Reason {
     TooSlow { limit: u64, window: Micros, capacity: u64, nearest: u64 },
     #[error("units in flight cannot be leased, as each is given back by itself: drop the lease")]
     NotLeasedInFlight,
+    #[error("a penalty grants no units that could be leased: drop the lease")]
+    NotLeasedPenalty,
     #[error(
         "the windows of a calendar cannot be leased, as a shared store knows only the period of \
          now: drop the lease, or use windows of one length"
@@ -113,6 +128,7 @@ pub(super) fn check(name: &str, quota: Quota, algorithm: Algorithm) -> Result<Mi
         check_limit(quota, algorithm)?;
         check_in_flight(window, algorithm)?;
         check_calendar(quota, algorithm)?;
+        check_penalty(quota, algorithm)?;
         check_scale(quota, window, algorithm)?;
         Ok(window)
     };
@@ -136,6 +152,7 @@ pub(super) fn check_lease(
             Reason::NotLeased("a token_bucket that refills in intervals", "the greedy refill")
         }
         Algorithm::ConcurrentRequests => Reason::NotLeasedInFlight,
+        Algorithm::Penalty { .. } => Reason::NotLeasedPenalty,
         _ if quota.calendar().is_some() => Reason::NotLeasedCalendar,
         _ if !lease.is_share() => Reason::LeaseShare(numerator, denominator),
         _ if ttl < Lease::MIN_TTL.into() || ttl > window => {
@@ -205,6 +222,30 @@ fn check_calendar(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
         _ if quota.calendar().is_some() => Err(Reason::Calendar(algorithm)),
         _ => Ok(()),
     }
+}
+
+fn check_penalty(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
+    let Algorithm::Penalty { terms } = algorithm else { return Ok(()) };
+    let Terms { block, factor, max_block, forget_after, .. } = terms;
+    let longest = Micros::from(Policy::MAX_WINDOW);
+    if quota.limit() > Penalty::MAX_STRIKES {
+        return Err(Reason::Strikes { strikes: quota.limit() });
+    }
+    if !(1..=Penalty::MAX_FACTOR).contains(&factor) {
+        return Err(Reason::Factor(factor));
+    }
+    for (what, given) in [("a block", block), ("a longest block", max_block)] {
+        if given == Micros::ZERO || given > longest {
+            return Err(Reason::Block { what, given, least: "a microsecond" });
+        }
+    }
+    if forget_after > longest {
+        return Err(Reason::Block { what: "a time to forget", given: forget_after, least: "0" });
+    }
+    if block > max_block {
+        return Err(Reason::Longest { block, max_block });
+    }
+    Ok(())
 }
 
 fn check_scale(quota: Quota, window: Micros, algorithm: Algorithm) -> Result<(), Reason> {

@@ -11,6 +11,7 @@ use self::check::{check, check_lease};
 use crate::scale::nearest_limit;
 use crate::{
     Algorithm, AnyRule, Form, LeakyMode, Lease, Micros, OnStoreError, Quota, Refill, Resolution,
+    Strikes,
 };
 
 /// A named quota with its algorithm.
@@ -126,6 +127,12 @@ impl Policy {
         Self::new(name, Quota::new(limit, lease), Algorithm::ConcurrentRequests)
     }
 
+    /// Blocks a key after so many strikes. It is charged beside the policies whose denials
+    /// are the strikes, with the same key, in the same request.
+    pub fn penalty(name: impl Into<String>, strikes: Strikes) -> Result<Self, PolicyError> {
+        Self::new(name, strikes.quota(), strikes.algorithm())
+    }
+
     /// What the policy does while its store cannot decide.
     #[must_use]
     pub fn with_on_store_error(mut self, on_store_error: OnStoreError) -> Self {
@@ -205,6 +212,16 @@ impl Policy {
         self.algorithm() == Algorithm::ConcurrentRequests
     }
 
+    /// Whether the policy blocks for strikes: it grants no units, and takes none.
+    pub fn penalises(&self) -> bool {
+        matches!(self.algorithm(), Algorithm::Penalty { .. })
+    }
+
+    /// Whether the policy blocks for denials of others.
+    pub fn counts_denials(&self) -> bool {
+        matches!(self.algorithm(), Algorithm::Penalty { terms } if terms.counts_denials)
+    }
+
     /// Whether both are handles of one policy: a comparison of two pointers.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -219,13 +236,17 @@ impl Policy {
     /// The same policy with `numerator / denominator` of its quota, for a share of a
     /// tier or of a replica.
     ///
-    /// Rounds down to a limit that builds, but never below 1.
+    /// Rounds down to a limit that builds, but never below 1. A penalty is no quota, and
+    /// stays whole.
     ///
     /// # Panics
     /// If `denominator` is zero.
     #[must_use]
     pub fn share(&self, numerator: u32, denominator: u32) -> Self {
         assert!(denominator > 0, "a share of n/0 has no meaning");
+        if self.penalises() {
+            return self.clone();
+        }
         let part = |units: u64| {
             let part = u128::from(units) * u128::from(numerator) / u128::from(denominator);
             u64::try_from(part).unwrap_or(u64::MAX).clamp(1, Self::MAX_LIMIT)
@@ -286,6 +307,14 @@ impl fmt::Display for Policy {
         if self.counts_in_flight() {
             let (name, limit, lease) = (self.name(), quota.limit(), self.window());
             return write!(f, "{name}: {limit} units in flight, leases of {lease}");
+        }
+        if let Algorithm::Penalty { terms } = self.algorithm() {
+            let (name, strikes, within) = (self.name(), quota.limit(), self.window());
+            let (block, longest) = (terms.block, terms.max_block);
+            return write!(
+                f,
+                "{name}: {strikes} strikes in {within} block for {block} to {longest}"
+            );
         }
         write!(f, "{}: {} units per {}", self.name(), quota.limit(), quota.span())?;
         if let Some(burst) = quota.burst_units() {

@@ -17,6 +17,7 @@ mod leases;
 mod limiter;
 mod long_run;
 mod oracle;
+mod penalty;
 mod published;
 mod settle;
 mod settle_interval;

@@ -239,6 +239,11 @@ impl Trace {
                     && other.policy.name() == charge.policy.name()
             };
             let takes = charge.cost > Cost::ZERO && (charge.enforce || !charges.iter().any(beside));
+            let is_struck = charge.policy.counts_denials() && !verdict.is_admitted();
+            if is_struck && self.reference.is_held(charge.policy, charge.key, expected.now) {
+                self.written(charge.policy, charge.key);
+            }
+            let takes = takes && !charge.policy.penalises();
             if takes && matches!(decision.outcome, Outcome::Allow { .. }) {
                 self.charged += u128::from(charge.cost.get());
                 self.written(charge.policy, charge.key);
@@ -367,6 +372,7 @@ impl Trace {
             Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }
                 | Algorithm::TokenBucket { refill: Refill::Interval }
                 | Algorithm::ConcurrentRequests
+                | Algorithm::Penalty { .. }
         );
         let most = policy.capacity();
         let units = match self.rng.u8(..4) {
@@ -522,5 +528,6 @@ impl Clock {
 }
 
 fn redis_key(policy: &Policy, key: &Key) -> Vec<u8> {
-    [b"s:", policy.name().as_bytes(), b":", &key.as_bytes()[..]].concat()
+    // As in Redis, the part in braces says which charges are about one subject.
+    [b"s:{", &key.as_bytes()[..], b"}", policy.name().as_bytes()].concat()
 }

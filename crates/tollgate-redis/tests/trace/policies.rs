@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use tollgate_calendar::Unit;
+use tollgate_core::algorithm::penalty::Terms;
 use tollgate_core::{
     Algorithm, Calendar, LeakyMode, Micros, Policy, Quota, Receipt, Refill, Resolution, Timestamp,
 };
@@ -71,6 +72,11 @@ fn build(rng: &mut Rng, name: &str, limit: u64, window: u64, algorithm: Algorith
         Algorithm::ConcurrentRequests => window.min(Receipt::LIFETIME.get()),
         _ => window,
     };
+    let limit = match algorithm {
+        // So that blocks follow each other.
+        Algorithm::Penalty { .. } if rng.u8(..4) > 0 => limit % 3 + 1,
+        _ => limit,
+    };
     let bucket = matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. });
     let burst = match rng.u8(..8) {
         _ if !bucket => None,
@@ -120,9 +126,10 @@ fn gcd(a: u64, b: u64) -> u64 {
 
 fn algorithm(rng: &mut Rng, family: Family, window: u64) -> Algorithm {
     let queue = |max_wait| Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait } };
-    match (family, rng.u8(..12)) {
+    match (family, rng.u8(..14)) {
         (Family::Heavy, _) => Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth },
-        (Family::LongLogs, 0..3) | (_, 10..) => Algorithm::ConcurrentRequests,
+        (Family::LongLogs, 0..3) | (_, 10..12) => Algorithm::ConcurrentRequests,
+        (_, 12..) if family != Family::LongLogs => penalty(rng, window),
         (Family::LongLogs, _) | (_, 0..2) => {
             let kinds = [Resolution::Auto, Resolution::Exact, Resolution::Thousandth];
             Algorithm::SlidingWindowLog { resolution: kinds[rng.usize(..3)] }
@@ -135,6 +142,21 @@ fn algorithm(rng: &mut Rng, family: Family, window: u64) -> Algorithm {
         (_, 8) => queue(None),
         _ if rng.u8(..20) == 0 => queue(Some(Micros::MAX)),
         _ => queue(Some(Micros::new(window * rng.u64(0..=8) / 6 + rng.u64(0..=2)))),
+    }
+}
+
+fn penalty(rng: &mut Rng, window: u64) -> Algorithm {
+    let most = Micros::from(Policy::MAX_WINDOW).get();
+    let mut span = |least: u64| (rng.u64(least..=30) * window / 10).clamp(least, most);
+    let (block, more, forget_after) = (span(1), span(0), span(0));
+    Algorithm::Penalty {
+        terms: Terms {
+            block: Micros::new(block),
+            factor: [1, 2, 3, 1_000_000][rng.usize(..4)],
+            max_block: Micros::new((block + more).min(most)),
+            forget_after: Micros::new(forget_after),
+            counts_denials: rng.u8(..4) > 0,
+        },
     }
 }
 

@@ -4,6 +4,7 @@ pub mod basics;
 pub mod calendar;
 pub mod concurrency;
 pub mod in_flight;
+pub mod penalties;
 pub mod settle;
 pub mod several;
 pub mod time;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
+use tollgate_core::algorithm::penalty::Terms;
 use tollgate_core::{
     Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Receipt, Store,
 };
@@ -107,7 +108,16 @@ fn policies(rng: &mut Rng, seed: u64) -> Vec<Policy> {
 /// One of four names, each now and then under another quota or algorithm.
 fn policy(rng: &mut Rng, seed: u64) -> Policy {
     let name = rng.usize(..4);
-    let modes = [&MODES[..], &[Algorithm::ConcurrentRequests]].concat();
+    let penalty = Algorithm::Penalty {
+        terms: Terms {
+            block: Micros::new(300),
+            factor: 3,
+            max_block: Micros::new(2_000),
+            forget_after: Micros::new(1_500),
+            counts_denials: true,
+        },
+    };
+    let modes = [&MODES[..], &[Algorithm::ConcurrentRequests, penalty]].concat();
     let usual = modes[(name + 2 * seed as usize) % modes.len()];
     let algorithm = match rng.u8(..20) {
         0 => modes[rng.usize(..modes.len())],

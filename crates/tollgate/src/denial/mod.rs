@@ -3,6 +3,7 @@
 //! | reason | status | `type` ends in | gRPC |
 //! |---|---|---|---|
 //! | [`Reason::QuotaExceeded`] | 429 | `#quota-exceeded` | 8 `RESOURCE_EXHAUSTED` |
+//! | [`Reason::Blocked`] | 429 | `#blocked` | 8 `RESOURCE_EXHAUSTED` |
 //! | [`Reason::CostExceedsQuota`] | 403 | `#cost-exceeds-quota` | 7 `PERMISSION_DENIED` |
 //! | [`Reason::StoreUnavailable`] | 503 | `#temporary-reduced-capacity` | 14 `UNAVAILABLE` |
 //! | [`Reason::MissingKey`] | 403 | `#missing-key` | 7 `PERMISSION_DENIED` |
@@ -79,7 +80,7 @@ impl<'a> Denial<'a> {
         seed: u64,
     ) -> Self {
         let mut denial = Self::new(Reason::QuotaExceeded);
-        let mut tightest = None::<Row<'a>>;
+        let (mut tightest, mut blocks) = (None::<Row<'a>>, false);
         for row @ (fields, decision) in rows {
             if decision.outcome == Outcome::Skip {
                 continue;
@@ -89,16 +90,22 @@ impl<'a> Denial<'a> {
             }
             if decision.outcome == Outcome::Exceed {
                 denial.reason = Reason::CostExceedsQuota;
+            } else if decision.denies() && fields.policy().penalises() {
+                blocks = true;
             }
             if tightest.is_none_or(|other| headers::is_tighter(row, other)) {
                 tightest = Some(row);
             }
         }
+        if blocks && denial.reason == Reason::QuotaExceeded {
+            denial.reason = Reason::Blocked;
+        }
         let Some(row @ (fields, decision)) = tightest else {
             return denial;
         };
         let in_flight = fields.policy().counts_in_flight();
-        denial.shown = Some(Shown {
+        // A block has no quota to tell of.
+        denial.shown = (denial.reason != Reason::Blocked).then(|| Shown {
             limit: decision.limit,
             remaining: decision.remaining,
             window: (!in_flight).then(|| fields.full_after()),
@@ -106,7 +113,8 @@ impl<'a> Denial<'a> {
             reset_at: headers::reset_at(decided_at, row),
         });
         // The tightest waits longest; but where one can never pass, no wait helps.
-        if let (Reason::QuotaExceeded, Some(wait)) = (denial.reason, fields.wait(decision)) {
+        let waits = matches!(denial.reason, Reason::QuotaExceeded | Reason::Blocked);
+        if let (true, Some(wait)) = (waits, fields.wait(decision)) {
             let (jitter, window) = (options.jitter_limit(), fields.policy().window());
             let seconds = headers::seconds_to_wait(wait, jitter, seed, decided_at, window);
             denial.retry_after = Some(wait);

@@ -38,6 +38,10 @@ impl Denial<'_> {
                     None => format!("The quota is {limit} at a time, of which {left} are left."),
                 }
             }
+            (Reason::Blocked, _) => {
+                "Too many requests were denied or have failed, so all are blocked for a time."
+                    .to_owned()
+            }
             (Reason::StoreUnavailable, _) => {
                 "The rate limiter cannot decide at the moment.".to_owned()
             }

@@ -10,6 +10,8 @@ use http::StatusCode;
 pub enum Reason {
     /// A quota is used up; waiting helps.
     QuotaExceeded,
+    /// A penalty blocks the subject; waiting helps.
+    Blocked,
     /// The request costs more than a policy ever grants at once; waiting does not help.
     CostExceedsQuota,
     /// The store cannot decide, and a policy fails closed.
@@ -26,7 +28,7 @@ impl Reason {
     /// The status of the response.
     pub const fn status(self) -> StatusCode {
         match self {
-            Self::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS,
+            Self::QuotaExceeded | Self::Blocked => StatusCode::TOO_MANY_REQUESTS,
             Self::CostExceedsQuota | Self::MissingKey | Self::DeniedSubject => {
                 StatusCode::FORBIDDEN
             }
@@ -40,6 +42,7 @@ impl Reason {
     pub const fn code(self) -> &'static str {
         match self {
             Self::QuotaExceeded => "quota-exceeded",
+            Self::Blocked => "blocked",
             Self::CostExceedsQuota => "cost-exceeds-quota",
             Self::StoreUnavailable => "temporary-reduced-capacity",
             Self::MissingKey => "missing-key",
@@ -53,6 +56,7 @@ impl Reason {
     pub const fn problem_type(self) -> &'static str {
         match self {
             Self::QuotaExceeded => "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            Self::Blocked => "https://github.com/tollgate-rs/tollgate#blocked",
             Self::CostExceedsQuota => "https://github.com/tollgate-rs/tollgate#cost-exceeds-quota",
             Self::StoreUnavailable => {
                 "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
@@ -67,6 +71,7 @@ impl Reason {
     pub const fn title(self) -> &'static str {
         match self {
             Self::QuotaExceeded => "Quota Exceeded",
+            Self::Blocked => "Blocked",
             Self::CostExceedsQuota => "Cost Exceeds Quota",
             Self::StoreUnavailable => "Temporary Reduced Capacity",
             Self::MissingKey => "Missing Key",
@@ -78,7 +83,7 @@ impl Reason {
     /// The status of a gRPC call.
     pub(crate) const fn grpc_status(self) -> &'static str {
         match self {
-            Self::QuotaExceeded => "8",
+            Self::QuotaExceeded | Self::Blocked => "8",
             // Not 8, on which clients try again: this call never fits.
             Self::CostExceedsQuota | Self::MissingKey | Self::DeniedSubject => "7",
             Self::StoreUnavailable => "14",

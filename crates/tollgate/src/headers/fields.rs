@@ -32,9 +32,11 @@ impl PolicyFields {
         let mut quota = item.clone();
         item.push(b";r=");
         quota.push(b";q=");
-        quota.push_integer(policy.capacity());
+        // A penalty is heard of while it grants nothing.
+        let most = if policy.penalises() { 0 } else { policy.capacity() };
+        quota.push_integer(most);
         let (micros, per) = time_to_fill(policy);
-        let is_even = policy.quota().calendar().is_none();
+        let is_even = policy.quota().calendar().is_none() && !policy.penalises();
         if policy.counts_in_flight() {
             quota.push(b";qu=\"concurrent-requests\"");
         } else if is_even && micros.is_multiple_of(per * MICROS) {
@@ -45,7 +47,7 @@ impl PolicyFields {
             policy: policy.clone(),
             quota: quota.as_slice().into(),
             quota_value: interned(quota.as_slice()),
-            limit_value: interned(policy.capacity().to_string().as_bytes()),
+            limit_value: interned(most.to_string().as_bytes()),
             item: item.as_slice().into(),
             full_after: Micros::new(narrow(micros.div_ceil(per))),
             pace: Pace::new(policy),
@@ -85,6 +87,10 @@ impl PolicyFields {
 
     /// After what time a client is told that the quota is whole again.
     pub(crate) fn reset_after(&self, decision: &Decision) -> Micros {
+        if self.policy.penalises() {
+            // When the block ends, and not when it is forgotten.
+            return decision.retry_after().unwrap_or_default();
+        }
         self.soon(decision.reset_after)
     }
 

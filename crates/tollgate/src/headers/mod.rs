@@ -11,6 +11,8 @@
 //! and its `RateLimit` has a `t` on denials alone. When others will be over nobody knows, so a
 //! client that was denied is told to come back in a second, in every field.
 //!
+//! A penalty is in none of them until it blocks: then as `"name";q=0` and `"name";r=0;t=57`.
+//!
 //! The first two follow revision 11 of the Internet-Draft
 //! [`draft-ietf-httpapi-ratelimit-headers`][draft]. `r` rounds down; `t`, reset and
 //! `Retry-After` round up, so that a client which obeys them is not denied. On a denial

@@ -189,6 +189,9 @@ fn check(limits: &[Limit]) -> Result<(), LayerError> {
         if limit.policy.counts_in_flight() && limit.settling.settles() {
             return Err(LayerError::SettlesInFlight { name: name() });
         }
+        if limit.policy.penalises() {
+            check_penalty(limit, limits)?;
+        }
         if limit.enforce
             && limit.policy.queues()
             && let Some(first) = queue.replace(name())
@@ -197,6 +200,23 @@ fn check(limits: &[Limit]) -> Result<(), LayerError> {
         }
     }
     Ok(())
+}
+
+/// A penalty needs something that strikes it, and once for what is one request.
+fn check_penalty(limit: &Limit, limits: &[Limit]) -> Result<(), LayerError> {
+    let name = || limit.policy.name().to_owned();
+    let (denials, failures) = (limit.policy.counts_denials(), limit.settling.counts.is_some());
+    if limit.settling.reserve.is_some() || !(denials || failures) {
+        return Err(LayerError::NoFailures { name: name() });
+    }
+    let waiting = limits.iter().find(|limit| limit.patience().is_some());
+    match waiting.filter(|_| denials) {
+        Some(waiting) => {
+            let waiting = waiting.policy.name().to_owned();
+            Err(LayerError::PenaltyBesideWaiting { name: name(), waiting })
+        }
+        None => Ok(()),
+    }
 }
 
 fn check_tiers(limits: &[Limit], has_source: bool) -> Result<(), LayerError> {
@@ -210,6 +230,9 @@ fn check_tiers(limits: &[Limit], has_source: bool) -> Result<(), LayerError> {
 }
 
 fn warn_of_costs(limit: &Limit, costs: &Costs) {
+    if limit.policy.penalises() {
+        return;
+    }
     let cost = limit.costs.as_ref().unwrap_or(costs).dearest().get();
     let in_tiers = limit.tiers().map(|(tier, policy)| (Some(tier.as_str()), policy));
     for (tier, policy) in std::iter::once((None, &limit.policy)).chain(in_tiers) {
@@ -287,6 +310,28 @@ pub enum LayerError {
     SettlesInFlight {
         /// The policy.
         name: String,
+    },
+
+    /// A penalty of failures has to be told what a failure is.
+    #[error(
+        "penalty `{name}` has nothing that strikes it: say which responses are failures with \
+         `.count_only(|response| ..)`, and not `.reserve(..)`, or use `Strikes::of_denials`"
+    )]
+    NoFailures {
+        /// The policy.
+        name: String,
+    },
+
+    /// A request that waits may be denied often before it passes.
+    #[error(
+        "penalty `{name}` counts denials, and requests wait for `{waiting}` that are denied at \
+         first: put the penalty and its limits into a layer outside of that"
+    )]
+    PenaltyBesideWaiting {
+        /// The penalty.
+        name: String,
+        /// A limit whose excess waits.
+        waiting: String,
     },
 
     /// A request can wait in one queue only.

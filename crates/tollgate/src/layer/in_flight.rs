@@ -104,7 +104,7 @@ impl<St: Store> Drop for Hold<St> {
         let runtime = register.runtime.clone();
         drop(register);
         if let Some(held) = held.filter(|held| !held.renewing) {
-            give_back(&self.shared.store, held.receipts, runtime);
+            give_back(&self.shared.store, held.receipts, runtime.as_ref());
         }
     }
 }
@@ -212,7 +212,7 @@ async fn renew<St: Store>(shared: Arc<Shared<St>>, request: u64, mut receipts: R
 
 /// Gives back what was in flight, without anybody waiting for it. A receipt counts once, so
 /// that what gets lost is sent again; at worst the units come back when their lease ends.
-fn give_back<St: Store>(store: &St, receipts: Receipts, runtime: Option<Handle>) {
+fn give_back<St: Store>(store: &St, receipts: Receipts, runtime: Option<&Handle>) {
     for receipt in receipts {
         let mut given = store.settle(&receipt, Cost::ZERO);
         // A store in memory is done by now.
@@ -221,7 +221,7 @@ fn give_back<St: Store>(store: &St, receipts: Receipts, runtime: Option<Handle>)
         if let Poll::Ready(Ok(_)) = first {
             continue;
         }
-        let Some(runtime) = Handle::try_current().ok().or_else(|| runtime.clone()) else {
+        let Some(runtime) = Handle::try_current().ok().or_else(|| runtime.cloned()) else {
             tracing::warn!(target: "tollgate", "{NOT_BACK}: there is no runtime to give it back");
             continue;
         };

@@ -59,10 +59,10 @@ impl<St: Store> Queued<St> {
         Self {
             turn: Box::pin(sleep(Duration::from(delay))),
             store: rules.store().clone(),
-            // What is in flight is given back by who holds it.
+            // What is in flight is given back by who holds it, and a penalty took nothing.
             receipts: verdict
                 .receipts(&charges, next_id)
-                .filter(|receipt| !receipt.policy.counts_in_flight())
+                .filter(|Receipt { policy, .. }| !policy.counts_in_flight() && !policy.penalises())
                 .collect(),
             _waits: rules.waits(),
         }

@@ -145,8 +145,12 @@ impl OpenCharges {
         for limit in limits {
             let of_limit = |charge: &OpenCharge| charge.is_of(limit.policy.name());
             let settling = &limit.settling;
-            if settling.counts.as_ref().is_some_and(|counts| !counts(&head)) {
-                self.0.settle(Cost::ZERO, &of_limit);
+            if let Some(counts) = &settling.counts {
+                match (limit.policy.penalises(), counts(&head)) {
+                    (true, true) => self.0.strike(&of_limit),
+                    (false, false) => self.0.settle(Cost::ZERO, &of_limit),
+                    _ => {}
+                }
             }
             if let Some(reserve) = &settling.reserve {
                 if let Some(actual) = reserve.stated(head.headers) {
@@ -215,6 +219,8 @@ struct Pages {
 trait Open: Send + Sync {
     /// Settles the charges that `picked` is true for; the others stay open.
     fn settle(&self, actual: Cost, picked: &dyn Fn(&OpenCharge) -> bool);
+    /// Settles them to one more than was charged: of a penalty that is a strike.
+    fn strike(&self, picked: &dyn Fn(&OpenCharge) -> bool);
     fn settled(&self) -> Vec<Settled>;
     fn receipts(&self) -> Vec<Receipt>;
     fn has_reserved(&self) -> bool;
@@ -236,6 +242,15 @@ impl<St: Store> Open for Book<St> {
         };
         for charge in charges {
             settle(&self.store, &charge.receipt, actual);
+        }
+    }
+
+    fn strike(&self, picked: &dyn Fn(&OpenCharge) -> bool) {
+        let open = |pages: &mut Pages| -> Vec<_> {
+            pages.open.extract_if(.., |charge| picked(charge)).collect()
+        };
+        for OpenCharge { receipt, .. } in open(&mut self.pages.lock()) {
+            settle(&self.store, &receipt, receipt.charged.cost.plus(Cost::ONE));
         }
     }
 

@@ -189,7 +189,7 @@ impl<St: Store> Rules<St> {
         Ruling::Refuse(Box::new(denial.respond(dialect, &*self.options.response)))
     }
 
-    /// The enforced policies and their decisions.
+    /// The enforced policies and their decisions. Of a penalty clients hear when it blocks.
     fn rows<'a>(
         &'a self,
         verdict: &'a Verdict,
@@ -197,7 +197,9 @@ impl<St: Store> Rules<St> {
     ) -> impl Iterator<Item = (&'a PolicyFields, &'a Decision)> {
         let decided = self.applied(applied).zip(verdict.decisions());
         decided
-            .filter(|(rule, _)| rule.limit.enforce)
+            .filter(|(rule, decision)| {
+                rule.limit.enforce && (decision.denies() || !rule.limit.policy.penalises())
+            })
             .map(move |(rule, decision)| (rule.fields.of(applied.tier), decision))
     }
 

@@ -12,6 +12,7 @@ mod policy;
 mod routes;
 mod server;
 mod store;
+mod tokens;
 
 use tollgate::denial::Members;
 use tollgate::{HeaderOptions, OnMissingKey};

@@ -102,6 +102,7 @@ pub(crate) mod name {
     pub(crate) const KEYS: &str = "tollgate_memory_keys";
     pub(crate) const BYTES: &str = "tollgate_memory_bytes";
     pub(crate) const OVERFLOWED: &str = "tollgate_memory_overflowed_total";
+    pub(crate) const LISTED: &str = "tollgate_listed_requests_total";
     pub(crate) const REDIS_QUEUED: &str = "tollgate_redis_queued_requests";
 }
 
@@ -155,6 +156,11 @@ pub const ALL: &[Metric] = &[
         name::UNITS,
         &["policy", "client", "endpoint"],
         "Units charged, not less what was given back later.",
+    ),
+    counter(
+        name::LISTED,
+        &["list"],
+        "Requests of those who are listed, which no policy decides. list: deny (refused with 403), allow (never limited).",
     ),
     histogram(
         name::DECISION_DURATION,
@@ -241,4 +247,9 @@ pub const ALL: &[Metric] = &[
         "Times that a listener had as many connections as it may have, so that others waited.",
     ),
     gauge("tollgate_gateway_tunnels", &[], "Upgraded connections that are open."),
+    counter(
+        "tollgate_trace_spans_total",
+        &["outcome"],
+        "Spans of the gateway that were to be sent. outcome: exported, dropped (too many waited), failed (the collector did not take them).",
+    ),
 ];

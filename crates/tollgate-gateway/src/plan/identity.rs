@@ -102,6 +102,8 @@ pub struct ApiKeysPlan {
 /// Where a request has its API key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApiKeyPlace {
+    /// The header `X-API-Key`.
+    Usual,
     /// A header of its own.
     Header(HeaderName),
     /// `Authorization: <scheme> <key>`.

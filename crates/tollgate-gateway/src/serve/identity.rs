@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tollgate::key::{
     ApiKey, ApiKeys, ClientIp, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeyError, KeySource,
-    SubjectName,
+    SubjectName, TrustedProxies, UnverifiedApiKey,
 };
-use tollgate::{Head, Subject};
+use tollgate::{Head, Subject, SubjectKind};
 
 use super::build::BuildError;
 use super::keys::{KeySet, KeySets};
@@ -96,27 +96,21 @@ impl Identity {
                 }
                 IdentitySource::ApiKey(keys) => append_keys(&mut links, keys)?,
                 IdentitySource::Ip { trusted_proxies, header, v4_prefix, v6_prefix } => {
-                    let source = match header {
-                        None => ClientIp::peer(),
-                        Some(header) => {
-                            let source = ClientIp::behind(trusted_proxies.clone());
-                            match header {
-                                ForwardingHeader::XForwardedFor => source,
-                                ForwardingHeader::Forwarded => source.in_forwarded(),
-                                ForwardingHeader::Single(name) => {
-                                    source.in_single_header(name.clone())
-                                }
-                            }
-                        }
-                    };
                     let source =
-                        source.v4_prefix(*v4_prefix).and_then(|it| it.v6_prefix(*v6_prefix));
-                    let source = source.map_err(|error| BuildError(error.to_string()))?;
+                        client_ip(trusted_proxies, header.as_ref(), *v4_prefix, *v6_prefix)?;
                     links.push(Link::Source { source: Box::new(source), tier: None });
                 }
             }
         }
         Ok(Self { links: links.into(), key_sets: key_sets.into() })
+    }
+
+    /// The tier of whom an operator names; of a user only a token tells it.
+    pub(super) fn tier_of(&self, name: &SubjectName) -> Option<usize> {
+        match self.links.iter().find(|link| link.named(name).is_some())? {
+            Link::Source { tier, .. } => *tier,
+            Link::Tiered { .. } => None,
+        }
     }
 
     pub(super) fn can_be_missing(&self) -> bool {
@@ -158,6 +152,58 @@ impl KeySource for Found {
     }
 }
 
+/// The users alone, whoever else a request is from.
+pub(super) struct Users(pub(super) Identity);
+
+impl KeySource for Users {
+    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+        for link in &*self.0.links {
+            if let Some((subject, _)) = link.find(head)?
+                && subject.kind == SubjectKind::User
+            {
+                return Ok(Some(subject));
+            }
+        }
+        Ok(None)
+    }
+
+    fn can_be_missing(&self) -> bool {
+        true
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        let subject = self.0.links.iter().find_map(|link| link.named(name))?;
+        (subject.kind == SubjectKind::User).then_some(subject)
+    }
+}
+
+/// Where the address of a client is found.
+pub(super) fn client_ip(
+    proxies: &TrustedProxies,
+    header: Option<&ForwardingHeader>,
+    v4_prefix: u8,
+    v6_prefix: u8,
+) -> Result<ClientIp, BuildError> {
+    let behind = ClientIp::behind(proxies.clone());
+    let source = match header {
+        None => ClientIp::peer(),
+        Some(ForwardingHeader::XForwardedFor) => behind,
+        Some(ForwardingHeader::Forwarded) => behind.in_forwarded(),
+        Some(ForwardingHeader::Single(name)) => behind.in_single_header(name.clone()),
+    };
+    let source = source.v4_prefix(v4_prefix).and_then(|it| it.v6_prefix(v6_prefix));
+    source.map_err(|error| BuildError(error.to_string()))
+}
+
+/// Where a request has its API key.
+pub(super) fn place(place: &ApiKeyPlace) -> UnverifiedApiKey {
+    match place {
+        ApiKeyPlace::Usual => ApiKey::in_x_api_key(),
+        ApiKeyPlace::Header(name) => ApiKey::in_header(name.clone()),
+        ApiKeyPlace::Authorization(scheme) => ApiKey::in_authorization(scheme.as_str()),
+    }
+}
+
 /// A list for each tier, so that the list that has a key says which tier it is.
 fn append_keys(links: &mut Vec<Link>, plan: &ApiKeysPlan) -> Result<(), BuildError> {
     let mut tiers: Vec<_> = plan.keys.iter().map(|key| key.tier).collect();
@@ -167,11 +213,8 @@ fn append_keys(links: &mut Vec<Link>, plan: &ApiKeysPlan) -> Result<(), BuildErr
         let digests = plan.keys.iter().filter(|key| key.tier == tier).map(|key| &key.sha256);
         let keys =
             ApiKeys::from_sha256_hex(digests).map_err(|error| BuildError(error.to_string()))?;
-        let place = match &plan.place {
-            ApiKeyPlace::Header(name) => ApiKey::in_header(name.clone()),
-            ApiKeyPlace::Authorization(scheme) => ApiKey::in_authorization(scheme.as_str()),
-        };
-        links.push(Link::Source { source: Box::new(place.one_of(keys)), tier });
+        let source = place(&plan.place).one_of(keys);
+        links.push(Link::Source { source: Box::new(source), tier });
     }
     Ok(())
 }

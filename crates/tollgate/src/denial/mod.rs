@@ -6,6 +6,7 @@
 //! | [`Reason::CostExceedsQuota`] | 403 | `#cost-exceeds-quota` | 7 `PERMISSION_DENIED` |
 //! | [`Reason::StoreUnavailable`] | 503 | `#temporary-reduced-capacity` | 14 `UNAVAILABLE` |
 //! | [`Reason::MissingKey`] | 403 | `#missing-key` | 7 `PERMISSION_DENIED` |
+//! | [`Reason::DeniedSubject`] | 403 | `#denied-subject` | 7 `PERMISSION_DENIED` |
 //! | [`Reason::Misconfigured`] | 500 | `#misconfigured` | 13 `INTERNAL` |
 //!
 //! What a limit of [concurrent requests](crate::Policy::concurrent_requests) denies is a
@@ -133,6 +134,11 @@ impl<'a> Denial<'a> {
     /// The request does not say whose quota it uses.
     pub const fn missing_key() -> Self {
         Self::new(Reason::MissingKey)
+    }
+
+    /// Requests of this sender are not accepted.
+    pub const fn denied_subject() -> Self {
+        Self::new(Reason::DeniedSubject)
     }
 
     /// The layer lacks something that whoever runs the service has to provide; `cure`

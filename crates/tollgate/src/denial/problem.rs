@@ -15,6 +15,9 @@ impl Denial<'_> {
             (None, Reason::MissingKey) => {
                 Cow::Borrowed("The request does not say whose quota it uses.")
             }
+            (None, Reason::DeniedSubject) => {
+                Cow::Borrowed("Requests of this sender are not accepted.")
+            }
             _ => Cow::Owned(self.sentences()),
         }
     }

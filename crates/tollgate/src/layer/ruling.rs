@@ -125,9 +125,11 @@ impl<St: Store> Rules<St> {
     /// Settles what the response decides, and adds the verdict to it.
     pub(super) fn tell<B>(&self, response: &mut Response<B>, admitted: &Admitted) {
         let Admitted { verdict, applied, open, .. } = admitted;
-        if let Some(open) = open {
+        let corrected = open.as_ref().and_then(|open| {
             open.settle_by(response, self.applied(*applied).map(|rule| &rule.limit));
-        }
+            open.corrected(verdict)
+        });
+        let verdict = corrected.as_ref().unwrap_or(verdict);
         let rows = self.rows(verdict, *applied);
         self.options.headers.write(response.headers_mut(), verdict.decided_at(), rows);
     }

@@ -225,7 +225,7 @@ fn api_keys(item: &Item<'_>, tiers: &[String], problems: &mut Problems) -> Optio
             };
             (place, view.items("keys"))
         }
-        None => (ApiKeyPlace::Header(HeaderName::from_static("x-api-key")), item.items()),
+        None => (ApiKeyPlace::Usual, item.items()),
     };
     let mut keys: Option<Vec<ApiKeyEntry>> = Some(Vec::new());
     let mut digests = HashMap::new();

@@ -893,8 +893,8 @@ const LOG: Section = Section {
             Shape::Word(&[
                 ("error", "What stands in the way."),
                 ("warn", "And what may come to do so."),
-                ("info", "And denials, reloads, start and end."),
-                ("debug", "And each connection that ends early."),
+                ("info", "And denials in sum, reloads, start and end."),
+                ("debug", "And each denial, and each connection that ends early."),
                 ("trace", "Everything."),
                 ("off", "Nothing."),
             ]),

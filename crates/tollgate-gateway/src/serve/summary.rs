@@ -49,7 +49,7 @@ impl Summary {
         let passed = told.at.elapsed();
         let nobody = self.nobody.swap(0, Ordering::Relaxed);
         if nobody > 0 {
-            let seconds = passed.as_secs_f64().ceil();
+            let seconds = passed.as_secs_f64().round().max(1.0);
             tracing::info!(
                 target: "tollgate",
                 "`identity` found nobody in {} in the last {seconds} s", requests(nobody)
@@ -64,7 +64,7 @@ impl Summary {
 
 impl Told {
     fn news(&mut self, now: Vec<Denials>, passed: Duration) -> Vec<String> {
-        let seconds = passed.as_secs_f64().ceil();
+        let seconds = passed.as_secs_f64().round().max(1.0);
         let mut lines = Vec::new();
         for denials in now {
             let policy = denials.policy.clone();

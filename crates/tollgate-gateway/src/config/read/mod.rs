@@ -16,6 +16,7 @@ mod settling;
 mod store;
 mod subjects;
 mod telemetry;
+mod tokens;
 
 use tollgate::denial::Members;
 use tollgate::{HeaderOptions, OnMissingKey};

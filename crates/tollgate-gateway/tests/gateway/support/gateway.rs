@@ -40,6 +40,13 @@ impl Gateway {
         Self::start_with(folder, FILE)
     }
 
+    /// The same as `start` with single denials in the log.
+    pub(crate) fn start_telling(lines: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join(FILE), whole(lines)).unwrap();
+        Self::start_under(folder, FILE, &[("RUST_LOG", "tollgate=debug,tollgate_gateway=info")])
+    }
+
     /// The same with a configuration that is in the folder already.
     pub(crate) fn start_with(folder: TempDir, file: &str) -> Self {
         Self::start_under(folder, file, &[])

@@ -108,7 +108,7 @@ fn write_outcome(out: &mut String, limit: &LimitPlan) -> fmt::Result {
         let actual = match reserve.settle {
             SettleBy::Header => "x-tollgate-cost of the response".to_owned(),
             SettleBy::Trailer => "the trailer x-tollgate-cost".to_owned(),
-            SettleBy::Bytes(bytes) => format!("the body, a unit for each {bytes} bytes"),
+            SettleBy::Bytes(bytes) => format!("the body, at a unit for {bytes} bytes,"),
         };
         let lapse = span(reserve.lapse.into());
         writeln!(out, "    charged as an estimate, which {actual} corrects within {lapse}")?;
@@ -126,7 +126,11 @@ fn amounts<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> String {
 fn amount(policy: &Policy) -> String {
     let quota = policy.quota();
     let unit = if quota.limit() == 1 { "unit" } else { "units" };
-    let amount = format!("{} {unit} per {}", quota.limit(), span(policy.window()));
+    let window = match quota.calendar() {
+        Some(calendar) => format!("calendar {calendar}"),
+        None => span(policy.window()),
+    };
+    let amount = format!("{} {unit} per {window}", quota.limit());
     match quota.burst_units() {
         Some(burst) => format!("{amount}, {burst} at once"),
         None => amount,
@@ -203,7 +207,13 @@ fn source(source: &IdentitySource) -> String {
                     format!("the {algorithm} key in {}", file.display())
                 }
                 KeyOrigin::JwksFile(file) => format!("the key set in {}", file.display()),
-                KeyOrigin::JwksUrl { url, .. } => format!("the key set at {url}"),
+                KeyOrigin::JwksUrl(jwks) => format!(
+                    "the key set at {} (asked again after {}, and for a key that is missing, but \
+                     not within {})",
+                    jwks.shown_url(),
+                    span(jwks.max_age.into()),
+                    span(jwks.min_refetch.into()),
+                ),
             };
             format!("the user of a token, by {keys}")
         }
@@ -249,7 +259,7 @@ struct Listener<'a>(&'a Listen);
 
 impl fmt::Display for Listener<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Listen { addr, tls, proxy_protocol } = self.0;
+        let Listen { addr, tls, proxy_protocol, max_connections: _ } = self.0;
         write!(f, "{addr}")?;
         if tls.is_some() {
             f.write_str(", TLS")?;

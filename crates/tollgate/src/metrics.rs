@@ -230,4 +230,21 @@ pub const ALL: &[Metric] = &[
     ),
     gauge("tollgate_config_current", &[], "0 if the last attempt to load another failed."),
     counter("tollgate_config_reload_failures_total", &[], "Attempts that failed."),
+    counter(
+        "tollgate_jwks_fetches_total",
+        &["outcome"],
+        "Times that a key set at a URL was asked for. outcome: fetched, or failed (the keys before stay).",
+    ),
+    gauge(
+        "tollgate_jwks_fetched_timestamp_seconds",
+        &[],
+        "When the keys came that are believed, in seconds since 1970.",
+    ),
+    gauge("tollgate_gateway_connections", &[], "Connections of clients that are open."),
+    counter(
+        "tollgate_gateway_full_total",
+        &[],
+        "Times that a listener had as many connections as it may have, so that others waited.",
+    ),
+    gauge("tollgate_gateway_tunnels", &[], "Upgraded connections that are open."),
 ];

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::uri::{Scheme, Uri};
 use http::{HeaderName, Method};
 use tollgate::key::TrustedProxies;
-use tollgate::{RedisStore, SubjectList};
+use tollgate::{RedisStore, SubjectList, calendar};
 
 use super::spec::Format;
 use crate::plan::{PathMatch, Statuses};
@@ -70,6 +70,25 @@ pub(super) const USER: Format = Format {
     check: |text| match SubjectList::new().user(text) {
         Ok(_) => Ok(()),
         Err(error) => Err(error.to_string()),
+    },
+};
+
+/// Whose midnight it is.
+pub(super) const TIME_ZONE: Format = Format {
+    pattern: None,
+    what: "a time zone of the IANA database, as Europe/Berlin or UTC",
+    check: |text| {
+        if calendar::has_zone(text) {
+            return Ok(());
+        }
+        let nearest = calendar::zones()
+            .map(|zone| (strsim::jaro_winkler(text, &zone), zone))
+            .max_by(|(one, _), (other, _)| one.total_cmp(other))
+            .filter(|(likeness, _)| *likeness > 0.85);
+        Err(nearest.map_or_else(
+            || "they are called by a place, not by hours or letters".to_owned(),
+            |(_, zone)| format!("did you mean `{zone}`?"),
+        ))
     },
 };
 

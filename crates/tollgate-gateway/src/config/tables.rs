@@ -131,6 +131,12 @@ pub(super) static RATE_LIMITER: Section = Section {
             "What becomes of paths with more than one reading.",
         ),
         optional("timeouts", Shape::Section(&TIMEOUTS), "How long things may take."),
+        default(
+            "maxTunnels",
+            Shape::Whole { min: 0, max: 1_000_000 },
+            "10000",
+            "The most upgraded connections (WebSockets) at a time. Who asks for a further one gets 503.",
+        ),
     ],
     either: &[],
     others: None,
@@ -141,7 +147,7 @@ const LISTEN_ANY: Shape = Shape::Either(&[
     Shape::List(&Shape::Either(&[text(format::ADDRESS), Shape::Section(&LISTEN)])),
 ]);
 
-const LISTEN: Section = Section {
+pub(super) static LISTEN: Section = Section {
     name: "listen[]",
     doc: "An address that clients connect to.",
     fields: &[
@@ -151,6 +157,12 @@ const LISTEN: Section = Section {
             "proxyProtocol",
             NETWORKS,
             "Balancers that begin each connection with a PROXY protocol header. Connections from others, and without the header, are refused.",
+        ),
+        default(
+            "maxConnections",
+            Shape::Whole { min: 1, max: 1_000_000 },
+            "20000",
+            "The most connections at a time. Others wait in the system's queue until one ends; meanwhile connections between two requests are kept for a second only. An address alone has the default.",
         ),
     ],
     either: &[],
@@ -253,6 +265,8 @@ macro_rules! policy_fields {
             optional("window", Shape::Span, "How long the limit holds for: `500ms`, `60s`, `1h`."),
             optional("windowSeconds", Shape::Whole { min: 1, max: MAX_SECONDS }, "The same in seconds."),
             optional("refillSeconds", Shape::Whole { min: 1, max: MAX_SECONDS }, "The time in which `limit` units come back (token_bucket) or drain (leaky_bucket); in place of the window, and without effect on other algorithms."),
+            CALENDAR,
+            TIME_ZONE,
             optional("burst", UNITS, "The most units at once, for token_bucket and leaky_bucket. Without it, the limit."),
             $($last,)*
         ]
@@ -262,6 +276,20 @@ macro_rules! policy_fields {
 const LIMIT: Field =
     required("limit", UNITS, "Units per window; a request costs 1 unless `costs` says otherwise.");
 
+const CALENDAR: Field = optional(
+    "calendar",
+    Shape::Word(&[
+        ("day", "From midnight to midnight."),
+        ("week", "From Monday to Monday."),
+        ("month", "From the first to the first."),
+    ]),
+    "What the limit holds for, by the clocks of `timeZone`, in place of the window; for fixed_window_counter alone.",
+);
+const TIME_ZONE: Field = optional(
+    "timeZone",
+    text(format::TIME_ZONE),
+    "Whose days, weeks or months `calendar` means: `Europe/Berlin`. Without it, `UTC`.",
+);
 const STRATEGY_FIELD: Field =
     optional("strategy", STRATEGY, "The algorithm. Without it, `rateLimiter.strategy`.");
 const REFILL: Field = default(
@@ -344,7 +372,7 @@ const BANDWIDTH: Section = Section {
     name: "also[]",
     doc: "A quota beside another one.",
     fields: policy_fields!(; LIMIT; ),
-    either: &[&["window", "windowSeconds"]],
+    either: &[&["window", "windowSeconds", "calendar"]],
     others: None,
 };
 
@@ -414,7 +442,7 @@ const POLICY: Section = Section {
         STRATEGY_FIELD, REFILL, MODE, MAX_WAIT, RESOLUTION, EXPIRE, COSTS_FIELD, STORE_ERROR_FIELD, SHADOW_FIELD,
         ALSO, EXCESS_FIELD, COUNT_ONLY_FIELD, RESERVE_FIELD
     ),
-    either: &[&["window", "windowSeconds"]],
+    either: &[&["window", "windowSeconds", "calendar"]],
     others: None,
 };
 
@@ -433,7 +461,7 @@ const API: Section = Section {
     ),
     either: &[
         &["limit", "share"],
-        &["window", "windowSeconds", "share"],
+        &["window", "windowSeconds", "calendar", "share"],
         &["refillSeconds", "share"],
         &["burst", "share"],
         &["also", "share"],
@@ -457,7 +485,7 @@ const TIER: Section = Section {
     name: "tiers.NAME",
     doc: "A quota, or with `also` several at the same time.",
     fields: policy_fields!(; LIMIT; ALSO),
-    either: &[&["window", "windowSeconds"]],
+    either: &[&["window", "windowSeconds", "calendar"]],
     others: None,
 };
 
@@ -568,9 +596,16 @@ const JWT: Section = Section {
         optional(
             "jwksUrl",
             text(format::JWKS_URL),
-            "A key set at a URL. It is not read yet, and such a file is refused: name a `jwksFile`.",
+            "A key set at a URL: https, or http to this machine. Fetched at the start, when it is older than `maxAge`, and when a token names a key that is not in it. Redirects are not followed, and 1 MiB is the most. While it cannot be fetched, the keys before stay.",
         ),
-        default("minRefetch", Shape::Span, "5m", "How often `jwksUrl` would be asked at the most."),
+        default(
+            "minRefetch",
+            Shape::Span,
+            "30s",
+            "How much time lies between two fetches at least, whatever tokens come.",
+        ),
+        default("maxAge", Shape::Span, "10m", "When `jwksUrl` is fetched again in any case."),
+        default("fetchTimeout", Shape::Span, "5s", "How long an answer of `jwksUrl` may take."),
         optional("issuer", TEXT, "What `iss` must be. Without it, it is not looked at."),
         optional(
             "audience",
@@ -831,7 +866,10 @@ const fn text(format: Format) -> Shape {
 const NETWORKS: Shape = Shape::List(&text(format::NETWORK));
 
 const STRATEGY: Shape = Shape::Word(&[
-    ("fixed_window_counter", "So many in each window of the calendar."),
+    (
+        "fixed_window_counter",
+        "So many in each window: minutes, hours, or the days of a `calendar`.",
+    ),
     ("sliding_window_log", "So many in any window; exact."),
     ("sliding_window_counter", "This window and a share of the one before."),
     ("token_bucket", "A burst at once, then so many per window."),

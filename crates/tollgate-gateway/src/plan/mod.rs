@@ -26,7 +26,8 @@ use tollgate::key::TrustedProxies;
 use tollgate::{HeaderOptions, OnMissingKey};
 
 pub use self::identity::{
-    ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwtPlan, KeyOrigin,
+    ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwksPlan, JwtPlan,
+    KeyOrigin,
 };
 pub use self::limits::{ApiPlan, Bandwidth, CostRule, CostTable, LimitPlan, RouteLimits, Whose};
 pub use self::matching::{Methods, PathMatch, PathMatchError};
@@ -45,6 +46,8 @@ pub struct Plan {
     pub admin: SocketAddr,
     /// How long things may take.
     pub timeouts: Timeouts,
+    /// The most upgraded connections at a time; others are refused.
+    pub max_tunnels: usize,
     /// Whose `X-Forwarded-*` and `Forwarded` are believed and passed on; the others' are
     /// replaced.
     pub trusted_proxies: TrustedProxies,

@@ -18,7 +18,10 @@ use tower_service::Service;
 use super::activity::Patience;
 use super::build::{BuildError, Parts, ReadyRoute};
 use super::identity::Identity;
-use super::{lists, tls};
+use super::keys::{KeySet, KeySets};
+use super::lists;
+use super::summary::Summary;
+use crate::files;
 use crate::plan::Plan;
 use crate::proxy::path::Ambiguous;
 use crate::proxy::{Body, Clients, Connection, Fault, Timeouts, Tunnels, admit};
@@ -31,6 +34,7 @@ pub(super) struct App<St> {
     routes: Vec<ReadyRoute<St>>,
     identity: Identity,
     clients: Clients,
+    summary: Summary,
     /// Whether upstreams say somewhere what a request has cost.
     reserves: bool,
     /// Who is refused, and who is not limited.
@@ -44,6 +48,8 @@ pub(super) struct App<St> {
 pub(super) struct Door {
     pub(super) tls: Option<Arc<ServerConfig>>,
     pub(super) proxy_protocol: Option<TrustedProxies>,
+    /// The most connections.
+    pub(super) most: usize,
 }
 
 /// What outlives every version of the configuration.
@@ -56,6 +62,10 @@ pub(super) struct Lasting<St> {
     pub(super) name: Arc<str>,
     /// What has been decided under each policy, which goes on after a reload.
     pub(super) observer: Observer,
+    /// What the log says of that.
+    pub(super) summary: Summary,
+    /// Keys of tokens, which a reload does not fetch anew.
+    pub(super) key_sets: KeySets,
 }
 
 impl<St: Inspect> App<St> {
@@ -75,7 +85,7 @@ impl<St: Inspect> App<St> {
                 Clients::new(timeouts, uses_tls).map_err(|error| BuildError(error.to_string()))?
             }
         };
-        let identity = Identity::new(&plan)?;
+        let identity = Identity::new(&plan, &lasting.key_sets)?;
         let lists = lists::lists(&plan, &identity)?;
         // Who waits in it goes on waiting, and nobody overtakes.
         let kept = before.filter(|app| app.plan.waiting == plan.waiting);
@@ -93,17 +103,31 @@ impl<St: Inspect> App<St> {
         let routes = parts.routes()?;
         let mut doors = HashMap::new();
         for listen in &plan.listen {
-            let tls = listen.tls.as_ref().map(tls::load).transpose()?;
+            // At every reload, so that a renewed certificate is served from the next connection on.
+            let tls = listen.tls.as_ref().map(files::tls).transpose()?;
             let proxy_protocol = listen.proxy_protocol.clone();
-            doors.insert(listen.addr, Door { tls, proxy_protocol });
+            doors.insert(listen.addr, Door { tls, proxy_protocol, most: listen.max_connections });
         }
         let reserves = plan.reserves();
-        Ok(Self { plan, doors, routes, identity, clients, reserves, lists, room })
+        let summary = lasting.summary.clone();
+        Ok(Self { plan, doors, routes, identity, clients, summary, reserves, lists, room })
     }
 
     /// All layers, to look at.
     pub(super) fn layers(&self) -> impl Iterator<Item = LayerHandle> {
         self.routes.iter().flat_map(ReadyRoute::layers)
+    }
+
+    /// The key sets that are fetched for it.
+    pub(super) fn key_sets(&self) -> &[Arc<KeySet>] {
+        &self.identity.key_sets
+    }
+
+    /// Completes when each of its key sets has been asked for once, well or not.
+    pub(super) async fn key_sets_tried(&self) {
+        for set in self.key_sets() {
+            set.tried().await;
+        }
     }
 
     /// How long a connection of a client may do nothing.
@@ -163,7 +187,7 @@ impl<St: Inspect> App<St> {
                 Denial::misconfigured("The lists of subjects failed; the log says why.")
             }
         };
-        tracing::info!(reason = denial.reason().code(), "deny");
+        tracing::debug!(reason = denial.reason().code(), "deny");
         let dialect = Dialect::of(request.method(), request.headers());
         let problem = Problem::with_members(self.plan.members.clone());
         Err(Box::new(denial.respond(dialect, &problem).map(Body::from)))
@@ -181,6 +205,9 @@ impl<St: Inspect> App<St> {
             route.free.clone().call(request).await
         } else {
             let asker = self.identity.find(&Head::of(&request));
+            if asker.is_nobody() {
+                self.summary.nobody();
+            }
             match route.limits(request.method(), path) {
                 // Both are always ready: nothing between here and the upstream waits.
                 Some(mut limited) => {

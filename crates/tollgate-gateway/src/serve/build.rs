@@ -15,6 +15,7 @@ use tower_layer::Layer;
 
 use super::identity::{Asker, Found, Identity};
 use super::settled::{Prices, Settled};
+use crate::files::FileError;
 use crate::plan::{
     ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan, Protocol, Route, SettleBy, Target,
     Whose,
@@ -25,6 +26,12 @@ use crate::proxy::{self, Clients, Forward, Fronts, Tunnels, Upstream};
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct BuildError(pub(crate) String);
+
+impl From<FileError> for BuildError {
+    fn from(error: FileError) -> Self {
+        Self(error.to_string())
+    }
+}
 
 /// A service behind its limits.
 pub(super) type Limited<St> = RateLimit<Settled, St, SameBody>;
@@ -103,7 +110,7 @@ impl<St: Inspect> Parts<'_, St> {
             upstream(target),
             self.fronts(),
             self.clients.clone(),
-            self.tunnels.clone(),
+            self.tunnels.at_most(self.plan.max_tunnels),
             Arc::clone(self.name),
         )
     }

@@ -66,7 +66,7 @@ pub(super) fn router<St: Inspect>(
     let config = Router::new().route(
         "/config",
         get(move || {
-            let answer = admin::config(&shown.history());
+            let answer = admin::config(&shown.history(), shown.app().key_sets());
             async move { answer }
         })
         .fallback(|| async { admin::read_only() }),

@@ -129,6 +129,42 @@ fn each_algorithm_takes_its_settings() {
 }
 
 #[test]
+fn a_calendar_is_that_of_a_place() {
+    let policy = |text: &str| api(&format!("strategy: fixed_window_counter, {text}")).limit.policy;
+    for (text, words) in [
+        ("limit: 5, calendar: day, timeZone: Europe/Berlin", "calendar day in Europe/Berlin"),
+        (
+            "limit: 5, calendar: month, timeZone: america/new_york",
+            "calendar month in America/New_York",
+        ),
+        ("limit: 5, calendar: week", "calendar week in UTC"),
+    ] {
+        assert_eq!(
+            policy(text).to_string(),
+            format!("a: 5 units per {words}, fixed_window_counter")
+        );
+    }
+    let plan = plan(
+        "rateLimiter:
+  target: http://localhost:3000
+  strategy: fixed_window_counter
+  client: {limit: 1000, calendar: day}
+  tiers: {pro: {limit: 5000, calendar: month}}
+  apis: [{identifier: part, path: /part, share: 1/10}]
+",
+    );
+    let words = tollgate_gateway::check::in_words(&plan);
+    for line in [
+        "  client: every request: 1000 units per calendar day in UTC per client IP, \
+         fixed window counter, memory\n    tier pro: 5000 units per calendar month in UTC\n",
+        "  part: any method /part: 100 units per calendar day in UTC per client IP, \
+         fixed window counter, memory\n    tier pro: 500 units per calendar month in UTC\n",
+    ] {
+        assert!(words.contains(line), "{words}");
+    }
+}
+
+#[test]
 fn methods_and_paths_match_as_they_say() {
     let get = api("method: GET, limit: 5, windowSeconds: 60").methods;
     assert!(get.contain(&Method::GET) && get.contain(&Method::HEAD));

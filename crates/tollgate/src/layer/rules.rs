@@ -193,7 +193,7 @@ impl<St: Store> Rules<St> {
         };
         if listed == Listed::Denied {
             let denial = Denial::denied_subject();
-            tracing::info!(target: "tollgate", reason = denial.reason().code(), "deny");
+            tracing::debug!(target: "tollgate", reason = denial.reason().code(), "deny");
             return Step::Follow(Ruling::Refuse(self.refuse(head, &denial)));
         }
         if listed == Listed::Allowed {
@@ -283,7 +283,7 @@ impl<St: Store> Rules<St> {
             (None, Some(OnMissingKey::Share)) => return Ok(Some(shared_key())),
             (None, Some(OnMissingKey::Deny) | None) => {
                 let (policy, shadow) = (limit.policy.name(), !limit.enforce);
-                tracing::info!(target: "tollgate", policy, shadow, "no key");
+                tracing::debug!(target: "tollgate", policy, shadow, "no key");
                 Denial::missing_key()
             }
         };

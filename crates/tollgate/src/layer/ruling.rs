@@ -144,7 +144,8 @@ impl<St: Store> Rules<St> {
         let rows = || self.rows(verdict, applied);
         let at = verdict.decided_at();
         let denial = Denial::of_verdict(at, rows(), &self.options.headers, seed);
-        tracing::info!(
+        // As many as a client likes to send: what is for everybody's eyes is in the metrics.
+        tracing::debug!(
             target: "tollgate",
             policies = ?denial.policies(),
             reason = denial.reason().code(),
@@ -214,7 +215,7 @@ impl<St: Store> Rules<St> {
         for (rule, decision) in self.applied(applied).zip(verdict.decisions()) {
             if decision.denies() && !rule.limit.enforce {
                 let policy = rule.limit.policy.name();
-                tracing::info!(target: "tollgate", policy, "shadow deny");
+                tracing::debug!(target: "tollgate", policy, "shadow deny");
             }
         }
     }

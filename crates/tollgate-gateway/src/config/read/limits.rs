@@ -283,6 +283,20 @@ fn quotas<'a>(
         );
         return None;
     };
+    let mut whole = client.all();
+    if let Some(quota) = whole.find(|quota| quota.calendar().is_some())
+        && algorithm != Algorithm::FixedWindowCounter
+    {
+        problems.error(
+            view.place_of("share"),
+            format!(
+                "this is a part of a quota per {}, which a {algorithm} cannot count",
+                quota.span()
+            ),
+            "write `strategy: fixed_window_counter`, or `limit` and `windowSeconds`",
+        );
+        return None;
+    }
     let quotas = Quotas::of_client(client, view, algorithm);
     if quotas.are_several() && quotas::is_queue(algorithm) {
         problems.error(

@@ -61,6 +61,7 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
         listen: server.listen,
         admin: server.admin,
         timeouts: server.timeouts,
+        max_tunnels: server.max_tunnels,
         trusted_proxies: identity.proxies,
         paths: PathRules { reject_ambiguous: ambiguous(&limiter)? },
         routes: routes?,

@@ -79,11 +79,18 @@ pub(super) const fn is_queue(algorithm: Algorithm) -> bool {
 /// Each is a charge of every request, and a layer decides 64 at once.
 const MOST_AT_A_TIME: usize = 8;
 
+impl Client {
+    /// Those of everybody and of all tiers.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Quota> {
+        self.everybody.iter().chain(self.tiers.iter().flatten())
+    }
+}
+
 impl<'a> Quotas<'a> {
     /// The part that `view` is to have of what the client has.
     pub(super) fn of_client(client: &Client, view: &View<'a>, algorithm: Algorithm) -> Self {
         let fitting = |quota: &Quota| match (quota.burst_units(), is_bucket(algorithm)) {
-            (Some(_), false) => (view.clone(), Quota::new(quota.limit(), quota.window())),
+            (Some(_), false) => (view.clone(), quota.without_burst()),
             _ => (view.clone(), *quota),
         };
         let all = |quotas: &Vec<Quota>| quotas.iter().map(fitting).collect();

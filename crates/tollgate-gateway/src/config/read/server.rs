@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use tollgate::key::TrustedProxies;
 
+use super::super::files::NamedFile;
 use super::super::problem::Problems;
 use super::super::spec::Section;
-use super::super::tables::RATE_LIMITER;
+use super::super::tables::{LISTEN, RATE_LIMITER};
 use super::super::view::{Item, View, default_of};
 use crate::plan::{Listen, Timeouts, TlsFiles};
 
@@ -17,6 +18,7 @@ pub(super) struct Server {
     pub(super) listen: Vec<Listen>,
     pub(super) admin: SocketAddr,
     pub(super) timeouts: Timeouts,
+    pub(super) max_tunnels: usize,
 }
 
 pub(super) fn server(limiter: &View<'_>, problems: &mut Problems) -> Option<Server> {
@@ -26,11 +28,13 @@ pub(super) fn server(limiter: &View<'_>, problems: &mut Problems) -> Option<Serv
         check_admin(admin, listen, limiter, problems);
     }
     let timeouts = timeouts(limiter, problems);
-    Some(Server { listen: listen?, admin: admin?, timeouts: timeouts? })
+    let max_tunnels = limiter.whole("maxTunnels")?.try_into().ok()?;
+    Some(Server { listen: listen?, admin: admin?, timeouts: timeouts?, max_tunnels })
 }
 
 fn listen(limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<Listen>> {
-    let plain = |addr| Listen { addr, tls: None, proxy_protocol: None };
+    let max_connections = default_of(&LISTEN, "maxConnections")?.parse().ok()?;
+    let plain = |addr| Listen { addr, tls: None, proxy_protocol: None, max_connections };
     if !limiter.has("listen") {
         return Some(vec![plain(default_of(&RATE_LIMITER, "listen")?.parse().ok()?)]);
     }
@@ -38,7 +42,7 @@ fn listen(limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<Listen>> {
     let mut is_whole = true;
     for item in limiter.items("listen") {
         let listen = match item.view() {
-            Some(view) => listener(&view),
+            Some(view) => listener(&view, problems),
             None => item.text().and_then(|text| text.parse().ok()).map(plain),
         };
         let Some(listen) = listen else {
@@ -54,12 +58,18 @@ fn listen(limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<Listen>> {
     is_whole.then_some(all)
 }
 
-fn listener(view: &View<'_>) -> Option<Listen> {
+fn listener(view: &View<'_>, problems: &mut Problems) -> Option<Listen> {
     let tls = match view.item("tls") {
         Some(item) => {
             let view = item.view()?;
             let file = |key: &str| view.text(key).map(PathBuf::from);
-            Some(TlsFiles { certificate: file("certificate")?, key: file("key")? })
+            let files = TlsFiles { certificate: file("certificate")?, key: file("key")? };
+            problems.names(NamedFile::Tls {
+                files: files.clone(),
+                certificate: view.place_of("certificate"),
+                key: view.place_of("key"),
+            });
+            Some(files)
         }
         None => None,
     };
@@ -71,7 +81,8 @@ fn listener(view: &View<'_>) -> Option<Listen> {
         }
         None => None,
     };
-    Some(Listen { addr: view.text("address")?.parse().ok()?, tls, proxy_protocol })
+    let max_connections = view.whole("maxConnections")?.try_into().ok()?;
+    Some(Listen { addr: view.text("address")?.parse().ok()?, tls, proxy_protocol, max_connections })
 }
 
 fn check_admin(admin: SocketAddr, listen: &[Listen], limiter: &View<'_>, problems: &mut Problems) {

@@ -6,7 +6,7 @@ use tollgate::{Algorithm, Excess, LeakyMode, Micros, OnStoreError, Policy, Refil
 
 use crate::plan::{
     ApiPlan, CostTable, ForwardingHeader, IdentitySource, KeyOrigin, LimitPlan, Listen, Plan,
-    Protocol, Route, SettleBy, StorePlan, SubjectsPlan, Target, Topology, Whose,
+    Protocol, Route, SettleBy, StorePlan, SubjectsPlan, Target, Topology, TracingPlan, Whose,
 };
 
 /// What a plan would do, a sentence a line. Secrets are not in it.
@@ -21,8 +21,18 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     for listen in &plan.listen {
         writeln!(out, "listens on {}", Listener(listen))?;
     }
-    writeln!(out, "admin on {}", plan.admin)?;
+    write!(out, "admin on {}", plan.admin)?;
+    match &*plan.admin_peers {
+        [] => writeln!(out)?,
+        peers => writeln!(out, ", whose page shows {} too", peers.join(", "))?,
+    }
     writeln!(out, "quotas are kept {}", store(&plan.store))?;
+    if let Some(TracingPlan { endpoint, sample, service_name, .. }) = &plan.tracing {
+        writeln!(
+            out,
+            "spans of `{service_name}` are sent to {endpoint}: {sample} of all traces begun here"
+        )?;
+    }
     let chain: Vec<_> = plan.identity.iter().map(source).collect();
     writeln!(out, "a client is {}", chain.join(", else "))?;
     for (who, list) in [("refused", &plan.deny), ("never limited", &plan.allow)] {

@@ -247,4 +247,9 @@ pub const ALL: &[Metric] = &[
         "Times that a listener had as many connections as it may have, so that others waited.",
     ),
     gauge("tollgate_gateway_tunnels", &[], "Upgraded connections that are open."),
+    counter(
+        "tollgate_trace_spans_total",
+        &["outcome"],
+        "Spans of the gateway that were to be sent. outcome: exported, dropped (too many waited), failed (the collector did not take them).",
+    ),
 ];

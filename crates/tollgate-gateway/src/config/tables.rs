@@ -29,9 +29,9 @@ pub(super) static RATE_LIMITER: Section = Section {
         ),
         default(
             "admin",
-            text(format::ADDRESS),
+            Shape::Either(&[text(format::ADDRESS), Shape::Section(&ADMIN)]),
             "127.0.0.1:8081",
-            "Where health, state and metrics are served. Never on a public listener.",
+            "Where health, state, metrics and a live page are served: an address, or a section. Never on a public listener.",
         ),
         optional("target", TARGET, "Where requests go that no route takes."),
         optional(
@@ -136,6 +136,27 @@ pub(super) static RATE_LIMITER: Section = Section {
             Shape::Whole { min: 0, max: 1_000_000 },
             "10000",
             "The most upgraded connections (WebSockets) at a time. Who asks for a further one gets 503.",
+        ),
+        optional("log", Shape::Section(&LOG), "What the log says, and how."),
+        optional(
+            "tracing",
+            Shape::Section(&TRACING),
+            "Where spans of requests and decisions are sent; without it, trace headers pass as they are. It needs a build with the feature `otlp`.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
+pub(super) static ADMIN: Section = Section {
+    name: "admin",
+    doc: "Where operators look.",
+    fields: &[
+        default("address", text(format::ADDRESS), "127.0.0.1:8081", "The address."),
+        optional(
+            "peers",
+            Shape::List(&text(format::PEER)),
+            "Admin addresses of other gateways: the live page shows what happens there too, and their pages may read what happens here. This one may be among them.",
         ),
     ],
     either: &[],
@@ -852,6 +873,67 @@ const TIMEOUTS: Section = Section {
         ),
         default("keepAlive", Shape::Span, "75s", "Between two requests of a client's connection."),
         default("drain", Shape::Span, "30s", "From the signal to stop until connections are cut."),
+    ],
+    either: &[],
+    others: None,
+};
+
+const LOG: Section = Section {
+    name: "log",
+    doc: "What is written to standard error. A line about a request that is part of a trace has its `trace_id`.",
+    fields: &[
+        default(
+            "format",
+            Shape::Word(&[("text", "A line for people."), ("json", "An object in each line.")]),
+            "text",
+            "How lines look; `--log-format` and the variable `TOLLGATE_LOG_FORMAT` go before.",
+        ),
+        default(
+            "level",
+            Shape::Word(&[
+                ("error", "What stands in the way."),
+                ("warn", "And what may come to do so."),
+                ("info", "And denials, reloads, start and end."),
+                ("debug", "And each connection that ends early."),
+                ("trace", "Everything."),
+                ("off", "Nothing."),
+            ]),
+            "info",
+            "How much is said; the variable `RUST_LOG`, which can tell parts apart, goes before.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
+const TRACING: Section = Section {
+    name: "tracing",
+    doc: "A span for each request and each decision, sent by OTLP: protobuf over HTTP.",
+    fields: &[
+        required(
+            "endpoint",
+            text(format::TARGET),
+            "The URL of the collector, as http://localhost:4318; `/v1/traces` is added unless it stands there.",
+        ),
+        default(
+            "sample",
+            text(format::RATIO),
+            "1",
+            "The part of traces begun here that is sent. Of others, whoever began them has decided.",
+        ),
+        optional(
+            "headers",
+            text(format::FIELDS),
+            "Header fields for the collector, as `name=value,name=value` with `%2C` for a comma in a value; best from a variable.",
+        )
+        .secret(),
+        default("serviceName", TEXT, "tollgate", "What traces call this gateway."),
+        default(
+            "timeout",
+            Shape::Span,
+            "3s",
+            "How long the collector may take for a batch, and for what is left when the program stops.",
+        ),
     ],
     either: &[],
     others: None,

@@ -9,6 +9,7 @@
 //! | `server.rs` | where to listen and where to forward to |
 //! | `subjects.rs` | who is refused whatever he asks, and who is never limited |
 //! | `store.rs` | where quotas are kept |
+//! | `telemetry.rs` | what is told of requests to those who run the gateway |
 
 mod identity;
 mod limits;
@@ -18,6 +19,7 @@ mod server;
 mod settling;
 mod store;
 mod subjects;
+mod telemetry;
 
 use std::net::SocketAddr;
 
@@ -36,6 +38,7 @@ pub use self::server::{Listen, PathRules, Protocol, Route, Target, Timeouts, Tls
 pub use self::settling::{ReservePlan, SettleBy, Statuses};
 pub use self::store::{RedisPlan, StorePlan, Topology};
 pub use self::subjects::SubjectsPlan;
+pub use self::telemetry::{LogFormat, LogPlan, TracingPlan};
 
 /// Everything that the gateway does.
 #[derive(Clone, Debug)]
@@ -44,6 +47,9 @@ pub struct Plan {
     pub listen: Vec<Listen>,
     /// Where health, state and metrics are served, never on a public listener.
     pub admin: SocketAddr,
+    /// Admin addresses of other gateways, whose streams the live page shows, and whose pages
+    /// may read the stream of this one.
+    pub admin_peers: Vec<String>,
     /// How long things may take.
     pub timeouts: Timeouts,
     /// The most upgraded connections at a time; others are refused.
@@ -75,6 +81,10 @@ pub struct Plan {
     pub headers: HeaderOptions,
     /// Members that the problem body of each denial has besides the usual ones.
     pub members: Members,
+    /// How the log is written.
+    pub log: LogPlan,
+    /// Where spans are sent, if anywhere.
+    pub tracing: Option<TracingPlan>,
 }
 
 impl Plan {

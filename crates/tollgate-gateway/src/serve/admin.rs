@@ -70,10 +70,6 @@ fn answer<St: Inspect>(
     let known: fn(&Gateway<St>) -> Response<Body> = match path {
         "/healthz" => |_| respond(StatusCode::OK, &json!({ "status": "ok" })),
         "/readyz" => ready,
-        "/" => |_| {
-            let detail = "There are /healthz, /readyz, /config, /status, /top and /metrics.";
-            problem(StatusCode::NOT_FOUND, detail)
-        },
         _ => return None,
     };
     if *method != Method::GET && *method != Method::HEAD {

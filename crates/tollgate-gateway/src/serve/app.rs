@@ -25,6 +25,7 @@ use crate::files;
 use crate::plan::Plan;
 use crate::proxy::path::Ambiguous;
 use crate::proxy::{Body, Clients, Connection, Fault, Timeouts, Tunnels, admit};
+use crate::trace::{self, Tracing};
 
 /// One version of the configuration at work.
 pub(super) struct App<St> {
@@ -66,6 +67,8 @@ pub(super) struct Lasting<St> {
     pub(super) summary: Summary,
     /// Keys of tokens, which a reload does not fetch anew.
     pub(super) key_sets: KeySets,
+    /// What is added to the traces of requests.
+    pub(super) tracing: Tracing,
 }
 
 impl<St: Inspect> App<St> {
@@ -108,8 +111,7 @@ impl<St: Inspect> App<St> {
             let proxy_protocol = listen.proxy_protocol.clone();
             doors.insert(listen.addr, Door { tls, proxy_protocol, most: listen.max_connections });
         }
-        let reserves = plan.reserves();
-        let summary = lasting.summary.clone();
+        let (summary, reserves) = (lasting.summary.clone(), plan.reserves());
         Ok(Self { plan, doors, routes, identity, clients, summary, reserves, lists, room })
     }
 
@@ -156,6 +158,7 @@ impl<St: Inspect> App<St> {
         let Some(route) = self.route(&request) else {
             return Fault::NoRoute.response();
         };
+        trace::note_route(&route.plan.name);
         let extensions = request.extensions_mut();
         // Where the limiter looks for the peer, and where the proxy does.
         extensions.insert(connection.peer);

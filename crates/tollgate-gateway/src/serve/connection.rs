@@ -27,6 +27,7 @@ use super::gateway::Gateway;
 use super::room::Place;
 use super::streams::{Pieces, Streams};
 use crate::proxy::{Body, Connection};
+use crate::trace::Traced;
 
 /// Serves a connection that a listener has accepted, until it ends or the gateway drains.
 pub(super) async fn serve<St: Inspect>(
@@ -150,16 +151,19 @@ where
 
 async fn answer<St: Inspect>(
     gateway: &Gateway<St>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
     connection: Connection,
     working: Working,
 ) -> Response<Answer<Pieces<Body>>> {
     let is_http1 = request.version() <= Version::HTTP_11;
-    let mut response = gateway.app_to_keep().answer(request, connection).await;
+    let traced = Traced::begin(gateway.tracing(), &mut request, connection.is_tls);
+    let app = gateway.app_to_keep();
+    let mut response = traced.within(app.answer(request, connection)).await;
+    traced.answered(&response);
     if is_http1 && gateway.draining.is_cancelled() && !response.status().is_informational() {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    response.map(|body| Answer::new(Pieces::new(body), working))
+    response.map(|body| Answer::new(Pieces::new(body), working, traced))
 }
 
 fn builder(patience: Patience) -> Builder<Streams> {

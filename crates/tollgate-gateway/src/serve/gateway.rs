@@ -13,6 +13,7 @@ use tollgate::status::Inspect;
 use super::app::{App, Lasting};
 use super::build::BuildError;
 use super::source::Loaded;
+use crate::trace::Tracing;
 
 /// What is running.
 pub(super) struct Gateway<St> {
@@ -73,6 +74,11 @@ impl<St: Inspect> Gateway<St> {
         self.history.lock().clone()
     }
 
+    /// What is added to the traces of requests.
+    pub(super) const fn tracing(&self) -> &Tracing {
+        &self.lasting.tracing
+    }
+
     /// Puts another version in the place of the one that serves, or leaves that where it is.
     /// Blocks, and must be called within a runtime.
     pub(super) fn replace(&self, loaded: Result<Loaded, String>) {
@@ -113,7 +119,8 @@ impl<St: Inspect> Gateway<St> {
     }
 }
 
-/// What is made once, at the start: sockets, and the store that holds the counters.
+/// What is made once, at the start: sockets, the store that holds the counters, and the log
+/// with whatever else is told of requests.
 fn waiting<St>(before: &App<St>, after: &App<St>) -> Vec<&'static str> {
     let (before, after) = (&before.plan, &after.plan);
     let addresses = |plan: &crate::plan::Plan| -> Vec<_> {
@@ -121,8 +128,10 @@ fn waiting<St>(before: &App<St>, after: &App<St>) -> Vec<&'static str> {
     };
     let changed = [
         ("listen", addresses(before) != addresses(after)),
-        ("admin", before.admin != after.admin),
+        ("admin", (before.admin, &before.admin_peers) != (after.admin, &after.admin_peers)),
         ("store", before.store != after.store),
+        ("log", before.log != after.log),
+        ("tracing", before.tracing != after.tracing),
     ];
     changed.into_iter().filter_map(|(name, changed)| changed.then_some(name)).collect()
 }

@@ -64,44 +64,54 @@ pub use self::source::{Load, Loaded, Source};
 use self::summary::Summary;
 use crate::plan::{Plan, StorePlan};
 use crate::proxy::Tunnels;
+use crate::trace::Tracing;
 
-/// Serves until SIGTERM or Ctrl-C.
+/// What stood in the way.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    message: String,
+    /// To exit with: 2 where a configuration is wrong, else 1.
+    pub code: u8,
+}
+
+impl Failure {
+    fn new(message: &str, code: u8) -> Self {
+        // What names its own place is told as it is.
+        Self { message: message.strip_prefix("error: ").unwrap_or(message).to_owned(), code }
+    }
+}
+
+/// Serves until SIGTERM or Ctrl-C, and adds to traces what `tracing` wants.
 ///
-/// It ends with 0 when all requests were answered, with 1 when something stood in the way:
-/// a port that is taken, say; a configuration that is wrong is 2.
-pub fn run(source: Source) -> ExitCode {
-    let loaded = match (source.load)() {
-        Ok(loaded) => loaded,
-        Err(error) => return failed(&error, 2),
-    };
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return failed(&format!("cannot start threads: {error}"), 1),
-    };
+/// It ends with 0 when all requests were answered.
+///
+/// # Errors
+/// Something stood in the way: a port that is taken, say.
+pub fn run(source: Source, tracing: &Tracing) -> Result<ExitCode, Failure> {
+    let loaded = (source.load)().map_err(|error| Failure::new(&error, 2))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime =
+        runtime.map_err(|error| Failure::new(&format!("cannot start threads: {error}"), 1))?;
     // Before there is a store, as what was counted before is not seen.
-    let metrics = match observed::count() {
-        Ok(metrics) => metrics,
-        Err(error) => return failed(&error, 1),
-    };
+    let metrics = observed::count().map_err(|error| Failure::new(&error, 1))?;
+    let spans = tracing.clone();
     let served = match &loaded.plan.store {
         StorePlan::Memory { max_keys, max_bytes } => {
             let store = MemoryStore::builder().max_keys(*max_keys).max_bytes(*max_bytes).build();
-            runtime.block_on(serve(source, loaded, store, metrics))
+            runtime.block_on(serve(source, loaded, store, metrics, spans))
         }
         StorePlan::Redis(redis) => {
             let redis = redis.clone();
-            runtime.block_on(async { serve(source, loaded, store::shared(&redis)?, metrics).await })
+            runtime.block_on(async {
+                serve(source, loaded, store::shared(&redis)?, metrics, spans).await
+            })
         }
     };
     // Nothing that is left has anything to say.
     runtime.shutdown_timeout(Duration::ZERO);
-    served.unwrap_or_else(|error| failed(&error, 1))
-}
-
-fn failed(error: &str, code: u8) -> ExitCode {
-    // What names its own place is told as it is.
-    eprintln!("error: {}", error.strip_prefix("error: ").unwrap_or(error));
-    ExitCode::from(code)
+    tracing.finish();
+    served.map_err(|error| Failure::new(&error, 1))
 }
 
 async fn serve<St: Inspect>(
@@ -109,6 +119,7 @@ async fn serve<St: Inspect>(
     loaded: Loaded,
     store: St,
     metrics: PrometheusHandle,
+    tracing: Tracing,
 ) -> Result<ExitCode, String> {
     let settings = observed::settings()?;
     let observer = Observer::new();
@@ -120,6 +131,7 @@ async fn serve<St: Inspect>(
         observer,
         summary: summary.clone(),
         key_sets: KeySets::default(),
+        tracing,
     };
     let tunnels = lasting.tunnels.clone();
     let gateway = Gateway::new(loaded, lasting).map_err(|error| error.to_string())?;

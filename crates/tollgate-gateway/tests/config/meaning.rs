@@ -63,6 +63,8 @@ fn defaults_are_those_of_the_table() {
     let plan = with("");
     assert_eq!(plan.listen[0].addr, "0.0.0.0:8080".parse().unwrap());
     assert_eq!(plan.admin, "127.0.0.1:8081".parse().unwrap());
+    let admin = with("  admin: {peers: [\"http://10.0.0.7:8081\"]}\n");
+    assert_eq!((admin.admin, admin.admin_peers.len()), (plan.admin, 1));
     assert_eq!(plan.store, StorePlan::MEMORY);
     assert_eq!(plan.on_missing_key, OnMissingKey::Deny);
     assert!(plan.paths.reject_ambiguous);

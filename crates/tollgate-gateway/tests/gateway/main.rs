@@ -11,6 +11,7 @@ mod encryption;
 mod forwarding;
 mod leaving;
 mod limits;
+mod logging;
 mod operators;
 mod pausing;
 mod products;
@@ -20,4 +21,6 @@ mod streams;
 mod support;
 mod timeouts;
 mod tokens;
+#[cfg(feature = "otlp")]
+mod tracing;
 mod upgrades;

@@ -127,6 +127,31 @@ async fn a_name_that_leads_here_is_not_enough() {
         let answer = client.send("GET", path, &[("host", "rebound.example")], "").await.unwrap();
         assert_eq!(answer.status, expected, "{path}");
     }
-    assert_eq!(client.get("/").await.status, 404);
     assert_eq!(client.get("/no-such").await.status, 404);
+    // The page is there for those whom the rest is for.
+    assert!(client.get("/").await.header("content-type").starts_with("text/html"));
+    assert_eq!(
+        client.send("GET", "/", &[("host", "rebound.example")], "").await.unwrap().status,
+        421
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_knows_the_peers_of_the_file() {
+    let upstream = Upstream::new().await;
+    let peer = "http://127.0.0.1:9101";
+    let admin = format!("admin: {{address: \"127.0.0.1:0\", peers: [\"{peer}\"]}}\n");
+    let gateway = Gateway::start(&format!("{}{admin}", lines(&upstream, 3)));
+    let settings = gateway.admin("/page/settings.json").await.json();
+    assert_eq!(settings, serde_json::json!({ "peers": [peer], "target": null }));
+    let client = Client::new(gateway.admin);
+    let preflight = [("origin", peer), ("access-control-request-method", "GET")];
+    let answer = client.send("OPTIONS", "/events", &preflight, "").await.unwrap();
+    assert_eq!(answer.header("access-control-allow-origin"), peer);
+    let answer = client.send("GET", "/status", &[("origin", peer)], "").await.unwrap();
+    assert_eq!(answer.status, 403);
+    // Who are peers is read once, as the address is.
+    gateway.rewrite(&lines(&upstream, 3));
+    let config = gateway.until_config(|config| config["version"] == 2).await;
+    assert_eq!(config["waitsForRestart"], serde_json::json!(["admin"]));
 }

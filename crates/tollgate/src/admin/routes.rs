@@ -7,7 +7,7 @@ use axum::extract::{DefaultBodyLimit, Path, Request, State as Extract};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, StatusCode, Uri};
 use serde::Serialize;
 use tollgate_core::{
@@ -18,7 +18,10 @@ use super::State;
 use super::answers::{
     PolicyStatus, Settle, Settled, Status, StoreStatus, SubjectStatus, Top, TopOfPolicy, TopSubject,
 };
+use super::events::Streams;
+use super::peers::{EVENTS, FromPeer};
 use super::problem::Problem;
+use super::{page, peers};
 use crate::key::SubjectName;
 use crate::limit::shared_key;
 use crate::status::{self, LayerHandle};
@@ -29,10 +32,12 @@ pub(super) fn router(state: State, further: Router) -> Router {
         .route("/status", get(all))
         .route("/status/{policy}/{*subject}", get(read).delete(reset).post(settle))
         .route("/top", get(top))
+        .route(EVENTS, get(events))
         .route("/metrics", get(metrics))
+        .merge(page::router())
         .merge(further.with_state(()))
         .fallback(|| async {
-            Problem::new(StatusCode::NOT_FOUND, "There are /status, /top and /metrics.")
+            Problem::new(StatusCode::NOT_FOUND, "There are /, /status, /top, /events and /metrics.")
         })
         .method_not_allowed_fallback(|| async {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "Allow lists the methods.")
@@ -43,16 +48,23 @@ pub(super) fn router(state: State, further: Router) -> Router {
 }
 
 async fn check_site(Extract(state): Extract<State>, request: Request, next: Next) -> Response {
-    match state.0.guard.check_site(request.uri(), request.headers()) {
-        Ok(()) => next.run(request).await,
+    let guard = &state.0.guard;
+    match guard.check_site(request.method(), request.uri(), request.headers()) {
+        Ok(None) => next.run(request).await,
+        Ok(Some(FromPeer::Read(origin))) => peers::readable(next.run(request).await, origin),
+        Ok(Some(FromPeer::Preflight(origin))) => peers::preflight(origin),
         Err(problem) => problem.into_response(),
     }
 }
 
 type Answer = Result<Response, Problem>;
 
-/// Without layers whose policy was shown already: they share its counters.
 async fn all(Extract(state): Extract<State>) -> Answer {
+    json(&status(&state).await)
+}
+
+/// Without layers whose policy was shown already: they share its counters.
+pub(super) async fn status(state: &State) -> Status {
     let (mut policies, mut stores) = (Vec::new(), Vec::new());
     let (mut shown, mut identities): (Vec<(Policy, bool)>, Vec<usize>) = Default::default();
     for layer in state.layers() {
@@ -78,7 +90,7 @@ async fn all(Extract(state): Extract<State>) -> Answer {
             policies.push(policy);
         }
     }
-    json(&Status { policies, stores })
+    Status { policies, stores }
 }
 
 async fn read(
@@ -151,6 +163,11 @@ async fn top(Extract(state): Extract<State>, headers: HeaderMap, uri: Uri) -> An
         }
         None => 20,
     };
+    json(&Top { policies: top_of(&state, most) })
+}
+
+/// The first of each policy.
+pub(super) fn top_of(state: &State, most: usize) -> Vec<TopOfPolicy> {
     let mut policies: Vec<TopOfPolicy> = Vec::new();
     for layer in state.layers() {
         for (index, limit) in layer.limits().into_iter().enumerate() {
@@ -168,7 +185,17 @@ async fn top(Extract(state): Extract<State>, headers: HeaderMap, uri: Uri) -> An
             policies.push(TopOfPolicy { policy: policy.to_owned(), denied: denied.collect() });
         }
     }
-    json(&Top { policies })
+    policies
+}
+
+/// Whoever shows no token is told numbers alone; a wrong one is an error, as whoever shows it
+/// expects more.
+async fn events(Extract(state): Extract<State>, headers: HeaderMap) -> Answer {
+    let shows_token = headers.contains_key(AUTHORIZATION);
+    if shows_token {
+        state.0.guard.check_token(&headers)?;
+    }
+    Streams::open(&state, shows_token)
 }
 
 async fn metrics(Extract(state): Extract<State>) -> Answer {
@@ -267,7 +294,7 @@ async fn peek(
     }
 }
 
-fn json(answer: &impl Serialize) -> Answer {
+pub(super) fn json(answer: &impl Serialize) -> Answer {
     let body = serde_json::to_string_pretty(answer).map_err(|error| {
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("The answer: {error}."))
     })?;

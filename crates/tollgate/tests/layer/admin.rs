@@ -279,7 +279,7 @@ async fn what_is_not_there_is_said() {
         ("GET", "/status/each/%FF", 400, "UTF-8"),
         ("PUT", "/status/each/global", 405, "Allow"),
         ("POST", "/status", 405, "Allow"),
-        ("GET", "/", 404, "/status, /top and /metrics"),
+        ("GET", "/no-such", 404, "/status, /top, /events and /metrics"),
         ("GET", "/metrics", 404, "without"),
         ("GET", "/top?most=0", 400, "1 to 128"),
         ("POST", "/status/each/key:00", 400, "EOF"),
@@ -404,13 +404,6 @@ impl<S: Store> tollgate::status::Inspect for Looked<S> {
 /// The examples of docs/admin.md have the members of real answers, and no others.
 #[tokio::test]
 async fn the_documentation_shows_what_is_answered() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/admin.md");
-    let document = std::fs::read_to_string(file).unwrap();
-    let example = |heading: &str| -> Value {
-        let section = document.split(&format!("## `{heading}`")).nth(1).expect(heading);
-        let block = section.split("```json\n").nth(1).and_then(|rest| rest.split("```").next());
-        serde_json::from_str(block.expect(heading)).unwrap()
-    };
     let store = Fallback::new(Breaker::new(MemoryStore::new()), MemoryStore::new());
     let limits = [Limit::global(log("global", 1)), Limit::new(log("client", 9), ClientIp::peer())];
     let layer = layer(&store, limits);
@@ -433,6 +426,15 @@ async fn the_documentation_shows_what_is_answered() {
     assert_eq!(code, 200, "its example is a body that is understood");
     let (_, problem) = operate(&admin, "GET", "/no", "").await;
     assert_eq!(shape(&example("Errors")), shape(&problem));
+}
+
+/// The example under a heading of docs/admin.md.
+pub(crate) fn example(heading: &str) -> Value {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/admin.md");
+    let document = std::fs::read_to_string(file).unwrap();
+    let section = document.split(&format!("## `{heading}`")).nth(1).expect(heading);
+    let block = section.split("```json\n").nth(1).and_then(|rest| rest.split("```").next());
+    serde_json::from_str(block.expect(heading)).unwrap()
 }
 
 /// The members, without their values; of a list the first.

@@ -18,6 +18,7 @@ mod lists;
 mod metrics;
 mod nesting;
 mod outages;
+mod page;
 mod queue;
 mod readiness;
 mod settling;

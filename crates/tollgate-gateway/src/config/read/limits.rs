@@ -283,8 +283,7 @@ fn quotas<'a>(
         );
         return None;
     };
-    let mut whole = client.all();
-    if let Some(quota) = whole.find(|quota| quota.calendar().is_some())
+    if let Some(quota) = client.quotas().find(|quota| quota.calendar().is_some())
         && algorithm != Algorithm::FixedWindowCounter
     {
         problems.error(

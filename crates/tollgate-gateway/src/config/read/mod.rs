@@ -15,6 +15,7 @@ mod server;
 mod settling;
 mod store;
 mod subjects;
+mod telemetry;
 
 use tollgate::denial::Members;
 use tollgate::{HeaderOptions, OnMissingKey};
@@ -53,6 +54,8 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     let lists = subjects::lists(&limiter, identity.as_ref().map(|it| &*it.chain), problems);
     let waiting = waiting(&limiter);
     let on_missing_key = on_missing_key(&limiter, problems, identity.as_ref());
+    let log = telemetry::log(&limiter);
+    let tracing = telemetry::tracing(&limiter, problems);
 
     let identity = identity?;
     let server = server?;
@@ -60,6 +63,7 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     Some(Plan {
         listen: server.listen,
         admin: server.admin,
+        admin_peers: server.admin_peers,
         timeouts: server.timeouts,
         max_tunnels: server.max_tunnels,
         trusted_proxies: identity.proxies,
@@ -75,6 +79,8 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
         store: store?,
         headers: headers?,
         members: members?,
+        log: log?,
+        tracing: tracing?,
     })
 }
 

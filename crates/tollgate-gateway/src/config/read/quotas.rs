@@ -23,6 +23,13 @@ pub(super) struct Client {
     tiers: Vec<Vec<Quota>>,
 }
 
+impl Client {
+    /// All of them, those of tiers included.
+    pub(super) fn quotas(&self) -> impl Iterator<Item = &Quota> {
+        self.everybody.iter().chain(self.tiers.iter().flatten())
+    }
+}
+
 /// The policies of one limit.
 pub(super) struct Policies {
     pub(super) first: Policy,
@@ -78,13 +85,6 @@ pub(super) const fn is_queue(algorithm: Algorithm) -> bool {
 
 /// Each is a charge of every request, and a layer decides 64 at once.
 const MOST_AT_A_TIME: usize = 8;
-
-impl Client {
-    /// Those of everybody and of all tiers.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Quota> {
-        self.everybody.iter().chain(self.tiers.iter().flatten())
-    }
-}
 
 impl<'a> Quotas<'a> {
     /// The part that `view` is to have of what the client has.

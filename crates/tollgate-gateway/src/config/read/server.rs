@@ -17,19 +17,34 @@ use crate::plan::{Listen, Timeouts, TlsFiles};
 pub(super) struct Server {
     pub(super) listen: Vec<Listen>,
     pub(super) admin: SocketAddr,
+    pub(super) admin_peers: Vec<String>,
     pub(super) timeouts: Timeouts,
     pub(super) max_tunnels: usize,
 }
 
 pub(super) fn server(limiter: &View<'_>, problems: &mut Problems) -> Option<Server> {
     let listen = listen(limiter, problems);
-    let admin = limiter.text("admin").and_then(|text| text.parse::<SocketAddr>().ok());
-    if let (Some(admin), Some(listen)) = (admin, &listen) {
+    let admin = admin(limiter);
+    if let (Some((admin, _)), Some(listen)) = (&admin, &listen) {
+        let admin = *admin;
         check_admin(admin, listen, limiter, problems);
     }
     let timeouts = timeouts(limiter, problems);
     let max_tunnels = limiter.whole("maxTunnels")?.try_into().ok()?;
-    Some(Server { listen: listen?, admin: admin?, timeouts: timeouts?, max_tunnels })
+    let (admin, admin_peers) = admin?;
+    Some(Server { listen: listen?, admin, admin_peers, timeouts: timeouts?, max_tunnels })
+}
+
+/// Where it is, and where its peers are.
+fn admin(limiter: &View<'_>) -> Option<(SocketAddr, Vec<String>)> {
+    match limiter.view("admin") {
+        Some(view) => {
+            let peers = view.items("peers");
+            let peers = peers.iter().map(|peer| peer.text().map(str::to_owned));
+            Some((view.text("address")?.parse().ok()?, peers.collect::<Option<_>>()?))
+        }
+        None => Some((limiter.text("admin")?.parse().ok()?, Vec::new())),
+    }
 }
 
 fn listen(limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<Listen>> {

@@ -118,7 +118,7 @@ fn write_outcome(out: &mut String, limit: &LimitPlan) -> fmt::Result {
         let actual = match reserve.settle {
             SettleBy::Header => "x-tollgate-cost of the response".to_owned(),
             SettleBy::Trailer => "the trailer x-tollgate-cost".to_owned(),
-            SettleBy::Bytes(bytes) => format!("the body, a unit for each {bytes} bytes"),
+            SettleBy::Bytes(bytes) => format!("the body, at a unit for {bytes} bytes,"),
         };
         let lapse = span(reserve.lapse.into());
         writeln!(out, "    charged as an estimate, which {actual} corrects within {lapse}")?;

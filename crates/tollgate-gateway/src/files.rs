@@ -1,4 +1,4 @@
-//! The files that a configuration names, certificates and keys: read by whoever serves, and
+//! The files that a configuration names, certificates, keys and lists: read by whoever serves, and
 //! tried by whoever checks.
 
 use std::fmt;
@@ -11,6 +11,7 @@ use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{Error as TlsError, InconsistentKeys, ServerConfig, crypto};
 use tollgate::key::{JwtKey, JwtKeyError, JwtKeys};
+use tollgate::{SubjectList, SubjectListError};
 
 use crate::plan::{KeyOrigin, TlsFiles};
 
@@ -74,15 +75,32 @@ pub fn keys(origin: &KeyOrigin) -> Result<Option<JwtKeys>, FileError> {
     keys.map(Some).map_err(|error| no_keys(file, &error))
 }
 
+/// Who is refused, or never limited.
+///
+/// # Errors
+/// The file cannot be read, or one of its lines names nobody.
+pub fn subjects(file: &Path) -> Result<SubjectList, FileError> {
+    let text = String::from_utf8(read_up_to(file, MOST_BYTES_OF_A_LIST)?);
+    let text = text.map_err(|_| wrong(file, "it is no UTF-8", "save it as UTF-8"))?;
+    text.parse().map_err(|error: SubjectListError| match error.line {
+        Some(line) => wrong(file, format!("line {line} names nobody"), error.cure()),
+        None => wrong(file, "it names nobody", error.cure()),
+    })
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, FileError> {
+    read_up_to(path, MOST_BYTES)
+}
+
+fn read_up_to(path: &Path, most: u64) -> Result<Vec<u8>, FileError> {
     let mut bytes = Vec::new();
     let whole = File::open(path).and_then(|file| {
         // A device may have no end.
-        file.take(MOST_BYTES + 1).read_to_end(&mut bytes)
+        file.take(most + 1).read_to_end(&mut bytes)
     });
     whole.map_err(|error| unreadable(path, &error))?;
-    if bytes.len() as u64 > MOST_BYTES {
-        let what = format!("it is larger than {} KiB", MOST_BYTES >> 10);
+    if bytes.len() as u64 > most {
+        let what = format!("it is larger than {} KiB", most >> 10);
         return Err(wrong(path, what, "is it the right one?"));
     }
     Ok(bytes)
@@ -146,3 +164,6 @@ const PRIVATE_KEY: &str = "private key";
 
 /// A chain has a few certificates, and a key set a few keys.
 const MOST_BYTES: u64 = 1 << 20;
+
+/// Some two million networks.
+const MOST_BYTES_OF_A_LIST: u64 = 32 << 20;

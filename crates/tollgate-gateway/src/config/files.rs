@@ -1,5 +1,7 @@
 //! The files that a configuration names, and where it does.
 
+use std::path::PathBuf;
+
 use super::problem::{Place, Problem, Severity};
 use crate::files;
 use crate::plan::{KeyOrigin, TlsFiles};
@@ -23,6 +25,13 @@ pub enum NamedFile {
         /// Where it is named.
         place: Place,
     },
+    /// Who is refused, or never limited.
+    Subjects {
+        /// The file.
+        file: PathBuf,
+        /// Where it is named.
+        place: Place,
+    },
 }
 
 impl NamedFile {
@@ -35,6 +44,7 @@ impl NamedFile {
                 (error, place)
             }
             Self::Keys { origin, place } => (files::keys(origin).err()?, place),
+            Self::Subjects { file, place } => (files::subjects(file).err()?, place),
         };
         let (severity, place) = (Severity::Error, place.clone());
         Some(Problem { severity, place, what: error.what, cure: error.cure })

@@ -393,7 +393,7 @@ const BANDWIDTH: Section = Section {
     name: "also[]",
     doc: "A quota beside another one.",
     fields: policy_fields!(; LIMIT; ),
-    either: &[&["window", "windowSeconds"]],
+    either: &[&["window", "windowSeconds", "calendar"]],
     others: None,
 };
 

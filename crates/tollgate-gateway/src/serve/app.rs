@@ -190,7 +190,7 @@ impl<St: Inspect> App<St> {
                 Denial::misconfigured("The lists of subjects failed; the log says why.")
             }
         };
-        tracing::info!(reason = denial.reason().code(), "deny");
+        tracing::debug!(reason = denial.reason().code(), "deny");
         let dialect = Dialect::of(request.method(), request.headers());
         let problem = Problem::with_members(self.plan.members.clone());
         Err(Box::new(denial.respond(dialect, &problem).map(Body::from)))

@@ -1,13 +1,11 @@
 //! Who is refused whatever he asks, and who is never limited.
 
-use std::fs;
-use std::path::Path;
-
 use tollgate::key::{ApiKeys, ClientIp};
 use tollgate::{Lists, SubjectList};
 
 use super::build::BuildError;
 use super::identity::{Identity, Users, client_ip, place};
+use crate::files;
 use crate::plan::{ApiKeyPlace, IdentitySource, Plan, SubjectsPlan};
 
 /// The lists of a plan; `None` where nobody is listed. It reads the files that they name.
@@ -55,21 +53,7 @@ fn list(key: &str, plan: &SubjectsPlan) -> Result<SubjectList, BuildError> {
         list = list.user(user).map_err(|error| wrong(&error))?;
     }
     match &plan.file {
-        Some(file) => Ok(list.and(read(file)?)),
+        Some(file) => Ok(list.and(files::subjects(file)?)),
         None => Ok(list),
     }
 }
-
-fn read(file: &Path) -> Result<SubjectList, BuildError> {
-    let wrong = |error: &dyn std::fmt::Display| BuildError(format!("{}: {error}", file.display()));
-    let bytes = fs::metadata(file).map_err(|error| wrong(&error))?.len();
-    if bytes > MOST_BYTES {
-        let mib = MOST_BYTES >> 20;
-        return Err(wrong(&format_args!("it is larger than {mib} MiB; is it the right one?")));
-    }
-    let text = fs::read_to_string(file).map_err(|error| wrong(&error))?;
-    text.parse().map_err(|error| wrong(&error))
-}
-
-/// Some two million networks.
-const MOST_BYTES: u64 = 32 << 20;

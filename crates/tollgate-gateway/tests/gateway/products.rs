@@ -9,8 +9,10 @@ use http::{HeaderMap, HeaderValue, Response};
 use http_body::Frame;
 use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Full};
+use jsonwebtoken::{EncodingKey, Header, encode};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
+use tollgate_test_servers::Redis;
 
 use crate::support::{Client, Gateway, Upstream, exchange, whole};
 
@@ -263,7 +265,10 @@ async fn the_denied_reach_nothing_and_the_allowed_are_never_limited() {
         .output()
         .unwrap();
     let told = String::from_utf8(refused.stderr).unwrap();
-    assert!(told.contains("deny.txt: line 2: after `sha256:` expected 64 hex digits"), "{told}");
+    assert!(
+        told.contains("line 2 names nobody") && told.contains("expected 64 hex digits"),
+        "{told}"
+    );
 
     fs::write(&file, "203.0.113.0/24 # a botnet\n").unwrap();
     let gateway = Gateway::start_in(folder, &lines);
@@ -324,4 +329,78 @@ async fn whoever_finds_no_room_to_wait_is_refused() {
     statuses.sort_unstable();
     // One room for the requests of all apis.
     assert_eq!(statuses, [200, 429, 429]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_denied_user_is_refused_whoever_else_the_request_is_from() {
+    const SECRET: &str = "an-hs256-secret-of-more-than-32-bytes";
+    let token = |user: &str, plan: &str| {
+        let claims = serde_json::json!({ "sub": user, "exp": 4_000_000_000_u64, "plan": plan });
+        let key = EncodingKey::from_secret(SECRET.as_bytes());
+        format!("Bearer {}", encode(&Header::default(), &claims, &key).unwrap())
+    };
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "{}strategy: sliding_window_log\n\
+         identity: [apiKey, user, ip]\n\
+         apiKeys: [{{sha256: {}}}]\n\
+         jwt: {{secret: {SECRET}, tierClaim: plan}}\n\
+         client: {{limit: 1, windowSeconds: 3600}}\n\
+         tiers: {{pro: {{limit: 3, windowSeconds: 3600}}}}\n\
+         deny: {{users: [mallory]}}\n",
+        upstream.target(),
+        sha256("customer")
+    );
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    let ask = async |key: &str, token: String| {
+        let headers = [("x-api-key", key), ("authorization", &*token)];
+        client.send("GET", "/", &headers, "").await.unwrap().status.as_u16()
+    };
+    assert_eq!(ask("", token("mallory", "pro")).await, 403);
+    assert_eq!(ask("customer", token("mallory", "pro")).await, 403);
+    // A token that nobody believes names nobody.
+    assert_eq!(ask("", token("mallory", "pro").replacen('.', ".e", 1)).await, 200);
+    assert_eq!(ask("customer", token("ann", "pro")).await, 200);
+    // The claim of her token says how much ann has.
+    for status in [200, 200, 200, 429] {
+        assert_eq!(ask("", token("ann", "pro")).await, status);
+    }
+    assert_eq!(upstream.seen().len(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gateways_that_share_a_quota_let_no_more_be_tried_together() {
+    let upstream = Upstream::answering(|_| {
+        Response::builder().status(401).body(Full::from("told").boxed()).unwrap()
+    })
+    .await;
+    let redis = Redis::start();
+    let lines = format!(
+        "{}store: {{redis: {{url: '{}', timeout: 5s}}}}\n\
+         apis:\n\
+         - {{identifier: login, path: /login, strategy: sliding_window_log, \
+              limit: 5, windowSeconds: 3600, countOnly: {{status: 401}}}}\n\
+         - {{identifier: other, path: /other, strategy: sliding_window_log, \
+              limit: 5, windowSeconds: 3600, countOnly: {{status: 200}}}}\n",
+        upstream.target(),
+        redis.url()
+    );
+    let gateways = [Gateway::start(&lines), Gateway::start(&lines)];
+    let clients = gateways.each_ref().map(|gateway| Client::new(gateway.address));
+    let mut guesses = JoinSet::new();
+    for n in 0..200 {
+        let client = clients[n % 2].clone();
+        guesses.spawn(async move { client.get("/login").await.status.as_u16() });
+    }
+    let statuses = guesses.join_all().await;
+    assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 5);
+    assert_eq!(upstream.seen().len(), 5);
+    // What does not count is given back, and told so before Redis has heard of it.
+    for n in 0..12 {
+        let answer = clients[n % 2].get("/other").await;
+        let told = (answer.status.as_u16(), answer.header("x-ratelimit-remaining").to_owned());
+        assert_eq!(told.0, 401, "{n}");
+        assert!(told.1.parse::<u64>().unwrap() >= 4, "{n} {}", told.1);
+    }
 }

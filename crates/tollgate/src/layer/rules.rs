@@ -193,7 +193,7 @@ impl<St: Store> Rules<St> {
         };
         if listed == Listed::Denied {
             let denial = Denial::denied_subject();
-            tracing::info!(target: "tollgate", reason = denial.reason().code(), "deny");
+            tracing::debug!(target: "tollgate", reason = denial.reason().code(), "deny");
             return Step::Follow(Ruling::Refuse(self.refuse(head, &denial)));
         }
         if listed == Listed::Allowed {

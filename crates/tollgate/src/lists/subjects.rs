@@ -160,6 +160,11 @@ fn parse(entry: &str) -> Result<IpNet, SubjectListError> {
 }
 
 impl SubjectListError {
+    /// What is wrong, and what to write instead.
+    pub fn cure(&self) -> &str {
+        &self.cure
+    }
+
     fn new(cure: impl Into<String>) -> Self {
         Self { line: None, cure: cure.into() }
     }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::super::files::NamedFile;
 use super::super::problem::Problems;
 use super::super::view::{Item, View};
 use crate::plan::{IdentitySource, SubjectsPlan};
@@ -48,6 +49,13 @@ fn list(
         );
         return None;
     }
+    let file = match view.has("file") {
+        true => Some(PathBuf::from(view.text("file")?)),
+        false => None,
+    };
+    if let Some(file) = file.clone() {
+        problems.names(NamedFile::Subjects { file, place: view.place_of("file") });
+    }
     let texts = |items: Vec<Item<'_>>| -> Option<Vec<_>> {
         items.iter().map(|item| item.text().map(str::to_owned)).collect()
     };
@@ -57,10 +65,7 @@ fn list(
         addresses: texts(view.items("addresses"))?,
         api_keys: keys.collect::<Option<_>>()?,
         users: texts(view.items("users"))?,
-        file: match view.has("file") {
-            true => Some(PathBuf::from(view.text("file")?)),
-            false => None,
-        },
+        file,
     })
 }
 

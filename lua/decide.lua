@@ -20,6 +20,11 @@ local WRONG_TYPE, UNREADABLE = 1, 2
 local SINCE = 7
 -- Added to the code of a form where holds stand before the state.
 local HOLDS = 64
+-- The code of limits on what is in flight.
+local IN_FLIGHT = 10
+-- The code of fixed windows that are the periods of a calendar. Behind the header of such a form
+-- come three instants: a boundary between two periods, with the one before and the one after.
+local CALENDAR = 12
 -- Arguments that one redis.call takes: far below Lua's limit of some 8000.
 local MOST = 1000
 
@@ -39,7 +44,7 @@ local this_instant, next_instant = struct.pack('>I7', now), struct.pack('>I7', n
 
 -- Forms that begin with the same code have headers of one length.
 local function header_length(code)
-  if code <= 4 or code == 10 then return 13 end
+  if code <= 4 or code == IN_FLIGHT or code == CALENDAR then return 13 end
   if code == 8 then return 25 end
   return 18
 end
@@ -51,13 +56,15 @@ local function algorithm_of(code)
   local make = leaky_bucket -- 7 queue, 8 queue with max_wait, 9 meter
   if code == 1 then
     make = fixed_window_counter
+  elseif code == CALENDAR then
+    make = calendar_window_counter
   elseif code <= 3 then
     make = sliding_window_log -- 2 exact, 3 a thousandth of the window
   elseif code == 4 then
     make = sliding_window_counter
   elseif code <= 6 then
     make = token_bucket -- 5 greedy, 6 interval
-  elseif code == 10 then
+  elseif code == IN_FLIGHT then
     make = concurrent_requests
   end
   local algorithm = algorithms[make]
@@ -79,12 +86,13 @@ local function rule_of(header)
   local interval = code == 6
   rule = {
     header = header, algorithm = algorithm_of(code), limit = limit, window = window,
-    grid = (code == 2 or code == 10) and 1 or code == 3 and ceil(window / 1000) or false,
-    in_flight = code == 10,
+    grid = (code == 2 or code == IN_FLIGHT) and 1 or code == 3 and ceil(window / 1000) or false,
+    in_flight = code == IN_FLIGHT,
     -- Buckets come with limit and window in lowest terms, which is their scale; in
     -- intervals tokens come back whole and need none.
     interval = interval, unit = interval and 1 or window, rate = limit,
     capacity = 0, full = 0, queue = code == 7 or code == 8, max_wait = number.MAX,
+    calendar = code == CALENDAR and window or false, start = 0, stop = 0,
   }
   if code >= 5 and code <= 9 then
     rule.capacity = struct.unpack('>I5', header, from)
@@ -131,7 +139,7 @@ local function read(entry, value)
   local has_holds = code and code > HOLDS
   if has_holds then code = code - HOLDS end
   local rule, state, holds
-  if version == VERSION and code and code >= 1 and code <= 10 then
+  if version == VERSION and code and (code >= 1 and code <= IN_FLIGHT or code == CALENDAR) then
     local length = header_length(code)
     local from = length + SINCE + 1
     local header = value:sub(1, length)
@@ -228,6 +236,11 @@ end
 local function keep(entry, rule, state)
   entry.since = since_under(rule, entry)
   entry.rule, entry.state, entry.changed = rule, state, true
+  if entry.holds and rule.calendar then
+    -- Once they have lapsed nobody here knows in which period that was.
+    rule.algorithm.owe(rule, state, entry.holds.held, now)
+    entry.holds = false
+  end
 end
 
 local function forget(entry)
@@ -281,9 +294,21 @@ do
   while from <= #forms do
     local length = header_length(forms:byte(from + 1))
     n = n + 1
-    rule_at[n] = rule_of(forms:sub(from, from + length - 1))
+    local rule = rule_of(forms:sub(from, from + length - 1))
+    rule_at[n] = rule
     from = from + length
+    if rule.calendar then
+      local start, boundary, stop
+      start, boundary, stop, from = struct.unpack('>I7I7I7', forms, from)
+      if now < boundary then stop = boundary else start = boundary end
+      rule.start, rule.stop = start, stop
+    end
   end
+end
+
+-- Whether it is another time than whoever sent a form took it for.
+local function is_elsewhen(rule)
+  return rule.calendar and (now < rule.start or now >= rule.stop)
 end
 
 local function named(key, form)
@@ -296,7 +321,7 @@ local ops = {}
 do
   local from, n = 1, 0
   while from <= #operations do
-    local op = { kind = 0 }
+    local op = { kind = 0, stale = false }
     op.kind, from = struct.unpack('>B', operations, from)
     if op.kind == DECIDE then
       local count
@@ -305,6 +330,7 @@ do
         local key, form, enforce, cost
         key, form, enforce, cost, from = struct.unpack('>I2I2BI7', operations, from)
         local entry, rule = named(key, form)
+        op.stale = op.stale or is_elsewhen(rule)
         op[i] = {
           key = key, entry = entry, rule = rule, enforce = enforce == 1, cost = cost, state = false,
           outcome = 0, remaining = 0, reset_after = 0, wait = 0, charged_at = 0,
@@ -330,6 +356,7 @@ do
       op.key, form, receipt, op.units, op.cost, op.charged_at, op.leaves_at, op.lifetime, from =
         struct.unpack('>I2I2I2I7I7I7I7I7', operations, from)
       op.entry, op.rule = named(op.key, form)
+      op.stale = is_elsewhen(op.rule)
       op.receipt_key, op.receipt = receipt, entries[receipt]
       op.receipt.is_receipt = true
     end
@@ -496,10 +523,10 @@ while from <= #requests do
   local index, deadline
   index, deadline, from = struct.unpack('>I2I7', requests, from)
   n = n + 1
-  if deadline > 0 and now > deadline then
+  local op = ops[index]
+  if deadline > 0 and now > deadline or op.stale then
     rows[n] = STALE
   else
-    local op = ops[index]
     rows[n] = steps[op.kind](op)
   end
 end

@@ -31,6 +31,7 @@
 //! ```
 
 pub mod algorithm;
+mod calendar;
 mod charge;
 mod cost;
 mod decision;
@@ -44,6 +45,7 @@ mod store;
 mod time;
 
 pub use algorithm::{Algorithm, AnyRule, Form, LeakyMode, Refill, Resolution};
+pub use calendar::{Calendar, CalendarError, Period};
 pub use charge::{Charge, Charged, Receipt, ReceiptId, Settlement};
 pub use cost::Cost;
 pub use decision::{Decision, Outcome, Source, Verdict};

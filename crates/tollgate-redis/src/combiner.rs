@@ -186,14 +186,16 @@ impl Combiner {
             return After::Done;
         }
         tickets.retain(|ticket| ticket.send());
-        let mut batch = Batch::new(self.shared.nonce.fetch_add(1, Ordering::Relaxed));
+        let sent = Instant::now();
+        let time = self.shared.time.as_ref().map(|time| time.load(Ordering::Relaxed));
+        let now = time.map(Timestamp::from_micros).or_else(|| node.at_server(sent));
+        let nonce = self.shared.nonce.fetch_add(1, Ordering::Relaxed);
+        let mut batch = Batch::at(nonce, now.unwrap_or_default());
         tickets.retain(|ticket| self.add(&mut batch, ticket, node));
         if tickets.is_empty() {
             return After::Done;
         }
         let unanswered = Unanswered(tickets);
-        let sent = Instant::now();
-        let time = self.shared.time.as_ref().map(|time| time.load(Ordering::Relaxed));
         let last = tickets.iter().map(|ticket| ticket.deadline).max().unwrap_or(sent);
         let call = node.call(&batch, time.map(Timestamp::from_micros), last, stop.is_asking());
         let outcome = match &tickets[..] {

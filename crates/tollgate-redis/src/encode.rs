@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 use tollgate_core::{Cost, Form, Micros, Policy, Receipt, Timestamp};
 
 use crate::bytes::{exact, put};
-use crate::header::put_header;
+use crate::header::{put_header, put_periods};
 use crate::interned::Interned;
 
 /// One charge of a request and the Redis key that holds its state.
@@ -62,6 +62,8 @@ pub enum EncodeError {
 #[derive(Debug, Default)]
 pub struct Batch {
     nonce: [u8; 8],
+    /// What it probably is by Redis' clock.
+    now: Timestamp,
     keys: Interned,
     operations: Interned,
     forms: Vec<Form>,
@@ -107,6 +109,12 @@ impl Batch {
     /// A call without requests. The reply has to repeat the `nonce`.
     pub fn new(nonce: u64) -> Self {
         Self { nonce: nonce.to_be_bytes(), ..Self::default() }
+    }
+
+    /// A call that Redis is thought to get at `now`. Where that is not even the right period
+    /// of a calendar, or the one beside it, requests that are about it are refused unexecuted.
+    pub fn at(nonce: u64, now: Timestamp) -> Self {
+        Self { now, ..Self::new(nonce) }
     }
 
     /// The number of requests.
@@ -315,6 +323,7 @@ impl Batch {
         let index = self.forms.iter().position(|other| *other == form).unwrap_or_else(|| {
             self.forms.push(form);
             put_header(&mut self.form_bytes, &form, policy.rule());
+            put_periods(&mut self.form_bytes, &form, self.now);
             self.forms.len() - 1
         });
         index as u64 + 1

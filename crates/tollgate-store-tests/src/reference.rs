@@ -100,7 +100,8 @@ any_state!(
     SlidingWindowCounter: sliding_window_counter,
     TokenBucket: token_bucket,
     LeakyBucket: leaky_bucket,
-    ConcurrentRequests: concurrent_requests
+    ConcurrentRequests: concurrent_requests,
+    CalendarWindowCounter: calendar_window_counter
 );
 
 /// A rule that finds its state among all.
@@ -311,8 +312,13 @@ impl Reference {
                 Change::Owe(units) => rule.owe(&mut state, units, now),
                 Change::GiveBack(charged, units) => rule.give_back(&mut state, &charged, units, now),
             };
-            let (any, state, holds) = (any.clone(), rule.wrap(state), self.holds(&slot, now));
-            self.states.insert(slot, Stored { rule: any, state, since, holds });
+            let mut holds = self.holds(&slot, now);
+            if matches!(any, AnyRule::CalendarWindowCounter(_)) {
+                // What is still held counts at once, as no calendar can be leased.
+                rule.owe(&mut state, holds.units(), now);
+                holds = Holds::default();
+            }
+            self.states.insert(slot, Stored { rule: any.clone(), state: rule.wrap(state), since, holds });
             units
         })
     }

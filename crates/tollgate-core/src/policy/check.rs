@@ -6,7 +6,9 @@ use super::Policy;
 use crate::algorithm::concurrent_requests::ConcurrentRequests;
 use crate::algorithm::sliding_window_log::SlidingWindowLog;
 use crate::scale::{Scale, nearest_limit};
-use crate::{Algorithm, LeakyMode, Lease, Micros, Quota, Receipt, Refill, Resolution, Timestamp};
+use crate::{
+    Algorithm, Form, LeakyMode, Lease, Micros, Quota, Receipt, Refill, Resolution, Timestamp,
+};
 
 /// Why a policy cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,6 +48,11 @@ enum Reason {
     #[error("{0} has no burst: drop the burst, or use token_bucket or leaky_bucket")]
     Burst(Algorithm),
     #[error(
+        "{0} has windows of one length, and those of a calendar have not: use \
+         fixed_window_counter, or a span such as 24 hours"
+    )]
+    Calendar(Algorithm),
+    #[error(
         "a log at full resolution of {limit} units is more than {}: lower the limit or use \
          the resolution of a thousandth of the window",
         SlidingWindowLog::MAX_EXACT_LIMIT
@@ -80,6 +87,11 @@ enum Reason {
     #[error("units in flight cannot be leased, as each is given back by itself: drop the lease")]
     NotLeasedInFlight,
     #[error(
+        "the windows of a calendar cannot be leased, as a shared store knows only the period of \
+         now: drop the lease, or use windows of one length"
+    )]
+    NotLeasedCalendar,
+    #[error(
         "{0} cannot be leased, because there the instant at which a unit is spent decides when \
          others have their turn: drop the lease, or use {1}"
     )]
@@ -100,6 +112,7 @@ pub(super) fn check(name: &str, quota: Quota, algorithm: Algorithm) -> Result<Mi
         let window = check_window(quota.window())?;
         check_limit(quota, algorithm)?;
         check_in_flight(window, algorithm)?;
+        check_calendar(quota, algorithm)?;
         check_scale(quota, window, algorithm)?;
         Ok(window)
     };
@@ -109,13 +122,13 @@ pub(super) fn check(name: &str, quota: Quota, algorithm: Algorithm) -> Result<Mi
 /// Checks whether units may be leased.
 pub(super) fn check_lease(
     name: &str,
-    window: Micros,
-    algorithm: Algorithm,
+    quota: Quota,
+    form: Form,
     lease: Lease,
 ) -> Result<(), PolicyError> {
     let (numerator, denominator) = lease.share();
-    let ttl = lease.time_to_live();
-    let reason = match algorithm {
+    let (ttl, window) = (lease.time_to_live(), form.window);
+    let reason = match form.algorithm {
         Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } } => {
             Reason::NotLeased("a leaky_bucket in queue mode", "the mode meter")
         }
@@ -123,6 +136,7 @@ pub(super) fn check_lease(
             Reason::NotLeased("a token_bucket that refills in intervals", "the greedy refill")
         }
         Algorithm::ConcurrentRequests => Reason::NotLeasedInFlight,
+        _ if quota.calendar().is_some() => Reason::NotLeasedCalendar,
         _ if !lease.is_share() => Reason::LeaseShare(numerator, denominator),
         _ if ttl < Lease::MIN_TTL.into() || ttl > window => {
             Reason::LeaseTtl { given: ttl, most: window }
@@ -181,6 +195,14 @@ fn check_in_flight(window: Micros, algorithm: Algorithm) -> Result<(), Reason> {
         Algorithm::ConcurrentRequests if window > Receipt::LIFETIME => {
             Err(Reason::InFlightFor { lease: window })
         }
+        _ => Ok(()),
+    }
+}
+
+fn check_calendar(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
+    match algorithm {
+        Algorithm::FixedWindowCounter => Ok(()),
+        _ if quota.calendar().is_some() => Err(Reason::Calendar(algorithm)),
         _ => Ok(()),
     }
 }

@@ -69,6 +69,7 @@ impl Policy {
             limit: quota.limit(),
             window,
             capacity: quota.capacity(),
+            calendar: quota.calendar(),
         };
         Ok(Self(Arc::new(Inner {
             rule: form.rule(),
@@ -80,7 +81,8 @@ impl Policy {
         })))
     }
 
-    /// At most `limit` in each window of the calendar.
+    /// At most `limit` in each window: windows follow one another from the Unix epoch on,
+    /// or are the periods of the quota's calendar.
     pub fn fixed_window_counter(
         name: impl Into<String>,
         quota: Quota,
@@ -140,9 +142,10 @@ impl Policy {
     /// anyway.
     ///
     /// A queue and a bucket that refills in intervals cannot be leased: there the instant at
-    /// which a unit is spent decides when others have their turn.
+    /// which a unit is spent decides when others have their turn. Nor can the windows of a
+    /// calendar, and what counts in flight.
     pub fn with_lease(mut self, lease: Lease) -> Result<Self, PolicyError> {
-        check_lease(self.name(), self.window(), self.algorithm(), lease)?;
+        check_lease(self.name(), self.quota(), self.form(), lease)?;
         Arc::make_mut(&mut self.0).lease = Some(lease);
         Ok(self)
     }
@@ -162,7 +165,7 @@ impl Policy {
         self.0.form.algorithm
     }
 
-    /// The window.
+    /// The window; with a calendar the longest of its periods.
     pub fn window(&self) -> Micros {
         self.0.form.window
     }
@@ -229,7 +232,7 @@ impl Policy {
         };
         let burst = self.0.quota.burst_units().map(part);
         let build = |limit| {
-            let quota = Quota::new(limit, self.0.quota.window());
+            let quota = self.0.quota.with_limit(limit);
             let quota = burst.map_or(quota, |burst| quota.burst(burst));
             Self::new(self.name(), quota, self.algorithm())
         };
@@ -284,7 +287,7 @@ impl fmt::Display for Policy {
             let (name, limit, lease) = (self.name(), quota.limit(), self.window());
             return write!(f, "{name}: {limit} units in flight, leases of {lease}");
         }
-        write!(f, "{}: {} units per {}", self.name(), quota.limit(), self.window())?;
+        write!(f, "{}: {} units per {}", self.name(), quota.limit(), quota.span())?;
         if let Some(burst) = quota.burst_units() {
             write!(f, ", burst {burst}")?;
         }

@@ -6,8 +6,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use fastrand::Rng;
 use tollgate_core::{
-    Algorithm, Charge, Cost, Decision, Key, LeakyMode, Micros, Outcome, Policy, Receipt, ReceiptId,
-    Refill, Settlement, Timestamp,
+    Algorithm, Calendar, Charge, Cost, Decision, Key, LeakyMode, Micros, Outcome, Policy, Receipt,
+    ReceiptId, Refill, Settlement, Timestamp,
 };
 use tollgate_redis::protocol::{Ask, Batch, Line, Row, Spent};
 use tollgate_store_tests::reference::Reference;
@@ -48,13 +48,25 @@ pub(crate) struct Trace {
 struct Expected {
     batch: Batch,
     now: Timestamp,
+    /// What who sends it takes for the time.
+    believed: Timestamp,
     rows: Vec<Row>,
     expiries: Vec<(Vec<u8>, Option<u64>)>,
     text: Vec<String>,
 }
 
+impl Expected {
+    /// Whether it is another period of the policy's calendar than those that the call brings.
+    fn is_elsewhen(&self, policy: &Policy) -> bool {
+        policy.quota().calendar().is_some_and(|calendar| {
+            !calendar.around(self.believed).iter().any(|period| period.contains(self.now))
+        })
+    }
+}
+
 struct Clock {
     now: u64,
+    calendar: Option<Calendar>,
     window: u64,
     retry_at: u64,
     reset_at: u64,
@@ -126,9 +138,11 @@ impl Trace {
 
     /// The next call, decided by the reference.
     fn call(&mut self) -> Expected {
+        let (now, believed) = (Timestamp::from_micros(self.clock.now), self.believed());
         let mut expected = Expected {
-            batch: Batch::new(self.rng.u64(..)),
-            now: Timestamp::from_micros(self.clock.now),
+            batch: Batch::at(self.rng.u64(..), believed),
+            now,
+            believed,
             rows: Vec::new(),
             expiries: Vec::new(),
             text: Vec::new(),
@@ -160,6 +174,19 @@ impl Trace {
             expected.expiries.push((key.to_vec(), self.expiries.get(key).copied()));
         }
         expected
+    }
+
+    /// Mostly what it is; sometimes near it, which may be another period of a calendar, or
+    /// one that is not even beside it.
+    fn believed(&mut self) -> Timestamp {
+        let (now, window) = (self.clock.now, self.clock.window);
+        Timestamp::from_micros(match self.rng.u8(..8) {
+            0 => now - self.rng.u64(..window / 2),
+            1 => now + self.rng.u64(..window / 2),
+            2 => now + self.rng.u64(..window) * 3,
+            3 => now - self.rng.u64(..window) * 3,
+            _ => now,
+        })
     }
 
     /// Mostly none; sometimes this very instant or the next, or one that has passed.
@@ -198,7 +225,7 @@ impl Trace {
             .collect();
         expected.batch.decide(&lines, deadline).expect("a call holds so many");
         expected.text.push(format!("{charges:?}"));
-        if stale {
+        if stale || policies.iter().any(|policy| expected.is_elsewhen(policy)) {
             expected.rows.push(Row::Stale);
             return;
         }
@@ -286,6 +313,7 @@ impl Trace {
             _ => self.rng.u64(0..=cost.saturating_mul(2)),
         });
         let now = expected.now;
+        let stale = stale || expected.is_elsewhen(&receipt.policy);
         let first = !stale && !receipt.has_lapsed(now) && !self.settled.contains(&receipt.id);
         let held = self.reference.is_held(&receipt.policy, &receipt.key, now);
         let key = redis_key(&receipt.policy, &receipt.key);
@@ -314,6 +342,10 @@ impl Trace {
     fn lease(&mut self, expected: &mut Expected) {
         let (deadline, stale) = self.deadline();
         let (mut policy, mut key) = (self.policy(), self.key());
+        if policy.quota().calendar().is_some() {
+            // Nobody asks for blocks of it.
+            return;
+        }
         let mut spent = Vec::new();
         if !self.blocks.is_empty() && self.rng.u8(..3) > 0 {
             // What is settled is what was granted, in whichever version of the policy.
@@ -334,6 +366,7 @@ impl Trace {
             policy.algorithm(),
             Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }
                 | Algorithm::TokenBucket { refill: Refill::Interval }
+                | Algorithm::ConcurrentRequests
         );
         let most = policy.capacity();
         let units = match self.rng.u8(..4) {
@@ -416,7 +449,7 @@ impl Trace {
 
     fn compare(&mut self, client: &mut Client) {
         let Some(expected) = self.under_way.pop_front() else { return };
-        let Expected { batch, now, rows, expiries, text } = expected;
+        let Expected { batch, now, rows, expiries, text, .. } = expected;
         let (family, seed) = (self.family, self.seed);
         let reply = client.hear_reply(&batch);
         assert_eq!(reply.now, now);
@@ -439,7 +472,7 @@ impl Clock {
             Family::EndOfTime => Timestamp::MAX.as_micros() - rng.u64(0..50) * window - 50,
             _ => EARLIEST + 4 * window + rng.u64(..window),
         };
-        Self { now, window, retry_at: now, reset_at: now }
+        Self { now, calendar: None, window, retry_at: now, reset_at: now }
     }
 
     /// Moves on or back, most often to where something changes or a microsecond beside
@@ -462,7 +495,7 @@ impl Clock {
             (_, 8..10) => now + rng.u64(2..60),
             (_, 10..14) => beside(now + window * rng.u64(1..=12) / 10, rng),
             (_, 14) => now + rng.u64(1..=3) * window,
-            (_, 15..17) => beside((now / window + 1) * window, rng),
+            (_, 15..17) => beside(self.boundary(), rng),
             (_, 17..20) => beside(self.retry_at, rng),
             (_, 20) => beside(self.reset_at, rng),
             _ => now.saturating_sub(window * rng.u64(0..=12) / 10 + rng.u64(0..3)),
@@ -471,8 +504,16 @@ impl Clock {
         self.now < Timestamp::MAX.as_micros()
     }
 
+    fn boundary(&self) -> u64 {
+        match self.calendar {
+            Some(calendar) => calendar.period(Timestamp::from_micros(self.now)).end().as_micros(),
+            None => (self.now / self.window + 1) * self.window,
+        }
+    }
+
     fn note(&mut self, policy: &Policy, decision: &Decision) {
         self.window = policy.window().get();
+        self.calendar = policy.quota().calendar();
         if let Outcome::Deny { retry_after } = decision.outcome {
             self.retry_at = self.now.saturating_add(retry_after.get());
         }

@@ -10,7 +10,7 @@ use tollgate_core::{
     Algorithm, Cost, LeakyMode, Micros, Outcome, Policy, Quota, Receipt, ReceiptId, Refill,
     Resolution, Settlement, Source, Timestamp, Verdict,
 };
-use tollgate_redis::protocol::{Batch, Fault, Line, Row};
+use tollgate_redis::protocol::{Ask, Batch, Fault, Line, Row};
 
 const MODES: [Algorithm; 10] = [
     Algorithm::FixedWindowCounter,
@@ -169,11 +169,53 @@ fn foreign(client: &mut Client) -> Vec<(String, Fault)> {
         ("no window", zero_window),
         ("bucket beyond what can be counted", beyond),
     ];
-    for (name, value) in strings {
+    for (name, value) in strings.into_iter().chain(badly_leased(&fixed)) {
         client.run(&[b"SET", name.as_bytes(), &value]);
         all.push((name.to_owned(), Fault::Unreadable));
     }
     all
+}
+
+/// States with blocks before them that cannot be any.
+fn badly_leased(header: &[u8]) -> [(&'static str, Vec<u8>); 7] {
+    let hold = |units: u8, last: u8| {
+        [&[7; 8][..], &[0, 0, 0, 0, units], &[0, 0, 0, 0, 0, 0, last]].concat()
+    };
+    let value = |count: u8, holds: &[Vec<u8>], state: usize| {
+        let front = [&[1, 65], &header[2..], &[0; 7], &[count]].concat();
+        [front, holds.concat(), vec![0; state]].concat()
+    };
+    [
+        ("no blocks", value(0, &[], 13)),
+        ("more blocks than there can be", value(65, &vec![hold(1, 9); 65], 13)),
+        ("fewer blocks than it says", value(2, &[hold(1, 9)], 13)),
+        ("a block of nothing", value(1, &[hold(0, 9)], 13)),
+        ("blocks that do not end in order", value(2, &[hold(1, 9), hold(1, 8)], 13)),
+        ("blocks and half a state", value(1, &[hold(1, 9)], 6)),
+        ("blocks and nothing", value(1, &[hold(1, 9)], 0)),
+    ]
+}
+
+/// A log that is short, but not with what stands before it, is longer than what is read first.
+#[test]
+fn a_log_behind_many_blocks_is_read_to_its_end() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let policy = policy("p", 1_000, 1_000_000_000, MODES[1]);
+    let now = next_year();
+    for step in 0..128 {
+        assert!(decide(&mut client, &[line("k", &policy, 1)], now + step).is_admitted());
+    }
+    for id in 0..64 {
+        let mut batch = Batch::new(1);
+        let ask = Ask { id, units: 2, ttl: Micros::new(1_000_000) };
+        batch.lease(b"k", &policy, &[], ask, None).expect("room");
+        let now = Timestamp::from_micros(now + 200 + id);
+        let Row::Leased(granted) = client.call(&batch, Some(now)).rows.remove(0) else { panic!() };
+        assert_eq!((granted.units, granted.remaining), (2, 1_000 - 128 - 2 * (id + 1)));
+    }
+    let verdict = decide(&mut client, &[line("k", &policy, 700)], now + 300);
+    assert_eq!(verdict.decisions()[0].remaining, 1_000 - 128 - 128 - 700);
 }
 
 #[test]

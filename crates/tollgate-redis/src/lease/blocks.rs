@@ -22,8 +22,10 @@ pub(super) struct Blocks {
     /// Together no more than the lease's share.
     most: u64,
     capacity: u64,
-    /// Not before then, as Redis has nothing to give, or did not answer.
+    /// Not before then, as Redis has nothing to give, or may have given what nobody heard of.
     ask_at: Moment,
+    /// No call before then, as the last one failed.
+    call_at: Moment,
     /// Whether somebody sees to this key.
     pub(super) has_keeper: bool,
     /// Whether that one was called and has not looked yet.
@@ -91,6 +93,7 @@ impl Blocks {
             most,
             capacity: policy.capacity(),
             ask_at: now,
+            call_at: now,
             has_keeper: false,
             was_called: false,
         }
@@ -175,6 +178,9 @@ impl Blocks {
         self.was_called = false;
         self.retire(now);
         self.spent.retain(|closed| closed.end > now);
+        if now < self.call_at {
+            return Plan::Wait(Some(self.call_at));
+        }
         let ttl = self.lease.time_to_live();
         let held: u64 = self.open.iter().map(|block| block.units).sum();
         let is_asking = self.demand.is_hot() && self.is_low() && now >= self.ask_at;
@@ -236,8 +242,11 @@ impl Blocks {
                 // Told again, it is settled once. What was asked for may have been granted, and
                 // is not asked for again before that has lapsed.
                 self.spent.extend(spent.0);
-                let wait = if error.may_have_charged() { ttl } else { ttl / 8 };
-                self.ask_at = now + wait.max(1);
+                // There is time for a few attempts before a block that was returned lapses.
+                self.call_at = now + ttl / 16;
+                if error.may_have_charged() {
+                    self.ask_at = now + ttl;
+                }
                 self.demand.went_without(now);
             }
         }
@@ -320,3 +329,113 @@ const fn retires(start: Moment, end: Moment) -> Moment {
 
 /// Where a replica may hold no more than one unit, a block is a decision.
 const LEAST: u64 = 2;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Instant;
+
+    use tollgate_core::{Granted, Quota};
+
+    use super::super::demand::HOT;
+    use super::*;
+
+    const TTL: u64 = 1_000_000;
+
+    /// A hot key of which a replica may hold 100 units, and the clock.
+    fn hot() -> (Blocks, Clock, Arc<AtomicU64>) {
+        let time = Arc::new(AtomicU64::new(0));
+        let policy = Policy::token_bucket("p", Quota::per_minute(1_000)).unwrap();
+        let mut blocks = Blocks::new(&policy, Lease::of(1, 10), 0);
+        for _ in 0..HOT {
+            blocks.asked(0);
+        }
+        blocks.has_keeper = true;
+        (blocks, Clock::new(Some(Arc::clone(&time))), time)
+    }
+
+    fn called(blocks: &mut Blocks, now: Moment) -> (Returned, Ask) {
+        match blocks.plan(now, || 7) {
+            Plan::Call { spent, ask } => (spent, ask),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn granted(units: u64, now: Moment) -> Result<Leased, StoreError> {
+        let decided_at = Timestamp::from_micros(now);
+        let (lasts, reset_after) = (Micros::new(TTL), Micros::new(TTL));
+        let granted =
+            Granted { units, lasts, remaining: 50, reset_after, retry_after: Micros::new(5) };
+        Ok(Leased { granted, decided_at, sent: Instant::now() })
+    }
+
+    #[test]
+    fn a_block_in_use_has_the_next_one_behind_it_and_its_end_is_told_with_the_ask() {
+        let (mut blocks, clock, _) = hot();
+        let (spent, ask) = called(&mut blocks, 0);
+        assert!(spent.is_empty() && ask.units == 8);
+        blocks.learn(spent, ask, granted(8, 0), &clock);
+        assert!(matches!(blocks.plan(0, || 8), Plan::Wait(Some(750_000))));
+        assert!((0..4).all(|_| blocks.take(1, &clock).is_some()));
+        // Half of it is gone: the keeper is called once.
+        assert!(blocks.calls_keeper() && !blocks.calls_keeper());
+        let (spent, ask) = called(&mut blocks, 0);
+        assert!(spent.is_empty());
+        blocks.learn(spent, Ask { id: 8, ..ask }, granted(8, 0), &clock);
+        // The next one begins where the first ends, which is told with the next ask.
+        assert!((0..6).all(|_| blocks.take(1, &clock).is_some()));
+        assert!(matches!(blocks.plan(0, || 9), Plan::Wait(Some(750_000))));
+        assert!((0..2).all(|_| blocks.take(1, &clock).is_some()));
+        let (spent, ask) = called(&mut blocks, 0);
+        assert_eq!(spent.spent()[..], [Spent { id: 7, units: 8 }]);
+        assert_eq!(ask.units, 16);
+    }
+
+    #[test]
+    fn what_is_left_goes_back_in_time_and_a_key_nobody_asks_for_is_left() {
+        let (mut blocks, clock, time) = hot();
+        let (spent, ask) = called(&mut blocks, 0);
+        blocks.learn(spent, ask, granted(8, 0), &clock);
+        blocks.take(3, &clock).unwrap();
+        time.store(750_000, Ordering::SeqCst);
+        let (spent, ask) = called(&mut blocks, 750_000);
+        assert_eq!(spent.spent()[..], [Spent { id: 7, units: 3 }]);
+        assert_eq!(ask.units, 0);
+        blocks.learn(spent, ask, granted(0, 750_000), &clock);
+        assert!(matches!(blocks.plan(750_000, || 9), Plan::Leave));
+        assert!(!blocks.has_keeper);
+    }
+
+    #[test]
+    fn a_call_that_failed_is_not_made_again_at_once() {
+        for (error, next_ask) in [
+            (StoreError::not_charged("redis", "no"), TTL / 16),
+            (StoreError::maybe_charged("redis", "silent"), TTL),
+        ] {
+            let (mut blocks, clock, time) = hot();
+            let (spent, ask) = called(&mut blocks, 0);
+            blocks.learn(spent, ask, Err(error), &clock);
+            assert!(matches!(blocks.plan(0, || 8), Plan::Wait(Some(at)) if at == TTL / 16));
+            time.store(next_ask - 1, Ordering::SeqCst);
+            assert!(
+                matches!(blocks.plan(next_ask - 1, || 8), Plan::Wait(Some(at)) if at == next_ask)
+            );
+            called(&mut blocks, next_ask);
+        }
+    }
+
+    #[test]
+    fn what_was_put_back_can_be_taken_again_unless_the_block_is_closed() {
+        let (mut blocks, clock, _) = hot();
+        let (spent, ask) = called(&mut blocks, 0);
+        blocks.learn(spent, ask, granted(8, 0), &clock);
+        let taken = blocks.take(8, &clock).unwrap();
+        assert!(blocks.take(1, &clock).is_none());
+        blocks.put_back(&taken);
+        let taken = blocks.take(8, &clock).unwrap();
+        assert_eq!(blocks.close(0).spent()[..], [Spent { id: 7, units: 8 }]);
+        blocks.put_back(&taken);
+        assert!(blocks.take(1, &clock).is_none());
+    }
+}

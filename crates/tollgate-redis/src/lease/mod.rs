@@ -159,6 +159,13 @@ impl Leases {
     }
 }
 
+impl Drop for Leases {
+    /// Wakes those who keep keys, so that they find the store gone.
+    fn drop(&mut self) {
+        self.keys.get_mut().table.iter().for_each(|key| key.bell.notify_one());
+    }
+}
+
 impl RedisStore {
     /// Redis is asked about these: keys of which that is true often enough get a keeper.
     pub(crate) fn note_asked(&self, charges: &[Charge<'_>]) {

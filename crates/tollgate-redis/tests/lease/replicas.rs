@@ -72,6 +72,56 @@ async fn what_is_not_spent_goes_back_before_it_lapses() {
     }
 }
 
+/// Whatever is lost on the way, asks, grants or what is told of blocks, counts as spent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_network_that_loses_things_makes_nobody_pass_that_should_not() {
+    const LIMIT: u64 = 60_000;
+    let server = Redis::start();
+    let policy = daily(LIMIT);
+    let proxies = [(); 3].map(|()| Proxy::start(server.address()));
+    let mut tasks = tokio::task::JoinSet::new();
+    for proxy in &proxies {
+        let builder =
+            RedisStore::builder(&proxy.url()).unwrap().timeout(Duration::from_millis(100));
+        let store = builder.connect().unwrap();
+        for _ in 0..4 {
+            let (store, policy) = (store.clone(), policy.clone());
+            tasks.spawn(async move {
+                let (mut admitted, start) = (0_u64, Instant::now());
+                while start.elapsed() < Duration::from_secs(4) {
+                    let asked = store.charge(&policy, &Key::GLOBAL, Cost::ONE).await;
+                    admitted += u64::from(asked.is_ok_and(|verdict| verdict.is_admitted()));
+                    // As fast as the limit lasts for the test.
+                    tokio::time::sleep(Duration::from_micros(200)).await;
+                }
+                admitted
+            });
+        }
+    }
+    let mut rng = fastrand::Rng::with_seed(1);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(3) {
+        let proxy = &proxies[rng.usize(..3)];
+        match rng.u8(..4) {
+            0 => proxy.swallow_replies(),
+            1 => proxy.black_hole(),
+            2 => proxy.cut(),
+            _ => proxy.pass(),
+        }
+        tokio::time::sleep(Duration::from_millis(rng.u64(10..150))).await;
+    }
+    proxies.iter().for_each(Proxy::pass);
+    let mut admitted: u64 = tasks.join_all().await.into_iter().sum();
+    assert!(admitted > 1_000, "{admitted}");
+    // What is left after that is taken by one that loses nothing.
+    let store = connected(&server.url()).await;
+    let exact = Policy::new("p", policy.quota(), policy.algorithm()).unwrap();
+    while ask(&store, &exact, 1).await.is_admitted() {
+        admitted += 1;
+    }
+    assert!(admitted <= LIMIT, "{admitted}");
+}
+
 /// A block is good for as long as it lasts, and then nothing passes that Redis does not decide.
 #[tokio::test]
 async fn a_replica_that_is_cut_off_spends_what_it_has_and_no_more() {

@@ -127,6 +127,7 @@ fn redis(report: &StoreReport) -> Option<BTreeMap<&'static str, u64>> {
         ("lost", stats.lost),
         ("late", stats.late),
         ("deny_cache_hits", stats.deny_cache_hits),
+        ("leased", stats.leased),
         ("queued", stats.queued),
         ("connections", stats.connections),
     ];

@@ -49,9 +49,10 @@ pub enum Command {
     },
     /// Says what is wrong with a file, or in words what it would do
     ///
-    /// Tells everything that is wrong at once: where, what, and the cure. Nothing is started,
-    /// and no file or server that the configuration names is looked at. The exit code is 0,
-    /// or 2 if something stands in the way.
+    /// Tells everything that is wrong at once: where, what, and the cure. The certificates and
+    /// keys that the file names are opened; relative paths begin at the working directory,
+    /// wherever the file is. Nothing is started, and no server is asked. The exit code is 0, or
+    /// 2 if something stands in the way.
     #[command(after_help = "Environment variables in the file are filled in as `serve` would: \
                             set them, or give them defaults (`${NAME:-default}`).")]
     Check {
@@ -61,6 +62,9 @@ pub enum Command {
         /// Takes warnings for errors
         #[arg(long)]
         strict: bool,
+        /// Opens none of the files that the configuration names, for where they are not there
+        #[arg(long)]
+        without_files: bool,
     },
     /// Prints the JSON Schema of the file, for editors
     ///
@@ -91,10 +95,12 @@ impl Cli {
         let mut out = io::stdout().lock();
         match &self.command {
             Command::Serve { config, log_format } => return Ok(serve(config, *log_format)),
-            Command::Check { config, strict } => match load(config, *strict) {
-                Ok(plan) => out.write_all(check::in_words(&plan).as_bytes())?,
-                Err(code) => return Ok(code),
-            },
+            Command::Check { config, strict, without_files } => {
+                match load(config, Checks { strict: *strict, files: !without_files }) {
+                    Ok(plan) => out.write_all(check::in_words(&plan).as_bytes())?,
+                    Err(code) => return Ok(code),
+                }
+            }
             Command::Schema => writeln!(out, "{:#}", schema::schema())?,
             Command::Init => out.write_all(STARTER.as_bytes())?,
             Command::Completions { shell } => {
@@ -111,7 +117,7 @@ fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
         Ok(source) => source,
         Err(error) => return unreadable(&error),
     };
-    let outcome = config::read_with_process_env(&source);
+    let outcome = config::read_with_process_env(&source).with_files();
     let given = outcome.plan.as_ref().map_or_else(LogPlan::default, |plan| plan.log);
     let lines = LogPlan { format: format.unwrap_or(given.format), ..given };
     // A person reads this; what a reload has to say goes to the log. So does a warning where
@@ -146,7 +152,7 @@ fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
 
 /// A plan, or what is wrong in a line each.
 fn loaded(source: &Source) -> Result<serve::Loaded, String> {
-    let config::Outcome { plan, report } = config::read_with_process_env(source);
+    let config::Outcome { plan, report, .. } = config::read_with_process_env(source);
     let Some(plan) = plan else { return Err(report.to_string()) };
     trace::is_possible(plan.tracing.as_ref()).map_err(|error| error.to_string())?;
     let words = check::in_words(&plan);
@@ -156,26 +162,37 @@ fn loaded(source: &Source) -> Result<serve::Loaded, String> {
     Ok(serve::Loaded { plan, words })
 }
 
+/// How closely to look.
+#[derive(Clone, Copy, Debug)]
+pub struct Checks {
+    /// Whether a warning stands in the way.
+    pub strict: bool,
+    /// Whether the files that the configuration names are opened.
+    pub files: bool,
+}
+
 /// Reads a file and tells on standard error what is wrong with it. Without a plan there is
 /// the code to exit with: 2.
 ///
 /// # Errors
-/// Something stands in the way; with `strict`, a warning does too.
-pub fn load(path: &Path, strict: bool) -> Result<Plan, ExitCode> {
+/// Something stands in the way.
+pub fn load(path: &Path, checks: Checks) -> Result<Plan, ExitCode> {
     match Source::read(path) {
-        Ok(source) => plan(&source, strict),
+        Ok(source) => plan(&source, checks),
         Err(error) => Err(unreadable(&error)),
     }
 }
 
-fn plan(source: &Source, strict: bool) -> Result<Plan, ExitCode> {
-    let config::Outcome { plan, report } = config::read_with_process_env(source);
+fn plan(source: &Source, checks: Checks) -> Result<Plan, ExitCode> {
+    let outcome = config::read_with_process_env(source);
+    let outcome = if checks.files { outcome.with_files() } else { outcome };
+    let config::Outcome { plan, report, .. } = outcome;
     tell(source, &report);
     let plan = plan.ok_or_else(|| ExitCode::from(WRONG))?;
     if let Err(error) = trace::is_possible(plan.tracing.as_ref()) {
         return Err(wrong(&format!("{}: {error}", source.name)));
     }
-    if strict && report.warnings() > 0 {
+    if checks.strict && report.warnings() > 0 {
         eprintln!("`--strict` takes warnings for errors");
         return Err(ExitCode::from(WRONG));
     }

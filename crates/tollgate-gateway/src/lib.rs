@@ -6,6 +6,7 @@
 pub mod check;
 pub mod cli;
 pub mod config;
+pub mod files;
 pub mod log;
 pub mod plan;
 pub mod proxy;

@@ -2,8 +2,11 @@
 
 use foldhash::fast::RandomState;
 use tollgate_core::algorithm::Rule;
+use tollgate_core::algorithm::calendar_window_counter::CalendarWindowCounter;
+use tollgate_core::algorithm::concurrent_requests::ConcurrentRequests;
 use tollgate_core::algorithm::fixed_window_counter::FixedWindowCounter;
 use tollgate_core::algorithm::leaky_bucket::LeakyBucket;
+use tollgate_core::algorithm::penalty::Penalty;
 use tollgate_core::algorithm::sliding_window_counter::SlidingWindowCounter;
 use tollgate_core::algorithm::sliding_window_log::SlidingWindowLog;
 use tollgate_core::algorithm::token_bucket::TokenBucket;
@@ -102,6 +105,9 @@ macro_rules! with_table {
             $crate::any_table::AnyTable::SlidingWindowCounter($table) => $body,
             $crate::any_table::AnyTable::TokenBucket($table) => $body,
             $crate::any_table::AnyTable::LeakyBucket($table) => $body,
+            $crate::any_table::AnyTable::ConcurrentRequests($table) => $body,
+            $crate::any_table::AnyTable::CalendarWindowCounter($table) => $body,
+            $crate::any_table::AnyTable::Penalty($table) => $body,
         }
     };
 }
@@ -113,4 +119,13 @@ pub(crate) trait Kind: Rule {
     fn table_mut(any: &mut AnyTable) -> Option<&mut Table<Self>>;
 }
 
-any_table!(FixedWindowCounter, SlidingWindowLog, SlidingWindowCounter, TokenBucket, LeakyBucket);
+any_table!(
+    FixedWindowCounter,
+    SlidingWindowLog,
+    SlidingWindowCounter,
+    TokenBucket,
+    LeakyBucket,
+    ConcurrentRequests,
+    CalendarWindowCounter,
+    Penalty
+);

@@ -24,6 +24,8 @@ struct Taken<'a> {
     shard: usize,
     cost: Cost,
     enforce: bool,
+    /// It is only looked at: see [`Policy::penalises`].
+    penalises: bool,
     decision: Decision,
 }
 
@@ -45,13 +47,16 @@ impl<C: Clock> Inner<C> {
         }
         let denies = |entry: &Taken<'_>| entry.enforce && entry.decision.denies();
         let admitted = !taken.iter().any(denies);
+        if !admitted {
+            strike(&sums, &mut taken, &taken_of, &mut shards, now);
+        }
         for entry in taken.iter_mut().filter(|entry| entry.decision.allows()) {
             let shard = shards.of(entry.shard);
             if !admitted {
                 // Nothing is taken, so what is left is what a request for nothing sees.
                 let untouched = shard.assess(&entry.seat, Cost::ZERO, now);
                 entry.decision = Decision { outcome: Outcome::Pass, ..untouched };
-            } else if entry.cost > Cost::ZERO {
+            } else if entry.cost > Cost::ZERO && !entry.penalises {
                 shard.charge(&entry.seat, entry.cost, now);
             }
         }
@@ -100,6 +105,36 @@ fn add(cost: &mut Cost, enforce: &mut bool, charge: &Charge<'_>) {
     }
 }
 
+/// Strikes the penalties of keys that another policy denies, and lets them say what they are
+/// then. Whoever has no entry of its own is not struck: others would be blocked with it.
+fn strike(
+    sums: &[Sum<'_>],
+    taken: &mut [Taken<'_>],
+    taken_of: &[usize],
+    shards: &mut Locked<'_>,
+    now: Timestamp,
+) {
+    if !sums.iter().any(|sum| sum.charge.policy.counts_denials()) {
+        return;
+    }
+    let denied: SmallVec<[_; 4]> = sums
+        .iter()
+        .zip(taken_of)
+        .map(|(sum, &index)| (sum.charge.key, &taken[index]))
+        .filter(|(_, entry)| entry.enforce && entry.decision.denies() && !entry.penalises)
+        .map(|(key, _)| key)
+        .collect();
+    for (sum, &index) in sums.iter().zip(taken_of) {
+        let entry = &mut taken[index];
+        let counts = sum.charge.policy.counts_denials() && entry.cost > Cost::ZERO;
+        if counts && entry.seat.is_own() && denied.contains(&sum.charge.key) {
+            let shard = shards.of(entry.shard);
+            shard.strike(&entry.seat, now);
+            entry.decision = shard.assess(&entry.seat, entry.cost, now);
+        }
+    }
+}
+
 /// Finds the entries of a request, and which of them each sum takes from: keys without
 /// room share an entry, which they must be held against together.
 fn seats<'a>(
@@ -120,7 +155,8 @@ fn seats<'a>(
         }
         taken_of.push(taken.len());
         let Charge { cost, enforce, .. } = charge;
-        taken.push(Taken { seat, shard, cost, enforce, decision: Decision::skipped(0) });
+        let (penalises, decision) = (charge.policy.penalises(), Decision::skipped(0));
+        taken.push(Taken { seat, shard, cost, enforce, penalises, decision });
     }
     (taken, taken_of)
 }

@@ -128,6 +128,15 @@ impl Shard {
         }
     }
 
+    /// The policy under which the charge of a receipt is kept, if it can still be told from
+    /// others: under its own, or where what is in flight was carried over with its dates.
+    pub(crate) fn teller<'a>(&'a self, seat: &Seat<'a>, receipt: &Receipt) -> Option<&'a Policy> {
+        let held = self.holder(seat)?;
+        let tells =
+            seat.is_here() || (held.counts_in_flight() && receipt.policy.counts_in_flight());
+        (tells && !self.is_void(receipt)).then_some(held)
+    }
+
     /// Forgets what a key has used. Receipts from before then are void.
     pub(crate) fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) {
         self.own.forget(policy, key);
@@ -166,6 +175,13 @@ impl Shard {
         });
     }
 
+    /// Strikes a penalty once.
+    pub(crate) fn strike(&mut self, seat: &Seat<'_>, now: Timestamp) {
+        with_rule!(seat.spot.policy.rule(), rule => {
+            self.change(rule, seat, now, |state| rule.owe(state, 1, now));
+        });
+    }
+
     /// Changes the state of a key, wherever it is, and puts it where it belongs.
     pub(crate) fn change<R: Kind, T>(
         &mut self,
@@ -180,7 +196,9 @@ impl Shard {
         }
         let mut state = self.elsewhere(rule, seat, now);
         let result = change(&mut state);
-        if let Place::Moved { .. } = seat.place {
+        if let Place::Moved { from } = seat.place
+            && !(seat.spot.policy.counts_in_flight() && self.own.policy(from).counts_in_flight())
+        {
             self.voided.insert(self.own.slot(seat.spot.policy, seat.spot.key), now);
         }
         self.part_mut(seat).put::<R>(seat.spot, seat.place, state, now);
@@ -209,6 +227,11 @@ impl Seat<'_> {
     /// its policy.
     pub(crate) fn is_here(&self) -> bool {
         self.place == Place::Here && !self.shared
+    }
+
+    /// Whether the entry is that of this key alone.
+    pub(crate) const fn is_own(&self) -> bool {
+        !self.shared
     }
 
     /// Whether both are one entry: the shared one of a policy, as one request names a

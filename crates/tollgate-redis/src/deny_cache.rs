@@ -22,7 +22,9 @@ use crate::ticket::{Line, Request, Ticket};
 ///
 /// * a reset makes it forget everything, and answers that were on their way before are
 ///   not remembered;
-/// * a policy that settles is never remembered, from its first receipt on;
+/// * a policy that settles is never remembered, from its first receipt on, and one that
+///   counts in flight not at all: units come back at any time;
+/// * a denial that a penalty counts is not remembered until the penalty blocks;
 /// * another quota is another request.
 ///
 /// Time counts from before the call was sent, by the clock of this process alone: Redis
@@ -101,10 +103,10 @@ impl DenyCache {
         }
         let Request::Decide(lines) = &ticket.request else { return };
         let Some(wait) = time_of_denial(lines, verdict) else { return };
-        if self.settles(lines) || has_twins(lines) {
+        if self.settles(lines) || has_twins(lines) || may_strike(lines, verdict) {
             return;
         }
-        let until = sent + wait.min(self.bound);
+        let until = sent + wait.min(self.bound).min(leased_for(lines));
         let denied = Denied { lines: lines.clone(), verdict: verdict.clone(), sent, until };
         let now = Instant::now();
         if until <= now {
@@ -157,6 +159,9 @@ impl DenyCache {
     }
 
     fn settles(&self, lines: &[Line]) -> bool {
+        if lines.iter().any(|line| line.policy.counts_in_flight()) {
+            return true;
+        }
         let settling = self.settling.lock();
         !settling.is_empty() && lines.iter().any(|line| settling.contains(line.policy.name()))
     }
@@ -228,6 +233,19 @@ fn time_of_denial(lines: &[Line], verdict: &Verdict) -> Option<Duration> {
     let waits = decisions().filter_map(|(_, decision)| decision.retry_after());
     let wait = waits.min().map_or(u64::MAX, Micros::get);
     Some(Duration::from_micros(wait))
+}
+
+/// What others hold comes back within a lease's time, or is spent.
+fn leased_for(lines: &[Line]) -> Duration {
+    let leases = lines.iter().filter_map(|line| line.policy.lease());
+    leases.map(|lease| lease.time_to_live().into()).min().unwrap_or(Duration::MAX)
+}
+
+/// Whether the same request would be struck again: a penalty counts its denials, and does not
+/// block it yet.
+fn may_strike(lines: &[Line], verdict: &Verdict) -> bool {
+    let mut decisions = lines.iter().zip(verdict.decisions());
+    decisions.any(|(line, decision)| line.policy.counts_denials() && !decision.denies())
 }
 
 /// Charges to one key are decided by their sum, which costs of each do not tell.

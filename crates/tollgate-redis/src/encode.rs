@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 use tollgate_core::{Cost, Form, Micros, Policy, Receipt, Timestamp};
 
 use crate::bytes::{exact, put};
-use crate::header::put_header;
+use crate::header::{put_header, put_periods};
 use crate::interned::Interned;
 
 /// One charge of a request and the Redis key that holds its state.
@@ -20,6 +20,26 @@ pub struct Line<'a> {
     pub enforce: bool,
 }
 
+/// A block that is done with, and what was spent of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spent {
+    /// Its name.
+    pub id: u64,
+    /// So many units.
+    pub units: u64,
+}
+
+/// A block that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Its name, which no other block of the key has.
+    pub id: u64,
+    /// So many units at most; none where blocks are only settled.
+    pub units: u64,
+    /// For so long at most.
+    pub ttl: Micros,
+}
+
 /// Why a request cannot be part of a call. The call is as it was before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
@@ -30,7 +50,7 @@ pub enum EncodeError {
     #[error("a call holds up to {} keys, forms and requests", Batch::MAX)]
     Full,
     /// More different keys than one request can have.
-    #[error("a request has charges to more than 255 different keys")]
+    #[error("a request has charges to more than 255 different keys, or to 127 with a penalty")]
     TooManyCharges,
 }
 
@@ -42,6 +62,8 @@ pub enum EncodeError {
 #[derive(Debug, Default)]
 pub struct Batch {
     nonce: [u8; 8],
+    /// What it probably is by Redis' clock.
+    now: Timestamp,
     keys: Interned,
     operations: Interned,
     forms: Vec<Form>,
@@ -60,7 +82,9 @@ pub(crate) enum Asked {
         charges: SmallVec<[u8; 2]>,
     },
     Settle,
+    Renew,
     Reset,
+    Lease,
 }
 
 /// The charges of a request to one key, summed.
@@ -75,6 +99,8 @@ const DECIDE: u8 = 1;
 const GIVE_BACK: u8 = 2;
 const OWE: u8 = 3;
 const RESET: u8 = 4;
+const RENEW: u8 = 5;
+const LEASE: u8 = 16;
 
 impl Batch {
     /// The most keys, forms or requests of one call: they go by numbers of two bytes.
@@ -83,6 +109,12 @@ impl Batch {
     /// A call without requests. The reply has to repeat the `nonce`.
     pub fn new(nonce: u64) -> Self {
         Self { nonce: nonce.to_be_bytes(), ..Self::default() }
+    }
+
+    /// A call that Redis is thought to get at `now`. Where that is not even the right period
+    /// of a calendar, or the one beside it, requests that are about it are refused unexecuted.
+    pub fn at(nonce: u64, now: Timestamp) -> Self {
+        Self { now, ..Self::new(nonce) }
     }
 
     /// The number of requests.
@@ -124,14 +156,15 @@ impl Batch {
         }
         let count = u8::try_from(sums.len()).map_err(|_| EncodeError::TooManyCharges)?;
         self.make_room(sums.len())?;
+        let subjects = subjects(&sums)?;
         self.scratch.clear();
         self.scratch.extend([DECIDE, count]);
-        for sum in &sums {
+        for (sum, subject) in sums.iter().zip(&subjects) {
             let key = self.keys.number(sum.key);
             let form = self.form(sum.policy);
             put::<2>(&mut self.scratch, key);
             put::<2>(&mut self.scratch, form);
-            self.scratch.push(sum.enforce.into());
+            self.scratch.push(subject << 1 | u8::from(sum.enforce));
             put::<7>(&mut self.scratch, exact(sum.cost.get()));
         }
         let sums = sums
@@ -151,10 +184,10 @@ impl Batch {
         actual: Cost,
         deadline: Option<Timestamp>,
     ) -> Result<(), EncodeError> {
-        self.settle_within(Receipt::LIFETIME, key, receipt_key, receipt, actual, deadline)
+        self.settle_within(receipt.lifetime(), key, receipt_key, receipt, actual, deadline)
     }
 
-    /// The same for a receipt that lapses after `lifetime`.
+    /// The same for a receipt that lapses after `lifetime`, or sooner by itself.
     pub fn settle_within(
         &mut self,
         lifetime: Micros,
@@ -164,10 +197,38 @@ impl Batch {
         actual: Cost,
         deadline: Option<Timestamp>,
     ) -> Result<(), EncodeError> {
-        self.make_room(2)?;
-        let (charged, actual) = (receipt.charged, actual.get());
-        let cost = charged.cost.get();
+        let (cost, actual) = (receipt.charged.cost.get(), actual.get());
         let kind = if actual > cost { OWE } else { GIVE_BACK };
+        self.correct(kind, key, receipt_key, receipt, actual.abs_diff(cost), lifetime)?;
+        self.request(deadline, Asked::Settle);
+        Ok(())
+    }
+
+    /// Adds the renewal of a lease. Whether it was settled stands under `receipt_key`.
+    pub fn renew(
+        &mut self,
+        key: &[u8],
+        receipt_key: &[u8],
+        receipt: &Receipt,
+        deadline: Option<Timestamp>,
+    ) -> Result<(), EncodeError> {
+        self.correct(RENEW, key, receipt_key, receipt, 0, receipt.lifetime())?;
+        self.request(deadline, Asked::Renew);
+        Ok(())
+    }
+
+    /// Puts an operation on a receipt into `scratch`.
+    fn correct(
+        &mut self,
+        kind: u8,
+        key: &[u8],
+        receipt_key: &[u8],
+        receipt: &Receipt,
+        units: u64,
+        lifetime: Micros,
+    ) -> Result<(), EncodeError> {
+        self.make_room(2)?;
+        let charged = receipt.charged;
         let numbers =
             [self.keys.number(key), self.form(&receipt.policy), self.keys.number(receipt_key)];
         self.scratch.clear();
@@ -175,12 +236,11 @@ impl Batch {
         for number in numbers {
             put::<2>(&mut self.scratch, number);
         }
-        put::<7>(&mut self.scratch, exact(actual.abs_diff(cost)));
-        put::<7>(&mut self.scratch, exact(cost));
+        put::<7>(&mut self.scratch, exact(units));
+        put::<7>(&mut self.scratch, exact(charged.cost.get()));
         put::<7>(&mut self.scratch, charged.charged_at.as_micros());
         put::<7>(&mut self.scratch, charged.leaves_at.as_micros());
         put::<7>(&mut self.scratch, lifetime.get());
-        self.request(deadline, Asked::Settle);
         Ok(())
     }
 
@@ -192,6 +252,35 @@ impl Batch {
         self.scratch.push(RESET);
         put::<2>(&mut self.scratch, key);
         self.request(deadline, Asked::Reset);
+        Ok(())
+    }
+
+    /// Adds a request to settle up to 255 blocks and to grant another.
+    pub fn lease(
+        &mut self,
+        key: &[u8],
+        policy: &Policy,
+        spent: &[Spent],
+        ask: Ask,
+        deadline: Option<Timestamp>,
+    ) -> Result<(), EncodeError> {
+        self.make_room(1)?;
+        let count = u8::try_from(spent.len()).map_err(|_| EncodeError::TooManyCharges)?;
+        let numbers = [self.keys.number(key), self.form(policy)];
+        self.scratch.clear();
+        self.scratch.push(LEASE);
+        for number in numbers {
+            put::<2>(&mut self.scratch, number);
+        }
+        put::<5>(&mut self.scratch, ask.units.min(Policy::MAX_LIMIT));
+        put::<7>(&mut self.scratch, exact(ask.ttl.get()));
+        put::<8>(&mut self.scratch, ask.id);
+        self.scratch.push(count);
+        for block in spent {
+            put::<8>(&mut self.scratch, block.id);
+            put::<5>(&mut self.scratch, block.units.min(Policy::MAX_LIMIT));
+        }
+        self.request(deadline, Asked::Lease);
         Ok(())
     }
 
@@ -235,10 +324,32 @@ impl Batch {
         let index = self.forms.iter().position(|other| *other == form).unwrap_or_else(|| {
             self.forms.push(form);
             put_header(&mut self.form_bytes, &form, policy.rule());
+            put_periods(&mut self.form_bytes, &form, self.now);
             self.forms.len() - 1
         });
         index as u64 + 1
     }
+}
+
+/// Numbers that are equal where a denial of one charge may strike another: where both are
+/// about one subject. Without a penalty that counts denials nobody asks, and all are zero.
+fn subjects(sums: &[Line<'_>]) -> Result<SmallVec<[u8; 4]>, EncodeError> {
+    if !sums.iter().any(|sum| sum.policy.counts_denials()) {
+        return Ok(SmallVec::from_elem(0, sums.len()));
+    }
+    let number = |sum: &Line<'_>| {
+        let same = |other: &Line<'_>| subject_of(other.key) == subject_of(sum.key);
+        let first = sums.iter().position(same);
+        let number = first.and_then(|index| u8::try_from(index + 1).ok());
+        number.filter(|number| *number < 128).ok_or(EncodeError::TooManyCharges)
+    };
+    sums.iter().map(number).collect()
+}
+
+/// What the name of a Redis key begins with, up to and with the subject in braces.
+fn subject_of(key: &[u8]) -> Option<&[u8]> {
+    let end = key.iter().position(|byte| *byte == b'}')?;
+    key.get(..=end)
 }
 
 /// Adds a charge to others of the same key. A shadow must not make them too dear, so

@@ -1,6 +1,6 @@
 //! The header of a form: what a stored state begins with.
 
-use tollgate_core::{Algorithm, AnyRule, Form, LeakyMode, Refill};
+use tollgate_core::{Algorithm, AnyRule, Form, LeakyMode, Micros, Refill, Timestamp};
 
 use crate::bytes::{exact, put};
 
@@ -10,6 +10,8 @@ pub(crate) fn put_header(out: &mut Vec<u8>, form: &Form, rule: &AnyRule) {
     let (limit, window) = match rule {
         AnyRule::TokenBucket(rule) => rule.rate(),
         AnyRule::LeakyBucket(rule) => rule.rate(),
+        // The number that stands for its name: what the windows are, each state says.
+        AnyRule::CalendarWindowCounter(rule) => (form.limit, Micros::new(rule.calendar().id())),
         _ => (form.limit, form.window),
     };
     out.extend([form.version, code(form, rule)]);
@@ -23,11 +25,29 @@ pub(crate) fn put_header(out: &mut Vec<u8>, form: &Form, rule: &AnyRule) {
     {
         put::<7>(out, exact(max_wait.get()));
     }
+    if let Algorithm::Penalty { terms } = form.algorithm {
+        put::<6>(out, terms.block.get());
+        put::<3>(out, terms.factor);
+        put::<6>(out, terms.max_block.get());
+        put::<6>(out, terms.forget_after.get());
+    }
+}
+
+/// What a call says of a form and no state begins with: of a calendar, of which the script
+/// knows nothing else, the boundary nearest to `now` with the ones before and after it. As
+/// `now` is what this process takes for the time of Redis, either side may turn out right.
+pub(crate) fn put_periods(out: &mut Vec<u8>, form: &Form, now: Timestamp) {
+    let Some(calendar) = form.calendar else { return };
+    let [one, two] = calendar.around(now);
+    for instant in [one.start(), one.end(), two.end()] {
+        put::<7>(out, instant.as_micros());
+    }
 }
 
 /// The algorithm and its settings in one byte.
 fn code(form: &Form, rule: &AnyRule) -> u8 {
     match form.algorithm {
+        Algorithm::FixedWindowCounter if form.calendar.is_some() => 12,
         Algorithm::FixedWindowCounter => 1,
         Algorithm::SlidingWindowLog { .. } => match rule {
             AnyRule::SlidingWindowLog(rule) if rule.grid().get() == 1 => 2,
@@ -39,6 +59,9 @@ fn code(form: &Form, rule: &AnyRule) -> u8 {
         Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } } => 7,
         Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(_) } } => 8,
         Algorithm::LeakyBucket { mode: LeakyMode::Meter } => 9,
+        Algorithm::ConcurrentRequests => 10,
+        Algorithm::Penalty { terms } if terms.counts_denials => 11,
+        Algorithm::Penalty { .. } => 13,
     }
 }
 
@@ -46,7 +69,8 @@ fn code(form: &Form, rule: &AnyRule) -> u8 {
 mod tests {
     use std::time::Duration;
 
-    use tollgate_core::{Micros, Policy, Quota, Resolution};
+    use tollgate_core::algorithm::penalty::Terms;
+    use tollgate_core::{Calendar, Micros, Policy, Quota, Resolution};
 
     use super::*;
 
@@ -56,6 +80,15 @@ mod tests {
         let token = |refill| Algorithm::TokenBucket { refill };
         let queue = |max_wait: Option<u64>| Algorithm::LeakyBucket {
             mode: LeakyMode::Queue { max_wait: max_wait.map(Micros::new) },
+        };
+        let penalty = |factor, forget_after, counts_denials| Algorithm::Penalty {
+            terms: Terms {
+                block: Micros::new(5),
+                factor,
+                max_block: Micros::new(7),
+                forget_after: Micros::new(forget_after),
+                counts_denials,
+            },
         };
         vec![
             Algorithm::FixedWindowCounter,
@@ -71,6 +104,11 @@ mod tests {
             queue(Some((1 << 53) - 1)),
             queue(Some(u64::MAX)),
             Algorithm::LeakyBucket { mode: LeakyMode::Meter },
+            Algorithm::ConcurrentRequests,
+            penalty(2, 9, true),
+            penalty(2, 9, false),
+            penalty(3, 9, true),
+            penalty(2, 8, true),
         ]
     }
 
@@ -84,6 +122,13 @@ mod tests {
                     all.extend(Policy::new("p", quota, algorithm));
                 }
             }
+        }
+        let instants = [1_000, 2_000].map(Timestamp::from_micros);
+        for (name, limit) in [("one", 1), ("one", 2), ("other", 1), ("one", 1)] {
+            let calendar = Calendar::new(name, instants).unwrap();
+            all.push(
+                Policy::fixed_window_counter("p", Quota::per_calendar(limit, calendar)).unwrap(),
+            );
         }
         all
     }

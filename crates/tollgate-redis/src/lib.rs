@@ -73,6 +73,7 @@ mod failure;
 mod future;
 mod header;
 mod interned;
+mod lease;
 mod names;
 mod node;
 mod offset;
@@ -89,7 +90,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
-use tollgate_core::{Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Store, Verdict};
+use tollgate_core::{
+    Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Store, StoreError, Verdict,
+};
 
 use self::address::Address;
 pub use self::address::UrlError;
@@ -97,7 +100,9 @@ pub use self::builder::{ConnectError, RedisStoreBuilder};
 pub use self::check::{RedisReport, RedisWarning};
 use self::cluster::Cluster;
 use self::combiner::{Combiner, Shared};
+use self::failure::STORE;
 pub use self::future::RedisFuture;
+use self::lease::Leases;
 use self::names::{Name, Names};
 use self::node::Node;
 pub use self::stats::RedisStats;
@@ -114,6 +119,7 @@ struct Inner {
     timeout: Duration,
     way: Way,
     shared: Arc<Shared>,
+    leases: Leases,
 }
 
 /// Who carries requests to Redis.
@@ -236,8 +242,11 @@ impl RedisStore {
             Answer::Settlement(settlement) => Some(settlement),
             _ => None,
         };
-        // Before it is sent: what comes back with it may let others pass.
-        self.0.shared.deny_cache.never_again(receipt.policy.name());
+        // Before it is sent: what comes back with it may let others pass. Of what is in flight
+        // nothing is remembered anyway.
+        if !receipt.policy.counts_in_flight() {
+            self.0.shared.deny_cache.never_again(receipt.policy.name());
+        }
         let state = self.0.names.state(&receipt.policy, &receipt.key);
         let about = state.clone();
         let settled = self.0.names.receipt(&receipt.key, receipt.id);
@@ -254,6 +263,11 @@ impl Store for RedisStore {
             Answer::Verdict(verdict) => Some(verdict),
             _ => None,
         };
+        let is_leased = charges.iter().any(|charge| charge.policy.lease().is_some());
+        if is_leased && let Some(verdict) = self.0.leases.spend(charges) {
+            self.0.shared.counters.count_leased();
+            return RedisFuture::ready(Ok(Answer::Verdict(verdict)), read);
+        }
         let lines = charges.iter().map(|charge| Line {
             state: self.0.names.state(charge.policy, charge.key),
             policy: charge.policy.clone(),
@@ -261,19 +275,39 @@ impl Store for RedisStore {
             enforce: charge.enforce,
         });
         let lines: SmallVec<[Line; 2]> = lines.collect();
-        if !self.is_one_call(&lines) {
-            return several::decide(self, charges, lines, read);
-        }
-        if let Some(verdict) = self.0.shared.deny_cache.find(&lines) {
+        let is_one_call = self.is_one_call(&lines);
+        if is_one_call && let Some(verdict) = self.0.shared.deny_cache.find(&lines) {
             self.0.shared.counters.count_deny_cache_hit();
             return RedisFuture::ready(Ok(Answer::Verdict(verdict)), read);
+        }
+        if is_leased {
+            self.note_asked(charges);
+        }
+        if !is_one_call {
+            return several::decide(self, charges, lines, read);
         }
         let about = lines.first().map(|line| line.state.clone()).unwrap_or_default();
         self.submit(&about, Request::Decide(lines), read)
     }
 
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Self::Future<Settlement> {
-        self.settle_within(Receipt::LIFETIME, receipt, actual)
+        self.settle_within(receipt.lifetime(), receipt, actual)
+    }
+
+    fn renew(&self, receipt: &Receipt) -> Self::Future<Option<Receipt>> {
+        if !receipt.policy.counts_in_flight() {
+            let error = StoreError::no_lease(STORE, &receipt.policy);
+            return RedisFuture::ready(Err(error), |_| None);
+        }
+        let read = |answer| match answer {
+            Answer::Renewal(receipt) => Some(receipt),
+            _ => None,
+        };
+        let state = self.0.names.state(&receipt.policy, &receipt.key);
+        let about = state.clone();
+        let settled = self.0.names.receipt(&receipt.key, receipt.id);
+        let receipt = receipt.clone();
+        self.submit(&about, Request::Renew { state, settled, receipt }, read)
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()> {
@@ -303,7 +337,7 @@ impl fmt::Debug for RedisStore {
 /// which talk to a bare server. No part of the public API.
 #[doc(hidden)]
 pub mod protocol {
-    pub use crate::encode::{Batch, EncodeError, Line};
+    pub use crate::encode::{Ask, Batch, EncodeError, Line, Spent};
     pub use crate::reply::{BadReply, Fault, Reply, Row};
     pub use crate::script::{SHA1, TEXT};
 }

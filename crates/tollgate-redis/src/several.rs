@@ -109,7 +109,7 @@ impl Group {
         !self.lines.iter().any(|line| line.enforce)
     }
 
-    /// The receipts of what a verdict says was charged.
+    /// The receipts of what a verdict says was charged. A penalty took nothing.
     fn receipts(&self, verdict: &Verdict) -> Vec<Receipt> {
         let charges: Vec<_> = self
             .lines
@@ -122,7 +122,8 @@ impl Group {
                 enforce: line.enforce,
             })
             .collect();
-        verdict.receipts(&charges, next_id).collect()
+        let receipts = verdict.receipts(&charges, next_id);
+        receipts.filter(|receipt| !receipt.policy.penalises()).collect()
     }
 
     /// The same charges, of nothing.
@@ -307,7 +308,10 @@ async fn give_back(store: &RedisStore, receipts: Vec<Receipt>) -> bool {
         // All are on their way before the first is waited for.
         let given: Vec<_> = open
             .into_iter()
-            .map(|receipt| (receipt, store.settle_within(LIFETIME, receipt, Cost::ZERO)))
+            .map(|receipt| {
+                let lifetime = receipt.lifetime().min(LIFETIME);
+                (receipt, store.settle_within(lifetime, receipt, Cost::ZERO))
+            })
             .collect();
         open = Vec::new();
         for (receipt, given) in given {

@@ -10,9 +10,9 @@ use tollgate_core::{
     Algorithm, Cost, LeakyMode, Micros, Outcome, Policy, Quota, Receipt, ReceiptId, Refill,
     Resolution, Settlement, Source, Timestamp, Verdict,
 };
-use tollgate_redis::protocol::{Batch, Fault, Line, Row};
+use tollgate_redis::protocol::{Ask, Batch, Fault, Line, Row};
 
-const MODES: [Algorithm; 9] = [
+const MODES: [Algorithm; 10] = [
     Algorithm::FixedWindowCounter,
     Algorithm::SlidingWindowLog { resolution: Resolution::Exact },
     Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth },
@@ -22,6 +22,7 @@ const MODES: [Algorithm; 9] = [
     Algorithm::LeakyBucket { mode: LeakyMode::Meter },
     Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } },
     Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(Micros::new(400)) } },
+    Algorithm::ConcurrentRequests,
 ];
 
 fn policy(name: &str, limit: u64, window: u64, algorithm: Algorithm) -> Policy {
@@ -168,11 +169,53 @@ fn foreign(client: &mut Client) -> Vec<(String, Fault)> {
         ("no window", zero_window),
         ("bucket beyond what can be counted", beyond),
     ];
-    for (name, value) in strings {
+    for (name, value) in strings.into_iter().chain(badly_leased(&fixed)) {
         client.run(&[b"SET", name.as_bytes(), &value]);
         all.push((name.to_owned(), Fault::Unreadable));
     }
     all
+}
+
+/// States with blocks before them that cannot be any.
+fn badly_leased(header: &[u8]) -> [(&'static str, Vec<u8>); 7] {
+    let hold = |units: u8, last: u8| {
+        [&[7; 8][..], &[0, 0, 0, 0, units], &[0, 0, 0, 0, 0, 0, last]].concat()
+    };
+    let value = |count: u8, holds: &[Vec<u8>], state: usize| {
+        let front = [&[1, 65], &header[2..], &[0; 7], &[count]].concat();
+        [front, holds.concat(), vec![0; state]].concat()
+    };
+    [
+        ("no blocks", value(0, &[], 13)),
+        ("more blocks than there can be", value(65, &vec![hold(1, 9); 65], 13)),
+        ("fewer blocks than it says", value(2, &[hold(1, 9)], 13)),
+        ("a block of nothing", value(1, &[hold(0, 9)], 13)),
+        ("blocks that do not end in order", value(2, &[hold(1, 9), hold(1, 8)], 13)),
+        ("blocks and half a state", value(1, &[hold(1, 9)], 6)),
+        ("blocks and nothing", value(1, &[hold(1, 9)], 0)),
+    ]
+}
+
+/// A log that is short, but not with what stands before it, is longer than what is read first.
+#[test]
+fn a_log_behind_many_blocks_is_read_to_its_end() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let policy = policy("p", 1_000, 1_000_000_000, MODES[1]);
+    let now = next_year();
+    for step in 0..128 {
+        assert!(decide(&mut client, &[line("k", &policy, 1)], now + step).is_admitted());
+    }
+    for id in 0..64 {
+        let mut batch = Batch::new(1);
+        let ask = Ask { id, units: 2, ttl: Micros::new(1_000_000) };
+        batch.lease(b"k", &policy, &[], ask, None).expect("room");
+        let now = Timestamp::from_micros(now + 200 + id);
+        let Row::Leased(granted) = client.call(&batch, Some(now)).rows.remove(0) else { panic!() };
+        assert_eq!((granted.units, granted.remaining), (2, 1_000 - 128 - 2 * (id + 1)));
+    }
+    let verdict = decide(&mut client, &[line("k", &policy, 700)], now + 300);
+    assert_eq!(verdict.decisions()[0].remaining, 1_000 - 128 - 128 - 700);
 }
 
 #[test]
@@ -186,7 +229,8 @@ fn a_foreign_value_fails_only_the_requests_that_name_it() {
     let before = dump(&mut client);
     let now = next_year();
     for algorithm in MODES {
-        let policy = policy("p", 100_000, 1_000_000, algorithm);
+        let limit = if algorithm == Algorithm::ConcurrentRequests { 10_000 } else { 100_000 };
+        let policy = policy("p", limit, 1_000_000, algorithm);
         let good = format!("good:{algorithm:?}");
         let mut batch = Batch::new(3);
         for (key, _) in &foreign {
@@ -201,7 +245,7 @@ fn a_foreign_value_fails_only_the_requests_that_name_it() {
             let rows = &reply.rows[4 * index..][..4];
             let Row::Verdict(verdict) = &rows[0] else { panic!("{rows:?}") };
             // The request that named both keys took nothing of the good one.
-            assert_eq!(verdict.decisions()[0].remaining, 99_999 - index as u64, "{algorithm:?}");
+            assert_eq!(verdict.decisions()[0].remaining, limit - 1 - index as u64, "{algorithm:?}");
             for row in &rows[1..] {
                 let Row::Fault { fault: found, key: at } = row else { panic!("{key}: {row:?}") };
                 assert_eq!((found, &keys[*at][..]), (fault, key.as_bytes()), "{algorithm:?}");

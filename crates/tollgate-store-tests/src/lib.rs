@@ -111,6 +111,21 @@ macro_rules! store_tests {
                 a_debt_is_owed_under_the_quota_that_holds,
                 a_quota_stated_otherwise_is_the_same_quota,
             },
+            in_flight::{
+                what_is_in_flight_counts_until_it_is_given_back,
+                a_lease_that_nobody_gives_back_ends,
+                a_renewed_lease_counts_from_then_on,
+                a_lease_that_lapsed_or_was_lost_is_owed,
+                a_changed_limit_keeps_what_is_in_flight,
+                only_what_is_in_flight_is_renewed,
+                never_more_than_the_limit_is_in_flight,
+            },
+            penalties::{
+                denials_block_and_blocks_grow,
+                only_denials_of_the_same_key_strike,
+                failures_that_are_settled_strike,
+                many_denials_at_once_make_one_block,
+            },
             versions::{
                 a_changed_quota_keeps_what_was_consumed,
                 two_versions_side_by_side_admit_no_more_than_the_larger,
@@ -122,6 +137,12 @@ macro_rules! store_tests {
                 mixed_costs_fill_the_limit_to_the_last_unit,
                 settling_under_contention_loses_nothing,
                 queued_requests_have_a_departure_each,
+            },
+            calendar::{
+                a_period_ends_when_the_calendar_says,
+                what_is_given_back_counts_in_its_own_period,
+                a_changed_calendar_keeps_what_was_consumed,
+                the_period_is_that_of_the_decision,
             }
         );
     };

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{Charge, Cost, Key, Policy, PolicyError, Quota};
+use tollgate_core::{Charge, Cost, Key, Policy, PolicyError, Quota, Strikes};
 
 use crate::head::Condition;
 use crate::key::{Global, KeySource};
@@ -68,8 +68,8 @@ pub enum Excess {
     /// Requests of one layer that wait for the same quotas pass in the order in which they
     /// came, and none overtakes them: who comes while others wait stands behind them. Over
     /// several processes each has a line of its own. A client that leaves takes nothing.
-    /// How many may wait at once says
-    /// [`max_waiting`](crate::RateLimitLayerBuilder::max_waiting). Waiting takes a tokio
+    /// How many may wait at once, and how much of them is held meanwhile, says the
+    /// [`WaitingRoom`](crate::WaitingRoom) of the layer. Waiting takes a tokio
     /// runtime with its timer enabled, and no place of the service inside.
     Wait {
         /// The longest wait.
@@ -79,12 +79,17 @@ pub enum Excess {
 
 impl Limit {
     /// `policy` over the quota that `key` names.
+    ///
+    /// Where the policy counts in flight, or is a penalty, a request costs 1 there whatever the
+    /// layer says.
     pub fn new(policy: Policy, key: impl KeySource) -> Self {
+        let one = policy.counts_in_flight() || policy.penalises();
+        let costs = one.then(|| Costs::flat(Cost::ONE));
         Self {
             policy,
             key: Arc::new(key),
             enforce: true,
-            costs: None,
+            costs,
             on_missing_key: None,
             excess: Excess::Reject,
             settling: Settling::default(),
@@ -180,10 +185,13 @@ impl Limit {
     /// Counts only the responses of which `counts` holds: every request is charged before
     /// it goes on, and what does not count is given back when the response is there.
     ///
+    /// Of a [penalty](Self::penalty) they are the strikes, which come when the response is
+    /// there; nothing is charged before.
+    ///
     /// So the limit cannot be exceeded by asking much at once: requests whose response is
     /// not known yet hold a place each. Whatever has no response, because the service fails
-    /// or the client leaves, counts. The header fields tell of the moment of the decision,
-    /// at which the request is charged.
+    /// or the client leaves, counts. The header fields tell what the client has left without
+    /// what was given back.
     ///
     /// ```
     /// use tollgate::key::ClientIp;
@@ -267,6 +275,45 @@ impl Limit {
         })
     }
 
+    /// A limit named `name` that blocks the subjects of this one after so many strikes: key and
+    /// conditions are those of this limit. Put both into a layer.
+    ///
+    /// A strike is a denial by a limit of the layer that has the same key; or, if `strikes` are
+    /// of failures, a response that counts ([`count_only`](Self::count_only)). Who is blocked
+    /// is denied with a problem of its own until the block ends, which asking does not put off.
+    /// The header fields tell of it only then.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use tollgate::key::ClientIp;
+    /// use tollgate::{Limit, Policy, Quota, Strikes};
+    ///
+    /// let (minute, day) = (Duration::from_secs(60), Duration::from_secs(86_400));
+    /// let client = Limit::new(Policy::token_bucket("client", Quota::per_second(10))?, ClientIp::peer());
+    /// let denials = Strikes::of_denials(100, minute).block(10 * minute).growing(2, day);
+    /// let banned = client.penalty("banned", denials)?;
+    /// let failures = Strikes::of_failures(5, minute).block(minute).growing(4, day);
+    /// let locked = client.penalty("locked", failures)?.count_only(|response| response.status == 401);
+    /// # let _ = (banned, locked);
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The name is none for a policy, or the strikes make no sense.
+    pub fn penalty(&self, name: &str, strikes: Strikes) -> Result<Self, PolicyError> {
+        let policy = Policy::penalty(name, strikes)?;
+        let policy = policy.with_on_store_error(self.policy.on_store_error());
+        Ok(Self {
+            policy,
+            costs: Some(Costs::flat(Cost::ONE)),
+            excess: Excess::Reject,
+            settling: Settling::default(),
+            tiers: Vec::new(),
+            ..self.clone()
+        })
+    }
+
     /// The policy, with the quota for everybody.
     pub const fn policy(&self) -> &Policy {
         &self.policy
@@ -275,6 +322,13 @@ impl Limit {
     /// The tiers that have a quota of their own, with the policy there.
     pub fn tiers(&self) -> impl Iterator<Item = (&Tier, &Policy)> {
         self.tiers.iter().map(|(tier, policy)| (tier, policy))
+    }
+
+    /// The policy with the quota for a tier; for none, or one that has no quota of its own,
+    /// that for everybody.
+    pub fn policy_in(&self, tier: Option<&Tier>) -> &Policy {
+        let own = tier.and_then(|tier| self.tiers().find(|(name, _)| *name == tier));
+        own.map_or(&self.policy, |(_, policy)| policy)
     }
 
     pub(crate) fn charge<'a>(&'a self, key: &'a Key, cost: Cost) -> Charge<'a> {

@@ -9,7 +9,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, ValueEnum};
 use tollgate::key::{JwtKey, TrustedProxies};
-use tollgate::{Algorithm, OnStoreError, Policy, RedisStore, RedisStoreBuilder};
+use tollgate::{Algorithm, Lease, OnStoreError, Policy, RedisStore, RedisStoreBuilder};
 
 use crate::app::ServerId;
 
@@ -79,6 +79,10 @@ pub struct Args {
     /// How lines of the log look
     #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,
+    /// Let this replica hold up to this share of the quota, as 1/20, to spend it without asking
+    /// Redis for each request [default: it asks]
+    #[arg(long, env = "TOLLGATE_LEASE", value_parser = lease)]
+    pub lease: Option<Lease>,
 
     #[command(flatten)]
     #[expect(missing_docs, reason = "the flags' help says it")]
@@ -88,7 +92,7 @@ pub struct Args {
 /// The admin address.
 #[derive(Clone, Debug, clap::Args)]
 pub struct AdminArgs {
-    /// Where to serve /status, /top and /metrics for operators, as 127.0.0.1:9100
+    /// Where to serve the live page, /status, /top and /metrics for operators, as 127.0.0.1:9100
     #[arg(long, env = "TOLLGATE_ADMIN", value_parser = listen)]
     pub admin: Option<SocketAddr>,
 
@@ -103,6 +107,15 @@ pub struct AdminArgs {
     /// How /top shows who is denied
     #[arg(long, env = "TOLLGATE_ADMIN_SUBJECTS", value_enum, default_value = "masked")]
     pub admin_subjects: Shown,
+
+    /// Other replicas whose streams the page shows, and whose pages may read this one's, as
+    /// http://127.0.0.1:9101,http://127.0.0.1:9102; this one may be among them
+    #[arg(long, env = "TOLLGATE_ADMIN_PEERS", value_delimiter = ',')]
+    pub admin_peers: Vec<String>,
+
+    /// Where the buttons of the page send requests, as http://127.0.0.1:8080 [default: --listen]
+    #[arg(long, env = "TOLLGATE_ADMIN_TARGET")]
+    pub admin_target: Option<String>,
 }
 
 /// How subjects are shown.
@@ -209,15 +222,22 @@ impl Args {
         if admin.admin.is_none() && admin.admin_token.is_some() {
             return Err("--admin-token has no effect without --admin".to_owned());
         }
+        if admin.admin.is_none() && !admin.admin_peers.is_empty() {
+            return Err("--admin-peers has no effect without --admin".to_owned());
+        }
+        if admin.admin.is_none() && admin.admin_target.is_some() {
+            return Err("--admin-target has no effect without --admin".to_owned());
+        }
         if let Store::Memory = self.store {
             let given = [
                 ("--on-store-error", self.on_store_error.is_some()),
                 ("--store-timeout", self.store_timeout.is_some()),
+                ("--lease", self.lease.is_some()),
             ];
             if let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
                 return Err(format!(
-                    "{flag} has no effect with --store memory, which is never away; drop it, or \
-                     use --store redis://HOST"
+                    "{flag} has no effect with --store memory, which is never away and asks \
+                     nobody; drop it, or use --store redis://HOST"
                 ));
             }
         }
@@ -283,6 +303,13 @@ fn store_timeout(value: &str) -> Result<Duration, &'static str> {
     let possible = Duration::from_millis(1)..=Duration::from_secs(60);
     let timeout = timeout.filter(|timeout| possible.contains(timeout));
     timeout.ok_or("expected a span of 1ms to 60s with its unit, as 50ms")
+}
+
+fn lease(value: &str) -> Result<Lease, &'static str> {
+    let share = value.split_once('/');
+    let share = share.and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
+    // Whether it is a share, and whether these units can be leased, the policy says.
+    share.map(|(part, of)| Lease::of(part, of)).ok_or("expected a share, as 1/20")
 }
 
 fn algorithm() -> impl TypedValueParser<Value = Algorithm> {
@@ -425,6 +452,8 @@ mod tests {
             (&["--trusted-proxies", "10.0.0.0/8"], "--trusted-proxies has no effect"),
             (&["--burst", "5"], "--burst 5 has no effect with --algorithm sliding_window_log"),
             (&["--on-store-error", "open"], "--on-store-error has no effect with --store memory"),
+            (&["--lease", "0.05"], "--lease '0.05': expected a share, as 1/20"),
+            (&["--lease", "1/20"], "--lease has no effect with --store memory"),
         ] {
             let Err(Stop::Wrong(error)) = read(line) else { panic!("{line:?} is accepted") };
             assert!(error.contains(expected), "{line:?}: {error}");

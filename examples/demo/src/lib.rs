@@ -28,6 +28,7 @@ use axum::serve::ListenerExt;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 use tollgate::failure::{Breaker, Fallback};
 use tollgate::status::Inspect;
 use tollgate::{MemoryStore, RateLimitLayer};
@@ -77,9 +78,11 @@ async fn limited(args: &Args) -> Result<ExitCode, String> {
             let _ = tokio::time::timeout(FIRST_CONNECTION, redis.connected()).await;
             // An outage costs a few requests their timeout and not each; and where it says
             // `local`, this process counts by itself meanwhile.
-            let store = Fallback::new(Breaker::new(redis), MemoryStore::new());
+            let store = Fallback::new(Breaker::new(redis.clone()), MemoryStore::new());
             let layer = limits::layer(args, store)?;
-            Ok(serve(args, layer, metrics).await)
+            let code = serve(args, layer, metrics).await;
+            redis.return_leases().await;
+            Ok(code)
         }
     }
 }
@@ -110,18 +113,19 @@ async fn serve<St: Inspect>(
 ) -> ExitCode {
     let bound = TcpListener::bind(args.listen).await;
     let bound = bound.and_then(|listener| Ok((listener.local_addr()?, listener)));
-    let admin = match operated(args, &layer, metrics).await {
-        Ok(admin) => admin,
-        Err(line) => {
-            eprintln!("error: {line}");
-            return ExitCode::FAILURE;
-        }
-    };
     let (address, listener) = match bound {
         Ok(bound) => bound,
         Err(error) => {
             let listen = args.listen;
             eprintln!("error: cannot listen on {listen}: {error}; choose another with --listen");
+            return ExitCode::FAILURE;
+        }
+    };
+    let ending = CancellationToken::new();
+    let admin = match operated(args, &layer, metrics, address, ending.clone()).await {
+        Ok(admin) => admin,
+        Err(line) => {
+            eprintln!("error: {line}");
             return ExitCode::FAILURE;
         }
     };
@@ -148,6 +152,7 @@ async fn serve<St: Inspect>(
     let serving = axum::serve(listener, app).with_graceful_shutdown(async move {
         asked_to_stop.await;
         tracing::info!("stopping: requests in flight are answered first");
+        ending.cancel();
         let _ = stopped.send(());
     });
     let out_of_patience = async move {
@@ -167,10 +172,12 @@ async fn operated<St: Inspect>(
     args: &Args,
     layer: &RateLimitLayer<St>,
     metrics: Option<PrometheusHandle>,
+    public: SocketAddr,
+    stopping: CancellationToken,
 ) -> Result<Option<SocketAddr>, String> {
     let (Some(address), Some(metrics)) = (args.admin.admin, metrics) else { return Ok(None) };
     admin::keep_small(metrics.clone());
-    let router = admin::router(&args.admin, layer, metrics)?;
+    let router = admin::router(&args.server_id, &args.admin, layer, metrics, public, stopping)?;
     admin::serve(address, router).await.map(Some)
 }
 

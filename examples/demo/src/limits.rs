@@ -39,10 +39,14 @@ fn policy(args: &Args) -> Result<Policy, String> {
         Some(nearest) => format!("--limit {}: {error}; use --limit {nearest}", args.limit),
         None => format!("--limit {} and --window: {error}", args.limit),
     })?;
-    Ok(match args.on_store_error {
+    let policy = match args.on_store_error {
         Some(on_store_error) => policy.with_on_store_error(on_store_error),
         None => policy,
-    })
+    };
+    match args.lease {
+        Some(lease) => policy.with_lease(lease).map_err(|error| format!("--lease: {error}")),
+        None => Ok(policy),
+    }
 }
 
 fn key(args: &Args) -> Result<Arc<dyn KeySource>, String> {

@@ -104,6 +104,8 @@ fn help_names_every_flag_and_its_variable() {
         "admin-token",
         "admin-hosts",
         "admin-subjects",
+        "admin-peers",
+        "admin-target",
     ] {
         let variable = format!("TOLLGATE_{}", name.replace('-', "_").to_uppercase());
         assert!(printed.contains(&format!("--{name} <")), "{name}");

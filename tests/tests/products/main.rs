@@ -12,7 +12,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tollgate::{
     Cost, Costs, Excess, Key, Limit, Policy, Quota, RateLimitLayer, RedisStore, Reservation,
-    Reserve, Store, StoreExt, Tier, tier,
+    Reserve, Store, StoreExt, Strikes, Tier, tier,
 };
 use tollgate_test_servers::Redis;
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -61,6 +61,114 @@ where
     S: Service<Request<()>, Response = Response<B>, Error = Infallible> + Clone,
 {
     service.clone().oneshot(request).await.unwrap().status().as_u16()
+}
+
+/// At most so many requests at a time, with a lease that a busy machine renews in time.
+fn at_once(limit: u64, lease: Duration) -> Policy {
+    Policy::concurrent_requests("at-once", limit, lease).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_200_at_once_at_three_replicas_exactly_the_limit_is_inside() {
+    let redis = Redis::start();
+    let [one, two] = two_stores(&redis).await;
+    let [three, _] = two_stores(&redis).await;
+    let policy = at_once(7, Duration::from_secs(600));
+    let (inside, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..200 {
+        let store = [&one, &two, &three][n % 3];
+        let (inside, most, gate) = (Arc::clone(&inside), Arc::clone(&most), Arc::clone(&gate));
+        let service =
+            layer(store, Limit::global(policy.clone())).layer(service_fn(move |_: Request<()>| {
+                let (inside, most, gate) =
+                    (Arc::clone(&inside), Arc::clone(&most), Arc::clone(&gate));
+                async move {
+                    most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    gate.acquire().await.unwrap().forget();
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    Ok::<_, Infallible>(done(200))
+                }
+            }));
+        tasks.spawn(async move { status(&service, Request::new(())).await });
+    }
+    for _ in 0..193 {
+        assert_eq!(tasks.join_next().await.unwrap().unwrap(), 429);
+    }
+    // Now one goes, and one comes, at another replica.
+    for n in 0..6 {
+        gate.add_permits(1);
+        assert_eq!(tasks.join_next().await.unwrap().unwrap(), 200);
+        comes_to(&two, &policy, n + 1).await;
+    }
+    gate.add_permits(1);
+    assert_eq!(tasks.join_next().await.unwrap().unwrap(), 200);
+    comes_to(&three, &policy, 7).await;
+    assert_eq!(most.load(Ordering::SeqCst), 7);
+}
+
+const LEASE_OF_THE_DEAD: Duration = Duration::from_secs(6);
+
+#[tokio::test]
+async fn what_a_killed_process_held_comes_back_after_its_lease_and_not_before() {
+    let redis = Redis::start();
+    let [store, _] = two_stores(&redis).await;
+    let mut process = std::process::Command::new(env!("CARGO_BIN_EXE_holder"))
+        .args([redis.url(), LEASE_OF_THE_DEAD.as_millis().to_string()])
+        .spawn()
+        .unwrap();
+    let policy = at_once(3, LEASE_OF_THE_DEAD);
+    comes_to(&store, &policy, 0).await;
+    // Longer than a lease: it is alive, and renews.
+    let alive = Instant::now();
+    while alive.elapsed() < LEASE_OF_THE_DEAD * 5 / 4 {
+        assert_eq!(left(&store, &policy).await, 0);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    process.kill().unwrap();
+    process.wait().unwrap();
+    let killed = Instant::now();
+    let verdict = store.peek(&policy, &Key::GLOBAL).await.unwrap();
+    let lease = Duration::from(verdict.decisions()[0].reset_after);
+    assert!(!lease.is_zero() && lease <= LEASE_OF_THE_DEAD, "{lease:?}");
+    comes_to(&store, &policy, 3).await;
+    assert!(killed.elapsed() >= lease, "{:?} of {lease:?}", killed.elapsed());
+}
+
+#[tokio::test]
+async fn strikes_at_any_replica_block_at_all_of_them() {
+    let redis = Redis::start();
+    let stores = two_stores(&redis).await;
+    let (minute, day) = (Duration::from_secs(60), Duration::from_secs(86_400));
+    let limit = || Limit::global(daily("account", 5)).costs(Costs::flat(Cost::ONE));
+    let strikes = Strikes::of_denials(4, day).block(10 * minute).growing(2, day);
+    let banned = limit().penalty("banned", strikes).unwrap();
+    let services = stores.each_ref().map(|store| {
+        let layer = RateLimitLayer::builder(store.clone()).limit(limit()).limit(banned.clone());
+        layer
+            .build()
+            .unwrap()
+            .layer(service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(done(200)))))
+    });
+    let mut waits = Vec::new();
+    for n in 0..12 {
+        let response = services[n % 2].clone().oneshot(Request::new(())).await.unwrap();
+        let wait = response.headers().get("retry-after");
+        waits.push(wait.map(|wait| wait.to_str().unwrap().parse::<u64>().unwrap()));
+    }
+    assert!(waits[..5].iter().all(Option::is_none), "{waits:?}");
+    // A denial of the limit, which is a day long, waits longer than the block that began.
+    assert!(waits[5..].iter().all(|wait| wait.is_some_and(|wait| wait > 600)), "{waits:?}");
+    for store in &stores {
+        let peeked = store.peek(banned.policy(), &Key::GLOBAL).await.unwrap();
+        assert_eq!(peeked.decisions()[0].remaining, 0);
+        store.reset(&daily("account", 5), &Key::GLOBAL).await.unwrap();
+        let service = &services[0];
+        assert_eq!(status(service, Request::new(())).await, 429, "blocked all the same");
+    }
+    stores[0].reset(banned.policy(), &Key::GLOBAL).await.unwrap();
+    assert_eq!(status(&services[0], Request::new(())).await, 200);
 }
 
 fn done(status: u16) -> Response<Full<Bytes>> {

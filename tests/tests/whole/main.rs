@@ -6,6 +6,7 @@
 mod client;
 mod clocks;
 mod exact;
+mod leased;
 mod outages;
 mod proxy;
 mod restarts;

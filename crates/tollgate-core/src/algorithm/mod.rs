@@ -1,4 +1,4 @@
-//! The five algorithms, one file each, all with the same verbs.
+//! The algorithms, one file each, all with the same verbs.
 //!
 //! | algorithm | keeps per key | allows when |
 //! |---|---|---|
@@ -7,6 +7,11 @@
 //! | [`sliding_window_counter`] | two counts | the newer plus a share of the older has room |
 //! | [`token_bucket`] | a level and an instant | there are tokens enough |
 //! | [`leaky_bucket`] | a level and an instant | the bucket has room, and in queue mode soon enough |
+//! | [`concurrent_requests`] | every request in flight | their sum has room |
+//! | [`penalty`] | strikes and a block | there is no block |
+//!
+//! [`calendar_window_counter`] is the fixed window counter of a quota whose windows are the
+//! days, weeks or months of a [`Calendar`].
 //!
 //! A *rule* is an algorithm with the numbers of one policy filled in. Every rule has
 //! the three verbs of [`Rule`] in the same order: **refresh** lets time pass,
@@ -14,8 +19,11 @@
 //! only the first two, it cannot change anything. The verbs after them correct a
 //! charge and carry a state over to another quota.
 
+pub mod calendar_window_counter;
+pub mod concurrent_requests;
 pub mod fixed_window_counter;
 pub mod leaky_bucket;
+pub mod penalty;
 pub mod sliding_window_counter;
 pub mod sliding_window_log;
 pub mod token_bucket;
@@ -23,12 +31,15 @@ pub mod token_bucket;
 use std::fmt;
 use std::str::FromStr;
 
+use self::calendar_window_counter::CalendarWindowCounter;
+use self::concurrent_requests::ConcurrentRequests;
 use self::fixed_window_counter::FixedWindowCounter;
 use self::leaky_bucket::LeakyBucket;
+use self::penalty::{Penalty, Terms};
 use self::sliding_window_counter::SlidingWindowCounter;
 use self::sliding_window_log::SlidingWindowLog;
 use self::token_bucket::TokenBucket;
-use crate::{Charged, Cost, Decision, Micros, Timestamp};
+use crate::{Calendar, Charged, Cost, Decision, Micros, Timestamp};
 
 /// An algorithm with the numbers of one policy filled in: pure functions over a state.
 ///
@@ -90,6 +101,13 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// Whether the state cannot be told from [`fresh`](Rule::fresh), now or later.
     fn is_fresh(&self, state: &Self::State, now: Timestamp) -> bool;
 
+    /// The last instant at which units charged now, or any time until then, count as they do
+    /// now. Where others may spend units at any instant up to some end, it must not be later.
+    fn last_instant(&self, state: &Self::State, now: Timestamp) -> Timestamp {
+        let _ = (state, now);
+        Timestamp::MAX
+    }
+
     /// Bytes that the state of one key may come to hold besides itself.
     fn max_heap_bytes(&self) -> usize {
         0
@@ -99,7 +117,7 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
 /// An algorithm and its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// See [`fixed_window_counter`].
+    /// See [`fixed_window_counter`], and [`calendar_window_counter`] for quotas per calendar.
     FixedWindowCounter,
     /// See [`sliding_window_log`].
     SlidingWindowLog {
@@ -117,6 +135,13 @@ pub enum Algorithm {
     LeakyBucket {
         /// What becomes of a request that found room.
         mode: LeakyMode,
+    },
+    /// See [`concurrent_requests`]: the window is how long a lease lasts.
+    ConcurrentRequests,
+    /// See [`penalty`]: the limit is how many strikes there are in a window.
+    Penalty {
+        /// What follows.
+        terms: Terms,
     },
 }
 
@@ -165,7 +190,10 @@ impl Default for LeakyMode {
 }
 
 impl Algorithm {
-    /// The five algorithms with their default settings.
+    /// The five that limit a rate, with their default settings. Each can stand for any other
+    /// over the same quota, and is chosen by its name. What limits how much is in flight
+    /// ([`ConcurrentRequests`](Self::ConcurrentRequests)) asks for another quota, and for a
+    /// caller that gives back; a [`Penalty`](Self::Penalty) grants nothing.
     pub const ALL: [Self; 5] = [
         Self::FixedWindowCounter,
         Self::SlidingWindowLog { resolution: Resolution::Auto },
@@ -182,6 +210,8 @@ impl Algorithm {
             Self::SlidingWindowCounter => "sliding_window_counter",
             Self::TokenBucket { .. } => "token_bucket",
             Self::LeakyBucket { .. } => "leaky_bucket",
+            Self::ConcurrentRequests => "concurrent_requests",
+            Self::Penalty { .. } => "penalty",
         }
     }
 }
@@ -192,7 +222,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// Reads one of the five names; the settings are the defaults.
+/// Reads one of the names of [`Algorithm::ALL`]; the settings are the defaults.
 impl FromStr for Algorithm {
     type Err = UnknownAlgorithm;
 
@@ -212,7 +242,7 @@ impl FromStr for Algorithm {
 )]
 pub struct UnknownAlgorithm(String);
 
-/// The rule of one of the five algorithms.
+/// The rule of one of the algorithms; the fixed window counter has two.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "each variant is named after its rule")]
 pub enum AnyRule {
@@ -221,6 +251,9 @@ pub enum AnyRule {
     SlidingWindowCounter(SlidingWindowCounter),
     TokenBucket(TokenBucket),
     LeakyBucket(LeakyBucket),
+    ConcurrentRequests(ConcurrentRequests),
+    CalendarWindowCounter(CalendarWindowCounter),
+    Penalty(Penalty),
 }
 
 /// What a stored state begins with: enough to read it under a policy that has changed
@@ -237,6 +270,8 @@ pub struct Form {
     pub window: Micros,
     /// The most units at once.
     pub capacity: u64,
+    /// The calendar that says when windows begin, of a fixed window counter that has one.
+    pub calendar: Option<Calendar>,
 }
 
 impl Form {
@@ -248,9 +283,12 @@ impl Form {
     /// Forms come from a [`Policy`](crate::Policy), which has checked the bounds.
     pub fn rule(&self) -> AnyRule {
         match self.algorithm {
-            Algorithm::FixedWindowCounter => {
-                AnyRule::FixedWindowCounter(FixedWindowCounter::new(self))
-            }
+            Algorithm::FixedWindowCounter => match self.calendar {
+                None => AnyRule::FixedWindowCounter(FixedWindowCounter::new(self)),
+                Some(calendar) => {
+                    AnyRule::CalendarWindowCounter(CalendarWindowCounter::new(self, calendar))
+                }
+            },
             Algorithm::SlidingWindowLog { resolution } => {
                 AnyRule::SlidingWindowLog(SlidingWindowLog::new(self, resolution))
             }
@@ -261,13 +299,17 @@ impl Form {
                 AnyRule::TokenBucket(TokenBucket::new(self, refill))
             }
             Algorithm::LeakyBucket { mode } => AnyRule::LeakyBucket(LeakyBucket::new(self, mode)),
+            Algorithm::ConcurrentRequests => {
+                AnyRule::ConcurrentRequests(ConcurrentRequests::new(self))
+            }
+            Algorithm::Penalty { terms } => AnyRule::Penalty(Penalty::new(self, terms)),
         }
     }
 }
 
 /// Calls `$body` with `$rule` bound to the rule inside an [`AnyRule`], whichever it is.
 ///
-/// The five have the same verbs but not the same state, so that a trait object cannot
+/// They have the same verbs but not the same state, so that a trait object cannot
 /// stand for them.
 #[macro_export]
 macro_rules! with_rule {
@@ -278,6 +320,9 @@ macro_rules! with_rule {
             $crate::AnyRule::SlidingWindowCounter($rule) => $body,
             $crate::AnyRule::TokenBucket($rule) => $body,
             $crate::AnyRule::LeakyBucket($rule) => $body,
+            $crate::AnyRule::ConcurrentRequests($rule) => $body,
+            $crate::AnyRule::CalendarWindowCounter($rule) => $body,
+            $crate::AnyRule::Penalty($rule) => $body,
         }
     };
 }

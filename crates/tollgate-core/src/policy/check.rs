@@ -3,9 +3,13 @@
 use std::time::Duration;
 
 use super::Policy;
+use crate::algorithm::concurrent_requests::ConcurrentRequests;
+use crate::algorithm::penalty::{Penalty, Terms};
 use crate::algorithm::sliding_window_log::SlidingWindowLog;
 use crate::scale::{Scale, nearest_limit};
-use crate::{Algorithm, Micros, Quota, Refill, Resolution, Timestamp};
+use crate::{
+    Algorithm, Form, LeakyMode, Lease, Micros, Quota, Receipt, Refill, Resolution, Timestamp,
+};
 
 /// Why a policy cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,6 +27,8 @@ impl PolicyError {
             Reason::TooSlow { nearest, .. } => Some(nearest),
             Reason::Inexact { nearest, .. } => nearest,
             Reason::ExactLog { .. } => Some(SlidingWindowLog::MAX_EXACT_LIMIT),
+            Reason::InFlight { .. } => Some(ConcurrentRequests::MAX_LIMIT),
+            Reason::Strikes { .. } => Some(Penalty::MAX_STRIKES),
             _ => None,
         }
     }
@@ -44,11 +50,39 @@ enum Reason {
     #[error("{0} has no burst: drop the burst, or use token_bucket or leaky_bucket")]
     Burst(Algorithm),
     #[error(
+        "{0} has windows of one length, and those of a calendar have not: use \
+         fixed_window_counter, or a span such as 24 hours"
+    )]
+    Calendar(Algorithm),
+    #[error(
         "a log at full resolution of {limit} units is more than {}: lower the limit or use \
          the resolution of a thousandth of the window",
         SlidingWindowLog::MAX_EXACT_LIMIT
     )]
     ExactLog { limit: u64 },
+    #[error(
+        "{limit} units in flight are more than {}, as each is kept by itself: lower the limit, \
+         or limit their rate",
+        ConcurrentRequests::MAX_LIMIT
+    )]
+    InFlight { limit: u64 },
+    #[error(
+        "{strikes} strikes are more than {}, as each is kept by itself: lower their number",
+        Penalty::MAX_STRIKES
+    )]
+    Strikes { strikes: u64 },
+    #[error("a factor of {0} is outside 1 to {max}: 1 for blocks that do not grow", max = Penalty::MAX_FACTOR)]
+    Factor(u64),
+    #[error("{what} of {given} is outside {least} to 400 days")]
+    Block { what: &'static str, given: Micros, least: &'static str },
+    #[error("a first block of {block} is longer than the longest, {max_block}: swap them")]
+    Longest { block: Micros, max_block: Micros },
+    #[error(
+        "a lease of {lease} is longer than {}: choose how long a process that died may keep its \
+         units, as requests that take longer renew theirs",
+        Receipt::LIFETIME
+    )]
+    InFlightFor { lease: Micros },
     #[error(
         "a bucket of {capacity} units at {limit} per {window} cannot be counted exactly: \
          2 · {capacity} · {unit} is past 2^53; {}",
@@ -63,6 +97,27 @@ enum Reason {
          fill; the nearest limit that does not is {nearest}"
     )]
     TooSlow { limit: u64, window: Micros, capacity: u64, nearest: u64 },
+    #[error("units in flight cannot be leased, as each is given back by itself: drop the lease")]
+    NotLeasedInFlight,
+    #[error("a penalty grants no units that could be leased: drop the lease")]
+    NotLeasedPenalty,
+    #[error(
+        "the windows of a calendar cannot be leased, as a shared store knows only the period of \
+         now: drop the lease, or use windows of one length"
+    )]
+    NotLeasedCalendar,
+    #[error(
+        "{0} cannot be leased, because there the instant at which a unit is spent decides when \
+         others have their turn: drop the lease, or use {1}"
+    )]
+    NotLeased(&'static str, &'static str),
+    #[error("a lease of {0}/{1} of the quota is no share: it is more than 0 and at most 1")]
+    LeaseShare(u32, u32),
+    #[error(
+        "a lease for {given} is outside {} to {most}, the window",
+        Micros::from(Lease::MIN_TTL)
+    )]
+    LeaseTtl { given: Micros, most: Micros },
 }
 
 /// Checks everything and returns the window.
@@ -71,10 +126,41 @@ pub(super) fn check(name: &str, quota: Quota, algorithm: Algorithm) -> Result<Mi
         check_name(name)?;
         let window = check_window(quota.window())?;
         check_limit(quota, algorithm)?;
+        check_in_flight(window, algorithm)?;
+        check_calendar(quota, algorithm)?;
+        check_penalty(quota, algorithm)?;
         check_scale(quota, window, algorithm)?;
         Ok(window)
     };
     check().map_err(|reason| PolicyError { name: name.to_owned(), reason })
+}
+
+/// Checks whether units may be leased.
+pub(super) fn check_lease(
+    name: &str,
+    quota: Quota,
+    form: Form,
+    lease: Lease,
+) -> Result<(), PolicyError> {
+    let (numerator, denominator) = lease.share();
+    let (ttl, window) = (lease.time_to_live(), form.window);
+    let reason = match form.algorithm {
+        Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } } => {
+            Reason::NotLeased("a leaky_bucket in queue mode", "the mode meter")
+        }
+        Algorithm::TokenBucket { refill: Refill::Interval } => {
+            Reason::NotLeased("a token_bucket that refills in intervals", "the greedy refill")
+        }
+        Algorithm::ConcurrentRequests => Reason::NotLeasedInFlight,
+        Algorithm::Penalty { .. } => Reason::NotLeasedPenalty,
+        _ if quota.calendar().is_some() => Reason::NotLeasedCalendar,
+        _ if !lease.is_share() => Reason::LeaseShare(numerator, denominator),
+        _ if ttl < Lease::MIN_TTL.into() || ttl > window => {
+            Reason::LeaseTtl { given: ttl, most: window }
+        }
+        _ => return Ok(()),
+    };
+    Err(PolicyError { name: name.to_owned(), reason })
 }
 
 fn check_name(name: &str) -> Result<(), Reason> {
@@ -113,8 +199,53 @@ fn check_limit(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
         {
             Err(Reason::ExactLog { limit: quota.limit() })
         }
+        Algorithm::ConcurrentRequests if quota.limit() > ConcurrentRequests::MAX_LIMIT => {
+            Err(Reason::InFlight { limit: quota.limit() })
+        }
         _ => Ok(()),
     }
+}
+
+/// A receipt must not lapse before its lease, or nothing could be given back.
+fn check_in_flight(window: Micros, algorithm: Algorithm) -> Result<(), Reason> {
+    match algorithm {
+        Algorithm::ConcurrentRequests if window > Receipt::LIFETIME => {
+            Err(Reason::InFlightFor { lease: window })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_calendar(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
+    match algorithm {
+        Algorithm::FixedWindowCounter => Ok(()),
+        _ if quota.calendar().is_some() => Err(Reason::Calendar(algorithm)),
+        _ => Ok(()),
+    }
+}
+
+fn check_penalty(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
+    let Algorithm::Penalty { terms } = algorithm else { return Ok(()) };
+    let Terms { block, factor, max_block, forget_after, .. } = terms;
+    let longest = Micros::from(Policy::MAX_WINDOW);
+    if quota.limit() > Penalty::MAX_STRIKES {
+        return Err(Reason::Strikes { strikes: quota.limit() });
+    }
+    if !(1..=Penalty::MAX_FACTOR).contains(&factor) {
+        return Err(Reason::Factor(factor));
+    }
+    for (what, given) in [("a block", block), ("a longest block", max_block)] {
+        if given == Micros::ZERO || given > longest {
+            return Err(Reason::Block { what, given, least: "a microsecond" });
+        }
+    }
+    if forget_after > longest {
+        return Err(Reason::Block { what: "a time to forget", given: forget_after, least: "0" });
+    }
+    if block > max_block {
+        return Err(Reason::Longest { block, max_block });
+    }
+    Ok(())
 }
 
 fn check_scale(quota: Quota, window: Micros, algorithm: Algorithm) -> Result<(), Reason> {

@@ -7,9 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::check::PolicyError;
-use self::check::check;
+use self::check::{check, check_lease};
 use crate::scale::nearest_limit;
-use crate::{Algorithm, AnyRule, Form, LeakyMode, Micros, OnStoreError, Quota, Refill, Resolution};
+use crate::{
+    Algorithm, AnyRule, Form, LeakyMode, Lease, Micros, OnStoreError, Quota, Refill, Resolution,
+    Strikes,
+};
 
 /// A named quota with its algorithm.
 ///
@@ -40,6 +43,7 @@ struct Inner {
     name: Box<str>,
     quota: Quota,
     on_store_error: OnStoreError,
+    lease: Option<Lease>,
 }
 
 impl Policy {
@@ -66,6 +70,7 @@ impl Policy {
             limit: quota.limit(),
             window,
             capacity: quota.capacity(),
+            calendar: quota.calendar(),
         };
         Ok(Self(Arc::new(Inner {
             rule: form.rule(),
@@ -73,10 +78,12 @@ impl Policy {
             name: name.into(),
             quota,
             on_store_error: OnStoreError::default(),
+            lease: None,
         })))
     }
 
-    /// At most `limit` in each window of the calendar.
+    /// At most `limit` in each window: windows follow one another from the Unix epoch on,
+    /// or are the periods of the quota's calendar.
     pub fn fixed_window_counter(
         name: impl Into<String>,
         quota: Quota,
@@ -107,11 +114,47 @@ impl Policy {
         Self::new(name, quota, Algorithm::LeakyBucket { mode: LeakyMode::default() })
     }
 
+    /// At most `limit` units in flight. What is not given back, because its process died,
+    /// counts for `lease`; a request that takes longer renews it.
+    ///
+    /// Up to 10 000 units, as each request is kept by itself, and leases of up to an hour.
+    /// Some 30 seconds are usual: a lease is renewed over the network in half of its time.
+    pub fn concurrent_requests(
+        name: impl Into<String>,
+        limit: u64,
+        lease: Duration,
+    ) -> Result<Self, PolicyError> {
+        Self::new(name, Quota::new(limit, lease), Algorithm::ConcurrentRequests)
+    }
+
+    /// Blocks a key after so many strikes. It is charged beside the policies whose denials
+    /// are the strikes, with the same key, in the same request.
+    pub fn penalty(name: impl Into<String>, strikes: Strikes) -> Result<Self, PolicyError> {
+        Self::new(name, strikes.quota(), strikes.algorithm())
+    }
+
     /// What the policy does while its store cannot decide.
     #[must_use]
     pub fn with_on_store_error(mut self, on_store_error: OnStoreError) -> Self {
         Arc::make_mut(&mut self.0).on_store_error = on_store_error;
         self
+    }
+
+    /// Lets replicas take units in blocks and spend them without asking the store each time.
+    ///
+    /// The limit holds as before: a unit counts at the latest instant at which it may have
+    /// been spent. The price is that fewer may pass: up to the share that each replica holds
+    /// lies unused in its hands, and units come back to the quota up to the lease's time later
+    /// than they would. Only a store that many processes share leases; others are exact
+    /// anyway.
+    ///
+    /// A queue and a bucket that refills in intervals cannot be leased: there the instant at
+    /// which a unit is spent decides when others have their turn. Nor can the windows of a
+    /// calendar, and what counts in flight.
+    pub fn with_lease(mut self, lease: Lease) -> Result<Self, PolicyError> {
+        check_lease(self.name(), self.quota(), self.form(), lease)?;
+        Arc::make_mut(&mut self.0).lease = Some(lease);
+        Ok(self)
     }
 
     /// The name: printable ASCII.
@@ -129,7 +172,7 @@ impl Policy {
         self.0.form.algorithm
     }
 
-    /// The window.
+    /// The window; with a calendar the longest of its periods.
     pub fn window(&self) -> Micros {
         self.0.form.window
     }
@@ -154,9 +197,29 @@ impl Policy {
         self.0.on_store_error
     }
 
+    /// How replicas may take units in blocks, if they may.
+    pub fn lease(&self) -> Option<Lease> {
+        self.0.lease
+    }
+
     /// Whether the policy may hold requests back.
     pub fn queues(&self) -> bool {
         matches!(self.algorithm(), Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } })
+    }
+
+    /// Whether charges count until they are given back: the window is a lease.
+    pub fn counts_in_flight(&self) -> bool {
+        self.algorithm() == Algorithm::ConcurrentRequests
+    }
+
+    /// Whether the policy blocks for strikes: it grants no units, and takes none.
+    pub fn penalises(&self) -> bool {
+        matches!(self.algorithm(), Algorithm::Penalty { .. })
+    }
+
+    /// Whether the policy blocks for denials of others.
+    pub fn counts_denials(&self) -> bool {
+        matches!(self.algorithm(), Algorithm::Penalty { terms } if terms.counts_denials)
     }
 
     /// Whether both are handles of one policy: a comparison of two pointers.
@@ -173,20 +236,24 @@ impl Policy {
     /// The same policy with `numerator / denominator` of its quota, for a share of a
     /// tier or of a replica.
     ///
-    /// Rounds down to a limit that builds, but never below 1.
+    /// Rounds down to a limit that builds, but never below 1. A penalty is no quota, and
+    /// stays whole.
     ///
     /// # Panics
     /// If `denominator` is zero.
     #[must_use]
     pub fn share(&self, numerator: u32, denominator: u32) -> Self {
         assert!(denominator > 0, "a share of n/0 has no meaning");
+        if self.penalises() {
+            return self.clone();
+        }
         let part = |units: u64| {
             let part = u128::from(units) * u128::from(numerator) / u128::from(denominator);
             u64::try_from(part).unwrap_or(u64::MAX).clamp(1, Self::MAX_LIMIT)
         };
         let burst = self.0.quota.burst_units().map(part);
         let build = |limit| {
-            let quota = Quota::new(limit, self.0.quota.window());
+            let quota = self.0.quota.with_limit(limit);
             let quota = burst.map_or(quota, |burst| quota.burst(burst));
             Self::new(self.name(), quota, self.algorithm())
         };
@@ -199,7 +266,11 @@ impl Policy {
         // What still does not build is kept whole rather than dropped.
         policy.map_or_else(
             |_| self.clone(),
-            |policy| policy.with_on_store_error(self.on_store_error()),
+            |mut policy| {
+                let inner = Arc::make_mut(&mut policy.0);
+                (inner.on_store_error, inner.lease) = (self.0.on_store_error, self.0.lease);
+                policy
+            },
         )
     }
 }
@@ -210,7 +281,8 @@ impl PartialEq for Policy {
         self.is_same(other)
             || (self.form() == other.form()
                 && self.name() == other.name()
-                && self.on_store_error() == other.on_store_error())
+                && self.on_store_error() == other.on_store_error()
+                && self.lease() == other.lease())
     }
 }
 
@@ -223,6 +295,7 @@ impl fmt::Debug for Policy {
             .field("quota", &self.0.quota)
             .field("algorithm", &self.0.form.algorithm)
             .field("on_store_error", &self.0.on_store_error)
+            .field("lease", &self.0.lease)
             .finish()
     }
 }
@@ -231,7 +304,19 @@ impl fmt::Debug for Policy {
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quota = self.0.quota;
-        write!(f, "{}: {} units per {}", self.name(), quota.limit(), self.window())?;
+        if self.counts_in_flight() {
+            let (name, limit, lease) = (self.name(), quota.limit(), self.window());
+            return write!(f, "{name}: {limit} units in flight, leases of {lease}");
+        }
+        if let Algorithm::Penalty { terms } = self.algorithm() {
+            let (name, strikes, within) = (self.name(), quota.limit(), self.window());
+            let (block, longest) = (terms.block, terms.max_block);
+            return write!(
+                f,
+                "{name}: {strikes} strikes in {within} block for {block} to {longest}"
+            );
+        }
+        write!(f, "{}: {} units per {}", self.name(), quota.limit(), quota.span())?;
         if let Some(burst) = quota.burst_units() {
             write!(f, ", burst {burst}")?;
         }

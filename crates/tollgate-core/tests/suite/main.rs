@@ -7,14 +7,17 @@
 //! One binary, because linking many of them takes longer than running them.
 
 mod bounds;
+mod concurrent_requests;
 mod conversion;
 mod decisions;
 mod drift;
 mod found;
 mod freshness;
+mod leases;
 mod limiter;
 mod long_run;
 mod oracle;
+mod penalty;
 mod published;
 mod settle;
 mod settle_interval;

@@ -79,7 +79,7 @@ impl Clients {
         &self.timeouts
     }
 
-    pub(super) fn request(&self, protocol: Protocol, request: Request<Body>) -> ResponseFuture {
+    pub(crate) fn request(&self, protocol: Protocol, request: Request<Body>) -> ResponseFuture {
         match protocol {
             Protocol::Http1 => self.http1.request(request),
             Protocol::Http2 => self.http2.request(request),

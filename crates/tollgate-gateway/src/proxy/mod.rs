@@ -27,6 +27,7 @@ mod tunnel;
 
 use std::net::SocketAddr;
 
+pub(crate) use self::body::Watch;
 pub use self::body::{Body, BodyError, Timed};
 #[cfg(feature = "otlp")]
 pub(crate) use self::client::tls_config;

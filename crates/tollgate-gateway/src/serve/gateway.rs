@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tollgate::status::Inspect;
 
@@ -79,12 +80,16 @@ impl<St: Inspect> Gateway<St> {
     }
 
     /// Puts another version in the place of the one that serves, or leaves that where it is.
+    /// Blocks, and must be called within a runtime.
     pub(super) fn replace(&self, loaded: Result<Loaded, String>) {
         let before = self.app.load_full();
         let app = loaded.and_then(|loaded| {
             let Loaded { plan, words } = loaded;
             let app = App::new(plan, &self.lasting, Some(&before));
-            app.map(|app| (app, words)).map_err(|error| error.to_string())
+            let app = app.map_err(|error| error.to_string())?;
+            // Until its keys are there the one before does better.
+            Handle::current().block_on(app.key_sets_tried());
+            Ok((app, words))
         });
         let mut history = self.history.lock();
         match app {
@@ -123,7 +128,7 @@ fn waiting<St>(before: &App<St>, after: &App<St>) -> Vec<&'static str> {
     };
     let changed = [
         ("listen", addresses(before) != addresses(after)),
-        ("admin", before.admin != after.admin),
+        ("admin", (before.admin, &before.admin_peers) != (after.admin, &after.admin_peers)),
         ("store", before.store != after.store),
         ("log", before.log != after.log),
         ("tracing", before.tracing != after.tracing),

@@ -64,14 +64,16 @@ pub(super) fn router<St: Inspect>(
     let layers = Arc::clone(gateway);
     let rendered = Arc::clone(gateway);
     let shown = Arc::clone(gateway);
+    let draining = gateway.draining.clone();
     let config = Router::new().route(
         "/config",
         get(move || {
-            let answer = admin::config(&shown.history());
+            let answer = admin::config(&shown.history(), shown.app().key_sets());
             async move { answer }
         })
         .fallback(|| async { admin::read_only() }),
     );
+    let settings = gateway.app().plan.admin_peers.iter().fold(settings, AdminBuilder::peer);
     let router = settings
         .layers(move || layers.app().layers().collect())
         .metrics(move || {
@@ -79,6 +81,7 @@ pub(super) fn router<St: Inspect>(
             count_spans(rendered.tracing().spans());
             metrics.render()
         })
+        .streams_until(move || draining.clone().cancelled_owned())
         .further(config)
         .build();
     router.map_err(|error| error.to_string())

@@ -40,6 +40,45 @@ fn a_good_file_is_put_into_words() {
 }
 
 #[test]
+fn what_products_need_is_put_into_words() {
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/gateway");
+    for (file, lines) in [
+        (
+            "tiers.yaml",
+            &[
+                "  client: every request: 10 units per 60 s per client, sliding window counter, memory",
+                "    tier free: 100 units per 60 s and 20 units per 10 s",
+                "    tier enterprise: 100000 units per 60 s",
+                "  ai: any method /ai/*: 1 unit per 60 s per client, sliding window counter, memory",
+                "    tier free: 10 units per 60 s and 2 units per 10 s",
+            ][..],
+        ),
+        (
+            "login.yaml",
+            &["    counts only responses with 401", "    counts only responses with 2xx, 304"],
+        ),
+        (
+            "llm.yaml",
+            &[
+                "    charged as an estimate, which x-tollgate-cost of the response corrects within 3600 s",
+                "    charged as an estimate, which the trailer x-tollgate-cost corrects within 600 s",
+                "    charged as an estimate, which the body, at a unit for 1024 bytes, corrects within 3600 s",
+                "    units: any other 500",
+            ],
+        ),
+        ("uploads.yaml", &["    what it denies waits for at most 30 s"]),
+        ("lists.yaml", &["refused: 2 networks", "never limited: 1 network, 1 API key"]),
+    ] {
+        let output = tollgate(&["check", "--strict", &format!("{examples}/{file}")], "");
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let words = text(&output.stdout);
+        for line in lines {
+            assert!(words.lines().any(|it| it == *line), "{line}\n{words}");
+        }
+    }
+}
+
+#[test]
 fn a_wrong_file_ends_with_2_and_says_all_at_once() {
     let output = tollgate(&["check", "broken/bad-targets.yaml"], "");
     assert_eq!(output.status.code(), Some(2));

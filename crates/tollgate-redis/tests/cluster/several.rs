@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tollgate_core::{
-    Charge, Cost, Key, Outcome, Policy, Quota, ReceiptId, Settlement, Store, StoreExt,
+    Charge, Cost, Key, Lease, Outcome, Policy, Quota, ReceiptId, Settlement, Source, Store,
+    StoreExt,
 };
 use tollgate_test_servers::until;
 
@@ -67,6 +68,31 @@ async fn never_admit_more_than_any_quota_and_what_they_took_comes_back() {
         }
         assert_eq!(remaining(&store, &global, &Key::GLOBAL).await, 0, "{global}");
     }
+}
+
+/// What each slot has to be asked for in turn, a replica answers at once from blocks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn leased_units_of_several_slots_are_spent_together_or_not_at_all() {
+    let cluster = masters();
+    let builder = builder(&cluster);
+    let (store, other) = (connect(builder.clone()).await, connect(builder).await);
+    let leased = |name| policy(name, 4_000).with_lease(Lease::of(1, 10)).unwrap();
+    let (global, address) = (leased("global"), leased("address"));
+    let key = keys(&store, is_on(0)).next().unwrap();
+    let everybody = keys(&store, is_on(2)).next().unwrap();
+    let charges =
+        [Charge::new(&global, &everybody, Cost::ONE), Charge::new(&address, &key, Cost::ONE)];
+    let (mut admitted, mut leased) = (0, 0);
+    for n in 0..6_000 {
+        let store = if n % 2 == 0 { &store } else { &other };
+        let verdict = store.decide(&charges).await.unwrap();
+        admitted += u64::from(verdict.is_admitted());
+        leased += u64::from(verdict.source() == Source::Lease);
+        if n % 8 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert!(admitted <= 4_000 && admitted > 3_000 && leased > 1_000, "{admitted}, {leased}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -4,7 +4,11 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use tollgate_core::{Algorithm, LeakyMode, Micros, Policy, Quota, Refill, Resolution};
+use tollgate_calendar::Unit;
+use tollgate_core::algorithm::penalty::Terms;
+use tollgate_core::{
+    Algorithm, Calendar, LeakyMode, Micros, Policy, Quota, Receipt, Refill, Resolution, Timestamp,
+};
 
 use super::Family;
 
@@ -34,6 +38,7 @@ fn restated(rng: &mut Rng, policy: &Policy) -> Option<Policy> {
             let same = if exact { Resolution::Exact } else { Resolution::Thousandth };
             (Algorithm::SlidingWindowLog { resolution: same }, quota)
         }
+        Algorithm::FixedWindowCounter => return None,
         algorithm => {
             let window = Duration::from_micros(window * factor);
             (algorithm, Quota::new(quota.limit() * factor, window).burst(policy.capacity()))
@@ -63,6 +68,15 @@ pub(crate) fn cost(rng: &mut Rng, policy: &Policy, family: Family) -> u64 {
 
 /// The policy of these numbers, or one near it that builds.
 fn build(rng: &mut Rng, name: &str, limit: u64, window: u64, algorithm: Algorithm) -> Policy {
+    let window = match algorithm {
+        Algorithm::ConcurrentRequests => window.min(Receipt::LIFETIME.get()),
+        _ => window,
+    };
+    let limit = match algorithm {
+        // So that blocks follow each other.
+        Algorithm::Penalty { .. } if rng.u8(..4) > 0 => limit % 3 + 1,
+        _ => limit,
+    };
     let bucket = matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. });
     let burst = match rng.u8(..8) {
         _ if !bucket => None,
@@ -71,8 +85,13 @@ fn build(rng: &mut Rng, name: &str, limit: u64, window: u64, algorithm: Algorith
         4 => Some(((1 << 52) / (window / gcd(limit, window))).max(1)),
         _ => Some((limit / 2).max(1) * rng.u64(1..=6)),
     };
+    let calendar =
+        (algorithm == Algorithm::FixedWindowCounter && rng.bool()).then(|| calendar(rng, window));
     let try_with = |limit: u64, burst: Option<u64>| {
-        let quota = Quota::new(limit, Duration::from_micros(window));
+        let quota = match calendar {
+            Some(calendar) => Quota::per_calendar(limit, calendar),
+            None => Quota::new(limit, Duration::from_micros(window)),
+        };
         let quota = burst.map_or(quota, |units| quota.burst(units.min(Policy::MAX_LIMIT)));
         Policy::new(name, quota, algorithm)
     };
@@ -83,26 +102,61 @@ fn build(rng: &mut Rng, name: &str, limit: u64, window: u64, algorithm: Algorith
     try_with(nearest, burst).or_else(|_| try_with(1, None)).expect("one unit builds")
 }
 
+/// Days and months with all that happens to them, or windows of no order that are as short
+/// as `window`.
+fn calendar(rng: &mut Rng, window: u64) -> Calendar {
+    let place = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"][rng.usize(..3)];
+    let unit = [Unit::Day, Unit::Day, Unit::Week, Unit::Month][rng.usize(..4)];
+    if rng.bool() {
+        return tollgate_calendar::calendar(unit, place).expect("a place");
+    }
+    // Few of them, as a process keeps all that it has seen.
+    let window = window.clamp(64, 1 << 31).next_power_of_two();
+    let lengths = [8, 7, 9, 16, 1, 8, 3].map(|eighths| window * eighths / 8);
+    let starts = lengths.into_iter().cycle().take(2_000).scan(super::EARLIEST, |at, length| {
+        *at += length;
+        Some(Timestamp::from_micros(*at))
+    });
+    Calendar::new(format!("about {window}"), starts).expect("ascending instants")
+}
+
 fn gcd(a: u64, b: u64) -> u64 {
     if a == 0 { b } else { gcd(b % a, a) }
 }
 
 fn algorithm(rng: &mut Rng, family: Family, window: u64) -> Algorithm {
     let queue = |max_wait| Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait } };
-    match (family, rng.u8(..10)) {
+    match (family, rng.u8(..14)) {
         (Family::Heavy, _) => Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth },
+        (Family::LongLogs, 0..3) | (_, 10..12) => Algorithm::ConcurrentRequests,
+        (_, 12..) if family != Family::LongLogs => penalty(rng, window),
         (Family::LongLogs, _) | (_, 0..2) => {
             let kinds = [Resolution::Auto, Resolution::Exact, Resolution::Thousandth];
             Algorithm::SlidingWindowLog { resolution: kinds[rng.usize(..3)] }
         }
-        (_, 2) => Algorithm::FixedWindowCounter,
-        (_, 3..5) => Algorithm::SlidingWindowCounter,
+        (_, 2 | 3) => Algorithm::FixedWindowCounter,
+        (_, 4) => Algorithm::SlidingWindowCounter,
         (_, 5) => Algorithm::TokenBucket { refill: Refill::Greedy },
         (_, 6) => Algorithm::TokenBucket { refill: Refill::Interval },
         (_, 7) => Algorithm::LeakyBucket { mode: LeakyMode::Meter },
         (_, 8) => queue(None),
         _ if rng.u8(..20) == 0 => queue(Some(Micros::MAX)),
         _ => queue(Some(Micros::new(window * rng.u64(0..=8) / 6 + rng.u64(0..=2)))),
+    }
+}
+
+fn penalty(rng: &mut Rng, window: u64) -> Algorithm {
+    let most = Micros::from(Policy::MAX_WINDOW).get();
+    let mut span = |least: u64| (rng.u64(least..=30) * window / 10).clamp(least, most);
+    let (block, more, forget_after) = (span(1), span(0), span(0));
+    Algorithm::Penalty {
+        terms: Terms {
+            block: Micros::new(block),
+            factor: [1, 2, 3, 1_000_000][rng.usize(..4)],
+            max_block: Micros::new((block + more).min(most)),
+            forget_after: Micros::new(forget_after),
+            counts_denials: rng.u8(..4) > 0,
+        },
     }
 }
 

@@ -1,7 +1,10 @@
 //! The checks, by what they look at.
 
 pub mod basics;
+pub mod calendar;
 pub mod concurrency;
+pub mod in_flight;
+pub mod penalties;
 pub mod settle;
 pub mod several;
 pub mod time;
@@ -15,7 +18,7 @@ use tollgate_core::{
     Resolution, Settlement, Store, Verdict,
 };
 
-/// Every algorithm in every mode.
+/// Every algorithm that limits a rate, in every mode.
 const MODES: [Algorithm; 8] = [
     Algorithm::FixedWindowCounter,
     Algorithm::SlidingWindowLog { resolution: Resolution::Exact },
@@ -62,6 +65,10 @@ async fn receipt(store: &impl Store, policy: &Policy, key: &Key, cost: u64) -> R
 
 async fn settle(store: &impl Store, receipt: &Receipt, actual: u64) -> Settlement {
     store.settle(receipt, Cost::new(actual)).await.expect("the store settles")
+}
+
+async fn reset(store: &impl Store, policy: &Policy, key: &Key) {
+    store.reset(policy, key).await.expect("the store resets");
 }
 
 /// A name that no other receipt has.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
+use tollgate_core::algorithm::penalty::Terms;
 use tollgate_core::{
     Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Receipt, Store,
 };
@@ -17,7 +18,8 @@ pub async fn every_verdict_equals_that_of_the_reference<H: Harness>(harness: &H,
     trace(harness, store, 0).await;
 }
 
-/// The same, with every third request settled some time later, and resets.
+/// The same, with every third request settled some time later, or its lease renewed, and
+/// resets.
 pub async fn settling_and_resetting_equal_those_of_the_reference<H: Harness>(
     harness: &H,
     store: &H::Store,
@@ -65,6 +67,13 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
                 // Sometimes it stays in the list, to be settled again.
                 let index = rng.usize(..receipts.len());
                 let receipt = receipts[index].clone();
+                if receipt.policy.counts_in_flight() && rng.bool() {
+                    let renewed = store.renew(&receipt).await.expect("the store renews");
+                    let expected = reference.renew(&receipt, now);
+                    assert_eq!(renewed, expected, "seed {seed}, step {step}: {receipt:?}");
+                    receipts[index] = renewed.unwrap_or(receipt);
+                    continue;
+                }
                 if rng.u8(..4) > 0 {
                     receipts.swap_remove(index);
                 }
@@ -99,9 +108,19 @@ fn policies(rng: &mut Rng, seed: u64) -> Vec<Policy> {
 /// One of four names, each now and then under another quota or algorithm.
 fn policy(rng: &mut Rng, seed: u64) -> Policy {
     let name = rng.usize(..4);
-    let usual = MODES[(name + 2 * seed as usize) % MODES.len()];
+    let penalty = Algorithm::Penalty {
+        terms: Terms {
+            block: Micros::new(300),
+            factor: 3,
+            max_block: Micros::new(2_000),
+            forget_after: Micros::new(1_500),
+            counts_denials: true,
+        },
+    };
+    let modes = [&MODES[..], &[Algorithm::ConcurrentRequests, penalty]].concat();
+    let usual = modes[(name + 2 * seed as usize) % modes.len()];
     let algorithm = match rng.u8(..20) {
-        0 => MODES[rng.usize(..MODES.len())],
+        0 => modes[rng.usize(..modes.len())],
         1 => Algorithm::LeakyBucket {
             mode: LeakyMode::Queue { max_wait: Some(Micros::new(rng.u64(1..2_000))) },
         },

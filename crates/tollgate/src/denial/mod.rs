@@ -3,10 +3,15 @@
 //! | reason | status | `type` ends in | gRPC |
 //! |---|---|---|---|
 //! | [`Reason::QuotaExceeded`] | 429 | `#quota-exceeded` | 8 `RESOURCE_EXHAUSTED` |
+//! | [`Reason::Blocked`] | 429 | `#blocked` | 8 `RESOURCE_EXHAUSTED` |
 //! | [`Reason::CostExceedsQuota`] | 403 | `#cost-exceeds-quota` | 7 `PERMISSION_DENIED` |
 //! | [`Reason::StoreUnavailable`] | 503 | `#temporary-reduced-capacity` | 14 `UNAVAILABLE` |
 //! | [`Reason::MissingKey`] | 403 | `#missing-key` | 7 `PERMISSION_DENIED` |
+//! | [`Reason::DeniedSubject`] | 403 | `#denied-subject` | 7 `PERMISSION_DENIED` |
 //! | [`Reason::Misconfigured`] | 500 | `#misconfigured` | 13 `INTERNAL` |
+//!
+//! What a limit of [concurrent requests](crate::Policy::concurrent_requests) denies is a
+//! `#quota-exceeded` with `"quota_unit":"concurrent-requests"` and no `window`.
 //!
 //! The body is a problem (RFC 9457). The types of the first and the third are those of
 //! the draft that also defines the `RateLimit` fields.
@@ -24,7 +29,7 @@ use std::time::Duration;
 
 use http::header::CACHE_CONTROL;
 use http::{HeaderMap, HeaderValue};
-use tollgate_core::{Micros, Outcome, Timestamp};
+use tollgate_core::{Calendar, Micros, Outcome, Timestamp};
 
 pub use self::members::{MemberError, MemberValue, Members};
 pub use self::reason::Reason;
@@ -59,7 +64,9 @@ pub struct Denial<'a> {
 struct Shown {
     limit: u64,
     remaining: u64,
-    window: Micros,
+    /// None of what counts in flight.
+    window: Option<Micros>,
+    calendar: Option<Calendar>,
     reset_at: u64,
 }
 
@@ -73,7 +80,7 @@ impl<'a> Denial<'a> {
         seed: u64,
     ) -> Self {
         let mut denial = Self::new(Reason::QuotaExceeded);
-        let mut tightest = None::<Row<'a>>;
+        let (mut tightest, mut blocks) = (None::<Row<'a>>, false);
         for row @ (fields, decision) in rows {
             if decision.outcome == Outcome::Skip {
                 continue;
@@ -83,22 +90,31 @@ impl<'a> Denial<'a> {
             }
             if decision.outcome == Outcome::Exceed {
                 denial.reason = Reason::CostExceedsQuota;
+            } else if decision.denies() && fields.policy().penalises() {
+                blocks = true;
             }
-            if tightest.is_none_or(|(_, other)| headers::is_tighter(decision, other)) {
+            if tightest.is_none_or(|other| headers::is_tighter(row, other)) {
                 tightest = Some(row);
             }
         }
-        let Some((fields, decision)) = tightest else {
+        if blocks && denial.reason == Reason::QuotaExceeded {
+            denial.reason = Reason::Blocked;
+        }
+        let Some(row @ (fields, decision)) = tightest else {
             return denial;
         };
-        denial.shown = Some(Shown {
+        let in_flight = fields.policy().counts_in_flight();
+        // A block has no quota to tell of.
+        denial.shown = (denial.reason != Reason::Blocked).then(|| Shown {
             limit: decision.limit,
             remaining: decision.remaining,
-            window: fields.full_after(),
-            reset_at: headers::reset_at(decided_at, decision),
+            window: (!in_flight).then(|| fields.full_after()),
+            calendar: fields.policy().quota().calendar(),
+            reset_at: headers::reset_at(decided_at, row),
         });
         // The tightest waits longest; but where one can never pass, no wait helps.
-        if let (Reason::QuotaExceeded, Some(wait)) = (denial.reason, decision.retry_after()) {
+        let waits = matches!(denial.reason, Reason::QuotaExceeded | Reason::Blocked);
+        if let (true, Some(wait)) = (waits, fields.wait(decision)) {
             let (jitter, window) = (options.jitter_limit(), fields.policy().window());
             let seconds = headers::seconds_to_wait(wait, jitter, seed, decided_at, window);
             denial.retry_after = Some(wait);
@@ -126,6 +142,11 @@ impl<'a> Denial<'a> {
     /// The request does not say whose quota it uses.
     pub const fn missing_key() -> Self {
         Self::new(Reason::MissingKey)
+    }
+
+    /// Requests of this sender are not accepted.
+    pub const fn denied_subject() -> Self {
+        Self::new(Reason::DeniedSubject)
     }
 
     /// The layer lacks something that whoever runs the service has to provide; `cure`
@@ -171,9 +192,20 @@ impl<'a> Denial<'a> {
         self.shown.map(|shown| shown.remaining)
     }
 
-    /// The time in which the whole limit comes back.
+    /// The time in which the whole limit comes back; with a calendar at the longest. There is
+    /// none of what counts in flight.
     pub fn window(&self) -> Option<Micros> {
-        self.shown.map(|shown| shown.window)
+        self.shown.and_then(|shown| shown.window)
+    }
+
+    /// Whether the policy limits how much is in flight.
+    pub fn is_in_flight(&self) -> bool {
+        self.shown.is_some_and(|shown| shown.window.is_none())
+    }
+
+    /// The calendar whose periods are the windows, where there is one.
+    pub fn calendar(&self) -> Option<Calendar> {
+        self.shown.and_then(|shown| shown.calendar)
     }
 
     /// When the quota is whole again, in Unix seconds, rounded up.
@@ -181,7 +213,8 @@ impl<'a> Denial<'a> {
         self.shown.map(|shown| shown.reset_at)
     }
 
-    /// The exact wait until the request can pass; none if waiting does not help.
+    /// The exact wait until the request can pass; none if waiting does not help. What counts
+    /// in flight is worth asking for again in a second.
     pub const fn retry_after(&self) -> Option<Micros> {
         self.retry_after
     }

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 
 use super::date::Rfc3339;
 use super::members::{Members, Quoted};
-use super::{Denial, Reason};
+use super::{Denial, Reason, Shown};
 
 impl Denial<'_> {
     /// A sentence or two for people: what happened and the cure.
@@ -14,6 +14,9 @@ impl Denial<'_> {
             (Some(cure), _) => Cow::Borrowed(cure),
             (None, Reason::MissingKey) => {
                 Cow::Borrowed("The request does not say whose quota it uses.")
+            }
+            (None, Reason::DeniedSubject) => {
+                Cow::Borrowed("Requests of this sender are not accepted.")
             }
             _ => Cow::Owned(self.sentences()),
         }
@@ -27,8 +30,17 @@ impl Denial<'_> {
             ),
             (Reason::QuotaExceeded, Some(shown)) => {
                 let left = shown.remaining;
-                let (limit, window) = (Units(shown.limit), shown.window);
-                format!("The quota is {limit} per {window}, of which {left} are left.")
+                let limit = Units(shown.limit);
+                match shown.span() {
+                    Some(span) => {
+                        format!("The quota is {limit} per {span}, of which {left} are left.")
+                    }
+                    None => format!("The quota is {limit} at a time, of which {left} are left."),
+                }
+            }
+            (Reason::Blocked, _) => {
+                "Too many requests were denied or have failed, so all are blocked for a time."
+                    .to_owned()
             }
             (Reason::StoreUnavailable, _) => {
                 "The rate limiter cannot decide at the moment.".to_owned()
@@ -62,8 +74,12 @@ impl Denial<'_> {
             reason.code(),
         )?;
         if let Some(shown) = self.shown {
-            let (limit, remaining, window) = (shown.limit, shown.remaining, shown.window);
-            write!(json, r#","limit":{limit},"remaining":{remaining},"window":"{window}""#)?;
+            let (limit, remaining) = (shown.limit, shown.remaining);
+            write!(json, r#","limit":{limit},"remaining":{remaining}"#)?;
+            match shown.span() {
+                Some(span) => write!(json, r#","window":{}"#, Quoted(&span))?,
+                None => json.push_str(r#","quota_unit":"concurrent-requests""#),
+            }
         }
         if let Some(seconds) = self.retry_after_secs {
             write!(json, r#","retry_after":{seconds}"#)?;
@@ -82,6 +98,16 @@ impl Denial<'_> {
         json.push_str(members.as_json());
         json.push('}');
         Ok(())
+    }
+}
+
+impl Shown {
+    /// "60 seconds", "calendar day in Europe/Berlin"; none of what counts in flight.
+    fn span(&self) -> Option<String> {
+        match self.calendar {
+            Some(calendar) => Some(format!("calendar {calendar}")),
+            None => self.window.map(|window| window.to_string()),
+        }
     }
 }
 

@@ -10,12 +10,16 @@ use http::StatusCode;
 pub enum Reason {
     /// A quota is used up; waiting helps.
     QuotaExceeded,
+    /// A penalty blocks the subject; waiting helps.
+    Blocked,
     /// The request costs more than a policy ever grants at once; waiting does not help.
     CostExceedsQuota,
     /// The store cannot decide, and a policy fails closed.
     StoreUnavailable,
     /// The request does not say whose quota it uses.
     MissingKey,
+    /// The sender is on the list of those whose requests are not accepted.
+    DeniedSubject,
     /// The layer lacks what the service had to provide.
     Misconfigured,
 }
@@ -24,8 +28,10 @@ impl Reason {
     /// The status of the response.
     pub const fn status(self) -> StatusCode {
         match self {
-            Self::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS,
-            Self::CostExceedsQuota | Self::MissingKey => StatusCode::FORBIDDEN,
+            Self::QuotaExceeded | Self::Blocked => StatusCode::TOO_MANY_REQUESTS,
+            Self::CostExceedsQuota | Self::MissingKey | Self::DeniedSubject => {
+                StatusCode::FORBIDDEN
+            }
             Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -36,9 +42,11 @@ impl Reason {
     pub const fn code(self) -> &'static str {
         match self {
             Self::QuotaExceeded => "quota-exceeded",
+            Self::Blocked => "blocked",
             Self::CostExceedsQuota => "cost-exceeds-quota",
             Self::StoreUnavailable => "temporary-reduced-capacity",
             Self::MissingKey => "missing-key",
+            Self::DeniedSubject => "denied-subject",
             Self::Misconfigured => "misconfigured",
         }
     }
@@ -48,11 +56,13 @@ impl Reason {
     pub const fn problem_type(self) -> &'static str {
         match self {
             Self::QuotaExceeded => "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            Self::Blocked => "https://github.com/tollgate-rs/tollgate#blocked",
             Self::CostExceedsQuota => "https://github.com/tollgate-rs/tollgate#cost-exceeds-quota",
             Self::StoreUnavailable => {
                 "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
             }
             Self::MissingKey => "https://github.com/tollgate-rs/tollgate#missing-key",
+            Self::DeniedSubject => "https://github.com/tollgate-rs/tollgate#denied-subject",
             Self::Misconfigured => "https://github.com/tollgate-rs/tollgate#misconfigured",
         }
     }
@@ -61,9 +71,11 @@ impl Reason {
     pub const fn title(self) -> &'static str {
         match self {
             Self::QuotaExceeded => "Quota Exceeded",
+            Self::Blocked => "Blocked",
             Self::CostExceedsQuota => "Cost Exceeds Quota",
             Self::StoreUnavailable => "Temporary Reduced Capacity",
             Self::MissingKey => "Missing Key",
+            Self::DeniedSubject => "Denied Subject",
             Self::Misconfigured => "Misconfigured",
         }
     }
@@ -71,9 +83,9 @@ impl Reason {
     /// The status of a gRPC call.
     pub(crate) const fn grpc_status(self) -> &'static str {
         match self {
-            Self::QuotaExceeded => "8",
+            Self::QuotaExceeded | Self::Blocked => "8",
             // Not 8, on which clients try again: this call never fits.
-            Self::CostExceedsQuota | Self::MissingKey => "7",
+            Self::CostExceedsQuota | Self::MissingKey | Self::DeniedSubject => "7",
             Self::StoreUnavailable => "14",
             Self::Misconfigured => "13",
         }

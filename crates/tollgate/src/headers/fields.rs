@@ -1,7 +1,7 @@
 //! What the fields of one policy have in common over all responses.
 
 use http::HeaderValue;
-use tollgate_core::{Algorithm, Decision, Micros, Outcome, Policy, Refill};
+use tollgate_core::{Algorithm, Decision, Micros, Policy, Refill};
 
 use super::digits::{Line, integer};
 use super::intern::interned;
@@ -12,7 +12,8 @@ use super::intern::interned;
 #[derive(Clone, Debug)]
 pub struct PolicyFields {
     policy: Policy,
-    /// The member of `RateLimit-Policy`: `"name";q=100;w=60`.
+    /// The member of `RateLimit-Policy`: `"name";q=100;w=60`, without `w` where windows are
+    /// not all of one length or no whole number of seconds.
     quota: Box<[u8]>,
     /// The same as a value, for a layer of this policy alone.
     quota_value: Option<HeaderValue>,
@@ -31,9 +32,14 @@ impl PolicyFields {
         let mut quota = item.clone();
         item.push(b";r=");
         quota.push(b";q=");
-        quota.push_integer(policy.capacity());
+        // A penalty is heard of while it grants nothing.
+        let most = if policy.penalises() { 0 } else { policy.capacity() };
+        quota.push_integer(most);
         let (micros, per) = time_to_fill(policy);
-        if micros.is_multiple_of(per * MICROS) {
+        let is_even = policy.quota().calendar().is_none() && !policy.penalises();
+        if policy.counts_in_flight() {
+            quota.push(b";qu=\"concurrent-requests\"");
+        } else if is_even && micros.is_multiple_of(per * MICROS) {
             quota.push(b";w=");
             quota.push_integer(narrow(micros / (per * MICROS)));
         }
@@ -41,7 +47,7 @@ impl PolicyFields {
             policy: policy.clone(),
             quota: quota.as_slice().into(),
             quota_value: interned(quota.as_slice()),
-            limit_value: interned(policy.capacity().to_string().as_bytes()),
+            limit_value: interned(most.to_string().as_bytes()),
             item: item.as_slice().into(),
             full_after: Micros::new(narrow(micros.div_ceil(per))),
             pace: Pace::new(policy),
@@ -53,19 +59,43 @@ impl PolicyFields {
         &self.policy
     }
 
-    /// The time in which the whole capacity comes back: the window, or what a bucket
-    /// takes to fill, rounded up to a microsecond.
+    /// The time in which the whole capacity comes back: the window (of a calendar the
+    /// longest), or what a bucket takes to fill, rounded up to a microsecond.
     pub const fn full_after(&self) -> Micros {
         self.full_after
     }
 
     /// The effective window in seconds, the `t` of `RateLimit`: the wait of a denial;
-    /// otherwise so long that `r` units in it are no more than the policy sustains.
-    pub fn effective_window(&self, decision: &Decision) -> u64 {
-        match decision.outcome {
-            Outcome::Deny { retry_after } => retry_after.as_secs_ceil().max(1),
-            _ => self.pace.window_of(decision),
+    /// otherwise so long that `r` units in it are no more than the policy sustains. With a
+    /// calendar it is the time to the end of the period. What counts in flight has no window
+    /// otherwise.
+    pub fn effective_window(&self, decision: &Decision) -> Option<u64> {
+        match self.wait(decision) {
+            Some(wait) => Some(wait.as_secs_ceil().max(1)),
+            None if self.policy.counts_in_flight() => None,
+            None => Some(self.pace.window_of(decision)),
         }
+    }
+
+    /// How long a client that was denied is told to wait.
+    ///
+    /// Of what is in flight the decision knows when the leases of others end, which they
+    /// hardly ever last to: a client is told to come back in a second.
+    pub fn wait(&self, decision: &Decision) -> Option<Micros> {
+        decision.retry_after().map(|wait| self.soon(wait))
+    }
+
+    /// After what time a client is told that the quota is whole again.
+    pub(crate) fn reset_after(&self, decision: &Decision) -> Micros {
+        if self.policy.penalises() {
+            // When the block ends, and not when it is forgotten.
+            return decision.retry_after().unwrap_or_default();
+        }
+        self.soon(decision.reset_after)
+    }
+
+    fn soon(&self, span: Micros) -> Micros {
+        if self.policy.counts_in_flight() { span.min(SOON) } else { span }
     }
 
     /// The member of `RateLimit-Policy`.
@@ -91,8 +121,10 @@ impl PolicyFields {
     pub(super) fn push_member(&self, line: &mut Line, decision: &Decision) {
         line.push(&self.item);
         line.push_integer(decision.remaining);
-        line.push(b";t=");
-        line.push_integer(self.effective_window(decision));
+        if let Some(window) = self.effective_window(decision) {
+            line.push(b";t=");
+            line.push_integer(window);
+        }
     }
 }
 
@@ -106,6 +138,8 @@ struct Pace {
     units: u64,
     /// Where units come back in steps: the time between two, in microseconds.
     step: Option<u64>,
+    /// Whether the next step is the last one, and how long it is cannot be told beforehand.
+    is_calendar: bool,
 }
 
 impl Pace {
@@ -127,12 +161,16 @@ impl Pace {
             seconds: narrow(u128::from(window) / divisor),
             units: narrow(micros / divisor),
             step: step.then_some(window),
+            is_calendar: policy.quota().calendar().is_some(),
         }
     }
 
     /// Seconds in which no more than the remaining units should be used. With nothing
     /// left it is the time until there may be something again.
     fn window_of(&self, decision: &Decision) -> u64 {
+        if self.is_calendar && decision.reset_after > Micros::ZERO {
+            return decision.reset_after.as_secs_ceil();
+        }
         let paced = self.seconds_for(decision.remaining.max(1));
         match self.step {
             Some(step) => paced.max(until_step(decision.reset_after, step)),
@@ -200,3 +238,5 @@ fn gcd(a: u128, b: u128) -> u128 {
 }
 
 const MICROS: u128 = 1_000_000;
+/// When it is worth asking again for what is in flight.
+const SOON: Micros = Micros::new(1_000_000);

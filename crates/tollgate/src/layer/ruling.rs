@@ -11,6 +11,7 @@ use super::queued::Charged;
 use super::reservation::OpenCharges;
 use super::rules::{Applied, Asked, Question, Rule, Rules, bits};
 use super::verdicts::Verdicts;
+use crate::body::InFlight;
 use crate::denial::{Denial, Dialect};
 use crate::headers::PolicyFields;
 
@@ -32,6 +33,8 @@ pub(super) struct Admitted {
     applied: Applied,
     /// What the response or the handler will settle.
     open: Option<OpenCharges>,
+    /// What the request holds until it is over.
+    pub(super) in_flight: InFlight,
 }
 
 impl<St: Store> Rules<St> {
@@ -81,12 +84,17 @@ impl<St: Store> Rules<St> {
                 self.trace_shadows(&verdict, applied);
                 let delay = self.delay(&verdict, applied);
                 let open = self.open(&verdict, charged.as_deref(), applied);
-                Ruling::Admit { admitted: Admitted { verdict, applied, open }, delay, charged }
+                let in_flight = match (&self.keeper, &charged) {
+                    (Some(keeper), Some(charged)) => keeper.hold(&verdict, charged),
+                    _ => InFlight::default(),
+                };
+                let admitted = Admitted { verdict, applied, open, in_flight };
+                Ruling::Admit { admitted, delay, charged }
             }
             Ok(verdict) => {
-                let admitted = Admitted { verdict, applied: question.applied, open: None };
                 let dialect = Dialect::of(method, headers);
-                Ruling::Refuse(Box::new(self.deny(&admitted, question.seed, dialect)))
+                let Question { applied, seed, .. } = question;
+                Ruling::Refuse(Box::new(self.deny(&verdict, applied, seed, dialect)))
             }
             Err(error) => self.without_verdict(&error, question.applied, method, headers),
         }
@@ -116,20 +124,28 @@ impl<St: Store> Rules<St> {
 
     /// Settles what the response decides, and adds the verdict to it.
     pub(super) fn tell<B>(&self, response: &mut Response<B>, admitted: &Admitted) {
-        let Admitted { verdict, applied, open } = admitted;
-        if let Some(open) = open {
+        let Admitted { verdict, applied, open, .. } = admitted;
+        let corrected = open.as_ref().and_then(|open| {
             open.settle_by(response, self.applied(*applied).map(|rule| &rule.limit));
-        }
+            open.corrected(verdict)
+        });
+        let verdict = corrected.as_ref().unwrap_or(verdict);
         let rows = self.rows(verdict, *applied);
         self.options.headers.write(response.headers_mut(), verdict.decided_at(), rows);
     }
 
-    fn deny(&self, denied: &Admitted, seed: u64, dialect: Dialect) -> Response<Bytes> {
-        let Admitted { verdict, applied, .. } = denied;
-        let rows = || self.rows(verdict, *applied);
+    fn deny(
+        &self,
+        verdict: &Verdict,
+        applied: Applied,
+        seed: u64,
+        dialect: Dialect,
+    ) -> Response<Bytes> {
+        let rows = || self.rows(verdict, applied);
         let at = verdict.decided_at();
         let denial = Denial::of_verdict(at, rows(), &self.options.headers, seed);
-        tracing::info!(
+        // As many as a client likes to send: what is for everybody's eyes is in the metrics.
+        tracing::debug!(
             target: "tollgate",
             policies = ?denial.policies(),
             reason = denial.reason().code(),
@@ -173,7 +189,7 @@ impl<St: Store> Rules<St> {
         Ruling::Refuse(Box::new(denial.respond(dialect, &*self.options.response)))
     }
 
-    /// The enforced policies and their decisions.
+    /// The enforced policies and their decisions. Of a penalty clients hear when it blocks.
     fn rows<'a>(
         &'a self,
         verdict: &'a Verdict,
@@ -181,7 +197,9 @@ impl<St: Store> Rules<St> {
     ) -> impl Iterator<Item = (&'a PolicyFields, &'a Decision)> {
         let decided = self.applied(applied).zip(verdict.decisions());
         decided
-            .filter(|(rule, _)| rule.limit.enforce)
+            .filter(|(rule, decision)| {
+                rule.limit.enforce && (decision.denies() || !rule.limit.policy.penalises())
+            })
             .map(move |(rule, decision)| (rule.fields.of(applied.tier), decision))
     }
 
@@ -199,7 +217,7 @@ impl<St: Store> Rules<St> {
         for (rule, decision) in self.applied(applied).zip(verdict.decisions()) {
             if decision.denies() && !rule.limit.enforce {
                 let policy = rule.limit.policy.name();
-                tracing::info!(target: "tollgate", policy, "shadow deny");
+                tracing::debug!(target: "tollgate", policy, "shadow deny");
             }
         }
     }

@@ -1,7 +1,6 @@
 //! Whose quota a request uses.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 
 use http::HeaderName;
 use tollgate::key::TrustedProxies;
@@ -9,10 +8,8 @@ use tollgate::key::TrustedProxies;
 use super::super::problem::Problems;
 use super::super::view::{Item, View};
 use super::policy::no_effect;
-use crate::plan::{
-    ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwtPlan, KeyOrigin,
-    Secret,
-};
+use super::tokens;
+use crate::plan::{ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource};
 
 /// The chain of identities, and the proxies that it believes.
 pub(super) struct Identity {
@@ -121,11 +118,11 @@ impl Reader<'_, '_> {
                     problems.error(
                         item.place(),
                         "`user` is whoever a token names, and there is no `jwt`",
-                        "add a section `jwt` with `jwksFile`, `keyFile` or `secret`",
+                        "add a section `jwt` with `jwksUrl`, `jwksFile`, `keyFile` or `secret`",
                     );
                     return None;
                 };
-                jwt_plan(&jwt.view()?, self.tiers, problems).map(IdentitySource::User)
+                tokens::jwt(&jwt.view()?, self.tiers, problems).map(IdentitySource::User)
             }
             _ => {
                 let Some(keys) = self.limiter.item("apiKeys") else {
@@ -216,74 +213,6 @@ fn networks(view: &View<'_>) -> Option<TrustedProxies> {
     TrustedProxies::parse(texts).ok()
 }
 
-fn jwt_plan(view: &View<'_>, tiers: &[String], problems: &mut Problems) -> Option<JwtPlan> {
-    let tier_claim = view.text("tierClaim").map(str::to_owned);
-    if tier_claim.is_some() && tiers.is_empty() {
-        let why = "add `tiers`, or leave it out";
-        no_effect(view, "tierClaim", "without `tiers`", why, problems);
-    }
-    let keys = key_origin(view, problems);
-    if view.has("minRefetch") && !view.has("jwksUrl") {
-        no_effect(view, "minRefetch", "without `jwksUrl`", "nothing is fetched", problems);
-    }
-    if view.has("algorithm") && !view.has("keyFile") {
-        let why = "a key set names the algorithm of each key, and `secret` is for HS256";
-        no_effect(view, "algorithm", "without `keyFile`", why, problems);
-    }
-    let audiences = view.items("audience");
-    let audiences = audiences.iter().map(|item| item.text().map(str::to_owned));
-    Some(JwtPlan {
-        keys: keys?,
-        issuer: view.text("issuer").map(str::to_owned),
-        audiences: audiences.collect::<Option<_>>()?,
-        tier_claim,
-    })
-}
-
-fn key_origin(view: &View<'_>, problems: &mut Problems) -> Option<KeyOrigin> {
-    let path = |key: &str| view.text(key).map(PathBuf::from);
-    if view.has("secret") {
-        return view.text("secret").map(|secret| KeyOrigin::Secret(Secret::new(secret)));
-    }
-    if view.has("keyFile") {
-        let algorithm = match view.text("algorithm") {
-            Some("RS256") => "RS256",
-            Some("ES256") => "ES256",
-            Some("EdDSA") => "EdDSA",
-            Some(_) => return None,
-            None => {
-                problems.error(
-                    view.place_of("keyFile"),
-                    "nothing says what the key is for",
-                    "add `algorithm: RS256`, `ES256` or `EdDSA`",
-                );
-                return None;
-            }
-        };
-        return Some(KeyOrigin::Pem { file: path("keyFile")?, algorithm });
-    }
-    if view.has("jwksFile") {
-        return path("jwksFile").map(KeyOrigin::JwksFile);
-    }
-    if view.has("jwksUrl") {
-        // `serve` would refuse it, so nobody shall be told that all is well.
-        problems.error(
-            view.place_of("jwksUrl"),
-            "key sets from a URL are not read yet",
-            "put the set into a file and name it as `jwksFile`, which is read again whenever it \
-             changes",
-        );
-        let min_refetch = view.span("minRefetch")?;
-        return Some(KeyOrigin::JwksUrl { url: view.text("jwksUrl")?.to_owned(), min_refetch });
-    }
-    problems.error(
-        view.place(),
-        "nothing says where the keys of tokens are",
-        "add one of `jwksFile`, `keyFile` and `secret`",
-    );
-    None
-}
-
 fn api_keys(item: &Item<'_>, tiers: &[String], problems: &mut Problems) -> Option<ApiKeysPlan> {
     let (place, items) = match item.view() {
         Some(view) => {
@@ -296,7 +225,7 @@ fn api_keys(item: &Item<'_>, tiers: &[String], problems: &mut Problems) -> Optio
             };
             (place, view.items("keys"))
         }
-        None => (ApiKeyPlace::Header(HeaderName::from_static("x-api-key")), item.items()),
+        None => (ApiKeyPlace::Usual, item.items()),
     };
     let mut keys: Option<Vec<ApiKeyEntry>> = Some(Vec::new());
     let mut digests = HashMap::new();

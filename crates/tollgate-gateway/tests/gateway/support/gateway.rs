@@ -40,15 +40,30 @@ impl Gateway {
         Self::start_with(folder, FILE)
     }
 
+    /// The same as `start` with single denials in the log.
+    pub(crate) fn start_telling(lines: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join(FILE), whole(lines)).unwrap();
+        Self::start_under(folder, FILE, &[("RUST_LOG", "tollgate=debug,tollgate_gateway=info")])
+    }
+
     /// The same with a configuration that is in the folder already.
     pub(crate) fn start_with(folder: TempDir, file: &str) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        Self::start_under(folder, file, &[])
+    }
+
+    /// The same with these variables.
+    pub(crate) fn start_under(folder: TempDir, file: &str, variables: &[(&str, &str)]) -> Self {
+        // With as many open files as most systems give a process to begin with.
+        let mut process = Command::new("bash")
+            .args(["-c", "ulimit -Sn 1024 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tollgate")])
             .args(["serve", "--config", file])
             .current_dir(folder.path())
             .env_remove("RUST_LOG")
             .env("TOLLGATE_ADMIN_TOKEN", TOKEN)
             .env("TOLLGATE_ADMIN_SUBJECTS", "clear")
             .env_remove("TOLLGATE_ADMIN_HOSTS")
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -112,6 +127,11 @@ impl Gateway {
     /// The memory it has now, in MiB.
     pub(crate) fn memory(&self) -> u64 {
         self.status("VmRSS:")
+    }
+
+    /// What the system allows it.
+    pub(crate) fn limits(&self) -> String {
+        fs::read_to_string(format!("/proc/{}/limits", self.process.id())).unwrap()
     }
 
     fn status(&self, line: &str) -> u64 {

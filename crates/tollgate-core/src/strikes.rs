@@ -1,0 +1,81 @@
+//! What a penalty is for, and how it grows.
+
+use std::time::Duration;
+
+use crate::algorithm::penalty::Terms;
+use crate::{Algorithm, Micros, Quota};
+
+/// So many strikes within a time, and what follows: a block, each longer than the one before.
+///
+/// By itself the first block is as long as the time within which strikes count, each next
+/// one twice as long, none longer than a day, and a day without a block makes the next one a
+/// first one again.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_core::{Policy, Strikes};
+///
+/// let (minute, day) = (Duration::from_secs(60), Duration::from_secs(86_400));
+/// // Ten denials in a minute block for five, then for fifteen, and so on up to a day.
+/// let strikes = Strikes::of_denials(10, minute).block(5 * minute).growing(3, day);
+/// let penalty = Policy::penalty("banned", strikes.forgotten_after(7 * day))?;
+/// # let _ = penalty;
+/// # Ok::<(), tollgate_core::PolicyError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Strikes {
+    quota: Quota,
+    terms: Terms,
+}
+
+impl Strikes {
+    /// Denials are strikes: each request that another policy of the same key denies. A denial
+    /// by the block itself is none.
+    pub fn of_denials(strikes: u64, within: Duration) -> Self {
+        let day = Micros::new(86_400_000_000);
+        let terms = Terms {
+            block: within.into(),
+            factor: 2,
+            max_block: day.max(within.into()),
+            forget_after: day,
+            counts_denials: true,
+        };
+        Self { quota: Quota::new(strikes, within), terms }
+    }
+
+    /// Only failures are strikes: what is settled as one, as the layer does for responses
+    /// that its limit says count.
+    pub fn of_failures(strikes: u64, within: Duration) -> Self {
+        let of_denials = Self::of_denials(strikes, within);
+        Self { terms: Terms { counts_denials: false, ..of_denials.terms }, ..of_denials }
+    }
+
+    /// How long the first block lasts.
+    pub fn block(mut self, time: Duration) -> Self {
+        self.terms.block = time.into();
+        self.terms.max_block = self.terms.max_block.max(time.into());
+        self
+    }
+
+    /// Each block is `factor` times as long as the one before, none longer than `longest`.
+    pub fn growing(mut self, factor: u64, longest: Duration) -> Self {
+        self.terms.factor = factor;
+        self.terms.max_block = longest.into();
+        self
+    }
+
+    /// So long after the end of a block the next one is a first one again.
+    pub fn forgotten_after(mut self, time: Duration) -> Self {
+        self.terms.forget_after = time.into();
+        self
+    }
+
+    pub(crate) const fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    pub(crate) const fn algorithm(&self) -> Algorithm {
+        Algorithm::Penalty { terms: self.terms }
+    }
+}

@@ -1,0 +1,208 @@
+//! Subjects that are blocked for what was denied or has failed.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use http::{Request, Response};
+use http_body_util::Full;
+use serde_json::json;
+use tollgate::failure::Fallback;
+use tollgate::key::ClientIp;
+use tollgate::{
+    Excess, Key, LayerError, Limit, OnStoreError, Policy, Quota, Reserve, StoreExt, Strikes,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::stage::{Fault, Staged};
+use crate::support::*;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Two in a minute, and three denials in a minute block for five, then ten, up to twenty.
+fn client() -> Limit {
+    Limit::new(log("client", 2), ClientIp::peer())
+}
+
+fn strikes() -> Strikes {
+    let strikes = Strikes::of_denials(3, MINUTE).block(5 * MINUTE);
+    strikes.growing(2, 20 * MINUTE).forgotten_after(60 * MINUTE)
+}
+
+#[tokio::test]
+async fn who_does_not_stop_is_blocked_and_told_so() {
+    let (clock, store) = memory();
+    let banned = client().penalty("banned", strikes()).unwrap();
+    let service = limited(&store, [client(), banned]);
+    for expected in [200, 200, 429, 429] {
+        let answer = ask(&service, get()).await;
+        assert_eq!(answer.status(), expected);
+        let fields = rate_fields(answer.headers()).join(" ");
+        assert!(fields.contains("client") && !fields.contains("banned"), "{fields}");
+    }
+    // The denial with which the block begins tells of it already, and asking on changes nothing.
+    for waits in [300, 299, 298] {
+        let denied = ask(&service, get()).await;
+        assert_eq!(denied.status(), 429);
+        assert_eq!(field(denied.headers(), "retry-after"), Some(waits.to_string()));
+        let limits = field(denied.headers(), "ratelimit").unwrap();
+        assert!(limits.contains(&format!("\"banned\";r=0;t={waits}")), "{limits}");
+        let policies = field(denied.headers(), "ratelimit-policy").unwrap();
+        assert_eq!(policies, "\"client\";q=2;w=60, \"banned\";q=0");
+        assert_eq!(field(denied.headers(), "x-ratelimit-limit").as_deref(), Some("0"));
+        let reset = (START + 300).to_string();
+        assert_eq!(field(denied.headers(), "x-ratelimit-reset"), Some(reset));
+        let body = json(denied).await;
+        assert_eq!(body["type"], "https://github.com/tollgate-rs/tollgate#blocked");
+        assert_eq!((&body["code"], &body["retry_after"]), (&json!("blocked"), &json!(waits)));
+        assert!(body["violated-policies"].as_array().unwrap().contains(&json!("banned")));
+        assert!(body.get("limit").is_none() && body.get("window").is_none(), "{body}");
+        clock.advance(seconds(1));
+    }
+    // The quota is whole again long before the block ends.
+    clock.advance(seconds(296));
+    assert_eq!(status(&service).await, 429);
+    clock.advance(seconds(1));
+    assert_eq!(status(&service).await, 200);
+    assert_eq!(ask(&service, from_peer(2, get())).await.status(), 200, "others never were");
+}
+
+#[tokio::test]
+async fn blocks_grow_up_to_the_longest_and_are_forgotten() {
+    let (clock, store) = memory();
+    let banned = client().penalty("banned", strikes()).unwrap();
+    let service = limited(&store, [client(), banned]);
+    for (minutes, good) in [(5, 0), (10, 0), (20, 0), (20, 59), (20, 60), (5, 0)] {
+        while field(ask(&service, get()).await.headers(), "ratelimit")
+            .is_some_and(|limits| !limits.contains("banned"))
+        {}
+        let denied = ask(&service, get()).await;
+        let waits = (60 * minutes).to_string();
+        assert_eq!(field(denied.headers(), "retry-after"), Some(waits));
+        clock.advance(seconds(60 * (minutes + good)));
+    }
+}
+
+/// A service that answers with the status that it is told.
+fn told(
+    status: &Arc<AtomicU16>,
+) -> impl Clone
++ Send
++ 'static
++ tower::Service<
+    Request<()>,
+    Response = Response<Full<bytes::Bytes>>,
+    Error = Infallible,
+    Future: Send,
+> {
+    let status = Arc::clone(status);
+    service_fn(move |_: Request<()>| {
+        let status = status.load(Ordering::SeqCst);
+        let response = Response::builder().status(status).body(Full::default()).unwrap();
+        std::future::ready(Ok(response))
+    })
+}
+
+#[tokio::test]
+async fn failures_block_and_successes_do_not() {
+    let (clock, store) = memory();
+    let failures = Strikes::of_failures(3, MINUTE).block(5 * MINUTE);
+    let everybody = Limit::global(log("all", 1_000));
+    let locked = everybody.penalty("locked", failures).unwrap();
+    let locked = locked.count_only(|response| response.status == 401);
+    let says = Arc::new(AtomicU16::new(200));
+    let service = layer(&store, [everybody, locked]).layer(told(&says));
+    let ask = async || service.clone().oneshot(get()).await.unwrap().status().as_u16();
+    for _ in 0..20 {
+        assert_eq!(ask().await, 200);
+    }
+    says.store(401, Ordering::SeqCst);
+    for expected in [401, 401, 401, 429, 429] {
+        assert_eq!(ask().await, expected);
+    }
+    clock.advance(seconds(300));
+    says.store(200, Ordering::SeqCst);
+    assert_eq!(ask().await, 200);
+    // Two within a minute, and a third too late.
+    says.store(401, Ordering::SeqCst);
+    for _ in 0..2 {
+        assert_eq!(ask().await, 401);
+    }
+    clock.advance(seconds(60));
+    for expected in [401, 401, 401, 429] {
+        assert_eq!(ask().await, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_crowd_at_a_limit_of_all_blocks_none_of_its_members() {
+    let (_, store) = memory();
+    let everybody = Limit::global(log("all", 1));
+    let banned = client().penalty("banned", strikes()).unwrap();
+    let service = limited(&store, [everybody, client(), banned]);
+    for n in 0..10 {
+        let answer = ask(&service, get()).await;
+        assert_eq!(answer.status().as_u16(), if n == 0 { 200 } else { 429 });
+        assert!(!text(answer).await.contains("blocked"));
+    }
+}
+
+#[tokio::test]
+async fn a_penalty_that_only_watches_blocks_nobody_and_is_not_seen() {
+    let (_, store) = memory();
+    let banned = client().penalty("banned", strikes()).unwrap();
+    let service = limited(&store, [client(), banned.clone().shadow()]);
+    for _ in 0..10 {
+        let answer = ask(&service, get()).await;
+        assert!(!rate_fields(answer.headers()).join(" ").contains("banned"));
+    }
+    let now_enforced = limited(&store, [client(), banned]);
+    assert_eq!(json(ask(&now_enforced, get()).await).await["code"], "blocked");
+}
+
+#[tokio::test]
+async fn a_strike_is_no_call_of_its_own_and_a_store_that_is_away_strikes_nobody() {
+    let (_, memory) = memory();
+    let store = Staged::new(memory.clone());
+    let all = Limit::global(log("all", 1).with_on_store_error(OnStoreError::Local));
+    let banned = all.penalty("banned", strikes()).unwrap();
+    assert_eq!(banned.policy().on_store_error(), OnStoreError::Local);
+    let policy = banned.policy().clone();
+    let local = crate::support::memory().1;
+    let service = limited(&Fallback::new(store.clone(), local), [all, banned]);
+    for calls in 1..=2 {
+        ask(&service, get()).await;
+        assert_eq!(store.calls(), calls);
+    }
+    let left = async || memory.peek(&policy, &Key::GLOBAL).await.unwrap().decisions()[0].remaining;
+    assert_eq!(left().await, 2);
+    store.fail(Fault::NotCharged);
+    // A process for itself: as many strikes, not a share of them.
+    assert_eq!(status(&service).await, 200, "the quota of this process is its own");
+    for code in ["quota-exceeded", "quota-exceeded", "blocked", "blocked"] {
+        assert_eq!(json(ask(&service, get()).await).await["code"], code);
+    }
+    store.recover();
+    assert_eq!(left().await, 2, "what it did then is not known elsewhere");
+}
+
+#[test]
+fn a_penalty_that_nothing_strikes_or_too_much_is_refused() {
+    let (_, store) = memory();
+    let failures = || client().penalty("locked", Strikes::of_failures(3, MINUTE)).unwrap();
+    for limit in [failures(), failures().count_only(|_| true).reserve(Reserve::by_handler())] {
+        let error = builder(&store, [client(), limit]).build().unwrap_err();
+        assert_eq!(error, LayerError::NoFailures { name: "locked".into() });
+    }
+    let patient = client().excess(Excess::Wait { max: MINUTE });
+    let banned = patient.penalty("banned", strikes()).unwrap();
+    let error = builder(&store, [patient.clone(), banned]).build().unwrap_err();
+    let (name, waiting) = ("banned".into(), "client".into());
+    assert_eq!(error, LayerError::PenaltyBesideWaiting { name, waiting });
+    let locked = failures().count_only(|_| true);
+    assert!(builder(&store, [patient, locked]).build().is_ok());
+    let bucket = Policy::token_bucket("client", Quota::per_second(1)).unwrap();
+    let wrong = Limit::global(bucket).penalty("x", Strikes::of_denials(0, MINUTE));
+    assert!(wrong.is_err());
+}

@@ -1,0 +1,42 @@
+//! cargo run -p examples --bin at-once
+//!
+//! Two reports at a time for each client, however long they take and however slowly they
+//! are read. A third is told to come back in a second.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tokio::time::interval;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::IntervalStream;
+use tollgate::key::ClientIp;
+use tollgate::{Limit, MemoryStore, Policy, RateLimitLayer};
+
+/// A line each second, for twenty seconds.
+async fn report() -> Body {
+    let lines = IntervalStream::new(interval(Duration::from_secs(1))).take(20);
+    Body::from_stream(lines.map(|_| Ok::<_, Infallible>("another line\n")))
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    // Over Redis, what a process had in flight that died counts for ten seconds more. A
+    // report that takes longer renews its lease.
+    let policy = Policy::concurrent_requests("reports", 2, Duration::from_secs(10))?;
+    let limit = RateLimitLayer::builder(MemoryStore::new())
+        .limit(Limit::new(policy, ClientIp::peer()))
+        .build()?;
+
+    let app = Router::new().route("/report", get(report).layer(limit.same_body()));
+    let listener = TcpListener::bind("127.0.0.1:3000").await?;
+    println!("Three at once, of which one is denied; when one ends or leaves, there is room:");
+    println!("  for i in 1 2 3; do curl -s http://127.0.0.1:3000/report & done; wait");
+    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    Ok(())
+}

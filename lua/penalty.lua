@@ -1,0 +1,150 @@
+-- Penalty: whoever is struck so often within a time is blocked for a time.
+-- Twin of crates/tollgate-core/src/algorithm/penalty.rs.
+--
+-- rule: limit (strikes), window (within), block, factor, max_block, forget_after.
+-- state: strikes, their instants, oldest first; blocked_until, level, last_seen.
+-- view: state, seen, head (strikes before which count no more), level.
+
+local min, max = math.min, math.max
+local ALLOW, DENY = outcome.ALLOW, outcome.DENY
+local add, since = number.add, number.since
+
+local LAYOUT = '>I7BI7I2'
+local HEADER = 17
+local ENTRY = 7
+-- By then the shortest block has grown past the longest, if it grows.
+local MAX_LEVEL = 63
+
+-- How long a block lasts before which there were so many.
+local function block(rule, level)
+  local length = rule.block
+  for _ = 1, level do
+    if rule.factor == 1 or length >= rule.max_block then break end
+    length = length * rule.factor
+  end
+  return min(length, rule.max_block)
+end
+
+local function fresh()
+  return { strikes = {}, blocked_until = 0, level = 0, last_seen = 0 }
+end
+
+local function refresh(rule, state, now)
+  local strikes = state.strikes
+  local seen = now
+  if #strikes > 0 or state.level > 0 then seen = max(now, state.last_seen) end
+  local head = 0
+  while head < #strikes and add(strikes[head + 1], rule.window) <= seen do head = head + 1 end
+  local level = state.level
+  if add(state.blocked_until, rule.forget_after) <= seen then level = 0 end
+  return state, seen, head, level
+end
+
+-- What is left of a view, as a state.
+local function settle_down(state, seen, head, level)
+  local strikes = {}
+  for i = head + 1, #state.strikes do strikes[i - head] = state.strikes[i] end
+  local blocked_until = level > 0 and state.blocked_until or 0
+  return { strikes = strikes, blocked_until = blocked_until, level = level, last_seen = seen }
+end
+
+local function assess(rule, now, cost, state, seen, head, level)
+  local blocked = level > 0 and seen < state.blocked_until
+  local kind, wait, charged_at = ALLOW, 0, seen
+  if blocked and cost > 0 then
+    kind, wait, charged_at = DENY, since(state.blocked_until, now), 0
+  end
+  local count = #state.strikes
+  local fresh_at = 0
+  if count > head then fresh_at = add(state.strikes[count], rule.window) end
+  if level > 0 then fresh_at = max(fresh_at, add(state.blocked_until, rule.forget_after)) end
+  local remaining = blocked and 0 or since(rule.limit, count - head)
+  return kind, remaining, since(fresh_at, now), wait, charged_at
+end
+
+-- Takes nothing.
+local function charge() end
+
+-- Nothing was taken.
+local function give_back()
+  return 0
+end
+
+local function owe(rule, state, units, now)
+  local settled = settle_down(refresh(rule, state, now))
+  for field, value in pairs(settled) do state[field] = value end
+  local seen, strikes = state.last_seen, state.strikes
+  if state.level > 0 and seen < state.blocked_until then return 0 end
+  units = min(units, max(since(rule.limit, #strikes), 1))
+  for _ = 1, units do strikes[#strikes + 1] = seen end
+  if #strikes >= rule.limit then
+    state.strikes = {}
+    state.blocked_until = add(seen, block(rule, state.level))
+    state.level = min(state.level + 1, MAX_LEVEL)
+  end
+  return units
+end
+
+-- Strikes are no units of a quota.
+local function consumed()
+  return 0
+end
+
+-- Nor are units of a quota strikes.
+local function resume(_, _, now)
+  return { strikes = {}, blocked_until = 0, level = 0, last_seen = now }
+end
+
+-- Strikes, the block and its level stay.
+local function convert(_, from, state, now)
+  return settle_down(refresh(from, state, now))
+end
+
+local function is_fresh(rule, state, now)
+  local _, _, head, level = refresh(rule, state, now)
+  return head == #state.strikes and level == 0
+end
+
+-- When a state that is not fresh will be.
+local function fresh_at(rule, state)
+  local count, at = #state.strikes, 0
+  if count > 0 then at = add(state.strikes[count], rule.window) end
+  if state.level > 0 then at = max(at, add(state.blocked_until, rule.forget_after)) end
+  return at
+end
+
+local function encode(front, state)
+  local parts = {
+    front, struct.pack(LAYOUT, state.blocked_until, state.level, state.last_seen, #state.strikes),
+  }
+  for i, at in ipairs(state.strikes) do parts[i + 2] = struct.pack('>I7', at) end
+  return table.concat(parts)
+end
+
+local function decode(_, value, from)
+  if #value < from + HEADER - 1 then return nil end
+  local blocked_until, level, last_seen, count = struct.unpack(LAYOUT, value, from)
+  local first = from + HEADER
+  if level > MAX_LEVEL or #value ~= first + count * ENTRY - 1 then return nil end
+  local strikes = {}
+  for i = 1, count do
+    strikes[i] = (struct.unpack('>I7', value, first + (i - 1) * ENTRY))
+  end
+  return { strikes = strikes, blocked_until = blocked_until, level = level, last_seen = last_seen }
+end
+
+return {
+  fresh = fresh,
+  refresh = refresh,
+  assess = assess,
+  charge = charge,
+  give_back = give_back,
+  owe = owe,
+  consumed = consumed,
+  resume = resume,
+  convert = convert,
+  is_fresh = is_fresh,
+  fresh_at = fresh_at,
+  encode = encode,
+  decode = decode,
+}

@@ -36,7 +36,7 @@ async fn spans_of_a_request_and_its_decisions_belong_to_the_trace_of_the_caller(
         upstream.target(),
         to(collector.address, "serviceName: shop, headers: 'authorization=Bearer%20k-7f3a'"),
     );
-    let gateway = Gateway::start(&lines);
+    let gateway = Gateway::start_telling(&lines);
     let client = Client::new(gateway.address);
     let parent = format!("00-{TRACE}-{SPAN}-01");
     let headers = [("traceparent", parent.as_str()), ("tracestate", "a=1,b=2")];

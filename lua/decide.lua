@@ -10,9 +10,11 @@ local ALLOW, PASS, DENY = outcome.ALLOW, outcome.PASS, outcome.DENY
 local VERSION = 1
 -- Kinds of operations.
 local DECIDE, GIVE_BACK, OWE, RESET = 1, 2, 3, 4
+local LEASE = 16
 -- Kinds of rows: the byte with which a row begins.
 local STALE, DENIED, ADMITTED, FAULT = '\0', '\1', '\2', '\3'
 local RETURNED, CHARGED, REPEATED, LAPSED, FORGOTTEN = '\4', '\5', '\6', '\7', '\8'
+local LEASED = '\16'
 -- Why a row is a fault.
 local WRONG_TYPE, UNREADABLE = 1, 2
 -- Bytes behind the header that tell since when a state is held.
@@ -20,6 +22,8 @@ local SINCE = 7
 -- The code of fixed windows that are the periods of a calendar. Behind the header of such a form
 -- come three instants: a boundary between two periods, with the one before and the one after.
 local CALENDAR = 12
+-- Added to the code of a form where holds stand before the state.
+local HOLDS = 64
 -- Arguments that one redis.call takes: far below Lua's limit of some 8000.
 local MOST = 1000
 
@@ -96,18 +100,25 @@ local function rule_of(header)
   return rule
 end
 
+local leases = false -- made when it is first needed
+
+local function leasing()
+  leases = leases or lease()
+  return leases
+end
+
 -- Keys ----------------------------------------------------------------------------------
 
 -- What is known of each key: name; rule, state and since, if there is something; fault, if
 -- it cannot be read; exists, whether Redis has it; changed, whether it is to be written;
--- was_reset, whether it was in this call.
+-- was_reset, whether it was in this call; holds, if there are any.
 local entries = {}
 for i = 1, #KEYS do
   -- All fields at once, here and below: a table that grows by one is made anew each time.
   entries[i] = {
     name = KEYS[i], rule = false, state = false, since = false, fault = false, exists = false,
     changed = false, was_reset = false, first_read = false, is_receipt = false,
-    settled_until = false,
+    settled_until = false, holds = false,
   }
 end
 
@@ -121,16 +132,29 @@ local function read(entry, value)
   entry.exists = true
   if entry.is_receipt then return end
   local version, code = value:byte(1, 2)
-  local rule, state
+  local has_holds = code and code > HOLDS
+  if has_holds then code = code - HOLDS end
+  local rule, state, holds
   if version == VERSION and code and (code >= 1 and code <= 9 or code == CALENDAR) then
     local length = header_length(code)
-    rule = #value > length and rule_of(value:sub(1, length))
-    state = rule and rule.algorithm.decode(rule, value, length + SINCE + 1, entry.name)
+    local from = length + SINCE + 1
+    local header = value:sub(1, length)
+    if has_holds then header = value:sub(1, 1) .. string.char(code) .. value:sub(3, length) end
+    rule = #value > length and rule_of(header)
+    if has_holds then
+      holds, from = leasing().decode(value, from)
+      rule = holds and rule
+    end
+    state = rule and rule.algorithm.decode(rule, value, from, entry.name)
     entry.since = value:sub(length + 1, length + SINCE)
   end
   if not state then
     entry.fault = UNREADABLE
     return
+  end
+  if holds then
+    leases.lapse(holds, rule, state, now)
+    entry.holds = #holds > 0 and holds
   end
   entry.rule, entry.state = rule, state
 end
@@ -180,6 +204,15 @@ local function state_under(rule, entry)
   return algorithm.resume(rule, from.algorithm.consumed(from, entry.state, now), now)
 end
 
+-- What `rule` says of a cost, beside what is held.
+local function assess(rule, entry, state, cost)
+  local algorithm, holds = rule.algorithm, entry.holds
+  if holds then
+    return leases.assess(holds, rule, now, cost, algorithm.refresh(rule, state, now))
+  end
+  return algorithm.assess(rule, now, cost, algorithm.refresh(rule, state, now))
+end
+
 -- Since when a key is held under `rule`, if it is from now on. What was charged before
 -- cannot be told from other charges any more. Neither can what is charged in the very
 -- instant in which the key is carried over or reset, for who came first?
@@ -216,7 +249,19 @@ end
 -- Afterwards Redis has the key exactly when its state is not fresh, and until it is: up
 -- to the first whole millisecond, since that is as exactly as keys expire.
 local function write(entry)
-  local name, rule, state = entry.name, entry.rule, entry.state
+  local name, rule, state, holds = entry.name, entry.rule, entry.state, entry.holds
+  if holds then
+    local header = rule.header
+    local code = string.char(header:byte(2) + HOLDS)
+    local front = header:sub(1, 1) .. code .. header:sub(3) .. entry.since .. leases.encode(holds)
+    local algorithm = rule.algorithm
+    local is_amended = algorithm.amend and algorithm.amend(front, state)
+    local value = not is_amended and algorithm.encode(front, state)
+    -- After that the state is not what is to be stored.
+    local expires = ceil(leases.fresh_at(holds, rule, state) / 1000)
+    if value then set(name, value, expires) else redis.call('PEXPIREAT', name, expires) end
+    return
+  end
   if not rule or rule.algorithm.is_fresh(rule, state, now) then
     if entry.exists then redis.call('DEL', name) end
     return
@@ -283,6 +328,19 @@ do
     elseif op.kind == RESET then
       op.key, from = struct.unpack('>I2', operations, from)
       op.entry = entries[op.key]
+    elseif op.kind == LEASE then
+      local form, count
+      op.key, form, op.units, op.ttl, from = struct.unpack('>I2I2I5I7', operations, from)
+      op.entry, op.rule = named(op.key, form)
+      op.stale = is_elsewhen(op.rule)
+      op.id, from = operations:sub(from, from + 7), from + 8
+      count, from = struct.unpack('>B', operations, from)
+      for i = 1, count do
+        local id = operations:sub(from, from + 7)
+        local used
+        used, from = struct.unpack('>I5', operations, from + 8)
+        op[i] = { id = id, used = used }
+      end
     else
       local form, receipt
       op.key, form, receipt, op.units, op.cost, op.charged_at, op.leaves_at, op.lifetime, from =
@@ -308,11 +366,11 @@ local function decide(op)
     local charge = op[i]
     local entry, rule = charge.entry, charge.rule
     if entry.fault then return fault_row(entry, charge.key) end
-    local algorithm, state = rule.algorithm, entry.state
+    local state = entry.state
     if entry.rule ~= rule then state = state_under(rule, entry) end
     charge.state = state
     charge.outcome, charge.remaining, charge.reset_after, charge.wait, charge.charged_at =
-      algorithm.assess(rule, now, charge.cost, algorithm.refresh(rule, state, now))
+      assess(rule, entry, state, charge.cost)
     if charge.outcome >= DENY and charge.enforce then admitted = DENIED end
   end
   local row = admitted
@@ -320,16 +378,14 @@ local function decide(op)
     local charge = op[i]
     if charge.outcome == ALLOW then
       local rule, state = charge.rule, charge.state
-      local algorithm = rule.algorithm
       if admitted == DENIED then
         -- Nothing is taken, so what is left is what a request for nothing sees.
         local _
-        _, charge.remaining, charge.reset_after =
-          algorithm.assess(rule, now, 0, algorithm.refresh(rule, state, now))
+        _, charge.remaining, charge.reset_after = assess(rule, charge.entry, state, 0)
         charge.outcome, charge.wait, charge.charged_at = PASS, 0, 0
       elseif charge.cost > 0 then
         keep(charge.entry, rule, state)
-        algorithm.charge(rule, state, now, charge.cost)
+        rule.algorithm.charge(rule, state, now, charge.cost)
       end
     end
     row = row .. struct.pack('>BI5I7I7I7', charge.outcome, charge.remaining,
@@ -365,19 +421,66 @@ local function settle(op)
   end
   keep(entry, rule, state)
   -- Redis will not have it, so it must not make a difference in this call either.
-  if rule.algorithm.is_fresh(rule, state, now) then forget(entry) end
+  if not entry.holds and rule.algorithm.is_fresh(rule, state, now) then forget(entry) end
   return (op.kind == OWE and CHARGED or RETURNED) .. struct.pack('>I7', units)
 end
 
+-- What is leased stays so: it may still be spent.
 local function reset(op)
   local entry = op.entry
   if entry.fault then return fault_row(entry, op.key) end
-  forget(entry)
+  if entry.holds then
+    if struct.unpack('>I7', entry.since) <= now then entry.since = next_instant end
+    entry.state, entry.changed = entry.rule.algorithm.fresh(entry.rule), true
+  else
+    forget(entry)
+  end
   entry.was_reset = true
   return FORGOTTEN
 end
 
-local steps = { [DECIDE] = decide, [GIVE_BACK] = settle, [OWE] = settle, [RESET] = reset }
+-- Settles blocks and grants another: mostly both, so that a block costs one call.
+local function lease_block(op)
+  local entry, rule = op.entry, op.rule
+  if entry.fault then return fault_row(entry, op.key) end
+  local leases = leasing()
+  for i = 1, #op do
+    local holds, settled = entry.holds, op[i]
+    if
+      holds and leases.settle(holds, entry.rule, entry.state, now, settled.id, settled.used)
+    then
+      entry.changed = true
+      entry.holds = #holds > 0 and holds
+    end
+  end
+  local units, last = 0, now
+  if op.units > 0 then
+    local holds, state = entry.holds or { held = 0 }, entry.state
+    if entry.rule ~= rule then state = state_under(rule, entry) end
+    units, last = leases.grant(holds, rule, state, now, op.id, op.units, op.ttl)
+    if units > 0 then
+      keep(entry, rule, state)
+      entry.holds = holds
+    end
+  end
+  if entry.changed and entry.rule and not entry.holds then
+    -- Redis will not have it, so it must not make a difference in this call either.
+    if entry.rule.algorithm.is_fresh(entry.rule, entry.state, now) then forget(entry) end
+  end
+  local state = entry.state
+  if entry.rule ~= rule then state = state_under(rule, entry) end
+  local _, remaining, reset_after = assess(rule, entry, state, 0)
+  local retry_after = 0
+  if units == 0 then
+    local kind, _, _, wait = assess(rule, entry, state, 1)
+    if kind == DENY then retry_after = wait end
+  end
+  return LEASED .. struct.pack('>I5I7I5I7I7', units, last - now, remaining, reset_after, retry_after)
+end
+
+local steps = {
+  [DECIDE] = decide, [GIVE_BACK] = settle, [OWE] = settle, [RESET] = reset, [LEASE] = lease_block,
+}
 
 load_keys()
 

@@ -22,7 +22,7 @@ use crate::node::Node;
 use crate::reply::{Reply, Row};
 use crate::route::{Route, Stop, Trip};
 use crate::stats::Counters;
-use crate::ticket::{Answer, Request, Ticket};
+use crate::ticket::{Answer, Leased, Request, Ticket};
 
 /// Carries requests to one server, many in a call.
 ///
@@ -317,6 +317,9 @@ impl Combiner {
                 batch.settle_within(*lifetime, state, settled, receipt, *actual, deadline)
             }
             Request::Reset { state } => batch.reset(state, deadline),
+            Request::Lease { state, policy, spent, ask } => {
+                batch.lease(state, policy, spent, *ask, deadline)
+            }
         };
         match added {
             Ok(()) => true,
@@ -390,6 +393,9 @@ impl Combiner {
                     Ok(Answer::Verdict(verdict))
                 }
                 Row::Settlement(settlement) => Ok(Answer::Settlement(settlement)),
+                Row::Leased(granted) => {
+                    Ok(Answer::Leased(Leased { granted, decided_at: reply.now, sent }))
+                }
                 Row::Reset => {
                     // Denials from before it may have come since this was sent.
                     self.shared.deny_cache.forget();

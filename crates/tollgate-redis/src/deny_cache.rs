@@ -104,7 +104,7 @@ impl DenyCache {
         if self.settles(lines) || has_twins(lines) {
             return;
         }
-        let until = sent + wait.min(self.bound);
+        let until = sent + wait.min(self.bound).min(leased_for(lines));
         let denied = Denied { lines: lines.clone(), verdict: verdict.clone(), sent, until };
         let now = Instant::now();
         if until <= now {
@@ -228,6 +228,12 @@ fn time_of_denial(lines: &[Line], verdict: &Verdict) -> Option<Duration> {
     let waits = decisions().filter_map(|(_, decision)| decision.retry_after());
     let wait = waits.min().map_or(u64::MAX, Micros::get);
     Some(Duration::from_micros(wait))
+}
+
+/// What others hold comes back within a lease's time, or is spent.
+fn leased_for(lines: &[Line]) -> Duration {
+    let leases = lines.iter().filter_map(|line| line.policy.lease());
+    leases.map(|lease| lease.time_to_live().into()).min().unwrap_or(Duration::MAX)
 }
 
 /// Charges to one key are decided by their sum, which costs of each do not tell.

@@ -20,6 +20,26 @@ pub struct Line<'a> {
     pub enforce: bool,
 }
 
+/// A block that is done with, and what was spent of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spent {
+    /// Its name.
+    pub id: u64,
+    /// So many units.
+    pub units: u64,
+}
+
+/// A block that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Its name, which no other block of the key has.
+    pub id: u64,
+    /// So many units at most; none where blocks are only settled.
+    pub units: u64,
+    /// For so long at most.
+    pub ttl: Micros,
+}
+
 /// Why a request cannot be part of a call. The call is as it was before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
@@ -63,6 +83,7 @@ pub(crate) enum Asked {
     },
     Settle,
     Reset,
+    Lease,
 }
 
 /// The charges of a request to one key, summed.
@@ -77,6 +98,7 @@ const DECIDE: u8 = 1;
 const GIVE_BACK: u8 = 2;
 const OWE: u8 = 3;
 const RESET: u8 = 4;
+const LEASE: u8 = 16;
 
 impl Batch {
     /// The most keys, forms or requests of one call: they go by numbers of two bytes.
@@ -200,6 +222,35 @@ impl Batch {
         self.scratch.push(RESET);
         put::<2>(&mut self.scratch, key);
         self.request(deadline, Asked::Reset);
+        Ok(())
+    }
+
+    /// Adds a request to settle up to 255 blocks and to grant another.
+    pub fn lease(
+        &mut self,
+        key: &[u8],
+        policy: &Policy,
+        spent: &[Spent],
+        ask: Ask,
+        deadline: Option<Timestamp>,
+    ) -> Result<(), EncodeError> {
+        self.make_room(1)?;
+        let count = u8::try_from(spent.len()).map_err(|_| EncodeError::TooManyCharges)?;
+        let numbers = [self.keys.number(key), self.form(policy)];
+        self.scratch.clear();
+        self.scratch.push(LEASE);
+        for number in numbers {
+            put::<2>(&mut self.scratch, number);
+        }
+        put::<5>(&mut self.scratch, ask.units.min(Policy::MAX_LIMIT));
+        put::<7>(&mut self.scratch, exact(ask.ttl.get()));
+        put::<8>(&mut self.scratch, ask.id);
+        self.scratch.push(count);
+        for block in spent {
+            put::<8>(&mut self.scratch, block.id);
+            put::<5>(&mut self.scratch, block.units.min(Policy::MAX_LIMIT));
+        }
+        self.request(deadline, Asked::Lease);
         Ok(())
     }
 

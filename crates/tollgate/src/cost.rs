@@ -121,6 +121,7 @@ impl Costs {
     }
 
     /// What this request takes.
+    #[inline]
     pub fn of(&self, head: &Head<'_>) -> Cost {
         if let Some(closure) = &self.closure
             && let Some(cost) = closure(head)
@@ -151,6 +152,7 @@ impl Costs {
 }
 
 impl Methods {
+    #[inline]
     fn of(&self, method: &Method) -> Cost {
         match method.as_str() {
             "GET" => self.get,

@@ -160,7 +160,7 @@ pub const ALL: &[Metric] = &[
         name::DECISION_DURATION,
         &["policy", "store"],
         DECIDING,
-        "Time from asking the store to its answer, errors included. store: its name, local, or cache for a denial that was remembered.",
+        "Time from asking the store to its answer, errors included. store: its name, local, cache for a denial that was remembered, or lease for units that were leased.",
     ),
     gauge(
         name::WAITING,

@@ -95,6 +95,13 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// Whether the state cannot be told from [`fresh`](Rule::fresh), now or later.
     fn is_fresh(&self, state: &Self::State, now: Timestamp) -> bool;
 
+    /// The last instant at which units charged now, or any time until then, count as they do
+    /// now. Where others may spend units at any instant up to some end, it must not be later.
+    fn last_instant(&self, state: &Self::State, now: Timestamp) -> Timestamp {
+        let _ = (state, now);
+        Timestamp::MAX
+    }
+
     /// Bytes that the state of one key may come to hold besides itself.
     fn max_heap_bytes(&self) -> usize {
         0

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Policy;
 use crate::algorithm::sliding_window_log::SlidingWindowLog;
 use crate::scale::{Scale, nearest_limit};
-use crate::{Algorithm, Micros, Quota, Refill, Resolution, Timestamp};
+use crate::{Algorithm, LeakyMode, Lease, Micros, Quota, Refill, Resolution, Timestamp};
 
 /// Why a policy cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,6 +68,22 @@ enum Reason {
          fill; the nearest limit that does not is {nearest}"
     )]
     TooSlow { limit: u64, window: Micros, capacity: u64, nearest: u64 },
+    #[error(
+        "{0} cannot be leased, because there the instant at which a unit is spent decides when \
+         others have their turn: drop the lease, or use {1}"
+    )]
+    NotLeased(&'static str, &'static str),
+    #[error(
+        "a quota per calendar cannot be leased: drop the lease, or use a span such as 24 hours"
+    )]
+    LeaseCalendar,
+    #[error("a lease of {0}/{1} of the quota is no share: it is more than 0 and at most 1")]
+    LeaseShare(u32, u32),
+    #[error(
+        "a lease for {given} is outside {} to {most}, the window",
+        Micros::from(Lease::MIN_TTL)
+    )]
+    LeaseTtl { given: Micros, most: Micros },
 }
 
 /// Checks everything and returns the window.
@@ -81,6 +97,32 @@ pub(super) fn check(name: &str, quota: Quota, algorithm: Algorithm) -> Result<Mi
         Ok(window)
     };
     check().map_err(|reason| PolicyError { name: name.to_owned(), reason })
+}
+
+/// Checks whether units may be leased.
+pub(super) fn check_lease(
+    name: &str,
+    quota: Quota,
+    algorithm: Algorithm,
+    lease: Lease,
+) -> Result<(), PolicyError> {
+    let (numerator, denominator) = lease.share();
+    let (ttl, window) = (lease.time_to_live(), Micros::from(quota.window()));
+    let reason = match algorithm {
+        Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } } => {
+            Reason::NotLeased("a leaky_bucket in queue mode", "the mode meter")
+        }
+        Algorithm::TokenBucket { refill: Refill::Interval } => {
+            Reason::NotLeased("a token_bucket that refills in intervals", "the greedy refill")
+        }
+        _ if quota.calendar().is_some() => Reason::LeaseCalendar,
+        _ if !lease.is_share() => Reason::LeaseShare(numerator, denominator),
+        _ if ttl < Lease::MIN_TTL.into() || ttl > window => {
+            Reason::LeaseTtl { given: ttl, most: window }
+        }
+        _ => return Ok(()),
+    };
+    Err(PolicyError { name: name.to_owned(), reason })
 }
 
 fn check_name(name: &str) -> Result<(), Reason> {

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::check::PolicyError;
-use self::check::check;
+use self::check::{check, check_lease};
 use crate::scale::nearest_limit;
-use crate::{Algorithm, AnyRule, Form, LeakyMode, Micros, OnStoreError, Quota, Refill, Resolution};
+use crate::{
+    Algorithm, AnyRule, Form, LeakyMode, Lease, Micros, OnStoreError, Quota, Refill, Resolution,
+};
 
 /// A named quota with its algorithm.
 ///
@@ -40,6 +42,7 @@ struct Inner {
     name: Box<str>,
     quota: Quota,
     on_store_error: OnStoreError,
+    lease: Option<Lease>,
 }
 
 impl Policy {
@@ -74,6 +77,7 @@ impl Policy {
             name: name.into(),
             quota,
             on_store_error: OnStoreError::default(),
+            lease: None,
         })))
     }
 
@@ -116,6 +120,23 @@ impl Policy {
         self
     }
 
+    /// Lets replicas take units in blocks and spend them without asking the store each time.
+    ///
+    /// The limit holds as before: a unit counts at the latest instant at which it may have
+    /// been spent. The price is that fewer may pass: up to the share that each replica holds
+    /// lies unused in its hands, and units come back to the quota up to the lease's time later
+    /// than they would. Only a store that many processes share leases; others are exact
+    /// anyway.
+    ///
+    /// A queue and a bucket that refills in intervals cannot be leased: there the instant at
+    /// which a unit is spent decides when others have their turn. Nor can a quota per calendar:
+    /// in which period a lapsed unit was spent, a store that knows no calendar cannot tell.
+    pub fn with_lease(mut self, lease: Lease) -> Result<Self, PolicyError> {
+        check_lease(self.name(), self.quota(), self.algorithm(), lease)?;
+        Arc::make_mut(&mut self.0).lease = Some(lease);
+        Ok(self)
+    }
+
     /// The name: printable ASCII.
     pub fn name(&self) -> &str {
         &self.0.name
@@ -154,6 +175,11 @@ impl Policy {
     /// What the policy does while its store cannot decide.
     pub fn on_store_error(&self) -> OnStoreError {
         self.0.on_store_error
+    }
+
+    /// How replicas may take units in blocks, if they may.
+    pub fn lease(&self) -> Option<Lease> {
+        self.0.lease
     }
 
     /// Whether the policy may hold requests back.
@@ -201,7 +227,11 @@ impl Policy {
         // What still does not build is kept whole rather than dropped.
         policy.map_or_else(
             |_| self.clone(),
-            |policy| policy.with_on_store_error(self.on_store_error()),
+            |mut policy| {
+                let inner = Arc::make_mut(&mut policy.0);
+                (inner.on_store_error, inner.lease) = (self.0.on_store_error, self.0.lease);
+                policy
+            },
         )
     }
 }
@@ -212,7 +242,8 @@ impl PartialEq for Policy {
         self.is_same(other)
             || (self.form() == other.form()
                 && self.name() == other.name()
-                && self.on_store_error() == other.on_store_error())
+                && self.on_store_error() == other.on_store_error()
+                && self.lease() == other.lease())
     }
 }
 
@@ -225,6 +256,7 @@ impl fmt::Debug for Policy {
             .field("quota", &self.0.quota)
             .field("algorithm", &self.0.form.algorithm)
             .field("on_store_error", &self.0.on_store_error)
+            .field("lease", &self.0.lease)
             .finish()
     }
 }

@@ -248,7 +248,7 @@ impl Clock {
     }
 }
 
-fn gaps() -> impl Strategy<Value = Gap> {
+pub(crate) fn gaps() -> impl Strategy<Value = Gap> {
     let off = || -1..=1_i64;
     prop_oneof![
         4 => Just(Gap::Micros(0)),
@@ -263,7 +263,7 @@ fn gaps() -> impl Strategy<Value = Gap> {
     ]
 }
 
-fn units() -> impl Strategy<Value = Units> {
+pub(crate) fn units() -> impl Strategy<Value = Units> {
     prop_oneof![
         1 => Just(Units::Exactly(0)),
         4 => Just(Units::Exactly(1)),

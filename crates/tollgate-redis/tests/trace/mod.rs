@@ -6,10 +6,10 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use fastrand::Rng;
 use tollgate_core::{
-    Calendar, Charge, Cost, Decision, Key, Micros, Outcome, Policy, Receipt, ReceiptId, Settlement,
-    Timestamp,
+    Algorithm, Calendar, Charge, Cost, Decision, Key, LeakyMode, Micros, Outcome, Policy, Receipt,
+    ReceiptId, Refill, Settlement, Timestamp,
 };
-use tollgate_redis::protocol::{Batch, Line, Row};
+use tollgate_redis::protocol::{Ask, Batch, Line, Row, Spent};
 use tollgate_store_tests::reference::Reference;
 
 use crate::support::{Client, Value};
@@ -31,10 +31,14 @@ pub(crate) struct Trace {
     rng: Rng,
     reference: Reference,
     policies: Vec<Vec<Policy>>,
+    has_calendars: bool,
     receipts: Vec<Receipt>,
     settled: HashSet<ReceiptId>,
+    /// Blocks that were granted, some of which are settled or have lapsed.
+    blocks: Vec<(Policy, Key, Spent)>,
     ids: u128,
     charged: u128,
+    granted: usize,
     clock: Clock,
     /// When each key is to expire, in milliseconds, of those that are to be there.
     expiries: HashMap<Vec<u8>, u64>,
@@ -82,6 +86,8 @@ impl Trace {
             if matches!(family, Family::LongLogs | Family::Heavy) { 1 } else { rng.usize(1..=3) };
         let policies: Vec<Vec<Policy>> =
             (0..names).map(|name| policies::versions(&mut rng, family, seed, name)).collect();
+        let has_calendar = |policy: &Policy| policy.quota().calendar().is_some();
+        let has_calendars = policies.iter().flatten().any(has_calendar);
         let windows = policies.iter().flatten().map(|policy| policy.window().get());
         let window = windows.max().expect("at least one policy");
         let clock = Clock::new(&mut rng, family, window);
@@ -91,8 +97,11 @@ impl Trace {
             rng,
             reference: Reference::default(),
             policies,
+            has_calendars,
             receipts: Vec::new(),
             settled: HashSet::new(),
+            blocks: Vec::new(),
+            granted: 0,
             ids: u128::from(seed) << 64,
             charged: 0,
             clock,
@@ -101,8 +110,8 @@ impl Trace {
         }
     }
 
-    /// Runs the trace and says how many decisions it had.
-    pub(crate) fn run(mut self, client: &mut Client) -> usize {
+    /// Runs the trace and says how many decisions and blocks it had.
+    pub(crate) fn run(mut self, client: &mut Client) -> (usize, usize) {
         let calls = match self.family {
             Family::Any | Family::EndOfTime => 200,
             Family::LongLogs => 2_500,
@@ -128,10 +137,11 @@ impl Trace {
             self.compare(client);
         }
         assert!(self.family != Family::Heavy || self.charged > 1 << 53, "{}", self.charged);
-        decisions
+        (decisions, self.granted)
     }
 
-    /// The next call, decided by the reference.
+    /// The next call, decided by the reference. Policies of a calendar are not leased: where
+    /// units lapse that were leased under another version, the script counts them for longer.
     fn call(&mut self) -> Expected {
         let (now, believed) = (Timestamp::from_micros(self.clock.now), self.believed());
         let mut expected = Expected {
@@ -158,6 +168,9 @@ impl Trace {
                     && self.rng.u8(..4) == 0 =>
                 {
                     self.reset(&mut expected);
+                }
+                4..7 if self.family != Family::Heavy && !self.has_calendars => {
+                    self.lease(&mut expected);
                 }
                 _ => self.decide(&mut expected),
             }
@@ -301,13 +314,75 @@ impl Trace {
         expected.rows.push(Row::Settlement(settlement));
     }
 
+    fn lease(&mut self, expected: &mut Expected) {
+        let (deadline, stale) = self.deadline();
+        let (mut policy, mut key) = (self.policy(), self.key());
+        let mut spent = Vec::new();
+        if !self.blocks.is_empty() && self.rng.u8(..3) > 0 {
+            // What is settled is what was granted, in whichever version of the policy.
+            let index = self.rng.usize(..self.blocks.len());
+            let (of, whose, block) = self.blocks[index].clone();
+            if self.rng.bool() || of.name() != policy.name() {
+                policy = of;
+            }
+            key = whose;
+            let units = self.rng.u64(0..=block.units + block.units / 8);
+            spent.push(Spent { units, ..block });
+            if self.rng.u8(..4) > 0 {
+                self.blocks.swap_remove(index);
+            }
+        }
+        // Of what cannot be leased, what was leased before its quota changed may be settled.
+        let is_leased = !matches!(
+            policy.algorithm(),
+            Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }
+                | Algorithm::TokenBucket { refill: Refill::Interval }
+        );
+        let most = policy.capacity();
+        let units = match self.rng.u8(..4) {
+            _ if !is_leased => 0,
+            0 => 0,
+            1 => 1,
+            2 => self.rng.u64(1..=most),
+            _ => (most / 8).max(1),
+        };
+        self.ids += 1;
+        let id = u64::try_from(self.ids & u128::from(u64::MAX)).expect("64 bits");
+        let ttl = Micros::new(policy.window().get() * self.rng.u64(1..=10) / 10);
+        let name = redis_key(&policy, &key);
+        let ask = Ask { id, units, ttl };
+        expected.batch.lease(&name, &policy, &spent, ask, deadline).expect("room");
+        expected.text.push(format!("{ask:?} of {policy:?} {key:?}, {spent:?}"));
+        if stale || expected.is_elsewhen(&policy) {
+            expected.rows.push(Row::Stale);
+            return;
+        }
+        let now = expected.now;
+        let is_known =
+            spent.iter().any(|block| self.reference.knows_block(&policy, &key, block.id, now));
+        let spent: Vec<_> = spent.iter().map(|block| (block.id, block.units)).collect();
+        let granted = self.reference.lease((&policy, &key), now, &spent, (id, units, ttl));
+        if is_known || granted.units > 0 {
+            self.written(&policy, &key);
+        }
+        if granted.units > 0 {
+            self.granted += 1;
+            self.clock.retry_at = self.clock.now.saturating_add(granted.lasts.get());
+            self.blocks.push((policy, key, Spent { id, units: granted.units }));
+        }
+        expected.rows.push(Row::Leased(granted));
+    }
+
     fn reset(&mut self, expected: &mut Expected) {
         let (policy, key) = (self.policy(), self.key());
         let name = redis_key(&policy, &key);
         expected.batch.reset(&name, None).expect("a call holds so many");
         expected.text.push(format!("reset {policy:?} {key:?}"));
         self.reference.reset(&policy, &key, expected.now);
-        self.expiries.remove(&name);
+        // What is leased stays.
+        if self.expiries.contains_key(&name) {
+            self.written(&policy, &key);
+        }
         expected.rows.push(Row::Reset);
     }
 

@@ -140,6 +140,7 @@ impl SubjectStatus {
                 Source::Store => "store",
                 Source::Local => "local",
                 Source::Cache => "cache",
+                Source::Lease => "lease",
             },
         }
     }

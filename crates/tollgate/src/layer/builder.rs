@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tollgate_core::Store;
 
 use super::RateLimitLayer;
-use super::rules::{Options, Rules};
+use super::options::Options;
+use super::rules::Rules;
 use super::tiers::{self, MAX_TIERS};
 use crate::denial::DenialResponse;
 use crate::tier::TierSource;

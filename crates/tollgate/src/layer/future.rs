@@ -14,7 +14,8 @@ use tower_service::Service;
 
 use super::excess::Answer;
 use super::queued::Queued;
-use super::rules::{Admitted, Asked, Question, Rules, Ruling};
+use super::rules::{Asked, Question, Rules};
+use super::ruling::{Admitted, Ruling};
 use super::verdicts::Verdicts;
 use crate::body::BodyMode;
 

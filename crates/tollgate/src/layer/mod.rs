@@ -4,9 +4,12 @@
 //! |---|---|
 //! | `builder.rs` | what a layer is made of, checked once |
 //! | `tiers.rs` | which quota of its limits a request is held against |
-//! | `rules.rs` | the layer's limits over one request: keys, costs, charges, what an answer means |
+//! | `options.rs` | what holds for all limits of a layer |
+//! | `rules.rs` | the layer's limits over one request: keys, costs, charges, the question |
+//! | `ruling.rs` | what the answer means for the request and its response |
 //! | `service.rs` | the middleware |
 //! | `future.rs` | what becomes of a request that cannot be answered at once |
+//! | `line.rs` | which requests stand in line, and which others they stand behind |
 //! | `room.rs` | where requests stand in line for the quotas that they share |
 //! | `excess.rs` | requests beyond a limit that wait for it |
 //! | `handle.rs` | a layer without its types, for those who look at it |
@@ -21,10 +24,13 @@ mod excess;
 mod future;
 #[cfg(feature = "metrics")]
 mod handle;
+mod line;
+mod options;
 mod queued;
 mod reservation;
 mod room;
 mod rules;
+mod ruling;
 mod service;
 mod tally;
 #[cfg(test)]
@@ -44,8 +50,9 @@ pub use self::builder::{LayerError, RateLimitLayerBuilder};
 pub use self::future::ResponseFuture;
 #[cfg(feature = "metrics")]
 pub use self::handle::LayerHandle;
+use self::options::Options;
 pub use self::reservation::Reservation;
-use self::rules::{Options, Rules};
+use self::rules::Rules;
 pub use self::service::RateLimit;
 pub use self::tally::{TalliedBody, Tally};
 pub use self::verdicts::Verdicts;

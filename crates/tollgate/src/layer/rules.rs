@@ -1,100 +1,52 @@
-//! The layer's limits over one request: keys, costs, charges, and what an answer means.
+//! The layer's limits over one request: keys, costs, charges, and the question to the store.
 
-use std::fmt;
 use std::slice;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
-use http::{Extensions, HeaderMap, Method, Response};
+use http::{Method, Response};
 use smallvec::SmallVec;
-use tollgate_core::{
-    Charge, Cost, Decision, Key, Micros, OnStoreError, Outcome, Store, StoreError, Verdict,
-};
+use tollgate_core::{Charge, Cost, Key, Store};
 
-use super::excess::{Answer, Patient};
+use super::excess::Answer;
+use super::options::Options;
 use super::queued::Charged;
-use super::reservation::OpenCharges;
-use super::room::{Arrival, LineKey, Room};
+use super::room::Room;
+use super::ruling::Ruling;
 use super::tiers::{Fields, InTier, Tiers};
-use super::verdicts::Verdicts;
 use super::witness::{Sight, Waits, Witness};
-use crate::denial::{Denial, DenialResponse, Dialect, Problem};
-use crate::head::Condition;
-use crate::headers::PolicyFields;
+use crate::denial::{Denial, Dialect};
 use crate::key::KeyError;
 use crate::limit::shared_key;
-#[cfg(feature = "metrics")]
-use crate::observe::Observer;
-use crate::tier::TierSource;
-use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey, Subject, SubjectKind};
+use crate::{Head, Limit, OnMissingKey, Subject, SubjectKind};
 
 /// Everything that the services of a layer share.
 pub(super) struct Rules<St> {
-    store: St,
-    rules: Box<[Rule]>,
-    options: Options,
-    witness: Witness,
+    pub(super) store: St,
+    pub(super) rules: Box<[Rule]>,
+    pub(super) options: Options,
+    pub(super) witness: Witness,
     tiers: Option<Tiers>,
     /// The rule in whose queue a request may have to wait, and its charges to be given back.
-    queue: Option<usize>,
+    pub(super) queue: Option<usize>,
     /// Whether a charge may have to be corrected when the response is known.
-    settles: bool,
+    pub(super) settles: bool,
     /// Where requests wait that a limit denies, if one lets them.
-    room: Option<Room>,
+    pub(super) room: Option<Room>,
+    /// Whether anything of a request is remembered besides what the store was asked.
+    remembers: bool,
+    /// Whether an admission leaves no trace but in events of level debug.
+    pub(super) is_silent: bool,
     misconfigured: AtomicBool,
     /// Whether the last answer of the store was that it cannot decide.
-    failing: AtomicBool,
-}
-
-/// What holds for all limits of a layer.
-pub(super) struct Options {
-    pub(super) costs: Costs,
-    pub(super) exempt: Vec<Arc<Condition>>,
-    pub(super) headers: HeaderOptions,
-    pub(super) response: Arc<dyn DenialResponse>,
-    pub(super) expose_verdicts: bool,
-    pub(super) max_waiting: usize,
-    pub(super) tiers: Option<Arc<dyn TierSource>>,
-    #[cfg(feature = "metrics")]
-    pub(super) observer: Option<Observer>,
-    #[cfg(feature = "metrics")]
-    pub(super) endpoint: Option<String>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            costs: Costs::default(),
-            exempt: Vec::new(),
-            headers: HeaderOptions::default(),
-            response: Arc::new(Problem::default()),
-            expose_verdicts: false,
-            max_waiting: 1_024,
-            tiers: None,
-            #[cfg(feature = "metrics")]
-            observer: None,
-            #[cfg(feature = "metrics")]
-            endpoint: None,
-        }
-    }
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
-            .field("costs", &self.costs)
-            .field("headers", &self.headers)
-            .field("expose_verdicts", &self.expose_verdicts)
-            .finish_non_exhaustive()
-    }
+    pub(super) failing: AtomicBool,
 }
 
 /// A limit and its header fields as far as they are the same in every response.
 pub(super) struct Rule {
     pub(super) limit: Limit,
-    fields: Fields,
+    pub(super) fields: Fields,
 }
 
 impl Rule {
@@ -107,10 +59,10 @@ impl Rule {
 
 /// Which rules a request was held against.
 #[derive(Clone, Copy)]
-struct Applied {
+pub(super) struct Applied {
     /// A bit for each; one decision per bit, in their order.
-    rules: u64,
-    tier: InTier,
+    pub(super) rules: u64,
+    pub(super) tier: InTier,
 }
 
 /// What a request takes by one rule, and from whom.
@@ -143,36 +95,13 @@ impl<St: Store> Asked<St> {
 
 /// What must be remembered of a request to understand the answer of the store.
 pub(super) struct Question {
-    applied: Applied,
+    pub(super) applied: Applied,
     /// What was charged, if it may have to be given back or corrected.
-    charged: Option<Box<[Charged]>>,
+    pub(super) charged: Option<Box<[Charged]>>,
     /// Stands for the key in the jitter of `Retry-After`.
-    seed: u64,
-    sight: Sight,
+    pub(super) seed: u64,
+    pub(super) sight: Sight,
 }
-
-/// What is to be done with a request.
-pub(super) enum Ruling<St: Store> {
-    /// It goes on to the service, without any trace.
-    Pass,
-    /// It goes on after `delay`; the response will tell of the verdict.
-    Admit { admitted: Admitted, delay: Micros, charged: Option<Box<[Charged]>> },
-    /// It stands in line.
-    Wait(Asked<St>),
-    /// It ends here.
-    Refuse(Box<Response<Bytes>>),
-}
-
-/// A verdict on its way into the response.
-pub(super) struct Admitted {
-    pub(super) verdict: Verdict,
-    applied: Applied,
-    /// What the response or the handler will settle.
-    open: Option<OpenCharges>,
-}
-
-/// A source is asked to come back so soon when the store does not know when it is back.
-const PROBE: Micros = Micros::new(1_000_000);
 
 impl<St: Store> Rules<St> {
     pub(super) fn new(store: St, limits: Vec<Limit>, options: Options) -> Self {
@@ -182,9 +111,14 @@ impl<St: Store> Rules<St> {
         let room = waits.then(|| Room::new(options.max_waiting));
         let tiers = Tiers::new(options.tiers.as_ref(), &limits);
         let rule = |limit: Limit| Rule { fields: Fields::new(&limit, tiers.as_ref()), limit };
+        let has_shadows = limits.iter().any(|limit| !limit.enforce);
         let rules: Box<[_]> = limits.into_iter().map(rule).collect();
+        let tells = options.expose_verdicts || options.headers.any() || settles;
+        let is_watched = cfg!(feature = "metrics") || has_shadows;
         Self {
             store,
+            remembers: queue.is_some() || settles || waits || options.headers.has_jitter(),
+            is_silent: !(tells || is_watched || waits || queue.is_some()),
             witness: Witness::new(&rules, &options),
             rules,
             options,
@@ -340,6 +274,9 @@ impl<St: Store> Rules<St> {
         applied: Applied,
         sight: &mut Sight,
     ) -> (Answer<St>, Option<Box<[Charged]>>, u64) {
+        if !self.remembers {
+            return (Answer::Store(self.store.decide(charges)), None, 0);
+        }
         let kept = self.queue.is_some() || self.settles || self.room.is_some();
         let charged: Option<Box<[_]>> = kept.then(|| charges.iter().map(Charged::of).collect());
         let line = match (&self.room, &charged) {
@@ -353,233 +290,25 @@ impl<St: Store> Rules<St> {
         (answer, charged, seed)
     }
 
-    /// The end of the line, if others wait for the same quotas.
-    fn follow_line(
-        &self,
-        room: &Room,
-        applied: Applied,
-        charged: &[Charged],
-        sight: &mut Sight,
-    ) -> Option<Answer<St>> {
-        let (patient, key) = self.patient(applied, charged)?;
-        let waits = key.first().map(|(index, _)| *index);
-        let answer: Answer<St> = match room.arrive(key) {
-            Arrival::Free => return None,
-            Arrival::Behind(place) => {
-                Answer::Line(Box::pin(patient.wait(place, None, self.witness.waits(waits))))
-            }
-            Arrival::Full => Answer::Line(Box::pin(patient.refuse())),
-        };
-        sight.waits();
-        Some(answer)
-    }
-
-    /// A place in line for a request that the store has denied, if it is worth waiting.
-    fn line_up(
-        &self,
-        answer: &Result<Verdict, StoreError>,
-        question: &mut Question,
-    ) -> Option<Answer<St>> {
-        let verdict = answer.as_ref().ok().filter(|verdict| !verdict.is_admitted())?;
-        // Who has waited already is denied for good.
-        let charged = question.charged.as_deref().filter(|_| !question.sight.has_waited())?;
-        let (patient, key) = self.patient(question.applied, charged)?;
-        patient.wait_after(verdict)?;
-        let waits = key.first().map(|(index, _)| *index);
-        let place = self.room.as_ref()?.enter(key)?;
-        question.sight.waits();
-        let waits = self.witness.waits(waits);
-        Some(Answer::Line(Box::pin(patient.wait(place, Some(verdict.clone()), waits))))
-    }
-
-    /// How the request waits and for what, if one of its limits lets it.
-    fn patient(&self, applied: Applied, charged: &[Charged]) -> Option<(Patient<St>, LineKey)> {
-        let patience: Box<[_]> = self.applied(applied).map(|rule| rule.limit.patience()).collect();
-        let charges = bits(applied.rules).zip(charged).zip(&patience);
-        let waits = charges.filter(|((_, charged), patience)| {
-            // What costs nothing passes at once.
-            patience.is_some() && charged.charge().cost > Cost::ZERO
-        });
-        let key: LineKey =
-            waits.map(|((index, charged), _)| (index, charged.charge().key.clone())).collect();
-        (!key.is_empty()).then(|| (Patient::new(&self.store, charged, patience), key))
-    }
-
-    /// What the answer of the store means for the request.
-    pub(super) fn rule(
-        &self,
-        answer: Result<Verdict, StoreError>,
-        mut question: Question,
-        method: &Method,
-        headers: &HeaderMap,
-    ) -> Ruling<St> {
-        if self.room.is_some()
-            && let Some(answer) = self.line_up(&answer, &mut question)
-        {
-            return Ruling::Wait(Asked { answer, question });
-        }
-        let applied = bits(question.applied.rules).map(|index| (index, &self.rules[index]));
-        self.witness.tell(applied, &question.sight, &answer, self.store.name());
-        // A change of state is news, a request is not.
-        if answer.is_ok() && self.failing.load(Ordering::Relaxed) {
-            self.failing.store(false, Ordering::Relaxed);
-            tracing::warn!(target: "tollgate", "the store decides again");
-        }
-        match answer {
-            Ok(verdict) if verdict.is_admitted() => {
-                tracing::debug!(target: "tollgate", remaining = remaining(&verdict), "allow");
-                let Question { applied, charged, .. } = question;
-                self.trace_shadows(&verdict, applied);
-                let delay = self.delay(&verdict, applied);
-                let open = self.open(&verdict, charged.as_deref(), applied);
-                Ruling::Admit { admitted: Admitted { verdict, applied, open }, delay, charged }
-            }
-            Ok(verdict) => {
-                let admitted = Admitted { verdict, applied: question.applied, open: None };
-                let dialect = Dialect::of(method, headers);
-                Ruling::Refuse(Box::new(self.deny(&admitted, question.seed, dialect)))
-            }
-            Err(error) => self.without_verdict(&error, question.applied, method, headers),
-        }
-    }
-
-    /// What is still to be settled of the charges.
-    fn open(
-        &self,
-        verdict: &Verdict,
-        charged: Option<&[Charged]>,
-        applied: Applied,
-    ) -> Option<OpenCharges> {
-        let charged = charged.filter(|_| self.settles)?;
-        let limits = self.applied(applied).map(|rule| &rule.limit);
-        OpenCharges::new(&self.store, verdict, charged, &limits)
-    }
-
-    /// Puts down what the handler may read.
-    pub(super) fn show(&self, extensions: &mut Extensions, admitted: &Admitted) {
-        if self.options.expose_verdicts {
-            Verdicts::push(extensions, admitted.verdict.clone());
-        }
-        if let Some(open) = &admitted.open {
-            open.hand_to(extensions);
-        }
-    }
-
-    /// Settles what the response decides, and adds the verdict to it.
-    pub(super) fn tell<B>(&self, response: &mut Response<B>, admitted: &Admitted) {
-        let Admitted { verdict, applied, open } = admitted;
-        if let Some(open) = open {
-            open.settle_by(response, self.applied(*applied).map(|rule| &rule.limit));
-        }
-        let rows = self.rows(verdict, *applied);
-        self.options.headers.write(response.headers_mut(), verdict.decided_at(), rows);
-    }
-
-    fn deny(&self, denied: &Admitted, seed: u64, dialect: Dialect) -> Response<Bytes> {
-        let Admitted { verdict, applied, .. } = denied;
-        let rows = || self.rows(verdict, *applied);
-        let at = verdict.decided_at();
-        let denial = Denial::of_verdict(at, rows(), &self.options.headers, seed);
-        tracing::info!(
-            target: "tollgate",
-            policies = ?denial.policies(),
-            reason = denial.reason().code(),
-            retry_after = ?denial.retry_after(),
-            "deny",
-        );
-        let mut response = denial.respond(dialect, &*self.options.response);
-        self.options.headers.write(response.headers_mut(), at, rows());
-        if self.options.expose_verdicts {
-            Verdicts::push_outer(response.extensions_mut(), verdict.clone());
-        }
-        response
-    }
-
-    /// The store could not decide: a closed policy refuses, all others let pass. One
-    /// that is to be decided locally should not come here, as
-    /// [`Fallback`](crate::failure::Fallback) has decided it; without that it refuses.
-    fn without_verdict(
-        &self,
-        error: &StoreError,
-        applied: Applied,
-        method: &Method,
-        headers: &HeaderMap,
-    ) -> Ruling<St> {
-        if !self.failing.swap(true, Ordering::Relaxed) {
-            tracing::warn!(target: "tollgate", %error, "the store cannot decide, policies fail");
-        }
-        let refuses = |rule: &&Rule| {
-            rule.limit.enforce && rule.limit.policy.on_store_error() != OnStoreError::Open
-        };
-        let mut refusing = self.applied(applied).filter(refuses).peekable();
-        if refusing.peek().is_none() {
-            tracing::debug!(target: "tollgate", %error, "failed open");
-            return Ruling::Pass;
-        }
-        tracing::debug!(target: "tollgate", %error, "failed closed");
-        let probe = error.retry_after().unwrap_or(PROBE);
-        let denial =
-            Denial::store_unavailable(refusing.map(|rule| rule.fields.of(applied.tier)), probe);
-        let dialect = Dialect::of(method, headers);
-        Ruling::Refuse(Box::new(denial.respond(dialect, &*self.options.response)))
-    }
-
-    fn refuse(&self, head: &Head<'_>, denial: &Denial<'_>) -> Box<Response<Bytes>> {
+    pub(super) fn refuse(&self, head: &Head<'_>, denial: &Denial<'_>) -> Box<Response<Bytes>> {
         let dialect = Dialect::of(head.method, head.headers);
         Box::new(denial.respond(dialect, &*self.options.response))
     }
 
-    fn applied(&self, applied: Applied) -> impl Iterator<Item = &Rule> + Clone {
+    pub(super) fn applied(&self, applied: Applied) -> impl Iterator<Item = &Rule> + Clone {
         bits(applied.rules).map(|index| &self.rules[index])
-    }
-
-    /// The enforced policies and their decisions.
-    fn rows<'a>(
-        &'a self,
-        verdict: &'a Verdict,
-        applied: Applied,
-    ) -> impl Iterator<Item = (&'a PolicyFields, &'a Decision)> {
-        let decided = self.applied(applied).zip(verdict.decisions());
-        decided
-            .filter(|(rule, _)| rule.limit.enforce)
-            .map(move |(rule, decision)| (rule.fields.of(applied.tier), decision))
-    }
-
-    /// How long the request is held back. That of the verdict would count the queue of a
-    /// shadow policy as well, which only watches.
-    fn delay(&self, verdict: &Verdict, applied: Applied) -> Micros {
-        if self.queue.is_none() {
-            return Micros::ZERO;
-        }
-        let delays = self.rows(verdict, applied).map(|(_, decision)| decision.delay());
-        delays.max().unwrap_or_default()
-    }
-
-    fn trace_shadows(&self, verdict: &Verdict, applied: Applied) {
-        for (rule, decision) in self.applied(applied).zip(verdict.decisions()) {
-            if decision.denies() && !rule.limit.enforce {
-                let policy = rule.limit.policy.name();
-                tracing::info!(target: "tollgate", policy, "shadow deny");
-            }
-        }
     }
 }
 
 /// The numbers of the bits that are set.
 #[inline]
-fn bits(mut bits: u64) -> impl Iterator<Item = usize> + Clone {
+pub(super) fn bits(mut bits: u64) -> impl Iterator<Item = usize> + Clone {
     std::iter::from_fn(move || {
         let lowest = bits.trailing_zeros();
         // Without any it is none.
         bits &= bits.wrapping_sub(1);
         (lowest < u64::BITS).then_some(lowest as usize)
     })
-}
-
-/// The smallest remainder, for the event of an allowed request.
-fn remaining(verdict: &Verdict) -> Option<u64> {
-    let decided = verdict.decisions().iter().filter(|decision| decision.outcome != Outcome::Skip);
-    decided.map(|decision| decision.remaining).min()
 }
 
 /// A preflight is sent by a browser on its own account, and one that is refused looks to

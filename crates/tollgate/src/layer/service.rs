@@ -13,7 +13,8 @@ use tower_service::Service;
 
 use super::future::ResponseFuture;
 use super::queued::Queued;
-use super::rules::{Asked, Rules, Ruling, Step};
+use super::rules::{Asked, Rules, Step};
+use super::ruling::Ruling;
 use crate::Head;
 use crate::body::{AnyBody, BodyMode};
 

@@ -11,7 +11,8 @@ use tollgate_core::{Decision, Source, StoreError, Verdict};
 use tracing::field::Empty;
 use tracing::{Level, Span};
 
-use super::rules::{Keyed, Options, Rule};
+use super::options::Options;
+use super::rules::{Keyed, Rule};
 use crate::Head;
 use crate::observe::Answer;
 #[cfg(feature = "metrics")]
@@ -248,6 +249,7 @@ impl Spans {
             Source::Store => store,
             Source::Local => "local",
             Source::Cache => "cache",
+            Source::Lease => "lease",
         };
         span.record("store", store);
     }

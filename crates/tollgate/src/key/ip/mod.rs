@@ -178,6 +178,7 @@ impl ClientIp {
     ///
     /// # Errors
     /// As [`KeySource::subject`].
+    #[inline]
     pub fn address(&self, head: &Head<'_>) -> Result<Option<IpAddr>, KeyError> {
         let peer = match &self.peer {
             Some(peer) => match peer(head) {

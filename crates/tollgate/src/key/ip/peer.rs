@@ -21,6 +21,7 @@ pub(super) enum Peer {
 }
 
 impl Peer {
+    #[inline]
     pub(super) fn of(extensions: &Extensions) -> Self {
         let address = of_axum(extensions)
             .or_else(|| of_tonic(extensions))

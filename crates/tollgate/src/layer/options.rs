@@ -1,0 +1,54 @@
+//! What holds for all limits of a layer.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::denial::{DenialResponse, Problem};
+use crate::head::Condition;
+#[cfg(feature = "metrics")]
+use crate::observe::Observer;
+use crate::tier::TierSource;
+use crate::{Costs, HeaderOptions};
+
+/// What holds for all limits of a layer.
+pub(super) struct Options {
+    pub(super) costs: Costs,
+    pub(super) exempt: Vec<Arc<Condition>>,
+    pub(super) headers: HeaderOptions,
+    pub(super) response: Arc<dyn DenialResponse>,
+    pub(super) expose_verdicts: bool,
+    pub(super) max_waiting: usize,
+    pub(super) tiers: Option<Arc<dyn TierSource>>,
+    #[cfg(feature = "metrics")]
+    pub(super) observer: Option<Observer>,
+    #[cfg(feature = "metrics")]
+    pub(super) endpoint: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            costs: Costs::default(),
+            exempt: Vec::new(),
+            headers: HeaderOptions::default(),
+            response: Arc::new(Problem::default()),
+            expose_verdicts: false,
+            max_waiting: 1_024,
+            tiers: None,
+            #[cfg(feature = "metrics")]
+            observer: None,
+            #[cfg(feature = "metrics")]
+            endpoint: None,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("costs", &self.costs)
+            .field("headers", &self.headers)
+            .field("expose_verdicts", &self.expose_verdicts)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,215 @@
+//! What the answer of the store means for a request and its response.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use http::{Extensions, HeaderMap, Method, Response};
+use tollgate_core::{Decision, Micros, OnStoreError, Outcome, Store, StoreError, Verdict};
+use tracing::level_filters::LevelFilter;
+
+use super::queued::Charged;
+use super::reservation::OpenCharges;
+use super::rules::{Applied, Asked, Question, Rule, Rules, bits};
+use super::verdicts::Verdicts;
+use crate::denial::{Denial, Dialect};
+use crate::headers::PolicyFields;
+
+/// What is to be done with a request.
+pub(super) enum Ruling<St: Store> {
+    /// It goes on to the service, without any trace.
+    Pass,
+    /// It goes on after `delay`; the response will tell of the verdict.
+    Admit { admitted: Admitted, delay: Micros, charged: Option<Box<[Charged]>> },
+    /// It stands in line.
+    Wait(Asked<St>),
+    /// It ends here.
+    Refuse(Box<Response<Bytes>>),
+}
+
+/// A verdict on its way into the response.
+pub(super) struct Admitted {
+    pub(super) verdict: Verdict,
+    applied: Applied,
+    /// What the response or the handler will settle.
+    open: Option<OpenCharges>,
+}
+
+impl<St: Store> Rules<St> {
+    /// What the answer of the store means for the request.
+    #[inline]
+    pub(super) fn rule(
+        &self,
+        answer: Result<Verdict, StoreError>,
+        question: Question,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Ruling<St> {
+        // A verdict that nobody is told of is not worth carrying on.
+        if self.is_silent
+            && LevelFilter::current() < LevelFilter::DEBUG
+            && !self.failing.load(Ordering::Relaxed)
+            && answer.as_ref().is_ok_and(Verdict::is_admitted)
+        {
+            return Ruling::Pass;
+        }
+        self.weigh(answer, question, method, headers)
+    }
+
+    fn weigh(
+        &self,
+        answer: Result<Verdict, StoreError>,
+        mut question: Question,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Ruling<St> {
+        if self.room.is_some()
+            && let Some(answer) = self.line_up(&answer, &mut question)
+        {
+            return Ruling::Wait(Asked { answer, question });
+        }
+        let applied = bits(question.applied.rules).map(|index| (index, &self.rules[index]));
+        self.witness.tell(applied, &question.sight, &answer, self.store.name());
+        // A change of state is news, a request is not.
+        if answer.is_ok() && self.failing.load(Ordering::Relaxed) {
+            self.failing.store(false, Ordering::Relaxed);
+            tracing::warn!(target: "tollgate", "the store decides again");
+        }
+        match answer {
+            Ok(verdict) if verdict.is_admitted() => {
+                tracing::debug!(target: "tollgate", remaining = remaining(&verdict), "allow");
+                let Question { applied, charged, .. } = question;
+                self.trace_shadows(&verdict, applied);
+                let delay = self.delay(&verdict, applied);
+                let open = self.open(&verdict, charged.as_deref(), applied);
+                Ruling::Admit { admitted: Admitted { verdict, applied, open }, delay, charged }
+            }
+            Ok(verdict) => {
+                let admitted = Admitted { verdict, applied: question.applied, open: None };
+                let dialect = Dialect::of(method, headers);
+                Ruling::Refuse(Box::new(self.deny(&admitted, question.seed, dialect)))
+            }
+            Err(error) => self.without_verdict(&error, question.applied, method, headers),
+        }
+    }
+
+    /// What is still to be settled of the charges.
+    fn open(
+        &self,
+        verdict: &Verdict,
+        charged: Option<&[Charged]>,
+        applied: Applied,
+    ) -> Option<OpenCharges> {
+        let charged = charged.filter(|_| self.settles)?;
+        let limits = self.applied(applied).map(|rule| &rule.limit);
+        OpenCharges::new(&self.store, verdict, charged, &limits)
+    }
+
+    /// Puts down what the handler may read.
+    pub(super) fn show(&self, extensions: &mut Extensions, admitted: &Admitted) {
+        if self.options.expose_verdicts {
+            Verdicts::push(extensions, admitted.verdict.clone());
+        }
+        if let Some(open) = &admitted.open {
+            open.hand_to(extensions);
+        }
+    }
+
+    /// Settles what the response decides, and adds the verdict to it.
+    pub(super) fn tell<B>(&self, response: &mut Response<B>, admitted: &Admitted) {
+        let Admitted { verdict, applied, open } = admitted;
+        if let Some(open) = open {
+            open.settle_by(response, self.applied(*applied).map(|rule| &rule.limit));
+        }
+        let rows = self.rows(verdict, *applied);
+        self.options.headers.write(response.headers_mut(), verdict.decided_at(), rows);
+    }
+
+    fn deny(&self, denied: &Admitted, seed: u64, dialect: Dialect) -> Response<Bytes> {
+        let Admitted { verdict, applied, .. } = denied;
+        let rows = || self.rows(verdict, *applied);
+        let at = verdict.decided_at();
+        let denial = Denial::of_verdict(at, rows(), &self.options.headers, seed);
+        tracing::info!(
+            target: "tollgate",
+            policies = ?denial.policies(),
+            reason = denial.reason().code(),
+            retry_after = ?denial.retry_after(),
+            "deny",
+        );
+        let mut response = denial.respond(dialect, &*self.options.response);
+        self.options.headers.write(response.headers_mut(), at, rows());
+        if self.options.expose_verdicts {
+            Verdicts::push_outer(response.extensions_mut(), verdict.clone());
+        }
+        response
+    }
+
+    /// The store could not decide: a closed policy refuses, all others let pass. One
+    /// that is to be decided locally should not come here, as
+    /// [`Fallback`](crate::failure::Fallback) has decided it; without that it refuses.
+    fn without_verdict(
+        &self,
+        error: &StoreError,
+        applied: Applied,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Ruling<St> {
+        if !self.failing.swap(true, Ordering::Relaxed) {
+            tracing::warn!(target: "tollgate", %error, "the store cannot decide, policies fail");
+        }
+        let refuses = |rule: &&Rule| {
+            rule.limit.enforce && rule.limit.policy.on_store_error() != OnStoreError::Open
+        };
+        let mut refusing = self.applied(applied).filter(refuses).peekable();
+        if refusing.peek().is_none() {
+            tracing::debug!(target: "tollgate", %error, "failed open");
+            return Ruling::Pass;
+        }
+        tracing::debug!(target: "tollgate", %error, "failed closed");
+        let probe = error.retry_after().unwrap_or(PROBE);
+        let denial =
+            Denial::store_unavailable(refusing.map(|rule| rule.fields.of(applied.tier)), probe);
+        let dialect = Dialect::of(method, headers);
+        Ruling::Refuse(Box::new(denial.respond(dialect, &*self.options.response)))
+    }
+
+    /// The enforced policies and their decisions.
+    fn rows<'a>(
+        &'a self,
+        verdict: &'a Verdict,
+        applied: Applied,
+    ) -> impl Iterator<Item = (&'a PolicyFields, &'a Decision)> {
+        let decided = self.applied(applied).zip(verdict.decisions());
+        decided
+            .filter(|(rule, _)| rule.limit.enforce)
+            .map(move |(rule, decision)| (rule.fields.of(applied.tier), decision))
+    }
+
+    /// How long the request is held back. That of the verdict would count the queue of a
+    /// shadow policy as well, which only watches.
+    fn delay(&self, verdict: &Verdict, applied: Applied) -> Micros {
+        if self.queue.is_none() {
+            return Micros::ZERO;
+        }
+        let delays = self.rows(verdict, applied).map(|(_, decision)| decision.delay());
+        delays.max().unwrap_or_default()
+    }
+
+    fn trace_shadows(&self, verdict: &Verdict, applied: Applied) {
+        for (rule, decision) in self.applied(applied).zip(verdict.decisions()) {
+            if decision.denies() && !rule.limit.enforce {
+                let policy = rule.limit.policy.name();
+                tracing::info!(target: "tollgate", policy, "shadow deny");
+            }
+        }
+    }
+}
+
+/// A source is asked to come back so soon when the store does not know when it is back.
+const PROBE: Micros = Micros::new(1_000_000);
+
+/// The smallest remainder, for the event of an allowed request.
+fn remaining(verdict: &Verdict) -> Option<u64> {
+    let decided = verdict.decisions().iter().filter(|decision| decision.outcome != Outcome::Skip);
+    decided.map(|decision| decision.remaining).min()
+}

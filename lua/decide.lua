@@ -11,6 +11,8 @@ local VERSION = 1
 -- Kinds of operations.
 local DECIDE, GIVE_BACK, OWE, RESET = 1, 2, 3, 4
 local LEASE = 16
+-- In place of whether a charge enforces: it is not made.
+local DRY = 2
 -- Kinds of rows: the byte with which a row begins.
 local STALE, DENIED, ADMITTED, FAULT = '\0', '\1', '\2', '\3'
 local RETURNED, CHARGED, REPEATED, LAPSED, FORGOTTEN = '\4', '\5', '\6', '\7', '\8'
@@ -321,7 +323,7 @@ do
         local entry, rule = named(key, form)
         op.stale = op.stale or is_elsewhen(rule)
         op[i] = {
-          key = key, entry = entry, rule = rule, enforce = enforce == 1, cost = cost, state = false,
+          key = key, entry = entry, rule = rule, enforce = enforce == 1, dry = enforce == DRY, cost = cost, state = false,
           outcome = 0, remaining = 0, reset_after = 0, wait = 0, charged_at = 0,
         }
       end
@@ -359,6 +361,15 @@ local function fault_row(entry, key)
   return FAULT .. struct.pack('>BI2', entry.fault, key)
 end
 
+-- What would be said of a charge that is not made, after those before it.
+local function ask(charge)
+  local entry, rule = charge.entry, charge.rule
+  charge.state = entry.state
+  if entry.rule ~= rule then charge.state = state_under(rule, entry) end
+  charge.outcome, charge.remaining, charge.reset_after, charge.wait, charge.charged_at =
+    assess(rule, entry, charge.state, charge.cost)
+end
+
 -- Decides one request: all its charges, or none.
 local function decide(op)
   local admitted = ADMITTED
@@ -369,16 +380,20 @@ local function decide(op)
     local state = entry.state
     if entry.rule ~= rule then state = state_under(rule, entry) end
     charge.state = state
-    charge.outcome, charge.remaining, charge.reset_after, charge.wait, charge.charged_at =
-      assess(rule, entry, state, charge.cost)
-    if charge.outcome >= DENY and charge.enforce then admitted = DENIED end
+    if not charge.dry then
+      charge.outcome, charge.remaining, charge.reset_after, charge.wait, charge.charged_at =
+        assess(rule, entry, state, charge.cost)
+      if charge.outcome >= DENY and charge.enforce then admitted = DENIED end
+    end
   end
   local row = admitted
   for i = 1, #op do
     local charge = op[i]
+    local dry = charge.dry
+    if dry then ask(charge) end
     if charge.outcome == ALLOW then
       local rule, state = charge.rule, charge.state
-      if admitted == DENIED then
+      if admitted == DENIED or dry then
         -- Nothing is taken, so what is left is what a request for nothing sees.
         local _
         _, charge.remaining, charge.reset_after = assess(rule, charge.entry, state, 0)

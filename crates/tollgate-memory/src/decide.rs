@@ -24,6 +24,7 @@ struct Taken<'a> {
     shard: usize,
     cost: Cost,
     enforce: bool,
+    dry: bool,
     decision: Decision,
 }
 
@@ -40,12 +41,12 @@ impl<C: Clock> Inner<C> {
             shards.of(sum.shard).own.table(sum.charge.policy, charges);
         }
         let (mut taken, taken_of) = seats(&sums, &mut shards, charges, now);
-        for entry in &mut taken {
+        for entry in taken.iter_mut().filter(|entry| !entry.dry) {
             entry.decision = shards.of(entry.shard).assess(&entry.seat, entry.cost, now);
         }
         let denies = |entry: &Taken<'_>| entry.enforce && entry.decision.denies();
         let admitted = !taken.iter().any(denies);
-        for entry in taken.iter_mut().filter(|entry| entry.decision.allows()) {
+        for entry in taken.iter_mut().filter(|entry| !entry.dry && entry.decision.allows()) {
             let shard = shards.of(entry.shard);
             if !admitted {
                 // Nothing is taken, so what is left is what a request for nothing sees.
@@ -53,6 +54,14 @@ impl<C: Clock> Inner<C> {
                 entry.decision = Decision { outcome: Outcome::Pass, ..untouched };
             } else if entry.cost > Cost::ZERO {
                 shard.charge(&entry.seat, entry.cost, now);
+            }
+        }
+        for entry in taken.iter_mut().filter(|entry| entry.dry) {
+            let shard = shards.of(entry.shard);
+            entry.decision = shard.assess(&entry.seat, entry.cost, now);
+            if entry.decision.allows() {
+                let untouched = shard.assess(&entry.seat, Cost::ZERO, now);
+                entry.decision = Decision { outcome: Outcome::Pass, ..untouched };
             }
         }
         for shard in shards.iter_mut() {
@@ -66,8 +75,18 @@ impl<C: Clock> Inner<C> {
     fn sums<'a>(&self, charges: &[Charge<'a>]) -> Result<Sums<'a>, StoreError> {
         let (mut sums, mut sum_of) = (SmallVec::<[Sum<'a>; 4]>::new(), SmallVec::new());
         for charge in charges {
+            let shares = |sum: &&Sum<'_>| sum.charge.shares_quota_with(charge);
+            if let Some(sum) = sums.iter().find(shares)
+                && !sum.charge.policy.shares_state_with(charge.policy)
+            {
+                let reason = format!(
+                    "policy `{}` is in one request with two quotas; name them apart",
+                    charge.policy.name().escape_default()
+                );
+                return Err(StoreError::invalid(NAME, reason));
+            }
             let same = |sum: &Sum<'_>| {
-                sum.charge.key == charge.key && sum.charge.policy.name() == charge.policy.name()
+                !charge.dry && !sum.charge.dry && sum.charge.shares_quota_with(charge)
             };
             let Some(index) = sums.iter().position(same) else {
                 sum_of.push(sums.len());
@@ -76,13 +95,6 @@ impl<C: Clock> Inner<C> {
                 continue;
             };
             let sum = &mut sums[index].charge;
-            if !sum.policy.shares_state_with(charge.policy) {
-                let reason = format!(
-                    "policy `{}` is in one request with two quotas; name them apart",
-                    charge.policy.name().escape_default()
-                );
-                return Err(StoreError::invalid(NAME, reason));
-            }
             add(&mut sum.cost, &mut sum.enforce, charge);
             sum_of.push(index);
         }
@@ -110,8 +122,13 @@ fn seats<'a>(
 ) -> (SmallVec<[Taken<'a>; 4]>, SmallVec<[usize; 4]>) {
     let (mut taken, mut taken_of) = (SmallVec::<[Taken<'a>; 4]>::new(), SmallVec::new());
     for &Sum { charge, hash, shard } in sums {
-        let seat = shards.of(shard).seat(&charge, hash, charges, now);
-        let same = |other: &Taken<'_>| other.shard == shard && other.seat.shares_entry_with(&seat);
+        // What only asks is not counted among those that found no room.
+        let about = if charge.dry { Charge { cost: Cost::ZERO, ..charge } } else { charge };
+        let seat = shards.of(shard).seat(&about, hash, charges, now);
+        let same = |other: &Taken<'_>| {
+            let is_dry = charge.dry || other.dry;
+            !is_dry && other.shard == shard && other.seat.shares_entry_with(&seat)
+        };
         if let Some(index) = taken.iter().position(same) {
             let entry = &mut taken[index];
             add(&mut entry.cost, &mut entry.enforce, &charge);
@@ -119,8 +136,8 @@ fn seats<'a>(
             continue;
         }
         taken_of.push(taken.len());
-        let Charge { cost, enforce, .. } = charge;
-        taken.push(Taken { seat, shard, cost, enforce, decision: Decision::skipped(0) });
+        let Charge { cost, enforce, dry, .. } = charge;
+        taken.push(Taken { seat, shard, cost, enforce, dry, decision: Decision::skipped(0) });
     }
     (taken, taken_of)
 }

@@ -34,9 +34,10 @@ impl<C: Clock> Inner<C> {
 
     /// Decides a few charges on keys that are all known. `None`, and nothing has changed,
     /// if one is not, or if two charges are to the same policy: they may have to be added
-    /// up. Then [`decide_all`](Self::decide_all) knows what to do.
+    /// up; or if one is dry. Then [`decide_all`](Self::decide_all) knows what to do.
     pub(crate) fn decide_few(&self, charges: &[Charge<'_>]) -> Option<Verdict> {
-        if charges.len() > MOST || names_a_policy_twice(charges) {
+        let is_plain = charges.len() <= MOST && !charges.iter().any(|charge| charge.dry);
+        if !is_plain || names_a_policy_twice(charges) {
             return None;
         }
         let mut known = [Known { shard: 0, table: 0, hash: 0 }; MOST];

@@ -221,14 +221,25 @@ impl Trace {
         let mut charges = Vec::new();
         for (policy, key) in policies.iter().zip(&keys) {
             let cost = Cost::new(policies::cost(&mut self.rng, policy, self.family));
-            charges.push(Charge { policy, key, cost, enforce: self.rng.u8(..5) > 0 });
+            let charge = Charge::new(policy, key, cost);
+            charges.push(match self.rng.u8(..10) {
+                0 => charge.dry(),
+                1 | 2 => charge.shadow(),
+                _ => charge,
+            });
         }
         let names: Vec<_> =
             charges.iter().map(|charge| redis_key(charge.policy, charge.key)).collect();
         let lines: Vec<_> = charges
             .iter()
             .zip(&names)
-            .map(|(&Charge { policy, cost, enforce, .. }, key)| Line { key, policy, cost, enforce })
+            .map(|(&Charge { policy, cost, enforce, dry, .. }, key)| Line {
+                key,
+                policy,
+                cost,
+                enforce,
+                dry,
+            })
             .collect();
         expected.batch.decide(&lines, deadline).expect("a call holds so many");
         expected.text.push(format!("{charges:?}"));

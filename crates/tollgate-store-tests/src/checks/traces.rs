@@ -46,11 +46,14 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
             let charges: Vec<_> = policies
                 .iter()
                 .zip(&keys)
-                .map(|(policy, key)| Charge {
-                    policy,
-                    key,
-                    cost: Cost::new(rng.u64(0..=policy.capacity() + 1)),
-                    enforce: rng.u8(..5) > 0,
+                .map(|(policy, key)| {
+                    let cost = Cost::new(rng.u64(0..=policy.capacity() + 1));
+                    let charge = Charge::new(policy, key, cost);
+                    match rng.u8(..10) {
+                        0 => charge.dry(),
+                        1 | 2 => charge.shadow(),
+                        _ => charge,
+                    }
                 })
                 .collect();
             let verdict = decide(store, &charges).await;

@@ -21,6 +21,7 @@
 
 mod builder;
 mod excess;
+mod explain;
 mod future;
 #[cfg(feature = "metrics")]
 mod handle;

@@ -17,6 +17,7 @@ pub(super) struct Options {
     pub(super) headers: HeaderOptions,
     pub(super) response: Arc<dyn DenialResponse>,
     pub(super) expose_verdicts: bool,
+    pub(super) explain: bool,
     pub(super) max_waiting: usize,
     pub(super) tiers: Option<Arc<dyn TierSource>>,
     #[cfg(feature = "metrics")]
@@ -33,6 +34,7 @@ impl Default for Options {
             headers: HeaderOptions::default(),
             response: Arc::new(Problem::default()),
             expose_verdicts: false,
+            explain: false,
             max_waiting: 1_024,
             tiers: None,
             #[cfg(feature = "metrics")]
@@ -49,6 +51,7 @@ impl fmt::Debug for Options {
             .field("costs", &self.costs)
             .field("headers", &self.headers)
             .field("expose_verdicts", &self.expose_verdicts)
+            .field("explain", &self.explain)
             .finish_non_exhaustive()
     }
 }

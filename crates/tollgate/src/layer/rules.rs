@@ -7,9 +7,10 @@ use bytes::Bytes;
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::{Method, Response};
 use smallvec::SmallVec;
-use tollgate_core::{Charge, Cost, Key, Store};
+use tollgate_core::{Charge, Cost, Key, Store, Verdict};
 
 use super::excess::Answer;
+use super::explain;
 use super::options::Options;
 use super::queued::Charged;
 use super::room::Room;
@@ -113,7 +114,7 @@ impl<St: Store> Rules<St> {
         let rule = |limit: Limit| Rule { fields: Fields::new(&limit, tiers.as_ref()), limit };
         let has_shadows = limits.iter().any(|limit| !limit.enforce);
         let rules: Box<[_]> = limits.into_iter().map(rule).collect();
-        let tells = options.expose_verdicts || options.headers.any() || settles;
+        let tells = options.expose_verdicts || options.explain || options.headers.any() || settles;
         let is_watched = cfg!(feature = "metrics") || has_shadows;
         Self {
             store,
@@ -133,7 +134,8 @@ impl<St: Store> Rules<St> {
 
     /// Whether a response says anything of an admission, or decides on a charge.
     pub(super) fn tells(&self) -> bool {
-        self.options.expose_verdicts || self.options.headers.any() || self.settles
+        let options = &self.options;
+        options.expose_verdicts || options.explain || options.headers.any() || self.settles
     }
 
     /// Whether handlers and outer layers may read the verdict.
@@ -275,7 +277,7 @@ impl<St: Store> Rules<St> {
         sight: &mut Sight,
     ) -> (Answer<St>, Option<Box<[Charged]>>, u64) {
         if !self.remembers {
-            return (Answer::Store(self.store.decide(charges)), None, 0);
+            return (Answer::Store(self.decide(charges)), None, 0);
         }
         let kept = self.queue.is_some() || self.settles || self.room.is_some();
         let charged: Option<Box<[_]>> = kept.then(|| charges.iter().map(Charged::of).collect());
@@ -283,11 +285,19 @@ impl<St: Store> Rules<St> {
             (Some(room), Some(charged)) => self.follow_line(room, applied, charged, sight),
             _ => None,
         };
-        let answer = line.unwrap_or_else(|| Answer::Store(self.store.decide(charges)));
+        let answer = line.unwrap_or_else(|| Answer::Store(self.decide(charges)));
         let jitter = self.options.headers.has_jitter();
         // Of all keys, as it is not known yet which policy will deny.
         let seed = if jitter { seed_of(charges) } else { 0 };
         (answer, charged, seed)
+    }
+
+    #[inline]
+    fn decide(&self, charges: &[Charge<'_>]) -> St::Future<Verdict> {
+        match self.options.explain {
+            true => explain::decide(&self.store, charges),
+            false => self.store.decide(charges),
+        }
     }
 
     pub(super) fn refuse(&self, head: &Head<'_>, denial: &Denial<'_>) -> Box<Response<Bytes>> {

@@ -3,16 +3,17 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, Method, Response};
+use http::{Extensions, HeaderMap, HeaderValue, Method, Response};
 use tollgate_core::{Decision, Micros, OnStoreError, Outcome, Store, StoreError, Verdict};
 use tracing::level_filters::LevelFilter;
 
+use super::explain;
 use super::queued::Charged;
 use super::reservation::OpenCharges;
 use super::rules::{Applied, Asked, Question, Rule, Rules, bits};
 use super::verdicts::Verdicts;
 use crate::denial::{Denial, Dialect};
-use crate::headers::PolicyFields;
+use crate::headers::{PolicyFields, X_RATELIMIT_EXPLAIN};
 
 /// What is to be done with a request.
 pub(super) enum Ruling<St: Store> {
@@ -32,6 +33,8 @@ pub(super) struct Admitted {
     applied: Applied,
     /// What the response or the handler will settle.
     open: Option<OpenCharges>,
+    /// What the response explains.
+    explained: Option<HeaderValue>,
 }
 
 impl<St: Store> Rules<St> {
@@ -62,6 +65,7 @@ impl<St: Store> Rules<St> {
         method: &Method,
         headers: &HeaderMap,
     ) -> Ruling<St> {
+        let (answer, explained) = self.explained(answer, question.applied);
         if self.room.is_some()
             && let Some(answer) = self.line_up(&answer, &mut question)
         {
@@ -81,14 +85,35 @@ impl<St: Store> Rules<St> {
                 self.trace_shadows(&verdict, applied);
                 let delay = self.delay(&verdict, applied);
                 let open = self.open(&verdict, charged.as_deref(), applied);
-                Ruling::Admit { admitted: Admitted { verdict, applied, open }, delay, charged }
+                let admitted = Admitted { verdict, applied, open, explained };
+                Ruling::Admit { admitted, delay, charged }
             }
             Ok(verdict) => {
-                let admitted = Admitted { verdict, applied: question.applied, open: None };
+                let applied = question.applied;
+                let admitted = Admitted { verdict, applied, open: None, explained };
                 let dialect = Dialect::of(method, headers);
                 Ruling::Refuse(Box::new(self.deny(&admitted, question.seed, dialect)))
             }
             Err(error) => self.without_verdict(&error, question.applied, method, headers),
+        }
+    }
+
+    /// The verdict on the request, and what its response says besides if it explains.
+    fn explained(
+        &self,
+        answer: Result<Verdict, StoreError>,
+        applied: Applied,
+    ) -> (Result<Verdict, StoreError>, Option<HeaderValue>) {
+        match answer {
+            Ok(verdict) if self.options.explain => {
+                let charges = self.applied(applied).count();
+                let (verdict, asked) = explain::split(verdict, charges);
+                let limits = self.applied(applied).map(|rule| &rule.limit);
+                // Without the others this is what was said to one that has waited.
+                let field = explain::field(limits, &verdict, &asked).filter(|_| !asked.is_empty());
+                (Ok(verdict), field)
+            }
+            answer => (answer, None),
         }
     }
 
@@ -116,16 +141,19 @@ impl<St: Store> Rules<St> {
 
     /// Settles what the response decides, and adds the verdict to it.
     pub(super) fn tell<B>(&self, response: &mut Response<B>, admitted: &Admitted) {
-        let Admitted { verdict, applied, open } = admitted;
+        let Admitted { verdict, applied, open, explained } = admitted;
         if let Some(open) = open {
             open.settle_by(response, self.applied(*applied).map(|rule| &rule.limit));
         }
         let rows = self.rows(verdict, *applied);
         self.options.headers.write(response.headers_mut(), verdict.decided_at(), rows);
+        if let Some(explained) = explained {
+            response.headers_mut().append(X_RATELIMIT_EXPLAIN, explained.clone());
+        }
     }
 
     fn deny(&self, denied: &Admitted, seed: u64, dialect: Dialect) -> Response<Bytes> {
-        let Admitted { verdict, applied, .. } = denied;
+        let Admitted { verdict, applied, explained, .. } = denied;
         let rows = || self.rows(verdict, *applied);
         let at = verdict.decided_at();
         let denial = Denial::of_verdict(at, rows(), &self.options.headers, seed);
@@ -138,6 +166,9 @@ impl<St: Store> Rules<St> {
         );
         let mut response = denial.respond(dialect, &*self.options.response);
         self.options.headers.write(response.headers_mut(), at, rows());
+        if let Some(explained) = explained {
+            response.headers_mut().append(X_RATELIMIT_EXPLAIN, explained.clone());
+        }
         if self.options.expose_verdicts {
             Verdicts::push_outer(response.extensions_mut(), verdict.clone());
         }

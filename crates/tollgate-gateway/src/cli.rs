@@ -11,6 +11,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::{self, Source, SourceError};
 use crate::plan::Plan;
+use crate::serve::explain::{Described, explain};
 use crate::{check, schema, serve};
 
 /// A rate limiter in front of any service: one YAML file, exact limits, true answers
@@ -59,6 +60,20 @@ pub enum Command {
         #[arg(long)]
         strict: bool,
     },
+    /// Says which limits a described request meets, and what they would say to it now
+    ///
+    /// The store that the file names is asked, and charged nothing. What is kept in the memory
+    /// of a process that serves, only that process knows.
+    #[command(after_help = "Example: tollgate explain limits.yaml --method POST --path /api/x \
+                            --ip 203.0.113.7 --header 'X-API-Key: k-7'")]
+    Explain {
+        /// The file with the limits; `-` reads it from stdin
+        #[arg(value_name = "FILE")]
+        config: PathBuf,
+        /// What the request is like.
+        #[command(flatten)]
+        request: Box<Described>,
+    },
     /// Prints the JSON Schema of the file, for editors
     ///
     /// A file whose first line is `# yaml-language-server: $schema=limits.schema.json`
@@ -92,6 +107,19 @@ impl Cli {
                 Ok(plan) => out.write_all(check::in_words(&plan).as_bytes())?,
                 Err(code) => return Ok(code),
             },
+            Command::Explain { config, request } => {
+                let plan = match load(config, false) {
+                    Ok(plan) => plan,
+                    Err(code) => return Ok(code),
+                };
+                match explain(&plan, request) {
+                    Ok(words) => out.write_all(words.as_bytes())?,
+                    Err(error) => {
+                        eprintln!("error: {error}");
+                        return Ok(ExitCode::FAILURE);
+                    }
+                }
+            }
             Command::Schema => writeln!(out, "{:#}", schema::schema())?,
             Command::Init => out.write_all(STARTER.as_bytes())?,
             Command::Completions { shell } => {

@@ -23,6 +23,13 @@ pub(super) struct Asker {
     pub(super) tier: Option<usize>,
 }
 
+impl Asker {
+    /// Who it is, if the request says it.
+    pub(super) fn subject(&self) -> Result<Option<Subject>, &KeyError> {
+        self.found.as_ref().map(Clone::clone).map_err(|error| &**error)
+    }
+}
+
 /// The sources, in their order. Clones share them.
 #[derive(Clone)]
 pub(super) struct Identity(Arc<[Link]>);

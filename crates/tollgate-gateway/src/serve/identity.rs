@@ -26,7 +26,10 @@ pub(super) struct Asker {
 impl Asker {
     /// Who it is, if the request says it.
     pub(super) fn subject(&self) -> Result<Option<Subject>, &KeyError> {
-        self.found.as_ref().map(Clone::clone).map_err(|error| &**error)
+        match &self.found {
+            Ok(found) => Ok(found.clone()),
+            Err(error) => Err(error),
+        }
     }
 }
 

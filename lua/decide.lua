@@ -9,23 +9,24 @@ local ALLOW, PASS, DENY = outcome.ALLOW, outcome.PASS, outcome.DENY
 
 local VERSION = 1
 -- Kinds of operations.
-local DECIDE, GIVE_BACK, OWE, RESET = 1, 2, 3, 4
-local LEASE = 16
+local DECIDE, GIVE_BACK, OWE, RESET, RENEW, LEASE = 1, 2, 3, 4, 5, 16
 -- In place of whether a charge enforces: it is not made.
 local DRY = 2
 -- Kinds of rows: the byte with which a row begins.
 local STALE, DENIED, ADMITTED, FAULT = '\0', '\1', '\2', '\3'
 local RETURNED, CHARGED, REPEATED, LAPSED, FORGOTTEN = '\4', '\5', '\6', '\7', '\8'
-local LEASED = '\16'
+local RENEWED, LEASED = '\9', '\16'
 -- Why a row is a fault.
 local WRONG_TYPE, UNREADABLE = 1, 2
 -- Bytes behind the header that tell since when a state is held.
 local SINCE = 7
+-- Added to the code of a form where holds stand before the state.
+local HOLDS = 64
+-- The code of limits on what is in flight.
+local IN_FLIGHT = 10
 -- The code of fixed windows that are the periods of a calendar. Behind the header of such a form
 -- come three instants: a boundary between two periods, with the one before and the one after.
 local CALENDAR = 12
--- Added to the code of a form where holds stand before the state.
-local HOLDS = 64
 -- Arguments that one redis.call takes: far below Lua's limit of some 8000.
 local MOST = 1000
 
@@ -45,7 +46,7 @@ local this_instant, next_instant = struct.pack('>I7', now), struct.pack('>I7', n
 
 -- Forms that begin with the same code have headers of one length.
 local function header_length(code)
-  if code <= 4 or code == CALENDAR then return 13 end
+  if code <= 4 or code == IN_FLIGHT or code == CALENDAR then return 13 end
   if code == 8 then return 25 end
   return 18
 end
@@ -65,6 +66,8 @@ local function algorithm_of(code)
     make = sliding_window_counter
   elseif code <= 6 then
     make = token_bucket -- 5 greedy, 6 interval
+  elseif code == IN_FLIGHT then
+    make = concurrent_requests
   end
   local algorithm = algorithms[make]
   if not algorithm then
@@ -85,7 +88,8 @@ local function rule_of(header)
   local interval = code == 6
   rule = {
     header = header, algorithm = algorithm_of(code), limit = limit, window = window,
-    grid = code == 2 and 1 or code == 3 and ceil(window / 1000) or false,
+    grid = (code == 2 or code == IN_FLIGHT) and 1 or code == 3 and ceil(window / 1000) or false,
+    in_flight = code == IN_FLIGHT,
     -- Buckets come with limit and window in lowest terms, which is their scale; in
     -- intervals tokens come back whole and need none.
     interval = interval, unit = interval and 1 or window, rate = limit,
@@ -137,7 +141,7 @@ local function read(entry, value)
   local has_holds = code and code > HOLDS
   if has_holds then code = code - HOLDS end
   local rule, state, holds
-  if version == VERSION and code and (code >= 1 and code <= 9 or code == CALENDAR) then
+  if version == VERSION and code and (code >= 1 and code <= IN_FLIGHT or code == CALENDAR) then
     local length = header_length(code)
     local from = length + SINCE + 1
     local header = value:sub(1, length)
@@ -224,6 +228,8 @@ local function since_under(rule, entry)
   if not from or from.algorithm.is_fresh(from, entry.state, now) then
     return entry.was_reset and next_instant or this_instant
   end
+  -- What is in flight is carried over with its dates.
+  if from.in_flight and rule.in_flight then return entry.since end
   -- A clock that stepped back does not make earlier charges good again.
   return struct.unpack('>I7', entry.since) > now and entry.since or next_instant
 end
@@ -232,6 +238,11 @@ end
 local function keep(entry, rule, state)
   entry.since = since_under(rule, entry)
   entry.rule, entry.state, entry.changed = rule, state, true
+  if entry.holds and rule.calendar then
+    -- Once they have lapsed nobody here knows in which period that was.
+    rule.algorithm.owe(rule, state, entry.holds.held, now)
+    entry.holds = false
+  end
 end
 
 local function forget(entry)
@@ -323,7 +334,8 @@ do
         local entry, rule = named(key, form)
         op.stale = op.stale or is_elsewhen(rule)
         op[i] = {
-          key = key, entry = entry, rule = rule, enforce = enforce == 1, dry = enforce == DRY, cost = cost, state = false,
+          key = key, entry = entry, rule = rule, enforce = enforce == 1,
+          dry = enforce == DRY, cost = cost, state = false,
           outcome = 0, remaining = 0, reset_after = 0, wait = 0, charged_at = 0,
         }
       end
@@ -409,6 +421,21 @@ local function decide(op)
   return row
 end
 
+-- The rule under which a key is held, if its state could not be forgotten.
+local function held_of(entry)
+  local held = entry.rule
+  if held and held.algorithm.is_fresh(held, entry.state, now) then return false end
+  return held
+end
+
+-- Whether a charge can be told from others. Of a state that is gone, or under another quota,
+-- or was since, or was reset, it cannot; only what is in flight is carried over with its date.
+local function is_known(op, held)
+  local rule = op.rule
+  return held and (held == rule or held.in_flight and rule.in_flight)
+    and op.charged_at >= struct.unpack('>I7', op.entry.since)
+end
+
 -- Corrects a charge, once per receipt.
 local function settle(op)
   local entry, receipt, rule = op.entry, op.receipt, op.rule
@@ -417,8 +444,7 @@ local function settle(op)
   if now >= number.add(op.charged_at, op.lifetime) then return LAPSED end
   if receipt.exists then return REPEATED end
   receipt.exists, receipt.settled_until = true, number.add(now, op.lifetime)
-  local held = entry.rule
-  if held and held.algorithm.is_fresh(held, entry.state, now) then held = false end
+  local held = held_of(entry)
   local state, units
   if op.kind == OWE then
     -- A debt is owed under the quota that holds now.
@@ -426,18 +452,27 @@ local function settle(op)
     state = state_under(rule, entry)
     units = rule.algorithm.owe(rule, state, op.units, now)
   else
-    -- Of a state that is gone, or under another quota, or was since, or was reset, there is
-    -- nothing to give back.
-    if held ~= rule or op.charged_at < struct.unpack('>I7', entry.since) then
-      return RETURNED .. struct.pack('>I7', 0)
-    end
-    state = entry.state
+    if not is_known(op, held) then return RETURNED .. struct.pack('>I7', 0) end
+    rule, state = held, entry.state
     units = rule.algorithm.give_back(rule, state, op, op.units, now)
   end
   keep(entry, rule, state)
   -- Redis will not have it, so it must not make a difference in this call either.
   if not entry.holds and rule.algorithm.is_fresh(rule, state, now) then forget(entry) end
   return (op.kind == OWE and CHARGED or RETURNED) .. struct.pack('>I7', units)
+end
+
+-- Lets the lease of a charge begin anew.
+local function renew(op)
+  local entry, receipt, rule = op.entry, op.receipt, op.rule
+  if entry.fault then return fault_row(entry, op.key) end
+  if receipt.fault then return fault_row(receipt, op.receipt_key) end
+  if receipt.exists then return REPEATED end
+  local known = is_known(op, held_of(entry))
+  local state = state_under(rule, entry)
+  keep(entry, rule, state)
+  if known then rule.algorithm.give_back(rule, state, op, op.cost, now) end
+  return RENEWED .. struct.pack('>I7', rule.algorithm.renew(rule, state, op.cost, now))
 end
 
 -- What is leased stays so: it may still be spent.
@@ -494,7 +529,8 @@ local function lease_block(op)
 end
 
 local steps = {
-  [DECIDE] = decide, [GIVE_BACK] = settle, [OWE] = settle, [RESET] = reset, [LEASE] = lease_block,
+  [DECIDE] = decide, [GIVE_BACK] = settle, [OWE] = settle, [RESET] = reset, [RENEW] = renew,
+  [LEASE] = lease_block,
 }
 
 load_keys()

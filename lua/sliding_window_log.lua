@@ -199,6 +199,12 @@ local function give_back(rule, state, charged, units, now)
   end
   local _, after = entry(state, index)
   units = min(units, after - before)
+  if index == first and after - units == before then
+    -- The oldest charge goes as if it had aged out: the others stay as they are.
+    state.head, state.base = first, after
+    if first == last then state.total, state.newest = after, 0 end
+    return units
+  end
   local removed = after - units == before and 1 or 0
   for i = index + removed, last do
     local at_i, total = entry(state, i)

@@ -50,11 +50,11 @@ impl<'a> Charge<'a> {
 }
 
 /// The name of a receipt: 128 bits that no other receipt has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReceiptId(pub u128);
 
 /// Proof of one charge, with which the store can correct it once.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
     /// Settling is idempotent by this name.
     pub id: ReceiptId,
@@ -69,13 +69,26 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// A receipt can be settled for so long after its charge; later it has lapsed and
-    /// the charge stands. It bounds what a store must remember of settled receipts.
+    /// A receipt can be settled for so long after its charge at most; later it has lapsed
+    /// and the charge stands. It bounds what a store must remember of settled receipts.
     pub const LIFETIME: Micros = Micros::new(3_600_000_000);
+
+    /// The same receipt of a lease that began anew at `charged_at`.
+    #[must_use]
+    pub fn begun_at(&self, charged_at: Timestamp) -> Self {
+        let charged = Charged { charged_at, leaves_at: charged_at, ..self.charged };
+        Self { charged, ..self.clone() }
+    }
+
+    /// How long this receipt can be settled: that of a policy that counts in flight as long
+    /// as its lease lasts.
+    pub fn lifetime(&self) -> Micros {
+        if self.policy.counts_in_flight() { self.policy.window() } else { Self::LIFETIME }
+    }
 
     /// Whether the time to settle this receipt is over.
     pub fn has_lapsed(&self, now: Timestamp) -> bool {
-        now >= self.charged.charged_at + Self::LIFETIME
+        now >= self.charged.charged_at + self.lifetime()
     }
 }
 

@@ -84,8 +84,22 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// capacity. A receipt settles once; again is [`Settlement::Repeated`].
     ///
     /// Once a key has been charged under another quota of the policy, what the receipt
-    /// stands for cannot be told from other charges, and nothing is given back.
+    /// stands for cannot be told from other charges, and nothing is given back. (What is in
+    /// flight keeps its date, and comes back under any limit.)
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Self::Future<Settlement>;
+
+    /// Lets the lease of a charge that [counts in flight](Policy::counts_in_flight) begin
+    /// anew, in one step in which nobody else can take its units.
+    ///
+    /// What comes back is the receipt as it is from now on; the one before gives nothing
+    /// back any more. Units that do not count any more, because the lease had ended, the key
+    /// was reset or the store lost it, are charged again, whether there is room or not, up to
+    /// a debt of one capacity. `None` if the receipt was settled: nothing is in flight.
+    ///
+    /// After an error that [may have charged](StoreError::may_have_charged) the receipt may
+    /// be as it was or not. Renew it again: at worst the units count twice until the lease
+    /// that was lost ends. Under any other policy there is no lease, which is an error.
+    fn renew(&self, receipt: &Receipt) -> Self::Future<Option<Receipt>>;
 
     /// Forgets what `key` has used under `policy`. Receipts from before give nothing back.
     ///
@@ -149,6 +163,13 @@ impl StoreError {
     /// The request makes no sense and would fail again; the store itself is well.
     pub fn invalid(store: &'static str, reason: impl fmt::Display) -> Self {
         Self::new(store, &reason, Fault::Invalid)
+    }
+
+    /// A receipt was to be renewed of a policy that does not count in flight.
+    pub fn no_lease(store: &'static str, policy: &Policy) -> Self {
+        let name = policy.name().escape_default();
+        let reason = format!("policy `{name}` does not count in flight: nothing is to be renewed");
+        Self::invalid(store, reason)
     }
 
     fn new(store: &'static str, reason: &dyn fmt::Display, fault: Fault) -> Self {

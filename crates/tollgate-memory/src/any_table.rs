@@ -3,6 +3,7 @@
 use foldhash::fast::RandomState;
 use tollgate_core::algorithm::Rule;
 use tollgate_core::algorithm::calendar_window_counter::CalendarWindowCounter;
+use tollgate_core::algorithm::concurrent_requests::ConcurrentRequests;
 use tollgate_core::algorithm::fixed_window_counter::FixedWindowCounter;
 use tollgate_core::algorithm::leaky_bucket::LeakyBucket;
 use tollgate_core::algorithm::sliding_window_counter::SlidingWindowCounter;
@@ -103,6 +104,7 @@ macro_rules! with_table {
             $crate::any_table::AnyTable::SlidingWindowCounter($table) => $body,
             $crate::any_table::AnyTable::TokenBucket($table) => $body,
             $crate::any_table::AnyTable::LeakyBucket($table) => $body,
+            $crate::any_table::AnyTable::ConcurrentRequests($table) => $body,
             $crate::any_table::AnyTable::CalendarWindowCounter($table) => $body,
         }
     };
@@ -121,5 +123,6 @@ any_table!(
     SlidingWindowCounter,
     TokenBucket,
     LeakyBucket,
+    ConcurrentRequests,
     CalendarWindowCounter
 );

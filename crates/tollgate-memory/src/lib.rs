@@ -169,6 +169,10 @@ impl<C: Clock> Store for MemoryStore<C> {
         ready(self.0.settle(receipt, actual))
     }
 
+    fn renew(&self, receipt: &Receipt) -> Ready<Result<Option<Receipt>, StoreError>> {
+        ready(self.0.renew(receipt))
+    }
+
     fn reset(&self, policy: &Policy, key: &Key) -> Ready<Result<(), StoreError>> {
         let hash = self.0.hash(key);
         let mut shard = self.0.shards[self.0.shard_number(hash)].lock();

@@ -1,7 +1,7 @@
 //! Correcting a charge, once.
 
 use tollgate_core::algorithm::Rule;
-use tollgate_core::{Charge, Cost, Receipt, Settlement, StoreError, with_rule};
+use tollgate_core::{AnyRule, Charge, Cost, Receipt, Settlement, StoreError, with_rule};
 
 use crate::{Clock, Inner, NAME};
 
@@ -41,14 +41,41 @@ impl<C: Clock> Inner<C> {
         // A key that is not found has aged out, and the charge with it. In the entry that
         // keys without room share, in a state carried over to another quota, or after a
         // reset, it cannot be told from the charges of others.
-        if !seat.is_here() || shard.is_void(receipt) {
+        let Some(held) = shard.teller(&seat, receipt).cloned() else {
             return Ok(Settlement::Returned { units: 0 });
-        }
-        let units = with_rule!(policy.rule(), rule => {
+        };
+        let seat = shard.seat(&Charge::new(&held, key, Cost::ZERO), hash, &[], now);
+        shard.finish();
+        let units = with_rule!(held.rule(), rule => {
             shard.change(rule, &seat, now, |state| {
                 rule.give_back(state, charged, cost - actual, now)
             })
         });
         Ok(Settlement::Returned { units })
+    }
+
+    /// Lets a lease begin anew, under the same locks.
+    pub(crate) fn renew(&self, receipt: &Receipt) -> Result<Option<Receipt>, StoreError> {
+        let Receipt { id, policy, key, charged, .. } = receipt;
+        let AnyRule::ConcurrentRequests(rule) = policy.rule() else {
+            return Err(StoreError::no_lease(NAME, policy));
+        };
+        let hash = self.hash(key);
+        let mut shard = self.shards[self.shard_number(hash)].lock();
+        let settled = self.settled_of(*id).lock();
+        let now = self.clock.now();
+        if settled.contains(*id) {
+            return Ok(None);
+        }
+        let seat = shard.seat(&Charge::new(policy, key, Cost::ZERO), hash, &[], now);
+        shard.finish();
+        let is_known = shard.teller(&seat, receipt).is_some();
+        let charged_at = shard.change(rule, &seat, now, |state| {
+            if is_known {
+                rule.give_back(state, charged, charged.cost.get(), now);
+            }
+            rule.renew(state, charged.cost.get(), now)
+        });
+        Ok(Some(receipt.begun_at(charged_at)))
     }
 }

@@ -1,6 +1,7 @@
 //! Receipts that were settled, so that none is settled twice.
 
-use std::collections::{HashSet, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashSet};
 
 use tollgate_core::{Receipt, ReceiptId, Timestamp};
 
@@ -9,14 +10,15 @@ use tollgate_core::{Receipt, ReceiptId, Timestamp};
 #[derive(Debug)]
 pub(crate) struct Settled {
     ids: HashSet<ReceiptId>,
-    /// In the order of settling, with the instant at which each can be forgotten.
-    queue: VecDeque<(Timestamp, ReceiptId)>,
+    /// By the instant at which each can be forgotten: what was in flight soon, others after
+    /// an hour.
+    queue: BinaryHeap<Reverse<(Timestamp, ReceiptId)>>,
     capacity: usize,
 }
 
 impl Settled {
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { ids: HashSet::new(), queue: VecDeque::new(), capacity }
+        Self { ids: HashSet::new(), queue: BinaryHeap::new(), capacity }
     }
 
     pub(crate) fn contains(&self, id: ReceiptId) -> bool {
@@ -25,11 +27,11 @@ impl Settled {
 
     /// Whether there is room for one more.
     pub(crate) fn has_room(&mut self, now: Timestamp) -> bool {
-        while let Some(&(lapses_at, id)) = self.queue.front() {
+        while let Some(&Reverse((lapses_at, id))) = self.queue.peek() {
             if lapses_at > now {
                 break;
             }
-            self.queue.pop_front();
+            self.queue.pop();
             self.ids.remove(&id);
         }
         self.ids.len() < self.capacity
@@ -41,7 +43,7 @@ impl Settled {
     pub(crate) fn insert(&mut self, receipt: &Receipt, now: Timestamp) {
         if self.ids.insert(receipt.id) {
             let from = now.max(receipt.charged.charged_at);
-            self.queue.push_back((from + Receipt::LIFETIME, receipt.id));
+            self.queue.push(Reverse((from + receipt.lifetime(), receipt.id)));
         }
     }
 }

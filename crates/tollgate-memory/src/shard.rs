@@ -128,6 +128,15 @@ impl Shard {
         }
     }
 
+    /// The policy under which the charge of a receipt is kept, if it can still be told from
+    /// others: under its own, or where what is in flight was carried over with its dates.
+    pub(crate) fn teller<'a>(&'a self, seat: &Seat<'a>, receipt: &Receipt) -> Option<&'a Policy> {
+        let held = self.holder(seat)?;
+        let tells =
+            seat.is_here() || (held.counts_in_flight() && receipt.policy.counts_in_flight());
+        (tells && !self.is_void(receipt)).then_some(held)
+    }
+
     /// Forgets what a key has used. Receipts from before then are void.
     pub(crate) fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) {
         self.own.forget(policy, key);
@@ -180,7 +189,9 @@ impl Shard {
         }
         let mut state = self.elsewhere(rule, seat, now);
         let result = change(&mut state);
-        if let Place::Moved { .. } = seat.place {
+        if let Place::Moved { from } = seat.place
+            && !(seat.spot.policy.counts_in_flight() && self.own.policy(from).counts_in_flight())
+        {
             self.voided.insert(self.own.slot(seat.spot.policy, seat.spot.key), now);
         }
         self.part_mut(seat).put::<R>(seat.spot, seat.place, state, now);

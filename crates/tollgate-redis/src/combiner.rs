@@ -317,6 +317,9 @@ impl Combiner {
             Request::Settle { state, settled, receipt, actual, lifetime } => {
                 batch.settle_within(*lifetime, state, settled, receipt, *actual, deadline)
             }
+            Request::Renew { state, settled, receipt } => {
+                batch.renew(state, settled, receipt, deadline)
+            }
             Request::Reset { state } => batch.reset(state, deadline),
             Request::Lease { state, policy, spent, ask } => {
                 batch.lease(state, policy, spent, *ask, deadline)
@@ -396,6 +399,13 @@ impl Combiner {
                 Row::Settlement(settlement) => Ok(Answer::Settlement(settlement)),
                 Row::Leased(granted) => {
                     Ok(Answer::Leased(Leased { granted, decided_at: reply.now, sent }))
+                }
+                Row::Renewal(begun) => {
+                    let renewed = |at| match &ticket.request {
+                        Request::Renew { receipt, .. } => Some(receipt.begun_at(at)),
+                        _ => None,
+                    };
+                    Ok(Answer::Renewal(begun.and_then(renewed)))
                 }
                 Row::Reset => {
                     // Denials from before it may have come since this was sent.

@@ -22,7 +22,8 @@ use crate::ticket::{Line, Request, Ticket};
 ///
 /// * a reset makes it forget everything, and answers that were on their way before are
 ///   not remembered;
-/// * a policy that settles is never remembered, from its first receipt on;
+/// * a policy that settles is never remembered, from its first receipt on, and one that
+///   counts in flight not at all: units come back at any time;
 /// * another quota is another request.
 ///
 /// Time counts from before the call was sent, by the clock of this process alone: Redis
@@ -158,6 +159,9 @@ impl DenyCache {
     }
 
     fn settles(&self, lines: &[Line]) -> bool {
+        if lines.iter().any(|line| line.policy.counts_in_flight()) {
+            return true;
+        }
         let settling = self.settling.lock();
         !settling.is_empty() && lines.iter().any(|line| settling.contains(line.policy.name()))
     }

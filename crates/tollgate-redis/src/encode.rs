@@ -84,6 +84,7 @@ pub(crate) enum Asked {
         charges: SmallVec<[u8; 2]>,
     },
     Settle,
+    Renew,
     Reset,
     Lease,
 }
@@ -102,6 +103,7 @@ const OWE: u8 = 3;
 const RESET: u8 = 4;
 /// In place of whether a charge enforces.
 const DRY: u8 = 2;
+const RENEW: u8 = 5;
 const LEASE: u8 = 16;
 
 impl Batch {
@@ -180,10 +182,10 @@ impl Batch {
         actual: Cost,
         deadline: Option<Timestamp>,
     ) -> Result<(), EncodeError> {
-        self.settle_within(Receipt::LIFETIME, key, receipt_key, receipt, actual, deadline)
+        self.settle_within(receipt.lifetime(), key, receipt_key, receipt, actual, deadline)
     }
 
-    /// The same for a receipt that lapses after `lifetime`.
+    /// The same for a receipt that lapses after `lifetime`, or sooner by itself.
     pub fn settle_within(
         &mut self,
         lifetime: Micros,
@@ -193,10 +195,38 @@ impl Batch {
         actual: Cost,
         deadline: Option<Timestamp>,
     ) -> Result<(), EncodeError> {
-        self.make_room(2)?;
-        let (charged, actual) = (receipt.charged, actual.get());
-        let cost = charged.cost.get();
+        let (cost, actual) = (receipt.charged.cost.get(), actual.get());
         let kind = if actual > cost { OWE } else { GIVE_BACK };
+        self.correct(kind, key, receipt_key, receipt, actual.abs_diff(cost), lifetime)?;
+        self.request(deadline, Asked::Settle);
+        Ok(())
+    }
+
+    /// Adds the renewal of a lease. Whether it was settled stands under `receipt_key`.
+    pub fn renew(
+        &mut self,
+        key: &[u8],
+        receipt_key: &[u8],
+        receipt: &Receipt,
+        deadline: Option<Timestamp>,
+    ) -> Result<(), EncodeError> {
+        self.correct(RENEW, key, receipt_key, receipt, 0, receipt.lifetime())?;
+        self.request(deadline, Asked::Renew);
+        Ok(())
+    }
+
+    /// Puts an operation on a receipt into `scratch`.
+    fn correct(
+        &mut self,
+        kind: u8,
+        key: &[u8],
+        receipt_key: &[u8],
+        receipt: &Receipt,
+        units: u64,
+        lifetime: Micros,
+    ) -> Result<(), EncodeError> {
+        self.make_room(2)?;
+        let charged = receipt.charged;
         let numbers =
             [self.keys.number(key), self.form(&receipt.policy), self.keys.number(receipt_key)];
         self.scratch.clear();
@@ -204,12 +234,11 @@ impl Batch {
         for number in numbers {
             put::<2>(&mut self.scratch, number);
         }
-        put::<7>(&mut self.scratch, exact(actual.abs_diff(cost)));
-        put::<7>(&mut self.scratch, exact(cost));
+        put::<7>(&mut self.scratch, exact(units));
+        put::<7>(&mut self.scratch, exact(charged.cost.get()));
         put::<7>(&mut self.scratch, charged.charged_at.as_micros());
         put::<7>(&mut self.scratch, charged.leaves_at.as_micros());
         put::<7>(&mut self.scratch, lifetime.get());
-        self.request(deadline, Asked::Settle);
         Ok(())
     }
 

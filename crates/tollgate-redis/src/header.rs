@@ -53,6 +53,7 @@ fn code(form: &Form, rule: &AnyRule) -> u8 {
         Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } } => 7,
         Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(_) } } => 8,
         Algorithm::LeakyBucket { mode: LeakyMode::Meter } => 9,
+        Algorithm::ConcurrentRequests => 10,
     }
 }
 
@@ -85,6 +86,7 @@ mod tests {
             queue(Some((1 << 53) - 1)),
             queue(Some(u64::MAX)),
             Algorithm::LeakyBucket { mode: LeakyMode::Meter },
+            Algorithm::ConcurrentRequests,
         ]
     }
 

@@ -90,7 +90,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
-use tollgate_core::{Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Store, Verdict};
+use tollgate_core::{
+    Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Store, StoreError, Verdict,
+};
 
 use self::address::Address;
 pub use self::address::UrlError;
@@ -98,6 +100,7 @@ pub use self::builder::{ConnectError, RedisStoreBuilder};
 pub use self::check::{RedisReport, RedisWarning};
 use self::cluster::Cluster;
 use self::combiner::{Combiner, Shared};
+use self::failure::STORE;
 pub use self::future::RedisFuture;
 use self::lease::Leases;
 use self::names::{Name, Names};
@@ -239,8 +242,11 @@ impl RedisStore {
             Answer::Settlement(settlement) => Some(settlement),
             _ => None,
         };
-        // Before it is sent: what comes back with it may let others pass.
-        self.0.shared.deny_cache.never_again(receipt.policy.name());
+        // Before it is sent: what comes back with it may let others pass. Of what is in flight
+        // nothing is remembered anyway.
+        if !receipt.policy.counts_in_flight() {
+            self.0.shared.deny_cache.never_again(receipt.policy.name());
+        }
         let state = self.0.names.state(&receipt.policy, &receipt.key);
         let about = state.clone();
         let settled = self.0.names.receipt(&receipt.key, receipt.id);
@@ -294,7 +300,23 @@ impl Store for RedisStore {
     }
 
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Self::Future<Settlement> {
-        self.settle_within(Receipt::LIFETIME, receipt, actual)
+        self.settle_within(receipt.lifetime(), receipt, actual)
+    }
+
+    fn renew(&self, receipt: &Receipt) -> Self::Future<Option<Receipt>> {
+        if !receipt.policy.counts_in_flight() {
+            let error = StoreError::no_lease(STORE, &receipt.policy);
+            return RedisFuture::ready(Err(error), |_| None);
+        }
+        let read = |answer| match answer {
+            Answer::Renewal(receipt) => Some(receipt),
+            _ => None,
+        };
+        let state = self.0.names.state(&receipt.policy, &receipt.key);
+        let about = state.clone();
+        let settled = self.0.names.receipt(&receipt.key, receipt.id);
+        let receipt = receipt.clone();
+        self.submit(&about, Request::Renew { state, settled, receipt }, read)
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()> {

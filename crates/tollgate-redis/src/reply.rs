@@ -22,6 +22,9 @@ pub enum Row {
     Verdict(Verdict),
     /// The answer to a request to settle.
     Settlement(Settlement),
+    /// The answer to a request to renew: since when the lease lasts, or none as the receipt
+    /// was settled.
+    Renewal(Option<Timestamp>),
     /// The key is forgotten.
     Reset,
     /// The answer to a request for a block.
@@ -105,6 +108,7 @@ fn row(bytes: &mut Bytes<'_>, asked: &Asked, now: Timestamp) -> Option<Row> {
         (5, Asked::Settle) => Row::Settlement(Settlement::Charged { units: bytes.number::<7>()? }),
         (6, Asked::Settle) => Row::Settlement(Settlement::Repeated),
         (7, Asked::Settle) => Row::Settlement(Settlement::Lapsed),
+        (6, Asked::Renew) => Row::Renewal(None),
         (8, Asked::Reset) => Row::Reset,
         (16, Asked::Lease) => Row::Leased(Granted {
             units: bytes.number::<5>()?,
@@ -113,6 +117,7 @@ fn row(bytes: &mut Bytes<'_>, asked: &Asked, now: Timestamp) -> Option<Row> {
             reset_after: Micros::new(bytes.number::<7>()?),
             retry_after: Micros::new(bytes.number::<7>()?),
         }),
+        (9, Asked::Renew) => Row::Renewal(Some(bytes.instant()?)),
         _ => return None,
     })
 }

@@ -312,7 +312,10 @@ async fn give_back(store: &RedisStore, receipts: Vec<Receipt>) -> bool {
         // All are on their way before the first is waited for.
         let given: Vec<_> = open
             .into_iter()
-            .map(|receipt| (receipt, store.settle_within(LIFETIME, receipt, Cost::ZERO)))
+            .map(|receipt| {
+                let lifetime = receipt.lifetime().min(LIFETIME);
+                (receipt, store.settle_within(lifetime, receipt, Cost::ZERO))
+            })
             .collect();
         open = Vec::new();
         for (receipt, given) in given {

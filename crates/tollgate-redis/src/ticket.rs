@@ -25,6 +25,11 @@ pub(crate) enum Request {
         /// How long the receipt can be settled, and that it was is remembered.
         lifetime: Micros,
     },
+    Renew {
+        state: Name,
+        settled: Name,
+        receipt: Receipt,
+    },
     Reset {
         state: Name,
     },
@@ -56,7 +61,7 @@ impl Request {
     pub(crate) fn keys(&self) -> usize {
         match self {
             Self::Decide(lines) => lines.len(),
-            Self::Settle { .. } => 2,
+            Self::Settle { .. } | Self::Renew { .. } => 2,
             Self::Reset { .. } | Self::Lease { .. } => 1,
         }
     }
@@ -77,6 +82,7 @@ pub(crate) struct Line {
 pub(crate) enum Answer {
     Verdict(Verdict),
     Settlement(Settlement),
+    Renewal(Option<Receipt>),
     Reset,
     Leased(Leased),
 }

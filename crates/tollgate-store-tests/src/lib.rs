@@ -113,6 +113,15 @@ macro_rules! store_tests {
                 a_debt_is_owed_under_the_quota_that_holds,
                 a_quota_stated_otherwise_is_the_same_quota,
             },
+            in_flight::{
+                what_is_in_flight_counts_until_it_is_given_back,
+                a_lease_that_nobody_gives_back_ends,
+                a_renewed_lease_counts_from_then_on,
+                a_lease_that_lapsed_or_was_lost_is_owed,
+                a_changed_limit_keeps_what_is_in_flight,
+                only_what_is_in_flight_is_renewed,
+                never_more_than_the_limit_is_in_flight,
+            },
             versions::{
                 a_changed_quota_keeps_what_was_consumed,
                 two_versions_side_by_side_admit_no_more_than_the_larger,

@@ -30,6 +30,19 @@ struct Stored {
     holds: Holds,
 }
 
+impl Stored {
+    /// Whether the charge of a receipt can be told from others in this state.
+    fn tells(&self, receipt: &Receipt) -> bool {
+        let rule = receipt.policy.rule();
+        (self.rule == *rule || both_in_flight(&self.rule, rule))
+            && receipt.charged.charged_at >= self.since
+    }
+}
+
+const fn both_in_flight(one: &AnyRule, other: &AnyRule) -> bool {
+    matches!((one, other), (AnyRule::ConcurrentRequests(_), AnyRule::ConcurrentRequests(_)))
+}
+
 macro_rules! any_state {
     ($($rule:ident: $module:ident),*) => {
         /// A state of whichever algorithm.
@@ -87,6 +100,7 @@ any_state!(
     SlidingWindowCounter: sliding_window_counter,
     TokenBucket: token_bucket,
     LeakyBucket: leaky_bucket,
+    ConcurrentRequests: concurrent_requests,
     CalendarWindowCounter: calendar_window_counter
 );
 
@@ -173,12 +187,37 @@ impl Reference {
             let units = self.change(&rule, slot, now, Change::Owe(actual - cost));
             return Settlement::Charged { units };
         }
-        let rule = receipt.policy.rule();
-        if held.is_none_or(|held| held.rule != *rule || charged.charged_at < held.since) {
+        let Some(held) = held.filter(|held| held.tells(receipt)) else {
             return Settlement::Returned { units: 0 };
-        }
-        let units = self.change(rule, slot, now, Change::GiveBack(charged, cost - actual));
+        };
+        let rule = held.rule.clone();
+        let units = self.change(&rule, slot, now, Change::GiveBack(charged, cost - actual));
         Settlement::Returned { units }
+    }
+
+    /// Renews a lease as a store at `now` would.
+    ///
+    /// # Panics
+    /// If the policy does not count in flight.
+    pub fn renew(&mut self, receipt: &Receipt, now: Timestamp) -> Option<Receipt> {
+        if self.settled.contains(&receipt.id) {
+            return None;
+        }
+        let slot = slot_of(&receipt.policy, &receipt.key);
+        let any = receipt.policy.rule();
+        let AnyRule::ConcurrentRequests(rule) = any else { panic!("there is no lease") };
+        let (charged, cost) = (receipt.charged, receipt.charged.cost.get());
+        let is_known = self.held(&slot, now).is_some_and(|held| held.tells(receipt));
+        let since = self.since(any, &slot, now);
+        let mut state = self.read(rule, &slot, now);
+        if is_known {
+            rule.give_back(&mut state, &charged, cost, now);
+        }
+        let charged_at = rule.renew(&mut state, cost, now);
+        let holds = self.holds(&slot, now);
+        self.states
+            .insert(slot, Stored { rule: any.clone(), state: rule.wrap(state), since, holds });
+        Some(receipt.begun_at(charged_at))
     }
 
     /// Forgets a key at `now`. What others hold may still be spent, so that stays.
@@ -294,8 +333,13 @@ impl Reference {
                 Change::Owe(units) => rule.owe(&mut state, units, now),
                 Change::GiveBack(charged, units) => rule.give_back(&mut state, &charged, units, now),
             };
-            let (any, state, holds) = (any.clone(), rule.wrap(state), self.holds(&slot, now));
-            self.states.insert(slot, Stored { rule: any, state, since, holds });
+            let mut holds = self.holds(&slot, now);
+            if matches!(any, AnyRule::CalendarWindowCounter(_)) {
+                // What is still held counts at once, as no calendar can be leased.
+                rule.owe(&mut state, holds.units(), now);
+                holds = Holds::default();
+            }
+            self.states.insert(slot, Stored { rule: any.clone(), state: rule.wrap(state), since, holds });
             units
         })
     }
@@ -306,6 +350,10 @@ impl Reference {
         let next = now + Micros::new(1);
         match self.stored(slot, now) {
             Some(stored) if stored.rule == *rule => stored.since,
+            // What is in flight is carried over with its dates.
+            Some(stored) if !is_fresh(&stored, now) && both_in_flight(&stored.rule, rule) => {
+                stored.since
+            }
             Some(stored) if !is_fresh(&stored, now) => stored.since.max(next),
             _ if self.resets.get(slot) == Some(&now) => next,
             _ => now,

@@ -1,6 +1,8 @@
 //! The body of a response that may come from the service or from the limiter.
 
+use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -23,7 +25,7 @@ pin_project! {
     #[project = KindProjection]
     #[derive(Clone, Debug)]
     enum Kind<B> {
-        Inner { #[pin] body: B },
+        Inner { #[pin] body: B, in_flight: InFlight },
         // `None` once it was read, and never an empty chunk.
         Full { data: Option<Bytes> },
     }
@@ -32,7 +34,12 @@ pin_project! {
 impl<B> Body<B> {
     /// The body of the inner service.
     pub const fn inner(body: B) -> Self {
-        Self { kind: Kind::Inner { body } }
+        Self::of_request(body, InFlight(None))
+    }
+
+    /// The body of a request that holds something until its end.
+    pub(crate) const fn of_request(body: B, in_flight: InFlight) -> Self {
+        Self { kind: Kind::Inner { body, in_flight } }
     }
 
     /// These bytes and nothing else.
@@ -56,25 +63,55 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
-            KindProjection::Inner { body } => body.poll_frame(cx),
+            KindProjection::Inner { body, in_flight } => {
+                let frame = std::task::ready!(body.poll_frame(cx));
+                if !matches!(frame, Some(Ok(_))) {
+                    // It is over, though the body may be kept for longer.
+                    *in_flight = InFlight(None);
+                }
+                Poll::Ready(frame)
+            }
             KindProjection::Full { data } => Poll::Ready(data.take().map(Frame::data).map(Ok)),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Inner { body } => body.is_end_stream(),
+            Kind::Inner { body, .. } => body.is_end_stream(),
             Kind::Full { data } => data.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Inner { body } => body.size_hint(),
+            Kind::Inner { body, .. } => body.size_hint(),
             Kind::Full { data } => {
                 SizeHint::with_exact(data.as_ref().map_or(0, |data| data.len() as u64))
             }
         }
+    }
+}
+
+/// What a request holds of limits that count in flight, until this and all clones are
+/// dropped. Mostly nothing.
+#[derive(Clone, Default)]
+pub struct InFlight(Option<Arc<dyn Send + Sync>>);
+
+impl InFlight {
+    pub(crate) fn until_dropped(hold: impl Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(hold)))
+    }
+
+    /// Whether there is anything to hold.
+    #[cfg(feature = "axum")]
+    const fn is_held(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+impl fmt::Debug for InFlight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("InFlight").field(&self.0.is_some()).finish()
     }
 }
 
@@ -83,8 +120,8 @@ pub trait BodyMode<B>: Send + Sync + 'static {
     /// The body behind the layer, where that of the service is `B`.
     type Body;
 
-    /// The body of the service.
-    fn inner(body: B) -> Self::Body;
+    /// The body of the service, and what its request holds until the end of it.
+    fn inner(body: B, in_flight: InFlight) -> Self::Body;
 
     /// The body of a denial.
     fn full(data: Bytes) -> Self::Body;
@@ -97,8 +134,8 @@ pub struct AnyBody;
 impl<B> BodyMode<B> for AnyBody {
     type Body = Body<B>;
 
-    fn inner(body: B) -> Body<B> {
-        Body::inner(body)
+    fn inner(body: B, in_flight: InFlight) -> Body<B> {
+        Body::of_request(body, in_flight)
     }
 
     fn full(data: Bytes) -> Body<B> {
@@ -110,19 +147,41 @@ impl<B> BodyMode<B> for AnyBody {
 /// `http_body_util::Full`.
 ///
 /// axum puts a body that is not its own into a box; with its own it need not.
+///
+/// A request that counts in flight does so until the end of an axum body, with the feature
+/// `axum`. Another body cannot tell its end from within: then the request is over when the
+/// response is there, which is right for one that is whole in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct SameBody;
 
-impl<B: From<Bytes>> BodyMode<B> for SameBody {
+impl<B: From<Bytes> + 'static> BodyMode<B> for SameBody {
     type Body = B;
 
-    fn inner(body: B) -> B {
+    #[cfg(feature = "axum")]
+    fn inner(body: B, in_flight: InFlight) -> B {
+        if in_flight.is_held() { hold_in_axum(body, in_flight) } else { body }
+    }
+
+    #[cfg(not(feature = "axum"))]
+    fn inner(body: B, _: InFlight) -> B {
         body
     }
 
     fn full(data: Bytes) -> B {
         data.into()
     }
+}
+
+/// A body of axum can be put around another, and stays one.
+#[cfg(feature = "axum")]
+fn hold_in_axum<B: 'static>(body: B, in_flight: InFlight) -> B {
+    let mut body = Some(body);
+    let slot: &mut dyn std::any::Any = &mut body;
+    if let Some(axum) = slot.downcast_mut::<Option<axum::body::Body>>() {
+        let of_request = |body| axum::body::Body::new(Body::of_request(body, in_flight));
+        *axum = axum.take().map(of_request);
+    }
+    body.expect("what was taken out was put back")
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ pub mod headers;
 pub mod key;
 pub mod layer;
 mod limit;
+mod lists;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 mod observe;
@@ -47,9 +48,12 @@ pub use headers::HeaderOptions;
 pub use key::{KeySource, RoutePattern, Subject, SubjectKind};
 pub use layer::{
     LayerError, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reservation, TalliedBody, Tally,
-    Verdicts,
+    Verdicts, WaitingRoom,
 };
 pub use limit::{Excess, Limit, OnMissingKey};
+pub use lists::{Listed, Lists, ListsError, SubjectList, SubjectListError};
+#[cfg(feature = "admin")]
+pub use observe::Denials;
 #[cfg(feature = "metrics")]
 pub use observe::Observer;
 pub use paths::{Paths, PathsError};

@@ -33,6 +33,10 @@ impl Store for Away {
         ready(Err(Self::error()))
     }
 
+    fn renew(&self, _: &Receipt) -> Self::Future<Option<Receipt>> {
+        ready(Err(Self::error()))
+    }
+
     fn reset(&self, _: &Policy, _: &Key) -> Self::Future<()> {
         ready(Err(Self::error()))
     }

@@ -1,4 +1,4 @@
-//! The five algorithms, one file each, all with the same verbs.
+//! The algorithms, one file each, all with the same verbs.
 //!
 //! | algorithm | keeps per key | allows when |
 //! |---|---|---|
@@ -7,6 +7,7 @@
 //! | [`sliding_window_counter`] | two counts | the newer plus a share of the older has room |
 //! | [`token_bucket`] | a level and an instant | there are tokens enough |
 //! | [`leaky_bucket`] | a level and an instant | the bucket has room, and in queue mode soon enough |
+//! | [`concurrent_requests`] | every request in flight | their sum has room |
 //!
 //! [`calendar_window_counter`] is the fixed window counter of a quota whose windows are the
 //! days, weeks or months of a [`Calendar`].
@@ -18,6 +19,7 @@
 //! charge and carry a state over to another quota.
 
 pub mod calendar_window_counter;
+pub mod concurrent_requests;
 pub mod fixed_window_counter;
 pub mod leaky_bucket;
 pub mod sliding_window_counter;
@@ -28,6 +30,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use self::calendar_window_counter::CalendarWindowCounter;
+use self::concurrent_requests::ConcurrentRequests;
 use self::fixed_window_counter::FixedWindowCounter;
 use self::leaky_bucket::LeakyBucket;
 use self::sliding_window_counter::SlidingWindowCounter;
@@ -130,6 +133,8 @@ pub enum Algorithm {
         /// What becomes of a request that found room.
         mode: LeakyMode,
     },
+    /// See [`concurrent_requests`]: the window is how long a lease lasts.
+    ConcurrentRequests,
 }
 
 /// How finely a sliding window log keeps instants.
@@ -177,7 +182,10 @@ impl Default for LeakyMode {
 }
 
 impl Algorithm {
-    /// The five algorithms with their default settings.
+    /// The five that limit a rate, with their default settings. Each can stand for any other
+    /// over the same quota, and is chosen by its name. What limits how much is in flight
+    /// ([`ConcurrentRequests`](Self::ConcurrentRequests)) asks for another quota, and for a
+    /// caller that gives back.
     pub const ALL: [Self; 5] = [
         Self::FixedWindowCounter,
         Self::SlidingWindowLog { resolution: Resolution::Auto },
@@ -194,6 +202,7 @@ impl Algorithm {
             Self::SlidingWindowCounter => "sliding_window_counter",
             Self::TokenBucket { .. } => "token_bucket",
             Self::LeakyBucket { .. } => "leaky_bucket",
+            Self::ConcurrentRequests => "concurrent_requests",
         }
     }
 }
@@ -204,7 +213,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// Reads one of the five names; the settings are the defaults.
+/// Reads one of the names of [`Algorithm::ALL`]; the settings are the defaults.
 impl FromStr for Algorithm {
     type Err = UnknownAlgorithm;
 
@@ -224,7 +233,7 @@ impl FromStr for Algorithm {
 )]
 pub struct UnknownAlgorithm(String);
 
-/// The rule of one of the five algorithms; the fixed window counter has two.
+/// The rule of one of the algorithms; the fixed window counter has two.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "each variant is named after its rule")]
 pub enum AnyRule {
@@ -233,6 +242,7 @@ pub enum AnyRule {
     SlidingWindowCounter(SlidingWindowCounter),
     TokenBucket(TokenBucket),
     LeakyBucket(LeakyBucket),
+    ConcurrentRequests(ConcurrentRequests),
     CalendarWindowCounter(CalendarWindowCounter),
 }
 
@@ -279,6 +289,9 @@ impl Form {
                 AnyRule::TokenBucket(TokenBucket::new(self, refill))
             }
             Algorithm::LeakyBucket { mode } => AnyRule::LeakyBucket(LeakyBucket::new(self, mode)),
+            Algorithm::ConcurrentRequests => {
+                AnyRule::ConcurrentRequests(ConcurrentRequests::new(self))
+            }
         }
     }
 }
@@ -296,6 +309,7 @@ macro_rules! with_rule {
             $crate::AnyRule::SlidingWindowCounter($rule) => $body,
             $crate::AnyRule::TokenBucket($rule) => $body,
             $crate::AnyRule::LeakyBucket($rule) => $body,
+            $crate::AnyRule::ConcurrentRequests($rule) => $body,
             $crate::AnyRule::CalendarWindowCounter($rule) => $body,
         }
     };

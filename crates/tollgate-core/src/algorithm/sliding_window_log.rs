@@ -92,7 +92,7 @@ impl SlidingWindowLog {
     }
 
     /// Moves on to `now`, forgets what no longer counts, and returns the instant reached.
-    fn prune(&self, state: &mut State, now: Timestamp) -> Timestamp {
+    pub(super) fn prune(&self, state: &mut State, now: Timestamp) -> Timestamp {
         let View { seen, head, base, .. } = self.refresh(state, now);
         // One by one: in a steady stream each charge outlives one other.
         for _ in 0..head {
@@ -179,6 +179,12 @@ impl Rule for SlidingWindowLog {
         };
         let before = if index == 0 { state.base } else { state.entries[index - 1].total };
         let units = units.min(state.entries[index].total - before);
+        if index == 0 && state.entries[0].total == before + units {
+            // The oldest charge goes as if it had aged out: the others stay as they are.
+            state.base += units;
+            state.entries.pop_front();
+            return units;
+        }
         for entry in state.entries.range_mut(index..) {
             entry.total -= units;
         }
@@ -275,6 +281,11 @@ impl State {
 }
 
 impl View<'_> {
+    /// The later of the clock and the last instant seen.
+    pub(super) const fn seen(&self) -> Timestamp {
+        self.seen
+    }
+
     /// The instant of the newest entry.
     fn newest(&self) -> Timestamp {
         self.state.entries.back().map_or(Timestamp::EPOCH, |last| last.at)

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use super::Policy;
+use crate::algorithm::concurrent_requests::ConcurrentRequests;
 use crate::algorithm::sliding_window_log::SlidingWindowLog;
 use crate::scale::{Scale, nearest_limit};
-use crate::{Algorithm, LeakyMode, Lease, Micros, Quota, Refill, Resolution, Timestamp};
+use crate::{
+    Algorithm, Form, LeakyMode, Lease, Micros, Quota, Receipt, Refill, Resolution, Timestamp,
+};
 
 /// Why a policy cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,6 +26,7 @@ impl PolicyError {
             Reason::TooSlow { nearest, .. } => Some(nearest),
             Reason::Inexact { nearest, .. } => nearest,
             Reason::ExactLog { .. } => Some(SlidingWindowLog::MAX_EXACT_LIMIT),
+            Reason::InFlight { .. } => Some(ConcurrentRequests::MAX_LIMIT),
             _ => None,
         }
     }
@@ -55,6 +59,18 @@ enum Reason {
     )]
     ExactLog { limit: u64 },
     #[error(
+        "{limit} units in flight are more than {}, as each is kept by itself: lower the limit, \
+         or limit their rate",
+        ConcurrentRequests::MAX_LIMIT
+    )]
+    InFlight { limit: u64 },
+    #[error(
+        "a lease of {lease} is longer than {}: choose how long a process that died may keep its \
+         units, as requests that take longer renew theirs",
+        Receipt::LIFETIME
+    )]
+    InFlightFor { lease: Micros },
+    #[error(
         "a bucket of {capacity} units at {limit} per {window} cannot be counted exactly: \
          2 · {capacity} · {unit} is past 2^53; {}",
         nearest.map_or_else(
@@ -68,15 +84,18 @@ enum Reason {
          fill; the nearest limit that does not is {nearest}"
     )]
     TooSlow { limit: u64, window: Micros, capacity: u64, nearest: u64 },
+    #[error("units in flight cannot be leased, as each is given back by itself: drop the lease")]
+    NotLeasedInFlight,
+    #[error(
+        "the windows of a calendar cannot be leased, as a shared store knows only the period of \
+         now: drop the lease, or use windows of one length"
+    )]
+    NotLeasedCalendar,
     #[error(
         "{0} cannot be leased, because there the instant at which a unit is spent decides when \
          others have their turn: drop the lease, or use {1}"
     )]
     NotLeased(&'static str, &'static str),
-    #[error(
-        "a quota per calendar cannot be leased: drop the lease, or use a span such as 24 hours"
-    )]
-    LeaseCalendar,
     #[error("a lease of {0}/{1} of the quota is no share: it is more than 0 and at most 1")]
     LeaseShare(u32, u32),
     #[error(
@@ -92,6 +111,7 @@ pub(super) fn check(name: &str, quota: Quota, algorithm: Algorithm) -> Result<Mi
         check_name(name)?;
         let window = check_window(quota.window())?;
         check_limit(quota, algorithm)?;
+        check_in_flight(window, algorithm)?;
         check_calendar(quota, algorithm)?;
         check_scale(quota, window, algorithm)?;
         Ok(window)
@@ -103,19 +123,20 @@ pub(super) fn check(name: &str, quota: Quota, algorithm: Algorithm) -> Result<Mi
 pub(super) fn check_lease(
     name: &str,
     quota: Quota,
-    algorithm: Algorithm,
+    form: Form,
     lease: Lease,
 ) -> Result<(), PolicyError> {
     let (numerator, denominator) = lease.share();
-    let (ttl, window) = (lease.time_to_live(), Micros::from(quota.window()));
-    let reason = match algorithm {
+    let (ttl, window) = (lease.time_to_live(), form.window);
+    let reason = match form.algorithm {
         Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } } => {
             Reason::NotLeased("a leaky_bucket in queue mode", "the mode meter")
         }
         Algorithm::TokenBucket { refill: Refill::Interval } => {
             Reason::NotLeased("a token_bucket that refills in intervals", "the greedy refill")
         }
-        _ if quota.calendar().is_some() => Reason::LeaseCalendar,
+        Algorithm::ConcurrentRequests => Reason::NotLeasedInFlight,
+        _ if quota.calendar().is_some() => Reason::NotLeasedCalendar,
         _ if !lease.is_share() => Reason::LeaseShare(numerator, denominator),
         _ if ttl < Lease::MIN_TTL.into() || ttl > window => {
             Reason::LeaseTtl { given: ttl, most: window }
@@ -160,6 +181,19 @@ fn check_limit(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
             if quota.limit() > SlidingWindowLog::MAX_EXACT_LIMIT =>
         {
             Err(Reason::ExactLog { limit: quota.limit() })
+        }
+        Algorithm::ConcurrentRequests if quota.limit() > ConcurrentRequests::MAX_LIMIT => {
+            Err(Reason::InFlight { limit: quota.limit() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A receipt must not lapse before its lease, or nothing could be given back.
+fn check_in_flight(window: Micros, algorithm: Algorithm) -> Result<(), Reason> {
+    match algorithm {
+        Algorithm::ConcurrentRequests if window > Receipt::LIFETIME => {
+            Err(Reason::InFlightFor { lease: window })
         }
         _ => Ok(()),
     }

@@ -113,6 +113,19 @@ impl Policy {
         Self::new(name, quota, Algorithm::LeakyBucket { mode: LeakyMode::default() })
     }
 
+    /// At most `limit` units in flight. What is not given back, because its process died,
+    /// counts for `lease`; a request that takes longer renews it.
+    ///
+    /// Up to 10 000 units, as each request is kept by itself, and leases of up to an hour.
+    /// Some 30 seconds are usual: a lease is renewed over the network in half of its time.
+    pub fn concurrent_requests(
+        name: impl Into<String>,
+        limit: u64,
+        lease: Duration,
+    ) -> Result<Self, PolicyError> {
+        Self::new(name, Quota::new(limit, lease), Algorithm::ConcurrentRequests)
+    }
+
     /// What the policy does while its store cannot decide.
     #[must_use]
     pub fn with_on_store_error(mut self, on_store_error: OnStoreError) -> Self {
@@ -129,10 +142,10 @@ impl Policy {
     /// anyway.
     ///
     /// A queue and a bucket that refills in intervals cannot be leased: there the instant at
-    /// which a unit is spent decides when others have their turn. Nor can a quota per calendar:
-    /// in which period a lapsed unit was spent, a store that knows no calendar cannot tell.
+    /// which a unit is spent decides when others have their turn. Nor can the windows of a
+    /// calendar, and what counts in flight.
     pub fn with_lease(mut self, lease: Lease) -> Result<Self, PolicyError> {
-        check_lease(self.name(), self.quota(), self.algorithm(), lease)?;
+        check_lease(self.name(), self.quota(), self.form(), lease)?;
         Arc::make_mut(&mut self.0).lease = Some(lease);
         Ok(self)
     }
@@ -185,6 +198,11 @@ impl Policy {
     /// Whether the policy may hold requests back.
     pub fn queues(&self) -> bool {
         matches!(self.algorithm(), Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } })
+    }
+
+    /// Whether charges count until they are given back: the window is a lease.
+    pub fn counts_in_flight(&self) -> bool {
+        self.algorithm() == Algorithm::ConcurrentRequests
     }
 
     /// Whether both are handles of one policy: a comparison of two pointers.
@@ -265,6 +283,10 @@ impl fmt::Debug for Policy {
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quota = self.0.quota;
+        if self.counts_in_flight() {
+            let (name, limit, lease) = (self.name(), quota.limit(), self.window());
+            return write!(f, "{name}: {limit} units in flight, leases of {lease}");
+        }
         write!(f, "{}: {} units per {}", self.name(), quota.limit(), quota.span())?;
         if let Some(burst) = quota.burst_units() {
             write!(f, ", burst {burst}")?;

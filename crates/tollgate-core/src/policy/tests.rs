@@ -123,7 +123,7 @@ fn a_calendar_is_for_fixed_windows_and_keeps_its_share_and_takes_no_lease() {
     assert_ne!(fixed, Policy::fixed_window_counter("p", Quota::per_second(100)).unwrap());
     assert!(!fixed.shares_state_with(&fixed.share(1, 10)));
     let error = fixed.with_lease(Lease::default()).unwrap_err().to_string();
-    assert!(error.starts_with("policy `p`: a quota per calendar cannot be leased"), "{error}");
+    assert!(error.starts_with("policy `p`: the windows of a calendar cannot be leased"), "{error}");
     for algorithm in &Algorithm::ALL[1..] {
         let error = Policy::new("p", quota, *algorithm).unwrap_err().to_string();
         assert!(error.contains("use fixed_window_counter, or a span"), "{error}");

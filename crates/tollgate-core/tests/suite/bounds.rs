@@ -17,6 +17,7 @@ rules!(no_calendar_window_admits_more_than_the_limit:
 rules!(no_window_wherever_it_lies_admits_more_than_the_limit:
     sliding_window_log_exact LogExact,
     sliding_window_log_thousandth LogThousandth,
+    concurrent_requests ConcurrentRequests,
 );
 rules!(an_even_past_would_not_have_left_room_for_more:
     sliding_window_counter SlidingWindowCounter,

@@ -40,6 +40,15 @@ fn is_log(policy: &Policy) -> bool {
     matches!(policy.algorithm(), Algorithm::SlidingWindowLog { .. })
 }
 
+fn is_in_flight(policy: &Policy) -> bool {
+    policy.counts_in_flight()
+}
+
+/// Whether the charges themselves are carried over, each under its instant.
+fn keeps_charges(change: &Change) -> bool {
+    both(change, is_log) || both(change, is_in_flight)
+}
+
 fn both(change: &Change, is: fn(&Policy) -> bool) -> bool {
     is(&change.past.policy) && is(&change.to)
 }
@@ -76,7 +85,7 @@ fn what_was_consumed_is_kept_and_no_more() {
         let kept = key.converted(&change.to, now).consumed(now);
         if is_bucket(&change.to) {
             prop_assert_eq!(kept, consumed.min(change.to.capacity()));
-        } else if !both(&change, is_log) {
+        } else if !keeps_charges(&change) {
             prop_assert_eq!(kept, consumed);
         } else if change.past.policy.window() <= change.to.window() {
             prop_assert_eq!(kept, consumed, "a longer window counts as much");
@@ -89,7 +98,7 @@ fn what_was_consumed_is_kept_and_no_more() {
 
 #[test]
 fn a_log_keeps_each_charge_that_counts_under_its_instant() {
-    let logs = changes().prop_filter("logs", |change| both(change, is_log));
+    let logs = changes().prop_filter("logs", keeps_charges);
     check(file!(), &logs, |change| {
         let (key, oracle, clock) = lead(&change.past, change.gap);
         let converted = key.converted(&change.to, clock.now);

@@ -7,6 +7,7 @@
 //! One binary, because linking many of them takes longer than running them.
 
 mod bounds;
+mod concurrent_requests;
 mod conversion;
 mod decisions;
 mod drift;

@@ -145,7 +145,7 @@ impl Oracle {
                 let within = |charge: &&Taken| self.window_at(charge.at) == window;
                 self.weight(self.charges.iter().filter(within).map(|c| c.units).sum())
             }
-            Algorithm::SlidingWindowLog { .. } => {
+            Algorithm::SlidingWindowLog { .. } | Algorithm::ConcurrentRequests => {
                 let counts = |charge: &&Taken| self.on_grid(charge.at) + self.window > seen;
                 self.weight(self.charges.iter().filter(counts).map(|c| c.units).sum())
             }

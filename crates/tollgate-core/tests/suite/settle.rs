@@ -189,6 +189,11 @@ fn an_exact_log_is_as_if_the_charge_had_not_been_made() {
 }
 
 #[test]
+fn what_was_in_flight_is_as_if_it_had_not_been() {
+    law(Mode::ConcurrentRequests, Exactness::Whole);
+}
+
+#[test]
 fn a_log_of_thousandths_is_as_if_the_charge_had_not_been_made() {
     law(Mode::LogThousandth, Exactness::Whole);
 }

@@ -20,11 +20,12 @@ pub(crate) enum Mode {
     LeakyQueue,
     LeakyQueueWithMaxWait,
     LeakyMeter,
+    ConcurrentRequests,
     CalendarWindows,
 }
 
 impl Mode {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::FixedWindowCounter,
         Self::LogExact,
         Self::LogThousandth,
@@ -34,6 +35,7 @@ impl Mode {
         Self::LeakyQueue,
         Self::LeakyQueueWithMaxWait,
         Self::LeakyMeter,
+        Self::ConcurrentRequests,
         Self::CalendarWindows,
     ];
 
@@ -51,6 +53,7 @@ impl Mode {
             Self::LeakyQueue => leaky(LeakyMode::Queue { max_wait: None }),
             Self::LeakyQueueWithMaxWait => leaky(LeakyMode::Queue { max_wait: Some(max_wait) }),
             Self::LeakyMeter => leaky(LeakyMode::Meter),
+            Self::ConcurrentRequests => Algorithm::ConcurrentRequests,
         }
     }
 
@@ -341,6 +344,7 @@ macro_rules! every_rule {
             leaky_bucket_queue LeakyQueue,
             leaky_bucket_queue_with_max_wait LeakyQueueWithMaxWait,
             leaky_bucket_meter LeakyMeter,
+            concurrent_requests ConcurrentRequests,
             calendar_windows CalendarWindows,
         );
     };

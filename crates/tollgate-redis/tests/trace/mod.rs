@@ -162,7 +162,7 @@ impl Trace {
             match self.rng.u8(..20) {
                 // What is given back or forgotten would not add up.
                 0..3 if self.family != Family::Heavy && !self.receipts.is_empty() => {
-                    self.settle(&mut expected);
+                    self.correct(&mut expected);
                 }
                 3 if matches!(self.family, Family::Any | Family::EndOfTime)
                     && self.rng.u8(..4) == 0 =>
@@ -279,13 +279,45 @@ impl Trace {
         expected.rows.push(Row::Verdict(verdict));
     }
 
-    fn settle(&mut self, expected: &mut Expected) {
-        let (deadline, stale) = self.deadline();
+    /// Settles a receipt, or renews its lease.
+    fn correct(&mut self, expected: &mut Expected) {
         let index = match self.rng.u8(..3) {
             0 => self.receipts.len() - 1,
             _ => self.rng.usize(..self.receipts.len()),
         };
         let receipt = self.receipts[index].clone();
+        if receipt.policy.counts_in_flight() && self.rng.bool() {
+            self.renew(expected, index, &receipt);
+        } else {
+            self.settle(expected, index, &receipt);
+        }
+    }
+
+    fn renew(&mut self, expected: &mut Expected, index: usize, receipt: &Receipt) {
+        let (deadline, stale) = self.deadline();
+        let key = redis_key(&receipt.policy, &receipt.key);
+        let receipt_key = format!("r:{}", receipt.id.0).into_bytes();
+        let encoded = expected.batch.renew(&key, &receipt_key, receipt, deadline);
+        encoded.expect("a call holds so many");
+        expected.text.push(format!("renew {receipt:?}"));
+        if stale {
+            expected.rows.push(Row::Stale);
+            return;
+        }
+        let renewed = self.reference.renew(receipt, expected.now);
+        let begun = renewed.as_ref().map(|renewed| renewed.charged.charged_at);
+        expected.rows.push(Row::Renewal(begun));
+        if let Some(renewed) = renewed {
+            self.written(&receipt.policy, &receipt.key);
+            // Sometimes the old one is shown again.
+            if self.rng.u8(..8) > 0 {
+                self.receipts[index] = renewed;
+            }
+        }
+    }
+
+    fn settle(&mut self, expected: &mut Expected, index: usize, receipt: &Receipt) {
+        let (deadline, stale) = self.deadline();
         // Sometimes it stays, to be settled again.
         if self.rng.u8(..4) > 0 {
             self.receipts.swap_remove(index);
@@ -304,7 +336,7 @@ impl Trace {
         let held = self.reference.is_held(&receipt.policy, &receipt.key, now);
         let key = redis_key(&receipt.policy, &receipt.key);
         let receipt_key = format!("r:{}", receipt.id.0).into_bytes();
-        let encoded = expected.batch.settle(&key, &receipt_key, &receipt, actual, deadline);
+        let encoded = expected.batch.settle(&key, &receipt_key, receipt, actual, deadline);
         encoded.expect("a call holds so many");
         expected.text.push(format!("{receipt:?} to {actual:?}"));
         if stale {
@@ -312,7 +344,7 @@ impl Trace {
             return;
         }
         let (policy, key) = (&receipt.policy, &receipt.key);
-        let settlement = self.reference.settle(&receipt, actual, now);
+        let settlement = self.reference.settle(receipt, actual, now);
         if first {
             self.settled.insert(receipt.id);
         }
@@ -328,6 +360,10 @@ impl Trace {
     fn lease(&mut self, expected: &mut Expected) {
         let (deadline, stale) = self.deadline();
         let (mut policy, mut key) = (self.policy(), self.key());
+        if policy.quota().calendar().is_some() {
+            // Nobody asks for blocks of it.
+            return;
+        }
         let mut spent = Vec::new();
         if !self.blocks.is_empty() && self.rng.u8(..3) > 0 {
             // What is settled is what was granted, in whichever version of the policy.
@@ -348,6 +384,7 @@ impl Trace {
             policy.algorithm(),
             Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }
                 | Algorithm::TokenBucket { refill: Refill::Interval }
+                | Algorithm::ConcurrentRequests
         );
         let most = policy.capacity();
         let units = match self.rng.u8(..4) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use tollgate_calendar::Unit;
 use tollgate_core::{
-    Algorithm, Calendar, LeakyMode, Micros, Policy, Quota, Refill, Resolution, Timestamp,
+    Algorithm, Calendar, LeakyMode, Micros, Policy, Quota, Receipt, Refill, Resolution, Timestamp,
 };
 
 use super::Family;
@@ -67,6 +67,10 @@ pub(crate) fn cost(rng: &mut Rng, policy: &Policy, family: Family) -> u64 {
 
 /// The policy of these numbers, or one near it that builds.
 fn build(rng: &mut Rng, name: &str, limit: u64, window: u64, algorithm: Algorithm) -> Policy {
+    let window = match algorithm {
+        Algorithm::ConcurrentRequests => window.min(Receipt::LIFETIME.get()),
+        _ => window,
+    };
     let bucket = matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. });
     let burst = match rng.u8(..8) {
         _ if !bucket => None,
@@ -116,13 +120,14 @@ fn gcd(a: u64, b: u64) -> u64 {
 
 fn algorithm(rng: &mut Rng, family: Family, window: u64) -> Algorithm {
     let queue = |max_wait| Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait } };
-    match (family, rng.u8(..10)) {
+    match (family, rng.u8(..12)) {
         (Family::Heavy, _) => Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth },
+        (Family::LongLogs, 0..3) | (_, 10..) => Algorithm::ConcurrentRequests,
         (Family::LongLogs, _) | (_, 0..2) => {
             let kinds = [Resolution::Auto, Resolution::Exact, Resolution::Thousandth];
             Algorithm::SlidingWindowLog { resolution: kinds[rng.usize(..3)] }
         }
-        (_, 2..4) => Algorithm::FixedWindowCounter,
+        (_, 2 | 3) => Algorithm::FixedWindowCounter,
         (_, 4) => Algorithm::SlidingWindowCounter,
         (_, 5) => Algorithm::TokenBucket { refill: Refill::Greedy },
         (_, 6) => Algorithm::TokenBucket { refill: Refill::Interval },

@@ -3,6 +3,7 @@
 pub mod basics;
 pub mod calendar;
 pub mod concurrency;
+pub mod in_flight;
 pub mod settle;
 pub mod several;
 pub mod time;
@@ -16,7 +17,7 @@ use tollgate_core::{
     Resolution, Settlement, Store, Verdict,
 };
 
-/// Every algorithm in every mode.
+/// Every algorithm that limits a rate, in every mode.
 const MODES: [Algorithm; 8] = [
     Algorithm::FixedWindowCounter,
     Algorithm::SlidingWindowLog { resolution: Resolution::Exact },
@@ -63,6 +64,10 @@ async fn receipt(store: &impl Store, policy: &Policy, key: &Key, cost: u64) -> R
 
 async fn settle(store: &impl Store, receipt: &Receipt, actual: u64) -> Settlement {
     store.settle(receipt, Cost::new(actual)).await.expect("the store settles")
+}
+
+async fn reset(store: &impl Store, policy: &Policy, key: &Key) {
+    store.reset(policy, key).await.expect("the store resets");
 }
 
 /// A name that no other receipt has.

@@ -1,5 +1,6 @@
 //! Long random traces, compared field by field with the reference.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -17,7 +18,8 @@ pub async fn every_verdict_equals_that_of_the_reference<H: Harness>(harness: &H,
     trace(harness, store, 0).await;
 }
 
-/// The same, with every third request settled some time later, and resets.
+/// The same, with every third request settled some time later, or its lease renewed, and
+/// resets.
 pub async fn settling_and_resetting_equal_those_of_the_reference<H: Harness>(
     harness: &H,
     store: &H::Store,
@@ -39,6 +41,7 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
         let mut rng = Rng::with_seed(seed);
         let mut reference = Reference::default();
         let mut receipts: Vec<Receipt> = Vec::new();
+        let mut settled_before = HashSet::new();
         for step in 0..length() {
             harness.advance(gap(&mut rng));
             let policies = policies(&mut rng, seed);
@@ -68,10 +71,20 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
                 // Sometimes it stays in the list, to be settled again.
                 let index = rng.usize(..receipts.len());
                 let receipt = receipts[index].clone();
+                // Once it has lapsed, a store need no longer know that it was settled.
+                let is_over = receipt.has_lapsed(now) && settled_before.contains(&receipt.id);
+                if receipt.policy.counts_in_flight() && !is_over && rng.bool() {
+                    let renewed = store.renew(&receipt).await.expect("the store renews");
+                    let expected = reference.renew(&receipt, now);
+                    assert_eq!(renewed, expected, "seed {seed}, step {step}: {receipt:?}");
+                    receipts[index] = renewed.unwrap_or(receipt);
+                    continue;
+                }
                 if rng.u8(..4) > 0 {
                     receipts.swap_remove(index);
                 }
                 let actual = Cost::new(rng.u64(0..=2 * receipt.charged.cost.get()));
+                settled_before.insert(receipt.id);
                 let settled = store.settle(&receipt, actual).await.expect("the store settles");
                 let expected = reference.settle(&receipt, actual, now);
                 assert_eq!(
@@ -102,9 +115,10 @@ fn policies(rng: &mut Rng, seed: u64) -> Vec<Policy> {
 /// One of four names, each now and then under another quota or algorithm.
 fn policy(rng: &mut Rng, seed: u64) -> Policy {
     let name = rng.usize(..4);
-    let usual = MODES[(name + 2 * seed as usize) % MODES.len()];
+    let modes = [&MODES[..], &[Algorithm::ConcurrentRequests]].concat();
+    let usual = modes[(name + 2 * seed as usize) % modes.len()];
     let algorithm = match rng.u8(..20) {
-        0 => MODES[rng.usize(..MODES.len())],
+        0 => modes[rng.usize(..modes.len())],
         1 => Algorithm::LeakyBucket {
             mode: LeakyMode::Queue { max_wait: Some(Micros::new(rng.u64(1..2_000))) },
         },

@@ -136,7 +136,7 @@ impl fmt::Display for Quoted<'_> {
 }
 
 /// The members that a body has by itself, and that of RFC 9457 which it leaves out.
-const RESERVED: [&str; 12] = [
+const RESERVED: [&str; 13] = [
     "type",
     "title",
     "status",
@@ -146,6 +146,7 @@ const RESERVED: [&str; 12] = [
     "limit",
     "remaining",
     "window",
+    "quota_unit",
     "retry_after",
     "reset_at",
     "violated-policies",

@@ -6,7 +6,11 @@
 //! | [`Reason::CostExceedsQuota`] | 403 | `#cost-exceeds-quota` | 7 `PERMISSION_DENIED` |
 //! | [`Reason::StoreUnavailable`] | 503 | `#temporary-reduced-capacity` | 14 `UNAVAILABLE` |
 //! | [`Reason::MissingKey`] | 403 | `#missing-key` | 7 `PERMISSION_DENIED` |
+//! | [`Reason::DeniedSubject`] | 403 | `#denied-subject` | 7 `PERMISSION_DENIED` |
 //! | [`Reason::Misconfigured`] | 500 | `#misconfigured` | 13 `INTERNAL` |
+//!
+//! What a limit of [concurrent requests](crate::Policy::concurrent_requests) denies is a
+//! `#quota-exceeded` with `"quota_unit":"concurrent-requests"` and no `window`.
 //!
 //! The body is a problem (RFC 9457). The types of the first and the third are those of
 //! the draft that also defines the `RateLimit` fields.
@@ -59,7 +63,8 @@ pub struct Denial<'a> {
 struct Shown {
     limit: u64,
     remaining: u64,
-    window: Micros,
+    /// None of what counts in flight.
+    window: Option<Micros>,
     calendar: Option<Calendar>,
     reset_at: u64,
 }
@@ -85,22 +90,23 @@ impl<'a> Denial<'a> {
             if decision.outcome == Outcome::Exceed {
                 denial.reason = Reason::CostExceedsQuota;
             }
-            if tightest.is_none_or(|(_, other)| headers::is_tighter(decision, other)) {
+            if tightest.is_none_or(|other| headers::is_tighter(row, other)) {
                 tightest = Some(row);
             }
         }
-        let Some((fields, decision)) = tightest else {
+        let Some(row @ (fields, decision)) = tightest else {
             return denial;
         };
+        let in_flight = fields.policy().counts_in_flight();
         denial.shown = Some(Shown {
             limit: decision.limit,
             remaining: decision.remaining,
-            window: fields.full_after(),
+            window: (!in_flight).then(|| fields.full_after()),
             calendar: fields.policy().quota().calendar(),
-            reset_at: headers::reset_at(decided_at, decision),
+            reset_at: headers::reset_at(decided_at, row),
         });
         // The tightest waits longest; but where one can never pass, no wait helps.
-        if let (Reason::QuotaExceeded, Some(wait)) = (denial.reason, decision.retry_after()) {
+        if let (Reason::QuotaExceeded, Some(wait)) = (denial.reason, fields.wait(decision)) {
             let (jitter, window) = (options.jitter_limit(), fields.policy().window());
             let seconds = headers::seconds_to_wait(wait, jitter, seed, decided_at, window);
             denial.retry_after = Some(wait);
@@ -128,6 +134,11 @@ impl<'a> Denial<'a> {
     /// The request does not say whose quota it uses.
     pub const fn missing_key() -> Self {
         Self::new(Reason::MissingKey)
+    }
+
+    /// Requests of this sender are not accepted.
+    pub const fn denied_subject() -> Self {
+        Self::new(Reason::DeniedSubject)
     }
 
     /// The layer lacks something that whoever runs the service has to provide; `cure`
@@ -173,9 +184,15 @@ impl<'a> Denial<'a> {
         self.shown.map(|shown| shown.remaining)
     }
 
-    /// The time in which the whole limit comes back; with a calendar at the longest.
+    /// The time in which the whole limit comes back; with a calendar at the longest. There is
+    /// none of what counts in flight.
     pub fn window(&self) -> Option<Micros> {
-        self.shown.map(|shown| shown.window)
+        self.shown.and_then(|shown| shown.window)
+    }
+
+    /// Whether the policy limits how much is in flight.
+    pub fn is_in_flight(&self) -> bool {
+        self.shown.is_some_and(|shown| shown.window.is_none())
     }
 
     /// The calendar whose periods are the windows, where there is one.
@@ -188,7 +205,8 @@ impl<'a> Denial<'a> {
         self.shown.map(|shown| shown.reset_at)
     }
 
-    /// The exact wait until the request can pass; none if waiting does not help.
+    /// The exact wait until the request can pass; none if waiting does not help. What counts
+    /// in flight is worth asking for again in a second.
     pub const fn retry_after(&self) -> Option<Micros> {
         self.retry_after
     }

@@ -15,6 +15,9 @@ impl Denial<'_> {
             (None, Reason::MissingKey) => {
                 Cow::Borrowed("The request does not say whose quota it uses.")
             }
+            (None, Reason::DeniedSubject) => {
+                Cow::Borrowed("Requests of this sender are not accepted.")
+            }
             _ => Cow::Owned(self.sentences()),
         }
     }
@@ -27,8 +30,13 @@ impl Denial<'_> {
             ),
             (Reason::QuotaExceeded, Some(shown)) => {
                 let left = shown.remaining;
-                let (limit, window) = (Units(shown.limit), shown.span());
-                format!("The quota is {limit} per {window}, of which {left} are left.")
+                let limit = Units(shown.limit);
+                match shown.span() {
+                    Some(span) => {
+                        format!("The quota is {limit} per {span}, of which {left} are left.")
+                    }
+                    None => format!("The quota is {limit} at a time, of which {left} are left."),
+                }
             }
             (Reason::StoreUnavailable, _) => {
                 "The rate limiter cannot decide at the moment.".to_owned()
@@ -62,9 +70,12 @@ impl Denial<'_> {
             reason.code(),
         )?;
         if let Some(shown) = self.shown {
-            let (limit, remaining, window) = (shown.limit, shown.remaining, shown.span());
-            let window = Quoted(&window);
-            write!(json, r#","limit":{limit},"remaining":{remaining},"window":{window}"#)?;
+            let (limit, remaining) = (shown.limit, shown.remaining);
+            write!(json, r#","limit":{limit},"remaining":{remaining}"#)?;
+            match shown.span() {
+                Some(span) => write!(json, r#","window":{}"#, Quoted(&span))?,
+                None => json.push_str(r#","quota_unit":"concurrent-requests""#),
+            }
         }
         if let Some(seconds) = self.retry_after_secs {
             write!(json, r#","retry_after":{seconds}"#)?;
@@ -87,11 +98,11 @@ impl Denial<'_> {
 }
 
 impl Shown {
-    /// "60 seconds", "calendar day in Europe/Berlin"
-    fn span(&self) -> String {
+    /// "60 seconds", "calendar day in Europe/Berlin"; none of what counts in flight.
+    fn span(&self) -> Option<String> {
         match self.calendar {
-            Some(calendar) => format!("calendar {calendar}"),
-            None => self.window.to_string(),
+            Some(calendar) => Some(format!("calendar {calendar}")),
+            None => self.window.map(|window| window.to_string()),
         }
     }
 }

@@ -240,6 +240,7 @@ fn grpc_reads_the_outcome_in_the_headers() {
         (of(&never), "7"),
         (Denial::store_unavailable(&fields, Micros::new(1)), "14"),
         (Denial::missing_key(), "7"),
+        (Denial::denied_subject(), "7"),
         (Denial::misconfigured("50 % é"), "13"),
     ] {
         let response = denial.respond(dialect, &Problem::default());

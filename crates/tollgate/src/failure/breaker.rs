@@ -118,6 +118,10 @@ impl<S: Store> Store for Breaker<S> {
         self.guard(|store| store.settle(receipt, actual))
     }
 
+    fn renew(&self, receipt: &Receipt) -> Self::Future<Option<Receipt>> {
+        self.guard(|store| store.renew(receipt))
+    }
+
     fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()> {
         self.guard(|store| store.reset(policy, key))
     }

@@ -118,6 +118,21 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
         }
     }
 
+    fn renew(&self, receipt: &Receipt) -> Self::Future<Option<Receipt>> {
+        match receipt.source {
+            Source::Store | Source::Cache | Source::Lease => {
+                FallbackFuture(Answer::First(self.store.renew(receipt)))
+            }
+            Source::Local => {
+                let whole = receipt.policy.clone();
+                let receipt = Receipt { policy: self.shares.of(&whole), ..receipt.clone() };
+                let answer = self.local.renew(&receipt);
+                let convert = std::convert::identity;
+                FallbackFuture(Answer::Renewing { answer, whole, convert })
+            }
+        }
+    }
+
     /// Resets in the first store; what the local one holds is gone with the outage.
     fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()> {
         FallbackFuture(Answer::First(self.store.reset(policy, key)))
@@ -224,6 +239,15 @@ enum Answer<S: Store, L: Store, T: Send + 'static> {
         /// Makes the output of a verdict, which it is.
         convert: fn(Verdict) -> T,
     },
+    /// The local store renews a lease.
+    Renewing {
+        /// Its answer, under its share of the policy.
+        answer: L::Future<Option<Receipt>>,
+        /// The whole policy.
+        whole: Policy,
+        /// Makes the output of a receipt, which it is.
+        convert: fn(Option<Receipt>) -> T,
+    },
     /// What the local store says for the first.
     Local {
         /// Its answer.
@@ -246,6 +270,11 @@ impl<S: Store, L: Store, T: Send + 'static> Future for FallbackFuture<S, L, T> {
             match &mut self.0 {
                 Answer::First(answer) => return Pin::new(answer).poll(cx),
                 Answer::Second(answer) => return Pin::new(answer).poll(cx),
+                Answer::Renewing { answer, whole, convert } => {
+                    let renewed = ready!(Pin::new(answer).poll(cx))?;
+                    let renewed = renewed.map(|it| Receipt { policy: whole.clone(), ..it });
+                    return Poll::Ready(Ok(convert(renewed)));
+                }
                 Answer::Local { answer, request, convert } => {
                     let verdict = ready!(Pin::new(answer).poll(cx))?;
                     return Poll::Ready(request.complete(&verdict).map(*convert));

@@ -75,6 +75,10 @@ impl Store for Moody {
         self.answer(Settlement::Repeated)
     }
 
+    fn renew(&self, _: &Receipt) -> Answer<Option<Receipt>> {
+        self.answer(None)
+    }
+
     fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
         self.answer(())
     }
@@ -306,6 +310,10 @@ impl Store for Exceeding {
 
     fn settle(&self, _: &Receipt, _: Cost) -> Answer<Settlement> {
         Answer(Some(Ok(Settlement::Repeated)))
+    }
+
+    fn renew(&self, _: &Receipt) -> Answer<Option<Receipt>> {
+        Answer(Some(Ok(None)))
     }
 
     fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {

@@ -1,7 +1,7 @@
 //! What the fields of one policy have in common over all responses.
 
 use http::HeaderValue;
-use tollgate_core::{Algorithm, Decision, Micros, Outcome, Policy, Refill};
+use tollgate_core::{Algorithm, Decision, Micros, Policy, Refill};
 
 use super::digits::{Line, integer};
 use super::intern::interned;
@@ -35,7 +35,9 @@ impl PolicyFields {
         quota.push_integer(policy.capacity());
         let (micros, per) = time_to_fill(policy);
         let is_even = policy.quota().calendar().is_none();
-        if is_even && micros.is_multiple_of(per * MICROS) {
+        if policy.counts_in_flight() {
+            quota.push(b";qu=\"concurrent-requests\"");
+        } else if is_even && micros.is_multiple_of(per * MICROS) {
             quota.push(b";w=");
             quota.push_integer(narrow(micros / (per * MICROS)));
         }
@@ -55,20 +57,39 @@ impl PolicyFields {
         &self.policy
     }
 
-    /// The time in which the whole capacity comes back: the window (of a calendar the longest), or what a bucket
-    /// takes to fill, rounded up to a microsecond.
+    /// The time in which the whole capacity comes back: the window (of a calendar the
+    /// longest), or what a bucket takes to fill, rounded up to a microsecond.
     pub const fn full_after(&self) -> Micros {
         self.full_after
     }
 
     /// The effective window in seconds, the `t` of `RateLimit`: the wait of a denial;
     /// otherwise so long that `r` units in it are no more than the policy sustains. With a
-    /// calendar it is the time to the end of the period.
-    pub fn effective_window(&self, decision: &Decision) -> u64 {
-        match decision.outcome {
-            Outcome::Deny { retry_after } => retry_after.as_secs_ceil().max(1),
-            _ => self.pace.window_of(decision),
+    /// calendar it is the time to the end of the period. What counts in flight has no window
+    /// otherwise.
+    pub fn effective_window(&self, decision: &Decision) -> Option<u64> {
+        match self.wait(decision) {
+            Some(wait) => Some(wait.as_secs_ceil().max(1)),
+            None if self.policy.counts_in_flight() => None,
+            None => Some(self.pace.window_of(decision)),
         }
+    }
+
+    /// How long a client that was denied is told to wait.
+    ///
+    /// Of what is in flight the decision knows when the leases of others end, which they
+    /// hardly ever last to: a client is told to come back in a second.
+    pub fn wait(&self, decision: &Decision) -> Option<Micros> {
+        decision.retry_after().map(|wait| self.soon(wait))
+    }
+
+    /// After what time a client is told that the quota is whole again.
+    pub(crate) fn reset_after(&self, decision: &Decision) -> Micros {
+        self.soon(decision.reset_after)
+    }
+
+    fn soon(&self, span: Micros) -> Micros {
+        if self.policy.counts_in_flight() { span.min(SOON) } else { span }
     }
 
     /// The member of `RateLimit-Policy`.
@@ -94,8 +115,10 @@ impl PolicyFields {
     pub(super) fn push_member(&self, line: &mut Line, decision: &Decision) {
         line.push(&self.item);
         line.push_integer(decision.remaining);
-        line.push(b";t=");
-        line.push_integer(self.effective_window(decision));
+        if let Some(window) = self.effective_window(decision) {
+            line.push(b";t=");
+            line.push_integer(window);
+        }
     }
 }
 
@@ -209,3 +232,5 @@ fn gcd(a: u128, b: u128) -> u128 {
 }
 
 const MICROS: u128 = 1_000_000;
+/// When it is worth asking again for what is in flight.
+const SOON: Micros = Micros::new(1_000_000);

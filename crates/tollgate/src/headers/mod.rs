@@ -7,6 +7,10 @@
 //! | `X-RateLimit-Limit`, `-Remaining`, `-Reset` | one policy: the violated one with the longest wait, else the tightest; reset in Unix seconds |
 //! | `Retry-After` | seconds, on denials that waiting cures |
 //!
+//! What counts in flight has no window: its policy is `"name";q=10;qu="concurrent-requests"`,
+//! and its `RateLimit` has a `t` on denials alone. When others will be over nobody knows, so a
+//! client that was denied is told to come back in a second, in every field.
+//!
 //! The first two follow revision 11 of the Internet-Draft
 //! [`draft-ietf-httpapi-ratelimit-headers`][draft]. `r` rounds down; `t`, reset and
 //! `Retry-After` round up, so that a client which obeys them is not denied. On a denial
@@ -125,7 +129,7 @@ impl HeaderOptions {
                 state.push(b", ");
                 row.0.push_member(&mut state, row.1);
             }
-            if is_tighter(row.1, shown.1) {
+            if is_tighter(row, shown) {
                 shown = row;
             }
         }
@@ -169,25 +173,21 @@ pub(crate) fn write_retry_after(headers: &mut HeaderMap, seconds: u64) {
 
 /// Whether `a` says more about the client's trouble than `b`: the longer wait, an endless
 /// one before all, else the smaller part of its limit left.
-pub(crate) fn is_tighter(a: &Decision, b: &Decision) -> bool {
-    let part = |a: &Decision, b: &Decision| u128::from(a.remaining) * u128::from(b.limit);
+pub(crate) fn is_tighter(a: Row<'_>, b: Row<'_>) -> bool {
+    let part = |a: Row<'_>, b: Row<'_>| u128::from(a.1.remaining) * u128::from(b.1.limit);
     match wait(a).cmp(&wait(b)) {
         std::cmp::Ordering::Equal => part(a, b) < part(b, a),
         order => order.is_gt(),
     }
 }
 
-fn wait(decision: &Decision) -> Option<Micros> {
-    match decision.outcome {
-        Outcome::Deny { retry_after } => Some(retry_after),
-        Outcome::Exceed => Some(Micros::MAX),
-        Outcome::Allow { .. } | Outcome::Pass | Outcome::Skip => None,
-    }
+fn wait((fields, decision): Row<'_>) -> Option<Micros> {
+    if decision.outcome == Outcome::Exceed { Some(Micros::MAX) } else { fields.wait(decision) }
 }
 
 /// The instant at which the quota is whole again, in Unix seconds, rounded up.
-pub(crate) fn reset_at(decided_at: Timestamp, decision: &Decision) -> u64 {
-    (decided_at + decision.reset_after).since(Timestamp::EPOCH).as_secs_ceil()
+pub(crate) fn reset_at(decided_at: Timestamp, (fields, decision): Row<'_>) -> u64 {
+    (decided_at + fields.reset_after(decision)).since(Timestamp::EPOCH).as_secs_ceil()
 }
 
 /// The first insertion says whether a service inside has set these fields, so that a
@@ -202,7 +202,7 @@ fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Row<
         return;
     }
     headers.insert(X_RATELIMIT_LIMIT, fields.limit_value(decision));
-    let reset = digits::integer(reset_at(decided_at, decision));
+    let reset = digits::integer(reset_at(decided_at, shown));
     headers.insert(X_RATELIMIT_RESET, reset);
 }
 

@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
 use tollgate_core::{Charge, Cost, Decision, Micros, Outcome, Policy, Store, StoreError, Verdict};
 
+use super::in_flight::Watched;
 use super::queued::{Charged, next_id, settle};
 use super::room::Place;
 use super::witness::Waits;
@@ -16,6 +17,7 @@ use super::witness::Waits;
 /// The answer of the store, or of the line in front of it.
 pub(super) enum Answer<St: Store> {
     Store(St::Future<Verdict>),
+    Watched(Watched<St>),
     Line(Pin<Box<dyn Future<Output = Result<Verdict, StoreError>> + Send>>),
 }
 
@@ -26,6 +28,7 @@ impl<St: Store> Future for Answer<St> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
             Self::Store(answer) => Pin::new(answer).poll(cx),
+            Self::Watched(answer) => Pin::new(answer).poll(cx),
             Self::Line(answer) => answer.as_mut().poll(cx),
         }
     }
@@ -63,7 +66,12 @@ impl<St: Store> Patient<St> {
             if decision.denies() && charged.charge().enforce {
                 // Whoever does not wait for one of them need not wait for the others.
                 let _ = (*patience)?;
-                longest = longest.max(decision.retry_after()?);
+                let mut wait = decision.retry_after()?;
+                if charged.charge().policy.counts_in_flight() {
+                    // Others may be over long before their leases are.
+                    wait = wait.min(LOOK_AGAIN);
+                }
+                longest = longest.max(wait);
             }
         }
         Some(Duration::from(longest)).filter(|wait| *wait <= left)
@@ -140,6 +148,9 @@ impl<St: Store> Patient<St> {
         .await
     }
 }
+
+/// Whoever is in front of a line for what is in flight asks so often.
+const LOOK_AGAIN: Micros = Micros::new(25_000);
 
 /// A question whose asker may leave.
 struct Asked<St: Store> {

@@ -17,7 +17,7 @@ use super::queued::Queued;
 use super::rules::{Asked, Question, Rules};
 use super::ruling::{Admitted, Ruling};
 use super::verdicts::Verdicts;
-use crate::body::BodyMode;
+use crate::body::{BodyMode, InFlight};
 
 pin_project! {
     /// The response of a service behind a [`RateLimitLayer`](super::RateLimitLayer).
@@ -142,14 +142,19 @@ where
         loop {
             let next = match state.as_mut().project() {
                 StateProjection::Running { future, told } => {
-                    let mut response = ready!(future.poll(cx))?;
-                    if let Some((rules, admitted)) = told.take() {
+                    let answer = ready!(future.poll(cx));
+                    // Taken first: what a request held that failed is not held any longer.
+                    let told = told.take();
+                    let mut response = answer?;
+                    let mut in_flight = InFlight::default();
+                    if let Some((rules, admitted)) = told {
                         rules.tell(&mut response, &admitted);
                         if rules.expose_verdicts() {
                             Verdicts::push_outer(response.extensions_mut(), admitted.verdict);
                         }
+                        in_flight = admitted.in_flight;
                     }
-                    return Poll::Ready(Ok(response.map(M::inner)));
+                    return Poll::Ready(Ok(response.map(|body| M::inner(body, in_flight))));
                 }
                 StateProjection::Refused { response } => {
                     let response = response.take().expect(POLLED_AGAIN);

@@ -15,6 +15,7 @@
 //! | `handle.rs` | a layer without its types, for those who look at it |
 //! | `queued.rs` | a place in a queue, given back if its client leaves |
 //! | `reservation.rs` | charges that are open until the response is known |
+//! | `in_flight.rs` | what requests hold until they are over |
 //! | `tally.rs` | a cost that adds up while a response is made |
 //! | `verdicts.rs` | what handlers and outer layers can read |
 //! | `witness.rs` | what those who run it can see |
@@ -25,6 +26,7 @@ mod explain;
 mod future;
 #[cfg(feature = "metrics")]
 mod handle;
+mod in_flight;
 mod line;
 mod options;
 mod queued;
@@ -53,6 +55,7 @@ pub use self::future::ResponseFuture;
 pub use self::handle::LayerHandle;
 use self::options::Options;
 pub use self::reservation::Reservation;
+pub use self::room::WaitingRoom;
 use self::rules::Rules;
 pub use self::service::RateLimit;
 pub use self::tally::{TalliedBody, Tally};
@@ -68,6 +71,7 @@ use crate::body::{AnyBody, SameBody};
 ///
 /// # When a request passes
 ///
+/// * Whoever is on one of its [`Lists`](crate::Lists) is refused, or passes.
 /// * A CORS preflight and whatever [`exempt`](RateLimitLayerBuilder::exempt) names pass
 ///   without asking the store.
 /// * Every [`Limit`] that applies names a key and a cost. The store decides them all in
@@ -78,6 +82,9 @@ use crate::body::{AnyBody, SameBody};
 ///   its client leaves, and its place goes to the next if nobody stands behind it.
 ///   Waiting takes a tokio runtime with its timer enabled.
 /// * What a limit denies waits for it instead, if that says [`Excess::Wait`](crate::Excess).
+/// * What counts in flight ([`Policy::concurrent_requests`](crate::Policy)) counts until the
+///   response has ended, is dropped, or fails. Leases of what takes long are renewed by a
+///   task of the tokio runtime. A connection that is upgraded is over when it is.
 /// * If the store cannot decide, each policy does what its
 ///   [`OnStoreError`](crate::OnStoreError) says.
 ///

@@ -59,7 +59,11 @@ impl<St: Store> Queued<St> {
         Self {
             turn: Box::pin(sleep(Duration::from(delay))),
             store: rules.store().clone(),
-            receipts: verdict.receipts(&charges, next_id).collect(),
+            // What is in flight is given back by who holds it.
+            receipts: verdict
+                .receipts(&charges, next_id)
+                .filter(|receipt| !receipt.policy.counts_in_flight())
+                .collect(),
             _waits: rules.waits(),
         }
     }

@@ -12,6 +12,7 @@ use super::queued::Charged;
 use super::reservation::OpenCharges;
 use super::rules::{Applied, Asked, Question, Rule, Rules, bits};
 use super::verdicts::Verdicts;
+use crate::body::InFlight;
 use crate::denial::{Denial, Dialect};
 use crate::headers::{PolicyFields, X_RATELIMIT_EXPLAIN};
 
@@ -35,6 +36,8 @@ pub(super) struct Admitted {
     open: Option<OpenCharges>,
     /// What the response explains.
     explained: Option<HeaderValue>,
+    /// What the request holds until it is over.
+    pub(super) in_flight: InFlight,
 }
 
 impl<St: Store> Rules<St> {
@@ -85,14 +88,17 @@ impl<St: Store> Rules<St> {
                 self.trace_shadows(&verdict, applied);
                 let delay = self.delay(&verdict, applied);
                 let open = self.open(&verdict, charged.as_deref(), applied);
-                let admitted = Admitted { verdict, applied, open, explained };
+                let in_flight = match (&self.keeper, &charged) {
+                    (Some(keeper), Some(charged)) => keeper.hold(&verdict, charged),
+                    _ => InFlight::default(),
+                };
+                let admitted = Admitted { verdict, applied, open, explained, in_flight };
                 Ruling::Admit { admitted, delay, charged }
             }
             Ok(verdict) => {
-                let applied = question.applied;
-                let admitted = Admitted { verdict, applied, open: None, explained };
                 let dialect = Dialect::of(method, headers);
-                Ruling::Refuse(Box::new(self.deny(&admitted, question.seed, dialect)))
+                let Question { applied, seed, .. } = question;
+                Ruling::Refuse(Box::new(self.deny(&verdict, explained, applied, seed, dialect)))
             }
             Err(error) => self.without_verdict(&error, question.applied, method, headers),
         }
@@ -141,10 +147,12 @@ impl<St: Store> Rules<St> {
 
     /// Settles what the response decides, and adds the verdict to it.
     pub(super) fn tell<B>(&self, response: &mut Response<B>, admitted: &Admitted) {
-        let Admitted { verdict, applied, open, explained } = admitted;
-        if let Some(open) = open {
+        let Admitted { verdict, applied, open, explained, .. } = admitted;
+        let corrected = open.as_ref().and_then(|open| {
             open.settle_by(response, self.applied(*applied).map(|rule| &rule.limit));
-        }
+            open.corrected(verdict)
+        });
+        let verdict = corrected.as_ref().unwrap_or(verdict);
         let rows = self.rows(verdict, *applied);
         self.options.headers.write(response.headers_mut(), verdict.decided_at(), rows);
         if let Some(explained) = explained {
@@ -152,12 +160,19 @@ impl<St: Store> Rules<St> {
         }
     }
 
-    fn deny(&self, denied: &Admitted, seed: u64, dialect: Dialect) -> Response<Bytes> {
-        let Admitted { verdict, applied, explained, .. } = denied;
-        let rows = || self.rows(verdict, *applied);
+    fn deny(
+        &self,
+        verdict: &Verdict,
+        explained: Option<HeaderValue>,
+        applied: Applied,
+        seed: u64,
+        dialect: Dialect,
+    ) -> Response<Bytes> {
+        let rows = || self.rows(verdict, applied);
         let at = verdict.decided_at();
         let denial = Denial::of_verdict(at, rows(), &self.options.headers, seed);
-        tracing::info!(
+        // As many as a client likes to send: what is for everybody's eyes is in the metrics.
+        tracing::debug!(
             target: "tollgate",
             policies = ?denial.policies(),
             reason = denial.reason().code(),
@@ -167,7 +182,7 @@ impl<St: Store> Rules<St> {
         let mut response = denial.respond(dialect, &*self.options.response);
         self.options.headers.write(response.headers_mut(), at, rows());
         if let Some(explained) = explained {
-            response.headers_mut().append(X_RATELIMIT_EXPLAIN, explained.clone());
+            response.headers_mut().append(X_RATELIMIT_EXPLAIN, explained);
         }
         if self.options.expose_verdicts {
             Verdicts::push_outer(response.extensions_mut(), verdict.clone());
@@ -230,7 +245,7 @@ impl<St: Store> Rules<St> {
         for (rule, decision) in self.applied(applied).zip(verdict.decisions()) {
             if decision.denies() && !rule.limit.enforce {
                 let policy = rule.limit.policy.name();
-                tracing::info!(target: "tollgate", policy, "shadow deny");
+                tracing::debug!(target: "tollgate", policy, "shadow deny");
             }
         }
     }

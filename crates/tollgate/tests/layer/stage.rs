@@ -112,6 +112,10 @@ impl<S: Store> Store for Staged<S> {
         Later { settles: true, ..self.answer(|store| store.settle(receipt, actual)) }
     }
 
+    fn renew(&self, receipt: &Receipt) -> Later<S, Option<Receipt>> {
+        self.answer(|store| store.renew(receipt))
+    }
+
     fn reset(&self, policy: &Policy, key: &Key) -> Later<S, ()> {
         self.answer(|store| store.reset(policy, key))
     }

@@ -30,6 +30,25 @@ impl Names {
             );
         }
     }
+
+    /// Takes a name that was made of another one.
+    pub(super) fn take_derived(
+        &mut self,
+        name: &str,
+        place: Place,
+        problems: &mut Problems,
+    ) -> Option<()> {
+        if name.len() > Policy::MAX_NAME {
+            let what =
+                format!("this is the policy `{}`, a name that is too long", name.escape_debug());
+            let cure =
+                format!("choose an `identifier` of at most {} characters", Policy::MAX_NAME - 2);
+            problems.error(place, what, cure);
+            return None;
+        }
+        self.take(name, place, problems);
+        Some(())
+    }
 }
 
 /// The algorithm of a policy with its settings.

@@ -1,0 +1,141 @@
+//! What is in flight, against a list of those who are.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+use tollgate_core::algorithm::Rule;
+use tollgate_core::algorithm::concurrent_requests::{ConcurrentRequests, State};
+use tollgate_core::{AnyRule, Charged, Cost, Outcome, Policy};
+
+use crate::limiter::instant;
+use crate::trace::check;
+
+/// What happens to requests; those in flight are meant by their number.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Comes(u64),
+    /// Gives back what it has.
+    Ends(usize),
+    Renews(usize),
+    /// Its process dies, and nobody gives back anything.
+    Dies(usize),
+    /// So many tenths of a lease pass.
+    Tenths(u64),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        5 => (1..=3_u64).prop_map(Event::Comes),
+        3 => (0..12_usize).prop_map(Event::Ends),
+        3 => (0..12_usize).prop_map(Event::Renews),
+        1 => (0..12_usize).prop_map(Event::Dies),
+        4 => (0..=6_u64).prop_map(Event::Tenths),
+    ];
+    prop::collection::vec(event, 1..=60)
+}
+
+/// A request, as the limiter knows of it.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    charged: Charged,
+    alive: bool,
+}
+
+struct Flight {
+    rule: ConcurrentRequests,
+    state: State,
+    lease: u64,
+    now: u64,
+    requests: Vec<Request>,
+}
+
+impl Flight {
+    /// The units that count: of all whose lease has not ended, dead or alive.
+    fn counted(&self) -> u64 {
+        let counts =
+            |request: &&Request| request.charged.charged_at.as_micros() + self.lease > self.now;
+        self.requests.iter().filter(counts).map(|request| request.charged.cost.get()).sum()
+    }
+
+    fn alive(&self, number: usize) -> Option<usize> {
+        let mut alive = (0..self.requests.len()).filter(|i| self.requests[*i].alive);
+        alive.nth(number)
+    }
+
+    fn step(&mut self, event: Event, limit: u64) -> TestCaseResult {
+        let (rule, now) = (self.rule.clone(), instant(self.now));
+        match event {
+            Event::Tenths(tenths) => self.now += self.lease * tenths / 10,
+            Event::Comes(units) => {
+                let before = self.counted();
+                let cost = Cost::new(units);
+                let decision = rule.assess(rule.refresh(&self.state, now), now, cost);
+                prop_assert_eq!(decision.allows(), before + units <= limit);
+                if let Outcome::Allow { charged_at, .. } = decision.outcome {
+                    rule.charge(&mut self.state, now, cost);
+                    let charged = Charged { cost, charged_at, leaves_at: now };
+                    self.requests.push(Request { charged, alive: true });
+                }
+            }
+            Event::Ends(number) => {
+                let Some(index) = self.alive(number) else { return Ok(()) };
+                let Request { charged, .. } = self.requests.remove(index);
+                let counts = charged.charged_at.as_micros() + self.lease > self.now;
+                let units = charged.cost.get();
+                let returned = rule.give_back(&mut self.state, &charged, units, now);
+                prop_assert_eq!(returned, if counts { units } else { 0 });
+            }
+            Event::Renews(number) => {
+                let Some(index) = self.alive(number) else { return Ok(()) };
+                let charged = &mut self.requests[index].charged;
+                let units = charged.cost.get();
+                rule.give_back(&mut self.state, charged, units, now);
+                charged.charged_at = rule.renew(&mut self.state, units, now);
+                prop_assert_eq!(charged.charged_at, now);
+            }
+            Event::Dies(number) => {
+                let Some(index) = self.alive(number) else { return Ok(()) };
+                self.requests[index].alive = false;
+            }
+        }
+        prop_assert_eq!(rule.consumed(&self.state, instant(self.now)), self.counted());
+        Ok(())
+    }
+}
+
+/// Renewals of what has lapsed may leave a debt, so that a limit of twelve covers all that
+/// the events can have in flight; a smaller one is where debts are cut off.
+#[test]
+fn what_counts_is_what_is_in_flight_and_what_died_within_a_lease() {
+    let cases = (events(), 6..=12_u64, 50..=5_000_u64);
+    check(file!(), &cases, |(events, limit, lease)| {
+        let policy = Policy::concurrent_requests("p", limit, Duration::from_micros(lease));
+        let policy = policy.unwrap();
+        let AnyRule::ConcurrentRequests(rule) = policy.rule() else { unreachable!() };
+        let (rule, state) = (rule.clone(), rule.fresh());
+        let (now, requests) = (1_800_000_000_000_000, Vec::new());
+        let mut flight = Flight { rule, state, lease, now, requests };
+        for event in events {
+            let renews = matches!(event, Event::Renews(_));
+            // A debt of more than one capacity is cut off, and then the list knows more.
+            if renews && flight.counted() + 3 > 2 * limit {
+                continue;
+            }
+            flight.step(event, limit)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_limit_that_would_take_too_much_is_refused_with_the_cure() {
+    let second = Duration::from_secs(1);
+    let error = Policy::concurrent_requests("p", 10_001, second).unwrap_err();
+    assert_eq!(error.nearest_limit(), Some(10_000));
+    let text = error.to_string();
+    assert!(text.ends_with("lower the limit, or limit their rate"), "{text}");
+    let error = Policy::concurrent_requests("p", 1, 3_601 * second).unwrap_err().to_string();
+    assert!(error.contains("a lease of 3601 seconds is longer than 3600 seconds"), "{error}");
+    assert!(Policy::concurrent_requests("p", 10_000, 3_600 * second).is_ok());
+}

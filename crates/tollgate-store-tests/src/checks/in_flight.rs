@@ -1,0 +1,158 @@
+//! What counts until it is given back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tollgate_core::{Algorithm, Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Store};
+
+use super::{MODES, charge, decide, fresh_id, policy, receipt, remaining, reset, settle};
+use crate::Harness;
+
+/// Longer than any check takes.
+const LEASE: Micros = Micros::new(600_000_000);
+
+fn in_flight(name: &str, limit: u64) -> Policy {
+    let lease = Duration::from(LEASE);
+    Policy::concurrent_requests(name, limit, lease).expect("the checks' policies build")
+}
+
+async fn renew(store: &impl Store, receipt: &Receipt) -> Option<Receipt> {
+    store.renew(receipt).await.expect("the store renews")
+}
+
+/// Units come back when they are given back, each receipt's once, and in any order.
+pub async fn what_is_in_flight_counts_until_it_is_given_back<H: Harness>(_: &H, store: &H::Store) {
+    let (policy, key) = (in_flight("flight", 3), Key::from("k"));
+    let mut receipts = Vec::new();
+    for cost in [1, 2] {
+        receipts.push(receipt(store, &policy, &key, cost).await);
+    }
+    let denied = charge(store, &policy, &key, 1).await;
+    assert!(denied.denies() && denied.retry_after() <= Some(LEASE), "{denied:?}");
+    for (receipt, left) in receipts.iter().rev().zip([2, 3]) {
+        let units = receipt.charged.cost.get();
+        assert_eq!(settle(store, receipt, 0).await, Settlement::Returned { units });
+        assert_eq!(settle(store, receipt, 0).await, Settlement::Repeated);
+        assert_eq!(remaining(store, &policy, &key).await, left);
+    }
+}
+
+/// A process that dies gives nothing back; its lease ends by itself.
+pub async fn a_lease_that_nobody_gives_back_ends<H: Harness>(harness: &H, store: &H::Store) {
+    let (policy, key) = (in_flight("dead", 2), Key::from("k"));
+    let dead = receipt(store, &policy, &key, 2).await;
+    if !harness.advance(Micros::new(LEASE.get() - 1)) {
+        return;
+    }
+    let denied = charge(store, &policy, &key, 1).await;
+    assert_eq!(denied.retry_after(), Some(Micros::new(1)));
+    harness.advance(Micros::new(1));
+    let next = receipt(store, &policy, &key, 2).await;
+    assert_eq!(settle(store, &dead, 0).await, Settlement::Lapsed, "it gives nothing of others");
+    assert_eq!(remaining(store, &policy, &key).await, 0);
+    assert_eq!(settle(store, &next, 0).await, Settlement::Returned { units: 2 });
+}
+
+/// A request that takes three leases holds its units all along, and gives them back.
+pub async fn a_renewed_lease_counts_from_then_on<H: Harness>(harness: &H, store: &H::Store) {
+    let (policy, key) = (in_flight("long", 2), Key::from("k"));
+    let first = receipt(store, &policy, &key, 1).await;
+    let mut held = first.clone();
+    for _ in 0..6 {
+        if !harness.advance(Micros::new(LEASE.get() / 2)) {
+            break;
+        }
+        held = renew(store, &held).await.expect("it was not settled");
+        assert_eq!(remaining(store, &policy, &key).await, 1);
+    }
+    let held = renew(store, &held).await.expect("it was not settled");
+    assert_eq!(remaining(store, &policy, &key).await, 1, "its units count once");
+    assert_eq!(settle(store, &held, 0).await, Settlement::Returned { units: 1 });
+    assert_eq!(remaining(store, &policy, &key).await, 2);
+    assert_eq!(renew(store, &held).await, None, "what is over is not renewed");
+    assert_eq!(renew(store, &first).await, None, "by whichever of its receipts");
+    assert_eq!(remaining(store, &policy, &key).await, 2);
+}
+
+/// Whoever comes too late is charged all the same: the request is in flight.
+pub async fn a_lease_that_lapsed_or_was_lost_is_owed<H: Harness>(harness: &H, store: &H::Store) {
+    let (policy, key) = (in_flight("late", 2), Key::from("k"));
+    let late = receipt(store, &policy, &key, 2).await;
+    if harness.advance(LEASE) {
+        receipt(store, &policy, &key, 1).await;
+        let late = renew(store, &late).await.expect("it was not settled");
+        assert!(charge(store, &policy, &key, 1).await.denies(), "three of two are in flight");
+        assert_eq!(settle(store, &late, 0).await, Settlement::Returned { units: 2 });
+        assert_eq!(remaining(store, &policy, &key).await, 1);
+    }
+    let key = Key::from("lost");
+    let lost = receipt(store, &policy, &key, 2).await;
+    reset(store, &policy, &key).await;
+    assert_eq!(remaining(store, &policy, &key).await, 2);
+    harness.advance(Micros::new(1));
+    let found = renew(store, &lost).await.expect("it was not settled");
+    assert_eq!(remaining(store, &policy, &key).await, 0);
+    assert_eq!(settle(store, &found, 0).await, Settlement::Returned { units: 2 });
+}
+
+/// Two versions of a service side by side know of each other's requests.
+pub async fn a_changed_limit_keeps_what_is_in_flight<H: Harness>(harness: &H, store: &H::Store) {
+    let (small, large, key) = (in_flight("limit", 2), in_flight("limit", 5), Key::from("k"));
+    let first = receipt(store, &small, &key, 2).await;
+    harness.advance(Micros::new(1));
+    let second = receipt(store, &large, &key, 3).await;
+    assert!(charge(store, &small, &key, 1).await.denies());
+    harness.advance(Micros::new(1));
+    assert_eq!(settle(store, &first, 0).await, Settlement::Returned { units: 2 });
+    let second = renew(store, &second).await.expect("it was not settled");
+    assert_eq!(remaining(store, &large, &key).await, 2);
+    assert_eq!(settle(store, &second, 0).await, Settlement::Returned { units: 3 });
+    assert_eq!(remaining(store, &small, &key).await, 2);
+}
+
+/// Of what counts for a window there is no lease.
+pub async fn only_what_is_in_flight_is_renewed<H: Harness>(_: &H, store: &H::Store) {
+    for algorithm in MODES {
+        let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
+        let receipt = receipt(store, &policy, &Key::GLOBAL, 4).await;
+        let error = store.renew(&receipt).await.expect_err("there is no lease");
+        assert!(!error.is_outage() && !error.may_have_charged(), "{error}");
+        assert_eq!(remaining(store, &policy, &Key::GLOBAL).await, 6, "{algorithm:?}");
+    }
+}
+
+/// Many tasks come, renew and go: a service that counts sees no more than the limit, and in
+/// the end all of it is there again.
+pub async fn never_more_than_the_limit_is_in_flight<H: Harness>(_: &H, store: &H::Store) {
+    const LIMIT: u64 = 7;
+    let policy = in_flight("storm", LIMIT);
+    assert_eq!(policy.algorithm(), Algorithm::ConcurrentRequests);
+    let (now, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let mut tasks = JoinSet::new();
+    for task in 0..32 {
+        let (store, policy) = (store.clone(), policy.clone());
+        let (now, most) = (Arc::clone(&now), Arc::clone(&most));
+        tasks.spawn(async move {
+            for n in 0..25 {
+                let cost = 1 + (task + n) % 3;
+                let charges = [Charge::new(&policy, &Key::GLOBAL, Cost::new(cost))];
+                let verdict = decide(&store, &charges).await;
+                let Some(receipt) = verdict.receipts(&charges, fresh_id).next() else {
+                    tokio::task::yield_now().await;
+                    continue;
+                };
+                most.fetch_max(now.fetch_add(cost, Ordering::SeqCst) + cost, Ordering::SeqCst);
+                let receipt = renew(&store, &receipt).await.expect("it was not settled");
+                tokio::task::yield_now().await;
+                now.fetch_sub(cost, Ordering::SeqCst);
+                settle(&store, &receipt, 0).await;
+            }
+        });
+    }
+    tasks.join_all().await;
+    let most = most.load(Ordering::SeqCst);
+    assert!((1..=LIMIT).contains(&most), "{most}");
+    assert_eq!(remaining(store, &policy, &Key::GLOBAL).await, LIMIT);
+}

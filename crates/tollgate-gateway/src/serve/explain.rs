@@ -9,12 +9,13 @@ use http::uri::{Authority, PathAndQuery};
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use tollgate::key::SubjectName;
 use tollgate::{
-    Charge, Cost, Decision, Head, Key, KeySource as _, OnMissingKey, Outcome, Policy, Store,
-    Subject, Timestamp, Verdict,
+    Charge, Cost, Decision, Head, Key, KeySource as _, Listed, OnMissingKey, Outcome, Policy,
+    Store, Subject, Timestamp, Verdict,
 };
 
 use super::identity::{Found, Identity};
-use super::store;
+use super::keys::KeySets;
+use super::{lists, store};
 use crate::check;
 use crate::plan::{LimitPlan, Plan, Route, StorePlan, Whose};
 use crate::proxy::path::{Ambiguous, normalise};
@@ -48,6 +49,23 @@ pub struct Described {
     dry: bool,
 }
 
+impl Described {
+    /// The request to a path in normal form, as far as it matters.
+    fn request(&self, path: &str) -> Result<Request<()>, String> {
+        let path: PathAndQuery = path.parse().map_err(|_| "the path is no path".to_owned())?;
+        let mut request = Request::new(());
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = Uri::from(path);
+        request.headers_mut().extend(self.header.iter().cloned());
+        if let Some(host) = &self.host {
+            let host = HeaderValue::try_from(host).map_err(|_| "`--host` is no host".to_owned())?;
+            request.headers_mut().insert(HOST, host);
+        }
+        request.extensions_mut().insert(SocketAddr::new(self.ip, 0));
+        Ok(request)
+    }
+}
+
 /// What would become of the request, a sentence a line; or why that cannot be said. Nothing
 /// is charged.
 pub fn explain(plan: &Plan, described: &Described) -> Result<String, String> {
@@ -72,7 +90,21 @@ pub fn explain(plan: &Plan, described: &Described) -> Result<String, String> {
         let _ = writeln!(out, "is not limited: the path is exempt");
         return Ok(out);
     }
-    let client = Client::find(plan, described, &path)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    // Key sets begin to be fetched where there is a runtime.
+    let client = runtime.block_on(async { Client::find(plan, described, &path) })?;
+    match client.listed {
+        Listed::Denied => {
+            let _ = writeln!(out, "is answered with 403: a list denies it");
+            return Ok(out);
+        }
+        Listed::Allowed => {
+            let _ = writeln!(out, "is not limited: a list allows it");
+            return Ok(out);
+        }
+        Listed::Neither => {}
+    }
     let _ = writeln!(out, "{}", client.in_words(plan));
     let limits = limits(plan, route, described, &path, &client, &mut out);
     if limits.is_empty() {
@@ -90,8 +122,6 @@ pub fn explain(plan: &Plan, described: &Described) -> Result<String, String> {
             );
         }
         StorePlan::Redis(redis) => {
-            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-            let runtime = runtime.map_err(|error| error.to_string())?;
             let verdict = runtime.block_on(async {
                 let store = store::redis(redis)?;
                 let connected = tokio::time::timeout(PATIENCE, store.connected());
@@ -128,11 +158,18 @@ fn charges<'a>(limits: &'a [Met<'a>]) -> Vec<Charge<'a>> {
 struct Client {
     subject: Option<Subject>,
     tier: Option<usize>,
+    listed: Listed,
 }
 
 impl Client {
+    /// Must be called within a runtime.
     fn find(plan: &Plan, described: &Described, path: &str) -> Result<Self, String> {
-        let identity = Identity::new(plan).map_err(|error| error.to_string())?;
+        let identity =
+            Identity::new(plan, &KeySets::default()).map_err(|error| error.to_string())?;
+        let request = described.request(path)?;
+        let lists = lists::lists(plan, &identity).map_err(|error| error.to_string())?;
+        let listed = lists.map_or(Ok(Listed::Neither), |lists| lists.find(&Head::of(&request)));
+        let listed = listed.map_err(|error| error.to_string())?;
         if let Some(user) = &described.user {
             let name: SubjectName =
                 format!("user:{user}").parse().map_err(|_| "`--user` is empty".to_owned())?;
@@ -142,21 +179,11 @@ impl Client {
                 let tier = plan.tiers.iter().position(|tier| tier == name);
                 tier.ok_or_else(|| format!("there is no tier `{}`", name.escape_debug()))
             });
-            return Ok(Self { subject: Some(subject), tier: tier.transpose()? });
+            return Ok(Self { subject: Some(subject), tier: tier.transpose()?, listed });
         }
-        let path: PathAndQuery = path.parse().map_err(|_| "the path is no path".to_owned())?;
-        let mut request = Request::new(());
-        *request.method_mut() = described.method.clone();
-        *request.uri_mut() = Uri::from(path);
-        request.headers_mut().extend(described.header.iter().cloned());
-        if let Some(host) = &described.host {
-            let host = HeaderValue::try_from(host).map_err(|_| "`--host` is no host".to_owned())?;
-            request.headers_mut().insert(HOST, host);
-        }
-        request.extensions_mut().insert(SocketAddr::new(described.ip, 0));
         let asker = identity.find(&Head::of(&request));
         let subject = asker.subject().map_err(|error| error.to_string())?;
-        Ok(Self { subject, tier: asker.tier })
+        Ok(Self { subject, tier: asker.tier, listed })
     }
 
     fn in_words(&self, plan: &Plan) -> String {
@@ -206,10 +233,16 @@ fn limits<'a>(
     for (what, limit) in everywhere.chain(api) {
         let _ = check::write_limit(out, plan, &what, limit);
         let cost = limit.costs.of(&described.method, path);
-        let policy = limit.policy_in(client.tier);
-        let _ = writeln!(out, "    of {} this request takes {}", check::amount(policy), cost.get());
-        if let Some(key) = key(limit, client) {
-            met.push(Met { policy, key, cost, enforce: limit.enforce });
+        let also = limit.also.iter().filter_map(|quota| match client.tier {
+            Some(tier) if !quota.tiers.is_empty() => quota.tiers.get(tier)?.as_ref(),
+            _ => quota.everybody.as_ref(),
+        });
+        for policy in std::iter::once(limit.policy_in(client.tier)).chain(also) {
+            let amount = check::amount(policy);
+            let _ = writeln!(out, "    of {amount} this request takes {}", cost.get());
+            if let Some(key) = key(limit, client) {
+                met.push(Met { policy, key, cost, enforce: limit.enforce });
+            }
         }
     }
     met

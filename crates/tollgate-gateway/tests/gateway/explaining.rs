@@ -58,6 +58,16 @@ counts for its api_key, in tier pro
     assert!(!said.contains("bar") && !said.contains("export"), "{said}");
     let said = explained(TIERS, &["--path", "/healthz"]).unwrap();
     assert!(said.ends_with("is not limited: the path is exempt\n"), "{said}");
+    let listed = format!(
+        "{TIERS}  deny: {{addresses: [203.0.113.0/24]}}\n  allow: {{addresses: [192.0.2.1]}}\n"
+    );
+    for (ip, end) in [
+        ("203.0.113.7", "is answered with 403: a list denies it\n"),
+        ("192.0.2.1", "is not limited: a list allows it\n"),
+    ] {
+        let said = explained(&listed, &["--ip", ip]).unwrap();
+        assert!(said.ends_with(end), "{said}");
+    }
     let said = explained(TIERS, &["--path", "/a%2fb"]).unwrap();
     assert!(said.contains("is answered with 400"), "{said}");
     let error = explained(TIERS, &["--user", "ann"]).unwrap_err();

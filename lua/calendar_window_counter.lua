@@ -2,13 +2,16 @@
 -- Twin of crates/tollgate-core/src/algorithm/calendar_window_counter.rs.
 --
 -- There is no calendar here. A form that is asked for brings the period of now along; a state
--- that was stored knows its own, and under its own form there is no other to begin.
+-- that was stored knows its own.
 --
 -- rule: limit, calendar, start, stop.  state: start, stop, used.  view: start, stop, used.
 
 local max, min = math.max, math.min
 local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED
-local since = number.since
+local add, since = number.add, number.since
+
+-- As long as the longest period: 400 days.
+local LONGEST = 400 * 86400000000
 
 local function decide(rule, now, kind, wait, charged_at, stop, used)
   local reset_after = used == 0 and 0 or since(stop, now)
@@ -19,12 +22,25 @@ local function is_fresh(_, state, now)
   return state.used == 0 or now >= state.stop
 end
 
-local function fresh()
-  return { start = 0, stop = 0, used = 0 }
+local function fresh(rule)
+  return { start = rule.start, stop = rule.stop, used = 0 }
+end
+
+-- The period that `at` lies in. It is now, or an instant at which leased units lapse: those
+-- that lapsed before the period of now count no more. Of a period that is not known it says that
+-- it is long, lest units be forgotten too early that were leased under another quota.
+local function period(rule, at)
+  if rule.stop == 0 or at >= rule.stop then return at, add(at, LONGEST) end
+  if at < rule.start then return at, rule.start end
+  return rule.start, rule.stop
 end
 
 local function refresh(rule, state, now)
-  if is_fresh(rule, state, now) then return rule.start, rule.stop, 0 end
+  if is_fresh(rule, state, now) then
+    if state.start <= now and now < state.stop then return state.start, state.stop, 0 end
+    local start, stop = period(rule, now)
+    return start, stop, 0
+  end
   return state.start, state.stop, state.used
 end
 
@@ -61,8 +77,9 @@ local function consumed(rule, state, now)
   return is_fresh(rule, state, now) and 0 or state.used
 end
 
-local function resume(rule, units)
-  return { start = rule.start, stop = rule.stop, used = units }
+local function resume(rule, units, now)
+  local start, stop = period(rule, now)
+  return { start = start, stop = stop, used = units }
 end
 
 local function convert(rule, from, state, now)
@@ -71,7 +88,13 @@ local function convert(rule, from, state, now)
   if from.calendar == rule.calendar or now < state.start then
     return { start = state.start, stop = state.stop, used = state.used }
   end
-  return resume(rule, consumed(from, state, now))
+  return resume(rule, consumed(from, state, now), now)
+end
+
+-- Units charged later would count in the next period.
+local function last_instant(rule, state, now)
+  local _, stop = refresh(rule, state, now)
+  return stop - 1
 end
 
 -- When a state that is not fresh will be.
@@ -100,6 +123,7 @@ return {
   resume = resume,
   convert = convert,
   is_fresh = is_fresh,
+  last_instant = last_instant,
   fresh_at = fresh_at,
   encode = encode,
   decode = decode,

@@ -10,6 +10,8 @@ local ALLOW, PASS, DENY = outcome.ALLOW, outcome.PASS, outcome.DENY
 local VERSION = 1
 -- Kinds of operations.
 local DECIDE, GIVE_BACK, OWE, RESET, RENEW, LEASE = 1, 2, 3, 4, 5, 16
+-- What a charge does besides: it enforces, or it is not made.
+local ENFORCED, DRY = 1, 2
 -- Kinds of rows: the byte with which a row begins.
 local STALE, DENIED, ADMITTED, FAULT = '\0', '\1', '\2', '\3'
 local RETURNED, CHARGED, REPEATED, LAPSED, FORGOTTEN = '\4', '\5', '\6', '\7', '\8'
@@ -342,13 +344,13 @@ do
       local count
       count, from = struct.unpack('>B', operations, from)
       for i = 1, count do
-        local key, form, enforce, cost
-        key, form, enforce, cost, from = struct.unpack('>I2I2BI7', operations, from)
+        local key, form, flags, cost
+        key, form, flags, cost, from = struct.unpack('>I2I2BI7', operations, from)
         local entry, rule = named(key, form)
         op.stale = op.stale or is_elsewhen(rule)
         op[i] = {
-          key = key, entry = entry, rule = rule, enforce = enforce % 2 == 1, cost = cost,
-          subject = floor(enforce / 2), state = false,
+          key = key, entry = entry, rule = rule, enforce = flags % 4 == ENFORCED,
+          dry = flags % 4 == DRY, subject = floor(flags / 4), cost = cost, state = false,
           outcome = 0, remaining = 0, reset_after = 0, wait = 0, charged_at = 0,
         }
       end
@@ -359,6 +361,7 @@ do
       local form, count
       op.key, form, op.units, op.ttl, from = struct.unpack('>I2I2I5I7', operations, from)
       op.entry, op.rule = named(op.key, form)
+      op.stale = is_elsewhen(op.rule)
       op.id, from = operations:sub(from, from + 7), from + 8
       count, from = struct.unpack('>B', operations, from)
       for i = 1, count do
@@ -385,11 +388,6 @@ local function fault_row(entry, key)
   return FAULT .. struct.pack('>BI2', entry.fault, key)
 end
 
-local function assess(charge, cost)
-  local rule, algorithm, state = charge.rule, charge.rule.algorithm, charge.state
-  return algorithm.assess(rule, now, cost, algorithm.refresh(rule, state, now))
-end
-
 -- Strikes the penalties of subjects that another policy denies, and lets them say what they
 -- are then.
 local function strike(op)
@@ -403,13 +401,22 @@ local function strike(op)
   for i = 1, #op do
     local charge = op[i]
     local rule, state = charge.rule, charge.state
-    if rule.counts_denials and charge.cost > 0 and denied[charge.subject] then
+    if rule.counts_denials and not charge.dry and charge.cost > 0 and denied[charge.subject] then
       keep(charge.entry, rule, state)
       rule.algorithm.owe(rule, state, 1, now)
       charge.outcome, charge.remaining, charge.reset_after, charge.wait, charge.charged_at =
-        assess(charge, charge.cost)
+        assess(rule, charge.entry, state, charge.cost)
     end
   end
+end
+
+-- What would be said of a charge that is not made, after those before it.
+local function ask(charge)
+  local entry, rule = charge.entry, charge.rule
+  charge.state = entry.state
+  if entry.rule ~= rule then charge.state = state_under(rule, entry) end
+  charge.outcome, charge.remaining, charge.reset_after, charge.wait, charge.charged_at =
+    assess(rule, entry, charge.state, charge.cost)
 end
 
 -- Decides one request: all its charges, or none.
@@ -418,22 +425,26 @@ local function decide(op)
   for i = 1, #op do
     local charge = op[i]
     local entry, rule = charge.entry, charge.rule
-    if rule.counts_denials then strikes = true end
+    if rule.counts_denials and not charge.dry then strikes = true end
     if entry.fault then return fault_row(entry, charge.key) end
     local state = entry.state
     if entry.rule ~= rule then state = state_under(rule, entry) end
     charge.state = state
-    charge.outcome, charge.remaining, charge.reset_after, charge.wait, charge.charged_at =
-      assess(rule, entry, state, charge.cost)
-    if charge.outcome >= DENY and charge.enforce then admitted = DENIED end
+    if not charge.dry then
+      charge.outcome, charge.remaining, charge.reset_after, charge.wait, charge.charged_at =
+        assess(rule, entry, state, charge.cost)
+      if charge.outcome >= DENY and charge.enforce then admitted = DENIED end
+    end
   end
   if strikes and admitted == DENIED then strike(op) end
   local row = admitted
   for i = 1, #op do
     local charge = op[i]
+    local dry = charge.dry
+    if dry then ask(charge) end
     if charge.outcome == ALLOW then
       local rule, state = charge.rule, charge.state
-      if admitted == DENIED then
+      if admitted == DENIED or dry then
         -- Nothing is taken, so what is left is what a request for nothing sees.
         local _
         _, charge.remaining, charge.reset_after = assess(rule, charge.entry, state, 0)

@@ -15,12 +15,14 @@ pub struct Charge<'a> {
     /// enforce (a shadow) is charged only when it would allow and the request is
     /// admitted by the others.
     pub enforce: bool,
+    /// Only asks. See [`dry`](Charge::dry).
+    pub dry: bool,
 }
 
 impl<'a> Charge<'a> {
     /// An enforced charge.
     pub const fn new(policy: &'a Policy, key: &'a Key, cost: Cost) -> Self {
-        Self { policy, key, cost, enforce: true }
+        Self { policy, key, cost, enforce: true, dry: false }
     }
 
     /// Whether both take from one quota.
@@ -32,6 +34,17 @@ impl<'a> Charge<'a> {
     #[must_use]
     pub const fn shadow(mut self) -> Self {
         self.enforce = false;
+        self
+    }
+
+    /// The same charge, never made: what the policy would say of it once the others of the
+    /// request are made, or denied. It denies nothing, takes nothing and is not added to
+    /// others, so that one request can ask about one key at several costs. Where it would
+    /// pass its outcome is [`Outcome::Pass`](crate::Outcome::Pass).
+    #[must_use]
+    pub const fn dry(mut self) -> Self {
+        self.enforce = false;
+        self.dry = true;
         self
     }
 }

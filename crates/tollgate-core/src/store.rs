@@ -77,6 +77,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// the sum be held against? That is an error and charges nothing. (Two that are one
     /// rule, see [`Policy::shares_state_with`], are one quota here and below.)
     ///
+    /// Dry charges come after all others and see what those have left; see [`Charge::dry`].
+    ///
     /// Dropping the future gives up the answer, not the charge: it may have been made.
     fn decide(&self, charges: &[Charge<'_>]) -> Self::Future<Verdict>;
 
@@ -128,6 +130,14 @@ pub trait StoreExt: Store {
     /// Reads what is left without using any of it.
     fn peek(&self, policy: &Policy, key: &Key) -> Self::Future<Verdict> {
         self.charge(policy, key, Cost::ZERO)
+    }
+
+    /// Says of each cost whether it would pass now, when it would, or that it never can, all
+    /// of one snapshot, and charges nothing: one decision per cost.
+    fn foresee(&self, policy: &Policy, key: &Key, costs: &[Cost]) -> Self::Future<Verdict> {
+        let charges: Vec<_> =
+            costs.iter().map(|cost| Charge::new(policy, key, *cost).dry()).collect();
+        self.decide(&charges)
     }
 }
 

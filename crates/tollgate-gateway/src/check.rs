@@ -66,7 +66,12 @@ fn write_route(out: &mut String, plan: &Plan, route: &Route) -> fmt::Result {
 }
 
 /// `POST ^/api/item/\d+/comment$: 5 units per 60 s per client IP, …`
-fn write_limit(out: &mut String, plan: &Plan, what: &str, limit: &LimitPlan) -> fmt::Result {
+pub(crate) fn write_limit(
+    out: &mut String,
+    plan: &Plan,
+    what: &str,
+    limit: &LimitPlan,
+) -> fmt::Result {
     let whose = match limit.whose {
         Whose::Everybody => "for all together".to_owned(),
         Whose::Client => format!("per {}", client(&plan.identity)),
@@ -133,7 +138,7 @@ fn amounts<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> String {
 }
 
 /// "5 units per 60 s, 10 at once"
-fn amount(policy: &Policy) -> String {
+pub(crate) fn amount(policy: &Policy) -> String {
     let quota = policy.quota();
     let unit = if quota.limit() == 1 { "unit" } else { "units" };
     let window = match quota.calendar() {
@@ -279,6 +284,11 @@ impl fmt::Display for Listener<'_> {
         }
         Ok(())
     }
+}
+
+/// "http://localhost:3000"
+pub(crate) fn target(target: &Target) -> String {
+    Where(target).to_string()
 }
 
 struct Where<'a>(&'a Target);

@@ -10,6 +10,7 @@ use clap_complete::Shell;
 
 use crate::config::{self, Source, SourceError};
 use crate::plan::{LogFormat, LogPlan, Plan};
+use crate::serve::explain::{Described, explain};
 use crate::trace::{self, Tracing};
 use crate::{check, log, schema, serve};
 
@@ -66,6 +67,20 @@ pub enum Command {
         #[arg(long)]
         without_files: bool,
     },
+    /// Says which limits a described request meets, and what they would say to it now
+    ///
+    /// The store that the file names is asked, and charged nothing. What is kept in the memory
+    /// of a process that serves, only that process knows.
+    #[command(after_help = "Example: tollgate explain limits.yaml --method POST --path /api/x \
+                            --ip 203.0.113.7 --header 'X-API-Key: k-7'")]
+    Explain {
+        /// The file with the limits; `-` reads it from stdin
+        #[arg(value_name = "FILE")]
+        config: PathBuf,
+        /// What the request is like.
+        #[command(flatten)]
+        request: Box<Described>,
+    },
     /// Prints the JSON Schema of the file, for editors
     ///
     /// A file whose first line is `# yaml-language-server: $schema=limits.schema.json`
@@ -95,6 +110,19 @@ impl Cli {
         let mut out = io::stdout().lock();
         match &self.command {
             Command::Serve { config, log_format } => return Ok(serve(config, *log_format)),
+            Command::Explain { config, request } => {
+                let plan = match load(config, Checks { strict: false, files: true }) {
+                    Ok(plan) => plan,
+                    Err(code) => return Ok(code),
+                };
+                match explain(&plan, request) {
+                    Ok(words) => out.write_all(words.as_bytes())?,
+                    Err(error) => {
+                        eprintln!("error: {error}");
+                        return Ok(ExitCode::FAILURE);
+                    }
+                }
+            }
             Command::Check { config, strict, without_files } => {
                 match load(config, Checks { strict: *strict, files: !without_files }) {
                     Ok(plan) => out.write_all(check::in_words(&plan).as_bytes())?,

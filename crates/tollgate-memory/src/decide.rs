@@ -26,6 +26,7 @@ struct Taken<'a> {
     enforce: bool,
     /// It is only looked at: see [`Policy::penalises`].
     penalises: bool,
+    dry: bool,
     decision: Decision,
 }
 
@@ -42,7 +43,7 @@ impl<C: Clock> Inner<C> {
             shards.of(sum.shard).own.table(sum.charge.policy, charges);
         }
         let (mut taken, taken_of) = seats(&sums, &mut shards, charges, now);
-        for entry in &mut taken {
+        for entry in taken.iter_mut().filter(|entry| !entry.dry) {
             entry.decision = shards.of(entry.shard).assess(&entry.seat, entry.cost, now);
         }
         let denies = |entry: &Taken<'_>| entry.enforce && entry.decision.denies();
@@ -50,7 +51,7 @@ impl<C: Clock> Inner<C> {
         if !admitted {
             strike(&sums, &mut taken, &taken_of, &mut shards, now);
         }
-        for entry in taken.iter_mut().filter(|entry| entry.decision.allows()) {
+        for entry in taken.iter_mut().filter(|entry| !entry.dry && entry.decision.allows()) {
             let shard = shards.of(entry.shard);
             if !admitted {
                 // Nothing is taken, so what is left is what a request for nothing sees.
@@ -58,6 +59,14 @@ impl<C: Clock> Inner<C> {
                 entry.decision = Decision { outcome: Outcome::Pass, ..untouched };
             } else if entry.cost > Cost::ZERO && !entry.penalises {
                 shard.charge(&entry.seat, entry.cost, now);
+            }
+        }
+        for entry in taken.iter_mut().filter(|entry| entry.dry) {
+            let shard = shards.of(entry.shard);
+            entry.decision = shard.assess(&entry.seat, entry.cost, now);
+            if entry.decision.allows() {
+                let untouched = shard.assess(&entry.seat, Cost::ZERO, now);
+                entry.decision = Decision { outcome: Outcome::Pass, ..untouched };
             }
         }
         for shard in shards.iter_mut() {
@@ -71,8 +80,18 @@ impl<C: Clock> Inner<C> {
     fn sums<'a>(&self, charges: &[Charge<'a>]) -> Result<Sums<'a>, StoreError> {
         let (mut sums, mut sum_of) = (SmallVec::<[Sum<'a>; 4]>::new(), SmallVec::new());
         for charge in charges {
+            let shares = |sum: &&Sum<'_>| sum.charge.shares_quota_with(charge);
+            if let Some(sum) = sums.iter().find(shares)
+                && !sum.charge.policy.shares_state_with(charge.policy)
+            {
+                let reason = format!(
+                    "policy `{}` is in one request with two quotas; name them apart",
+                    charge.policy.name().escape_default()
+                );
+                return Err(StoreError::invalid(NAME, reason));
+            }
             let same = |sum: &Sum<'_>| {
-                sum.charge.key == charge.key && sum.charge.policy.name() == charge.policy.name()
+                !charge.dry && !sum.charge.dry && sum.charge.shares_quota_with(charge)
             };
             let Some(index) = sums.iter().position(same) else {
                 sum_of.push(sums.len());
@@ -81,13 +100,6 @@ impl<C: Clock> Inner<C> {
                 continue;
             };
             let sum = &mut sums[index].charge;
-            if !sum.policy.shares_state_with(charge.policy) {
-                let reason = format!(
-                    "policy `{}` is in one request with two quotas; name them apart",
-                    charge.policy.name().escape_default()
-                );
-                return Err(StoreError::invalid(NAME, reason));
-            }
             add(&mut sum.cost, &mut sum.enforce, charge);
             sum_of.push(index);
         }
@@ -126,7 +138,7 @@ fn strike(
         .collect();
     for (sum, &index) in sums.iter().zip(taken_of) {
         let entry = &mut taken[index];
-        let counts = sum.charge.policy.counts_denials() && entry.cost > Cost::ZERO;
+        let counts = !entry.dry && sum.charge.policy.counts_denials() && entry.cost > Cost::ZERO;
         if counts && entry.seat.is_own() && denied.contains(&sum.charge.key) {
             let shard = shards.of(entry.shard);
             shard.strike(&entry.seat, now);
@@ -145,8 +157,13 @@ fn seats<'a>(
 ) -> (SmallVec<[Taken<'a>; 4]>, SmallVec<[usize; 4]>) {
     let (mut taken, mut taken_of) = (SmallVec::<[Taken<'a>; 4]>::new(), SmallVec::new());
     for &Sum { charge, hash, shard } in sums {
-        let seat = shards.of(shard).seat(&charge, hash, charges, now);
-        let same = |other: &Taken<'_>| other.shard == shard && other.seat.shares_entry_with(&seat);
+        // What only asks is not counted among those that found no room.
+        let about = if charge.dry { Charge { cost: Cost::ZERO, ..charge } } else { charge };
+        let seat = shards.of(shard).seat(&about, hash, charges, now);
+        let same = |other: &Taken<'_>| {
+            let is_dry = charge.dry || other.dry;
+            !is_dry && other.shard == shard && other.seat.shares_entry_with(&seat)
+        };
         if let Some(index) = taken.iter().position(same) {
             let entry = &mut taken[index];
             add(&mut entry.cost, &mut entry.enforce, &charge);
@@ -154,9 +171,9 @@ fn seats<'a>(
             continue;
         }
         taken_of.push(taken.len());
-        let Charge { cost, enforce, .. } = charge;
+        let Charge { cost, enforce, dry, .. } = charge;
         let (penalises, decision) = (charge.policy.penalises(), Decision::skipped(0));
-        taken.push(Taken { seat, shard, cost, enforce, penalises, decision });
+        taken.push(Taken { seat, shard, cost, enforce, penalises, dry, decision });
     }
     (taken, taken_of)
 }

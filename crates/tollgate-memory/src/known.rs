@@ -33,11 +33,12 @@ impl<C: Clock> Inner<C> {
     }
 
     /// Decides a few charges on keys that are all known. `None`, and nothing has changed,
-    /// if one is not, if two charges are to the same policy, as they may have to be added up, or if a denial
-    /// may be a strike. Then [`decide_all`](Self::decide_all) knows what to do.
+    /// if one is not, if two charges are to the same policy, as they may have to be added up,
+    /// if a denial may be a strike, or if a charge is dry. Then
+    /// [`decide_all`](Self::decide_all) knows what to do.
     pub(crate) fn decide_few(&self, charges: &[Charge<'_>]) -> Option<Verdict> {
-        let strikes = charges.iter().any(|charge| charge.policy.counts_denials());
-        if charges.len() > MOST || strikes || names_a_policy_twice(charges) {
+        let is_plain = |charge: &Charge<'_>| !charge.dry && !charge.policy.counts_denials();
+        if charges.len() > MOST || !charges.iter().all(is_plain) || names_a_policy_twice(charges) {
             return None;
         }
         let mut known = [Known { shard: 0, table: 0, hash: 0 }; MOST];

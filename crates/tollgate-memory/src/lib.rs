@@ -153,7 +153,9 @@ impl<C: Clock> Store for MemoryStore<C> {
     #[inline(always)]
     fn decide(&self, charges: &[Charge<'_>]) -> Ready<Result<Verdict, StoreError>> {
         if let [charge] = charges {
-            if let Some((decision, now)) = self.0.decide_one(charge) {
+            if !charge.dry
+                && let Some((decision, now)) = self.0.decide_one(charge)
+            {
                 let admitted = decision.allows() || !charge.enforce;
                 return ready(Ok(Verdict::single(admitted, now, decision)));
             }

@@ -81,6 +81,7 @@ fn cost(
                 policy,
                 cost: Cost::ONE,
                 enforce: true,
+                dry: false,
             })
             .collect();
         batch.decide(&lines, None).expect("room");
@@ -111,7 +112,7 @@ fn logs(client: &mut Client, entries: u64) {
     let single = |cost| {
         let mut batch = Batch::new(1);
         let cost = Cost::new(cost);
-        let line = Line { key: key.as_bytes(), policy: &policy, cost, enforce: true };
+        let line = Line { key: key.as_bytes(), policy: &policy, cost, enforce: true, dry: false };
         batch.decide(&[line], None).expect("room");
         batch
     };

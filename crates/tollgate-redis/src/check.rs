@@ -204,7 +204,7 @@ async fn rehearse(node: &Node, names: &Names) -> Result<i64, Failure> {
     let policy = policy.map_err(|error| lost(&error))?;
     let state = names.state(&policy, &Key::new(nonce.to_be_bytes()));
     let mut batch = Batch::new(nonce);
-    let line = Line { key: &state, policy: &policy, cost: Cost::ONE, enforce: true };
+    let line = Line { key: &state, policy: &policy, cost: Cost::ONE, enforce: true, dry: false };
     batch.decide(&[line], None).map_err(|error| lost(&error))?;
     let mut forget = Batch::new(nonce);
     forget.reset(&state, None).map_err(|error| lost(&error))?;

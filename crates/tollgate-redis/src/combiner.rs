@@ -309,6 +309,7 @@ impl Combiner {
                         policy: &line.policy,
                         cost: line.cost,
                         enforce: line.enforce,
+                        dry: line.dry,
                     })
                     .collect();
                 batch.decide(&lines, deadline)

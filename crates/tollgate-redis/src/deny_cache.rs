@@ -103,7 +103,8 @@ impl DenyCache {
         }
         let Request::Decide(lines) = &ticket.request else { return };
         let Some(wait) = time_of_denial(lines, verdict) else { return };
-        if self.settles(lines) || has_twins(lines) || may_strike(lines, verdict) {
+        let is_dry = lines.iter().any(|line| line.dry);
+        if is_dry || self.settles(lines) || has_twins(lines) || may_strike(lines, verdict) {
             return;
         }
         let until = sent + wait.min(self.bound).min(leased_for(lines));
@@ -273,7 +274,7 @@ mod tests {
     fn request(n: usize) -> Ticket {
         let policy = Policy::fixed_window_counter("p", Quota::per_minute(9)).unwrap();
         let state = n.to_be_bytes().as_slice().into();
-        let line = Line { state, policy, cost: Cost::ONE, enforce: true };
+        let line = Line { state, policy, cost: Cost::ONE, enforce: true, dry: false };
         Ticket::new(Request::Decide([line].into_iter().collect()), 0, Instant::now())
     }
 

@@ -1,6 +1,6 @@
 //! Requests into the keys and arguments of one call.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tollgate_core::{Cost, Form, Micros, Policy, Receipt, Timestamp};
 
 use crate::bytes::{exact, put};
@@ -18,6 +18,8 @@ pub struct Line<'a> {
     pub cost: Cost,
     /// Whether a denial denies the request.
     pub enforce: bool,
+    /// Whether it only asks.
+    pub dry: bool,
 }
 
 /// A block that is done with, and what was spent of it.
@@ -99,6 +101,8 @@ const DECIDE: u8 = 1;
 const GIVE_BACK: u8 = 2;
 const OWE: u8 = 3;
 const RESET: u8 = 4;
+/// In place of whether a charge enforces.
+const DRY: u8 = 2;
 const RENEW: u8 = 5;
 const LEASE: u8 = 16;
 
@@ -140,18 +144,13 @@ impl Batch {
         deadline: Option<Timestamp>,
     ) -> Result<(), EncodeError> {
         let mut sums: SmallVec<[Line<'_>; 4]> = SmallVec::new();
-        let mut charges = SmallVec::new();
-        for line in lines {
-            if let Some(index) = sums.iter().position(|sum| sum.key == line.key) {
-                let sum = &mut sums[index];
-                if !sum.policy.is_same(line.policy) && sum.policy.rule() != line.policy.rule() {
-                    return Err(EncodeError::TwoQuotas);
+        let mut charges: SmallVec<[u8; 2]> = smallvec![0; lines.len()];
+        // Those that only ask come last, as they see what the others have left.
+        for dry in [false, true] {
+            for (line, charge) in lines.iter().zip(&mut charges) {
+                if line.dry == dry {
+                    *charge = sum_up(&mut sums, line)? as u8;
                 }
-                add(&mut sum.cost, &mut sum.enforce, line);
-                charges.push(index as u8);
-            } else {
-                charges.push(sums.len() as u8);
-                sums.push(*line);
             }
         }
         let count = u8::try_from(sums.len()).map_err(|_| EncodeError::TooManyCharges)?;
@@ -164,7 +163,8 @@ impl Batch {
             let form = self.form(sum.policy);
             put::<2>(&mut self.scratch, key);
             put::<2>(&mut self.scratch, form);
-            self.scratch.push(subject << 1 | u8::from(sum.enforce));
+            let flags = if sum.dry { DRY } else { sum.enforce.into() };
+            self.scratch.push(subject << 2 | flags);
             put::<7>(&mut self.scratch, exact(sum.cost.get()));
         }
         let sums = sums
@@ -339,9 +339,8 @@ fn subjects(sums: &[Line<'_>]) -> Result<SmallVec<[u8; 4]>, EncodeError> {
     }
     let number = |sum: &Line<'_>| {
         let same = |other: &Line<'_>| subject_of(other.key) == subject_of(sum.key);
-        let first = sums.iter().position(same);
-        let number = first.and_then(|index| u8::try_from(index + 1).ok());
-        number.filter(|number| *number < 128).ok_or(EncodeError::TooManyCharges)
+        let number = sums.iter().position(same).and_then(|index| u8::try_from(index).ok());
+        number.filter(|number| *number < 64).ok_or(EncodeError::TooManyCharges)
     };
     sums.iter().map(number).collect()
 }
@@ -350,6 +349,24 @@ fn subjects(sums: &[Line<'_>]) -> Result<SmallVec<[u8; 4]>, EncodeError> {
 fn subject_of(key: &[u8]) -> Option<&[u8]> {
     let end = key.iter().position(|byte| *byte == b'}')?;
     key.get(..=end)
+}
+
+/// Adds a charge to those of a request, and says which it is part of. One that only asks stays
+/// by itself.
+fn sum_up<'a>(sums: &mut SmallVec<[Line<'a>; 4]>, line: &Line<'a>) -> Result<usize, EncodeError> {
+    let same = sums.iter().position(|sum| sum.key == line.key);
+    if let Some(sum) = same.map(|index| &mut sums[index]) {
+        if !sum.policy.is_same(line.policy) && sum.policy.rule() != line.policy.rule() {
+            return Err(EncodeError::TwoQuotas);
+        }
+        // Those that only ask come last, so this one does not.
+        if !line.dry {
+            add(&mut sum.cost, &mut sum.enforce, line);
+            return Ok(same.unwrap_or_default());
+        }
+    }
+    sums.push(*line);
+    Ok(sums.len() - 1)
 }
 
 /// Adds a charge to others of the same key. A shadow must not make them too dear, so
@@ -373,7 +390,7 @@ mod tests {
     }
 
     fn line<'a>(key: &'a [u8], policy: &'a Policy, cost: u64) -> Line<'a> {
-        Line { key, policy, cost: Cost::new(cost), enforce: true }
+        Line { key, policy, cost: Cost::new(cost), enforce: true, dry: false }
     }
 
     #[test]

@@ -264,7 +264,12 @@ impl Store for RedisStore {
             _ => None,
         };
         let is_leased = charges.iter().any(|charge| charge.policy.lease().is_some());
-        if is_leased && let Some(verdict) = self.0.leases.spend(charges) {
+        // Only Redis knows of costs that nobody has asked for.
+        let is_dry = charges.iter().any(|charge| charge.dry);
+        if is_leased
+            && !is_dry
+            && let Some(verdict) = self.0.leases.spend(charges)
+        {
             self.0.shared.counters.count_leased();
             return RedisFuture::ready(Ok(Answer::Verdict(verdict)), read);
         }
@@ -273,14 +278,18 @@ impl Store for RedisStore {
             policy: charge.policy.clone(),
             cost: charge.cost,
             enforce: charge.enforce,
+            dry: charge.dry,
         });
         let lines: SmallVec<[Line; 2]> = lines.collect();
         let is_one_call = self.is_one_call(&lines);
-        if is_one_call && let Some(verdict) = self.0.shared.deny_cache.find(&lines) {
+        if is_one_call
+            && !is_dry
+            && let Some(verdict) = self.0.shared.deny_cache.find(&lines)
+        {
             self.0.shared.counters.count_deny_cache_hit();
             return RedisFuture::ready(Ok(Answer::Verdict(verdict)), read);
         }
-        if is_leased {
+        if is_leased && !is_dry {
             self.note_asked(charges);
         }
         if !is_one_call {

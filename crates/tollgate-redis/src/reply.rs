@@ -194,7 +194,8 @@ mod tests {
     /// One request of two charges to one key and one to another, and a reset.
     fn batch() -> Batch {
         let policy = Policy::fixed_window_counter("p", Quota::per_minute(9)).unwrap();
-        let line = |key, enforce| Line { key, policy: &policy, cost: Cost::ONE, enforce };
+        let line =
+            |key, enforce| Line { key, policy: &policy, cost: Cost::ONE, enforce, dry: false };
         let mut batch = Batch::new(5);
         batch.decide(&[line(b"a", true), line(b"b", false), line(b"a", true)], None).unwrap();
         batch.reset(b"c", None).unwrap();

@@ -120,15 +120,20 @@ impl Group {
                 key,
                 cost: line.cost,
                 enforce: line.enforce,
+                dry: line.dry,
             })
             .collect();
         let receipts = verdict.receipts(&charges, next_id);
         receipts.filter(|receipt| !receipt.policy.penalises()).collect()
     }
 
-    /// The same charges, of nothing.
+    /// The same charges, of nothing; what only asks still does.
     fn peek(&self) -> SmallVec<[Line; 2]> {
-        self.lines.iter().map(|line| Line { cost: Cost::ZERO, ..line.clone() }).collect()
+        let peek = |line: &Line| match line.dry {
+            true => line.clone(),
+            false => Line { cost: Cost::ZERO, ..line.clone() },
+        };
+        self.lines.iter().map(peek).collect()
     }
 
     fn skipped(&self) -> Said {

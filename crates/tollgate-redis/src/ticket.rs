@@ -74,6 +74,7 @@ pub(crate) struct Line {
     pub(crate) policy: Policy,
     pub(crate) cost: Cost,
     pub(crate) enforce: bool,
+    pub(crate) dry: bool,
 }
 
 /// What Redis answers.

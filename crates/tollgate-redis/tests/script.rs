@@ -30,7 +30,7 @@ fn policy(name: &str, limit: u64, window: u64, algorithm: Algorithm) -> Policy {
 }
 
 fn line<'a>(key: &'a str, policy: &'a Policy, cost: u64) -> Line<'a> {
-    Line { key: key.as_bytes(), policy, cost: Cost::new(cost), enforce: true }
+    Line { key: key.as_bytes(), policy, cost: Cost::new(cost), enforce: true, dry: false }
 }
 
 /// A year from now, so that nothing expires by Redis' own clock meanwhile.

@@ -94,6 +94,8 @@ macro_rules! store_tests {
                 a_shadow_is_charged_only_with_an_admitted_request,
                 more_policies_than_fit_inline,
                 one_policy_under_two_quotas_is_an_error,
+                asking_at_several_costs_takes_nothing,
+                what_only_asks_comes_after_what_is_charged,
             },
             time::{
                 a_denial_passes_at_its_retry_after_and_not_before,

@@ -114,6 +114,27 @@ trait Kind: Rule {
 impl Reference {
     /// Decides as a store at `now` would.
     pub fn decide(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
+        let made: Vec<_> = charges.iter().filter(|charge| !charge.dry).copied().collect();
+        let verdict = self.decide_made(&made, now);
+        let mut made = verdict.decisions().iter().copied();
+        let decisions = charges.iter().map(|charge| match charge.dry {
+            true => self.ask(charge, now),
+            false => made.next().expect("a decision for each charge"),
+        });
+        let decisions: Vec<_> = decisions.collect();
+        Verdict::new(verdict.is_admitted(), now, decisions)
+    }
+
+    /// What would be said of a charge that is not made.
+    fn ask(&self, charge: &Charge<'_>, now: Timestamp) -> Decision {
+        let decision = self.assess(charge, charge.cost, now);
+        if decision.denies() {
+            return decision;
+        }
+        Decision { outcome: Outcome::Pass, ..self.assess(charge, Cost::ZERO, now) }
+    }
+
+    fn decide_made(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
         let enforced = |charge: &Charge<'_>| {
             charges.iter().any(|other| slot(other) == slot(charge) && other.enforce)
         };

@@ -84,3 +84,8 @@ pub use tollgate_redis::{
 #[cfg(all(doctest, feature = "admin", feature = "memory", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// So are the recipes.
+#[cfg(all(doctest, feature = "axum", feature = "calendar"))]
+#[doc = include_str!("../../../docs/choosing.md")]
+struct Choosing;

@@ -332,7 +332,7 @@ impl Limit {
     }
 
     pub(crate) fn charge<'a>(&'a self, key: &'a Key, cost: Cost) -> Charge<'a> {
-        Charge { policy: &self.policy, key, cost, enforce: self.enforce }
+        Charge { policy: &self.policy, key, cost, enforce: self.enforce, dry: false }
     }
 
     #[inline]

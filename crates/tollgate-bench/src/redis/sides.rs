@@ -93,6 +93,7 @@ impl Ask for OneEach {
                 policy,
                 cost: Cost::ONE,
                 enforce: true,
+                dry: false,
             })
             .collect();
         if !self.apart {

@@ -122,4 +122,8 @@ impl Rule for CalendarWindowCounter {
     fn is_fresh(&self, state: &State, now: Timestamp) -> bool {
         state.used == 0 || now >= state.period.end()
     }
+
+    fn last_instant(&self, state: &State, now: Timestamp) -> Timestamp {
+        self.refresh(state, now).period.end() - Micros::new(1)
+    }
 }

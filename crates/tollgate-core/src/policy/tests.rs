@@ -110,6 +110,29 @@ fn quotas_that_are_one_rule_share_their_state_and_are_two_policies_all_the_same(
 }
 
 #[test]
+fn a_calendar_is_for_fixed_windows_and_keeps_its_share_and_takes_no_lease() {
+    let starts = [1, 2].map(|s| crate::Timestamp::from_micros(s * 1_000_000));
+    let calendar = crate::Calendar::new("second of the tests", starts).unwrap();
+    let quota = Quota::per_calendar(100, calendar);
+    let fixed = Policy::fixed_window_counter("p", quota).unwrap();
+    assert_eq!(
+        fixed.to_string(),
+        "p: 100 units per calendar second of the tests, fixed_window_counter"
+    );
+    assert_eq!(fixed.share(1, 10).quota(), quota.with_limit(10));
+    assert_ne!(fixed, Policy::fixed_window_counter("p", Quota::per_second(100)).unwrap());
+    assert!(!fixed.shares_state_with(&fixed.share(1, 10)));
+    let error = fixed.with_lease(Lease::default()).unwrap_err().to_string();
+    assert!(error.starts_with("policy `p`: the windows of a calendar cannot be leased"), "{error}");
+    for algorithm in &Algorithm::ALL[1..] {
+        let error = Policy::new("p", quota, *algorithm).unwrap_err().to_string();
+        assert!(error.contains("use fixed_window_counter, or a span"), "{error}");
+    }
+    let burst = Policy::fixed_window_counter("p", quota.burst(5)).unwrap_err();
+    assert!(burst.to_string().contains("has no burst"), "{burst}");
+}
+
+#[test]
 fn a_share_rounds_down_to_what_builds_and_never_below_one() {
     let share = |limit, numerator, denominator| {
         let policy = Policy::token_bucket("p", Quota::per_day(limit)).unwrap();

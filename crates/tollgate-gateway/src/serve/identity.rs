@@ -25,6 +25,14 @@ pub(super) struct Asker {
 }
 
 impl Asker {
+    /// Who it is, if the request says it.
+    pub(super) fn subject(&self) -> Result<Option<Subject>, &KeyError> {
+        match &self.found {
+            Ok(found) => Ok(found.clone()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Whether no source found anybody.
     pub(super) const fn is_nobody(&self) -> bool {
         matches!(self.found, Ok(None))

@@ -24,6 +24,7 @@ mod admin;
 mod app;
 mod build;
 mod connection;
+pub mod explain;
 mod gateway;
 mod identity;
 mod keys;

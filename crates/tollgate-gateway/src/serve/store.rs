@@ -11,13 +11,18 @@ pub(super) type Shared = Fallback<Breaker<RedisStore>, MemoryStore>;
 
 /// Begins to connect, and waits for nothing. Must be called within a runtime.
 pub(super) fn shared(plan: &RedisPlan) -> Result<Shared, String> {
+    let (numerator, denominator) = plan.local_share;
+    let redis = Breaker::new(redis(plan)?);
+    Ok(Fallback::with_share(redis, MemoryStore::new(), numerator, denominator))
+}
+
+/// Redis alone.
+pub(super) fn redis(plan: &RedisPlan) -> Result<RedisStore, String> {
     let wrong = |error: &dyn std::fmt::Display| format!("store: {error}");
     let redis = RedisStore::builder(&plan.full_url()).map_err(|error| wrong(&error))?;
     let mut redis = redis.timeout(plan.timeout);
     if let Some(secret) = &plan.key_secret {
         redis = redis.secret(secret.reveal());
     }
-    let redis = redis.connect().map_err(|error| wrong(&error))?;
-    let (numerator, denominator) = plan.local_share;
-    Ok(Fallback::with_share(Breaker::new(redis), MemoryStore::new(), numerator, denominator))
+    redis.connect().map_err(|error| wrong(&error))
 }

@@ -8,6 +8,7 @@ mod clients;
 mod configuration;
 mod connections;
 mod encryption;
+mod explaining;
 mod forwarding;
 mod leaving;
 mod limits;

@@ -184,6 +184,7 @@ async fn with_it_and_without_it_the_same_requests_pass() {
                 key,
                 cost: Cost::new(rng.u64(0..=6)),
                 enforce: rng.u8(..5) > 0,
+                dry: false,
             })
             .collect();
         let (one, other): (Verdict, Verdict) =

@@ -28,7 +28,13 @@ impl<'a> Pair<'a> {
     pub fn charge(&mut self, policy: &Policy, cost: u64) -> (Decision, Option<Receipt>) {
         let now = Timestamp::from_micros(self.now);
         let mut batch = Batch::at(1, now);
-        let line = Line { key: self.key.as_bytes(), policy, cost: Cost::new(cost), enforce: true };
+        let line = Line {
+            key: self.key.as_bytes(),
+            policy,
+            cost: Cost::new(cost),
+            enforce: true,
+            dry: false,
+        };
         batch.decide(&[line], None).expect("room");
         let charges = [Charge::new(policy, &Key::GLOBAL, line.cost)];
         let verdict = self.reference.decide(&charges, now);

@@ -1,8 +1,8 @@
 //! Several charges in one request.
 
-use tollgate_core::{Charge, Cost, Key, Outcome, Store};
+use tollgate_core::{Charge, Cost, Decision, Key, Outcome, Store, StoreExt};
 
-use super::{MODES, charge, decide, policy, remaining};
+use super::{MODES, charge, decide, fresh_id, policy, remaining};
 use crate::Harness;
 
 /// If any policy denies, none is charged, wherever in the list it stands.
@@ -35,7 +35,7 @@ pub async fn the_others_report_what_is_left_of_them<H: Harness>(_: &H, store: &H
         let [wide, tight] = verdict.decisions() else { panic!("a decision a charge: {verdict:?}") };
         assert_eq!((wide.outcome, wide.remaining), (Outcome::Pass, 99), "{algorithm:?}");
         assert!(matches!(tight.outcome, Outcome::Deny { .. }), "{algorithm:?}");
-        assert_eq!(verdict.receipts(&charges, super::fresh_id).count(), 0, "{algorithm:?}");
+        assert_eq!(verdict.receipts(&charges, fresh_id).count(), 0, "{algorithm:?}");
     }
 }
 
@@ -118,4 +118,51 @@ pub async fn one_policy_under_two_quotas_is_an_error<H: Harness>(_: &H, store: &
         assert!(!error.may_have_charged(), "{algorithm:?}: {error}");
         assert_eq!(remaining(store, &small, &key).await, 5, "{algorithm:?}");
     }
+}
+
+/// One call says of any number of costs when they would pass, and takes nothing.
+pub async fn asking_at_several_costs_takes_nothing<H: Harness>(_: &H, store: &H::Store) {
+    for algorithm in MODES {
+        let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
+        let key = Key::from("k");
+        let costs = [1, 3, 5, 10, 11].map(Cost::new);
+        for _ in 0..2 {
+            let verdict = store.foresee(&policy, &key, &costs).await.expect("the store decides");
+            assert!(verdict.is_admitted());
+            let outcomes: Vec<_> = verdict.decisions().iter().map(|it| it.outcome).collect();
+            let [.., never] = &outcomes[..] else { panic!("{outcomes:?}") };
+            assert_eq!(*never, Outcome::Exceed, "{algorithm:?}");
+            assert!(outcomes[..4].iter().all(|outcome| *outcome == Outcome::Pass), "{outcomes:?}");
+            assert!(verdict.receipts(&[], || unreachable!()).next().is_none());
+        }
+        charge(store, &policy, &key, 6).await;
+        let foreseen = store.foresee(&policy, &key, &costs).await.expect("the store decides");
+        for (cost, decision) in costs.iter().zip(foreseen.decisions()) {
+            let passes = cost.get() <= 4;
+            assert_eq!(decision.outcome == Outcome::Pass, passes, "{algorithm:?}: {decision:?}");
+            assert_eq!(decision.remaining, 4, "{algorithm:?}");
+        }
+    }
+}
+
+/// What only asks sees what the request has left, wherever it stands, and denies nothing.
+pub async fn what_only_asks_comes_after_what_is_charged<H: Harness>(_: &H, store: &H::Store) {
+    let policy = policy("p", 10, MODES[0]);
+    let key = Key::from("k");
+    let charges = [
+        Charge::new(&policy, &key, Cost::new(3)).dry(),
+        Charge::new(&policy, &key, Cost::new(8)),
+        Charge::new(&policy, &key, Cost::new(2)).dry(),
+        Charge::new(&policy, &key, Cost::new(11)).dry(),
+    ];
+    let verdict = decide(store, &charges).await;
+    assert!(verdict.is_admitted());
+    let denies: Vec<_> = verdict.decisions().iter().map(Decision::denies).collect();
+    assert_eq!(denies, [true, false, false, true], "{verdict:?}");
+    assert_eq!(verdict.receipts(&charges, fresh_id).count(), 1);
+    // Denied, it has left all there was.
+    let verdict = decide(store, &charges).await;
+    assert!(!verdict.is_admitted());
+    assert_eq!(verdict.decisions()[2].outcome, Outcome::Pass, "{verdict:?}");
+    assert_eq!(remaining(store, &policy, &key).await, 2);
 }

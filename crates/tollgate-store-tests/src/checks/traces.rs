@@ -1,5 +1,6 @@
 //! Long random traces, compared field by field with the reference.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -41,6 +42,7 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
         let mut rng = Rng::with_seed(seed);
         let mut reference = Reference::default();
         let mut receipts: Vec<Receipt> = Vec::new();
+        let mut settled_before = HashSet::new();
         for step in 0..length() {
             harness.advance(gap(&mut rng));
             let policies = policies(&mut rng, seed);
@@ -48,11 +50,14 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
             let charges: Vec<_> = policies
                 .iter()
                 .zip(&keys)
-                .map(|(policy, key)| Charge {
-                    policy,
-                    key,
-                    cost: Cost::new(rng.u64(0..=policy.capacity() + 1)),
-                    enforce: rng.u8(..5) > 0,
+                .map(|(policy, key)| {
+                    let cost = Cost::new(rng.u64(0..=policy.capacity() + 1));
+                    let charge = Charge::new(policy, key, cost);
+                    match rng.u8(..10) {
+                        0 => charge.dry(),
+                        1 | 2 => charge.shadow(),
+                        _ => charge,
+                    }
                 })
                 .collect();
             let verdict = decide(store, &charges).await;
@@ -67,7 +72,9 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
                 // Sometimes it stays in the list, to be settled again.
                 let index = rng.usize(..receipts.len());
                 let receipt = receipts[index].clone();
-                if receipt.policy.counts_in_flight() && rng.bool() {
+                // Once it has lapsed, a store need no longer know that it was settled.
+                let is_over = receipt.has_lapsed(now) && settled_before.contains(&receipt.id);
+                if receipt.policy.counts_in_flight() && !is_over && rng.bool() {
                     let renewed = store.renew(&receipt).await.expect("the store renews");
                     let expected = reference.renew(&receipt, now);
                     assert_eq!(renewed, expected, "seed {seed}, step {step}: {receipt:?}");
@@ -78,6 +85,7 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
                     receipts.swap_remove(index);
                 }
                 let actual = Cost::new(rng.u64(0..=2 * receipt.charged.cost.get()));
+                settled_before.insert(receipt.id);
                 let settled = store.settle(&receipt, actual).await.expect("the store settles");
                 let expected = reference.settle(&receipt, actual, now);
                 assert_eq!(

@@ -160,12 +160,13 @@ struct Owned {
     key: Key,
     cost: Cost,
     enforce: bool,
+    dry: bool,
 }
 
 impl Owned {
     fn of(charge: &Charge<'_>) -> Self {
-        let Charge { policy, key, cost, enforce } = *charge;
-        Self { policy: policy.clone(), key: key.clone(), cost, enforce }
+        let Charge { policy, key, cost, enforce, dry } = *charge;
+        Self { policy: policy.clone(), key: key.clone(), cost, enforce, dry }
     }
 
     fn is_local(&self) -> bool {
@@ -187,11 +188,12 @@ impl<L: Store> Request<L> {
             local().map(|charge| self.shares.of(&charge.policy)).collect();
         let charges: SmallVec<[Charge<'_>; 4]> = local()
             .zip(&policies)
-            .map(|(Owned { key, cost, enforce, .. }, policy)| Charge {
+            .map(|(Owned { key, cost, enforce, dry, .. }, policy)| Charge {
                 policy,
                 key,
                 cost: *cost,
                 enforce: *enforce,
+                dry: *dry,
             })
             .collect();
         Ok(self.local.decide(&charges))

@@ -22,6 +22,7 @@
 
 mod builder;
 mod excess;
+mod explain;
 mod future;
 #[cfg(feature = "metrics")]
 mod handle;

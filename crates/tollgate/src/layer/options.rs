@@ -18,6 +18,7 @@ pub(super) struct Options {
     pub(super) headers: HeaderOptions,
     pub(super) response: Arc<dyn DenialResponse>,
     pub(super) expose_verdicts: bool,
+    pub(super) explain: bool,
     pub(super) room: WaitingRoom,
     pub(super) tiers: Option<Arc<dyn TierSource>>,
     pub(super) lists: Option<Lists>,
@@ -35,6 +36,7 @@ impl Default for Options {
             headers: HeaderOptions::default(),
             response: Arc::new(Problem::default()),
             expose_verdicts: false,
+            explain: false,
             room: WaitingRoom::new(),
             tiers: None,
             lists: None,
@@ -52,6 +54,7 @@ impl fmt::Debug for Options {
             .field("costs", &self.costs)
             .field("headers", &self.headers)
             .field("expose_verdicts", &self.expose_verdicts)
+            .field("explain", &self.explain)
             .finish_non_exhaustive()
     }
 }

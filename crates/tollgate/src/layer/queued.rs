@@ -28,13 +28,13 @@ pub(super) struct Charged {
 
 impl Charged {
     pub(super) fn of(charge: &Charge<'_>) -> Self {
-        let Charge { policy, key, cost, enforce } = *charge;
+        let Charge { policy, key, cost, enforce, .. } = *charge;
         Self { policy: policy.clone(), key: key.clone(), cost, enforce }
     }
 
     pub(super) fn charge(&self) -> Charge<'_> {
         let Self { policy, key, cost, enforce } = self;
-        Charge { policy, key, cost: *cost, enforce: *enforce }
+        Charge { policy, key, cost: *cost, enforce: *enforce, dry: false }
     }
 }
 

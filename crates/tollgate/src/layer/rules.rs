@@ -7,9 +7,10 @@ use bytes::Bytes;
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::{Method, Response};
 use smallvec::SmallVec;
-use tollgate_core::{Charge, Cost, Key, Store};
+use tollgate_core::{Charge, Cost, Key, Store, Verdict};
 
 use super::excess::Answer;
+use super::explain;
 use super::in_flight::Keeper;
 use super::options::Options;
 use super::queued::Charged;
@@ -122,7 +123,8 @@ impl<St: Store> Rules<St> {
         let rule = |limit: Limit| Rule { fields: Fields::new(&limit, tiers.as_ref()), limit };
         let has_shadows = limits.iter().any(|limit| !limit.enforce);
         let rules: Box<[_]> = limits.into_iter().map(rule).collect();
-        let tells = options.expose_verdicts || options.headers.any() || settles || holds;
+        let tells =
+            options.expose_verdicts || options.explain || options.headers.any() || settles || holds;
         let is_watched = cfg!(feature = "metrics") || has_shadows;
         Self {
             store,
@@ -144,6 +146,7 @@ impl<St: Store> Rules<St> {
     /// Whether a response says anything of an admission, or decides on a charge.
     pub(super) fn tells(&self) -> bool {
         self.options.expose_verdicts
+            || self.options.explain
             || self.options.headers.any()
             || self.settles
             || self.keeper.is_some()
@@ -313,7 +316,7 @@ impl<St: Store> Rules<St> {
         sight: &mut Sight,
     ) -> (Answer<St>, Option<Box<[Charged]>>, u64) {
         if !self.remembers {
-            return (Answer::Store(self.store.decide(charges)), None, 0);
+            return (Answer::Store(self.decide(charges)), None, 0);
         }
         let kept =
             self.queue.is_some() || self.settles || self.room.is_some() || self.keeper.is_some();
@@ -323,7 +326,7 @@ impl<St: Store> Rules<St> {
             _ => None,
         };
         let answer = line.unwrap_or_else(|| {
-            let answer = self.store.decide(charges);
+            let answer = self.decide(charges);
             match (&self.keeper, &charged) {
                 (Some(keeper), Some(charged)) => Answer::Watched(keeper.watch(answer, charged)),
                 _ => Answer::Store(answer),
@@ -333,6 +336,14 @@ impl<St: Store> Rules<St> {
         // Of all keys, as it is not known yet which policy will deny.
         let seed = if jitter { seed_of(charges) } else { 0 };
         (answer, charged, seed)
+    }
+
+    #[inline]
+    fn decide(&self, charges: &[Charge<'_>]) -> St::Future<Verdict> {
+        match self.options.explain {
+            true => explain::decide(&self.store, charges),
+            false => self.store.decide(charges),
+        }
     }
 
     /// What the request takes while it waits, if it may.

@@ -3,17 +3,18 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, Method, Response};
+use http::{Extensions, HeaderMap, HeaderValue, Method, Response};
 use tollgate_core::{Decision, Micros, OnStoreError, Outcome, Store, StoreError, Verdict};
 use tracing::level_filters::LevelFilter;
 
+use super::explain;
 use super::queued::Charged;
 use super::reservation::OpenCharges;
 use super::rules::{Applied, Asked, Question, Rule, Rules, bits};
 use super::verdicts::Verdicts;
 use crate::body::InFlight;
 use crate::denial::{Denial, Dialect};
-use crate::headers::PolicyFields;
+use crate::headers::{PolicyFields, X_RATELIMIT_EXPLAIN};
 
 /// What is to be done with a request.
 pub(super) enum Ruling<St: Store> {
@@ -33,6 +34,8 @@ pub(super) struct Admitted {
     applied: Applied,
     /// What the response or the handler will settle.
     open: Option<OpenCharges>,
+    /// What the response explains.
+    explained: Option<HeaderValue>,
     /// What the request holds until it is over.
     pub(super) in_flight: InFlight,
 }
@@ -65,6 +68,7 @@ impl<St: Store> Rules<St> {
         method: &Method,
         headers: &HeaderMap,
     ) -> Ruling<St> {
+        let (answer, explained) = self.explained(answer, question.applied);
         if self.room.is_some()
             && let Some(answer) = self.line_up(&answer, &mut question)
         {
@@ -88,15 +92,34 @@ impl<St: Store> Rules<St> {
                     (Some(keeper), Some(charged)) => keeper.hold(&verdict, charged),
                     _ => InFlight::default(),
                 };
-                let admitted = Admitted { verdict, applied, open, in_flight };
+                let admitted = Admitted { verdict, applied, open, explained, in_flight };
                 Ruling::Admit { admitted, delay, charged }
             }
             Ok(verdict) => {
                 let dialect = Dialect::of(method, headers);
                 let Question { applied, seed, .. } = question;
-                Ruling::Refuse(Box::new(self.deny(&verdict, applied, seed, dialect)))
+                Ruling::Refuse(Box::new(self.deny(&verdict, explained, applied, seed, dialect)))
             }
             Err(error) => self.without_verdict(&error, question.applied, method, headers),
+        }
+    }
+
+    /// The verdict on the request, and what its response says besides if it explains.
+    fn explained(
+        &self,
+        answer: Result<Verdict, StoreError>,
+        applied: Applied,
+    ) -> (Result<Verdict, StoreError>, Option<HeaderValue>) {
+        match answer {
+            Ok(verdict) if self.options.explain => {
+                let charges = self.applied(applied).count();
+                let (verdict, asked) = explain::split(verdict, charges);
+                let limits = self.applied(applied).map(|rule| &rule.limit);
+                // Without the others this is what was said to one that has waited.
+                let field = explain::field(limits, &verdict, &asked).filter(|_| !asked.is_empty());
+                (Ok(verdict), field)
+            }
+            answer => (answer, None),
         }
     }
 
@@ -124,7 +147,7 @@ impl<St: Store> Rules<St> {
 
     /// Settles what the response decides, and adds the verdict to it.
     pub(super) fn tell<B>(&self, response: &mut Response<B>, admitted: &Admitted) {
-        let Admitted { verdict, applied, open, .. } = admitted;
+        let Admitted { verdict, applied, open, explained, .. } = admitted;
         let corrected = open.as_ref().and_then(|open| {
             open.settle_by(response, self.applied(*applied).map(|rule| &rule.limit));
             open.corrected(verdict)
@@ -132,11 +155,15 @@ impl<St: Store> Rules<St> {
         let verdict = corrected.as_ref().unwrap_or(verdict);
         let rows = self.rows(verdict, *applied);
         self.options.headers.write(response.headers_mut(), verdict.decided_at(), rows);
+        if let Some(explained) = explained {
+            response.headers_mut().append(X_RATELIMIT_EXPLAIN, explained.clone());
+        }
     }
 
     fn deny(
         &self,
         verdict: &Verdict,
+        explained: Option<HeaderValue>,
         applied: Applied,
         seed: u64,
         dialect: Dialect,
@@ -154,6 +181,9 @@ impl<St: Store> Rules<St> {
         );
         let mut response = denial.respond(dialect, &*self.options.response);
         self.options.headers.write(response.headers_mut(), at, rows());
+        if let Some(explained) = explained {
+            response.headers_mut().append(X_RATELIMIT_EXPLAIN, explained);
+        }
         if self.options.expose_verdicts {
             Verdicts::push_outer(response.extensions_mut(), verdict.clone());
         }

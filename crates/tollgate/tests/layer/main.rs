@@ -11,6 +11,7 @@ mod charges;
 mod conformance;
 mod events;
 mod excess;
+mod explaining;
 mod fit;
 mod grpc;
 mod in_flight;

@@ -1,0 +1,302 @@
+//! `tollgate explain`: which limits a described request meets, and what they would say now.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, UNIX_EPOCH};
+
+use http::header::HOST;
+use http::uri::{Authority, PathAndQuery};
+use http::{HeaderName, HeaderValue, Method, Request, Uri};
+use tollgate::key::SubjectName;
+use tollgate::{
+    Charge, Cost, Decision, Head, Key, KeySource as _, Listed, OnMissingKey, Outcome, Policy,
+    Store, Subject, Timestamp, Verdict,
+};
+
+use super::identity::{Found, Identity};
+use super::keys::KeySets;
+use super::{lists, store};
+use crate::check;
+use crate::plan::{LimitPlan, Plan, Route, StorePlan, Whose};
+use crate::proxy::path::{Ambiguous, normalise};
+
+/// A request in words.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Described {
+    /// The method
+    #[arg(long, default_value = "GET")]
+    method: Method,
+    /// The path, as a client would send it
+    #[arg(long, default_value = "/")]
+    path: String,
+    /// The host that is asked for
+    #[arg(long)]
+    host: Option<String>,
+    /// The address from which the request comes
+    #[arg(long, default_value = "127.0.0.1")]
+    ip: IpAddr,
+    /// A header field, as `X-API-Key: …`; several may be given
+    #[arg(long, value_name = "FIELD: VALUE", value_parser = field)]
+    header: Vec<(HeaderName, HeaderValue)>,
+    /// Takes this user for the one whom a token names, which is not needed then
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// The tier of that user
+    #[arg(long, requires = "user")]
+    tier: Option<String>,
+    /// Leaves the store alone: says which limits apply, and not how they stand
+    #[arg(long)]
+    dry: bool,
+}
+
+impl Described {
+    /// The request to a path in normal form, as far as it matters.
+    fn request(&self, path: &str) -> Result<Request<()>, String> {
+        let path: PathAndQuery = path.parse().map_err(|_| "the path is no path".to_owned())?;
+        let mut request = Request::new(());
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = Uri::from(path);
+        request.headers_mut().extend(self.header.iter().cloned());
+        if let Some(host) = &self.host {
+            let host = HeaderValue::try_from(host).map_err(|_| "`--host` is no host".to_owned())?;
+            request.headers_mut().insert(HOST, host);
+        }
+        request.extensions_mut().insert(SocketAddr::new(self.ip, 0));
+        Ok(request)
+    }
+}
+
+/// What would become of the request, a sentence a line; or why that cannot be said. Nothing
+/// is charged.
+pub fn explain(plan: &Plan, described: &Described) -> Result<String, String> {
+    let mut out = String::new();
+    // Writing to a string does not fail.
+    let _ = writeln!(out, "{} {} from {}", described.method, described.path, described.ip);
+    let ambiguous = if plan.paths.reject_ambiguous { Ambiguous::Refuse } else { Ambiguous::Keep };
+    let path = described.path.split('?').next().unwrap_or_default();
+    let path = match normalise(path, ambiguous) {
+        Ok(path) => path.into_owned(),
+        Err(fault) => {
+            let _ = writeln!(out, "is answered with 400: {fault:?}");
+            return Ok(out);
+        }
+    };
+    let Some(route) = route(plan, &path, described.host.as_deref()) else {
+        let _ = writeln!(out, "is answered with 404: no route takes it");
+        return Ok(out);
+    };
+    let _ = writeln!(out, "goes to route {}, {}", route.name, check::target(&route.target));
+    if plan.exempt.iter().any(|exempt| exempt.matches(&path)) {
+        let _ = writeln!(out, "is not limited: the path is exempt");
+        return Ok(out);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    // Key sets begin to be fetched where there is a runtime.
+    let client = runtime.block_on(async { Client::find(plan, described, &path) })?;
+    match client.listed {
+        Listed::Denied => {
+            let _ = writeln!(out, "is answered with 403: a list denies it");
+            return Ok(out);
+        }
+        Listed::Allowed => {
+            let _ = writeln!(out, "is not limited: a list allows it");
+            return Ok(out);
+        }
+        Listed::Neither => {}
+    }
+    let _ = writeln!(out, "{}", client.in_words(plan));
+    let limits = limits(plan, route, described, &path, &client, &mut out);
+    if limits.is_empty() {
+        let _ = writeln!(out, "  no quota is asked");
+        return Ok(out);
+    }
+    match &plan.store {
+        _ if described.dry => {}
+        StorePlan::Memory { .. } => {
+            let _ = writeln!(
+                out,
+                "how they stand is in the memory of the process that serves: its admin address \
+                 knows (GET http://{}/status)",
+                plan.admin
+            );
+        }
+        StorePlan::Redis(redis) => {
+            let verdict = runtime.block_on(async {
+                let store = store::redis(redis)?;
+                let connected = tokio::time::timeout(PATIENCE, store.connected());
+                connected.await.map_err(|_| "no connection to Redis".to_owned())?;
+                store.decide(&charges(&limits)).await.map_err(|error| error.to_string())
+            })?;
+            write_verdict(&mut out, &limits, &verdict);
+        }
+    }
+    Ok(out)
+}
+
+/// Long enough for a connection that there can be.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Costs that are asked about besides that of the request.
+const COSTS: [u64; 4] = [1, 3, 5, 10];
+
+/// One limit that is about the request.
+struct Met<'a> {
+    policy: &'a Policy,
+    key: Key,
+    cost: Cost,
+    enforce: bool,
+}
+
+fn charges<'a>(limits: &'a [Met<'a>]) -> Vec<Charge<'a>> {
+    let costs = |limit: &Met<'_>| [limit.cost.get()].into_iter().chain(COSTS);
+    let each = limits.iter().flat_map(|limit| costs(limit).map(move |cost| (limit, cost)));
+    each.map(|(limit, cost)| Charge::new(limit.policy, &limit.key, Cost::new(cost)).dry()).collect()
+}
+
+/// Who asks, as far as the request tells.
+struct Client {
+    subject: Option<Subject>,
+    tier: Option<usize>,
+    listed: Listed,
+}
+
+impl Client {
+    /// Must be called within a runtime.
+    fn find(plan: &Plan, described: &Described, path: &str) -> Result<Self, String> {
+        let identity =
+            Identity::new(plan, &KeySets::default()).map_err(|error| error.to_string())?;
+        let request = described.request(path)?;
+        let lists = lists::lists(plan, &identity).map_err(|error| error.to_string())?;
+        let listed = lists.map_or(Ok(Listed::Neither), |lists| lists.find(&Head::of(&request)));
+        let listed = listed.map_err(|error| error.to_string())?;
+        if let Some(user) = &described.user {
+            let name: SubjectName =
+                format!("user:{user}").parse().map_err(|_| "`--user` is empty".to_owned())?;
+            let subject = Found(identity).named(&name);
+            let subject = subject.ok_or("`identity` has no users: leave out `--user`")?;
+            let tier = described.tier.as_ref().map(|name| {
+                let tier = plan.tiers.iter().position(|tier| tier == name);
+                tier.ok_or_else(|| format!("there is no tier `{}`", name.escape_debug()))
+            });
+            return Ok(Self { subject: Some(subject), tier: tier.transpose()?, listed });
+        }
+        let asker = identity.find(&Head::of(&request));
+        let subject = asker.subject().map_err(|error| error.to_string())?;
+        Ok(Self { subject, tier: asker.tier, listed })
+    }
+
+    fn in_words(&self, plan: &Plan) -> String {
+        let Some(subject) = &self.subject else {
+            return match plan.on_missing_key {
+                OnMissingKey::Deny => "does not say who asks: 403 where a limit is per client",
+                OnMissingKey::Pass => "does not say who asks: limits per client let it pass",
+                OnMissingKey::Share => {
+                    "does not say who asks: shares one quota with all others like it"
+                }
+            }
+            .to_owned();
+        };
+        let tier = self.tier.and_then(|tier| plan.tiers.get(tier));
+        let tier = tier.map_or_else(|| "no tier".to_owned(), |tier| format!("tier {tier}"));
+        format!("counts for its {}, in {tier}", subject.kind.as_str())
+    }
+}
+
+fn route<'a>(plan: &'a Plan, path: &str, host: Option<&str>) -> Option<&'a Route> {
+    let host = host.and_then(|host| host.parse::<Authority>().ok());
+    let host = host.as_ref().map(|host| host.host().trim_end_matches('.'));
+    plan.routes.iter().find(|route| {
+        let is_host = |wanted: &String| host.is_some_and(|host| host.eq_ignore_ascii_case(wanted));
+        route.host.as_ref().is_none_or(is_host) && route.path.matches(path)
+    })
+}
+
+/// The limits that are about the request, each told in words.
+fn limits<'a>(
+    plan: &Plan,
+    route: &'a Route,
+    described: &Described,
+    path: &str,
+    client: &Client,
+    out: &mut String,
+) -> Vec<Met<'a>> {
+    let all = &route.limits;
+    let api = all
+        .apis
+        .iter()
+        .find(|api| api.methods.contain(&described.method) && api.path.matches(path));
+    let everywhere = [&all.global, &all.client].into_iter().flatten();
+    let everywhere = everywhere.map(|limit| ("every request".to_owned(), &**limit));
+    let api = api.map(|api| (format!("{} {}", api.methods, api.path), &api.limit));
+    let mut met = Vec::new();
+    for (what, limit) in everywhere.chain(api) {
+        let _ = check::write_limit(out, plan, &what, limit);
+        let cost = limit.costs.of(&described.method, path);
+        let also = limit.also.iter().filter_map(|quota| match client.tier {
+            Some(tier) if !quota.tiers.is_empty() => quota.tiers.get(tier)?.as_ref(),
+            _ => quota.everybody.as_ref(),
+        });
+        for policy in std::iter::once(limit.policy_in(client.tier)).chain(also) {
+            let amount = check::amount(policy);
+            let _ = writeln!(out, "    of {amount} this request takes {}", cost.get());
+            if let Some(key) = key(limit, client) {
+                met.push(Met { policy, key, cost, enforce: limit.enforce });
+            }
+        }
+    }
+    met
+}
+
+fn key(limit: &LimitPlan, client: &Client) -> Option<Key> {
+    match limit.whose {
+        Whose::Everybody => Some(Key::GLOBAL),
+        Whose::Client => client.subject.as_ref().map(|subject| subject.key.clone()),
+    }
+}
+
+fn write_verdict(out: &mut String, limits: &[Met<'_>], verdict: &Verdict) {
+    let at = verdict.decided_at();
+    let _ = writeln!(out, "now, {}:", instant(at));
+    let mut passes = true;
+    for (limit, decisions) in limits.iter().zip(verdict.decisions().chunks(1 + COSTS.len())) {
+        let Some((this, others)) = decisions.split_first() else { continue };
+        passes &= !limit.enforce || this.allows();
+        let others: Vec<_> = COSTS
+            .iter()
+            .zip(others)
+            .map(|(cost, decision)| format!("{cost} {}", when(decision, at)))
+            .collect();
+        let _ = writeln!(
+            out,
+            "  {}: {} of {} left; this request {}; a cost of {}",
+            limit.policy.name(),
+            this.remaining,
+            this.limit,
+            when(this, at),
+            others.join(", ")
+        );
+    }
+    let _ = writeln!(out, "it would {}", if passes { "pass" } else { "be denied" });
+}
+
+/// "now", "at 2026-11-22T00:00:00.000000Z", "never"
+fn when(decision: &Decision, at: Timestamp) -> String {
+    match decision.outcome {
+        Outcome::Deny { retry_after } => format!("at {}", instant(at + retry_after)),
+        Outcome::Exceed => "never".to_owned(),
+        Outcome::Skip => "unknown".to_owned(),
+        Outcome::Allow { .. } | Outcome::Pass => "now".to_owned(),
+    }
+}
+
+fn instant(at: Timestamp) -> humantime::Rfc3339Timestamp {
+    humantime::format_rfc3339_micros(UNIX_EPOCH + Duration::from_micros(at.as_micros()))
+}
+
+fn field(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = text.split_once(':').ok_or("write it as `Field: value`")?;
+    let name = HeaderName::try_from(name.trim()).map_err(|error| error.to_string())?;
+    let value = HeaderValue::try_from(value.trim()).map_err(|error| error.to_string())?;
+    Ok((name, value))
+}

@@ -1,0 +1,107 @@
+//! `tollgate explain`: what a described request would meet.
+
+use clap::Parser;
+use tollgate::{Cost, Key, Policy, Quota, RedisStore, StoreExt};
+use tollgate_gateway::cli::{Cli, Command};
+use tollgate_gateway::config::{Source, read};
+use tollgate_gateway::serve::explain;
+use tollgate_test_servers::Redis;
+
+fn explained(yaml: &str, args: &[&str]) -> Result<String, String> {
+    let outcome = read(&Source::new("limits.yaml", yaml), &|_| None);
+    let plan = outcome.plan.unwrap_or_else(|| panic!("{}", outcome.report));
+    let args = ["tollgate", "explain", "limits.yaml"].iter().chain(args);
+    match Cli::try_parse_from(args).unwrap().command {
+        Command::Explain { request, .. } => explain::explain(&plan, &request),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The key is `foo`.
+const TIERS: &str = "rateLimiter:
+  target: http://localhost:3000
+  identity: [apiKey, ip]
+  exempt: [/healthz]
+  apiKeys:
+    - {sha256: 2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae, tier: pro}
+  costs: {POST: 5}
+  client: {limit: 60, windowSeconds: 3600}
+  tiers: {pro: {limit: 1000, windowSeconds: 3600}}
+  apis:
+    - {identifier: export, path: /export/*, method: POST, share: 1/10}
+";
+
+#[test]
+fn it_says_which_limits_a_request_meets() {
+    let said = explained(
+        TIERS,
+        &["--dry", "--method", "POST", "--path", "//export/./a?b", "--header", "X-API-Key: foo"],
+    );
+    assert_eq!(
+        said.unwrap(),
+        "POST //export/./a?b from 127.0.0.1
+goes to route default, http://localhost:3000
+counts for its api_key, in tier pro
+  client: every request: 60 units per 3600 s per client, sliding window counter, memory
+    tier pro: 1000 units per 3600 s
+    units: POST 5, any other 1
+    of 1000 units per 3600 s this request takes 5
+  export: POST /export/*: 6 units per 3600 s per client, sliding window counter, memory
+    tier pro: 100 units per 3600 s
+    units: POST 5, any other 1
+    of 100 units per 3600 s this request takes 5
+"
+    );
+    // A key that was not given out identifies nobody.
+    let said = explained(TIERS, &["--dry", "--header", "X-API-Key: bar"]).unwrap();
+    assert!(said.contains("counts for its ip, in no tier\n"), "{said}");
+    assert!(!said.contains("bar") && !said.contains("export"), "{said}");
+    let said = explained(TIERS, &["--path", "/healthz"]).unwrap();
+    assert!(said.ends_with("is not limited: the path is exempt\n"), "{said}");
+    let listed = format!(
+        "{TIERS}  deny: {{addresses: [203.0.113.0/24]}}\n  allow: {{addresses: [192.0.2.1]}}\n"
+    );
+    for (ip, end) in [
+        ("203.0.113.7", "is answered with 403: a list denies it\n"),
+        ("192.0.2.1", "is not limited: a list allows it\n"),
+    ] {
+        let said = explained(&listed, &["--ip", ip]).unwrap();
+        assert!(said.ends_with(end), "{said}");
+    }
+    let said = explained(TIERS, &["--path", "/a%2fb"]).unwrap();
+    assert!(said.contains("is answered with 400"), "{said}");
+    let error = explained(TIERS, &["--user", "ann"]).unwrap_err();
+    assert!(error.contains("has no users"), "{error}");
+}
+
+#[test]
+fn it_says_what_the_store_would_say_and_charges_nothing() {
+    let redis = Redis::builder().start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let policy = Policy::sliding_window_log("global", Quota::per_hour(10)).unwrap();
+    runtime.block_on(async {
+        let store = RedisStore::connect(&redis.url()).unwrap();
+        store.connected().await;
+        store.charge(&policy, &Key::GLOBAL, Cost::new(7)).await.unwrap();
+    });
+    let yaml = format!(
+        "rateLimiter:
+  target: http://localhost:3000
+  store: {{redis: {{url: '{}', timeout: 5s}}}}
+  global: {{strategy: sliding_window_log, limit: 10, windowSeconds: 3600, costs: {{other: 4}}}}
+  client: {{limit: 4, windowSeconds: 3600}}
+",
+        redis.url()
+    );
+    for _ in 0..3 {
+        let said = explained(&yaml, &[]).unwrap();
+        let global = said.lines().find(|line| line.starts_with("  global: 3 of 10 left")).unwrap();
+        let (_, costs) = global.split_once("a cost of ").unwrap();
+        assert!(global.contains("; this request at 20"), "{said}");
+        assert!(costs.starts_with("1 now, 3 now, 5 at 20"), "{said}");
+        assert!(said.contains("  client: 4 of 4 left; this request now; a cost of 1 now, 3 now, 5 never, 10 never\n"), "{said}");
+        assert!(said.ends_with("it would be denied\n"), "{said}");
+    }
+    drop(redis);
+    assert!(explained(&yaml, &[]).unwrap_err().contains("Redis"));
+}

@@ -1,0 +1,61 @@
+//! cargo run -p examples --bin upstream
+//!
+//! A third party grants five requests a second and refuses the sixth. The same layer, around
+//! a client this time, makes ours wait instead: twelve at once, and none is refused.
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use http::Request;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tollgate::{Cost, Costs, Excess, Limit, MemoryStore, Policy, Quota, RateLimitLayer, Store};
+use tower::{ServiceBuilder, ServiceExt};
+
+/// What the other side grants.
+const THEIRS: Quota = Quota::per_second(5);
+
+/// What we allow ourselves: as much in a little more time, because requests that leave a second
+/// apart may arrive closer to each other than that. What the network varies by has to fit.
+const OURS: Quota = Quota::new(5, Duration::from_millis(1_100));
+
+/// The limit of all requests to the third party: with a `RedisStore`, those of all replicas.
+/// A log, as it alone holds in any second, wherever the other side begins to count.
+pub(crate) fn polite<St: Store>(store: St) -> Result<RateLimitLayer<St>, Box<dyn Error>> {
+    let limit = Limit::global(Policy::sliding_window_log("third party", OURS)?)
+        .costs(Costs::flat(Cost::ONE))
+        .excess(Excess::Wait { max: Duration::from_secs(30) });
+    Ok(RateLimitLayer::builder(store).limit(limit).max_waiting(1_000).build()?)
+}
+
+/// The third party, for the sake of the example: it is behind a limit as well, and refuses.
+pub(crate) fn third_party<St: Store>(store: St) -> Result<Router, Box<dyn Error>> {
+    let limit = RateLimitLayer::global(store, Policy::sliding_window_log("granted", THEIRS)?);
+    Ok(Router::new().route("/", get(|| async { "here you are" })).layer(limit))
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}/", listener.local_addr()?);
+    tokio::spawn(axum::serve(listener, third_party(MemoryStore::new())?).into_future());
+
+    let client = Client::builder(TokioExecutor::new()).build_http::<Body>();
+    let client = ServiceBuilder::new().layer(polite(MemoryStore::new())?).service(client);
+    let started = Instant::now();
+    let mut requests = JoinSet::new();
+    for number in 1..=12 {
+        let (client, request) = (client.clone(), Request::get(&url).body(Body::empty())?);
+        requests.spawn(async move {
+            let status = client.oneshot(request).await.map(|response| response.status());
+            println!("{:>5} ms  request {number:>2}  {status:?}", started.elapsed().as_millis());
+        });
+    }
+    requests.join_all().await;
+    Ok(())
+}

@@ -9,15 +9,24 @@ local ALLOW, PASS, DENY = outcome.ALLOW, outcome.PASS, outcome.DENY
 
 local VERSION = 1
 -- Kinds of operations.
-local DECIDE, GIVE_BACK, OWE, RESET, RENEW = 1, 2, 3, 4, 5
+local DECIDE, GIVE_BACK, OWE, RESET, RENEW, LEASE = 1, 2, 3, 4, 5, 16
 -- Kinds of rows: the byte with which a row begins.
 local STALE, DENIED, ADMITTED, FAULT = '\0', '\1', '\2', '\3'
 local RETURNED, CHARGED, REPEATED, LAPSED, FORGOTTEN = '\4', '\5', '\6', '\7', '\8'
-local RENEWED = '\9'
+local RENEWED, LEASED = '\9', '\16'
 -- Why a row is a fault.
 local WRONG_TYPE, UNREADABLE = 1, 2
 -- Bytes behind the header that tell since when a state is held.
 local SINCE = 7
+-- Added to the code of a form where holds stand before the state.
+local HOLDS = 64
+-- The code of limits on what is in flight.
+local IN_FLIGHT = 10
+-- The code of fixed windows that are the periods of a calendar. Behind the header of such a form
+-- come three instants: a boundary between two periods, with the one before and the one after.
+local CALENDAR = 12
+-- The codes of penalties: of those that count denials, and from there on.
+local PENALTY = 13
 -- Arguments that one redis.call takes: far below Lua's limit of some 8000.
 local MOST = 1000
 
@@ -37,10 +46,15 @@ local this_instant, next_instant = struct.pack('>I7', now), struct.pack('>I7', n
 
 -- Forms that begin with the same code have headers of one length.
 local function header_length(code)
-  if code <= 4 or code == 10 then return 13 end
+  if code <= 4 or code == IN_FLIGHT or code == CALENDAR then return 13 end
   if code == 8 then return 25 end
-  if code >= 11 then return 34 end
+  if code >= PENALTY then return 34 end
   return 18
+end
+
+-- 11 is the code of nothing.
+local function known_code(code)
+  return code >= 1 and code <= PENALTY + 1 and code ~= 11
 end
 
 local algorithms = {} -- made when they are first needed: most calls need one
@@ -50,16 +64,18 @@ local function algorithm_of(code)
   local make = leaky_bucket -- 7 queue, 8 queue with max_wait, 9 meter
   if code == 1 then
     make = fixed_window_counter
+  elseif code == CALENDAR then
+    make = calendar_window_counter
   elseif code <= 3 then
     make = sliding_window_log -- 2 exact, 3 a thousandth of the window
   elseif code == 4 then
     make = sliding_window_counter
   elseif code <= 6 then
     make = token_bucket -- 5 greedy, 6 interval
-  elseif code == 10 then
+  elseif code == IN_FLIGHT then
     make = concurrent_requests
-  elseif code >= 11 then
-    make = penalty -- 11 counts denials, 12 only what is settled
+  elseif code >= PENALTY then
+    make = penalty -- 13 counts denials, 14 only what is settled
   end
   local algorithm = algorithms[make]
   if not algorithm then
@@ -80,13 +96,15 @@ local function rule_of(header)
   local interval = code == 6
   rule = {
     header = header, algorithm = algorithm_of(code), limit = limit, window = window,
-    grid = (code == 2 or code == 10) and 1 or code == 3 and ceil(window / 1000) or false,
-    in_flight = code == 10, penalises = code >= 11, counts_denials = code == 11,
+    grid = (code == 2 or code == IN_FLIGHT) and 1 or code == 3 and ceil(window / 1000) or false,
+    in_flight = code == IN_FLIGHT,
+    penalises = code >= PENALTY, counts_denials = code == PENALTY,
     block = 0, factor = 1, max_block = 0, forget_after = 0,
     -- Buckets come with limit and window in lowest terms, which is their scale; in
     -- intervals tokens come back whole and need none.
     interval = interval, unit = interval and 1 or window, rate = limit,
     capacity = 0, full = 0, queue = code == 7 or code == 8, max_wait = number.MAX,
+    calendar = code == CALENDAR and window or false, start = 0, stop = 0,
   }
   if code >= 5 and code <= 9 then
     rule.capacity = struct.unpack('>I5', header, from)
@@ -94,7 +112,7 @@ local function rule_of(header)
     if rule.capacity == 0 or 2 * rule.full > number.MAX + 1 then return nil end
     if code == 8 then rule.max_wait = struct.unpack('>I7', header, from + 5) end
   end
-  if code >= 11 then
+  if code >= PENALTY then
     rule.block, rule.factor, rule.max_block, rule.forget_after =
       struct.unpack('>I6I3I6I6', header, from)
     if rule.factor == 0 then return nil end
@@ -105,18 +123,25 @@ local function rule_of(header)
   return rule
 end
 
+local leases = false -- made when it is first needed
+
+local function leasing()
+  leases = leases or lease()
+  return leases
+end
+
 -- Keys ----------------------------------------------------------------------------------
 
 -- What is known of each key: name; rule, state and since, if there is something; fault, if
 -- it cannot be read; exists, whether Redis has it; changed, whether it is to be written;
--- was_reset, whether it was in this call.
+-- was_reset, whether it was in this call; holds, if there are any.
 local entries = {}
 for i = 1, #KEYS do
   -- All fields at once, here and below: a table that grows by one is made anew each time.
   entries[i] = {
     name = KEYS[i], rule = false, state = false, since = false, fault = false, exists = false,
     changed = false, was_reset = false, first_read = false, is_receipt = false,
-    settled_until = false,
+    settled_until = false, holds = false,
   }
 end
 
@@ -130,16 +155,29 @@ local function read(entry, value)
   entry.exists = true
   if entry.is_receipt then return end
   local version, code = value:byte(1, 2)
-  local rule, state
-  if version == VERSION and code and code >= 1 and code <= 12 then
+  local has_holds = code and code > HOLDS
+  if has_holds then code = code - HOLDS end
+  local rule, state, holds
+  if version == VERSION and code and known_code(code) then
     local length = header_length(code)
-    rule = #value > length and rule_of(value:sub(1, length))
-    state = rule and rule.algorithm.decode(rule, value, length + SINCE + 1, entry.name)
+    local from = length + SINCE + 1
+    local header = value:sub(1, length)
+    if has_holds then header = value:sub(1, 1) .. string.char(code) .. value:sub(3, length) end
+    rule = #value > length and rule_of(header)
+    if has_holds then
+      holds, from = leasing().decode(value, from)
+      rule = holds and rule
+    end
+    state = rule and rule.algorithm.decode(rule, value, from, entry.name)
     entry.since = value:sub(length + 1, length + SINCE)
   end
   if not state then
     entry.fault = UNREADABLE
     return
+  end
+  if holds then
+    leases.lapse(holds, rule, state, now)
+    entry.holds = #holds > 0 and holds
   end
   entry.rule, entry.state = rule, state
 end
@@ -189,6 +227,15 @@ local function state_under(rule, entry)
   return algorithm.resume(rule, from.algorithm.consumed(from, entry.state, now), now)
 end
 
+-- What `rule` says of a cost, beside what is held.
+local function assess(rule, entry, state, cost)
+  local algorithm, holds = rule.algorithm, entry.holds
+  if holds then
+    return leases.assess(holds, rule, now, cost, algorithm.refresh(rule, state, now))
+  end
+  return algorithm.assess(rule, now, cost, algorithm.refresh(rule, state, now))
+end
+
 -- Since when a key is held under `rule`, if it is from now on. What was charged before
 -- cannot be told from other charges any more. Neither can what is charged in the very
 -- instant in which the key is carried over or reset, for who came first?
@@ -208,6 +255,11 @@ end
 local function keep(entry, rule, state)
   entry.since = since_under(rule, entry)
   entry.rule, entry.state, entry.changed = rule, state, true
+  if entry.holds and rule.calendar then
+    -- Once they have lapsed nobody here knows in which period that was.
+    rule.algorithm.owe(rule, state, entry.holds.held, now)
+    entry.holds = false
+  end
 end
 
 local function forget(entry)
@@ -227,7 +279,19 @@ end
 -- Afterwards Redis has the key exactly when its state is not fresh, and until it is: up
 -- to the first whole millisecond, since that is as exactly as keys expire.
 local function write(entry)
-  local name, rule, state = entry.name, entry.rule, entry.state
+  local name, rule, state, holds = entry.name, entry.rule, entry.state, entry.holds
+  if holds then
+    local header = rule.header
+    local code = string.char(header:byte(2) + HOLDS)
+    local front = header:sub(1, 1) .. code .. header:sub(3) .. entry.since .. leases.encode(holds)
+    local algorithm = rule.algorithm
+    local is_amended = algorithm.amend and algorithm.amend(front, state)
+    local value = not is_amended and algorithm.encode(front, state)
+    -- After that the state is not what is to be stored.
+    local expires = ceil(leases.fresh_at(holds, rule, state) / 1000)
+    if value then set(name, value, expires) else redis.call('PEXPIREAT', name, expires) end
+    return
+  end
   if not rule or rule.algorithm.is_fresh(rule, state, now) then
     if entry.exists then redis.call('DEL', name) end
     return
@@ -249,9 +313,21 @@ do
   while from <= #forms do
     local length = header_length(forms:byte(from + 1))
     n = n + 1
-    rule_at[n] = rule_of(forms:sub(from, from + length - 1))
+    local rule = rule_of(forms:sub(from, from + length - 1))
+    rule_at[n] = rule
     from = from + length
+    if rule.calendar then
+      local start, boundary, stop
+      start, boundary, stop, from = struct.unpack('>I7I7I7', forms, from)
+      if now < boundary then stop = boundary else start = boundary end
+      rule.start, rule.stop = start, stop
+    end
   end
+end
+
+-- Whether it is another time than whoever sent a form took it for.
+local function is_elsewhen(rule)
+  return rule.calendar and (now < rule.start or now >= rule.stop)
 end
 
 local function named(key, form)
@@ -264,7 +340,7 @@ local ops = {}
 do
   local from, n = 1, 0
   while from <= #operations do
-    local op = { kind = 0 }
+    local op = { kind = 0, stale = false }
     op.kind, from = struct.unpack('>B', operations, from)
     if op.kind == DECIDE then
       local count
@@ -273,6 +349,7 @@ do
         local key, form, enforce, cost
         key, form, enforce, cost, from = struct.unpack('>I2I2BI7', operations, from)
         local entry, rule = named(key, form)
+        op.stale = op.stale or is_elsewhen(rule)
         op[i] = {
           key = key, entry = entry, rule = rule, enforce = enforce % 2 == 1, cost = cost,
           subject = floor(enforce / 2), state = false,
@@ -282,11 +359,24 @@ do
     elseif op.kind == RESET then
       op.key, from = struct.unpack('>I2', operations, from)
       op.entry = entries[op.key]
+    elseif op.kind == LEASE then
+      local form, count
+      op.key, form, op.units, op.ttl, from = struct.unpack('>I2I2I5I7', operations, from)
+      op.entry, op.rule = named(op.key, form)
+      op.id, from = operations:sub(from, from + 7), from + 8
+      count, from = struct.unpack('>B', operations, from)
+      for i = 1, count do
+        local id = operations:sub(from, from + 7)
+        local used
+        used, from = struct.unpack('>I5', operations, from + 8)
+        op[i] = { id = id, used = used }
+      end
     else
       local form, receipt
       op.key, form, receipt, op.units, op.cost, op.charged_at, op.leaves_at, op.lifetime, from =
         struct.unpack('>I2I2I2I7I7I7I7I7', operations, from)
       op.entry, op.rule = named(op.key, form)
+      op.stale = is_elsewhen(op.rule)
       op.receipt_key, op.receipt = receipt, entries[receipt]
       op.receipt.is_receipt = true
     end
@@ -297,11 +387,6 @@ end
 
 local function fault_row(entry, key)
   return FAULT .. struct.pack('>BI2', entry.fault, key)
-end
-
-local function assess(charge, cost)
-  local rule, algorithm, state = charge.rule, charge.rule.algorithm, charge.state
-  return algorithm.assess(rule, now, cost, algorithm.refresh(rule, state, now))
 end
 
 -- Strikes the penalties of subjects that another policy denies, and lets them say what they
@@ -321,7 +406,7 @@ local function strike(op)
       keep(charge.entry, rule, state)
       rule.algorithm.owe(rule, state, 1, now)
       charge.outcome, charge.remaining, charge.reset_after, charge.wait, charge.charged_at =
-        assess(charge, charge.cost)
+        assess(rule, charge.entry, state, charge.cost)
     end
   end
 end
@@ -334,11 +419,11 @@ local function decide(op)
     local entry, rule = charge.entry, charge.rule
     if rule.counts_denials then strikes = true end
     if entry.fault then return fault_row(entry, charge.key) end
-    local algorithm, state = rule.algorithm, entry.state
+    local state = entry.state
     if entry.rule ~= rule then state = state_under(rule, entry) end
     charge.state = state
     charge.outcome, charge.remaining, charge.reset_after, charge.wait, charge.charged_at =
-      algorithm.assess(rule, now, charge.cost, algorithm.refresh(rule, state, now))
+      assess(rule, entry, state, charge.cost)
     if charge.outcome >= DENY and charge.enforce then admitted = DENIED end
   end
   if strikes and admitted == DENIED then strike(op) end
@@ -347,16 +432,14 @@ local function decide(op)
     local charge = op[i]
     if charge.outcome == ALLOW then
       local rule, state = charge.rule, charge.state
-      local algorithm = rule.algorithm
       if admitted == DENIED then
         -- Nothing is taken, so what is left is what a request for nothing sees.
         local _
-        _, charge.remaining, charge.reset_after =
-          algorithm.assess(rule, now, 0, algorithm.refresh(rule, state, now))
+        _, charge.remaining, charge.reset_after = assess(rule, charge.entry, state, 0)
         charge.outcome, charge.wait, charge.charged_at = PASS, 0, 0
       elseif charge.cost > 0 and not rule.penalises then
         keep(charge.entry, rule, state)
-        algorithm.charge(rule, state, now, charge.cost)
+        rule.algorithm.charge(rule, state, now, charge.cost)
       end
     end
     row = row .. struct.pack('>BI5I7I7I7', charge.outcome, charge.remaining,
@@ -402,7 +485,7 @@ local function settle(op)
   end
   keep(entry, rule, state)
   -- Redis will not have it, so it must not make a difference in this call either.
-  if rule.algorithm.is_fresh(rule, state, now) then forget(entry) end
+  if not entry.holds and rule.algorithm.is_fresh(rule, state, now) then forget(entry) end
   return (op.kind == OWE and CHARGED or RETURNED) .. struct.pack('>I7', units)
 end
 
@@ -419,16 +502,63 @@ local function renew(op)
   return RENEWED .. struct.pack('>I7', rule.algorithm.renew(rule, state, op.cost, now))
 end
 
+-- What is leased stays so: it may still be spent.
 local function reset(op)
   local entry = op.entry
   if entry.fault then return fault_row(entry, op.key) end
-  forget(entry)
+  if entry.holds then
+    if struct.unpack('>I7', entry.since) <= now then entry.since = next_instant end
+    entry.state, entry.changed = entry.rule.algorithm.fresh(entry.rule), true
+  else
+    forget(entry)
+  end
   entry.was_reset = true
   return FORGOTTEN
 end
 
-local steps = { [DECIDE] = decide, [GIVE_BACK] = settle, [OWE] = settle, [RESET] = reset,
-  [RENEW] = renew }
+-- Settles blocks and grants another: mostly both, so that a block costs one call.
+local function lease_block(op)
+  local entry, rule = op.entry, op.rule
+  if entry.fault then return fault_row(entry, op.key) end
+  local leases = leasing()
+  for i = 1, #op do
+    local holds, settled = entry.holds, op[i]
+    if
+      holds and leases.settle(holds, entry.rule, entry.state, now, settled.id, settled.used)
+    then
+      entry.changed = true
+      entry.holds = #holds > 0 and holds
+    end
+  end
+  local units, last = 0, now
+  if op.units > 0 then
+    local holds, state = entry.holds or { held = 0 }, entry.state
+    if entry.rule ~= rule then state = state_under(rule, entry) end
+    units, last = leases.grant(holds, rule, state, now, op.id, op.units, op.ttl)
+    if units > 0 then
+      keep(entry, rule, state)
+      entry.holds = holds
+    end
+  end
+  if entry.changed and entry.rule and not entry.holds then
+    -- Redis will not have it, so it must not make a difference in this call either.
+    if entry.rule.algorithm.is_fresh(entry.rule, entry.state, now) then forget(entry) end
+  end
+  local state = entry.state
+  if entry.rule ~= rule then state = state_under(rule, entry) end
+  local _, remaining, reset_after = assess(rule, entry, state, 0)
+  local retry_after = 0
+  if units == 0 then
+    local kind, _, _, wait = assess(rule, entry, state, 1)
+    if kind == DENY then retry_after = wait end
+  end
+  return LEASED .. struct.pack('>I5I7I5I7I7', units, last - now, remaining, reset_after, retry_after)
+end
+
+local steps = {
+  [DECIDE] = decide, [GIVE_BACK] = settle, [OWE] = settle, [RESET] = reset, [RENEW] = renew,
+  [LEASE] = lease_block,
+}
 
 load_keys()
 
@@ -437,10 +567,10 @@ while from <= #requests do
   local index, deadline
   index, deadline, from = struct.unpack('>I2I7', requests, from)
   n = n + 1
-  if deadline > 0 and now > deadline then
+  local op = ops[index]
+  if deadline > 0 and now > deadline or op.stale then
     rows[n] = STALE
   else
-    local op = ops[index]
     rows[n] = steps[op.kind](op)
   end
 end

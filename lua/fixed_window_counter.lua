@@ -78,6 +78,12 @@ local function is_fresh(rule, state, now)
   return used == 0
 end
 
+-- Units charged later would count in the next window.
+local function last_instant(rule, state, now)
+  local index = refresh(rule, state, now)
+  return min((index + 1) * rule.window - 1, MAX)
+end
+
 -- When a state that is not fresh will be.
 local function fresh_at(rule, state)
   return min((state.index + 1) * rule.window, MAX)
@@ -104,6 +110,7 @@ return {
   resume = resume,
   convert = convert,
   is_fresh = is_fresh,
+  last_instant = last_instant,
   fresh_at = fresh_at,
   encode = encode,
   decode = decode,

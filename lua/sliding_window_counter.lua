@@ -125,6 +125,12 @@ local function is_fresh(rule, state, now)
   return previous == 0 and current == 0
 end
 
+-- Units charged later would count in the next window.
+local function last_instant(rule, state, now)
+  local index = refresh(rule, state, now)
+  return min((index + 1) * rule.window - 1, MAX)
+end
+
 -- When a state that is not fresh will be.
 local function fresh_at(rule, state)
   return start(rule, state.index + (state.current > 0 and 2 or 1))
@@ -151,6 +157,7 @@ return {
   resume = resume,
   convert = convert,
   is_fresh = is_fresh,
+  last_instant = last_instant,
   fresh_at = fresh_at,
   encode = encode,
   decode = decode,

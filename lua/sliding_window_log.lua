@@ -22,6 +22,8 @@ local SHORT = 128
 -- Running totals start over before they pass this, far below 2^53 where Lua's numbers
 -- have gaps.
 local REBASE = 4503599627370496
+-- Bytes to read first: those of a short log, and of what stands before it if nothing is leased.
+local FIRST_READ = 20 + HEADER + SHORT * ENTRY
 
 -- The instant and the running total of an entry.
 local function entry(state, i)
@@ -303,10 +305,12 @@ local function encode(front, state)
 end
 
 -- Brings a long string up to date in place. Says no where it is written as a whole: when
--- it is short, or new, or there is no more room.
+-- it is short, or new, or there is no more room, or it does not stay where it is.
 local function amend(front, state)
   local head, count = state.head, state.count
   if count <= SHORT or count > state.slots then return false end
+  -- With more or fewer holds before it, all of it is elsewhere.
+  if #front + HEADER + 1 ~= state.first then return false end
   local changed = max(state.changed, head + 1)
   redis.call('SETRANGE', state.key, 0, header(front, head, state))
   if changed <= count then
@@ -322,7 +326,7 @@ local function decode(rule, value, from, key)
   if length < first - 1 then return nil end
   local count, head, base, total, newest, last_seen = struct.unpack(LAYOUT, value, from)
   if head > count or base > total then return nil end
-  if count > SHORT then length = redis.call('STRLEN', key) end
+  if count > SHORT or length == FIRST_READ then length = redis.call('STRLEN', key) end
   local slots = floor((length - first + 1) / ENTRY)
   if count > slots then return nil end
   return {
@@ -347,6 +351,5 @@ return {
   encode = encode,
   amend = amend,
   decode = decode,
-  -- Bytes to read first: those of a short log, and of what stands before it.
-  FIRST_READ = 20 + HEADER + SHORT * ENTRY,
+  FIRST_READ = FIRST_READ,
 }

@@ -7,16 +7,18 @@ use std::{env, fs, io};
 /// Made at once, because every call needs them.
 const EAGER: [&str; 2] = ["outcome", "number"];
 
-/// Functions that the script calls for the algorithms it needs: to make one costs about
-/// a microsecond, and most calls need one of them.
-const LAZY: [&str; 7] = [
+/// Functions that the script calls for the algorithms it needs, and where something is leased:
+/// to make one costs about a microsecond, and most calls need one of them.
+const LAZY: [&str; 9] = [
     "fixed_window_counter",
     "sliding_window_log",
     "sliding_window_counter",
     "token_bucket",
     "leaky_bucket",
+    "lease",
     // Made of a log, so it comes after that.
     "concurrent_requests",
+    "calendar_window_counter",
     "penalty",
 ];
 

@@ -7,6 +7,9 @@ use crate::process::{self, Failure};
 pub(crate) struct Args {
     /// Only this benchmark; without a name, all of them
     name: Option<String>,
+    /// What the benchmark takes, as in `gateway -- --rounds 1`
+    #[arg(last = true)]
+    rest: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -18,5 +21,5 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let gateway = ["--profile", "bench", "--package", "tollgate-gateway"];
         process::run(process::cargo(&["build"]).args(gateway))?;
     }
-    process::run(process::cargo(&["run"]).args(package).arg("--").args(&args.name))
+    process::run(process::cargo(&["run"]).args(package).arg("--").args(&args.name).args(&args.rest))
 }

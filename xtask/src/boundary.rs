@@ -57,6 +57,7 @@ mod measured {
                 redis_port: 0,
                 flags: flags.iter().chain(&patient).map(|flag| (*flag).to_owned()).collect(),
                 variables: Vec::new(),
+                admin: None,
             })?;
             let answers = attack::run(set.nginx.address(), WINDOW, LIMIT)
                 .map_err(|error| Failure::Broken(format!("{algorithm}: {error}")))?;

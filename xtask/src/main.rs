@@ -10,6 +10,7 @@ mod check;
 mod compose;
 mod process;
 mod purity;
+mod screenshot;
 mod test;
 mod tools;
 mod twin;
@@ -41,6 +42,8 @@ enum Task {
     Boundary,
     /// Run docker-compose.yml for real, where there is a Docker engine
     ComposeTest,
+    /// Take pictures of the live page after two minutes of traffic, into docs/images
+    Screenshot,
     /// Compare the Redis script with the core over a million decisions
     Twin(twin::Args),
     /// Measure, and write docs/benchmarks.md
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Task::Up(args) => up::run(&args),
         Task::Boundary => boundary::run(),
         Task::ComposeTest => compose::run(),
+        Task::Screenshot => screenshot::run(),
         Task::Twin(args) => twin::run(&args),
         Task::Bench(args) => bench::run(&args),
     };

@@ -64,6 +64,13 @@ const BOUNDARIES: &[Boundary] = &[
         reason: "a store knows neither HTTP nor another store",
     },
     Boundary {
+        package: "tollgate-calendar",
+        features: "--all-features",
+        direct: Some(&["jiff", "thiserror", "tollgate-core"]),
+        forbidden: &["chrono", "jiff-tzdb-platform", "tokio"],
+        reason: "time zones are those built in, so that replicas agree whatever their machines have",
+    },
+    Boundary {
         package: "tollgate-store-tests",
         features: "--all-features",
         direct: None,
@@ -77,6 +84,7 @@ const BOUNDARIES: &[Boundary] = &[
         forbidden: &[
             "axum",
             "fred",
+            "jiff",
             "metrics",
             "redis",
             "tollgate-memory",

@@ -39,6 +39,12 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
     Tool { program: "nginx", package: "nginx", used_by: "the tests of the whole" },
     Tool { program: "prometheus", package: "prometheus", used_by: "the tests of deploy/" },
     Tool { program: "promtool", package: "prometheus", used_by: "the tests of deploy/" },
+    Tool { program: "chromium", package: "chromium", used_by: "the tests of the live page" },
+    Tool {
+        program: "docker-compose",
+        package: "docker-compose",
+        used_by: "the tests of examples/gateway, which start no container",
+    },
     // What they need is the library that comes with it.
     Tool { program: "faketime", package: "faketime", used_by: "replicas whose clocks disagree" },
 ];

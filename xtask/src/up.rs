@@ -21,6 +21,10 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 0)]
     redis_port: u16,
 
+    /// Of the live page, at the first replica, before those of the others; 0 takes free ones
+    #[arg(long, default_value_t = 0)]
+    admin_port: u16,
+
     /// For each replica, as in `cargo xtask up -- --window 10s`; see `cargo run -p demo -- --help`
     #[arg(last = true, value_name = "DEMO FLAGS")]
     demo: Vec<String>,

@@ -11,20 +11,22 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::apps::Wrapping;
+use crate::redis::Server;
 use crate::report::{self, Table, Target};
 use crate::rounds::{Peer, Spread, interleave};
 use crate::{Failure, http, process, wrk};
 
 const METHOD: &str = "\
 A server that says hello, and in front of it the gateway without limits, the gateway with a token
-bucket for each address, nginx, and nginx with `limit_req` for each address; all on the same two
-processors, which wrk has to share. nginx has two worker processes and the gateway two threads;
+bucket for each address in memory, the same in Redis, nginx, and nginx with `limit_req` for each
+address; all on the same two processors, which wrk has to share, and redis-server in its row. nginx has two worker processes and the gateway two threads;
 both keep their connections to the server. All requests come from one address and pass. `× floor`
 is the requests a second over those of the gateway without limits in the same round, `× nginx`
 over those of nginx with `limit_req`. Latencies are those of one connection at a time; what is
 added is what the same part of the requests takes longer than without anything in between.";
 
-const ROUNDS: usize = 12;
+/// So many that a median says something.
+pub(crate) const ROUNDS: usize = 12;
 
 /// Connections of wrk where requests a second are counted.
 const CONNECTIONS: u32 = 64;
@@ -32,15 +34,18 @@ const CONNECTIONS: u32 = 64;
 /// Connections that wait, of which the memory is measured.
 const WAITING: usize = 2_000;
 
-const NAMES: [&str; 5] = [
-    "the server itself",
-    "gateway, no limits",
-    "gateway, token bucket in memory",
-    "nginx, no limits",
-    "nginx, `limit_req`",
+/// Who is measured, and what a row is to reach of the requests of the gateway without limits.
+const NAMES: [(&str, Target); 6] = [
+    ("the server itself", Target::None),
+    ("gateway, no limits", Target::None),
+    ("gateway, token bucket in memory", Target::AtLeast(0.85)),
+    ("gateway, token bucket in Redis", Target::AtLeast(0.6)),
+    ("nginx, no limits", Target::None),
+    ("nginx, `limit_req`", Target::None),
 ];
 
-pub(crate) fn run() -> Result<(), Failure> {
+/// With fewer rounds than [`ROUNDS`], to see that it runs, nothing is written down.
+pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
     wrk::find()?;
     process::find("nginx", "nginx-light")?;
     let server = http::start(Wrapping::Bare)?;
@@ -48,30 +53,34 @@ pub(crate) fn run() -> Result<(), Failure> {
     let floor = Running::gateway(port, "")?;
     let limit = "  client: {limit: 1000000000, window: 1s, strategy: token_bucket}\n";
     let limited = Running::gateway(port, limit)?;
+    let redis = Server::start()?;
+    // Closed, so that a decision that was not made shows as a failure and not as a fast one.
+    let store = format!("  store: {{redis: {{url: '{}', timeout: 1s}}}}\n", redis.url());
+    let shared = Running::gateway(port, &format!("{limit}{store}  onStoreError: closed\n"))?;
     let nginx = Running::nginx(port)?;
-    let ports = [port, floor.ports[0], limited.ports[0], nginx.ports[0], nginx.ports[1]];
+    let ports =
+        [port, floor.ports[0], limited.ports[0], shared.ports[0], nginx.ports[0], nginx.ports[1]];
 
-    let rates = rates(ports);
+    let rates = rates(ports, rounds);
     let mut throughput = Table::new(
         "Requests a second, 64 connections",
         &["in front", "thousand requests/s", "× floor", "target", "met", "× nginx"],
     );
-    for (place, name) in NAMES.iter().enumerate() {
+    for (place, (name, target)) in NAMES.iter().enumerate() {
         let to_floor = Spread::of_ratios(&rates[place], &rates[1]);
-        let to_nginx = Spread::of_ratios(&rates[place], &rates[4]);
-        let target = if place == 2 { Target::AtLeast(0.85) } else { Target::None };
+        let to_nginx = Spread::of_ratios(&rates[place], &rates[5]);
         let spread = Spread::of(rates[place].iter().map(|rate| rate / 1e3));
         let cells = [(*name).to_owned(), spread.to_string(), format!("{to_floor:.2}")];
         let cells = cells.into_iter().chain(target.cells(to_floor));
         throughput.row(cells.chain([format!("{to_nginx:.2}")]));
     }
 
-    let latencies = latencies(ports);
+    let latencies = latencies(ports, rounds);
     let mut latency = Table::new(
         "Microseconds of a request, one connection",
         &["in front", "half take at most", "added", "99 in 100 take at most", "added"],
     );
-    for (name, [half, most]) in NAMES.iter().zip(&latencies) {
+    for ((name, _), [half, most]) in NAMES.iter().zip(&latencies) {
         let [bare_half, bare_most] = &latencies[0];
         let added = |these: &[f64], bare: &[f64]| {
             Spread::of(these.iter().zip(bare).map(|(this, bare)| this - bare)).to_string()
@@ -86,18 +95,27 @@ pub(crate) fn run() -> Result<(), Failure> {
         &["gateway", "KiB a connection, of 2000"],
     );
     memory.row(["with a policy".to_owned(), format!("{:.1}", limited.waiting()?)]);
-    report::write("gateway", METHOD, &[throughput, latency, memory])
+    let tables = [throughput, latency, memory];
+    if rounds < ROUNDS { report::show(&tables) } else { report::write("gateway", METHOD, &tables) }
 }
 
-fn rates(ports: [u16; 5]) -> Vec<Vec<f64>> {
+/// The number of rounds that the command line asks for: at least one.
+pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("a number of rounds, at least 1".to_owned()),
+        Ok(rounds) => Ok(rounds),
+    }
+}
+
+fn rates(ports: [u16; 6], rounds: usize) -> Vec<Vec<f64>> {
     let mut peers: Vec<Peer<'_>> = ports
         .map(|port| -> Peer<'_> { Box::new(move || wrk::load(local(port), CONNECTIONS).rate) })
         .into();
-    interleave(&mut peers, ROUNDS)
+    interleave(&mut peers, rounds)
 }
 
 /// Of each: what half of the requests take at most, and what 99 in 100 do, by round.
-fn latencies(ports: [u16; 5]) -> Vec<[Vec<f64>; 2]> {
+fn latencies(ports: [u16; 6], rounds: usize) -> Vec<[Vec<f64>; 2]> {
     let mut most = vec![Vec::new(); ports.len()];
     let mut peers: Vec<Peer<'_>> = Vec::new();
     for (port, most) in ports.into_iter().zip(&mut most) {
@@ -107,7 +125,7 @@ fn latencies(ports: [u16; 5]) -> Vec<[Vec<f64>; 2]> {
             load.median * 1e3
         }));
     }
-    let half = interleave(&mut peers, ROUNDS);
+    let half = interleave(&mut peers, rounds);
     drop(peers);
     // The first was not measured.
     half.into_iter().zip(most).map(|(half, most)| [half, most[1..].to_vec()]).collect()

@@ -63,7 +63,11 @@ enum Bench {
     #[cfg(unix)]
     Replicas,
     /// The gateway in front of a server, beside nginx, asked by wrk
-    Gateway,
+    Gateway {
+        /// How often each takes its turn, a second long; with fewer than 12 nothing is written down
+        #[arg(long, value_parser = gateway::at_least_one, default_value_t = gateway::ROUNDS)]
+        rounds: usize,
+    },
     /// The process that one measurement needs for itself
     #[command(hide = true)]
     Alone { what: String },
@@ -95,13 +99,13 @@ pub fn run() -> ExitCode {
             .and_then(|()| http::run())
             .and_then(|()| redis::run())
             .and_then(|()| all_replicas())
-            .and_then(|()| gateway::run()),
+            .and_then(|()| gateway::run(gateway::ROUNDS)),
         Some(Bench::Memory) => memory::run(),
         Some(Bench::Flood) => flood::run(),
         Some(Bench::Layer) => layer::run(),
         Some(Bench::Http) => http::run(),
         Some(Bench::Redis) => redis::run(),
-        Some(Bench::Gateway) => gateway::run(),
+        Some(Bench::Gateway { rounds }) => gateway::run(rounds),
         Some(Bench::Alone { what }) => alone(&what),
         Some(Bench::Serve { mode, port }) => serve::run(async { apps::app(mode) }, port),
         #[cfg(unix)]

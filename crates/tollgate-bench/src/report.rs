@@ -56,6 +56,15 @@ impl Target {
     }
 }
 
+/// Prints tables that are not written down.
+pub(crate) fn show(tables: &[Table]) -> Result<(), Failure> {
+    for table in tables {
+        println!("{}", table.markdown());
+    }
+    eprintln!("too few rounds to be written down");
+    Ok(())
+}
+
 /// Prints a section and puts it into docs/benchmarks.md in place of its older self.
 pub(crate) fn write(name: &str, method: &str, tables: &[Table]) -> Result<(), Failure> {
     let mut section = format!("## {name}\n\n{method}\n\n{}\n", machine::describe(name)?);

@@ -96,6 +96,11 @@ pub enum Source {
     /// knows of can have changed that. The waits are lower bounds, and what remains is
     /// what did then.
     Cache,
+    /// A block of units that this process has leased from the store. What remains and the
+    /// waits are lower bounds: they are from when the block was granted, and of what others
+    /// may spend all counts as spent. Receipts bear the date of the grant, before which it was
+    /// surely not spent: a bucket and a counter give back what still counts, a log nothing.
+    Lease,
 }
 
 /// The decisions of all policies of one request, in the order of its charges.

@@ -31,10 +31,12 @@
 //! ```
 
 pub mod algorithm;
+mod calendar;
 mod charge;
 mod cost;
 mod decision;
 mod key;
+mod lease;
 mod math;
 mod policy;
 mod quota;
@@ -44,10 +46,12 @@ mod strikes;
 mod time;
 
 pub use algorithm::{Algorithm, AnyRule, Form, LeakyMode, Refill, Resolution};
+pub use calendar::{Calendar, CalendarError, Period};
 pub use charge::{Charge, Charged, Receipt, ReceiptId, Settlement};
 pub use cost::Cost;
 pub use decision::{Decision, Outcome, Source, Verdict};
 pub use key::Key;
+pub use lease::{Granted, Hold, Holds, Lease};
 pub use policy::{Policy, PolicyError};
 pub use quota::Quota;
 pub use store::{OnStoreError, Store, StoreError, StoreExt};

@@ -1,6 +1,9 @@
 //! How much, per how long, how much at once.
 
+use std::fmt;
 use std::time::Duration;
+
+use crate::{Calendar, Micros};
 
 /// `limit` units per `window`, and at most `burst` of them at once.
 ///
@@ -22,12 +25,13 @@ pub struct Quota {
     limit: u64,
     window: Duration,
     burst: Option<u64>,
+    calendar: Option<Calendar>,
 }
 
 impl Quota {
     /// `limit` units per `window`.
     pub const fn new(limit: u64, window: Duration) -> Self {
-        Self { limit, window, burst: None }
+        Self { limit, window, burst: None, calendar: None }
     }
 
     /// `limit` units per second.
@@ -55,6 +59,13 @@ impl Quota {
         Self::new(1, window)
     }
 
+    /// `limit` units in each period of a calendar, such as each month in Berlin.
+    ///
+    /// Only the fixed window counter has windows of different lengths; the others refuse it.
+    pub fn per_calendar(limit: u64, calendar: Calendar) -> Self {
+        Self { calendar: Some(calendar), ..Self::new(limit, calendar.longest().into()) }
+    }
+
     /// At most `units` at once: the capacity of a bucket. A bucket without it holds
     /// `limit` units. The window algorithms have no burst and refuse one.
     #[must_use]
@@ -68,7 +79,7 @@ impl Quota {
         self.limit
     }
 
-    /// The window.
+    /// The window; with a calendar the longest of its periods.
     pub const fn window(&self) -> Duration {
         self.window
     }
@@ -78,11 +89,46 @@ impl Quota {
         self.burst
     }
 
+    /// The calendar that says when windows begin, where there is one.
+    pub const fn calendar(&self) -> Option<Calendar> {
+        self.calendar
+    }
+
+    /// The same with another number of units per window.
+    #[must_use]
+    pub const fn with_limit(mut self, limit: u64) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// The same without a burst.
+    #[must_use]
+    pub const fn without_burst(mut self) -> Self {
+        self.burst = None;
+        self
+    }
+
+    /// The window in words: "60 seconds", or "calendar day in Europe/Berlin".
+    pub fn span(&self) -> impl fmt::Display + use<> {
+        Span(*self)
+    }
+
     /// The most units that can be taken at once.
     pub const fn capacity(&self) -> u64 {
         match self.burst {
             Some(units) => units,
             None => self.limit,
+        }
+    }
+}
+
+struct Span(Quota);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.calendar {
+            Some(calendar) => write!(f, "calendar {calendar}"),
+            None => Micros::from(self.0.window).fmt(f),
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::fmt::{self, Write as _};
 
-use tollgate::{Algorithm, LeakyMode, Micros, OnStoreError, Policy, Refill};
+use tollgate::{Algorithm, Excess, LeakyMode, Micros, OnStoreError, Policy, Refill};
 
 use crate::plan::{
     ApiPlan, CostTable, ForwardingHeader, IdentitySource, KeyOrigin, LimitPlan, Listen, Plan,
-    Protocol, Route, StorePlan, Target, Topology, Whose,
+    Protocol, Route, SettleBy, StorePlan, SubjectsPlan, Target, Topology, TracingPlan, Whose,
 };
 
 /// What a plan would do, a sentence a line. Secrets are not in it.
@@ -21,10 +21,25 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     for listen in &plan.listen {
         writeln!(out, "listens on {}", Listener(listen))?;
     }
-    writeln!(out, "admin on {}", plan.admin)?;
+    write!(out, "admin on {}", plan.admin)?;
+    match &*plan.admin_peers {
+        [] => writeln!(out)?,
+        peers => writeln!(out, ", whose page shows {} too", peers.join(", "))?,
+    }
     writeln!(out, "quotas are kept {}", store(&plan.store))?;
+    if let Some(TracingPlan { endpoint, sample, service_name, .. }) = &plan.tracing {
+        writeln!(
+            out,
+            "spans of `{service_name}` are sent to {endpoint}: {sample} of all traces begun here"
+        )?;
+    }
     let chain: Vec<_> = plan.identity.iter().map(source).collect();
     writeln!(out, "a client is {}", chain.join(", else "))?;
+    for (who, list) in [("refused", &plan.deny), ("never limited", &plan.allow)] {
+        if !list.is_empty() {
+            writeln!(out, "{who}: {}", subjects(list))?;
+        }
+    }
     for path in &plan.exempt {
         writeln!(out, "not limited: {path}")?;
     }
@@ -74,20 +89,58 @@ fn write_limit(out: &mut String, plan: &Plan, what: &str, limit: &LimitPlan) -> 
         write!(out, ", only watching")?;
     }
     writeln!(out)?;
-    for (name, tier) in plan.tiers.iter().zip(&limit.tiers) {
-        writeln!(out, "    tier {name}: {}", amount(tier))?;
+    let everybody: Vec<_> =
+        limit.also.iter().filter_map(|quota| quota.everybody.as_ref()).collect();
+    if !everybody.is_empty() {
+        writeln!(out, "    and at the same time {}", amounts(everybody))?;
     }
+    for (number, (name, tier)) in plan.tiers.iter().zip(&limit.tiers).enumerate() {
+        let also = limit.also.iter().filter_map(|quota| quota.tiers.get(number)?.as_ref());
+        writeln!(out, "    tier {name}: {}", amounts(std::iter::once(tier).chain(also)))?;
+    }
+    write_outcome(out, limit)?;
     if *limit.costs != CostTable::flat(tollgate::Cost::ONE) {
         writeln!(out, "    {}", costs(&limit.costs))?;
     }
     Ok(())
 }
 
+/// What becomes of a denial, and of a charge when the response is known.
+fn write_outcome(out: &mut String, limit: &LimitPlan) -> fmt::Result {
+    if let Excess::Wait { max } = limit.excess {
+        writeln!(out, "    what it denies waits for at most {}", span(max.into()))?;
+    }
+    if let Some(counts) = &limit.counts {
+        let counts: Vec<_> = counts.iter().map(ToString::to_string).collect();
+        writeln!(out, "    counts only responses with {}", counts.join(", "))?;
+    }
+    if let Some(reserve) = &limit.reserve {
+        let actual = match reserve.settle {
+            SettleBy::Header => "x-tollgate-cost of the response".to_owned(),
+            SettleBy::Trailer => "the trailer x-tollgate-cost".to_owned(),
+            SettleBy::Bytes(bytes) => format!("the body, a unit for each {bytes} bytes"),
+        };
+        let lapse = span(reserve.lapse.into());
+        writeln!(out, "    charged as an estimate, which {actual} corrects within {lapse}")?;
+    }
+    Ok(())
+}
+
+/// "100 units per 60 s and 20 units per 10 s"
+fn amounts<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> String {
+    let amounts: Vec<_> = policies.into_iter().map(amount).collect();
+    amounts.join(" and ")
+}
+
 /// "5 units per 60 s, 10 at once"
 fn amount(policy: &Policy) -> String {
     let quota = policy.quota();
     let unit = if quota.limit() == 1 { "unit" } else { "units" };
-    let amount = format!("{} {unit} per {}", quota.limit(), span(policy.window()));
+    let window = match quota.calendar() {
+        Some(calendar) => format!("calendar {calendar}"),
+        None => span(policy.window()),
+    };
+    let amount = format!("{} {unit} per {window}", quota.limit());
     match quota.burst_units() {
         Some(burst) => format!("{amount}, {burst} at once"),
         None => amount,
@@ -130,6 +183,21 @@ fn costs(costs: &CostTable) -> String {
     format!("units: {}", parts.join(", "))
 }
 
+/// "3 networks, 1 user, and whoever is in deny.txt"
+fn subjects(list: &SubjectsPlan) -> String {
+    let kinds = [
+        ("network", list.addresses.len()),
+        ("API key", list.api_keys.len()),
+        ("user", list.users.len()),
+    ];
+    let kinds = kinds.into_iter().filter(|(_, count)| *count > 0);
+    let mut parts: Vec<_> = kinds
+        .map(|(kind, count)| format!("{count} {kind}{}", if count == 1 { "" } else { "s" }))
+        .collect();
+    parts.extend(list.file.as_ref().map(|file| format!("whoever is in {}", file.display())));
+    parts.join(", ")
+}
+
 /// What the whole chain comes to, in a word.
 fn client(chain: &[IdentitySource]) -> &'static str {
     match chain {
@@ -149,7 +217,13 @@ fn source(source: &IdentitySource) -> String {
                     format!("the {algorithm} key in {}", file.display())
                 }
                 KeyOrigin::JwksFile(file) => format!("the key set in {}", file.display()),
-                KeyOrigin::JwksUrl { url, .. } => format!("the key set at {url}"),
+                KeyOrigin::JwksUrl(jwks) => format!(
+                    "the key set at {} (asked again after {}, and for a key that is missing, but \
+                     not within {})",
+                    jwks.shown_url(),
+                    span(jwks.max_age.into()),
+                    span(jwks.min_refetch.into()),
+                ),
             };
             format!("the user of a token, by {keys}")
         }
@@ -195,7 +269,7 @@ struct Listener<'a>(&'a Listen);
 
 impl fmt::Display for Listener<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Listen { addr, tls, proxy_protocol } = self.0;
+        let Listen { addr, tls, proxy_protocol, max_connections: _ } = self.0;
         write!(f, "{addr}")?;
         if tls.is_some() {
             f.write_str(", TLS")?;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use tracing_subscriber::EnvFilter;
 
 use crate::config::{self, Source, SourceError};
-use crate::plan::Plan;
-use crate::{check, schema, serve};
+use crate::plan::{LogFormat, LogPlan, Plan};
+use crate::trace::{self, Tracing};
+use crate::{check, log, schema, serve};
 
 /// A rate limiter in front of any service: one YAML file, exact limits, true answers
 ///
@@ -43,12 +43,16 @@ pub enum Command {
         /// The file with the limits; `-` reads it from stdin
         #[arg(long, short, value_name = "FILE")]
         config: PathBuf,
+        /// How lines of the log look, whatever the file says
+        #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_enum)]
+        log_format: Option<LogFormat>,
     },
     /// Says what is wrong with a file, or in words what it would do
     ///
-    /// Tells everything that is wrong at once: where, what, and the cure. Nothing is started,
-    /// and no file or server that the configuration names is looked at. The exit code is 0,
-    /// or 2 if something stands in the way.
+    /// Tells everything that is wrong at once: where, what, and the cure. The certificates and
+    /// keys that the file names are opened; relative paths begin at the working directory,
+    /// wherever the file is. Nothing is started, and no server is asked. The exit code is 0, or
+    /// 2 if something stands in the way.
     #[command(after_help = "Environment variables in the file are filled in as `serve` would: \
                             set them, or give them defaults (`${NAME:-default}`).")]
     Check {
@@ -58,6 +62,9 @@ pub enum Command {
         /// Takes warnings for errors
         #[arg(long)]
         strict: bool,
+        /// Opens none of the files that the configuration names, for where they are not there
+        #[arg(long)]
+        without_files: bool,
     },
     /// Prints the JSON Schema of the file, for editors
     ///
@@ -87,11 +94,13 @@ impl Cli {
     pub fn run(&self) -> io::Result<ExitCode> {
         let mut out = io::stdout().lock();
         match &self.command {
-            Command::Serve { config } => return Ok(serve(config)),
-            Command::Check { config, strict } => match load(config, *strict) {
-                Ok(plan) => out.write_all(check::in_words(&plan).as_bytes())?,
-                Err(code) => return Ok(code),
-            },
+            Command::Serve { config, log_format } => return Ok(serve(config, *log_format)),
+            Command::Check { config, strict, without_files } => {
+                match load(config, Checks { strict: *strict, files: !without_files }) {
+                    Ok(plan) => out.write_all(check::in_words(&plan).as_bytes())?,
+                    Err(code) => return Ok(code),
+                }
+            }
             Command::Schema => writeln!(out, "{:#}", schema::schema())?,
             Command::Init => out.write_all(STARTER.as_bytes())?,
             Command::Completions { shell } => {
@@ -103,16 +112,27 @@ impl Cli {
 }
 
 /// Serves what a file says, and what it will say when it changes.
-fn serve(path: &Path) -> ExitCode {
+fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
     let source = match Source::read(path) {
         Ok(source) => source,
         Err(error) => return unreadable(&error),
     };
-    // A person reads this; what a reload has to say goes to the log.
-    if let Err(code) = plan(&source, false) {
-        return code;
+    let outcome = config::read_with_process_env(&source).with_files();
+    let given = outcome.plan.as_ref().map_or_else(LogPlan::default, |plan| plan.log);
+    let lines = LogPlan { format: format.unwrap_or(given.format), ..given };
+    // A person reads this; what a reload has to say goes to the log. So does a warning where
+    // a program reads.
+    if outcome.plan.is_none() || lines.format == LogFormat::Text {
+        tell(&source, &outcome.report);
     }
-    log();
+    let Some(plan) = outcome.plan else { return ExitCode::from(WRONG) };
+    let tracing = match Tracing::new(plan.tracing.as_ref()) {
+        Ok(tracing) => tracing,
+        Err(error) => return wrong(&error.to_string()),
+    };
+    if let Err(error) = log::start(lines, &tracing) {
+        return wrong(&error);
+    }
     let load: serve::Load = if path == Path::new("-") {
         Arc::new(move || loaded(&source))
     } else {
@@ -120,23 +140,21 @@ fn serve(path: &Path) -> ExitCode {
         Arc::new(move || loaded(&Source::read(&path).map_err(|error| error.to_string())?))
     };
     let file = (path != Path::new("-")).then(|| path.to_owned());
-    serve::run(serve::Source { file, load })
-}
-
-/// To standard error; `RUST_LOG` chooses what.
-fn log() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(io::stderr().is_terminal())
-        .with_writer(io::stderr)
-        .init();
+    serve::run(serve::Source { file, load }, &tracing).unwrap_or_else(|failure| {
+        if lines.format == LogFormat::Json {
+            tracing::error!(target: "tollgate", "{failure}");
+            return ExitCode::from(failure.code);
+        }
+        eprintln!("error: {failure}");
+        ExitCode::from(failure.code)
+    })
 }
 
 /// A plan, or what is wrong in a line each.
 fn loaded(source: &Source) -> Result<serve::Loaded, String> {
-    let config::Outcome { plan, report } = config::read_with_process_env(source);
+    let config::Outcome { plan, report, .. } = config::read_with_process_env(source);
     let Some(plan) = plan else { return Err(report.to_string()) };
+    trace::is_possible(plan.tracing.as_ref()).map_err(|error| error.to_string())?;
     let words = check::in_words(&plan);
     for warning in report.to_string().lines() {
         tracing::warn!(target: "tollgate", "{warning}");
@@ -144,34 +162,57 @@ fn loaded(source: &Source) -> Result<serve::Loaded, String> {
     Ok(serve::Loaded { plan, words })
 }
 
+/// How closely to look.
+#[derive(Clone, Copy, Debug)]
+pub struct Checks {
+    /// Whether a warning stands in the way.
+    pub strict: bool,
+    /// Whether the files that the configuration names are opened.
+    pub files: bool,
+}
+
 /// Reads a file and tells on standard error what is wrong with it. Without a plan there is
 /// the code to exit with: 2.
 ///
 /// # Errors
-/// Something stands in the way; with `strict`, a warning does too.
-pub fn load(path: &Path, strict: bool) -> Result<Plan, ExitCode> {
+/// Something stands in the way.
+pub fn load(path: &Path, checks: Checks) -> Result<Plan, ExitCode> {
     match Source::read(path) {
-        Ok(source) => plan(&source, strict),
+        Ok(source) => plan(&source, checks),
         Err(error) => Err(unreadable(&error)),
     }
 }
 
-fn plan(source: &Source, strict: bool) -> Result<Plan, ExitCode> {
-    let config::Outcome { plan, report } = config::read_with_process_env(source);
-    eprint!("{}", report.render(io::stderr().is_terminal()));
-    let (errors, warnings) = (report.errors(), report.warnings());
-    if errors + warnings > 0 {
-        eprintln!("{}: {}, {}", source.name, count(errors, "error"), count(warnings, "warning"));
-    }
+fn plan(source: &Source, checks: Checks) -> Result<Plan, ExitCode> {
+    let outcome = config::read_with_process_env(source);
+    let outcome = if checks.files { outcome.with_files() } else { outcome };
+    let config::Outcome { plan, report, .. } = outcome;
+    tell(source, &report);
     let plan = plan.ok_or_else(|| ExitCode::from(WRONG))?;
-    if strict && warnings > 0 {
+    if let Err(error) = trace::is_possible(plan.tracing.as_ref()) {
+        return Err(wrong(&format!("{}: {error}", source.name)));
+    }
+    if checks.strict && report.warnings() > 0 {
         eprintln!("`--strict` takes warnings for errors");
         return Err(ExitCode::from(WRONG));
     }
     Ok(plan)
 }
 
+/// What is wrong with a file, to standard error.
+fn tell(source: &Source, report: &config::Report) {
+    eprint!("{}", report.render(io::stderr().is_terminal()));
+    let (errors, warnings) = (report.errors(), report.warnings());
+    if errors + warnings > 0 {
+        eprintln!("{}: {}, {}", source.name, count(errors, "error"), count(warnings, "warning"));
+    }
+}
+
 fn unreadable(error: &SourceError) -> ExitCode {
+    wrong(&error.to_string())
+}
+
+fn wrong(error: &str) -> ExitCode {
     eprintln!("error: {error}");
     ExitCode::from(WRONG)
 }

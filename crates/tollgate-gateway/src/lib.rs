@@ -6,7 +6,10 @@
 pub mod check;
 pub mod cli;
 pub mod config;
+pub mod files;
+pub mod log;
 pub mod plan;
 pub mod proxy;
 pub mod schema;
 pub mod serve;
+pub mod trace;

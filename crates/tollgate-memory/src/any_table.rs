@@ -2,6 +2,7 @@
 
 use foldhash::fast::RandomState;
 use tollgate_core::algorithm::Rule;
+use tollgate_core::algorithm::calendar_window_counter::CalendarWindowCounter;
 use tollgate_core::algorithm::concurrent_requests::ConcurrentRequests;
 use tollgate_core::algorithm::fixed_window_counter::FixedWindowCounter;
 use tollgate_core::algorithm::leaky_bucket::LeakyBucket;
@@ -105,6 +106,7 @@ macro_rules! with_table {
             $crate::any_table::AnyTable::TokenBucket($table) => $body,
             $crate::any_table::AnyTable::LeakyBucket($table) => $body,
             $crate::any_table::AnyTable::ConcurrentRequests($table) => $body,
+            $crate::any_table::AnyTable::CalendarWindowCounter($table) => $body,
             $crate::any_table::AnyTable::Penalty($table) => $body,
         }
     };
@@ -124,5 +126,6 @@ any_table!(
     TokenBucket,
     LeakyBucket,
     ConcurrentRequests,
+    CalendarWindowCounter,
     Penalty
 );

@@ -13,6 +13,7 @@ use crate::cluster::{Cluster, Connect, Place};
 use crate::combiner::{Bounds, Combiner, Shared};
 use crate::deny_cache::DenyCache;
 use crate::encode::Batch;
+use crate::lease::Leases;
 use crate::names::Names;
 use crate::node::Node;
 use crate::route::Route;
@@ -160,6 +161,7 @@ impl RedisStoreBuilder {
         }
         let tls =
             self.address.uses_tls.then(|| tls::config(self.authorities.as_deref())).transpose()?;
+        let leases = Leases::new(self.time.clone());
         let shared = Arc::new(Shared {
             runtime,
             deny_cache: DenyCache::new(self.deny_cache),
@@ -182,7 +184,7 @@ impl RedisStoreBuilder {
             let route = Route::One(Arc::clone(&node));
             Way::One(node, Arc::new(Combiner::new(route, bounds, Arc::clone(&shared))))
         };
-        Ok(RedisStore(Arc::new(Inner { address, names, timeout, way, shared })))
+        Ok(RedisStore(Arc::new(Inner { address, names, timeout, way, shared, leases })))
     }
 }
 

@@ -4,7 +4,7 @@ use tollgate_core::Timestamp;
 
 /// The last `N` bytes of a number, the highest first.
 pub(crate) fn put<const N: usize>(out: &mut Vec<u8>, number: u64) {
-    debug_assert!(number >> (8 * N) == 0, "{number} does not fit {N} bytes");
+    debug_assert!(N == 8 || number >> (8 * N) == 0, "{number} does not fit {N} bytes");
     out.extend_from_slice(&number.to_be_bytes()[8 - N..]);
 }
 

@@ -22,7 +22,7 @@ use crate::node::Node;
 use crate::reply::{Reply, Row};
 use crate::route::{Route, Stop, Trip};
 use crate::stats::Counters;
-use crate::ticket::{Answer, Request, Ticket};
+use crate::ticket::{Answer, Leased, Request, Ticket};
 
 /// Carries requests to one server, many in a call.
 ///
@@ -186,14 +186,16 @@ impl Combiner {
             return After::Done;
         }
         tickets.retain(|ticket| ticket.send());
-        let mut batch = Batch::new(self.shared.nonce.fetch_add(1, Ordering::Relaxed));
+        let sent = Instant::now();
+        let time = self.shared.time.as_ref().map(|time| time.load(Ordering::Relaxed));
+        let now = time.map(Timestamp::from_micros).or_else(|| node.at_server(sent));
+        let nonce = self.shared.nonce.fetch_add(1, Ordering::Relaxed);
+        let mut batch = Batch::at(nonce, now.unwrap_or_default());
         tickets.retain(|ticket| self.add(&mut batch, ticket, node));
         if tickets.is_empty() {
             return After::Done;
         }
         let unanswered = Unanswered(tickets);
-        let sent = Instant::now();
-        let time = self.shared.time.as_ref().map(|time| time.load(Ordering::Relaxed));
         let last = tickets.iter().map(|ticket| ticket.deadline).max().unwrap_or(sent);
         let call = node.call(&batch, time.map(Timestamp::from_micros), last, stop.is_asking());
         let outcome = match &tickets[..] {
@@ -318,6 +320,9 @@ impl Combiner {
                 batch.renew(state, settled, receipt, deadline)
             }
             Request::Reset { state } => batch.reset(state, deadline),
+            Request::Lease { state, policy, spent, ask } => {
+                batch.lease(state, policy, spent, *ask, deadline)
+            }
         };
         match added {
             Ok(()) => true,
@@ -391,6 +396,9 @@ impl Combiner {
                     Ok(Answer::Verdict(verdict))
                 }
                 Row::Settlement(settlement) => Ok(Answer::Settlement(settlement)),
+                Row::Leased(granted) => {
+                    Ok(Answer::Leased(Leased { granted, decided_at: reply.now, sent }))
+                }
                 Row::Renewal(begun) => {
                     let renewed = |at| match &ticket.request {
                         Request::Renew { receipt, .. } => Some(receipt.begun_at(at)),

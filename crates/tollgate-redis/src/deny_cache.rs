@@ -106,7 +106,7 @@ impl DenyCache {
         if self.settles(lines) || has_twins(lines) || may_strike(lines, verdict) {
             return;
         }
-        let until = sent + wait.min(self.bound);
+        let until = sent + wait.min(self.bound).min(leased_for(lines));
         let denied = Denied { lines: lines.clone(), verdict: verdict.clone(), sent, until };
         let now = Instant::now();
         if until <= now {
@@ -240,6 +240,12 @@ fn time_of_denial(lines: &[Line], verdict: &Verdict) -> Option<Duration> {
 fn may_strike(lines: &[Line], verdict: &Verdict) -> bool {
     let mut decisions = lines.iter().zip(verdict.decisions());
     decisions.any(|(line, decision)| line.policy.counts_denials() && !decision.denies())
+}
+
+/// What others hold comes back within a lease's time, or is spent.
+fn leased_for(lines: &[Line]) -> Duration {
+    let leases = lines.iter().filter_map(|line| line.policy.lease());
+    leases.map(|lease| lease.time_to_live().into()).min().unwrap_or(Duration::MAX)
 }
 
 /// Charges to one key are decided by their sum, which costs of each do not tell.

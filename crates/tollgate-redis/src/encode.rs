@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 use tollgate_core::{Cost, Form, Micros, Policy, Receipt, Timestamp};
 
 use crate::bytes::{exact, put};
-use crate::header::put_header;
+use crate::header::{put_header, put_periods};
 use crate::interned::Interned;
 
 /// One charge of a request and the Redis key that holds its state.
@@ -18,6 +18,26 @@ pub struct Line<'a> {
     pub cost: Cost,
     /// Whether a denial denies the request.
     pub enforce: bool,
+}
+
+/// A block that is done with, and what was spent of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spent {
+    /// Its name.
+    pub id: u64,
+    /// So many units.
+    pub units: u64,
+}
+
+/// A block that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Its name, which no other block of the key has.
+    pub id: u64,
+    /// So many units at most; none where blocks are only settled.
+    pub units: u64,
+    /// For so long at most.
+    pub ttl: Micros,
 }
 
 /// Why a request cannot be part of a call. The call is as it was before.
@@ -42,6 +62,8 @@ pub enum EncodeError {
 #[derive(Debug, Default)]
 pub struct Batch {
     nonce: [u8; 8],
+    /// What it probably is by Redis' clock.
+    now: Timestamp,
     keys: Interned,
     operations: Interned,
     forms: Vec<Form>,
@@ -62,6 +84,7 @@ pub(crate) enum Asked {
     Settle,
     Renew,
     Reset,
+    Lease,
 }
 
 /// The charges of a request to one key, summed.
@@ -77,6 +100,7 @@ const GIVE_BACK: u8 = 2;
 const OWE: u8 = 3;
 const RESET: u8 = 4;
 const RENEW: u8 = 5;
+const LEASE: u8 = 16;
 
 impl Batch {
     /// The most keys, forms or requests of one call: they go by numbers of two bytes.
@@ -85,6 +109,12 @@ impl Batch {
     /// A call without requests. The reply has to repeat the `nonce`.
     pub fn new(nonce: u64) -> Self {
         Self { nonce: nonce.to_be_bytes(), ..Self::default() }
+    }
+
+    /// A call that Redis is thought to get at `now`. Where that is not even the right period
+    /// of a calendar, or the one beside it, requests that are about it are refused unexecuted.
+    pub fn at(nonce: u64, now: Timestamp) -> Self {
+        Self { now, ..Self::new(nonce) }
     }
 
     /// The number of requests.
@@ -225,6 +255,35 @@ impl Batch {
         Ok(())
     }
 
+    /// Adds a request to settle up to 255 blocks and to grant another.
+    pub fn lease(
+        &mut self,
+        key: &[u8],
+        policy: &Policy,
+        spent: &[Spent],
+        ask: Ask,
+        deadline: Option<Timestamp>,
+    ) -> Result<(), EncodeError> {
+        self.make_room(1)?;
+        let count = u8::try_from(spent.len()).map_err(|_| EncodeError::TooManyCharges)?;
+        let numbers = [self.keys.number(key), self.form(policy)];
+        self.scratch.clear();
+        self.scratch.push(LEASE);
+        for number in numbers {
+            put::<2>(&mut self.scratch, number);
+        }
+        put::<5>(&mut self.scratch, ask.units.min(Policy::MAX_LIMIT));
+        put::<7>(&mut self.scratch, exact(ask.ttl.get()));
+        put::<8>(&mut self.scratch, ask.id);
+        self.scratch.push(count);
+        for block in spent {
+            put::<8>(&mut self.scratch, block.id);
+            put::<5>(&mut self.scratch, block.units.min(Policy::MAX_LIMIT));
+        }
+        self.request(deadline, Asked::Lease);
+        Ok(())
+    }
+
     /// The keys, each once.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.keys.iter()
@@ -265,6 +324,7 @@ impl Batch {
         let index = self.forms.iter().position(|other| *other == form).unwrap_or_else(|| {
             self.forms.push(form);
             put_header(&mut self.form_bytes, &form, policy.rule());
+            put_periods(&mut self.form_bytes, &form, self.now);
             self.forms.len() - 1
         });
         index as u64 + 1

@@ -1,6 +1,6 @@
 //! The header of a form: what a stored state begins with.
 
-use tollgate_core::{Algorithm, AnyRule, Form, LeakyMode, Refill};
+use tollgate_core::{Algorithm, AnyRule, Form, LeakyMode, Micros, Refill, Timestamp};
 
 use crate::bytes::{exact, put};
 
@@ -10,6 +10,8 @@ pub(crate) fn put_header(out: &mut Vec<u8>, form: &Form, rule: &AnyRule) {
     let (limit, window) = match rule {
         AnyRule::TokenBucket(rule) => rule.rate(),
         AnyRule::LeakyBucket(rule) => rule.rate(),
+        // The number that stands for its name: what the windows are, each state says.
+        AnyRule::CalendarWindowCounter(rule) => (form.limit, Micros::new(rule.calendar().id())),
         _ => (form.limit, form.window),
     };
     out.extend([form.version, code(form, rule)]);
@@ -31,9 +33,21 @@ pub(crate) fn put_header(out: &mut Vec<u8>, form: &Form, rule: &AnyRule) {
     }
 }
 
+/// What a call says of a form and no state begins with: of a calendar, of which the script
+/// knows nothing else, the boundary nearest to `now` with the ones before and after it. As
+/// `now` is what this process takes for the time of Redis, either side may turn out right.
+pub(crate) fn put_periods(out: &mut Vec<u8>, form: &Form, now: Timestamp) {
+    let Some(calendar) = form.calendar else { return };
+    let [one, two] = calendar.around(now);
+    for instant in [one.start(), one.end(), two.end()] {
+        put::<7>(out, instant.as_micros());
+    }
+}
+
 /// The algorithm and its settings in one byte.
 fn code(form: &Form, rule: &AnyRule) -> u8 {
     match form.algorithm {
+        Algorithm::FixedWindowCounter if form.calendar.is_some() => 12,
         Algorithm::FixedWindowCounter => 1,
         Algorithm::SlidingWindowLog { .. } => match rule {
             AnyRule::SlidingWindowLog(rule) if rule.grid().get() == 1 => 2,
@@ -46,8 +60,8 @@ fn code(form: &Form, rule: &AnyRule) -> u8 {
         Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(_) } } => 8,
         Algorithm::LeakyBucket { mode: LeakyMode::Meter } => 9,
         Algorithm::ConcurrentRequests => 10,
-        Algorithm::Penalty { terms } if terms.counts_denials => 11,
-        Algorithm::Penalty { .. } => 12,
+        Algorithm::Penalty { terms } if terms.counts_denials => 13,
+        Algorithm::Penalty { .. } => 14,
     }
 }
 
@@ -56,7 +70,7 @@ mod tests {
     use std::time::Duration;
 
     use tollgate_core::algorithm::penalty::Terms;
-    use tollgate_core::{Micros, Policy, Quota, Resolution};
+    use tollgate_core::{Calendar, Micros, Policy, Quota, Resolution};
 
     use super::*;
 
@@ -108,6 +122,13 @@ mod tests {
                     all.extend(Policy::new("p", quota, algorithm));
                 }
             }
+        }
+        let instants = [1_000, 2_000].map(Timestamp::from_micros);
+        for (name, limit) in [("one", 1), ("one", 2), ("other", 1), ("one", 1)] {
+            let calendar = Calendar::new(name, instants).unwrap();
+            all.push(
+                Policy::fixed_window_counter("p", Quota::per_calendar(limit, calendar)).unwrap(),
+            );
         }
         all
     }

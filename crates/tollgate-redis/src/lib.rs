@@ -73,6 +73,7 @@ mod failure;
 mod future;
 mod header;
 mod interned;
+mod lease;
 mod names;
 mod node;
 mod offset;
@@ -101,6 +102,7 @@ use self::cluster::Cluster;
 use self::combiner::{Combiner, Shared};
 use self::failure::STORE;
 pub use self::future::RedisFuture;
+use self::lease::Leases;
 use self::names::{Name, Names};
 use self::node::Node;
 pub use self::stats::RedisStats;
@@ -117,6 +119,7 @@ struct Inner {
     timeout: Duration,
     way: Way,
     shared: Arc<Shared>,
+    leases: Leases,
 }
 
 /// Who carries requests to Redis.
@@ -260,6 +263,11 @@ impl Store for RedisStore {
             Answer::Verdict(verdict) => Some(verdict),
             _ => None,
         };
+        let is_leased = charges.iter().any(|charge| charge.policy.lease().is_some());
+        if is_leased && let Some(verdict) = self.0.leases.spend(charges) {
+            self.0.shared.counters.count_leased();
+            return RedisFuture::ready(Ok(Answer::Verdict(verdict)), read);
+        }
         let lines = charges.iter().map(|charge| Line {
             state: self.0.names.state(charge.policy, charge.key),
             policy: charge.policy.clone(),
@@ -267,12 +275,16 @@ impl Store for RedisStore {
             enforce: charge.enforce,
         });
         let lines: SmallVec<[Line; 2]> = lines.collect();
-        if !self.is_one_call(&lines) {
-            return several::decide(self, charges, lines, read);
-        }
-        if let Some(verdict) = self.0.shared.deny_cache.find(&lines) {
+        let is_one_call = self.is_one_call(&lines);
+        if is_one_call && let Some(verdict) = self.0.shared.deny_cache.find(&lines) {
             self.0.shared.counters.count_deny_cache_hit();
             return RedisFuture::ready(Ok(Answer::Verdict(verdict)), read);
+        }
+        if is_leased {
+            self.note_asked(charges);
+        }
+        if !is_one_call {
+            return several::decide(self, charges, lines, read);
         }
         let about = lines.first().map(|line| line.state.clone()).unwrap_or_default();
         self.submit(&about, Request::Decide(lines), read)
@@ -325,7 +337,7 @@ impl fmt::Debug for RedisStore {
 /// which talk to a bare server. No part of the public API.
 #[doc(hidden)]
 pub mod protocol {
-    pub use crate::encode::{Batch, EncodeError, Line};
+    pub use crate::encode::{Ask, Batch, EncodeError, Line, Spent};
     pub use crate::reply::{BadReply, Fault, Reply, Row};
     pub use crate::script::{SHA1, TEXT};
 }

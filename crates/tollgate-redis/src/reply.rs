@@ -1,6 +1,6 @@
 //! The reply of one call into verdicts, settlements and faults.
 
-use tollgate_core::{Decision, Micros, Outcome, Settlement, Timestamp, Verdict};
+use tollgate_core::{Decision, Granted, Micros, Outcome, Settlement, Timestamp, Verdict};
 
 use crate::encode::{Asked, Batch, Sum};
 
@@ -27,6 +27,8 @@ pub enum Row {
     Renewal(Option<Timestamp>),
     /// The key is forgotten.
     Reset,
+    /// The answer to a request for a block.
+    Leased(Granted),
     /// A value that the request needs cannot be read. Nothing was done.
     Fault {
         /// What is wrong with it.
@@ -108,6 +110,13 @@ fn row(bytes: &mut Bytes<'_>, asked: &Asked, now: Timestamp) -> Option<Row> {
         (7, Asked::Settle) => Row::Settlement(Settlement::Lapsed),
         (6, Asked::Renew) => Row::Renewal(None),
         (8, Asked::Reset) => Row::Reset,
+        (16, Asked::Lease) => Row::Leased(Granted {
+            units: bytes.number::<5>()?,
+            lasts: Micros::new(bytes.number::<7>()?),
+            remaining: bytes.number::<5>()?,
+            reset_after: Micros::new(bytes.number::<7>()?),
+            retry_after: Micros::new(bytes.number::<7>()?),
+        }),
         (9, Asked::Renew) => Row::Renewal(Some(bytes.instant()?)),
         _ => return None,
     })

@@ -24,6 +24,8 @@ pub struct RedisStats {
     pub late: u64,
     /// Requests denied without asking, as they had just been.
     pub deny_cache_hits: u64,
+    /// Requests answered from blocks of units that were leased, without asking.
+    pub leased: u64,
     /// Requests that wait for a call at this moment.
     pub queued: u64,
     /// Times that a connection was made.
@@ -38,6 +40,7 @@ pub(crate) struct Counters {
     lost: AtomicU64,
     late: AtomicU64,
     deny_cache_hits: AtomicU64,
+    leased: AtomicU64,
     connections: AtomicU64,
 }
 
@@ -74,6 +77,10 @@ impl Counters {
         measure::deny_cache_hit();
     }
 
+    pub(crate) fn count_leased(&self) {
+        add(&self.leased, 1);
+    }
+
     pub(crate) fn count_connection(&self) {
         add(&self.connections, 1);
         measure::connection();
@@ -87,6 +94,7 @@ impl Counters {
             lost: self.lost.load(Ordering::Relaxed),
             late: self.late.load(Ordering::Relaxed),
             deny_cache_hits: self.deny_cache_hits.load(Ordering::Relaxed),
+            leased: self.leased.load(Ordering::Relaxed),
             queued: queued as u64,
             connections: self.connections.load(Ordering::Relaxed),
         }

@@ -5,8 +5,11 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tollgate_core::{Cost, Micros, Policy, Receipt, Settlement, StoreError, Verdict};
+use tollgate_core::{
+    Cost, Granted, Micros, Policy, Receipt, Settlement, StoreError, Timestamp, Verdict,
+};
 
+use crate::encode::{Ask, Spent};
 use crate::failure::STORE;
 use crate::names::Name;
 
@@ -30,6 +33,13 @@ pub(crate) enum Request {
     Reset {
         state: Name,
     },
+    /// Settles blocks and asks for another.
+    Lease {
+        state: Name,
+        policy: Policy,
+        spent: SmallVec<[Spent; 2]>,
+        ask: Ask,
+    },
 }
 
 impl Request {
@@ -40,7 +50,8 @@ impl Request {
             (Self::Decide(lines), Self::Decide(others)) => {
                 lines.iter().map(|line| &line.state).eq(others.iter().map(|line| &line.state))
             }
-            (Self::Reset { state }, Self::Reset { state: other }) => state == other,
+            (Self::Reset { state }, Self::Reset { state: other })
+            | (Self::Lease { state, .. }, Self::Lease { state: other, .. }) => state == other,
             // No two receipts have the same key.
             _ => false,
         }
@@ -51,7 +62,7 @@ impl Request {
         match self {
             Self::Decide(lines) => lines.len(),
             Self::Settle { .. } | Self::Renew { .. } => 2,
-            Self::Reset { .. } => 1,
+            Self::Reset { .. } | Self::Lease { .. } => 1,
         }
     }
 }
@@ -72,6 +83,17 @@ pub(crate) enum Answer {
     Settlement(Settlement),
     Renewal(Option<Receipt>),
     Reset,
+    Leased(Leased),
+}
+
+/// What Redis answers to who asks for a block, and when.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leased {
+    pub(crate) granted: Granted,
+    /// Redis' time of the call.
+    pub(crate) decided_at: Timestamp,
+    /// Before the call was sent: a block that counts its time from here ends in time.
+    pub(crate) sent: Instant,
 }
 
 /// A request, shared by who asked and by who carries it to Redis.

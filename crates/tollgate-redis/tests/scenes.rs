@@ -130,6 +130,30 @@ fn two_versions_side_by_side_admit_no_more_than_the_larger() {
     assert!(by_smaller.values().all(|&count| count > 100), "{by_smaller:?}");
 }
 
+/// The clock steps back into the day before, and there the key is forgotten and charged anew:
+/// what was charged on the later day is dated after that, and still none of it.
+#[test]
+fn a_charge_of_another_day_gives_nothing_back() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let day = tollgate_calendar::day("Europe/Berlin").expect("a zone");
+    let policy = Policy::fixed_window_counter("p", Quota::per_calendar(9, day)).expect("builds");
+    let midnight = day.period(Timestamp::from_micros(START)).end().as_micros();
+    let mut pair = Pair::new(&mut client, "day", midnight + 1);
+    let (_, later) = pair.charge(&policy, 5);
+    pair.now = midnight - 2_000;
+    // Time stands still until the key is forgotten.
+    let (decision, _) = pair.charge(&policy, 1);
+    assert_eq!(decision.remaining, 3);
+    pair.reset(&policy);
+    let (_, earlier) = pair.charge(&policy, 4);
+    pair.now += 1_000;
+    let later = later.expect("a receipt");
+    assert_eq!(pair.settle(&later, 0), Settlement::Returned { units: 0 });
+    let earlier = earlier.expect("a receipt");
+    assert_eq!(pair.settle(&earlier, 1), Settlement::Returned { units: 3 });
+}
+
 /// No instant is later than `Timestamp::MAX`: whatever would be is at it.
 #[test]
 fn everything_is_over_when_time_is() {

@@ -28,7 +28,7 @@ pub use process::Process;
 pub use program::find;
 pub use redis::Redis;
 pub use replica::{Plan, Replica};
-pub use set::{Order, Set};
+pub use set::{Admin, Order, Set};
 
 /// What went wrong, where, and the cure, in one line.
 #[derive(Debug)]

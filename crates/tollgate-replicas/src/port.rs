@@ -1,6 +1,7 @@
 //! Ports that are chosen, or free.
 
-use std::net::{SocketAddr, TcpListener};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use crate::Failure;
 
@@ -29,6 +30,15 @@ pub(crate) fn free(address: SocketAddr, name: &str) -> Result<SocketAddr, Failur
     bound.map_err(|error| {
         Failure::new(format!("{name} cannot listen on {address}: {error}; choose another port"))
     })
+}
+
+/// Ports that nobody has at the moment, all of them different: for what has to be known before
+/// the programs are started that will have them.
+pub(crate) fn several(count: usize) -> Result<Vec<SocketAddr>, Failure> {
+    let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let bound = (0..count).map(|_| bind()).collect::<io::Result<Vec<_>>>();
+    let addresses = bound.and_then(|all| all.iter().map(TcpListener::local_addr).collect());
+    addresses.map_err(|error| Failure::new(format!("no port is free: {error}")))
 }
 
 const ATTEMPTS: usize = 3;

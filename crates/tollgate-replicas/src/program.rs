@@ -28,4 +28,5 @@ fn is_executable(file: &Path) -> bool {
 
 const SYSTEM: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
-const PACKAGES: [(&str, &str); 2] = [("nginx", "nginx"), ("redis-server", "redis-server")];
+const PACKAGES: [(&str, &str); 3] =
+    [("nginx", "nginx"), ("redis-server", "redis-server"), ("chromium", "chromium")];

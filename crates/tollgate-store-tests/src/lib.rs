@@ -137,6 +137,12 @@ macro_rules! store_tests {
                 mixed_costs_fill_the_limit_to_the_last_unit,
                 settling_under_contention_loses_nothing,
                 queued_requests_have_a_departure_each,
+            },
+            calendar::{
+                a_period_ends_when_the_calendar_says,
+                what_is_given_back_counts_in_its_own_period,
+                a_changed_calendar_keeps_what_was_consumed,
+                the_period_is_that_of_the_decision,
             }
         );
     };

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use tollgate_core::algorithm::Rule;
 use tollgate_core::{
-    AnyRule, Charge, Charged, Cost, Decision, Key, Micros, Outcome, Policy, Receipt, ReceiptId,
-    Settlement, Timestamp, Verdict, with_rule,
+    AnyRule, Charge, Charged, Cost, Decision, Granted, Holds, Key, Micros, Outcome, Policy,
+    Receipt, ReceiptId, Settlement, Timestamp, Verdict, with_rule,
 };
 
 /// One map and the pure functions of the core. It is handed the time, does one thing
@@ -26,6 +26,8 @@ struct Stored {
     /// Charges from before cannot be told from others: the key was not charged yet, or
     /// reset since, or its state carried over from another quota.
     since: Timestamp,
+    /// What others may spend without asking.
+    holds: Holds,
 }
 
 impl Stored {
@@ -71,6 +73,17 @@ macro_rules! any_state {
             }
         }
 
+        /// The same with the holds charged that have come to their end.
+        fn lapsed(mut stored: Stored, now: Timestamp) -> Stored {
+            match (&stored.rule, &mut stored.state) {
+                $((AnyRule::$rule(rule), AnyState::$rule(state)) => {
+                    stored.holds.lapse(rule, state, now);
+                })*
+                _ => unreachable!("a state is stored with its own rule"),
+            }
+            stored
+        }
+
         /// The units that count of a state of whichever algorithm.
         fn consumed(stored: &Stored, now: Timestamp) -> u64 {
             match (&stored.rule, &stored.state) {
@@ -88,6 +101,7 @@ any_state!(
     TokenBucket: token_bucket,
     LeakyBucket: leaky_bucket,
     ConcurrentRequests: concurrent_requests,
+    CalendarWindowCounter: calendar_window_counter,
     Penalty: penalty
 );
 
@@ -179,6 +193,7 @@ impl Reference {
         let cost = charged.cost.get();
         let slot = slot_of(&receipt.policy, &receipt.key);
         let held = self.held(&slot, now);
+        let held = held.as_ref();
         if actual > cost {
             // A debt is owed under the quota that holds now.
             let rule = held.map_or_else(|| receipt.policy.rule().clone(), |held| held.rule.clone());
@@ -212,14 +227,76 @@ impl Reference {
             rule.give_back(&mut state, &charged, cost, now);
         }
         let charged_at = rule.renew(&mut state, cost, now);
-        self.states.insert(slot, Stored { rule: any.clone(), state: rule.wrap(state), since });
+        let holds = self.holds(&slot, now);
+        self.states
+            .insert(slot, Stored { rule: any.clone(), state: rule.wrap(state), since, holds });
         Some(receipt.begun_at(charged_at))
     }
 
-    /// Forgets a key at `now`.
+    /// Forgets a key at `now`. What others hold may still be spent, so that stays.
     pub fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) {
-        self.drop_state(policy, key);
-        self.resets.insert(slot_of(policy, key), now);
+        let slot = slot_of(policy, key);
+        let stored = self.stored(&slot, now).filter(|stored| !stored.holds.is_empty());
+        self.states.remove(&slot);
+        if let Some(stored) = stored {
+            let state = with_rule!(&stored.rule, rule => rule.wrap(rule.fresh()));
+            let since = stored.since.max(now + Micros::new(1));
+            self.states.insert(slot.clone(), Stored { state, since, ..stored });
+        }
+        self.resets.insert(slot, now);
+    }
+
+    /// Whether a key has a block of this name that can still be spent.
+    pub fn knows_block(&self, policy: &Policy, key: &Key, id: u64, now: Timestamp) -> bool {
+        self.holds(&slot_of(policy, key), now).iter().any(|hold| hold.id == id)
+    }
+
+    /// Settles blocks of a key, each by its name and what was spent of it, and grants another
+    /// of up to `units`.
+    pub fn lease(
+        &mut self,
+        (policy, key): (&Policy, &Key),
+        now: Timestamp,
+        spent: &[(u64, u64)],
+        (id, units, ttl): (u64, u64, Micros),
+    ) -> Granted {
+        let slot = slot_of(policy, key);
+        if let Some(mut stored) = self.stored(&slot, now) {
+            let mut is_known = false;
+            with_rule!(stored.rule.clone(), rule => {
+                let mut state = self.read(&rule, &slot, now);
+                for (id, used) in spent {
+                    is_known |= stored.holds.settle(&rule, &mut state, now, *id, *used);
+                }
+                stored.state = rule.wrap(state);
+            });
+            if is_known {
+                self.states.insert(slot.clone(), stored);
+            }
+        }
+        let since = self.since(policy.rule(), &slot, now);
+        with_rule!(policy.rule(), rule => {
+            let state = self.read(rule, &slot, now);
+            let mut holds = self.holds(&slot, now);
+            let hold = holds.grant(rule, &state, now, id, units, ttl);
+            let view = rule.refresh(&state, now);
+            let left = holds.assess(rule, view, now, Cost::ZERO);
+            let retry_after = match hold {
+                Some(_) => Micros::ZERO,
+                None => holds.assess(rule, view, now, Cost::ONE).retry_after().unwrap_or_default(),
+            };
+            if hold.is_some() {
+                let (any, state) = (policy.rule().clone(), rule.wrap(state));
+                self.states.insert(slot, Stored { rule: any, state, since, holds });
+            }
+            Granted {
+                units: hold.map_or(0, |hold| hold.units),
+                lasts: hold.map_or(Micros::ZERO, |hold| hold.until.since(now)),
+                remaining: left.remaining,
+                reset_after: left.reset_after,
+                retry_after,
+            }
+        })
     }
 
     /// Forgets that keys were reset, as a store may where the next instant has come.
@@ -241,17 +318,19 @@ impl Reference {
     /// How long until the state of a key is fresh, under the rule that holds it.
     pub fn fresh_after(&self, policy: &Policy, key: &Key, now: Timestamp) -> Micros {
         let slot = slot_of(policy, key);
-        let Some(held) = self.held(&slot, now) else { return Micros::ZERO };
-        with_rule!(&held.rule, rule => {
-            let state = self.read(rule, &slot, now);
-            rule.assess(rule.refresh(&state, now), now, Cost::ZERO).reset_after
+        let Some(stored) = self.stored(&slot, now) else { return Micros::ZERO };
+        if stored.holds.is_empty() && is_fresh(&stored, now) {
+            return Micros::ZERO;
+        }
+        with_rule!(&stored.rule, rule => {
+            stored.holds.fresh_after(rule, &self.read(rule, &slot, now), now)
         })
     }
 
     fn assess(&self, charge: &Charge<'_>, cost: Cost, now: Timestamp) -> Decision {
         with_rule!(charge.policy.rule(), rule => {
             let state = self.read(rule, &slot(charge), now);
-            rule.assess(rule.refresh(&state, now), now, cost)
+            self.holds(&slot(charge), now).assess(rule, rule.refresh(&state, now), now, cost)
         })
     }
 
@@ -267,7 +346,13 @@ impl Reference {
                 Change::Owe(units) => rule.owe(&mut state, units, now),
                 Change::GiveBack(charged, units) => rule.give_back(&mut state, &charged, units, now),
             };
-            self.states.insert(slot, Stored { rule: any.clone(), state: rule.wrap(state), since });
+            let mut holds = self.holds(&slot, now);
+            if matches!(any, AnyRule::CalendarWindowCounter(_)) {
+                // What is still held counts at once, as no calendar can be leased.
+                rule.owe(&mut state, holds.units(), now);
+                holds = Holds::default();
+            }
+            self.states.insert(slot, Stored { rule: any.clone(), state: rule.wrap(state), since, holds });
             units
         })
     }
@@ -276,25 +361,34 @@ impl Reference {
     /// made in the very instant in which it is carried over or reset cannot be told apart.
     fn since(&self, rule: &AnyRule, slot: &Slot, now: Timestamp) -> Timestamp {
         let next = now + Micros::new(1);
-        match self.states.get(slot) {
+        match self.stored(slot, now) {
             Some(stored) if stored.rule == *rule => stored.since,
             // What is in flight is carried over with its dates.
-            Some(stored) if !is_fresh(stored, now) && both_in_flight(&stored.rule, rule) => {
+            Some(stored) if !is_fresh(&stored, now) && both_in_flight(&stored.rule, rule) => {
                 stored.since
             }
-            Some(stored) if !is_fresh(stored, now) => stored.since.max(next),
+            Some(stored) if !is_fresh(&stored, now) => stored.since.max(next),
             _ if self.resets.get(slot) == Some(&now) => next,
             _ => now,
         }
     }
 
     /// A state that cannot be forgotten yet.
-    fn held(&self, slot: &Slot, now: Timestamp) -> Option<&Stored> {
-        self.states.get(slot).filter(|stored| !is_fresh(stored, now))
+    fn held(&self, slot: &Slot, now: Timestamp) -> Option<Stored> {
+        self.stored(slot, now).filter(|stored| !is_fresh(stored, now))
+    }
+
+    /// What is kept of a key, as it is at `now`.
+    fn stored(&self, slot: &Slot, now: Timestamp) -> Option<Stored> {
+        self.states.get(slot).map(|stored| lapsed(stored.clone(), now))
+    }
+
+    fn holds(&self, slot: &Slot, now: Timestamp) -> Holds {
+        self.stored(slot, now).map(|stored| stored.holds).unwrap_or_default()
     }
 
     fn read<R: Kind>(&self, rule: &R, slot: &Slot, now: Timestamp) -> R::State {
-        self.states.get(slot).map_or_else(|| rule.fresh(), |stored| rule.read(stored, now))
+        self.stored(slot, now).map_or_else(|| rule.fresh(), |stored| rule.read(&stored, now))
     }
 }
 

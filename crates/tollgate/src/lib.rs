@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `memory` (default) | `MemoryStore`, the store in this process |
 //! | `axum` | `ConnectInfo` as the peer, `MatchedPath` as the route |
+//! | `calendar` | [`Quota::per_calendar`] for days, weeks and months in a time zone |
 //! | `redis` | `RedisStore`, the store that processes share |
 //! | `tonic` | tonic's connection info as the peer |
 //! | `jwt` | `JwtUser` and `JwtTier`: users and tiers named by a verified JSON Web Token |
@@ -29,6 +30,7 @@ pub mod headers;
 pub mod key;
 pub mod layer;
 mod limit;
+mod lists;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 mod observe;
@@ -46,19 +48,25 @@ pub use headers::HeaderOptions;
 pub use key::{KeySource, RoutePattern, Subject, SubjectKind};
 pub use layer::{
     LayerError, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reservation, TalliedBody, Tally,
-    Verdicts,
+    Verdicts, WaitingRoom,
 };
 pub use limit::{Excess, Limit, OnMissingKey};
+pub use lists::{Listed, Lists, ListsError, SubjectList, SubjectListError};
+#[cfg(feature = "admin")]
+pub use observe::Denials;
 #[cfg(feature = "metrics")]
 pub use observe::Observer;
 pub use paths::{Paths, PathsError};
 pub use settling::{Reserve, ResponseHead};
 pub use tier::{Tier, TierSource};
+#[cfg(feature = "calendar")]
+#[doc(inline)]
+pub use tollgate_calendar as calendar;
 #[doc(inline)]
 pub use tollgate_core::{
-    Algorithm, Charge, Cost, Decision, Key, LeakyMode, Micros, OnStoreError, Outcome, Policy,
-    PolicyError, Quota, Receipt, ReceiptId, Refill, Resolution, Settlement, Source, Store,
-    StoreError, StoreExt, Strikes, Timestamp, Verdict,
+    Algorithm, Calendar, CalendarError, Charge, Cost, Decision, Key, LeakyMode, Micros,
+    OnStoreError, Outcome, Period, Policy, PolicyError, Quota, Receipt, ReceiptId, Refill,
+    Resolution, Settlement, Source, Store, StoreError, StoreExt, Strikes, Timestamp, Verdict,
 };
 #[cfg(feature = "test-util")]
 #[doc(inline)]

@@ -68,8 +68,8 @@ pub enum Excess {
     /// Requests of one layer that wait for the same quotas pass in the order in which they
     /// came, and none overtakes them: who comes while others wait stands behind them. Over
     /// several processes each has a line of its own. A client that leaves takes nothing.
-    /// How many may wait at once says
-    /// [`max_waiting`](crate::RateLimitLayerBuilder::max_waiting). Waiting takes a tokio
+    /// How many may wait at once, and how much of them is held meanwhile, says the
+    /// [`WaitingRoom`](crate::WaitingRoom) of the layer. Waiting takes a tokio
     /// runtime with its timer enabled, and no place of the service inside.
     Wait {
         /// The longest wait.
@@ -190,8 +190,8 @@ impl Limit {
     ///
     /// So the limit cannot be exceeded by asking much at once: requests whose response is
     /// not known yet hold a place each. Whatever has no response, because the service fails
-    /// or the client leaves, counts. The header fields tell of the moment of the decision,
-    /// at which the request is charged.
+    /// or the client leaves, counts. The header fields tell what the client has left without
+    /// what was given back.
     ///
     /// ```
     /// use tollgate::key::ClientIp;
@@ -322,6 +322,13 @@ impl Limit {
     /// The tiers that have a quota of their own, with the policy there.
     pub fn tiers(&self) -> impl Iterator<Item = (&Tier, &Policy)> {
         self.tiers.iter().map(|(tier, policy)| (tier, policy))
+    }
+
+    /// The policy with the quota for a tier; for none, or one that has no quota of its own,
+    /// that for everybody.
+    pub fn policy_in(&self, tier: Option<&Tier>) -> &Policy {
+        let own = tier.and_then(|tier| self.tiers().find(|(name, _)| *name == tier));
+        own.map_or(&self.policy, |(_, policy)| policy)
     }
 
     pub(crate) fn charge<'a>(&'a self, key: &'a Key, cost: Cost) -> Charge<'a> {

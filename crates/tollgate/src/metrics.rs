@@ -102,6 +102,7 @@ pub(crate) mod name {
     pub(crate) const KEYS: &str = "tollgate_memory_keys";
     pub(crate) const BYTES: &str = "tollgate_memory_bytes";
     pub(crate) const OVERFLOWED: &str = "tollgate_memory_overflowed_total";
+    pub(crate) const LISTED: &str = "tollgate_listed_requests_total";
     pub(crate) const REDIS_QUEUED: &str = "tollgate_redis_queued_requests";
 }
 
@@ -156,11 +157,16 @@ pub const ALL: &[Metric] = &[
         &["policy", "client", "endpoint"],
         "Units charged, not less what was given back later.",
     ),
+    counter(
+        name::LISTED,
+        &["list"],
+        "Requests of those who are listed, which no policy decides. list: deny (refused with 403), allow (never limited).",
+    ),
     histogram(
         name::DECISION_DURATION,
         &["policy", "store"],
         DECIDING,
-        "Time from asking the store to its answer, errors included. store: its name, local, or cache for a denial that was remembered.",
+        "Time from asking the store to its answer, errors included. store: its name, local, cache for a denial that was remembered, or lease for units that were leased.",
     ),
     gauge(
         name::WAITING,
@@ -224,4 +230,26 @@ pub const ALL: &[Metric] = &[
     ),
     gauge("tollgate_config_current", &[], "0 if the last attempt to load another failed."),
     counter("tollgate_config_reload_failures_total", &[], "Attempts that failed."),
+    counter(
+        "tollgate_jwks_fetches_total",
+        &["outcome"],
+        "Times that a key set at a URL was asked for. outcome: fetched, or failed (the keys before stay).",
+    ),
+    gauge(
+        "tollgate_jwks_fetched_timestamp_seconds",
+        &[],
+        "When the keys came that are believed, in seconds since 1970.",
+    ),
+    gauge("tollgate_gateway_connections", &[], "Connections of clients that are open."),
+    counter(
+        "tollgate_gateway_full_total",
+        &[],
+        "Times that a listener had as many connections as it may have, so that others waited.",
+    ),
+    gauge("tollgate_gateway_tunnels", &[], "Upgraded connections that are open."),
+    counter(
+        "tollgate_trace_spans_total",
+        &["outcome"],
+        "Spans of the gateway that were to be sent. outcome: exported, dropped (too many waited), failed (the collector did not take them).",
+    ),
 ];

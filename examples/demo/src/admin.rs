@@ -6,11 +6,14 @@ use std::time::Duration;
 use axum::Router;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 use tollgate::RateLimitLayer;
 use tollgate::admin::Admin;
 use tollgate::status::Inspect;
 
+use crate::app::ServerId;
 use crate::args::{AdminArgs, Shown};
+use crate::banner::reachable;
 
 /// Counts from now on, for whoever asks the admin address.
 pub(crate) fn count() -> Result<PrometheusHandle, String> {
@@ -25,21 +28,35 @@ pub(crate) fn count() -> Result<PrometheusHandle, String> {
 }
 
 /// The admin router over a layer.
+///
+/// `public` is where this replica serves, and `stopping` is when it no longer does.
 pub(crate) fn router<St: Inspect>(
+    server_id: &ServerId,
     args: &AdminArgs,
     layer: &RateLimitLayer<St>,
     metrics: PrometheusHandle,
+    public: SocketAddr,
+    stopping: CancellationToken,
 ) -> Result<Router, String> {
-    let mut admin = Admin::builder().layer(layer).show_subjects(match args.admin_subjects {
-        Shown::Hash => tollgate::key::Shown::Hash,
-        Shown::Masked => tollgate::key::Shown::Masked,
-        Shown::Clear => tollgate::key::Shown::Clear,
-    });
+    let public = || format!("http://{}", reachable(public));
+    let mut admin = Admin::builder()
+        .layer(layer)
+        .name(server_id.as_str())
+        .buttons(args.admin_target.clone().unwrap_or_else(public))
+        .streams_until(move || stopping.clone().cancelled_owned())
+        .show_subjects(match args.admin_subjects {
+            Shown::Hash => tollgate::key::Shown::Hash,
+            Shown::Masked => tollgate::key::Shown::Masked,
+            Shown::Clear => tollgate::key::Shown::Clear,
+        });
     if let Some(token) = &args.admin_token {
         admin = admin.token(token.0.clone());
     }
     for host in &args.admin_hosts {
         admin = admin.allow_host(host);
+    }
+    for peer in &args.admin_peers {
+        admin = admin.peer(peer);
     }
     let router = admin.metrics(move || metrics.render()).build();
     router.map_err(|error| format!("--admin: {error}"))

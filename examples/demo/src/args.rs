@@ -76,6 +76,10 @@ pub struct Args {
     #[arg(long, env = "TOLLGATE_ON_STORE_ERROR", value_parser = on_store_error())]
     pub on_store_error: Option<OnStoreError>,
 
+    /// How lines of the log look
+    #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_enum, default_value = "text")]
+    pub log_format: LogFormat,
+
     #[command(flatten)]
     #[expect(missing_docs, reason = "the flags' help says it")]
     pub admin: AdminArgs,
@@ -84,7 +88,7 @@ pub struct Args {
 /// The admin address.
 #[derive(Clone, Debug, clap::Args)]
 pub struct AdminArgs {
-    /// Where to serve /status, /top and /metrics for operators, as 127.0.0.1:9100
+    /// Where to serve the live page, /status, /top and /metrics for operators, as 127.0.0.1:9100
     #[arg(long, env = "TOLLGATE_ADMIN", value_parser = listen)]
     pub admin: Option<SocketAddr>,
 
@@ -99,6 +103,15 @@ pub struct AdminArgs {
     /// How /top shows who is denied
     #[arg(long, env = "TOLLGATE_ADMIN_SUBJECTS", value_enum, default_value = "masked")]
     pub admin_subjects: Shown,
+
+    /// Other replicas whose streams the page shows, and whose pages may read this one's, as
+    /// http://127.0.0.1:9101,http://127.0.0.1:9102; this one may be among them
+    #[arg(long, env = "TOLLGATE_ADMIN_PEERS", value_delimiter = ',')]
+    pub admin_peers: Vec<String>,
+
+    /// Where the buttons of the page send requests, as http://127.0.0.1:8080 [default: --listen]
+    #[arg(long, env = "TOLLGATE_ADMIN_TARGET")]
+    pub admin_target: Option<String>,
 }
 
 /// How subjects are shown.
@@ -132,6 +145,14 @@ pub enum KeyBy {
     ApiKey,
     User,
     Chain,
+}
+
+/// How lines of the log look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[expect(missing_docs, reason = "the flag's help says it")]
+pub enum LogFormat {
+    Text,
+    Json,
 }
 
 /// API keys that are accepted.
@@ -196,6 +217,12 @@ impl Args {
         }
         if admin.admin.is_none() && admin.admin_token.is_some() {
             return Err("--admin-token has no effect without --admin".to_owned());
+        }
+        if admin.admin.is_none() && !admin.admin_peers.is_empty() {
+            return Err("--admin-peers has no effect without --admin".to_owned());
+        }
+        if admin.admin.is_none() && admin.admin_target.is_some() {
+            return Err("--admin-target has no effect without --admin".to_owned());
         }
         if let Store::Memory = self.store {
             let given = [
@@ -402,6 +429,7 @@ mod tests {
             (&["--store-timeout", "5ms"], "--store-timeout has no effect with --store memory"),
             (&["--algorithm", "log"], "--algorithm 'log': use one of fixed_window_counter, "),
             (&["--key", "me"], "--key 'me': use one of global, ip, api-key, user, chain"),
+            (&["--log-format", "xml"], "--log-format 'xml': use one of text, json"),
             (&["--on-store-error", "x"], "--on-store-error 'x': use one of open, closed, local"),
             (&["--trusted-proxies", "10.0.0.0/33"], "--trusted-proxies '10.0.0.0/33': "),
             (&["--jwt-secret", "short"], "--jwt-secret: JWT key for HS256: 5 bytes; expected"),

@@ -28,12 +28,13 @@ use axum::serve::ListenerExt;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 use tollgate::failure::{Breaker, Fallback};
 use tollgate::status::Inspect;
 use tollgate::{MemoryStore, RateLimitLayer};
 use tracing_subscriber::EnvFilter;
 
-use self::args::{Args, Stop, Store};
+use self::args::{Args, LogFormat, Stop, Store};
 use self::banner::Banner;
 
 /// The whole program: serves until SIGTERM or Ctrl-C.
@@ -47,7 +48,7 @@ pub fn run() -> ExitCode {
         }
         Err(Stop::Wrong(line)) => return wrong(&line),
     };
-    if let Err(line) = start_logging() {
+    if let Err(line) = start_logging(args.log_format) {
         return wrong(&line);
     }
     match limited(&args) {
@@ -90,16 +91,16 @@ fn wrong(line: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-fn start_logging() -> Result<(), String> {
+fn start_logging(format: LogFormat) -> Result<(), String> {
     let directives = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned());
     let filter = EnvFilter::try_new(&directives).map_err(|error| {
         format!("RUST_LOG '{directives}': {error}; use a level as `info`, or `tower_http=debug`")
     })?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .init();
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    match format {
+        LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).init(),
+        LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).init(),
+    }
     Ok(())
 }
 
@@ -110,18 +111,19 @@ async fn serve<St: Inspect>(
 ) -> ExitCode {
     let bound = TcpListener::bind(args.listen).await;
     let bound = bound.and_then(|listener| Ok((listener.local_addr()?, listener)));
-    let admin = match operated(args, &layer, metrics).await {
-        Ok(admin) => admin,
-        Err(line) => {
-            eprintln!("error: {line}");
-            return ExitCode::FAILURE;
-        }
-    };
     let (address, listener) = match bound {
         Ok(bound) => bound,
         Err(error) => {
             let listen = args.listen;
             eprintln!("error: cannot listen on {listen}: {error}; choose another with --listen");
+            return ExitCode::FAILURE;
+        }
+    };
+    let ending = CancellationToken::new();
+    let admin = match operated(args, &layer, metrics, address, ending.clone()).await {
+        Ok(admin) => admin,
+        Err(line) => {
+            eprintln!("error: {line}");
             return ExitCode::FAILURE;
         }
     };
@@ -148,6 +150,7 @@ async fn serve<St: Inspect>(
     let serving = axum::serve(listener, app).with_graceful_shutdown(async move {
         asked_to_stop.await;
         tracing::info!("stopping: requests in flight are answered first");
+        ending.cancel();
         let _ = stopped.send(());
     });
     let out_of_patience = async move {
@@ -167,10 +170,12 @@ async fn operated<St: Inspect>(
     args: &Args,
     layer: &RateLimitLayer<St>,
     metrics: Option<PrometheusHandle>,
+    public: SocketAddr,
+    stopping: CancellationToken,
 ) -> Result<Option<SocketAddr>, String> {
     let (Some(address), Some(metrics)) = (args.admin.admin, metrics) else { return Ok(None) };
     admin::keep_small(metrics.clone());
-    let router = admin::router(&args.admin, layer, metrics)?;
+    let router = admin::router(&args.server_id, &args.admin, layer, metrics, public, stopping)?;
     admin::serve(address, router).await.map(Some)
 }
 

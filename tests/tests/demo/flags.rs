@@ -99,10 +99,13 @@ fn help_names_every_flag_and_its_variable() {
         "jwt-secret",
         "api-keys",
         "on-store-error",
+        "log-format",
         "admin",
         "admin-token",
         "admin-hosts",
         "admin-subjects",
+        "admin-peers",
+        "admin-target",
     ] {
         let variable = format!("TOLLGATE_{}", name.replace('-', "_").to_uppercase());
         assert!(printed.contains(&format!("--{name} <")), "{name}");

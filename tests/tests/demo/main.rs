@@ -6,6 +6,7 @@ mod admin;
 mod client;
 mod flags;
 mod keys;
+mod logging;
 mod quota;
 mod scenario;
 mod service;

@@ -18,7 +18,10 @@ pub(crate) struct Replica {
 impl Replica {
     /// Starts one and waits until it listens.
     pub(crate) fn start(flags: &[&str]) -> Self {
-        let mut command = command(flags);
+        Self::spawn(&mut command(flags))
+    }
+
+    fn spawn(command: &mut Command) -> Self {
         let process = command.args(["--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn();
         let mut process = process.unwrap();
         let mut stdout = BufReader::new(process.stdout.take().unwrap());
@@ -26,7 +29,7 @@ impl Replica {
         let address = loop {
             let start = banner.len();
             let read = stdout.read_line(&mut banner).unwrap();
-            assert!(read > 0, "{flags:?}: ended before it listened; it said {banner:?}");
+            assert!(read > 0, "{command:?}: ended before it listened; it said {banner:?}");
             if let Some(url) = banner[start..].trim().strip_prefix("listening  http://") {
                 break url.parse().unwrap();
             }
@@ -36,6 +39,20 @@ impl Replica {
 
     pub(crate) fn client(&self) -> Client {
         Client::new(None, self.address)
+    }
+
+    /// Starts one whose log is kept.
+    pub(crate) fn start_logging(flags: &[&str]) -> Self {
+        Self::spawn(command(flags).env("RUST_LOG", "info,tower_http=debug").stderr(Stdio::piped()))
+    }
+
+    /// Ends the process and returns its log.
+    pub(crate) fn into_log(mut self) -> String {
+        self.terminate();
+        self.wait();
+        let mut log = String::new();
+        self.process.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        log
     }
 
     /// What it had said when it listened.

@@ -21,6 +21,7 @@ pub(crate) fn start(flags: &[&str]) -> Set {
         redis_port: 0,
         flags: usual.chain(flags).map(|flag| (*flag).to_owned()).collect(),
         variables: vec![("RUST_LOG".to_owned(), "error".to_owned())],
+        admin: None,
     };
     Set::start(&order).unwrap_or_else(|failure| panic!("{failure}"))
 }

@@ -1,6 +1,8 @@
 //! The processes, from the first to the last.
 
+use std::collections::hash_map::RandomState;
 use std::env;
+use std::hash::BuildHasher as _;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -9,7 +11,7 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tollgate_replicas::{Order, Set};
+use tollgate_replicas::{Admin, Order, Set};
 
 use super::Args;
 use crate::process::{self, Failure};
@@ -26,9 +28,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         redis_port: args.redis_port,
         flags: args.demo.clone(),
         variables: handed_on(),
+        admin: Some(Admin { port: args.admin_port, token: token() }),
     };
     let mut set = Set::start(&order)?;
-    println!("{}", table(&set));
+    println!("{}", table(&set, &order));
     let outcome = watch(&mut set, &asked_to_stop);
     println!("stopping");
     set.stop(PATIENCE);
@@ -48,7 +51,16 @@ fn handed_on() -> Vec<(String, String)> {
     std::iter::once(patient).chain(env::vars().filter(|(name, _)| ours(name))).collect()
 }
 
-fn table(set: &Set) -> String {
+/// Of the environment, or one that nobody else knows.
+fn token() -> String {
+    env::var("TOLLGATE_ADMIN_TOKEN").unwrap_or_else(|_| {
+        // Each is seeded by the system.
+        let part = || RandomState::new().hash_one(0);
+        format!("{:016x}{:016x}", part(), part())
+    })
+}
+
+fn table(set: &Set, order: &Order) -> String {
     let mut rows = vec![row("balancer", "http", &set.nginx.address(), set.nginx.process.id())];
     rows.extend(set.replicas.iter().map(|replica| {
         row(replica.process.name(), "http", &replica.address(), replica.process.id())
@@ -56,11 +68,14 @@ fn table(set: &Set) -> String {
     rows.push(row("redis", "redis", &set.redis.address(), set.redis.process.id()));
     let (rows, url) = (rows.join("\n"), set.nginx.address());
     let folder = set.folder().display();
+    let page = set.admins.first().map(|page| format!("http://{page}")).unwrap_or_default();
+    let token = order.admin.as_ref().map(|admin| admin.token.as_str()).unwrap_or_default();
     format!(
-        "\n{:<10}{:<30}{:>8}\n{rows}\n{:<10}{folder}\n\n\
+        "\n{:<10}{:<30}{:>8}\n{rows}\n{:<10}{folder}\n\
+         {:<10}{page}\n{:<10}{token}\n\n\
          Try tests/balancer.sh http://{url}, or end or freeze one of them by its number:\n\
          what ends is started again. Ctrl-C stops all.\n",
-        "", "address", "process", "logs",
+        "", "address", "process", "logs", "live page", "token",
     )
 }
 

@@ -25,7 +25,7 @@ mod worst;
 
 use axum::Router;
 
-use self::server::Server;
+pub(crate) use self::server::Server;
 use crate::Failure;
 use crate::report;
 

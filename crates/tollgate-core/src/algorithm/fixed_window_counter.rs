@@ -114,4 +114,9 @@ impl Rule for FixedWindowCounter {
     fn is_fresh(&self, state: &State, now: Timestamp) -> bool {
         self.refresh(state, now).used == 0
     }
+
+    fn last_instant(&self, state: &State, now: Timestamp) -> Timestamp {
+        let end = (self.refresh(state, now).index + 1) * self.window;
+        Timestamp::from_micros(end - 1)
+    }
 }

@@ -10,12 +10,16 @@
 //! | [`concurrent_requests`] | every request in flight | their sum has room |
 //! | [`penalty`] | strikes and a block | there is no block |
 //!
+//! [`calendar_window_counter`] is the fixed window counter of a quota whose windows are the
+//! days, weeks or months of a [`Calendar`].
+//!
 //! A *rule* is an algorithm with the numbers of one policy filled in. Every rule has
 //! the three verbs of [`Rule`] in the same order: **refresh** lets time pass,
 //! **assess** decides and changes nothing, **charge** takes. Because a denial calls
 //! only the first two, it cannot change anything. The verbs after them correct a
 //! charge and carry a state over to another quota.
 
+pub mod calendar_window_counter;
 pub mod concurrent_requests;
 pub mod fixed_window_counter;
 pub mod leaky_bucket;
@@ -27,6 +31,7 @@ pub mod token_bucket;
 use std::fmt;
 use std::str::FromStr;
 
+use self::calendar_window_counter::CalendarWindowCounter;
 use self::concurrent_requests::ConcurrentRequests;
 use self::fixed_window_counter::FixedWindowCounter;
 use self::leaky_bucket::LeakyBucket;
@@ -34,7 +39,7 @@ use self::penalty::{Penalty, Terms};
 use self::sliding_window_counter::SlidingWindowCounter;
 use self::sliding_window_log::SlidingWindowLog;
 use self::token_bucket::TokenBucket;
-use crate::{Charged, Cost, Decision, Micros, Timestamp};
+use crate::{Calendar, Charged, Cost, Decision, Micros, Timestamp};
 
 /// An algorithm with the numbers of one policy filled in: pure functions over a state.
 ///
@@ -96,6 +101,13 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// Whether the state cannot be told from [`fresh`](Rule::fresh), now or later.
     fn is_fresh(&self, state: &Self::State, now: Timestamp) -> bool;
 
+    /// The last instant at which units charged now, or any time until then, count as they do
+    /// now. Where others may spend units at any instant up to some end, it must not be later.
+    fn last_instant(&self, state: &Self::State, now: Timestamp) -> Timestamp {
+        let _ = (state, now);
+        Timestamp::MAX
+    }
+
     /// Bytes that the state of one key may come to hold besides itself.
     fn max_heap_bytes(&self) -> usize {
         0
@@ -105,7 +117,7 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
 /// An algorithm and its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// See [`fixed_window_counter`].
+    /// See [`fixed_window_counter`], and [`calendar_window_counter`] for quotas per calendar.
     FixedWindowCounter,
     /// See [`sliding_window_log`].
     SlidingWindowLog {
@@ -230,7 +242,7 @@ impl FromStr for Algorithm {
 )]
 pub struct UnknownAlgorithm(String);
 
-/// The rule of one of the algorithms.
+/// The rule of one of the algorithms; the fixed window counter has two.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "each variant is named after its rule")]
 pub enum AnyRule {
@@ -240,6 +252,7 @@ pub enum AnyRule {
     TokenBucket(TokenBucket),
     LeakyBucket(LeakyBucket),
     ConcurrentRequests(ConcurrentRequests),
+    CalendarWindowCounter(CalendarWindowCounter),
     Penalty(Penalty),
 }
 
@@ -257,6 +270,8 @@ pub struct Form {
     pub window: Micros,
     /// The most units at once.
     pub capacity: u64,
+    /// The calendar that says when windows begin, of a fixed window counter that has one.
+    pub calendar: Option<Calendar>,
 }
 
 impl Form {
@@ -268,9 +283,12 @@ impl Form {
     /// Forms come from a [`Policy`](crate::Policy), which has checked the bounds.
     pub fn rule(&self) -> AnyRule {
         match self.algorithm {
-            Algorithm::FixedWindowCounter => {
-                AnyRule::FixedWindowCounter(FixedWindowCounter::new(self))
-            }
+            Algorithm::FixedWindowCounter => match self.calendar {
+                None => AnyRule::FixedWindowCounter(FixedWindowCounter::new(self)),
+                Some(calendar) => {
+                    AnyRule::CalendarWindowCounter(CalendarWindowCounter::new(self, calendar))
+                }
+            },
             Algorithm::SlidingWindowLog { resolution } => {
                 AnyRule::SlidingWindowLog(SlidingWindowLog::new(self, resolution))
             }
@@ -291,7 +309,7 @@ impl Form {
 
 /// Calls `$body` with `$rule` bound to the rule inside an [`AnyRule`], whichever it is.
 ///
-/// All have the same verbs but not the same state, so that a trait object cannot
+/// They have the same verbs but not the same state, so that a trait object cannot
 /// stand for them.
 #[macro_export]
 macro_rules! with_rule {
@@ -303,6 +321,7 @@ macro_rules! with_rule {
             $crate::AnyRule::TokenBucket($rule) => $body,
             $crate::AnyRule::LeakyBucket($rule) => $body,
             $crate::AnyRule::ConcurrentRequests($rule) => $body,
+            $crate::AnyRule::CalendarWindowCounter($rule) => $body,
             $crate::AnyRule::Penalty($rule) => $body,
         }
     };

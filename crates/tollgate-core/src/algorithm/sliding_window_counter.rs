@@ -178,4 +178,9 @@ impl Rule for SlidingWindowCounter {
         let State { previous, current, .. } = self.refresh(state, now).state;
         previous == 0 && current == 0
     }
+
+    fn last_instant(&self, state: &State, now: Timestamp) -> Timestamp {
+        let end = (self.refresh(state, now).state.index + 1) * self.window;
+        Timestamp::from_micros(end - 1)
+    }
 }

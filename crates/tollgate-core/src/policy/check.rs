@@ -7,7 +7,9 @@ use crate::algorithm::concurrent_requests::ConcurrentRequests;
 use crate::algorithm::penalty::{Penalty, Terms};
 use crate::algorithm::sliding_window_log::SlidingWindowLog;
 use crate::scale::{Scale, nearest_limit};
-use crate::{Algorithm, Micros, Quota, Receipt, Refill, Resolution, Timestamp};
+use crate::{
+    Algorithm, Form, LeakyMode, Lease, Micros, Quota, Receipt, Refill, Resolution, Timestamp,
+};
 
 /// Why a policy cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,6 +50,11 @@ enum Reason {
     #[error("{0} has no burst: drop the burst, or use token_bucket or leaky_bucket")]
     Burst(Algorithm),
     #[error(
+        "{0} has windows of one length, and those of a calendar have not: use \
+         fixed_window_counter, or a span such as 24 hours"
+    )]
+    Calendar(Algorithm),
+    #[error(
         "a log at full resolution of {limit} units is more than {}: lower the limit or use \
          the resolution of a thousandth of the window",
         SlidingWindowLog::MAX_EXACT_LIMIT
@@ -75,7 +82,7 @@ enum Reason {
          units, as requests that take longer renew theirs",
         Receipt::LIFETIME
     )]
-    Lease { lease: Micros },
+    InFlightFor { lease: Micros },
     #[error(
         "a bucket of {capacity} units at {limit} per {window} cannot be counted exactly: \
          2 · {capacity} · {unit} is past 2^53; {}",
@@ -90,6 +97,27 @@ enum Reason {
          fill; the nearest limit that does not is {nearest}"
     )]
     TooSlow { limit: u64, window: Micros, capacity: u64, nearest: u64 },
+    #[error("units in flight cannot be leased, as each is given back by itself: drop the lease")]
+    NotLeasedInFlight,
+    #[error("a penalty grants no units that could be leased: lease the limits beside it")]
+    NotLeasedPenalty,
+    #[error(
+        "the windows of a calendar cannot be leased, as a shared store knows only the period of \
+         now: drop the lease, or use windows of one length"
+    )]
+    NotLeasedCalendar,
+    #[error(
+        "{0} cannot be leased, because there the instant at which a unit is spent decides when \
+         others have their turn: drop the lease, or use {1}"
+    )]
+    NotLeased(&'static str, &'static str),
+    #[error("a lease of {0}/{1} of the quota is no share: it is more than 0 and at most 1")]
+    LeaseShare(u32, u32),
+    #[error(
+        "a lease for {given} is outside {} to {most}, the window",
+        Micros::from(Lease::MIN_TTL)
+    )]
+    LeaseTtl { given: Micros, most: Micros },
 }
 
 /// Checks everything and returns the window.
@@ -98,12 +126,41 @@ pub(super) fn check(name: &str, quota: Quota, algorithm: Algorithm) -> Result<Mi
         check_name(name)?;
         let window = check_window(quota.window())?;
         check_limit(quota, algorithm)?;
-        check_lease(window, algorithm)?;
+        check_in_flight(window, algorithm)?;
+        check_calendar(quota, algorithm)?;
         check_penalty(quota, algorithm)?;
         check_scale(quota, window, algorithm)?;
         Ok(window)
     };
     check().map_err(|reason| PolicyError { name: name.to_owned(), reason })
+}
+
+/// Checks whether units may be leased.
+pub(super) fn check_lease(
+    name: &str,
+    quota: Quota,
+    form: Form,
+    lease: Lease,
+) -> Result<(), PolicyError> {
+    let (numerator, denominator) = lease.share();
+    let (ttl, window) = (lease.time_to_live(), form.window);
+    let reason = match form.algorithm {
+        Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } } => {
+            Reason::NotLeased("a leaky_bucket in queue mode", "the mode meter")
+        }
+        Algorithm::TokenBucket { refill: Refill::Interval } => {
+            Reason::NotLeased("a token_bucket that refills in intervals", "the greedy refill")
+        }
+        Algorithm::ConcurrentRequests => Reason::NotLeasedInFlight,
+        Algorithm::Penalty { .. } => Reason::NotLeasedPenalty,
+        _ if quota.calendar().is_some() => Reason::NotLeasedCalendar,
+        _ if !lease.is_share() => Reason::LeaseShare(numerator, denominator),
+        _ if ttl < Lease::MIN_TTL.into() || ttl > window => {
+            Reason::LeaseTtl { given: ttl, most: window }
+        }
+        _ => return Ok(()),
+    };
+    Err(PolicyError { name: name.to_owned(), reason })
 }
 
 fn check_name(name: &str) -> Result<(), Reason> {
@@ -150,10 +207,10 @@ fn check_limit(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
 }
 
 /// A receipt must not lapse before its lease, or nothing could be given back.
-fn check_lease(window: Micros, algorithm: Algorithm) -> Result<(), Reason> {
+fn check_in_flight(window: Micros, algorithm: Algorithm) -> Result<(), Reason> {
     match algorithm {
         Algorithm::ConcurrentRequests if window > Receipt::LIFETIME => {
-            Err(Reason::Lease { lease: window })
+            Err(Reason::InFlightFor { lease: window })
         }
         _ => Ok(()),
     }
@@ -181,6 +238,14 @@ fn check_penalty(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
         return Err(Reason::Longest { block, max_block });
     }
     Ok(())
+}
+
+fn check_calendar(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
+    match algorithm {
+        Algorithm::FixedWindowCounter => Ok(()),
+        _ if quota.calendar().is_some() => Err(Reason::Calendar(algorithm)),
+        _ => Ok(()),
+    }
 }
 
 fn check_scale(quota: Quota, window: Micros, algorithm: Algorithm) -> Result<(), Reason> {

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::check::PolicyError;
-use self::check::check;
+use self::check::{check, check_lease};
 use crate::scale::nearest_limit;
 use crate::{
-    Algorithm, AnyRule, Form, LeakyMode, Micros, OnStoreError, Quota, Refill, Resolution, Strikes,
+    Algorithm, AnyRule, Form, LeakyMode, Lease, Micros, OnStoreError, Quota, Refill, Resolution,
+    Strikes,
 };
 
 /// A named quota with its algorithm.
@@ -42,6 +43,7 @@ struct Inner {
     name: Box<str>,
     quota: Quota,
     on_store_error: OnStoreError,
+    lease: Option<Lease>,
 }
 
 impl Policy {
@@ -68,6 +70,7 @@ impl Policy {
             limit: quota.limit(),
             window,
             capacity: quota.capacity(),
+            calendar: quota.calendar(),
         };
         Ok(Self(Arc::new(Inner {
             rule: form.rule(),
@@ -75,10 +78,12 @@ impl Policy {
             name: name.into(),
             quota,
             on_store_error: OnStoreError::default(),
+            lease: None,
         })))
     }
 
-    /// At most `limit` in each window of the calendar.
+    /// At most `limit` in each window: windows follow one another from the Unix epoch on,
+    /// or are the periods of the quota's calendar.
     pub fn fixed_window_counter(
         name: impl Into<String>,
         quota: Quota,
@@ -135,6 +140,23 @@ impl Policy {
         self
     }
 
+    /// Lets replicas take units in blocks and spend them without asking the store each time.
+    ///
+    /// The limit holds as before: a unit counts at the latest instant at which it may have
+    /// been spent. The price is that fewer may pass: up to the share that each replica holds
+    /// lies unused in its hands, and units come back to the quota up to the lease's time later
+    /// than they would. Only a store that many processes share leases; others are exact
+    /// anyway.
+    ///
+    /// A queue and a bucket that refills in intervals cannot be leased: there the instant at
+    /// which a unit is spent decides when others have their turn. Nor can the windows of a
+    /// calendar, what counts in flight, and a penalty.
+    pub fn with_lease(mut self, lease: Lease) -> Result<Self, PolicyError> {
+        check_lease(self.name(), self.quota(), self.form(), lease)?;
+        Arc::make_mut(&mut self.0).lease = Some(lease);
+        Ok(self)
+    }
+
     /// The name: printable ASCII.
     pub fn name(&self) -> &str {
         &self.0.name
@@ -150,7 +172,7 @@ impl Policy {
         self.0.form.algorithm
     }
 
-    /// The window.
+    /// The window; with a calendar the longest of its periods.
     pub fn window(&self) -> Micros {
         self.0.form.window
     }
@@ -173,6 +195,11 @@ impl Policy {
     /// What the policy does while its store cannot decide.
     pub fn on_store_error(&self) -> OnStoreError {
         self.0.on_store_error
+    }
+
+    /// How replicas may take units in blocks, if they may.
+    pub fn lease(&self) -> Option<Lease> {
+        self.0.lease
     }
 
     /// Whether the policy may hold requests back.
@@ -226,7 +253,7 @@ impl Policy {
         };
         let burst = self.0.quota.burst_units().map(part);
         let build = |limit| {
-            let quota = Quota::new(limit, self.0.quota.window());
+            let quota = self.0.quota.with_limit(limit);
             let quota = burst.map_or(quota, |burst| quota.burst(burst));
             Self::new(self.name(), quota, self.algorithm())
         };
@@ -239,7 +266,11 @@ impl Policy {
         // What still does not build is kept whole rather than dropped.
         policy.map_or_else(
             |_| self.clone(),
-            |policy| policy.with_on_store_error(self.on_store_error()),
+            |mut policy| {
+                let inner = Arc::make_mut(&mut policy.0);
+                (inner.on_store_error, inner.lease) = (self.0.on_store_error, self.0.lease);
+                policy
+            },
         )
     }
 }
@@ -250,7 +281,8 @@ impl PartialEq for Policy {
         self.is_same(other)
             || (self.form() == other.form()
                 && self.name() == other.name()
-                && self.on_store_error() == other.on_store_error())
+                && self.on_store_error() == other.on_store_error()
+                && self.lease() == other.lease())
     }
 }
 
@@ -263,6 +295,7 @@ impl fmt::Debug for Policy {
             .field("quota", &self.0.quota)
             .field("algorithm", &self.0.form.algorithm)
             .field("on_store_error", &self.0.on_store_error)
+            .field("lease", &self.0.lease)
             .finish()
     }
 }
@@ -283,7 +316,7 @@ impl fmt::Display for Policy {
                 "{name}: {strikes} strikes in {within} block for {block} to {longest}"
             );
         }
-        write!(f, "{}: {} units per {}", self.name(), quota.limit(), self.window())?;
+        write!(f, "{}: {} units per {}", self.name(), quota.limit(), quota.span())?;
         if let Some(burst) = quota.burst_units() {
             write!(f, ", burst {burst}")?;
         }

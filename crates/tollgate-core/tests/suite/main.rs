@@ -13,6 +13,7 @@ mod decisions;
 mod drift;
 mod found;
 mod freshness;
+mod leases;
 mod limiter;
 mod long_run;
 mod oracle;

@@ -8,7 +8,8 @@
 use std::iter::once;
 
 use tollgate_core::{
-    Algorithm, Decision, LeakyMode, Micros, Outcome, Policy, Refill, Resolution, Timestamp,
+    Algorithm, Calendar, Decision, LeakyMode, Micros, Outcome, Policy, Refill, Resolution,
+    Timestamp,
 };
 
 /// Every charge of one key under one policy.
@@ -18,6 +19,7 @@ pub(crate) struct Oracle {
     limit: u64,
     window: u64,
     capacity: u64,
+    calendar: Option<Calendar>,
     /// Oldest first. An instant is never before that of the charge before it: while
     /// the clock stands behind, time stands still.
     charges: Vec<Taken>,
@@ -36,6 +38,7 @@ impl Oracle {
             limit: policy.quota().limit(),
             window: policy.window().get(),
             capacity: policy.capacity(),
+            calendar: policy.quota().calendar(),
             charges: Vec::new(),
         }
     }
@@ -137,7 +140,11 @@ impl Oracle {
 
     fn counted_at(&self, seen: u64, now: u64) -> u128 {
         match self.algorithm {
-            Algorithm::FixedWindowCounter => self.weight(self.in_window(seen / self.window)),
+            Algorithm::FixedWindowCounter => {
+                let window = self.window_at(seen);
+                let within = |charge: &&Taken| self.window_at(charge.at) == window;
+                self.weight(self.charges.iter().filter(within).map(|c| c.units).sum())
+            }
             Algorithm::Penalty { .. } => unreachable!("it has laws of its own"),
             Algorithm::SlidingWindowLog { .. } | Algorithm::ConcurrentRequests => {
                 let counts = |charge: &&Taken| self.on_grid(charge.at) + self.window > seen;
@@ -158,6 +165,14 @@ impl Oracle {
             Algorithm::TokenBucket { refill: Refill::Greedy } | Algorithm::LeakyBucket { .. } => {
                 self.level(seen)
             }
+        }
+    }
+
+    /// When the window began that `at` lies in.
+    fn window_at(&self, at: u64) -> u64 {
+        match self.calendar {
+            Some(calendar) => calendar.period(Timestamp::from_micros(at)).start().as_micros(),
+            None => at - at % self.window,
         }
     }
 
@@ -237,7 +252,7 @@ impl Oracle {
         let seen = self.seen(now);
         match self.algorithm {
             Algorithm::FixedWindowCounter | Algorithm::SlidingWindowCounter => {
-                now.max(seen - seen % self.window)
+                now.max(self.window_at(seen))
             }
             Algorithm::TokenBucket { refill: Refill::Interval } => now.max(self.interval(seen).1),
             _ => seen,

@@ -179,6 +179,11 @@ fn a_fixed_window_is_as_if_the_charge_had_not_been_made() {
 }
 
 #[test]
+fn calendar_windows() {
+    law(Mode::CalendarWindows, Exactness::Whole);
+}
+
+#[test]
 fn an_exact_log_is_as_if_the_charge_had_not_been_made() {
     law(Mode::LogExact, Exactness::Whole);
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseResult, TestError, TestRunner};
-use tollgate_core::{Algorithm, Decision, LeakyMode, Micros, Policy, Quota, Refill, Resolution};
+use tollgate_core::{
+    Algorithm, Calendar, Decision, LeakyMode, Micros, Policy, Quota, Refill, Resolution, Timestamp,
+};
 
 /// An algorithm in one of its modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,10 +21,11 @@ pub(crate) enum Mode {
     LeakyQueueWithMaxWait,
     LeakyMeter,
     ConcurrentRequests,
+    CalendarWindows,
 }
 
 impl Mode {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::FixedWindowCounter,
         Self::LogExact,
         Self::LogThousandth,
@@ -33,6 +36,7 @@ impl Mode {
         Self::LeakyQueueWithMaxWait,
         Self::LeakyMeter,
         Self::ConcurrentRequests,
+        Self::CalendarWindows,
     ];
 
     fn algorithm(self, max_wait: Micros) -> Algorithm {
@@ -40,7 +44,7 @@ impl Mode {
         let token = |refill| Algorithm::TokenBucket { refill };
         let leaky = |mode| Algorithm::LeakyBucket { mode };
         match self {
-            Self::FixedWindowCounter => Algorithm::FixedWindowCounter,
+            Self::FixedWindowCounter | Self::CalendarWindows => Algorithm::FixedWindowCounter,
             Self::LogExact => log(Resolution::Exact),
             Self::LogThousandth => log(Resolution::Thousandth),
             Self::SlidingWindowCounter => Algorithm::SlidingWindowCounter,
@@ -89,6 +93,9 @@ impl Mode {
             "does not build",
             move |(window, limit, halves, wait_sixths, more)| {
                 let mut quota = Quota::new(limit, Duration::from_micros(window));
+                if self == Self::CalendarWindows {
+                    quota = Quota::per_calendar(limit, calendar(window));
+                }
                 if let (true, Some(halves)) = (self.has_burst(), halves) {
                     quota = quota.burst((limit / 2 * halves + limit % 2 * halves / 2).max(1));
                 }
@@ -98,6 +105,27 @@ impl Mode {
             },
         )
     }
+}
+
+/// One of a few calendars whose windows are about so long, none like the one before it.
+/// They are this dense where traces are.
+fn calendar(window: u64) -> Calendar {
+    // Not as many as there are windows: a process keeps all calendars that it has seen.
+    let window = window.min(86_400_000_000).next_power_of_two();
+    let lengths = [8, 7, 9, 16, 1, 8, 3].map(|eighths| window * eighths / 8);
+    let from = |start: u64| {
+        lengths.into_iter().cycle().take(350).scan(start, |at, length| {
+            *at += length;
+            Some(*at)
+        })
+    };
+    let dense = [0, 1_800_000_000_000_000 - 20 * window, Timestamp::MAX.as_micros()];
+    let starts = dense.windows(2).flat_map(|pair| {
+        let sparse = (1..).map(|n| pair[0] + 350 * window + n * 300 * 86_400_000_000);
+        from(pair[0]).chain(sparse.take_while(|at| *at < pair[1]))
+    });
+    let starts = starts.map(Timestamp::from_micros);
+    Calendar::new(format!("about {window}"), starts).expect("ascending instants")
 }
 
 /// A policy and what happens to one key under it.
@@ -160,6 +188,7 @@ impl Units {
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     pub(crate) now: u64,
+    calendar: Option<Calendar>,
     window: u64,
     retry_at: u64,
     reset_at: u64,
@@ -171,7 +200,15 @@ impl Clock {
     }
 
     pub(crate) fn of(policy: &Policy, start: u64) -> Self {
-        Self { now: start, window: policy.window().get(), retry_at: start, reset_at: start }
+        let calendar = policy.quota().calendar();
+        let window = calendar.map_or_else(
+            || policy.window(),
+            |calendar| {
+                let first = calendar.period(Timestamp::EPOCH);
+                first.end().since(first.start())
+            },
+        );
+        Self { now: start, calendar, window: window.get(), retry_at: start, reset_at: start }
     }
 
     /// Moves on, or back, and says where it stands.
@@ -182,12 +219,19 @@ impl Clock {
             Gap::Micros(span) => now + span,
             Gap::Tenths(tenths, off) => forward(now + window * tenths / 10, off),
             Gap::Windows(windows) => now + windows * window,
-            Gap::Boundary(off) => forward((now / window + 1) * window, off),
+            Gap::Boundary(off) => forward(self.boundary(), off),
             Gap::Retry(off) => forward(self.retry_at, off),
             Gap::Reset(off) => forward(self.reset_at, off),
             Gap::Back(tenths, micros) => now.saturating_sub(window * tenths / 10 + micros),
         };
         self.now
+    }
+
+    fn boundary(&self) -> u64 {
+        match self.calendar {
+            Some(calendar) => calendar.period(Timestamp::from_micros(self.now)).end().as_micros(),
+            None => (self.now / self.window + 1) * self.window,
+        }
     }
 
     /// Like [`pass`](Clock::pass), for laws of a clock that never steps back.
@@ -207,7 +251,7 @@ impl Clock {
     }
 }
 
-fn gaps() -> impl Strategy<Value = Gap> {
+pub(crate) fn gaps() -> impl Strategy<Value = Gap> {
     let off = || -1..=1_i64;
     prop_oneof![
         4 => Just(Gap::Micros(0)),
@@ -222,7 +266,7 @@ fn gaps() -> impl Strategy<Value = Gap> {
     ]
 }
 
-fn units() -> impl Strategy<Value = Units> {
+pub(crate) fn units() -> impl Strategy<Value = Units> {
     prop_oneof![
         1 => Just(Units::Exactly(0)),
         4 => Just(Units::Exactly(1)),
@@ -301,6 +345,7 @@ macro_rules! every_rule {
             leaky_bucket_queue_with_max_wait LeakyQueueWithMaxWait,
             leaky_bucket_meter LeakyMeter,
             concurrent_requests ConcurrentRequests,
+            calendar_windows CalendarWindows,
         );
     };
 }

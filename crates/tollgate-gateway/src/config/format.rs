@@ -1,15 +1,15 @@
 //! What single values have to look like.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use http::uri::{Scheme, Uri};
-use http::{HeaderName, Method};
-use tollgate::RedisStore;
+use http::{HeaderName, HeaderValue, Method};
 use tollgate::key::TrustedProxies;
+use tollgate::{RedisStore, SubjectList, calendar};
 
 use super::spec::Format;
-use crate::plan::PathMatch;
+use crate::plan::{PathMatch, Statuses};
 use crate::proxy::path::{Ambiguous, normalise};
 
 /// Any text but an empty one.
@@ -43,11 +43,63 @@ pub(super) const ADDRESS: Format = Format {
     },
 };
 
+/// Another admin address.
+pub(super) const PEER: Format = Format {
+    pattern: Some(r"^https?://[^/@?#]+$"),
+    what: "an admin address as browsers write it, as http://10.0.0.7:8081",
+    check: |text| {
+        tollgate::admin::check_peer(text)
+            .map_err(|_| "write scheme, host and port, and nothing after them".to_owned())
+    },
+};
+
 /// A network whose proxies are believed.
 pub(super) const NETWORK: Format = Format {
     pattern: None,
     what: "a network as 10.0.0.0/8, an address, `loopback` or `private`",
     check: |text| TrustedProxies::parse([text]).map(drop).map_err(|error| error.to_string()),
+};
+
+/// Whose midnight it is.
+pub(super) const TIME_ZONE: Format = Format {
+    pattern: None,
+    what: "a time zone of the IANA database, as Europe/Berlin or UTC",
+    check: |text| {
+        if calendar::has_zone(text) {
+            return Ok(());
+        }
+        let nearest = calendar::zones()
+            .map(|zone| (strsim::jaro_winkler(text, &zone), zone))
+            .max_by(|(one, _), (other, _)| one.total_cmp(other))
+            .filter(|(likeness, _)| *likeness > 0.85);
+        Err(nearest.map_or_else(
+            || "they are called by a place, not by hours or letters".to_owned(),
+            |(_, zone)| format!("did you mean `{zone}`?"),
+        ))
+    },
+};
+
+/// A network of clients.
+pub(super) const LISTED: Format = Format {
+    pattern: None,
+    what: "a network as 203.0.113.0/24, or an address",
+    check: |text| match SubjectList::new().network(text) {
+        Err(_) if text.parse::<IpAddr>().is_err() && !text.contains('/') => {
+            Err("names are not looked up: write the addresses".to_owned())
+        }
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    },
+};
+
+/// A user.
+pub(super) const USER: Format = Format {
+    pattern: None,
+    what: "a user as tokens name him",
+    check: |text| match SubjectList::new().user(text) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    },
 };
 
 /// Where to forward to.
@@ -172,6 +224,45 @@ pub(super) const SHARE: Format = Format {
     },
 };
 
+/// A part that may be nothing or all.
+pub(super) const RATIO: Format = Format {
+    pattern: Some(r"^ *([0-9]+ */ *[0-9]+|[01]|[01]?\.[0-9]+) *$"),
+    what: "a part, as 0.1 or 1/10",
+    check: |text| {
+        let wrong = || "write a number from 0 to 1, or two whole numbers as 1/10".to_owned();
+        ratio(text).map(drop).ok_or_else(wrong)
+    },
+};
+
+/// Header fields in one text.
+pub(super) const FIELDS: Format = Format {
+    pattern: None,
+    what: "header fields, as name=value,name=value",
+    check: |text| fields(text).map(drop),
+};
+
+/// What becomes of a denial that needs no more than its name.
+pub(super) const EXCESS: Format = Format {
+    pattern: Some(r"^reject$"),
+    what: "`reject`, or a section with `wait` in it",
+    check: |text| match text {
+        "reject" => Ok(()),
+        "wait" => Err("say how long at most: `{wait: 30s}`".to_owned()),
+        _ => Err("these two are all there are".to_owned()),
+    },
+};
+
+/// Which responses.
+pub(super) const STATUS: Format = Format {
+    pattern: Some(r"^([1-5][0-9]{2}|[1-5]xx)$"),
+    what: "a status as 401, or all that begin with a digit, as 2xx",
+    check: |text| {
+        text.parse::<Statuses>()
+            .map(drop)
+            .map_err(|()| "it has three digits, from 100 to 599".to_owned())
+    },
+};
+
 /// A secret of tokens.
 pub(super) const HS256: Format = Format {
     pattern: None,
@@ -191,6 +282,34 @@ pub(super) fn share(text: &str) -> Option<(u32, u32)> {
     };
     let (part, whole) = (whole_number(part.trim())?, whole_number(whole.trim())?);
     (part <= whole).then_some((part, whole))
+}
+
+/// What [`RATIO`] says.
+pub(super) fn ratio(text: &str) -> Option<f64> {
+    if let Some((part, whole)) = share(text) {
+        return Some(f64::from(part) / f64::from(whole));
+    }
+    let text = text.trim();
+    // Neither signs nor exponents nor names of numbers that are none.
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let number = text.parse().ok().filter(|_| is_plain);
+    number.filter(|number| (0.0..=1.0).contains(number))
+}
+
+/// What [`FIELDS`] says. Nothing of the text is shown: it may hold a password.
+pub(super) fn fields(text: &str) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
+    let field = |(place, field): (usize, &str)| {
+        let wrong = |what: &str| format!("field {} {what}", place + 1);
+        let (name, value) = field.split_once('=').ok_or_else(|| wrong("has no `=`"))?;
+        let name = HeaderName::from_bytes(name.trim().as_bytes());
+        let name = name.map_err(|_| wrong("has a name with other than letters, digits and `-`"))?;
+        let value: Vec<u8> = percent_encoding::percent_decode_str(value.trim()).collect();
+        let value = HeaderValue::from_bytes(&value).ok().filter(|value| value.to_str().is_ok());
+        let mut value = value.ok_or_else(|| wrong("has a value with other than ASCII"))?;
+        value.set_sensitive(true);
+        Ok((name, value))
+    };
+    text.split(',').enumerate().map(field).collect()
 }
 
 /// What [`TARGET`] says.

@@ -8,10 +8,12 @@
 //! | `check.rs` | holds the tree against the tables |
 //! | `view.rs` | a checked section, read by key |
 //! | `read/` | what the values mean together: a plan |
+//! | `files.rs` | the files that a configuration names, and where it does |
 //! | `problem.rs` | what is wrong, where, and the cure |
 
 mod check;
 mod env;
+mod files;
 mod format;
 mod problem;
 mod read;
@@ -22,6 +24,7 @@ mod tree;
 mod view;
 
 pub use self::env::Env;
+pub use self::files::NamedFile;
 pub use self::problem::{Place, Problem, Report, Severity, Span};
 pub use self::source::{Source, SourceError};
 
@@ -37,17 +40,33 @@ pub struct Outcome {
     pub plan: Option<Plan>,
     /// Everything that is wrong, and everything that is odd.
     pub report: Report,
+    /// The files that it names.
+    pub files: Vec<NamedFile>,
+}
+
+impl Outcome {
+    /// Opens the files that the configuration names, and tells what is wrong with these, too.
+    #[must_use]
+    pub fn with_files(mut self) -> Self {
+        let wrong: Vec<_> = self.files.iter().filter_map(NamedFile::problem).collect();
+        if !wrong.is_empty() {
+            self.plan = None;
+            self.report.add(wrong);
+        }
+        self
+    }
 }
 
 /// Reads a configuration; variables come from `env`.
 ///
 /// It neither blocks nor looks at anything but the text: files that the configuration names
-/// are opened by whoever serves.
+/// are opened by whoever serves, or asks for it ([`Outcome::with_files`]).
 pub fn read(source: &Source, env: Env<'_>) -> Outcome {
     let mut problems = Problems::default();
     let plan = plan(source, env, &mut problems);
     let plan = plan.filter(|_| !problems.has_errors());
-    Outcome { plan, report: problems.into_report(source) }
+    let files = problems.named_files();
+    Outcome { plan, report: problems.into_report(source), files }
 }
 
 /// Reads a configuration with the variables of this process.

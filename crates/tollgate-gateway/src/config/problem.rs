@@ -7,6 +7,7 @@ use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
 use super::Source;
+use super::files::NamedFile;
 
 /// Characters of the source, from one to before another.
 pub type Span = Range<usize>;
@@ -47,6 +48,7 @@ pub struct Problem {
 pub(super) struct Problems {
     found: Vec<Problem>,
     secrets: Vec<Span>,
+    files: Vec<NamedFile>,
     left_out: usize,
 }
 
@@ -87,6 +89,15 @@ impl Problems {
         self.secrets.push(span);
     }
 
+    /// A file that has to be there.
+    pub(super) fn names(&mut self, file: NamedFile) {
+        self.files.push(file);
+    }
+
+    pub(super) fn named_files(&mut self) -> Vec<NamedFile> {
+        std::mem::take(&mut self.files)
+    }
+
     /// Whether something stands in the way.
     pub(super) fn has_errors(&self) -> bool {
         self.found.iter().any(|problem| problem.severity == Severity::Error)
@@ -94,11 +105,16 @@ impl Problems {
 
     /// In the order of the file.
     pub(super) fn into_report(mut self, source: &Source) -> Report {
-        self.found.sort_by_key(|problem| (problem.place.span.start, problem.severity));
+        self.found.sort_by_key(order);
         let name = source.name.clone();
         let text = hidden(&source.text, &self.secrets);
         Report { name, text, found: self.found, left_out: self.left_out }
     }
+}
+
+/// That of the file.
+const fn order(problem: &Problem) -> (usize, Severity) {
+    (problem.place.span.start, problem.severity)
 }
 
 /// Everything that is wrong with a file, ready to be shown.
@@ -114,6 +130,16 @@ impl Report {
     /// The problems, in the order of the file.
     pub fn problems(&self) -> &[Problem] {
         &self.found
+    }
+
+    /// What was found elsewhere than in the text.
+    pub(super) fn add(&mut self, problems: Vec<Problem>) {
+        for problem in problems {
+            if !self.found.contains(&problem) {
+                self.found.push(problem);
+            }
+        }
+        self.found.sort_by_key(order);
     }
 
     /// How many stand in the way.

@@ -29,9 +29,9 @@ pub(super) static RATE_LIMITER: Section = Section {
         ),
         default(
             "admin",
-            text(format::ADDRESS),
+            Shape::Either(&[text(format::ADDRESS), Shape::Section(&ADMIN)]),
             "127.0.0.1:8081",
-            "Where health, state and metrics are served. Never on a public listener.",
+            "Where health, state, metrics and a live page are served: an address, or a section. Never on a public listener.",
         ),
         optional("target", TARGET, "Where requests go that no route takes."),
         optional(
@@ -90,6 +90,17 @@ pub(super) static RATE_LIMITER: Section = Section {
             Shape::List(&PATH),
             "Paths that are forwarded without asking the store: health checks, static files.",
         ),
+        optional(
+            "deny",
+            Shape::Section(&SUBJECTS),
+            "Who is refused with 403, whatever the path and whatever else is said of him.",
+        ),
+        optional("allow", Shape::Section(&SUBJECTS), "Whom no limit holds for."),
+        optional(
+            "waiting",
+            Shape::Section(&WAITING),
+            "How many requests may wait at once for policies with `excess: {wait: …}`.",
+        ),
         default(
             "onStoreError",
             Shape::Word(ON_STORE_ERROR),
@@ -120,6 +131,33 @@ pub(super) static RATE_LIMITER: Section = Section {
             "What becomes of paths with more than one reading.",
         ),
         optional("timeouts", Shape::Section(&TIMEOUTS), "How long things may take."),
+        default(
+            "maxTunnels",
+            Shape::Whole { min: 0, max: 1_000_000 },
+            "10000",
+            "The most upgraded connections (WebSockets) at a time. Who asks for a further one gets 503.",
+        ),
+        optional("log", Shape::Section(&LOG), "What the log says, and how."),
+        optional(
+            "tracing",
+            Shape::Section(&TRACING),
+            "Where spans of requests and decisions are sent; without it, trace headers pass as they are. It needs a build with the feature `otlp`.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
+pub(super) static ADMIN: Section = Section {
+    name: "admin",
+    doc: "Where operators look.",
+    fields: &[
+        default("address", text(format::ADDRESS), "127.0.0.1:8081", "The address."),
+        optional(
+            "peers",
+            Shape::List(&text(format::PEER)),
+            "Admin addresses of other gateways: the live page shows what happens there too, and their pages may read what happens here. This one may be among them.",
+        ),
     ],
     either: &[],
     others: None,
@@ -130,7 +168,7 @@ const LISTEN_ANY: Shape = Shape::Either(&[
     Shape::List(&Shape::Either(&[text(format::ADDRESS), Shape::Section(&LISTEN)])),
 ]);
 
-const LISTEN: Section = Section {
+pub(super) static LISTEN: Section = Section {
     name: "listen[]",
     doc: "An address that clients connect to.",
     fields: &[
@@ -140,6 +178,12 @@ const LISTEN: Section = Section {
             "proxyProtocol",
             NETWORKS,
             "Balancers that begin each connection with a PROXY protocol header. Connections from others, and without the header, are refused.",
+        ),
+        default(
+            "maxConnections",
+            Shape::Whole { min: 1, max: 1_000_000 },
+            "20000",
+            "The most connections at a time. Others wait in the system's queue until one ends; meanwhile connections between two requests are kept for a second only. An address alone has the default.",
         ),
     ],
     either: &[],
@@ -242,6 +286,8 @@ macro_rules! policy_fields {
             optional("window", Shape::Span, "How long the limit holds for: `500ms`, `60s`, `1h`."),
             optional("windowSeconds", Shape::Whole { min: 1, max: MAX_SECONDS }, "The same in seconds."),
             optional("refillSeconds", Shape::Whole { min: 1, max: MAX_SECONDS }, "The time in which `limit` units come back (token_bucket) or drain (leaky_bucket); in place of the window, and without effect on other algorithms."),
+            CALENDAR,
+            TIME_ZONE,
             optional("burst", UNITS, "The most units at once, for token_bucket and leaky_bucket. Without it, the limit."),
             $($last,)*
         ]
@@ -251,6 +297,20 @@ macro_rules! policy_fields {
 const LIMIT: Field =
     required("limit", UNITS, "Units per window; a request costs 1 unless `costs` says otherwise.");
 
+const CALENDAR: Field = optional(
+    "calendar",
+    Shape::Word(&[
+        ("day", "From midnight to midnight."),
+        ("week", "From Monday to Monday."),
+        ("month", "From the first to the first."),
+    ]),
+    "What the limit holds for, by the clocks of `timeZone`, in place of the window; for fixed_window_counter alone.",
+);
+const TIME_ZONE: Field = optional(
+    "timeZone",
+    text(format::TIME_ZONE),
+    "Whose days, weeks or months `calendar` means: `Europe/Berlin`. Without it, `UTC`.",
+);
 const STRATEGY_FIELD: Field =
     optional("strategy", STRATEGY, "The algorithm. Without it, `rateLimiter.strategy`.");
 const REFILL: Field = default(
@@ -307,15 +367,103 @@ const STORE_ERROR_FIELD: Field = optional(
 const SHADOW_FIELD: Field =
     optional("shadow", Shape::Flag, "The policy only watches. Without it, `rateLimiter.shadow`.");
 
+const EXCESS_FIELD: Field = default(
+    "excess",
+    Shape::Either(&[text(format::EXCESS), Shape::Section(&EXCESS)]),
+    "reject",
+    "What becomes of a request that the policy denies: `reject`, or `{wait: 30s}`.",
+);
+const COUNT_ONLY_FIELD: Field = optional(
+    "countOnly",
+    Shape::Section(&COUNT_ONLY),
+    "Counts some responses alone. Every request is charged before it is forwarded, and what does not count is given back.",
+);
+const RESERVE_FIELD: Field = optional(
+    "reserve",
+    Shape::Section(&RESERVE),
+    "What a request costs is known only afterwards: an estimate is charged first and corrected then.",
+);
+const ALSO: Field = optional(
+    "also",
+    Shape::List(&Shape::Section(&BANDWIDTH)),
+    "Further quotas that hold at the same time, with the same algorithm: a request needs room in all of them. The second is the policy `NAME/2`, and so on.",
+);
+
+const BANDWIDTH: Section = Section {
+    name: "also[]",
+    doc: "A quota beside another one.",
+    fields: policy_fields!(; LIMIT; ),
+    either: &[&["window", "windowSeconds"]],
+    others: None,
+};
+
+const EXCESS: Section = Section {
+    name: "excess",
+    doc: "What is denied waits until it passes.",
+    fields: &[required(
+        "wait",
+        Shape::Span,
+        "The longest wait. Who would wait longer is refused at once.",
+    )],
+    either: &[],
+    others: None,
+};
+
+const COUNT_ONLY: Section = Section {
+    name: "countOnly",
+    doc: "Which responses count. Whatever has no response, because the client leaves, counts.",
+    fields: &[required(
+        "status",
+        Shape::Either(&[text(format::STATUS), Shape::List(&text(format::STATUS))]),
+        "Which statuses: `401`, `2xx`, or a list.",
+    )],
+    either: &[],
+    others: None,
+};
+
+const RESERVE: Section = Section {
+    name: "reserve",
+    doc: "An estimate that is corrected. What was too much comes back; what was too little is charged as of now, up to one whole quota beyond the limit.",
+    fields: &[
+        optional("units", UNITS, "The estimate for every request. Without it, what `costs` says."),
+        default(
+            "settle",
+            Shape::Word(&[
+                ("header", "The field `x-tollgate-cost` of the response, a whole number of units."),
+                (
+                    "body",
+                    "The same field among the trailers of the body, or the bytes of the body; see `bytesPerUnit`.",
+                ),
+            ]),
+            "header",
+            "What says what a request has cost. The field does not reach the client.",
+        ),
+        optional(
+            "bytesPerUnit",
+            Shape::Whole { min: 1, max: MAX_UNITS },
+            "With `settle: body`, the response costs a unit for so many bytes, and for each part of it.",
+        ),
+        default(
+            "lapse",
+            Shape::Span,
+            "1h",
+            "How long after the decision it may be corrected; afterwards the estimate stands. At most an hour.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
 const POLICY: Section = Section {
     name: "client",
     doc: "A policy: how much per how long. `global` has the same keys.",
     fields: policy_fields!(
         optional("identifier", text(format::IDENTIFIER), "The name that denials give; counters belong to it. Without it, `global` or `client`.");
         LIMIT;
-        STRATEGY_FIELD, REFILL, MODE, MAX_WAIT, RESOLUTION, EXPIRE, COSTS_FIELD, STORE_ERROR_FIELD, SHADOW_FIELD
+        STRATEGY_FIELD, REFILL, MODE, MAX_WAIT, RESOLUTION, EXPIRE, COSTS_FIELD, STORE_ERROR_FIELD, SHADOW_FIELD,
+        ALSO, EXCESS_FIELD, COUNT_ONLY_FIELD, RESERVE_FIELD
     ),
-    either: &[&["window", "windowSeconds"]],
+    either: &[&["window", "windowSeconds", "calendar"]],
     others: None,
 };
 
@@ -329,13 +477,15 @@ const API: Section = Section {
         default("per", Shape::Word(&[("client", "Each client has its own."), ("everyone", "One for all.")]), "client", "Whose quota it is.");
         optional("limit", UNITS, "Units per window. This or `share` is required.");
         optional("share", text(format::SHARE), "A part of the quota of `client`, in each tier of that tier's: `1/10`. In place of limit, window and burst."),
-        STRATEGY_FIELD, REFILL, MODE, MAX_WAIT, RESOLUTION, EXPIRE, COSTS_FIELD, STORE_ERROR_FIELD, SHADOW_FIELD
+        STRATEGY_FIELD, REFILL, MODE, MAX_WAIT, RESOLUTION, EXPIRE, COSTS_FIELD, STORE_ERROR_FIELD, SHADOW_FIELD,
+        ALSO, EXCESS_FIELD, COUNT_ONLY_FIELD, RESERVE_FIELD
     ),
     either: &[
         &["limit", "share"],
-        &["window", "windowSeconds", "share"],
+        &["window", "windowSeconds", "calendar", "share"],
         &["refillSeconds", "share"],
         &["burst", "share"],
+        &["also", "share"],
     ],
     others: None,
 };
@@ -354,9 +504,9 @@ const TIERS: Section = Section {
 
 const TIER: Section = Section {
     name: "tiers.NAME",
-    doc: "A quota.",
-    fields: policy_fields!(; LIMIT; ),
-    either: &[&["window", "windowSeconds"]],
+    doc: "A quota, or with `also` several at the same time.",
+    fields: policy_fields!(; LIMIT; ALSO),
+    either: &[&["window", "windowSeconds", "calendar"]],
     others: None,
 };
 
@@ -467,9 +617,16 @@ const JWT: Section = Section {
         optional(
             "jwksUrl",
             text(format::JWKS_URL),
-            "A key set at a URL. It is not read yet, and such a file is refused: name a `jwksFile`.",
+            "A key set at a URL: https, or http to this machine. Fetched at the start, when it is older than `maxAge`, and when a token names a key that is not in it. Redirects are not followed, and 1 MiB is the most. While it cannot be fetched, the keys before stay.",
         ),
-        default("minRefetch", Shape::Span, "5m", "How often `jwksUrl` would be asked at the most."),
+        default(
+            "minRefetch",
+            Shape::Span,
+            "30s",
+            "How much time lies between two fetches at least, whatever tokens come.",
+        ),
+        default("maxAge", Shape::Span, "10m", "When `jwksUrl` is fetched again in any case."),
+        default("fetchTimeout", Shape::Span, "5s", "How long an answer of `jwksUrl` may take."),
         optional("issuer", TEXT, "What `iss` must be. Without it, it is not looked at."),
         optional(
             "audience",
@@ -505,6 +662,69 @@ const API_KEY: Section = Section {
         )
         .secret(),
         optional("tier", text(format::IDENTIFIER), "The tier of whoever has it."),
+    ],
+    either: &[],
+    others: None,
+};
+
+const SUBJECTS: Section = Section {
+    name: "deny",
+    doc: "A list of subjects. `allow` has the same keys. Who is on both is refused.",
+    fields: &[
+        optional(
+            "addresses",
+            Shape::List(&text(format::LISTED)),
+            "Networks and addresses of clients.",
+        ),
+        optional(
+            "apiKeys",
+            Shape::List(&Shape::Section(&LISTED_KEY)),
+            "Whoever has one of these API keys; they need not be among `apiKeys`.",
+        ),
+        optional(
+            "users",
+            Shape::List(&text(format::USER)),
+            "Users of tokens: the name, or issuer and name with a space between where `jwt` has no `issuer`.",
+        ),
+        optional(
+            "file",
+            TEXT,
+            "A file with more, a line each: `203.0.113.0/24`, `sha256:DIGEST` or `user:NAME`; what follows a `#` is a comment. It is read again when it changes.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
+const LISTED_KEY: Section = Section {
+    name: "deny.apiKeys[]",
+    doc: "An API key.",
+    fields: &[required(
+        "sha256",
+        text(format::SHA256),
+        "Its SHA-256, as `printf %s KEY | sha256sum` prints it.",
+    )
+    .secret()],
+    either: &[],
+    others: None,
+};
+
+const WAITING: Section = Section {
+    name: "waiting",
+    doc: "What may be held of requests that wait. Others are refused.",
+    fields: &[
+        default(
+            "requests",
+            Shape::Whole { min: 0, max: 1_000_000 },
+            "1024",
+            "The most requests at once.",
+        ),
+        default(
+            "megabytes",
+            Shape::Whole { min: 1, max: 1_000_000 },
+            "64",
+            "The most memory for them: their fields, and of each body what is taken in before it is forwarded, the length that it states or 1 MiB.",
+        ),
     ],
     either: &[],
     others: None,
@@ -658,6 +878,67 @@ const TIMEOUTS: Section = Section {
     others: None,
 };
 
+const LOG: Section = Section {
+    name: "log",
+    doc: "What is written to standard error. A line about a request that is part of a trace has its `trace_id`.",
+    fields: &[
+        default(
+            "format",
+            Shape::Word(&[("text", "A line for people."), ("json", "An object in each line.")]),
+            "text",
+            "How lines look; `--log-format` and the variable `TOLLGATE_LOG_FORMAT` go before.",
+        ),
+        default(
+            "level",
+            Shape::Word(&[
+                ("error", "What stands in the way."),
+                ("warn", "And what may come to do so."),
+                ("info", "And denials, reloads, start and end."),
+                ("debug", "And each connection that ends early."),
+                ("trace", "Everything."),
+                ("off", "Nothing."),
+            ]),
+            "info",
+            "How much is said; the variable `RUST_LOG`, which can tell parts apart, goes before.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
+const TRACING: Section = Section {
+    name: "tracing",
+    doc: "A span for each request and each decision, sent by OTLP: protobuf over HTTP.",
+    fields: &[
+        required(
+            "endpoint",
+            text(format::TARGET),
+            "The URL of the collector, as http://localhost:4318; `/v1/traces` is added unless it stands there.",
+        ),
+        default(
+            "sample",
+            text(format::RATIO),
+            "1",
+            "The part of traces begun here that is sent. Of others, whoever began them has decided.",
+        ),
+        optional(
+            "headers",
+            text(format::FIELDS),
+            "Header fields for the collector, as `name=value,name=value` with `%2C` for a comma in a value; best from a variable.",
+        )
+        .secret(),
+        default("serviceName", TEXT, "tollgate", "What traces call this gateway."),
+        default(
+            "timeout",
+            Shape::Span,
+            "3s",
+            "How long the collector may take for a batch, and for what is left when the program stops.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
 const TEXT: Shape = text(format::TEXT);
 
 const fn text(format: Format) -> Shape {
@@ -667,7 +948,10 @@ const fn text(format: Format) -> Shape {
 const NETWORKS: Shape = Shape::List(&text(format::NETWORK));
 
 const STRATEGY: Shape = Shape::Word(&[
-    ("fixed_window_counter", "So many in each window of the calendar."),
+    (
+        "fixed_window_counter",
+        "So many in each window: minutes, hours, or the days of a `calendar`.",
+    ),
     ("sliding_window_log", "So many in any window; exact."),
     ("sliding_window_counter", "This window and a share of the one before."),
     ("token_bucket", "A burst at once, then so many per window."),

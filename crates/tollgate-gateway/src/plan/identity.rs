@@ -67,12 +67,27 @@ pub enum KeyOrigin {
     /// A key set in a file, read again when it changes.
     JwksFile(PathBuf),
     /// A key set at a URL.
-    JwksUrl {
-        /// `https://…`; `http://` only to loopback.
-        url: String,
-        /// It is asked no more often than that.
-        min_refetch: Duration,
-    },
+    JwksUrl(JwksPlan),
+}
+
+/// A key set at a URL, and when it is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JwksPlan {
+    /// `https://…`; `http://` only to loopback.
+    pub url: String,
+    /// It is asked no more often than that.
+    pub min_refetch: Duration,
+    /// It is asked again after that, whether or not a key is missing.
+    pub max_age: Duration,
+    /// How long an answer may take.
+    pub fetch_timeout: Duration,
+}
+
+impl JwksPlan {
+    /// The URL without its query, which may hold a secret.
+    pub fn shown_url(&self) -> &str {
+        self.url.split('?').next().unwrap_or_default()
+    }
 }
 
 /// Which API keys to believe.
@@ -87,6 +102,8 @@ pub struct ApiKeysPlan {
 /// Where a request has its API key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApiKeyPlace {
+    /// The header `X-API-Key`.
+    Usual,
     /// A header of its own.
     Header(HeaderName),
     /// `Authorization: <scheme> <key>`.

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use http::Method;
-use tollgate::{Cost, Policy};
+use tollgate::{Cost, Excess, Policy};
 
 use super::matching::is_same;
-use super::{Methods, PathMatch};
+use super::{Methods, PathMatch, ReservePlan, Statuses};
 
 /// What holds for the requests of a route: all of `global`, `client` and the first of
 /// `apis` that matches, all or none. Routes that inherit a limit share its quota.
@@ -21,6 +21,12 @@ pub struct RouteLimits {
 }
 
 impl RouteLimits {
+    /// All limits.
+    pub fn all(&self) -> impl Iterator<Item = &LimitPlan> {
+        let everywhere = self.global.iter().chain(&self.client).map(Arc::as_ref);
+        everywhere.chain(self.apis.iter().map(|api| &api.limit))
+    }
+
     /// Whether all of them are the same limits, inherited from the same place.
     pub fn is_shared_with(&self, other: &Self) -> bool {
         let same = |one: &Option<Arc<LimitPlan>>, other: &Option<Arc<LimitPlan>>| match (one, other)
@@ -53,6 +59,8 @@ pub struct LimitPlan {
     pub policy: Policy,
     /// The policy in each tier, of the same name; empty if tiers make no difference.
     pub tiers: Vec<Policy>,
+    /// Further quotas that hold at the same time.
+    pub also: Vec<Bandwidth>,
     /// Whose quota it is.
     pub whose: Whose,
     /// What requests take from it.
@@ -61,12 +69,35 @@ pub struct LimitPlan {
     pub dearest: Cost,
     /// Whether it blocks, or only watches.
     pub enforce: bool,
+    /// What becomes of a request that it denies.
+    pub excess: Excess,
+    /// Which responses count; all without it.
+    pub counts: Option<Vec<Statuses>>,
+    /// How the charge is corrected, if it is an estimate.
+    pub reserve: Option<ReservePlan>,
+}
+
+/// A quota beside the first one of a limit, with a policy of its own.
+#[derive(Clone, Debug)]
+pub struct Bandwidth {
+    /// The policy of subjects without a tier, if they have so many quotas.
+    pub everybody: Option<Policy>,
+    /// The policy in each tier, of the same name, where that has so many; empty if tiers make
+    /// no difference.
+    pub tiers: Vec<Option<Policy>>,
 }
 
 impl LimitPlan {
     /// The policy of a subject in this tier.
     pub fn policy_in(&self, tier: Option<usize>) -> &Policy {
         tier.and_then(|tier| self.tiers.get(tier)).unwrap_or(&self.policy)
+    }
+
+    /// All policies: for each quota that of everybody and those of the tiers.
+    pub fn policies(&self) -> impl Iterator<Item = &Policy> {
+        let also =
+            self.also.iter().flat_map(|it| it.everybody.iter().chain(it.tiers.iter().flatten()));
+        std::iter::once(&self.policy).chain(&self.tiers).chain(also)
     }
 }
 

@@ -5,15 +5,21 @@
 //! | `limits.rs` | policies, and which requests they are about |
 //! | `identity.rs` | whose quota a request uses |
 //! | `matching.rs` | which paths and methods |
+//! | `settling.rs` | charges that are corrected when the response is known |
 //! | `server.rs` | where to listen and where to forward to |
+//! | `subjects.rs` | who is refused whatever he asks, and who is never limited |
 //! | `store.rs` | where quotas are kept |
+//! | `telemetry.rs` | what is told of requests to those who run the gateway |
 
 mod identity;
 mod limits;
 mod matching;
 mod secret;
 mod server;
+mod settling;
 mod store;
+mod subjects;
+mod telemetry;
 
 use std::net::SocketAddr;
 
@@ -22,13 +28,17 @@ use tollgate::key::TrustedProxies;
 use tollgate::{HeaderOptions, OnMissingKey};
 
 pub use self::identity::{
-    ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwtPlan, KeyOrigin,
+    ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwksPlan, JwtPlan,
+    KeyOrigin,
 };
-pub use self::limits::{ApiPlan, CostRule, CostTable, LimitPlan, RouteLimits, Whose};
+pub use self::limits::{ApiPlan, Bandwidth, CostRule, CostTable, LimitPlan, RouteLimits, Whose};
 pub use self::matching::{Methods, PathMatch, PathMatchError};
 pub use self::secret::Secret;
 pub use self::server::{Listen, PathRules, Protocol, Route, Target, Timeouts, TlsFiles};
+pub use self::settling::{ReservePlan, SettleBy, Statuses};
 pub use self::store::{RedisPlan, StorePlan, Topology};
+pub use self::subjects::SubjectsPlan;
+pub use self::telemetry::{LogFormat, LogPlan, TracingPlan};
 
 /// Everything that the gateway does.
 #[derive(Clone, Debug)]
@@ -37,8 +47,13 @@ pub struct Plan {
     pub listen: Vec<Listen>,
     /// Where health, state and metrics are served, never on a public listener.
     pub admin: SocketAddr,
+    /// Admin addresses of other gateways, whose streams the live page shows, and whose pages
+    /// may read the stream of this one.
+    pub admin_peers: Vec<String>,
     /// How long things may take.
     pub timeouts: Timeouts,
+    /// The most upgraded connections at a time; others are refused.
+    pub max_tunnels: usize,
     /// Whose `X-Forwarded-*` and `Forwarded` are believed and passed on; the others' are
     /// replaced.
     pub trusted_proxies: TrustedProxies,
@@ -54,10 +69,27 @@ pub struct Plan {
     pub on_missing_key: OnMissingKey,
     /// The names of the tiers. Elsewhere a tier is an index into this list.
     pub tiers: Vec<String>,
+    /// Who is refused, whatever else is said of him.
+    pub deny: SubjectsPlan,
+    /// Whom no limit holds for.
+    pub allow: SubjectsPlan,
+    /// How many requests may wait at once, and how many bytes of them.
+    pub waiting: (usize, usize),
     /// Where quotas are kept.
     pub store: StorePlan,
     /// Which fields tell clients where they stand.
     pub headers: HeaderOptions,
     /// Members that the problem body of each denial has besides the usual ones.
     pub members: Members,
+    /// How the log is written.
+    pub log: LogPlan,
+    /// Where spans are sent, if anywhere.
+    pub tracing: Option<TracingPlan>,
+}
+
+impl Plan {
+    /// Whether upstreams say somewhere what a request has cost.
+    pub fn reserves(&self) -> bool {
+        self.routes.iter().any(|route| route.limits.all().any(|limit| limit.reserve.is_some()))
+    }
 }

@@ -18,6 +18,8 @@ pub struct Listen {
     pub tls: Option<TlsFiles>,
     /// Who may and must send a PROXY protocol header, if anybody. Others are refused.
     pub proxy_protocol: Option<TrustedProxies>,
+    /// The most connections at a time; others wait until one ends.
+    pub max_connections: usize,
 }
 
 /// A certificate chain and its private key, both PEM.

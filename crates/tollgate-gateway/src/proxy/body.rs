@@ -1,5 +1,6 @@
 //! Bodies that pass through piece by piece, as fast as the slower side takes them.
 
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::{HeaderMap, HeaderName};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
@@ -141,24 +143,52 @@ pin_project! {
     pub struct Body {
         #[pin]
         kind: tollgate::Body<Timed<Incoming>>,
+        // Let go where the body ends, which may be kept for longer.
+        watch: Option<Box<dyn Watch>>,
+        dropped_trailer: Option<HeaderName>,
     }
 }
 
+/// Looks at a body while it passes. Dropped where it ends, or where nobody reads on.
+pub(crate) trait Watch: fmt::Debug + Send {
+    /// A piece of it.
+    fn data(&mut self, data: &Bytes);
+
+    /// What follows it.
+    fn trailers(&mut self, trailers: &HeaderMap);
+}
+
 impl Body {
+    const fn new(kind: tollgate::Body<Timed<Incoming>>) -> Self {
+        Self { kind, watch: None, dropped_trailer: None }
+    }
+
+    /// The same body, at which `watch` looks.
+    pub(crate) fn watched_by(mut self, watch: Box<dyn Watch>) -> Self {
+        self.watch = Some(watch);
+        self
+    }
+
+    /// The same body without a field among its trailers.
+    pub(crate) fn without_trailer(mut self, name: HeaderName) -> Self {
+        self.dropped_trailer = Some(name);
+        self
+    }
+
     /// No bytes.
     pub const fn empty() -> Self {
-        Self { kind: tollgate::Body::empty() }
+        Self::new(tollgate::Body::empty())
     }
 
     pub(super) const fn of(body: Timed<Incoming>) -> Self {
-        Self { kind: tollgate::Body::inner(body) }
+        Self::new(tollgate::Body::inner(body))
     }
 }
 
 /// The limiter answers in the same type as the service.
 impl From<Bytes> for Body {
     fn from(data: Bytes) -> Self {
-        Self { kind: tollgate::Body::full(data) }
+        Self::new(tollgate::Body::full(data))
     }
 }
 
@@ -170,7 +200,25 @@ impl http_body::Body for Body {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        self.project().kind.poll_frame(cx)
+        let this = self.project();
+        let mut frame = ready!(this.kind.poll_frame(cx));
+        match &mut frame {
+            Some(Ok(frame)) => {
+                if let (Some(watch), Some(data)) = (this.watch.as_mut(), frame.data_ref()) {
+                    watch.data(data);
+                }
+                if let Some(trailers) = frame.trailers_mut() {
+                    if let Some(watch) = this.watch {
+                        watch.trailers(trailers);
+                    }
+                    if let Some(name) = this.dropped_trailer {
+                        trailers.remove(&*name);
+                    }
+                }
+            }
+            None | Some(Err(_)) => *this.watch = None,
+        }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

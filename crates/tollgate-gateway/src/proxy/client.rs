@@ -79,7 +79,7 @@ impl Clients {
         &self.timeouts
     }
 
-    pub(super) fn request(&self, protocol: Protocol, request: Request<Body>) -> ResponseFuture {
+    pub(crate) fn request(&self, protocol: Protocol, request: Request<Body>) -> ResponseFuture {
         match protocol {
             Protocol::Http1 => self.http1.request(request),
             Protocol::Http2 => self.http2.request(request),
@@ -95,7 +95,8 @@ const STREAM_BYTES: u32 = 256 << 10;
 /// up the responses of all others.
 const CONNECTION_BYTES: u32 = (1 << 31) - 1;
 
-fn tls_config(trusting: bool) -> Result<ClientConfig, RootsError> {
+/// What a client of TLS needs; without `trusting` it trusts nobody.
+pub(crate) fn tls_config(trusting: bool) -> Result<ClientConfig, RootsError> {
     let provider = rustls::crypto::ring::default_provider();
     let builder = ClientConfig::builder_with_provider(provider.into())
         .with_safe_default_protocol_versions()

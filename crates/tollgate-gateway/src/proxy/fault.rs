@@ -45,6 +45,9 @@ pub enum Fault {
     /// The target leads back here.
     #[error("the request has passed this gateway before: its target leads back to it")]
     Loop,
+    /// As many connections have been upgraded as may be.
+    #[error("too many upgraded connections are open; try again later")]
+    Crowded,
     /// The upstream could not be reached.
     #[error("the service behind the gateway cannot be reached")]
     Unreachable,
@@ -72,6 +75,7 @@ impl Fault {
             Self::SlowClient => StatusCode::REQUEST_TIMEOUT,
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::Loop => StatusCode::LOOP_DETECTED,
+            Self::Crowded => StatusCode::SERVICE_UNAVAILABLE,
             Self::Unreachable | Self::BadAnswer => StatusCode::BAD_GATEWAY,
             Self::ConnectTimeout | Self::AnswerTimeout => StatusCode::GATEWAY_TIMEOUT,
         }
@@ -90,6 +94,7 @@ impl Fault {
             Self::BrokenClient => "request-broken-off",
             Self::NoRoute => "no-route",
             Self::Loop => "loop",
+            Self::Crowded => "too-many-tunnels",
             Self::Unreachable => "upstream-unreachable",
             Self::BadAnswer => "upstream-invalid",
             Self::ConnectTimeout => "upstream-connect-timeout",

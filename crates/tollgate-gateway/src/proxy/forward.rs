@@ -21,7 +21,7 @@ use super::client::Clients;
 use super::fault::Fault;
 use super::forwarded::{self, Caller, Fronts};
 use super::settings::{Host, Protocol, Upstream};
-use super::tunnel::Tunnels;
+use super::tunnel::{Place, Tunnels};
 use super::{Connection, hop};
 
 /// Forwards requests to one upstream. Clones share its connections.
@@ -79,7 +79,7 @@ impl Shared {
         if forwarded::has_passed(request.headers(), &self.name) {
             return Err(Fault::Loop);
         }
-        let upgrade = self.take_upgrade(&mut request);
+        let upgrade = self.take_upgrade(&mut request)?;
         // HTTP/2 has no such upgrades.
         let protocol = if upgrade.is_some() { Protocol::Http1 } else { self.upstream.protocol };
         self.readdress(&mut request, protocol)?;
@@ -104,12 +104,14 @@ impl Shared {
     }
 
     /// The client's wish to change to another protocol, if it has one.
-    fn take_upgrade(&self, request: &mut Request<Incoming>) -> Option<(HeaderValue, OnUpgrade)> {
-        if request.version() != Version::HTTP_11 {
-            return None;
+    ///
+    /// Room is taken before the upstream is asked: it might open what nobody can use.
+    fn take_upgrade(&self, request: &mut Request<Incoming>) -> Result<Option<Upgrade>, Fault> {
+        if request.version() != Version::HTTP_11 || hop::upgrade(request.headers()).is_none() {
+            return Ok(None);
         }
-        let protocols = hop::upgrade(request.headers())?;
-        Some((protocols, hyper::upgrade::on(request)))
+        let place = self.tunnels.room().ok_or(Fault::Crowded)?;
+        Ok(Some(Upgrade { client: hyper::upgrade::on(request), place }))
     }
 
     /// From what the client wrote to what the upstream gets.
@@ -250,12 +252,12 @@ impl Shared {
     fn switch(
         &self,
         mut response: Response<Incoming>,
-        upgrade: Option<(HeaderValue, OnUpgrade)>,
+        upgrade: Option<Upgrade>,
     ) -> Result<Response<Body>, Fault> {
         // Nobody asked for it.
-        let (_, client) = upgrade.ok_or(Fault::BadAnswer)?;
+        let Upgrade { client, place } = upgrade.ok_or(Fault::BadAnswer)?;
         let upstream = hyper::upgrade::on(&mut response);
-        self.tunnels.open(client, upstream, self.clients.timeouts().tunnel);
+        self.tunnels.open(client, upstream, place, self.clients.timeouts().tunnel);
         let headers = response.headers_mut();
         let protocol = headers.get(UPGRADE).cloned().ok_or(Fault::BadAnswer)?;
         hop::remove(headers);
@@ -263,6 +265,12 @@ impl Shared {
         headers.insert(UPGRADE, protocol);
         Ok(response.map(|_| Body::empty()))
     }
+}
+
+/// A client that would like to change to another protocol, and room for that.
+struct Upgrade {
+    client: OnUpgrade,
+    place: Place,
 }
 
 /// Why there is no answer.

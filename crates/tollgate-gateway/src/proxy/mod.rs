@@ -27,7 +27,10 @@ mod tunnel;
 
 use std::net::SocketAddr;
 
+pub(crate) use self::body::Watch;
 pub use self::body::{Body, BodyError, Timed};
+#[cfg(feature = "otlp")]
+pub(crate) use self::client::tls_config;
 pub use self::client::{Clients, RootsError};
 pub use self::entrance::admit;
 pub use self::fault::Fault;

@@ -3,12 +3,13 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use metrics::gauge;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -20,13 +21,47 @@ pub struct Tunnels {
     pub(crate) tasks: TaskTracker,
     /// Cuts all of them.
     pub(crate) cut: CancellationToken,
+    open: Arc<AtomicUsize>,
+    most: usize,
+}
+
+/// Room for a tunnel, kept for as long as this is.
+#[derive(Debug)]
+pub(super) struct Place(Arc<AtomicUsize>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+        gauge!(TUNNELS).decrement(1);
+    }
 }
 
 impl Tunnels {
+    /// The same, with room for so many. Without it there is none.
+    #[must_use]
+    pub fn at_most(&self, most: usize) -> Self {
+        Self { most, ..self.clone() }
+    }
+
+    /// Room for one more, if there is.
+    pub(super) fn room(&self) -> Option<Place> {
+        let take = |open| (open < self.most).then_some(open + 1);
+        self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
+        gauge!(TUNNELS).increment(1);
+        Some(Place(Arc::clone(&self.open)))
+    }
+
     /// Connects both sides, once each has changed its protocol.
-    pub(super) fn open(&self, client: OnUpgrade, upstream: OnUpgrade, idle: Duration) {
+    pub(super) fn open(
+        &self,
+        client: OnUpgrade,
+        upstream: OnUpgrade,
+        place: Place,
+        idle: Duration,
+    ) {
         let cut = self.cut.clone();
         self.tasks.spawn(async move {
+            let _place = place;
             let carried = async {
                 let (client, upstream) = tokio::try_join!(client, upstream)?;
                 carry(TokioIo::new(client), TokioIo::new(upstream), idle).await
@@ -41,6 +76,8 @@ impl Tunnels {
         });
     }
 }
+
+const TUNNELS: &str = "tollgate_gateway_tunnels";
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 

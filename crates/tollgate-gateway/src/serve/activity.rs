@@ -13,6 +13,8 @@ use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
+use crate::trace::Traced;
+
 /// How long a connection may do nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
@@ -139,18 +141,19 @@ impl Drop for Working {
 }
 
 pin_project! {
-    /// The body of a response, with which its request ends.
+    /// The body of a response, with which its request and the span of that end.
     #[derive(Debug)]
     pub(super) struct Answer<B> {
         #[pin]
         body: B,
         working: Working,
+        traced: Traced,
     }
 }
 
 impl<B> Answer<B> {
-    pub(super) fn new(body: B, working: Working) -> Self {
-        Self { body, working: working.answers() }
+    pub(super) fn new(body: B, working: Working, traced: Traced) -> Self {
+        Self { body, working: working.answers(), traced }
     }
 }
 
@@ -240,6 +243,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
+    use crate::trace::Tracing;
 
     const PATIENCE: Patience = Patience {
         head: Duration::from_secs(10),
@@ -268,7 +272,8 @@ mod tests {
         }
         let working = Working::begin(&activity, false);
         assert_eq!(left(&activity), None);
-        let answer = Answer::new((), working);
+        let traced = Traced::begin(&Tracing::default(), &mut http::Request::new(()), false);
+        let answer = Answer::new((), working, traced);
         assert_eq!(left(&activity), Some(116));
         ours.write_all(b"x").await.unwrap();
         assert_eq!(left(&activity), Some(120));

@@ -19,6 +19,7 @@ use tollgate::status::Inspect;
 use tower_service::Service;
 
 use super::gateway::{Gateway, History};
+use super::keys::KeySet;
 use super::listener;
 
 /// Serves the admin address for as long as it is polled.
@@ -68,23 +69,31 @@ fn answer<St: Inspect>(
 ) -> Option<Response<Body>> {
     let known: fn(&Gateway<St>) -> Response<Body> = match path {
         "/healthz" => |_| respond(StatusCode::OK, &json!({ "status": "ok" })),
-        "/readyz" => |gateway| {
-            if gateway.draining.is_cancelled() {
-                respond(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "draining" }))
-            } else {
-                respond(StatusCode::OK, &json!({ "status": "ready" }))
-            }
-        },
-        "/" => |_| {
-            let detail = "There are /healthz, /readyz, /config, /status, /top and /metrics.";
-            problem(StatusCode::NOT_FOUND, detail)
-        },
+        "/readyz" => ready,
         _ => return None,
     };
     if *method != Method::GET && *method != Method::HEAD {
         return Some(read_only());
     }
     Some(known(gateway))
+}
+
+/// Whether requests should come here. Without the keys of tokens they should: there may be
+/// none elsewhere either, and then nobody would be served at all.
+fn ready<St: Inspect>(gateway: &Gateway<St>) -> Response<Body> {
+    if gateway.draining.is_cancelled() {
+        return respond(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "draining" }));
+    }
+    let app = gateway.app();
+    if !app.key_sets().iter().all(|set| set.was_tried()) {
+        return respond(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "fetching keys" }));
+    }
+    let missing = app.key_sets().iter().filter(|set| set.state().fetched.is_none());
+    let missing: Vec<_> = missing.map(|set| set.url()).collect();
+    if missing.is_empty() {
+        return respond(StatusCode::OK, &json!({ "status": "ready" }));
+    }
+    respond(StatusCode::OK, &json!({ "status": "ready", "withoutKeysOf": missing }))
 }
 
 /// The answer to whoever would like to change what can only be read.
@@ -95,21 +104,33 @@ pub(super) fn read_only() -> Response<Body> {
 }
 
 /// What is running and how it came to be. Times are seconds: since 1970, or passed.
-pub(super) fn config(history: &History) -> Response<Body> {
+pub(super) fn config(history: &History, key_sets: &[Arc<KeySet>]) -> Response<Body> {
     let age = |since: SystemTime| since.elapsed().unwrap_or_default().as_secs();
     let seconds = |at: SystemTime| at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let error = history
-        .error
-        .as_ref()
-        .map(|(at, message)| json!({ "at": seconds(*at), "age": age(*at), "message": message }));
+    let failure = |error: &Option<(SystemTime, String)>| {
+        let error = error.as_ref();
+        error.map(|(at, said)| json!({ "at": seconds(*at), "age": age(*at), "message": said }))
+    };
+    let key_set = |set: &Arc<KeySet>| {
+        let state = set.state();
+        let (at, kids) = state.fetched.unzip();
+        json!({
+            "url": set.url(),
+            "kids": kids,
+            "fetchedAt": at.map(seconds),
+            "age": at.map(age),
+            "lastError": failure(&state.error),
+        })
+    };
     let config = json!({
         "version": history.version,
         "loadedAt": seconds(history.loaded_at),
         "age": age(history.loaded_at),
         "current": history.error.is_none(),
-        "lastError": error,
+        "lastError": failure(&history.error),
         "failedReloads": history.failures,
         "waitsForRestart": history.waiting,
+        "keySets": key_sets.iter().map(key_set).collect::<Vec<_>>(),
         "plan": history.words.lines().collect::<Vec<_>>(),
     });
     respond(StatusCode::OK, &config)

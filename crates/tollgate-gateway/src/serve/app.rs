@@ -9,18 +9,23 @@ use http::uri::{Authority, Scheme};
 use http::{Request, Response, Version};
 use hyper::body::Incoming;
 use tokio_rustls::rustls::ServerConfig;
+use tollgate::denial::{Dialect, Problem};
 use tollgate::key::TrustedProxies;
 use tollgate::status::{Inspect, LayerHandle};
-use tollgate::{Head, Observer};
+use tollgate::{Denial, Head, Listed, Lists, Observer, WaitingRoom, headers};
 use tower_service::Service;
 
 use super::activity::Patience;
 use super::build::{BuildError, Parts, ReadyRoute};
 use super::identity::Identity;
-use super::tls;
+use super::keys::{KeySet, KeySets};
+use super::lists;
+use super::summary::Summary;
+use crate::files;
 use crate::plan::Plan;
 use crate::proxy::path::Ambiguous;
 use crate::proxy::{Body, Clients, Connection, Fault, Timeouts, Tunnels, admit};
+use crate::trace::{self, Tracing};
 
 /// One version of the configuration at work.
 pub(super) struct App<St> {
@@ -30,6 +35,13 @@ pub(super) struct App<St> {
     routes: Vec<ReadyRoute<St>>,
     identity: Identity,
     clients: Clients,
+    summary: Summary,
+    /// Whether upstreams say somewhere what a request has cost.
+    reserves: bool,
+    /// Who is refused, and who is not limited.
+    lists: Option<Lists>,
+    /// Where requests wait, of all routes together.
+    room: WaitingRoom,
 }
 
 /// What a listener does with a connection before the first request.
@@ -37,6 +49,8 @@ pub(super) struct App<St> {
 pub(super) struct Door {
     pub(super) tls: Option<Arc<ServerConfig>>,
     pub(super) proxy_protocol: Option<TrustedProxies>,
+    /// The most connections.
+    pub(super) most: usize,
 }
 
 /// What outlives every version of the configuration.
@@ -49,6 +63,12 @@ pub(super) struct Lasting<St> {
     pub(super) name: Arc<str>,
     /// What has been decided under each policy, which goes on after a reload.
     pub(super) observer: Observer,
+    /// What the log says of that.
+    pub(super) summary: Summary,
+    /// Keys of tokens, which a reload does not fetch anew.
+    pub(super) key_sets: KeySets,
+    /// What is added to the traces of requests.
+    pub(super) tracing: Tracing,
 }
 
 impl<St: Inspect> App<St> {
@@ -68,7 +88,11 @@ impl<St: Inspect> App<St> {
                 Clients::new(timeouts, uses_tls).map_err(|error| BuildError(error.to_string()))?
             }
         };
-        let identity = Identity::new(&plan)?;
+        let identity = Identity::new(&plan, &lasting.key_sets)?;
+        let lists = lists::lists(&plan, &identity)?;
+        // Who waits in it goes on waiting, and nobody overtakes.
+        let kept = before.filter(|app| app.plan.waiting == plan.waiting);
+        let room = kept.map_or_else(|| room(plan.waiting), |app| app.room.clone());
         let parts = Parts {
             plan: &plan,
             store: &lasting.store,
@@ -77,20 +101,35 @@ impl<St: Inspect> App<St> {
             name: &lasting.name,
             identity: &identity,
             observer: &lasting.observer,
+            room: &room,
         };
         let routes = parts.routes()?;
         let mut doors = HashMap::new();
         for listen in &plan.listen {
-            let tls = listen.tls.as_ref().map(tls::load).transpose()?;
+            // At every reload, so that a renewed certificate is served from the next connection on.
+            let tls = listen.tls.as_ref().map(files::tls).transpose()?;
             let proxy_protocol = listen.proxy_protocol.clone();
-            doors.insert(listen.addr, Door { tls, proxy_protocol });
+            doors.insert(listen.addr, Door { tls, proxy_protocol, most: listen.max_connections });
         }
-        Ok(Self { plan, doors, routes, identity, clients })
+        let (summary, reserves) = (lasting.summary.clone(), plan.reserves());
+        Ok(Self { plan, doors, routes, identity, clients, summary, reserves, lists, room })
     }
 
     /// All layers, to look at.
     pub(super) fn layers(&self) -> impl Iterator<Item = LayerHandle> {
         self.routes.iter().flat_map(ReadyRoute::layers)
+    }
+
+    /// The key sets that are fetched for it.
+    pub(super) fn key_sets(&self) -> &[Arc<KeySet>] {
+        &self.identity.key_sets
+    }
+
+    /// Completes when each of its key sets has been asked for once, well or not.
+    pub(super) async fn key_sets_tried(&self) {
+        for set in self.key_sets() {
+            set.tried().await;
+        }
     }
 
     /// How long a connection of a client may do nothing.
@@ -119,16 +158,60 @@ impl<St: Inspect> App<St> {
         let Some(route) = self.route(&request) else {
             return Fault::NoRoute.response();
         };
+        trace::note_route(&route.plan.name);
         let extensions = request.extensions_mut();
         // Where the limiter looks for the peer, and where the proxy does.
         extensions.insert(connection.peer);
         extensions.insert(connection);
+        let listed = match self.listed(&request) {
+            Ok(listed) => listed,
+            Err(refused) => return *refused,
+        };
+        let mut answer = self.route_to(route, request, listed).await;
+        if self.reserves {
+            // It is between the upstream and us, also where this request reserved nothing. A
+            // gateway that reserves nothing anywhere leaves it to one further out.
+            answer.headers_mut().remove(headers::COST);
+            answer = answer.map(|body| body.without_trailer(headers::COST));
+        }
+        answer
+    }
+
+    /// What the lists say of a request, or the answer to it where that is all.
+    fn listed(&self, request: &Request<Incoming>) -> Result<Listed, Box<Response<Body>>> {
+        let Some(lists) = &self.lists else {
+            return Ok(Listed::Neither);
+        };
+        let denial = match lists.find(&Head::of(request)) {
+            Ok(Listed::Denied) => Denial::denied_subject(),
+            Ok(listed) => return Ok(listed),
+            Err(error) => {
+                tracing::error!(%error, "cannot tell who is listed");
+                Denial::misconfigured("The lists of subjects failed; the log says why.")
+            }
+        };
+        tracing::info!(reason = denial.reason().code(), "deny");
+        let dialect = Dialect::of(request.method(), request.headers());
+        let problem = Problem::with_members(self.plan.members.clone());
+        Err(Box::new(denial.respond(dialect, &problem).map(Body::from)))
+    }
+
+    async fn route_to(
+        &self,
+        route: &ReadyRoute<St>,
+        mut request: Request<Incoming>,
+        listed: Listed,
+    ) -> Response<Body> {
         let path = request.uri().path();
-        let answered = if self.plan.exempt.iter().any(|exempt| exempt.matches(path)) {
+        let is_free = listed == Listed::Allowed;
+        let answered = if is_free || self.plan.exempt.iter().any(|exempt| exempt.matches(path)) {
             route.free.clone().call(request).await
         } else {
             let asker = self.identity.find(&Head::of(&request));
-            match route.limits(request.method(), path, asker.tier) {
+            if asker.is_nobody() {
+                self.summary.nobody();
+            }
+            match route.limits(request.method(), path) {
                 // Both are always ready: nothing between here and the upstream waits.
                 Some(mut limited) => {
                     request.extensions_mut().insert(asker);
@@ -163,6 +246,10 @@ fn refuse(fault: Fault, version: Version) -> Response<Body> {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
+}
+
+fn room((requests, bytes): (usize, usize)) -> WaitingRoom {
+    WaitingRoom::new().max_requests(requests).max_bytes(bytes)
 }
 
 fn timeouts(plan: &Plan) -> Timeouts {

@@ -5,13 +5,20 @@ use std::sync::Arc;
 use http::Method;
 use tollgate::body::SameBody;
 use tollgate::denial::Problem;
+use tollgate::key::SubjectName;
 use tollgate::status::{Inspect, LayerHandle};
-use tollgate::{Costs, Limit, Observer, RateLimit, RateLimitLayer};
+use tollgate::{
+    Costs, Head, Limit, Observer, Policy, RateLimit, RateLimitLayer, Reserve, Tier, TierSource,
+    WaitingRoom, headers,
+};
 use tower_layer::Layer;
 
-use super::identity::{Found, Identity};
+use super::identity::{Asker, Found, Identity};
+use super::settled::{Prices, Settled};
+use crate::files::FileError;
 use crate::plan::{
-    ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan, Protocol, Route, Target, Whose,
+    ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan, Protocol, Route, SettleBy, Target,
+    Whose,
 };
 use crate::proxy::{self, Clients, Forward, Fronts, Tunnels, Upstream};
 
@@ -20,8 +27,14 @@ use crate::proxy::{self, Clients, Forward, Fronts, Tunnels, Upstream};
 #[error("{0}")]
 pub(crate) struct BuildError(pub(crate) String);
 
+impl From<FileError> for BuildError {
+    fn from(error: FileError) -> Self {
+        Self(error.to_string())
+    }
+}
+
 /// A service behind its limits.
-pub(super) type Limited<St> = RateLimit<Forward, St, SameBody>;
+pub(super) type Limited<St> = RateLimit<Settled, St, SameBody>;
 
 /// A route that is ready to serve.
 pub(super) struct ReadyRoute<St> {
@@ -33,30 +46,30 @@ pub(super) struct ReadyRoute<St> {
     shares_limiters: bool,
 }
 
-/// For each api of a route, and last for requests that none of them matches: the limits of
-/// requests without a tier, then those of each tier. `None` where nothing limits them.
-type Limiters<St> = Vec<Vec<Option<RateLimitLayer<St, SameBody>>>>;
+/// For each api of a route, and last for requests that none of them matches: what limits
+/// them. `None` where nothing does.
+type Limiters<St> = Vec<Option<Limiter<St>>>;
+
+/// What limits one kind of request.
+struct Limiter<St> {
+    layer: RateLimitLayer<St, SameBody>,
+    prices: Prices,
+}
 
 impl<St: Inspect> ReadyRoute<St> {
     /// The route behind the limits of a request to a path in normal form.
-    pub(super) fn limits(
-        &self,
-        method: &Method,
-        path: &str,
-        tier: Option<usize>,
-    ) -> Option<Limited<St>> {
+    pub(super) fn limits(&self, method: &Method, path: &str) -> Option<Limited<St>> {
         let apis = &self.plan.limits.apis;
         let matches = |api: &ApiPlan| api.methods.contain(method) && api.path.matches(path);
         let kind = apis.iter().position(matches).unwrap_or(apis.len());
-        let tiers = self.limiters.get(kind)?;
-        let layer = tiers.get(tier.map_or(0, |tier| tier + 1)).or_else(|| tiers.first())?;
-        layer.as_ref().map(|layer| layer.layer(self.free.clone()))
+        let Limiter { layer, prices } = self.limiters.get(kind)?.as_ref()?;
+        Some(layer.layer(Settled::new(self.free.clone(), prices.clone())))
     }
 
     /// The layers of all kinds of requests, unless an earlier route has the same.
     pub(super) fn layers(&self) -> impl Iterator<Item = LayerHandle> {
         let own = (!self.shares_limiters).then_some(&self.limiters);
-        own.into_iter().flat_map(|own| own.iter().flatten().flatten()).map(RateLimitLayer::handle)
+        own.into_iter().flat_map(|own| own.iter().flatten()).map(|it| it.layer.handle())
     }
 }
 
@@ -69,13 +82,14 @@ pub(super) struct Parts<'a, St> {
     pub(super) name: &'a Arc<str>,
     pub(super) identity: &'a Identity,
     pub(super) observer: &'a Observer,
+    pub(super) room: &'a WaitingRoom,
 }
 
 impl<St: Inspect> Parts<'_, St> {
     /// The routes of the plan, in their order.
     ///
-    /// Those with the same limits share the limiters: one for each api and tier is much by
-    /// itself, and as many for each of a hundred routes would take the memory of the machine.
+    /// Those with the same limits share the limiters: one for each api is much by itself, and
+    /// as many for each of a hundred routes would take the memory of the machine.
     pub(super) fn routes(&self) -> Result<Vec<ReadyRoute<St>>, BuildError> {
         let mut ready: Vec<ReadyRoute<St>> = Vec::new();
         for route in &self.plan.routes {
@@ -96,7 +110,7 @@ impl<St: Inspect> Parts<'_, St> {
             upstream(target),
             self.fronts(),
             self.clients.clone(),
-            self.tunnels.clone(),
+            self.tunnels.at_most(self.plan.max_tunnels),
             Arc::clone(self.name),
         )
     }
@@ -113,8 +127,7 @@ impl<St: Inspect> Parts<'_, St> {
 
     fn limiters(&self, route: &Route) -> Result<Limiters<St>, BuildError> {
         let apis = route.limits.apis.iter().map(Some).chain([None]);
-        let tiers = || [None].into_iter().chain((0..self.plan.tiers.len()).map(Some));
-        apis.map(|api| tiers().map(|tier| self.limiter(route, api, tier)).collect()).collect()
+        apis.map(|api| self.limiter(route, api)).collect()
     }
 
     /// All that holds for one kind of request, in one layer: one step of the store decides
@@ -123,8 +136,7 @@ impl<St: Inspect> Parts<'_, St> {
         &self,
         route: &Route,
         api: Option<&ApiPlan>,
-        tier: Option<usize>,
-    ) -> Result<Option<RateLimitLayer<St, SameBody>>, BuildError> {
+    ) -> Result<Option<Limiter<St>>, BuildError> {
         let limits = [route.limits.global.as_deref(), route.limits.client.as_deref()];
         let limits: Vec<_> =
             limits.into_iter().flatten().chain(api.map(|api| &api.limit)).collect();
@@ -136,29 +148,105 @@ impl<St: Inspect> Parts<'_, St> {
             .on_missing_key(self.plan.on_missing_key)
             .observer(self.observer)
             .endpoint(api.map_or("other", |api| api.limit.policy.name()))
+            .tiers(self.tiers())
+            .waiting_room(self.room)
             .on_denied(Problem::with_members(self.plan.members.clone()));
-        for limit in limits {
-            layer = layer.limit(self.limit(limit, tier));
+        let prices = Prices::of(limits.iter().copied());
+        for plan in limits {
+            let policies: Vec<_> = plan.tiers.iter().map(Some).collect();
+            layer = layer.limit(self.limit(plan, Some(&plan.policy), &policies)?);
+            for quota in &plan.also {
+                let policies: Vec<_> = quota.tiers.iter().map(Option::as_ref).collect();
+                layer = layer.limit(self.limit(plan, quota.everybody.as_ref(), &policies)?);
+            }
         }
         let layer = layer
             .build()
             .map_err(|error| BuildError(format!("route `{}`: {error}", route.name)))?;
-        Ok(Some(layer.same_body()))
+        Ok(Some(Limiter { layer: layer.same_body(), prices }))
     }
 
-    fn limit(&self, plan: &LimitPlan, tier: Option<usize>) -> Limit {
-        let policy = plan.policy_in(tier).clone();
-        let limit = match plan.whose {
-            Whose::Everybody => Limit::global(policy),
-            Whose::Client => Limit::new(policy, Found(self.identity.clone())),
+    /// The tier of a request is that of whoever was found to ask.
+    fn tiers(&self) -> impl TierSource + use<St> {
+        let names = self.plan.tiers.iter().cloned().map(Tier::from).collect();
+        Tiers { names, identity: self.identity.clone() }
+    }
+
+    /// One quota of a limit: that of everybody, and those of the tiers. Whoever has none is
+    /// not held against it.
+    fn limit(
+        &self,
+        plan: &LimitPlan,
+        everybody: Option<&Policy>,
+        tiers: &[Option<&Policy>],
+    ) -> Result<Limit, BuildError> {
+        let wrong = |error: &dyn std::fmt::Display| BuildError(error.to_string());
+        let any = everybody.or_else(|| tiers.iter().copied().flatten().next());
+        let any = any.ok_or_else(|| wrong(&"a quota of nobody"))?.clone();
+        let mut limit = match plan.whose {
+            Whose::Everybody => Limit::global(any),
+            Whose::Client => Limit::new(any, Found(self.identity.clone())),
         };
-        let table = Arc::clone(&plan.costs);
-        // The closure has an answer for every request; the flat cost tells the layer the
-        // dearest, which it warns about when no burst could ever hold it.
-        let costs = Costs::flat(plan.dearest)
-            .with(move |head| Some(table.of(head.method, head.uri.path())));
-        let limit = limit.costs(costs);
-        if plan.enforce { limit } else { limit.shadow() }
+        for (name, policy) in self.plan.tiers.iter().zip(tiers) {
+            if let Some(policy) = policy {
+                let tier = Tier::from(name.clone());
+                limit = limit.in_tier(tier, policy.quota()).map_err(|error| wrong(&error))?;
+            }
+        }
+        let (has_everybody, has): (bool, Vec<_>) =
+            (everybody.is_some(), tiers.iter().map(Option::is_some).collect());
+        if !has_everybody || has.contains(&false) {
+            let has = move |tier: usize| has.get(tier).copied().unwrap_or(has_everybody);
+            limit = limit.when(move |head| tier_of(head).map_or(has_everybody, &has));
+        }
+        let limit = corrected(limit.costs(costs(plan)).excess(plan.excess), plan);
+        Ok(if plan.enforce { limit } else { limit.shadow() })
+    }
+}
+
+struct Tiers {
+    names: Box<[Tier]>,
+    identity: Identity,
+}
+
+impl TierSource for Tiers {
+    fn tier(&self, head: &Head<'_>) -> Option<Tier> {
+        self.names.get(tier_of(head)?).cloned()
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Tier> {
+        self.names.get(self.identity.tier_of(name)?).cloned()
+    }
+}
+
+fn tier_of(head: &Head<'_>) -> Option<usize> {
+    head.extensions.get::<Asker>()?.tier
+}
+
+/// The closure has an answer for every request; the flat cost tells the layer the dearest,
+/// which it warns about when no burst could ever hold it.
+fn costs(plan: &LimitPlan) -> Costs {
+    let table = Arc::clone(&plan.costs);
+    Costs::flat(plan.dearest).with(move |head| Some(table.of(head.method, head.uri.path())))
+}
+
+/// What becomes of the charge when the response is known.
+fn corrected(mut limit: Limit, plan: &LimitPlan) -> Limit {
+    if let Some(counts) = plan.counts.clone() {
+        limit = limit.count_only(move |response| {
+            counts.iter().any(|statuses| statuses.contain(response.status))
+        });
+    }
+    match &plan.reserve {
+        Some(plan) => {
+            let reserve = Reserve::by_handler().lapse_after(plan.lapse);
+            limit.reserve(match plan.settle {
+                SettleBy::Header => reserve.or_by_header(headers::COST),
+                // The body is the handler's business here.
+                SettleBy::Trailer | SettleBy::Bytes(_) => reserve,
+            })
+        }
+        None => limit,
     }
 }
 

@@ -10,7 +10,7 @@ use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, Version};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use proxy_header::ParseConfig;
 use proxy_header::io::ProxiedStream;
@@ -24,7 +24,10 @@ use tollgate::status::Inspect;
 use super::activity::{Activity, Answer, Patience, Watched, Working};
 use super::app::Door;
 use super::gateway::Gateway;
+use super::room::Place;
+use super::streams::{Pieces, Streams};
 use crate::proxy::{Body, Connection};
+use crate::trace::Traced;
 
 /// Serves a connection that a listener has accepted, until it ends or the gateway drains.
 pub(super) async fn serve<St: Inspect>(
@@ -32,13 +35,14 @@ pub(super) async fn serve<St: Inspect>(
     stream: TcpStream,
     peer: SocketAddr,
     door: Door,
+    place: Place,
 ) {
-    let patience = gateway.app().patience();
+    let terms = &Terms { patience: gateway.app().patience(), place };
     let served = async {
         // Answers are written in few large pieces: to wait for more only delays them.
         stream.set_nodelay(true)?;
         match &door.proxy_protocol {
-            None => behind_proxies(&gateway, stream, peer, &door, patience).await,
+            None => behind_proxies(&gateway, stream, peer, &door, terms).await,
             Some(proxies) => {
                 if !proxies.contains(peer.ip()) {
                     let error = "the peer is none of the proxies that speak the PROXY protocol";
@@ -46,11 +50,11 @@ pub(super) async fn serve<St: Inspect>(
                 }
                 let config = ParseConfig { include_tlvs: false, ..ParseConfig::default() };
                 let stream = ProxiedStream::create_from_tokio(stream, config);
-                let stream = timeout(patience.head, stream).await??;
+                let stream = timeout(terms.patience.head, stream).await??;
                 // A proxy that checks our health calls for itself and names nobody.
                 let client = stream.proxy_header().proxied_address();
                 let client = client.map_or(peer, |addresses| addresses.source);
-                behind_proxies(&gateway, stream, client, &door, patience).await
+                behind_proxies(&gateway, stream, client, &door, terms).await
             }
         }
     };
@@ -64,25 +68,25 @@ async fn behind_proxies<St: Inspect, S>(
     stream: S,
     peer: SocketAddr,
     door: &Door,
-    patience: Patience,
+    terms: &Terms,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let Some(tls) = &door.tls else {
         let connection = Connection { peer, is_tls: false };
-        return http(gateway, stream, connection, patience).await;
+        return http(gateway, stream, connection, terms).await;
     };
     let stream = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
-    let stream = timeout(patience.head, stream).await??;
-    http(gateway, stream, Connection { peer, is_tls: true }, patience).await
+    let stream = timeout(terms.patience.head, stream).await??;
+    http(gateway, stream, Connection { peer, is_tls: true }, terms).await
 }
 
 async fn http<St: Inspect, S>(
     gateway: &Arc<Gateway<St>>,
     stream: S,
     connection: Connection,
-    patience: Patience,
+    terms: &Terms,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -94,11 +98,11 @@ where
         let gateway = Arc::clone(gateway);
         async move { Ok::<_, Infallible>(answer(&gateway, request, connection, working).await) }
     });
-    let builder = builder(patience);
+    let builder = builder(terms.patience);
     let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     let mut serving = std::pin::pin!(serving);
     let mut leaving = Leaving::new(&gateway.draining);
-    let look = sleep_until(Instant::now() + patience.head);
+    let look = sleep_until(Instant::now() + terms.patience.head);
     let mut look = std::pin::pin!(look);
     loop {
         tokio::select! {
@@ -114,6 +118,7 @@ where
             }
             () = &mut look => {
                 let now = Instant::now();
+                let patience = terms.now();
                 // Of a connection that was new when it was asked it shows only now that it speaks
                 // HTTP/2, in which no answer says that it is the last.
                 let may_end = activity.is_free() || activity.is_h2();
@@ -146,20 +151,23 @@ where
 
 async fn answer<St: Inspect>(
     gateway: &Gateway<St>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
     connection: Connection,
     working: Working,
-) -> Response<Answer<Body>> {
+) -> Response<Answer<Pieces<Body>>> {
     let is_http1 = request.version() <= Version::HTTP_11;
-    let mut response = gateway.app_to_keep().answer(request, connection).await;
+    let traced = Traced::begin(gateway.tracing(), &mut request, connection.is_tls);
+    let app = gateway.app_to_keep();
+    let mut response = traced.within(app.answer(request, connection)).await;
+    traced.answered(&response);
     if is_http1 && gateway.draining.is_cancelled() && !response.status().is_informational() {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    response.map(|body| Answer::new(body, working))
+    response.map(|body| Answer::new(Pieces::new(body), working, traced))
 }
 
-fn builder(patience: Patience) -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
+fn builder(patience: Patience) -> Builder<Streams> {
+    let mut builder = Builder::new(Streams { stall: patience.stall });
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -176,6 +184,22 @@ fn builder(patience: Patience) -> Builder<TokioExecutor> {
         .keep_alive_interval(patience.keep_alive)
         .keep_alive_timeout(patience.head);
     builder
+}
+
+/// On which a connection is there.
+struct Terms {
+    patience: Patience,
+    place: Place,
+}
+
+impl Terms {
+    /// Who does nothing makes room for those who wait.
+    fn now(&self) -> Patience {
+        let Patience { keep_alive, .. } = self.patience;
+        let keep_alive =
+            if self.place.is_wanted() { keep_alive.min(LAST_CALL) } else { keep_alive };
+        Patience { keep_alive, ..self.patience }
+    }
 }
 
 /// How far a connection is on its way out.

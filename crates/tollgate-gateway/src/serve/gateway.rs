@@ -6,12 +6,14 @@ use std::time::SystemTime;
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tollgate::status::Inspect;
 
 use super::app::{App, Lasting};
 use super::build::BuildError;
 use super::source::Loaded;
+use crate::trace::Tracing;
 
 /// What is running.
 pub(super) struct Gateway<St> {
@@ -72,13 +74,22 @@ impl<St: Inspect> Gateway<St> {
         self.history.lock().clone()
     }
 
+    /// What is added to the traces of requests.
+    pub(super) const fn tracing(&self) -> &Tracing {
+        &self.lasting.tracing
+    }
+
     /// Puts another version in the place of the one that serves, or leaves that where it is.
+    /// Blocks, and must be called within a runtime.
     pub(super) fn replace(&self, loaded: Result<Loaded, String>) {
         let before = self.app.load_full();
         let app = loaded.and_then(|loaded| {
             let Loaded { plan, words } = loaded;
             let app = App::new(plan, &self.lasting, Some(&before));
-            app.map(|app| (app, words)).map_err(|error| error.to_string())
+            let app = app.map_err(|error| error.to_string())?;
+            // Until its keys are there the one before does better.
+            Handle::current().block_on(app.key_sets_tried());
+            Ok((app, words))
         });
         let mut history = self.history.lock();
         match app {
@@ -108,7 +119,8 @@ impl<St: Inspect> Gateway<St> {
     }
 }
 
-/// What is made once, at the start: sockets, and the store that holds the counters.
+/// What is made once, at the start: sockets, the store that holds the counters, and the log
+/// with whatever else is told of requests.
 fn waiting<St>(before: &App<St>, after: &App<St>) -> Vec<&'static str> {
     let (before, after) = (&before.plan, &after.plan);
     let addresses = |plan: &crate::plan::Plan| -> Vec<_> {
@@ -116,8 +128,10 @@ fn waiting<St>(before: &App<St>, after: &App<St>) -> Vec<&'static str> {
     };
     let changed = [
         ("listen", addresses(before) != addresses(after)),
-        ("admin", before.admin != after.admin),
+        ("admin", (before.admin, &before.admin_peers) != (after.admin, &after.admin_peers)),
         ("store", before.store != after.store),
+        ("log", before.log != after.log),
+        ("tracing", before.tracing != after.tracing),
     ];
     changed.into_iter().filter_map(|(name, changed)| changed.then_some(name)).collect()
 }

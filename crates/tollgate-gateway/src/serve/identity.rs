@@ -1,15 +1,16 @@
 //! Whose quota a request uses, found out once for all its limits.
 
-use std::fs;
 use std::sync::Arc;
 
 use tollgate::key::{
     ApiKey, ApiKeys, ClientIp, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeyError, KeySource,
-    SubjectName,
+    SubjectName, TrustedProxies, UnverifiedApiKey,
 };
-use tollgate::{Head, Subject};
+use tollgate::{Head, Subject, SubjectKind};
 
 use super::build::BuildError;
+use super::keys::{KeySet, KeySets};
+use crate::files;
 use crate::plan::{
     ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwtPlan, KeyOrigin, Plan,
 };
@@ -23,9 +24,20 @@ pub(super) struct Asker {
     pub(super) tier: Option<usize>,
 }
 
+impl Asker {
+    /// Whether no source found anybody.
+    pub(super) const fn is_nobody(&self) -> bool {
+        matches!(self.found, Ok(None))
+    }
+}
+
 /// The sources, in their order. Clones share them.
 #[derive(Clone)]
-pub(super) struct Identity(Arc<[Link]>);
+pub(super) struct Identity {
+    links: Arc<[Link]>,
+    /// The sets that are fetched, kept up to date for as long as somebody uses them.
+    pub(super) key_sets: Arc<[Arc<KeySet>]>,
+}
 
 enum Link {
     /// All whom it finds are in the same tier.
@@ -66,12 +78,13 @@ impl Link {
 }
 
 impl Identity {
-    pub(super) fn new(plan: &Plan) -> Result<Self, BuildError> {
+    pub(super) fn new(plan: &Plan, known: &KeySets) -> Result<Self, BuildError> {
         let mut links = Vec::new();
+        let mut key_sets = Vec::new();
         for source in &plan.identity {
             match source {
                 IdentitySource::User(jwt) => {
-                    let user = user(jwt)?;
+                    let user = user(jwt, known, &mut key_sets)?;
                     links.push(match &jwt.tier_claim {
                         Some(claim) if !plan.tiers.is_empty() => Link::Tiered {
                             user: Box::new(user),
@@ -83,35 +96,29 @@ impl Identity {
                 }
                 IdentitySource::ApiKey(keys) => append_keys(&mut links, keys)?,
                 IdentitySource::Ip { trusted_proxies, header, v4_prefix, v6_prefix } => {
-                    let source = match header {
-                        None => ClientIp::peer(),
-                        Some(header) => {
-                            let source = ClientIp::behind(trusted_proxies.clone());
-                            match header {
-                                ForwardingHeader::XForwardedFor => source,
-                                ForwardingHeader::Forwarded => source.in_forwarded(),
-                                ForwardingHeader::Single(name) => {
-                                    source.in_single_header(name.clone())
-                                }
-                            }
-                        }
-                    };
                     let source =
-                        source.v4_prefix(*v4_prefix).and_then(|it| it.v6_prefix(*v6_prefix));
-                    let source = source.map_err(|error| BuildError(error.to_string()))?;
+                        client_ip(trusted_proxies, header.as_ref(), *v4_prefix, *v6_prefix)?;
                     links.push(Link::Source { source: Box::new(source), tier: None });
                 }
             }
         }
-        Ok(Self(links.into()))
+        Ok(Self { links: links.into(), key_sets: key_sets.into() })
+    }
+
+    /// The tier of whom an operator names; of a user only a token tells it.
+    pub(super) fn tier_of(&self, name: &SubjectName) -> Option<usize> {
+        match self.links.iter().find(|link| link.named(name).is_some())? {
+            Link::Source { tier, .. } => *tier,
+            Link::Tiered { .. } => None,
+        }
     }
 
     pub(super) fn can_be_missing(&self) -> bool {
-        self.0.iter().all(Link::can_be_missing)
+        self.links.iter().all(Link::can_be_missing)
     }
 
     pub(super) fn find(&self, head: &Head<'_>) -> Asker {
-        for link in &*self.0 {
+        for link in &*self.links {
             match link.find(head) {
                 Ok(None) => {}
                 Ok(Some((subject, tier))) => return Asker { found: Ok(Some(subject)), tier },
@@ -141,7 +148,59 @@ impl KeySource for Found {
     }
 
     fn named(&self, name: &SubjectName) -> Option<Subject> {
-        self.0.0.iter().find_map(|link| link.named(name))
+        self.0.links.iter().find_map(|link| link.named(name))
+    }
+}
+
+/// The users alone, whoever else a request is from.
+pub(super) struct Users(pub(super) Identity);
+
+impl KeySource for Users {
+    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+        for link in &*self.0.links {
+            if let Some((subject, _)) = link.find(head)?
+                && subject.kind == SubjectKind::User
+            {
+                return Ok(Some(subject));
+            }
+        }
+        Ok(None)
+    }
+
+    fn can_be_missing(&self) -> bool {
+        true
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        let subject = self.0.links.iter().find_map(|link| link.named(name))?;
+        (subject.kind == SubjectKind::User).then_some(subject)
+    }
+}
+
+/// Where the address of a client is found.
+pub(super) fn client_ip(
+    proxies: &TrustedProxies,
+    header: Option<&ForwardingHeader>,
+    v4_prefix: u8,
+    v6_prefix: u8,
+) -> Result<ClientIp, BuildError> {
+    let behind = ClientIp::behind(proxies.clone());
+    let source = match header {
+        None => ClientIp::peer(),
+        Some(ForwardingHeader::XForwardedFor) => behind,
+        Some(ForwardingHeader::Forwarded) => behind.in_forwarded(),
+        Some(ForwardingHeader::Single(name)) => behind.in_single_header(name.clone()),
+    };
+    let source = source.v4_prefix(v4_prefix).and_then(|it| it.v6_prefix(v6_prefix));
+    source.map_err(|error| BuildError(error.to_string()))
+}
+
+/// Where a request has its API key.
+pub(super) fn place(place: &ApiKeyPlace) -> UnverifiedApiKey {
+    match place {
+        ApiKeyPlace::Usual => ApiKey::in_x_api_key(),
+        ApiKeyPlace::Header(name) => ApiKey::in_header(name.clone()),
+        ApiKeyPlace::Authorization(scheme) => ApiKey::in_authorization(scheme.as_str()),
     }
 }
 
@@ -154,42 +213,34 @@ fn append_keys(links: &mut Vec<Link>, plan: &ApiKeysPlan) -> Result<(), BuildErr
         let digests = plan.keys.iter().filter(|key| key.tier == tier).map(|key| &key.sha256);
         let keys =
             ApiKeys::from_sha256_hex(digests).map_err(|error| BuildError(error.to_string()))?;
-        let place = match &plan.place {
-            ApiKeyPlace::Header(name) => ApiKey::in_header(name.clone()),
-            ApiKeyPlace::Authorization(scheme) => ApiKey::in_authorization(scheme.as_str()),
-        };
-        links.push(Link::Source { source: Box::new(place.one_of(keys)), tier });
+        let source = place(&plan.place).one_of(keys);
+        links.push(Link::Source { source: Box::new(source), tier });
     }
     Ok(())
 }
 
-fn user(plan: &JwtPlan) -> Result<JwtUser, BuildError> {
-    let wrong = |error: &dyn std::fmt::Display| BuildError(format!("jwt: {error}"));
-    let keys = match &plan.keys {
-        KeyOrigin::Secret(secret) => JwtKey::hs256(secret.reveal().as_bytes())
-            .and_then(|key| JwtKeys::new([key]))
-            .map_err(|error| wrong(&error))?,
-        KeyOrigin::Pem { file, algorithm } => {
-            let pem = read(file)?;
-            let key = match *algorithm {
-                "RS256" => JwtKey::rs256_pem(&pem),
-                "ES256" => JwtKey::es256_pem(&pem),
-                _ => JwtKey::eddsa_pem(&pem),
-            };
-            key.and_then(|key| JwtKeys::new([key])).map_err(|error| wrong(&error))?
+fn user(
+    plan: &JwtPlan,
+    known: &KeySets,
+    key_sets: &mut Vec<Arc<KeySet>>,
+) -> Result<JwtUser, BuildError> {
+    let mut verifier = match &plan.keys {
+        KeyOrigin::JwksUrl(jwks) => {
+            let set = known.get(jwks)?;
+            let verifier = set.verifier();
+            key_sets.push(set);
+            verifier
         }
-        KeyOrigin::JwksFile(file) => {
-            let json = String::from_utf8(read(file)?).map_err(|error| wrong(&error))?;
-            JwtKeys::from_jwks(&json).map_err(|error| wrong(&error))?
+        KeyOrigin::Secret(secret) => {
+            let keys = JwtKey::hs256(secret.reveal().as_bytes());
+            let keys = keys.and_then(|key| JwtKeys::new([key]));
+            JwtVerifier::new(keys.map_err(|error| BuildError(format!("jwt: {error}")))?)
         }
-        KeyOrigin::JwksUrl { url, .. } => {
-            return Err(BuildError(format!(
-                "jwt: key sets from a URL ({url}) are not read yet; put the set into a file and \
-                 name it as `jwksFile`, which is read again whenever it changes"
-            )));
-        }
+        origin => match files::keys(origin)? {
+            Some(keys) => JwtVerifier::new(keys),
+            None => JwtVerifier::without_keys(),
+        },
     };
-    let mut verifier = JwtVerifier::new(keys);
     if let Some(issuer) = &plan.issuer {
         verifier = verifier.issuer(issuer);
     }
@@ -197,10 +248,6 @@ fn user(plan: &JwtPlan) -> Result<JwtUser, BuildError> {
         verifier = verifier.audience(audience);
     }
     Ok(JwtUser::new(verifier))
-}
-
-fn read(file: &std::path::Path) -> Result<Vec<u8>, BuildError> {
-    fs::read(file).map_err(|error| BuildError(format!("{}: {error}", file.display())))
 }
 
 #[cfg(test)]
@@ -228,7 +275,7 @@ mod tests {
 "
         );
         let outcome = read(&Source::new("test", text), &|_| None);
-        Identity::new(&outcome.plan.unwrap()).unwrap()
+        Identity::new(&outcome.plan.unwrap(), &KeySets::default()).unwrap()
     }
 
     /// Whether somebody is found, and in which tier.

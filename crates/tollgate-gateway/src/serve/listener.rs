@@ -5,13 +5,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 use tollgate::status::Inspect;
 
 use super::app::Door;
 use super::connection;
 use super::gateway::Gateway;
+use super::room::Room;
 
 /// Takes connections until the gateway drains. Then the ones that wait already are taken
 /// too: their clients have been told that they are connected.
@@ -23,38 +24,37 @@ pub(super) async fn accept<St: Inspect>(
     connections: TaskTracker,
 ) {
     let draining = gateway.draining.clone();
+    let room = Room::default();
+    // A listener that the new configuration does not have goes on as it was.
+    let changed = || gateway.app().doors.get(&address).cloned();
     loop {
+        let most = || changed().map_or(door.most, |door| door.most);
         let accepted = tokio::select! {
             // First, or a listener that never rests would never hear it.
             biased;
             () = draining.cancelled() => break,
-            accepted = listener.accept() => accepted,
+            accepted = async {
+                room.free(most).await;
+                listener.accept().await
+            } => accepted,
         };
         match accepted {
-            Ok((stream, peer)) => take(&gateway, stream, peer, address, &mut door, &connections),
+            Ok((stream, peer)) => {
+                door = changed().unwrap_or(door);
+                let (gateway, door) = (Arc::clone(&gateway), door.clone());
+                connections.spawn(connection::serve(gateway, stream, peer, door, room.take()));
+            }
             Err(error) => rest(&error).await,
         }
     }
-    while let Ok(accepted) = tokio::time::timeout(Duration::ZERO, listener.accept()).await {
+    while !room.is_full()
+        && let Ok(accepted) = tokio::time::timeout(Duration::ZERO, listener.accept()).await
+    {
         if let Ok((stream, peer)) = accepted {
-            take(&gateway, stream, peer, address, &mut door, &connections);
+            let (gateway, door) = (Arc::clone(&gateway), door.clone());
+            connections.spawn(connection::serve(gateway, stream, peer, door, room.take()));
         }
     }
-}
-
-fn take<St: Inspect>(
-    gateway: &Arc<Gateway<St>>,
-    stream: TcpStream,
-    peer: SocketAddr,
-    address: SocketAddr,
-    door: &mut Door,
-    connections: &TaskTracker,
-) {
-    // A listener that the new configuration does not have goes on as it was.
-    if let Some(changed) = gateway.app().doors.get(&address) {
-        door.clone_from(changed);
-    }
-    connections.spawn(connection::serve(Arc::clone(gateway), stream, peer, door.clone()));
 }
 
 /// A client that was gone before we came is its own affair; where nothing is left to

@@ -5,14 +5,18 @@
 //! | `app.rs` | what serves requests, made of one version of the configuration |
 //! | `build.rs` | routes, and a limiter for each kind of request |
 //! | `identity.rs` | whose quota a request uses |
+//! | `keys.rs` | key sets that are fetched |
+//! | `lists.rs` | who is refused whatever he asks, and who is never limited |
+//! | `settled.rs` | costs that only the body of a response says |
 //! | `gateway.rs` | what is running, and how the last reload went |
 //! | `source.rs`, `reload.rs` | where the configuration comes from, and when it is read again |
-//! | `listener.rs`, `connection.rs` | connections, from the first byte to the last |
+//! | `listener.rs`, `room.rs`, `connection.rs` | connections, from the first byte to the last |
 //! | `activity.rs` | what a connection is doing |
+//! | `streams.rs` | streams of HTTP/2 whose client does not read |
 //! | `store.rs` | Redis, and what stands in for it while it is away |
-//! | `tls.rs` | certificates |
 //! | `admin.rs` | where operators look |
 //! | `observed.rs` | what they see besides the configuration |
+//! | `summary.rs` | denials in the log |
 //! | `signals.rs` | what the system tells the program |
 
 mod activity;
@@ -22,13 +26,18 @@ mod build;
 mod connection;
 mod gateway;
 mod identity;
+mod keys;
 mod listener;
+mod lists;
 mod observed;
 mod reload;
+mod room;
+mod settled;
 mod signals;
 mod source;
 mod store;
-mod tls;
+mod streams;
+mod summary;
 
 use std::collections::hash_map::RandomState;
 use std::fmt::Write as _;
@@ -48,49 +57,61 @@ use tollgate::{MemoryStore, Observer};
 
 use self::app::Lasting;
 use self::gateway::Gateway;
+use self::keys::KeySets;
 use self::reload::Reload;
 use self::signals::{Signal, Signals};
 pub use self::source::{Load, Loaded, Source};
+use self::summary::Summary;
 use crate::plan::{Plan, StorePlan};
 use crate::proxy::Tunnels;
+use crate::trace::Tracing;
 
-/// Serves until SIGTERM or Ctrl-C.
+/// What stood in the way.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    message: String,
+    /// To exit with: 2 where a configuration is wrong, else 1.
+    pub code: u8,
+}
+
+impl Failure {
+    fn new(message: &str, code: u8) -> Self {
+        // What names its own place is told as it is.
+        Self { message: message.strip_prefix("error: ").unwrap_or(message).to_owned(), code }
+    }
+}
+
+/// Serves until SIGTERM or Ctrl-C, and adds to traces what `tracing` wants.
 ///
-/// It ends with 0 when all requests were answered, with 1 when something stood in the way:
-/// a port that is taken, say; a configuration that is wrong is 2.
-pub fn run(source: Source) -> ExitCode {
-    let loaded = match (source.load)() {
-        Ok(loaded) => loaded,
-        Err(error) => return failed(&error, 2),
-    };
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return failed(&format!("cannot start threads: {error}"), 1),
-    };
+/// It ends with 0 when all requests were answered.
+///
+/// # Errors
+/// Something stood in the way: a port that is taken, say.
+pub fn run(source: Source, tracing: &Tracing) -> Result<ExitCode, Failure> {
+    let loaded = (source.load)().map_err(|error| Failure::new(&error, 2))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime =
+        runtime.map_err(|error| Failure::new(&format!("cannot start threads: {error}"), 1))?;
     // Before there is a store, as what was counted before is not seen.
-    let metrics = match observed::count() {
-        Ok(metrics) => metrics,
-        Err(error) => return failed(&error, 1),
-    };
+    let metrics = observed::count().map_err(|error| Failure::new(&error, 1))?;
+    let spans = tracing.clone();
     let served = match &loaded.plan.store {
         StorePlan::Memory { max_keys, max_bytes } => {
             let store = MemoryStore::builder().max_keys(*max_keys).max_bytes(*max_bytes).build();
-            runtime.block_on(serve(source, loaded, store, metrics))
+            runtime.block_on(serve(source, loaded, store, metrics, spans))
         }
         StorePlan::Redis(redis) => {
             let redis = redis.clone();
-            runtime.block_on(async { serve(source, loaded, store::shared(&redis)?, metrics).await })
+            runtime.block_on(async {
+                serve(source, loaded, store::shared(&redis)?, metrics, spans).await
+            })
         }
     };
     // Nothing that is left has anything to say.
     runtime.shutdown_timeout(Duration::ZERO);
-    served.unwrap_or_else(|error| failed(&error, 1))
-}
-
-fn failed(error: &str, code: u8) -> ExitCode {
-    // What names its own place is told as it is.
-    eprintln!("error: {}", error.strip_prefix("error: ").unwrap_or(error));
-    ExitCode::from(code)
+    tracing.finish();
+    served.map_err(|error| Failure::new(&error, 1))
 }
 
 async fn serve<St: Inspect>(
@@ -98,17 +119,24 @@ async fn serve<St: Inspect>(
     loaded: Loaded,
     store: St,
     metrics: PrometheusHandle,
+    tracing: Tracing,
 ) -> Result<ExitCode, String> {
     let settings = observed::settings()?;
+    let observer = Observer::new();
+    let summary = Summary::new(observer.clone());
     let lasting = Lasting {
         store,
         tunnels: Tunnels::default(),
         name: name().into(),
-        observer: Observer::new(),
+        observer,
+        summary: summary.clone(),
+        key_sets: KeySets::default(),
+        tracing,
     };
     let tunnels = lasting.tunnels.clone();
     let gateway = Gateway::new(loaded, lasting).map_err(|error| error.to_string())?;
     let gateway = Arc::new(gateway);
+    room::open_files(gateway.app().plan.listen.iter().map(|it| it.max_connections).sum());
     let bound = Bound::bind(&gateway.app().plan).await?;
     // Before anybody is told that the program runs: who reads that may signal at once.
     let mut signals = Signals::catch().map_err(|error| format!("signals: {error}"))?;
@@ -117,6 +145,7 @@ async fn serve<St: Inspect>(
     bound.announce();
 
     tokio::spawn(observed::keep_small(metrics.clone()));
+    tokio::spawn(summary.clone().keep_telling());
     let router = observed::router(settings, &gateway, metrics)?;
     tokio::spawn(admin::serve(Arc::clone(&gateway), router, bound.admin));
     let (connections, listeners) = (TaskTracker::new(), TaskTracker::new());
@@ -124,7 +153,16 @@ async fn serve<St: Inspect>(
         let Some(door) = gateway.app().doors.get(&address).cloned() else { continue };
         let connections = connections.clone();
         let gateway = Arc::clone(&gateway);
-        listeners.spawn(listener::accept(gateway, listener, address, door, connections));
+        listeners.spawn(async move {
+            // Clients that are connected already wait so long, instead of being strangers.
+            let first = gateway.app_to_keep();
+            tokio::select! {
+                () = gateway.draining.cancelled() => {}
+                () = first.key_sets_tried() => {}
+            }
+            drop(first);
+            listener::accept(gateway, listener, address, door, connections).await;
+        });
     }
     while signals.next().await == Signal::Reload {
         ask.now();
@@ -145,6 +183,8 @@ async fn serve<St: Inspect>(
         drained = timeout(patience, drained) => drained.is_ok(),
         () = asked_again(&mut signals) => false,
     };
+    // What has not been told yet will not be otherwise.
+    summary.tell();
     if stopped {
         tracing::info!("stopped");
         return Ok(ExitCode::SUCCESS);

@@ -17,6 +17,7 @@ use tollgate::status::Inspect;
 
 use super::admin;
 use super::gateway::{Gateway, History};
+use crate::trace::Spans;
 
 /// What only the environment says, because secrets do not belong into the file.
 const TOKEN: &str = "TOLLGATE_ADMIN_TOKEN";
@@ -63,20 +64,24 @@ pub(super) fn router<St: Inspect>(
     let layers = Arc::clone(gateway);
     let rendered = Arc::clone(gateway);
     let shown = Arc::clone(gateway);
+    let draining = gateway.draining.clone();
     let config = Router::new().route(
         "/config",
         get(move || {
-            let answer = admin::config(&shown.history());
+            let answer = admin::config(&shown.history(), shown.app().key_sets());
             async move { answer }
         })
         .fallback(|| async { admin::read_only() }),
     );
+    let settings = gateway.app().plan.admin_peers.iter().fold(settings, AdminBuilder::peer);
     let router = settings
         .layers(move || layers.app().layers().collect())
         .metrics(move || {
             describe(&rendered.history());
+            count_spans(rendered.tracing().spans());
             metrics.render()
         })
+        .streams_until(move || draining.clone().cancelled_owned())
         .further(config)
         .build();
     router.map_err(|error| error.to_string())
@@ -98,6 +103,14 @@ fn describe(history: &History) {
     gauge!("tollgate_config_loaded_timestamp_seconds").set(loaded_at.as_secs_f64());
     gauge!("tollgate_config_current").set(f64::from(u8::from(history.error.is_none())));
     counter!("tollgate_config_reload_failures_total").absolute(history.failures);
+}
+
+/// What became of spans; all nothing while none are sent.
+fn count_spans(spans: Spans) {
+    let Spans { exported, dropped, failed } = spans;
+    for (outcome, spans) in [("exported", exported), ("dropped", dropped), ("failed", failed)] {
+        counter!("tollgate_trace_spans_total", "outcome" => outcome).absolute(spans);
+    }
 }
 
 /// 256 bits that nobody learns.

@@ -51,6 +51,7 @@ pub(super) fn files(source: &Source, plan: &Plan) -> Vec<PathBuf> {
             files.push(file.clone());
         }
     }
+    files.extend([&plan.deny, &plan.allow].into_iter().filter_map(|list| list.file.clone()));
     files
 }
 

@@ -89,6 +89,29 @@ fn the_schema_is_json() {
 }
 
 #[test]
+fn who_wants_spans_is_told_whether_this_build_has_them() {
+    let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["check", "good/telemetry.yaml"])
+        .env("OTLP_HEADERS", "authorization=Bearer%20hunter2")
+        .current_dir(root().join("crates/tollgate-gateway/tests"))
+        .output()
+        .unwrap();
+    let (words, told) = (text(&output.stdout), text(&output.stderr));
+    assert!(!words.contains("hunter2") && !told.contains("hunter2"), "{words}{told}");
+    if cfg!(feature = "otlp") {
+        assert_eq!(output.status.code(), Some(0), "{told}");
+        let line = "spans of `shop` are sent to https://collector.example:4318/v1/traces: 0.1 of \
+                    all traces begun here\n";
+        assert!(words.contains(line), "{words}");
+    } else {
+        assert_eq!(output.status.code(), Some(2));
+        assert!(words.is_empty(), "{words}");
+        assert!(told.contains("rateLimiter.tracing: this build has no OTLP"), "{told}");
+        assert!(told.contains("--features otlp"), "{told}");
+    }
+}
+
+#[test]
 fn every_shell_gets_a_script_that_knows_the_commands() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let output = tollgate(&["completions", shell], "");

@@ -131,9 +131,15 @@ pub(crate) fn examples() -> Vec<(String, String)> {
 #[test]
 fn every_example_runs_and_draws_no_warning() {
     let mut examples = examples();
-    let file = "examples/gateway/limits.yaml";
-    examples.push((file.to_owned(), fs::read_to_string(root().join(file)).unwrap()));
-    assert!(examples.len() >= 5, "{}", examples.len());
+    for entry in fs::read_dir(root().join("examples/gateway")).unwrap() {
+        let file = entry.unwrap().path();
+        if file.extension().is_some_and(|it| it == "yaml") {
+            let text = fs::read_to_string(&file).unwrap();
+            assert!(text.lines().count() <= 100, "{} is too long", file.display());
+            examples.push((file.display().to_string(), text));
+        }
+    }
+    assert!(examples.len() >= 15, "{}", examples.len());
     for (name, text) in examples {
         let report = read_text(&name, &text).report;
         assert!(report.problems().is_empty(), "{report}");

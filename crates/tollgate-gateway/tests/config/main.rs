@@ -4,8 +4,10 @@
 
 mod bounds;
 mod cli;
+mod containers;
 mod corpus;
 mod documentation;
 mod meaning;
+mod named_files;
 mod schema;
 mod support;

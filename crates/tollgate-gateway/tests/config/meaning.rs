@@ -4,10 +4,10 @@ use std::fs;
 use std::time::Duration;
 
 use http::Method;
-use tollgate::{Algorithm, LeakyMode, Micros, OnMissingKey, OnStoreError, Refill};
+use tollgate::{Algorithm, Cost, Excess, LeakyMode, Micros, OnMissingKey, OnStoreError, Refill};
 use tollgate_gateway::plan::{
-    ApiKeyPlace, ForwardingHeader, IdentitySource, KeyOrigin, Plan, Protocol, StorePlan, Topology,
-    Whose,
+    ApiKeyPlace, ForwardingHeader, IdentitySource, KeyOrigin, LimitPlan, Plan, Protocol, SettleBy,
+    Statuses, StorePlan, Topology, Whose,
 };
 
 use crate::support::{files, plan, read_text};
@@ -63,6 +63,8 @@ fn defaults_are_those_of_the_table() {
     let plan = with("");
     assert_eq!(plan.listen[0].addr, "0.0.0.0:8080".parse().unwrap());
     assert_eq!(plan.admin, "127.0.0.1:8081".parse().unwrap());
+    let admin = with("  admin: {peers: [\"http://10.0.0.7:8081\"]}\n");
+    assert_eq!((admin.admin, admin.admin_peers.len()), (plan.admin, 1));
     assert_eq!(plan.store, StorePlan::MEMORY);
     assert_eq!(plan.on_missing_key, OnMissingKey::Deny);
     assert!(plan.paths.reject_ambiguous);
@@ -126,6 +128,42 @@ fn each_algorithm_takes_its_settings() {
         bucket.limit.policy.to_string(),
         "a: 5 units per 30 seconds, burst 20, token_bucket"
     );
+}
+
+#[test]
+fn a_calendar_is_that_of_a_place() {
+    let policy = |text: &str| api(&format!("strategy: fixed_window_counter, {text}")).limit.policy;
+    for (text, words) in [
+        ("limit: 5, calendar: day, timeZone: Europe/Berlin", "calendar day in Europe/Berlin"),
+        (
+            "limit: 5, calendar: month, timeZone: america/new_york",
+            "calendar month in America/New_York",
+        ),
+        ("limit: 5, calendar: week", "calendar week in UTC"),
+    ] {
+        assert_eq!(
+            policy(text).to_string(),
+            format!("a: 5 units per {words}, fixed_window_counter")
+        );
+    }
+    let plan = plan(
+        "rateLimiter:
+  target: http://localhost:3000
+  strategy: fixed_window_counter
+  client: {limit: 1000, calendar: day}
+  tiers: {pro: {limit: 5000, calendar: month}}
+  apis: [{identifier: part, path: /part, share: 1/10}]
+",
+    );
+    let words = tollgate_gateway::check::in_words(&plan);
+    for line in [
+        "  client: every request: 1000 units per calendar day in UTC per client IP, \
+         fixed window counter, memory\n    tier pro: 5000 units per calendar month in UTC\n",
+        "  part: any method /part: 100 units per calendar day in UTC per client IP, \
+         fixed window counter, memory\n    tier pro: 500 units per calendar month in UTC\n",
+    ] {
+        assert!(words.contains(line), "{words}");
+    }
 }
 
 #[test]
@@ -253,7 +291,7 @@ fn routes_inherit_what_they_do_not_say() {
     let [api, admin, fallback] = &*plan.routes else { panic!() };
     assert_eq!(api.host.as_deref(), Some("api.example.com"));
     assert_eq!((api.target.protocol, api.target.preserve_host), (Protocol::Http2, false));
-    let name = |limit: &Option<std::sync::Arc<tollgate_gateway::plan::LimitPlan>>| {
+    let name = |limit: &Option<std::sync::Arc<LimitPlan>>| {
         limit.as_ref().unwrap().policy.name().to_owned()
     };
     assert_eq!(name(&api.limits.client), "api/client");
@@ -403,4 +441,67 @@ fn the_marks_and_line_ends_of_other_systems_are_no_hindrance() {
     let report = read_text("crlf", &text.replace("limit: 5", "limit: x")).report;
     assert!(report.to_string().starts_with("crlf:4:12: error: "), "{report}");
     assert!(report.render(false).contains("4 |     limit: x"), "{}", report.render(false));
+}
+
+#[test]
+fn several_quotas_at_a_time_are_a_policy_each_in_every_tier_that_has_so_many() {
+    let plan = plan(
+        "rateLimiter:
+  target: http://localhost:3000
+  client: {limit: 50, windowSeconds: 60}
+  tiers:
+    free: {limit: 100, windowSeconds: 60, also: [{limit: 20, windowSeconds: 10}]}
+    pro: {limit: 1000, windowSeconds: 60}
+  apis:
+    - {identifier: ai, path: /ai, share: 1/10}
+    - {identifier: daily, path: /d, limit: 9, window: 1s, also: [{limit: 90, window: 1h}, {limit: 900, window: 24h}]}
+",
+    );
+    let limits = &plan.routes[0].limits;
+    let limit = |policy: &Option<tollgate::Policy>| {
+        policy.as_ref().map(|policy| (policy.name().to_owned(), policy.quota().limit()))
+    };
+    let second = |name: &str, units| Some((name.to_owned(), units));
+    let client = limits.client.as_ref().unwrap();
+    let [also] = &*client.also else { panic!("{:?}", client.also) };
+    assert_eq!(limit(&also.everybody), None);
+    let tiers: Vec<_> = also.tiers.iter().map(limit).collect();
+    assert_eq!(tiers, [second("client/2", 20), None]);
+    // A share is one of each quota.
+    let ai = &limits.apis[0].limit;
+    let [also] = &*ai.also else { panic!("{:?}", ai.also) };
+    assert_eq!(limit(&also.tiers[0]), second("ai/2", 2));
+    let daily = &limits.apis[1].limit.also;
+    let everybody: Vec<_> = daily.iter().map(|it| limit(&it.everybody)).collect();
+    assert_eq!(everybody, [second("daily/2", 90), second("daily/3", 900)]);
+    assert!(daily.iter().all(|it| it.tiers.is_empty()));
+}
+
+#[test]
+fn what_is_settled_and_what_waits_is_said_in_one_place() {
+    let plan = plan(
+        "rateLimiter:
+  target: http://localhost:3000
+  costs: {POST: 5}
+  client: {limit: 50, windowSeconds: 60, excess: reject}
+  apis:
+    - {identifier: a, path: /a, limit: 9000, windowSeconds: 60, excess: {wait: 20s},
+       countOnly: {status: [401, 2xx]}, reserve: {units: 500, lapse: 5m}}
+    - {identifier: b, path: /b, limit: 9, windowSeconds: 60, countOnly: {status: 401}, reserve: {settle: body}}
+    - {identifier: c, path: /c, limit: 9, windowSeconds: 60, reserve: {settle: body, bytesPerUnit: 1000}}
+",
+    );
+    let limits = &plan.routes[0].limits;
+    let client = limits.client.as_ref().unwrap();
+    assert_eq!((client.excess, &client.counts, client.reserve), (Excess::Reject, &None, None));
+    let [a, b, c] = [0, 1, 2].map(|number| &limits.apis[number].limit);
+    assert_eq!(a.excess, Excess::Wait { max: Duration::from_secs(20) });
+    assert_eq!(a.counts, Some(vec![Statuses::One(401), Statuses::Class(2)]));
+    // The estimate stands in place of what requests cost elsewhere.
+    assert_eq!(a.costs.of(&Method::POST, "/a"), Cost::new(500));
+    assert_eq!(b.costs.of(&Method::POST, "/b"), Cost::new(5));
+    let reserve = |limit: &LimitPlan| limit.reserve.map(|it| (it.settle, it.lapse.as_secs()));
+    assert_eq!(reserve(a), Some((SettleBy::Header, 300)));
+    assert_eq!(reserve(b), Some((SettleBy::Trailer, 3_600)));
+    assert_eq!(reserve(c), Some((SettleBy::Bytes(1_000), 3_600)));
 }

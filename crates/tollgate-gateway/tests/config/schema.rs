@@ -88,6 +88,8 @@ fn what_is_wrong_in_form_the_schema_refuses() {
         "section-for-a-list",
         "store-both",
         "store-unknown",
+        "telemetry",
+        "tracing-without-endpoint",
         "unknown-keys",
         "unknown-strategy",
         "window-twice",

@@ -13,6 +13,7 @@ pub(crate) fn env(name: &str) -> Option<String> {
         "LIMIT_OF_TEST" => "7",
         "JWT_SECRET" => "an-hs256-secret-of-more-than-32-bytes",
         "REDIS_URL" => "redis://:hunter2@localhost:6379",
+        "OTLP_HEADERS" => "authorization=Bearer%20hunter2,x-tenant=shop",
         "REDIS_KEY_SECRET" => "hunter2 again",
         _ => return None,
     };

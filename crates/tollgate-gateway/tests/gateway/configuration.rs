@@ -156,7 +156,7 @@ async fn the_admin_address_answers_operators_and_the_public_one_does_not() {
         // It is the upstream that answers.
         assert_eq!(&*Client::new(gateway.address).get(path).await.body, b"ok", "{path}");
     }
-    assert_eq!(gateway.admin("/").await.status, 404);
+    assert_eq!(gateway.admin("/no-such").await.status, 404);
     let admin = Client::new(gateway.admin);
     let answer = admin.send("POST", "/config", &[], "").await.unwrap();
     assert_eq!((answer.status.as_u16(), answer.header("allow")), (405, "GET, HEAD"));

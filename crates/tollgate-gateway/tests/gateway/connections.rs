@@ -50,6 +50,69 @@ async fn connections_that_wait_cost_little_and_are_served_when_they_ask() {
     assert_eq!(again.await.unwrap(), count);
 }
 
+/// With a listener that has this many places.
+fn narrow(upstream: &Upstream, places: usize, timeouts: &str) -> String {
+    let listen = format!("listen: [{{address: '127.0.0.1:0', maxConnections: {places}}}]\n");
+    format!("{listen}{}timeouts: {{{timeouts}}}\n", upstream.target())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_beyond_the_bound_wait_until_one_ends() {
+    let upstream = Upstream::new().await;
+    // Nobody has to go of his own, as nobody looks after it for an hour.
+    let timeouts = "keepAlive: 1h, requestHeader: 1h";
+    let gateway = Gateway::start(&narrow(&upstream, 2, timeouts));
+    let address = gateway.address;
+    let open = || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        stream
+    };
+    let [mut first, mut second] = [open(), open()];
+    is_answered(&mut first);
+    is_answered(&mut second);
+    let mut third = open();
+    third.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    assert!(third.read(&mut [0; 1]).is_err(), "nobody has left");
+    gateway.until_logged("2 connections are open, as many as `maxConnections` allows");
+    let metrics = gateway.admin("/metrics").await;
+    let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
+    for line in ["tollgate_gateway_connections 2\n", "tollgate_gateway_full_total 1\n"] {
+        assert!(metrics.contains(line), "{line} is not in {metrics}");
+    }
+    third.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    drop(first);
+    is_answered(&mut third);
+    // More room is there as soon as the configuration says so.
+    let mut fourth = open();
+    gateway.rewrite(&narrow(&upstream, 3, timeouts));
+    is_answered(&mut fourth);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_gateway_takes_as_many_files_as_the_system_allows() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&upstream.target());
+    let limits = gateway.limits();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let numbers: Vec<_> = files.split_whitespace().skip(3).take(2).collect();
+    assert!(numbers[0] == numbers[1] && numbers[0] != "1024", "{files}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_nothing_makes_room_for_those_who_wait() {
+    let upstream = Upstream::new().await;
+    // How often a connection is looked after is `requestHeader`.
+    let gateway = Gateway::start(&narrow(&upstream, 1, "keepAlive: 1h, requestHeader: 200ms"));
+    let mut idle = TcpStream::connect(gateway.address).unwrap();
+    idle.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    idle.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    is_answered(&mut idle);
+    assert_eq!(Client::new(gateway.address).get("/").await.status, 200);
+    assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0, "it was closed");
+}
+
 fn is_answered(stream: &mut TcpStream) {
     let mut answer = Vec::new();
     let mut piece = [0; 4096];

@@ -8,10 +8,10 @@ use tempfile::TempDir;
 
 use crate::support::{Gateway, Upstream, exchange, exchange_bytes};
 
-/// A certificate for `gateway.test` that signs itself, and its key.
-fn certificate(folder: &TempDir, name: &str) {
+/// A certificate for `gateway.test` and `localhost` that signs itself, and its key.
+pub(crate) fn certificate(folder: &TempDir, name: &str) {
     let key = KeyPair::generate().unwrap();
-    let params = CertificateParams::new(vec!["gateway.test".to_owned()]).unwrap();
+    let params = CertificateParams::new(["gateway.test", "localhost"].map(str::to_owned)).unwrap();
     let certificate = params.self_signed(&key).unwrap();
     fs::write(folder.path().join(format!("{name}.pem")), certificate.pem()).unwrap();
     fs::write(folder.path().join(format!("{name}.key")), key.serialize_pem()).unwrap();
@@ -117,6 +117,44 @@ async fn the_proxy_protocol_says_who_the_client_is() {
         assert_eq!(exchange_bytes(gateway.address, bytes.as_bytes()), b"");
     }
     assert_eq!(upstream.seen().len(), 3);
+}
+
+/// To containers the whole internet comes from the bridge, and in a cluster from the node: who
+/// took private addresses for proxies would let everybody choose his address.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_bridge_forwards_is_not_believed_unless_somebody_says_so() {
+    let upstream = Upstream::new().await;
+    let listen = "listen: [{address: '127.0.0.1:0', proxyProtocol: [loopback]}]\n";
+    let limit = "client: {limit: 2, windowSeconds: 3600}\n";
+    let identity = "identity: {key: ipv4, header: X-Forwarded-For}\n";
+    for (proxies, peer, believed) in [
+        ("", "172.17.0.1", false),
+        ("", "10.0.0.1", false),
+        ("", "192.168.65.1", false),
+        ("trustedProxies: [loopback]\n", "172.17.0.1", false),
+        ("trustedProxies: [10.0.0.0/8]\n", "172.17.0.1", false),
+        ("trustedProxies: [private]\n", "172.17.0.1", true),
+        ("trustedProxies: [172.17.0.1]\n", "172.17.0.1", true),
+        ("", "127.0.0.1", true),
+    ] {
+        let lines = format!("{listen}{limit}{identity}{proxies}{}", upstream.target());
+        let gateway = Gateway::start(&lines);
+        // The PROXY protocol puts the peer where no test could connect from.
+        let statuses: Vec<_> = (1..=3)
+            .map(|n| {
+                let peer = format!("PROXY TCP4 {peer} 127.0.0.1 5000 80\r\n");
+                let forwarded = format!("GET / HTTP/1.1\r\nX-Forwarded-For: 198.51.100.{n}\r\n");
+                let request = PLAIN.replacen("GET / HTTP/1.1\r\n", &forwarded, 1);
+                let answer = exchange(gateway.address, &format!("{peer}{request}"));
+                answer["HTTP/1.1 ".len()..][..3].to_owned()
+            })
+            .collect();
+        let expected = if believed { ["200", "200", "200"] } else { ["200", "200", "429"] };
+        assert_eq!(statuses, expected, "{proxies:?} {peer}");
+        let told = upstream.last().header("x-forwarded-for").to_owned();
+        let client = if believed { format!("198.51.100.3, {peer}") } else { peer.to_owned() };
+        assert_eq!(told, client, "{proxies:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

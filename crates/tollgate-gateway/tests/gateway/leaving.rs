@@ -1,5 +1,6 @@
 //! The way out: SIGTERM while there is work.
 
+use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -60,6 +61,39 @@ async fn requests_under_way_are_answered_and_new_connections_refused() {
     }
     assert!(gateway.wait().success());
     gateway.until_logged("stopped");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_stream_of_the_page_ends_when_the_way_out_begins() {
+    let (upstream, go_on) = slow().await;
+    let mut gateway = Gateway::start(&upstream.target());
+    let client = Client::new(gateway.address);
+    let under_way = tokio::spawn(async move { client.get("/slow").await });
+    while upstream.seen().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let mut stream = std::net::TcpStream::connect(gateway.admin).unwrap();
+    stream.write_all(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut read = Vec::new();
+    while !String::from_utf8_lossy(&read).contains("\"uptime\"") {
+        let mut more = [0; 4096];
+        let length = stream.read(&mut more).unwrap();
+        assert!(length > 0, "it ended early: {}", String::from_utf8_lossy(&read));
+        read.extend_from_slice(&more[..length]);
+    }
+    gateway.signal("TERM");
+    // To its end, which is said and no broken connection.
+    while !read.ends_with(b"\r\n0\r\n\r\n") {
+        let mut more = [0; 4096];
+        let length = stream.read(&mut more).unwrap();
+        assert!(length > 0, "it was cut off");
+        read.extend_from_slice(&more[..length]);
+    }
+    // While there is work, the process goes on.
+    assert!(!gateway.has_ended());
+    go_on.add_permits(1);
+    assert_eq!(under_way.await.unwrap().status, 200);
+    assert!(gateway.wait().success());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -136,7 +170,6 @@ async fn draining_under_load_fails_no_request() {
 /// in HTTP/2 a client that always has something to ask never comes to an end by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_was_new_is_asked_to_leave_too() {
-    use std::io::{Read, Write};
     let upstream = Upstream::new().await;
     let mut gateway = Gateway::start(&upstream.target());
     let mut stream = std::net::TcpStream::connect(gateway.address).unwrap();
@@ -192,7 +225,6 @@ fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tunnels_are_cut_when_the_time_is_over() {
-    use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let target = listener.local_addr().unwrap();
     std::thread::spawn(move || {

@@ -11,10 +11,16 @@ mod encryption;
 mod forwarding;
 mod leaving;
 mod limits;
+mod logging;
 mod operators;
+mod pausing;
+mod products;
 mod sharing;
 mod smuggling;
 mod streams;
 mod support;
 mod timeouts;
+mod tokens;
+#[cfg(feature = "otlp")]
+mod tracing;
 mod upgrades;

@@ -57,6 +57,40 @@ async fn each_policy_is_shown_once_and_counts_go_on_after_a_reload() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn denials_are_summed_up_in_the_log() {
+    let upstream = Upstream::new().await;
+    let mut gateway = Gateway::start(&lines(&upstream, 3));
+    let client = Client::new(gateway.address);
+    for _ in 0..50 {
+        client.get("/b").await;
+    }
+    gateway.signal("TERM");
+    assert!(gateway.wait().success());
+    gateway.until_logged("stopped");
+    let log = gateway.log();
+    // Two lines, if the ten seconds were over in between.
+    let told: u32 = log
+        .lines()
+        .filter_map(|line| line.split_once("tollgate: denied ")?.1.split_once(" under `b` in "))
+        .map(|(count, _)| count.split(' ').next().unwrap().parse::<u32>().unwrap())
+        .sum();
+    assert_eq!(told, 48, "{log}");
+    assert!(log.lines().filter(|line| line.contains("den")).count() < 5, "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_nobody_are_summed_up_too() {
+    let upstream = Upstream::new().await;
+    let limit = "client: {limit: 5, windowSeconds: 60}\nidentity: apiKey\n";
+    let keys = format!("apiKeys: [{{sha256: {}}}]\n", "a".repeat(64));
+    let mut gateway = Gateway::start(&format!("{}{limit}{keys}", upstream.target()));
+    assert_eq!(Client::new(gateway.address).get("/").await.status, 403);
+    gateway.signal("TERM");
+    assert!(gateway.wait().success());
+    gateway.until_logged("`identity` found nobody in 1 request in the last");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn metrics_name_apis_and_the_configuration() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, 3));
@@ -93,6 +127,31 @@ async fn a_name_that_leads_here_is_not_enough() {
         let answer = client.send("GET", path, &[("host", "rebound.example")], "").await.unwrap();
         assert_eq!(answer.status, expected, "{path}");
     }
-    assert_eq!(client.get("/").await.status, 404);
     assert_eq!(client.get("/no-such").await.status, 404);
+    // The page is there for those whom the rest is for.
+    assert!(client.get("/").await.header("content-type").starts_with("text/html"));
+    assert_eq!(
+        client.send("GET", "/", &[("host", "rebound.example")], "").await.unwrap().status,
+        421
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_knows_the_peers_of_the_file() {
+    let upstream = Upstream::new().await;
+    let peer = "http://127.0.0.1:9101";
+    let admin = format!("admin: {{address: \"127.0.0.1:0\", peers: [\"{peer}\"]}}\n");
+    let gateway = Gateway::start(&format!("{}{admin}", lines(&upstream, 3)));
+    let settings = gateway.admin("/page/settings.json").await.json();
+    assert_eq!(settings, serde_json::json!({ "peers": [peer], "target": null }));
+    let client = Client::new(gateway.admin);
+    let preflight = [("origin", peer), ("access-control-request-method", "GET")];
+    let answer = client.send("OPTIONS", "/events", &preflight, "").await.unwrap();
+    assert_eq!(answer.header("access-control-allow-origin"), peer);
+    let answer = client.send("GET", "/status", &[("origin", peer)], "").await.unwrap();
+    assert_eq!(answer.status, 403);
+    // Who are peers is read once, as the address is.
+    gateway.rewrite(&lines(&upstream, 3));
+    let config = gateway.until_config(|config| config["version"] == 2).await;
+    assert_eq!(config["waitsForRestart"], serde_json::json!(["admin"]));
 }

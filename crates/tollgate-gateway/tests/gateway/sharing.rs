@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
 use tollgate_test_servers::Redis;
 
 use crate::support::{Client, Gateway, Upstream};
@@ -68,4 +69,35 @@ async fn each_policy_says_what_happens_while_redis_is_away() {
         assert!(began.elapsed() < Duration::from_secs(10), "Redis is back");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// The file of examples/gateway, as its containers have it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_gateways_of_the_example_share_their_quota() {
+    let upstream = Upstream::new().await;
+    let redis = Redis::start();
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/gateway/shared.yaml");
+    let (target, url) = (format!("http://{}", upstream.address), redis.url());
+    let variables = [
+        ("TARGET", &*target),
+        ("REDIS_URL", &*url),
+        ("LISTEN", "127.0.0.1:0"),
+        ("ADMIN", "127.0.0.1:0"),
+    ];
+    let start = || {
+        let folder = TempDir::new().unwrap();
+        std::fs::copy(file, folder.path().join("shared.yaml")).unwrap();
+        Gateway::start_under(folder, "shared.yaml", &variables)
+    };
+    let gateways = [start(), start()];
+    let clients = gateways.each_ref().map(|gateway| Client::new(gateway.address));
+    let started = Instant::now();
+    let mut passed = 0;
+    for n in 0..14 {
+        passed += u64::from(clients[n % 2].get("/items").await.status == 200);
+    }
+    // Ten at once, and one more for each second that has passed.
+    let most = 10 + started.elapsed().as_secs() + 1;
+    assert!((10..=most).contains(&passed), "{passed}");
+    assert_eq!(clients[1].get("/healthz").await.status, 200);
 }

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tungstenite::Message;
 
@@ -50,6 +50,34 @@ fn a_websocket_is_carried_in_both_directions() {
         Err(tungstenite::Error::Http(answer)) => assert_eq!(answer.status(), 429),
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tunnel_too_many_is_refused_until_another_ends() {
+    let gateway = Gateway::start(&format!("{}maxTunnels: 1\n", echo()));
+    let url = format!("ws://{}/socket", gateway.address);
+    let (mut socket, _) = tungstenite::connect(&url).unwrap();
+    match tungstenite::connect(&url) {
+        Err(tungstenite::Error::Http(answer)) => {
+            assert_eq!(answer.status(), 503);
+            let said = String::from_utf8(answer.body().clone().unwrap()).unwrap();
+            assert!(said.contains("too-many-tunnels"), "{said}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let metrics = gateway.admin("/metrics").await;
+    let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
+    assert!(metrics.contains("tollgate_gateway_tunnels 1\n"), "{metrics}");
+    // What is not upgraded in the end takes no room: this is no WebSocket.
+    socket.close(None).unwrap();
+    while socket.read().is_ok() {}
+    drop(socket);
+    let started = Instant::now();
+    let plain = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade, close\r\nUpgrade: x\r\n\r\n";
+    while exchange(gateway.address, plain).starts_with("HTTP/1.1 503") {
+        assert!(started.elapsed() < Duration::from_secs(20), "the tunnel never ends");
+    }
+    assert!(tungstenite::connect(&url).is_ok());
 }
 
 /// Changes to a protocol that reads to the end and then says what it has heard.

@@ -27,7 +27,7 @@ impl<'a> Pair<'a> {
     /// Charges `cost`, and compares what both say and what is kept.
     pub fn charge(&mut self, policy: &Policy, cost: u64) -> (Decision, Option<Receipt>) {
         let now = Timestamp::from_micros(self.now);
-        let mut batch = Batch::new(1);
+        let mut batch = Batch::at(1, now);
         let line = Line { key: self.key.as_bytes(), policy, cost: Cost::new(cost), enforce: true };
         batch.decide(&[line], None).expect("room");
         let charges = [Charge::new(policy, &Key::GLOBAL, line.cost)];
@@ -49,7 +49,7 @@ impl<'a> Pair<'a> {
     pub fn settle(&mut self, receipt: &Receipt, actual: u64) -> Settlement {
         let now = Timestamp::from_micros(self.now);
         let receipt_key = format!("{}:{}", self.key, receipt.id.0);
-        let mut batch = Batch::new(1);
+        let mut batch = Batch::at(1, now);
         let actual = Cost::new(actual);
         batch
             .settle(self.key.as_bytes(), receipt_key.as_bytes(), receipt, actual, None)

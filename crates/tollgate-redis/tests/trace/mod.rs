@@ -6,9 +6,10 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use fastrand::Rng;
 use tollgate_core::{
-    Charge, Cost, Decision, Key, Micros, Outcome, Policy, Receipt, ReceiptId, Settlement, Timestamp,
+    Algorithm, Calendar, Charge, Cost, Decision, Key, LeakyMode, Micros, Outcome, Policy, Receipt,
+    ReceiptId, Refill, Settlement, Timestamp,
 };
-use tollgate_redis::protocol::{Batch, Line, Row};
+use tollgate_redis::protocol::{Ask, Batch, Line, Row, Spent};
 use tollgate_store_tests::reference::Reference;
 
 use crate::support::{Client, Value};
@@ -32,8 +33,11 @@ pub(crate) struct Trace {
     policies: Vec<Vec<Policy>>,
     receipts: Vec<Receipt>,
     settled: HashSet<ReceiptId>,
+    /// Blocks that were granted, some of which are settled or have lapsed.
+    blocks: Vec<(Policy, Key, Spent)>,
     ids: u128,
     charged: u128,
+    granted: usize,
     clock: Clock,
     /// When each key is to expire, in milliseconds, of those that are to be there.
     expiries: HashMap<Vec<u8>, u64>,
@@ -44,13 +48,25 @@ pub(crate) struct Trace {
 struct Expected {
     batch: Batch,
     now: Timestamp,
+    /// What who sends it takes for the time.
+    believed: Timestamp,
     rows: Vec<Row>,
     expiries: Vec<(Vec<u8>, Option<u64>)>,
     text: Vec<String>,
 }
 
+impl Expected {
+    /// Whether it is another period of the policy's calendar than those that the call brings.
+    fn is_elsewhen(&self, policy: &Policy) -> bool {
+        policy.quota().calendar().is_some_and(|calendar| {
+            !calendar.around(self.believed).iter().any(|period| period.contains(self.now))
+        })
+    }
+}
+
 struct Clock {
     now: u64,
+    calendar: Option<Calendar>,
     window: u64,
     retry_at: u64,
     reset_at: u64,
@@ -80,6 +96,8 @@ impl Trace {
             policies,
             receipts: Vec::new(),
             settled: HashSet::new(),
+            blocks: Vec::new(),
+            granted: 0,
             ids: u128::from(seed) << 64,
             charged: 0,
             clock,
@@ -88,8 +106,8 @@ impl Trace {
         }
     }
 
-    /// Runs the trace and says how many decisions it had.
-    pub(crate) fn run(mut self, client: &mut Client) -> usize {
+    /// Runs the trace and says how many decisions and blocks it had.
+    pub(crate) fn run(mut self, client: &mut Client) -> (usize, usize) {
         let calls = match self.family {
             Family::Any | Family::EndOfTime => 200,
             Family::LongLogs => 2_500,
@@ -115,14 +133,16 @@ impl Trace {
             self.compare(client);
         }
         assert!(self.family != Family::Heavy || self.charged > 1 << 53, "{}", self.charged);
-        decisions
+        (decisions, self.granted)
     }
 
     /// The next call, decided by the reference.
     fn call(&mut self) -> Expected {
+        let (now, believed) = (Timestamp::from_micros(self.clock.now), self.believed());
         let mut expected = Expected {
-            batch: Batch::new(self.rng.u64(..)),
-            now: Timestamp::from_micros(self.clock.now),
+            batch: Batch::at(self.rng.u64(..), believed),
+            now,
+            believed,
             rows: Vec::new(),
             expiries: Vec::new(),
             text: Vec::new(),
@@ -144,6 +164,7 @@ impl Trace {
                 {
                     self.reset(&mut expected);
                 }
+                4..7 if self.family != Family::Heavy => self.lease(&mut expected),
                 _ => self.decide(&mut expected),
             }
         }
@@ -153,6 +174,19 @@ impl Trace {
             expected.expiries.push((key.to_vec(), self.expiries.get(key).copied()));
         }
         expected
+    }
+
+    /// Mostly what it is; sometimes near it, which may be another period of a calendar, or
+    /// one that is not even beside it.
+    fn believed(&mut self) -> Timestamp {
+        let (now, window) = (self.clock.now, self.clock.window);
+        Timestamp::from_micros(match self.rng.u8(..8) {
+            0 => now - self.rng.u64(..window / 2),
+            1 => now + self.rng.u64(..window / 2),
+            2 => now + self.rng.u64(..window) * 3,
+            3 => now - self.rng.u64(..window) * 3,
+            _ => now,
+        })
     }
 
     /// Mostly none; sometimes this very instant or the next, or one that has passed.
@@ -191,7 +225,7 @@ impl Trace {
             .collect();
         expected.batch.decide(&lines, deadline).expect("a call holds so many");
         expected.text.push(format!("{charges:?}"));
-        if stale {
+        if stale || policies.iter().any(|policy| expected.is_elsewhen(policy)) {
             expected.rows.push(Row::Stale);
             return;
         }
@@ -284,6 +318,7 @@ impl Trace {
             _ => self.rng.u64(0..=cost.saturating_mul(2)),
         });
         let now = expected.now;
+        let stale = stale || expected.is_elsewhen(&receipt.policy);
         let first = !stale && !receipt.has_lapsed(now) && !self.settled.contains(&receipt.id);
         let held = self.reference.is_held(&receipt.policy, &receipt.key, now);
         let key = redis_key(&receipt.policy, &receipt.key);
@@ -309,13 +344,80 @@ impl Trace {
         expected.rows.push(Row::Settlement(settlement));
     }
 
+    fn lease(&mut self, expected: &mut Expected) {
+        let (deadline, stale) = self.deadline();
+        let (mut policy, mut key) = (self.policy(), self.key());
+        if policy.quota().calendar().is_some() {
+            // Nobody asks for blocks of it.
+            return;
+        }
+        let mut spent = Vec::new();
+        if !self.blocks.is_empty() && self.rng.u8(..3) > 0 {
+            // What is settled is what was granted, in whichever version of the policy.
+            let index = self.rng.usize(..self.blocks.len());
+            let (of, whose, block) = self.blocks[index].clone();
+            if self.rng.bool() || of.name() != policy.name() {
+                policy = of;
+            }
+            key = whose;
+            let units = self.rng.u64(0..=block.units + block.units / 8);
+            spent.push(Spent { units, ..block });
+            if self.rng.u8(..4) > 0 {
+                self.blocks.swap_remove(index);
+            }
+        }
+        // Of what cannot be leased, what was leased before its quota changed may be settled.
+        let is_leased = !matches!(
+            policy.algorithm(),
+            Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }
+                | Algorithm::TokenBucket { refill: Refill::Interval }
+                | Algorithm::ConcurrentRequests
+        );
+        let most = policy.capacity();
+        let units = match self.rng.u8(..4) {
+            _ if !is_leased => 0,
+            0 => 0,
+            1 => 1,
+            2 => self.rng.u64(1..=most),
+            _ => (most / 8).max(1),
+        };
+        self.ids += 1;
+        let id = u64::try_from(self.ids & u128::from(u64::MAX)).expect("64 bits");
+        let ttl = Micros::new(policy.window().get() * self.rng.u64(1..=10) / 10);
+        let name = redis_key(&policy, &key);
+        let ask = Ask { id, units, ttl };
+        expected.batch.lease(&name, &policy, &spent, ask, deadline).expect("room");
+        expected.text.push(format!("{ask:?} of {policy:?} {key:?}, {spent:?}"));
+        if stale {
+            expected.rows.push(Row::Stale);
+            return;
+        }
+        let now = expected.now;
+        let is_known =
+            spent.iter().any(|block| self.reference.knows_block(&policy, &key, block.id, now));
+        let spent: Vec<_> = spent.iter().map(|block| (block.id, block.units)).collect();
+        let granted = self.reference.lease((&policy, &key), now, &spent, (id, units, ttl));
+        if is_known || granted.units > 0 {
+            self.written(&policy, &key);
+        }
+        if granted.units > 0 {
+            self.granted += 1;
+            self.clock.retry_at = self.clock.now.saturating_add(granted.lasts.get());
+            self.blocks.push((policy, key, Spent { id, units: granted.units }));
+        }
+        expected.rows.push(Row::Leased(granted));
+    }
+
     fn reset(&mut self, expected: &mut Expected) {
         let (policy, key) = (self.policy(), self.key());
         let name = redis_key(&policy, &key);
         expected.batch.reset(&name, None).expect("a call holds so many");
         expected.text.push(format!("reset {policy:?} {key:?}"));
         self.reference.reset(&policy, &key, expected.now);
-        self.expiries.remove(&name);
+        // What is leased stays.
+        if self.expiries.contains_key(&name) {
+            self.written(&policy, &key);
+        }
         expected.rows.push(Row::Reset);
     }
 
@@ -352,7 +454,7 @@ impl Trace {
 
     fn compare(&mut self, client: &mut Client) {
         let Some(expected) = self.under_way.pop_front() else { return };
-        let Expected { batch, now, rows, expiries, text } = expected;
+        let Expected { batch, now, rows, expiries, text, .. } = expected;
         let (family, seed) = (self.family, self.seed);
         let reply = client.hear_reply(&batch);
         assert_eq!(reply.now, now);
@@ -375,7 +477,7 @@ impl Clock {
             Family::EndOfTime => Timestamp::MAX.as_micros() - rng.u64(0..50) * window - 50,
             _ => EARLIEST + 4 * window + rng.u64(..window),
         };
-        Self { now, window, retry_at: now, reset_at: now }
+        Self { now, calendar: None, window, retry_at: now, reset_at: now }
     }
 
     /// Moves on or back, most often to where something changes or a microsecond beside
@@ -398,7 +500,7 @@ impl Clock {
             (_, 8..10) => now + rng.u64(2..60),
             (_, 10..14) => beside(now + window * rng.u64(1..=12) / 10, rng),
             (_, 14) => now + rng.u64(1..=3) * window,
-            (_, 15..17) => beside((now / window + 1) * window, rng),
+            (_, 15..17) => beside(self.boundary(), rng),
             (_, 17..20) => beside(self.retry_at, rng),
             (_, 20) => beside(self.reset_at, rng),
             _ => now.saturating_sub(window * rng.u64(0..=12) / 10 + rng.u64(0..3)),
@@ -407,8 +509,16 @@ impl Clock {
         self.now < Timestamp::MAX.as_micros()
     }
 
+    fn boundary(&self) -> u64 {
+        match self.calendar {
+            Some(calendar) => calendar.period(Timestamp::from_micros(self.now)).end().as_micros(),
+            None => (self.now / self.window + 1) * self.window,
+        }
+    }
+
     fn note(&mut self, policy: &Policy, decision: &Decision) {
         self.window = policy.window().get();
+        self.calendar = policy.quota().calendar();
         if let Outcome::Deny { retry_after } = decision.outcome {
             self.retry_at = self.now.saturating_add(retry_after.get());
         }

@@ -4,8 +4,11 @@
 use std::time::Duration;
 
 use fastrand::Rng;
+use tollgate_calendar::Unit;
 use tollgate_core::algorithm::penalty::Terms;
-use tollgate_core::{Algorithm, LeakyMode, Micros, Policy, Quota, Receipt, Refill, Resolution};
+use tollgate_core::{
+    Algorithm, Calendar, LeakyMode, Micros, Policy, Quota, Receipt, Refill, Resolution, Timestamp,
+};
 
 use super::Family;
 
@@ -35,6 +38,7 @@ fn restated(rng: &mut Rng, policy: &Policy) -> Option<Policy> {
             let same = if exact { Resolution::Exact } else { Resolution::Thousandth };
             (Algorithm::SlidingWindowLog { resolution: same }, quota)
         }
+        Algorithm::FixedWindowCounter => return None,
         algorithm => {
             let window = Duration::from_micros(window * factor);
             (algorithm, Quota::new(quota.limit() * factor, window).burst(policy.capacity()))
@@ -81,8 +85,13 @@ fn build(rng: &mut Rng, name: &str, limit: u64, window: u64, algorithm: Algorith
         4 => Some(((1 << 52) / (window / gcd(limit, window))).max(1)),
         _ => Some((limit / 2).max(1) * rng.u64(1..=6)),
     };
+    let calendar =
+        (algorithm == Algorithm::FixedWindowCounter && rng.bool()).then(|| calendar(rng, window));
     let try_with = |limit: u64, burst: Option<u64>| {
-        let quota = Quota::new(limit, Duration::from_micros(window));
+        let quota = match calendar {
+            Some(calendar) => Quota::per_calendar(limit, calendar),
+            None => Quota::new(limit, Duration::from_micros(window)),
+        };
         let quota = burst.map_or(quota, |units| quota.burst(units.min(Policy::MAX_LIMIT)));
         Policy::new(name, quota, algorithm)
     };
@@ -91,6 +100,24 @@ fn build(rng: &mut Rng, name: &str, limit: u64, window: u64, algorithm: Algorith
         Err(error) => error.nearest_limit().unwrap_or(1),
     };
     try_with(nearest, burst).or_else(|_| try_with(1, None)).expect("one unit builds")
+}
+
+/// Days and months with all that happens to them, or windows of no order that are as short
+/// as `window`.
+fn calendar(rng: &mut Rng, window: u64) -> Calendar {
+    let place = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"][rng.usize(..3)];
+    let unit = [Unit::Day, Unit::Day, Unit::Week, Unit::Month][rng.usize(..4)];
+    if rng.bool() {
+        return tollgate_calendar::calendar(unit, place).expect("a place");
+    }
+    // Few of them, as a process keeps all that it has seen.
+    let window = window.clamp(64, 1 << 31).next_power_of_two();
+    let lengths = [8, 7, 9, 16, 1, 8, 3].map(|eighths| window * eighths / 8);
+    let starts = lengths.into_iter().cycle().take(2_000).scan(super::EARLIEST, |at, length| {
+        *at += length;
+        Some(Timestamp::from_micros(*at))
+    });
+    Calendar::new(format!("about {window}"), starts).expect("ascending instants")
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
@@ -107,8 +134,8 @@ fn algorithm(rng: &mut Rng, family: Family, window: u64) -> Algorithm {
             let kinds = [Resolution::Auto, Resolution::Exact, Resolution::Thousandth];
             Algorithm::SlidingWindowLog { resolution: kinds[rng.usize(..3)] }
         }
-        (_, 2) => Algorithm::FixedWindowCounter,
-        (_, 3..5) => Algorithm::SlidingWindowCounter,
+        (_, 2 | 3) => Algorithm::FixedWindowCounter,
+        (_, 4) => Algorithm::SlidingWindowCounter,
         (_, 5) => Algorithm::TokenBucket { refill: Refill::Greedy },
         (_, 6) => Algorithm::TokenBucket { refill: Refill::Interval },
         (_, 7) => Algorithm::LeakyBucket { mode: LeakyMode::Meter },

@@ -1,6 +1,7 @@
 //! The checks, by what they look at.
 
 pub mod basics;
+pub mod calendar;
 pub mod concurrency;
 pub mod in_flight;
 pub mod penalties;

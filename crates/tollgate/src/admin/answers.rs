@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tollgate_core::{Decision, Micros, OnStoreError, Settlement, Source};
 
-use crate::Limit;
 use crate::failure::BreakerState;
 use crate::status::StoreReport;
+use crate::{Limit, Tier};
 
 /// `GET /status`.
 #[derive(Debug, Serialize)]
@@ -30,6 +30,16 @@ pub(super) struct PolicyStatus {
     pub(super) remaining: Option<u64>,
     pub(super) reset_after: Option<f64>,
     pub(super) decisions: BTreeMap<&'static str, u64>,
+    tiers: Vec<TierStatus>,
+}
+
+/// The quota of a tier.
+#[derive(Debug, Serialize)]
+struct TierStatus {
+    tier: String,
+    limit: u64,
+    window: f64,
+    capacity: u64,
 }
 
 impl PolicyStatus {
@@ -52,6 +62,15 @@ impl PolicyStatus {
             remaining: global.map(|decision| decision.remaining),
             reset_after: global.map(|decision| seconds(decision.reset_after)),
             decisions: BTreeMap::new(),
+            tiers: limit
+                .tiers()
+                .map(|(tier, policy)| TierStatus {
+                    tier: tier.to_string(),
+                    limit: policy.quota().limit(),
+                    window: seconds(policy.window()),
+                    capacity: policy.capacity(),
+                })
+                .collect(),
         }
     }
 }
@@ -123,6 +142,7 @@ fn redis(_: &StoreReport) -> Option<BTreeMap<&'static str, u64>> {
 #[derive(Debug, Serialize)]
 pub(super) struct SubjectStatus {
     policy: String,
+    tier: Option<String>,
     limit: u64,
     remaining: u64,
     reset_after: f64,
@@ -130,9 +150,15 @@ pub(super) struct SubjectStatus {
 }
 
 impl SubjectStatus {
-    pub(super) fn new(limit: &Limit, decision: &Decision, source: Source) -> Self {
+    pub(super) fn new(
+        limit: &Limit,
+        tier: Option<&Tier>,
+        decision: &Decision,
+        source: Source,
+    ) -> Self {
         Self {
             policy: limit.policy().name().to_owned(),
+            tier: tier.map(ToString::to_string),
             limit: decision.limit,
             remaining: decision.remaining,
             reset_after: seconds(decision.reset_after),
@@ -140,6 +166,7 @@ impl SubjectStatus {
                 Source::Store => "store",
                 Source::Local => "local",
                 Source::Cache => "cache",
+                Source::Lease => "lease",
             },
         }
     }

@@ -2,22 +2,30 @@
 
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
 use http::uri::Authority;
-use http::{HeaderMap, StatusCode, Uri};
+use http::{HeaderMap, Method, StatusCode, Uri};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::AdminError;
+use super::peers::{FromPeer, Peers};
 use super::problem::Problem;
 
 /// Lets in whom it knows.
 pub(super) struct Guard {
     pub(super) token: Token,
     pub(super) hosts: Hosts,
+    pub(super) peers: Peers,
 }
 
 impl Guard {
-    /// Refuses what a website could bring a browser to send.
-    pub(super) fn check_site(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+    /// Refuses what a website could bring a browser to send. What a page of a peer may ask is
+    /// returned.
+    pub(super) fn check_site(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<Option<FromPeer>, Problem> {
         let host = host(uri, headers).ok_or_else(|| {
             Problem::new(StatusCode::BAD_REQUEST, "The request needs exactly one valid Host.")
         })?;
@@ -26,6 +34,9 @@ impl Guard {
                           router is built, or ask for localhost.";
             return Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, detail));
         }
+        if let Some(peer) = self.peers.admit(method, uri.path(), headers) {
+            return Ok(Some(peer));
+        }
         let site = headers.get("sec-fetch-site").map(http::HeaderValue::as_bytes);
         let is_foreign = site.is_some_and(|site| site != b"same-origin" && site != b"none");
         let mut origins = headers.get_all(ORIGIN).iter();
@@ -33,7 +44,7 @@ impl Guard {
             let detail = "Requests that a browser sends for another site are refused.";
             return Err(Problem::new(StatusCode::FORBIDDEN, detail));
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Refuses who does not know the token.

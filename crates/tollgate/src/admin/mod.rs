@@ -4,6 +4,8 @@
 //! | request | does | token |
 //! |---|---|---|
 //! | `GET /status` | every policy and store, and what remains of quotas that all share | no |
+//! | `GET /` | the page that shows all this as it moves; it holds no data itself | no |
+//! | `GET /events` | a stream of JSON, a line a second, for the page; with the token also who is denied | no |
 //! | `GET /metrics` | what Prometheus reads, if [`AdminBuilder::metrics`] says how | no |
 //! | `GET /top` | who is denied most | yes |
 //! | `GET /status/{policy}/{subject}` | what remains to a subject, read without using any | yes |
@@ -19,7 +21,9 @@
 //! * Whatever names a subject or changes anything needs `Authorization: Bearer` and the
 //!   token, which is compared in constant time. There is no router without a token.
 //! * Only requests to hosts on a list are answered, so that no website can reach it under a
-//!   name of its own (DNS rebinding); and none that a browser sends for another site.
+//!   name of its own (DNS rebinding); and none that a browser sends for another site. A peer
+//!   ([`AdminBuilder::peer`]) is another site too, which may read `/events` and nothing else.
+//! * At most 16 streams are open at once, and one that is not read for ten seconds ends.
 //!
 //! ```
 //! use tollgate::admin::Admin;
@@ -41,20 +45,31 @@
 //! | `routes.rs` | what is asked |
 //! | `answers.rs` | what is answered |
 //! | `problem.rs` | what is answered instead |
+//! | `events.rs` | the stream |
+//! | `peers.rs` | whose pages may read it |
+//! | `page.rs`, `page/` | the page |
 
 mod answers;
+mod events;
 mod guard;
+mod page;
+mod peers;
 mod problem;
 mod routes;
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
+
+use http::HeaderValue;
 
 use crate::RateLimitLayer;
 use crate::key::{Display, Shown};
 use crate::status::{Inspect, LayerHandle};
 
+use events::{Ending, Streams};
 use guard::{Guard, Hosts, Token};
+use peers::Peers;
 
 /// The router; see the [module](self).
 #[derive(Debug)]
@@ -71,6 +86,10 @@ impl Admin {
             layers: Vec::new(),
             metrics: None,
             further: axum::Router::new(),
+            name: None,
+            peers: Vec::new(),
+            target: None,
+            ending: Arc::new(|| Box::pin(std::future::pending())),
         }
     }
 }
@@ -85,6 +104,10 @@ pub struct AdminBuilder {
     layers: Vec<Layers>,
     metrics: Option<Render>,
     further: axum::Router,
+    name: Option<String>,
+    peers: Vec<String>,
+    target: Option<String>,
+    ending: Ending,
 }
 
 type Layers = Arc<dyn Fn() -> Vec<LayerHandle> + Send + Sync>;
@@ -136,18 +159,66 @@ impl AdminBuilder {
         self
     }
 
+    /// What this process is called on the page.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Another admin address, as `http://127.0.0.1:9101`: the page shows what happens there
+    /// too, and the page of that one may read what happens here. All replicas can have the same
+    /// list, with themselves in it.
+    pub fn peer(mut self, origin: impl Into<String>) -> Self {
+        self.peers.push(origin.into());
+        self
+    }
+
+    /// Gives the page buttons that send requests there, as `http://127.0.0.1:3000`: to `/items`,
+    /// whose answers have to allow the page's origin (CORS). For demonstrations.
+    pub fn buttons(mut self, target: impl Into<String>) -> Self {
+        self.target = Some(target.into());
+        self
+    }
+
+    /// Ends the streams of the page when the future that this makes completes, one for each.
+    /// Otherwise they go on for as long as somebody reads, and hold up a server that waits for
+    /// its last connection.
+    pub fn streams_until<F>(mut self, ending: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.ending = Arc::new(move || Box::pin(ending()));
+        self
+    }
+
     /// The router, or what stands in its way.
     ///
     /// # Errors
     /// See [`AdminError`].
     pub fn build(self) -> Result<axum::Router, AdminError> {
-        let Self { token, hosts, shown, layers, metrics, further } = self;
-        let token = Token::new(token.as_deref().ok_or(AdminError::NoToken)?)?;
-        let guard = Guard { token, hosts: Hosts::new(hosts)? };
-        let display = Display::new(shown);
-        let state = State(Arc::new(Shared { guard, display, layers, metrics }));
-        Ok(routes::router(state, further))
+        let token = Token::new(self.token.as_deref().ok_or(AdminError::NoToken)?)?;
+        let peers = Peers::new(self.peers)?;
+        let target =
+            self.target.map(|target| peers::origin(&target).ok_or(AdminError::Target(target)));
+        let state = State(Arc::new(Shared {
+            guard: Guard { token, hosts: Hosts::new(self.hosts)?, peers },
+            display: Display::new(self.shown),
+            layers: self.layers,
+            metrics: self.metrics,
+            target: target.transpose()?,
+            streams: Streams::new(self.name, self.ending),
+        }));
+        Ok(routes::router(state, self.further))
     }
+}
+
+/// Whether [`AdminBuilder::peer`] takes this, for those who read it from a file.
+///
+/// # Errors
+/// [`AdminError::Peer`]: it is no origin.
+pub fn check_peer(origin: &str) -> Result<(), AdminError> {
+    let known = peers::origin(origin).map(drop);
+    known.ok_or_else(|| AdminError::Peer(origin.to_owned()))
 }
 
 /// Why a router cannot be built.
@@ -168,6 +239,20 @@ pub enum AdminError {
     /// It is not one.
     #[error("the host {0:?} is none: write a name or an address without a port, as `admin.local`")]
     Host(String),
+
+    /// It is none.
+    #[error(
+        "the peer {0:?} is none: write scheme, host and port and nothing else, as \
+         `http://127.0.0.1:9101`"
+    )]
+    Peer(String),
+
+    /// It is none.
+    #[error(
+        "{0:?} is nowhere to send requests: write scheme, host and port and nothing else, as \
+         `http://127.0.0.1:3000`"
+    )]
+    Target(String),
 }
 
 /// What all requests share.
@@ -179,6 +264,9 @@ struct Shared {
     display: Display,
     layers: Vec<Layers>,
     metrics: Option<Render>,
+    /// Where the buttons of the page send requests.
+    target: Option<HeaderValue>,
+    streams: Streams,
 }
 
 impl State {
@@ -191,6 +279,7 @@ impl fmt::Debug for AdminBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AdminBuilder")
             .field("hosts", &self.hosts)
+            .field("peers", &self.peers)
             .field("shown", &self.shown)
             .finish_non_exhaustive()
     }

@@ -7,7 +7,7 @@ use axum::extract::{DefaultBodyLimit, Path, Request, State as Extract};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, StatusCode, Uri};
 use serde::Serialize;
 use tollgate_core::{
@@ -18,21 +18,26 @@ use super::State;
 use super::answers::{
     PolicyStatus, Settle, Settled, Status, StoreStatus, SubjectStatus, Top, TopOfPolicy, TopSubject,
 };
+use super::events::Streams;
+use super::peers::{EVENTS, FromPeer};
 use super::problem::Problem;
+use super::{page, peers};
 use crate::key::SubjectName;
 use crate::limit::shared_key;
 use crate::status::{self, LayerHandle};
-use crate::{Limit, OnMissingKey};
+use crate::{Limit, OnMissingKey, Tier};
 
 pub(super) fn router(state: State, further: Router) -> Router {
     Router::new()
         .route("/status", get(all))
         .route("/status/{policy}/{*subject}", get(read).delete(reset).post(settle))
         .route("/top", get(top))
+        .route(EVENTS, get(events))
         .route("/metrics", get(metrics))
+        .merge(page::router())
         .merge(further.with_state(()))
         .fallback(|| async {
-            Problem::new(StatusCode::NOT_FOUND, "There are /status, /top and /metrics.")
+            Problem::new(StatusCode::NOT_FOUND, "There are /, /status, /top, /events and /metrics.")
         })
         .method_not_allowed_fallback(|| async {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "Allow lists the methods.")
@@ -43,16 +48,23 @@ pub(super) fn router(state: State, further: Router) -> Router {
 }
 
 async fn check_site(Extract(state): Extract<State>, request: Request, next: Next) -> Response {
-    match state.0.guard.check_site(request.uri(), request.headers()) {
-        Ok(()) => next.run(request).await,
+    let guard = &state.0.guard;
+    match guard.check_site(request.method(), request.uri(), request.headers()) {
+        Ok(None) => next.run(request).await,
+        Ok(Some(FromPeer::Read(origin))) => peers::readable(next.run(request).await, origin),
+        Ok(Some(FromPeer::Preflight(origin))) => peers::preflight(origin),
         Err(problem) => problem.into_response(),
     }
 }
 
 type Answer = Result<Response, Problem>;
 
-/// Without layers whose policy was shown already: they share its counters.
 async fn all(Extract(state): Extract<State>) -> Answer {
+    json(&status(&state).await)
+}
+
+/// Without layers whose policy was shown already: they share its counters.
+pub(super) async fn status(state: &State) -> Status {
     let (mut policies, mut stores) = (Vec::new(), Vec::new());
     let (mut shown, mut identities): (Vec<(Policy, bool)>, Vec<usize>) = Default::default();
     for layer in state.layers() {
@@ -68,7 +80,7 @@ async fn all(Extract(state): Extract<State>) -> Answer {
             }
             shown.push(identity);
             let global = if status::is_global(limit) {
-                peek(&layer, limit, &Key::GLOBAL).await.ok().map(|(decision, _)| decision)
+                peek(&layer, limit, None, &Key::GLOBAL).await.ok().map(|(decision, _)| decision)
             } else {
                 None
             };
@@ -78,30 +90,32 @@ async fn all(Extract(state): Extract<State>) -> Answer {
             policies.push(policy);
         }
     }
-    json(&Status { policies, stores })
+    Status { policies, stores }
 }
 
 async fn read(
     Extract(state): Extract<State>,
     path: Result<Path<(String, String)>, PathRejection>,
+    uri: Uri,
     headers: HeaderMap,
 ) -> Answer {
     state.0.guard.check_token(&headers)?;
     let Path((policy, subject)) = path?;
-    let (layer, limit, key) = find(&state, &policy, &subject)?;
+    let Found { layer, limit, key, tier } = find(&state, &policy, &subject, &uri)?;
     let limit = layer.limits()[limit];
-    let (decision, source) = peek(&layer, limit, &key).await?;
-    json(&SubjectStatus::new(limit, &decision, source))
+    let (decision, source) = peek(&layer, limit, tier.as_ref(), &key).await?;
+    json(&SubjectStatus::new(limit, tier.as_ref(), &decision, source))
 }
 
 async fn reset(
     Extract(state): Extract<State>,
     path: Result<Path<(String, String)>, PathRejection>,
+    uri: Uri,
     headers: HeaderMap,
 ) -> Answer {
     state.0.guard.check_token(&headers)?;
     let Path((policy, subject)) = path?;
-    let (layer, limit, key) = find(&state, &policy, &subject)?;
+    let Found { layer, limit, key, .. } = find(&state, &policy, &subject, &uri)?;
     layer.reset(layer.limits()[limit], &key).await?;
     tracing::info!(target: "tollgate", policy, "reset by an operator");
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -110,12 +124,13 @@ async fn reset(
 async fn settle(
     Extract(state): Extract<State>,
     path: Result<Path<(String, String)>, PathRejection>,
+    uri: Uri,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Answer {
     state.0.guard.check_token(&headers)?;
     let Path((policy, subject)) = path?;
-    let (layer, limit, key) = find(&state, &policy, &subject)?;
+    let Found { layer, limit, key, tier } = find(&state, &policy, &subject, &uri)?;
     let wrong = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
     let settle: Settle =
         serde_json::from_slice(&body?).map_err(|error| wrong(error.to_string()))?;
@@ -125,7 +140,7 @@ async fn settle(
     let receipt = Receipt {
         id: ReceiptId(id),
         source: if settle.local { Source::Local } else { Source::Store },
-        policy: layer.limits()[limit].policy().clone(),
+        policy: layer.limits()[limit].policy_in(tier.as_ref()).clone(),
         key,
         charged: Charged {
             cost: Cost::new(settle.cost),
@@ -148,6 +163,11 @@ async fn top(Extract(state): Extract<State>, headers: HeaderMap, uri: Uri) -> An
         }
         None => 20,
     };
+    json(&Top { policies: top_of(&state, most) })
+}
+
+/// The first of each policy.
+pub(super) fn top_of(state: &State, most: usize) -> Vec<TopOfPolicy> {
     let mut policies: Vec<TopOfPolicy> = Vec::new();
     for layer in state.layers() {
         for (index, limit) in layer.limits().into_iter().enumerate() {
@@ -165,7 +185,17 @@ async fn top(Extract(state): Extract<State>, headers: HeaderMap, uri: Uri) -> An
             policies.push(TopOfPolicy { policy: policy.to_owned(), denied: denied.collect() });
         }
     }
-    json(&Top { policies })
+    policies
+}
+
+/// Whoever shows no token is told numbers alone; a wrong one is an error, as whoever shows it
+/// expects more.
+async fn events(Extract(state): Extract<State>, headers: HeaderMap) -> Answer {
+    let shows_token = headers.contains_key(AUTHORIZATION);
+    if shows_token {
+        state.0.guard.check_token(&headers)?;
+    }
+    Streams::open(&state, shows_token)
 }
 
 async fn metrics(Extract(state): Extract<State>) -> Answer {
@@ -178,8 +208,17 @@ async fn metrics(Extract(state): Extract<State>) -> Answer {
     Ok(([(CONTENT_TYPE, kind)], render()).into_response())
 }
 
-/// The layer, the number of the limit in it, and the key of the subject.
-fn find(state: &State, policy: &str, subject: &str) -> Result<(LayerHandle, usize, Key), Problem> {
+/// What a path names.
+struct Found {
+    layer: LayerHandle,
+    /// The number of the limit in it.
+    limit: usize,
+    key: Key,
+    /// The one that the query names, else that of the subject, if somebody knows it.
+    tier: Option<Tier>,
+}
+
+fn find(state: &State, policy: &str, subject: &str, uri: &Uri) -> Result<Found, Problem> {
     let name: SubjectName = subject
         .parse()
         .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, format!("The subject: {error}.")))?;
@@ -190,8 +229,13 @@ fn find(state: &State, policy: &str, subject: &str) -> Result<(LayerHandle, usiz
         is_known |= limits.iter().any(named);
         let found = limits.iter().enumerate().filter(|(_, limit)| named(limit));
         let found = found.filter_map(|(index, limit)| Some((index, key(limit, &name)?))).next();
-        if let Some((index, key)) = found {
-            return Ok((layer, index, key));
+        if let Some((limit, key)) = found {
+            let tier = match asked_tier(uri) {
+                Some(asked) => Some(known_tier(limits[limit], &asked)?),
+                // One that this policy knows nothing of makes no difference to it.
+                None => layer.tier_of(&name).filter(|tier| has_tier(limits[limit], tier)),
+            };
+            return Ok(Found { layer, limit, key, tier });
         }
     }
     let detail = if is_known {
@@ -200,6 +244,25 @@ fn find(state: &State, policy: &str, subject: &str) -> Result<(LayerHandle, usiz
     } else {
         "There is no such policy: /status lists them."
     };
+    Err(Problem::new(StatusCode::NOT_FOUND, detail))
+}
+
+/// `?tier=pro`; a space in it is `%20`, and anything else stands as it is.
+fn asked_tier(uri: &Uri) -> Option<String> {
+    let asked = uri.query()?.split('&').find_map(|part| part.strip_prefix("tier="))?;
+    Some(asked.replace("%20", " "))
+}
+
+fn has_tier(limit: &Limit, tier: &Tier) -> bool {
+    limit.tiers().any(|(name, _)| name == tier)
+}
+
+fn known_tier(limit: &Limit, asked: &str) -> Result<Tier, Problem> {
+    let tier = Tier::from(asked.to_owned());
+    if has_tier(limit, &tier) {
+        return Ok(tier);
+    }
+    let detail = "This policy has no quota for such a tier: /status lists those that it has.";
     Err(Problem::new(StatusCode::NOT_FOUND, detail))
 }
 
@@ -217,9 +280,10 @@ fn key(limit: &Limit, name: &SubjectName) -> Option<Key> {
 async fn peek(
     layer: &LayerHandle,
     limit: &Limit,
+    tier: Option<&Tier>,
     key: &Key,
 ) -> Result<(Decision, Source), Problem> {
-    let verdict = layer.peek(limit, key).await?;
+    let verdict = layer.peek_in(limit, tier, key).await?;
     let decision = verdict.decisions().first().copied();
     match decision.filter(|decision| decision.outcome != Outcome::Skip) {
         Some(decision) => Ok((decision, verdict.source())),
@@ -230,7 +294,7 @@ async fn peek(
     }
 }
 
-fn json(answer: &impl Serialize) -> Answer {
+pub(super) fn json(answer: &impl Serialize) -> Answer {
     let body = serde_json::to_string_pretty(answer).map_err(|error| {
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("The answer: {error}."))
     })?;

@@ -7,6 +7,7 @@
 //! | [`Reason::CostExceedsQuota`] | 403 | `#cost-exceeds-quota` | 7 `PERMISSION_DENIED` |
 //! | [`Reason::StoreUnavailable`] | 503 | `#temporary-reduced-capacity` | 14 `UNAVAILABLE` |
 //! | [`Reason::MissingKey`] | 403 | `#missing-key` | 7 `PERMISSION_DENIED` |
+//! | [`Reason::DeniedSubject`] | 403 | `#denied-subject` | 7 `PERMISSION_DENIED` |
 //! | [`Reason::Misconfigured`] | 500 | `#misconfigured` | 13 `INTERNAL` |
 //!
 //! What a limit of [concurrent requests](crate::Policy::concurrent_requests) denies is a
@@ -28,7 +29,7 @@ use std::time::Duration;
 
 use http::header::CACHE_CONTROL;
 use http::{HeaderMap, HeaderValue};
-use tollgate_core::{Micros, Outcome, Timestamp};
+use tollgate_core::{Calendar, Micros, Outcome, Timestamp};
 
 pub use self::members::{MemberError, MemberValue, Members};
 pub use self::reason::Reason;
@@ -65,6 +66,7 @@ struct Shown {
     remaining: u64,
     /// None of what counts in flight.
     window: Option<Micros>,
+    calendar: Option<Calendar>,
     reset_at: u64,
 }
 
@@ -107,6 +109,7 @@ impl<'a> Denial<'a> {
             limit: decision.limit,
             remaining: decision.remaining,
             window: (!in_flight).then(|| fields.full_after()),
+            calendar: fields.policy().quota().calendar(),
             reset_at: headers::reset_at(decided_at, row),
         });
         // The tightest waits longest; but where one can never pass, no wait helps.
@@ -139,6 +142,11 @@ impl<'a> Denial<'a> {
     /// The request does not say whose quota it uses.
     pub const fn missing_key() -> Self {
         Self::new(Reason::MissingKey)
+    }
+
+    /// Requests of this sender are not accepted.
+    pub const fn denied_subject() -> Self {
+        Self::new(Reason::DeniedSubject)
     }
 
     /// The layer lacks something that whoever runs the service has to provide; `cure`
@@ -184,7 +192,8 @@ impl<'a> Denial<'a> {
         self.shown.map(|shown| shown.remaining)
     }
 
-    /// The time in which the whole limit comes back. There is none of what counts in flight.
+    /// The time in which the whole limit comes back; with a calendar at the longest. There is
+    /// none of what counts in flight.
     pub fn window(&self) -> Option<Micros> {
         self.shown.and_then(|shown| shown.window)
     }
@@ -192,6 +201,11 @@ impl<'a> Denial<'a> {
     /// Whether the policy limits how much is in flight.
     pub fn is_in_flight(&self) -> bool {
         self.shown.is_some_and(|shown| shown.window.is_none())
+    }
+
+    /// The calendar whose periods are the windows, where there is one.
+    pub fn calendar(&self) -> Option<Calendar> {
+        self.shown.and_then(|shown| shown.calendar)
     }
 
     /// When the quota is whole again, in Unix seconds, rounded up.

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 
 use super::date::Rfc3339;
 use super::members::{Members, Quoted};
-use super::{Denial, Reason};
+use super::{Denial, Reason, Shown};
 
 impl Denial<'_> {
     /// A sentence or two for people: what happened and the cure.
@@ -14,6 +14,9 @@ impl Denial<'_> {
             (Some(cure), _) => Cow::Borrowed(cure),
             (None, Reason::MissingKey) => {
                 Cow::Borrowed("The request does not say whose quota it uses.")
+            }
+            (None, Reason::DeniedSubject) => {
+                Cow::Borrowed("Requests of this sender are not accepted.")
             }
             _ => Cow::Owned(self.sentences()),
         }
@@ -28,9 +31,9 @@ impl Denial<'_> {
             (Reason::QuotaExceeded, Some(shown)) => {
                 let left = shown.remaining;
                 let limit = Units(shown.limit);
-                match shown.window {
-                    Some(window) => {
-                        format!("The quota is {limit} per {window}, of which {left} are left.")
+                match shown.span() {
+                    Some(span) => {
+                        format!("The quota is {limit} per {span}, of which {left} are left.")
                     }
                     None => format!("The quota is {limit} at a time, of which {left} are left."),
                 }
@@ -73,8 +76,8 @@ impl Denial<'_> {
         if let Some(shown) = self.shown {
             let (limit, remaining) = (shown.limit, shown.remaining);
             write!(json, r#","limit":{limit},"remaining":{remaining}"#)?;
-            match shown.window {
-                Some(window) => write!(json, r#","window":"{window}""#)?,
+            match shown.span() {
+                Some(span) => write!(json, r#","window":{}"#, Quoted(&span))?,
                 None => json.push_str(r#","quota_unit":"concurrent-requests""#),
             }
         }
@@ -95,6 +98,16 @@ impl Denial<'_> {
         json.push_str(members.as_json());
         json.push('}');
         Ok(())
+    }
+}
+
+impl Shown {
+    /// "60 seconds", "calendar day in Europe/Berlin"; none of what counts in flight.
+    fn span(&self) -> Option<String> {
+        match self.calendar {
+            Some(calendar) => Some(format!("calendar {calendar}")),
+            None => self.window.map(|window| window.to_string()),
+        }
     }
 }
 

@@ -18,6 +18,8 @@ pub enum Reason {
     StoreUnavailable,
     /// The request does not say whose quota it uses.
     MissingKey,
+    /// The sender is on the list of those whose requests are not accepted.
+    DeniedSubject,
     /// The layer lacks what the service had to provide.
     Misconfigured,
 }
@@ -27,7 +29,9 @@ impl Reason {
     pub const fn status(self) -> StatusCode {
         match self {
             Self::QuotaExceeded | Self::Blocked => StatusCode::TOO_MANY_REQUESTS,
-            Self::CostExceedsQuota | Self::MissingKey => StatusCode::FORBIDDEN,
+            Self::CostExceedsQuota | Self::MissingKey | Self::DeniedSubject => {
+                StatusCode::FORBIDDEN
+            }
             Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -42,6 +46,7 @@ impl Reason {
             Self::CostExceedsQuota => "cost-exceeds-quota",
             Self::StoreUnavailable => "temporary-reduced-capacity",
             Self::MissingKey => "missing-key",
+            Self::DeniedSubject => "denied-subject",
             Self::Misconfigured => "misconfigured",
         }
     }
@@ -57,6 +62,7 @@ impl Reason {
                 "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
             }
             Self::MissingKey => "https://github.com/tollgate-rs/tollgate#missing-key",
+            Self::DeniedSubject => "https://github.com/tollgate-rs/tollgate#denied-subject",
             Self::Misconfigured => "https://github.com/tollgate-rs/tollgate#misconfigured",
         }
     }
@@ -69,6 +75,7 @@ impl Reason {
             Self::CostExceedsQuota => "Cost Exceeds Quota",
             Self::StoreUnavailable => "Temporary Reduced Capacity",
             Self::MissingKey => "Missing Key",
+            Self::DeniedSubject => "Denied Subject",
             Self::Misconfigured => "Misconfigured",
         }
     }
@@ -78,7 +85,7 @@ impl Reason {
         match self {
             Self::QuotaExceeded | Self::Blocked => "8",
             // Not 8, on which clients try again: this call never fits.
-            Self::CostExceedsQuota | Self::MissingKey => "7",
+            Self::CostExceedsQuota | Self::MissingKey | Self::DeniedSubject => "7",
             Self::StoreUnavailable => "14",
             Self::Misconfigured => "13",
         }

@@ -5,7 +5,7 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{Method, Response, StatusCode};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use tollgate_core::{Decision, Policy, Quota};
+use tollgate_core::{Calendar, Decision, Policy, Quota};
 
 use super::*;
 use crate::headers::{RATELIMIT, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET};
@@ -80,6 +80,25 @@ fn a_spent_quota_is_429_with_the_numbers_of_the_headers() {
     ] {
         assert_eq!(response.headers()[name], expected);
     }
+}
+
+#[test]
+fn a_calendar_says_its_name_and_when_its_period_ends() {
+    let midnights = [1_789_948_800, 1_790_035_200].map(|s| Timestamp::from_micros(s * 1_000_000));
+    let calendar = Calendar::new(r#"day at "home""#, midnights).unwrap();
+    let policy = Policy::fixed_window_counter("daily", Quota::per_calendar(5, calendar)).unwrap();
+    let left = midnights[1].since(NOW);
+    let fields = PolicyFields::new(&policy);
+    let spent = refused(&fields, Outcome::Deny { retry_after: left }, left.get());
+    let response = answer(&[(&fields, &spent)], HeaderOptions::default());
+    let body = body(&response);
+    assert_eq!(body["window"], r#"calendar day at "home""#);
+    assert_eq!(body["reset_at"], "2026-09-22T00:00:00Z");
+    assert_eq!(
+        body["detail"],
+        r#"The quota is 5 units per calendar day at "home", of which 0 are left. Retry in 35200 seconds."#
+    );
+    assert_eq!(response.headers()[X_RATELIMIT_RESET], "1790035200");
 }
 
 #[test]
@@ -221,6 +240,7 @@ fn grpc_reads_the_outcome_in_the_headers() {
         (of(&never), "7"),
         (Denial::store_unavailable(&fields, Micros::new(1)), "14"),
         (Denial::missing_key(), "7"),
+        (Denial::denied_subject(), "7"),
         (Denial::misconfigured("50 % é"), "13"),
     ] {
         let response = denial.respond(dialect, &Problem::default());

@@ -107,7 +107,7 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
 
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Self::Future<Settlement> {
         match receipt.source {
-            Source::Store | Source::Cache => {
+            Source::Store | Source::Cache | Source::Lease => {
                 FallbackFuture(Answer::First(self.store.settle(receipt, actual)))
             }
             Source::Local => {
@@ -120,7 +120,7 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
 
     fn renew(&self, receipt: &Receipt) -> Self::Future<Option<Receipt>> {
         match receipt.source {
-            Source::Store | Source::Cache => {
+            Source::Store | Source::Cache | Source::Lease => {
                 FallbackFuture(Answer::First(self.store.renew(receipt)))
             }
             Source::Local => {

@@ -12,7 +12,8 @@ use super::intern::interned;
 #[derive(Clone, Debug)]
 pub struct PolicyFields {
     policy: Policy,
-    /// The member of `RateLimit-Policy`: `"name";q=100;w=60`.
+    /// The member of `RateLimit-Policy`: `"name";q=100;w=60`, without `w` where windows are
+    /// not all of one length or no whole number of seconds.
     quota: Box<[u8]>,
     /// The same as a value, for a layer of this policy alone.
     quota_value: Option<HeaderValue>,
@@ -35,9 +36,10 @@ impl PolicyFields {
         let most = if policy.penalises() { 0 } else { policy.capacity() };
         quota.push_integer(most);
         let (micros, per) = time_to_fill(policy);
+        let is_even = policy.quota().calendar().is_none();
         if policy.counts_in_flight() {
             quota.push(b";qu=\"concurrent-requests\"");
-        } else if !policy.penalises() && micros.is_multiple_of(per * MICROS) {
+        } else if is_even && !policy.penalises() && micros.is_multiple_of(per * MICROS) {
             quota.push(b";w=");
             quota.push_integer(narrow(micros / (per * MICROS)));
         }
@@ -57,15 +59,16 @@ impl PolicyFields {
         &self.policy
     }
 
-    /// The time in which the whole capacity comes back: the window, or what a bucket
-    /// takes to fill, rounded up to a microsecond.
+    /// The time in which the whole capacity comes back: the window (of a calendar the
+    /// longest), or what a bucket takes to fill, rounded up to a microsecond.
     pub const fn full_after(&self) -> Micros {
         self.full_after
     }
 
     /// The effective window in seconds, the `t` of `RateLimit`: the wait of a denial;
-    /// otherwise so long that `r` units in it are no more than the policy sustains. What
-    /// counts in flight has no window otherwise.
+    /// otherwise so long that `r` units in it are no more than the policy sustains. With a
+    /// calendar it is the time to the end of the period. What counts in flight has no window
+    /// otherwise.
     pub fn effective_window(&self, decision: &Decision) -> Option<u64> {
         match self.wait(decision) {
             Some(wait) => Some(wait.as_secs_ceil().max(1)),
@@ -135,6 +138,8 @@ struct Pace {
     units: u64,
     /// Where units come back in steps: the time between two, in microseconds.
     step: Option<u64>,
+    /// Whether the next step is the last one, and how long it is cannot be told beforehand.
+    is_calendar: bool,
 }
 
 impl Pace {
@@ -156,12 +161,16 @@ impl Pace {
             seconds: narrow(u128::from(window) / divisor),
             units: narrow(micros / divisor),
             step: step.then_some(window),
+            is_calendar: policy.quota().calendar().is_some(),
         }
     }
 
     /// Seconds in which no more than the remaining units should be used. With nothing
     /// left it is the time until there may be something again.
     fn window_of(&self, decision: &Decision) -> u64 {
+        if self.is_calendar && decision.reset_after > Micros::ZERO {
+            return decision.reset_after.as_secs_ceil();
+        }
         let paced = self.seconds_for(decision.remaining.max(1));
         match self.step {
             Some(step) => paced.max(until_step(decision.reset_after, step)),

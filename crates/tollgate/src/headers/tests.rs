@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use sfv::{BareItem, List, ListEntry, Parser};
-use tollgate_core::{Algorithm, Policy, Quota, Refill};
+use tollgate_core::{Algorithm, Calendar, Policy, Quota, Refill};
 
 use super::*;
 use crate::Denial;
@@ -80,6 +80,9 @@ fn verdicts_render_to_these_lines() {
     let quoted = Policy::fixed_window_counter(r#"a "b" \c"#, Quota::per_second(1)).unwrap();
     let odd = Policy::token_bucket("odd", Quota::per_second(3).burst(7)).unwrap();
     let huge = Policy::sliding_window_log("huge", Quota::per_day(Policy::MAX_LIMIT)).unwrap();
+    let ends = [1_790_000_000, 1_790_090_000, 1_790_172_800].map(|s| Timestamp::from_micros(s * S));
+    let calendar = Calendar::new("day", ends).unwrap();
+    let daily = Policy::fixed_window_counter("daily", Quota::per_calendar(100, calendar)).unwrap();
     let name = "n".repeat(128);
     let long = Policy::fixed_window_counter(&*name, Quota::per_second(1)).unwrap();
 
@@ -110,6 +113,9 @@ fn verdicts_render_to_these_lines() {
         (vec![allowed(&fixed, 100, 0)], fields(r#""fixed";q=100;w=60"#, r#""fixed";r=100;t=60"#, [100, 100, 1_790_000_001], None)),
         // Ten units a minute come in steps, the next in 20 seconds, the last in 140.
         (vec![allowed(&steps, 1, 140 * S)], fields(r#""steps";q=25;w=180"#, r#""steps";r=1;t=20"#, [25, 1, 1_790_000_141], None)),
+        // Days differ, so there is no `w`; and the quota is whole when this one ends.
+        (vec![allowed(&daily, 99, 89_999_500_000)], fields(r#""daily";q=100"#, r#""daily";r=99;t=90000"#, [100, 99, 1_790_090_000], None)),
+        (vec![with(&daily, deny(82_799_500_000), 3, 82_799_500_000)], fields(r#""daily";q=100"#, r#""daily";r=3;t=82800"#, [100, 3, 1_790_082_800], Some(82_800))),
         // Seven units take two seconds and a third: there is no such `w`.
         (vec![allowed(&odd, 7, 0)], fields(r#""odd";q=7"#, r#""odd";r=7;t=3"#, [7, 7, 1_790_000_001], None)),
         // A window of less than a second has no `w`.

@@ -175,6 +175,10 @@ impl ApiKeys {
         Sha256::digest(key).into()
     }
 
+    pub(crate) fn digests(&self) -> impl Iterator<Item = [u8; 32]> {
+        self.0.iter().copied()
+    }
+
     pub(crate) fn contains_digest(&self, digest: &[u8; 32]) -> bool {
         self.0.contains(digest)
     }

@@ -60,6 +60,7 @@ pub use chain::{Chain, Or, chain};
 pub use extension::Extension;
 pub use from_fn::{FromFn, from_fn};
 pub use header::Header;
+pub(crate) use ip::as_v4;
 pub use ip::{ClientIp, ClientIpError, TrustedProxies, UnixPeer};
 #[cfg(feature = "jwt")]
 pub use jwt::{JwtKey, JwtKeyError, JwtKeys, JwtUser, JwtVerifier};

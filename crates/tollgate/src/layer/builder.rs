@@ -11,7 +11,7 @@ use super::rules::Rules;
 use super::tiers::{self, MAX_TIERS};
 use crate::denial::DenialResponse;
 use crate::tier::TierSource;
-use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey, Paths};
+use crate::{Costs, Head, HeaderOptions, Limit, Lists, OnMissingKey, Paths, WaitingRoom};
 
 /// Collects the limits and options of a [`RateLimitLayer`].
 ///
@@ -19,9 +19,10 @@ use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey, Paths};
 /// |---|---|---|
 /// | [`costs`](Self::costs) | by method | a write costs a service more than a read |
 /// | [`tiers`](Self::tiers) | must be said if a limit has any | nobody else can know |
+/// | [`lists`](Self::lists) | nobody | who is refused, and who is never limited, should be named |
 /// | [`exempt`](Self::exempt) | nothing | what is not limited should be named |
 /// | [`on_missing_key`](Self::on_missing_key) | must be said if a key can be missing | both answers surprise somebody |
-/// | [`max_waiting`](Self::max_waiting) | 1024 | each holds a connection and its request in memory |
+/// | [`max_waiting`](Self::max_waiting), [`waiting_room`](Self::waiting_room) | 1024 requests, 64 MiB | each holds a connection and its request in memory |
 /// | [`headers`](Self::headers) | all | clients that know where they stand stop in time |
 /// | [`on_denied`](Self::on_denied) | a [problem body](crate::denial::Problem) | machines and people can read it |
 /// | [`expose_verdicts`](Self::expose_verdicts) | off | it costs an allocation a request |
@@ -63,11 +64,29 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
+    /// Refuses whoever is on one list with 403 ([`Reason::DeniedSubject`]), and lets whoever is
+    /// on the other pass without asking the store. See [`Lists`] for which one counts.
+    ///
+    /// [`Reason::DeniedSubject`]: crate::Reason::DeniedSubject
+    #[must_use]
+    pub fn lists(mut self, lists: &Lists) -> Self {
+        self.options.lists = Some(lists.clone());
+        self
+    }
+
     /// So many requests may wait at once for limits with [`Excess::Wait`](crate::Excess), in
     /// all services of the layer together. Others are refused.
     #[must_use]
     pub fn max_waiting(mut self, requests: usize) -> Self {
-        self.options.max_waiting = requests;
+        self.options.room = WaitingRoom::new().max_requests(requests);
+        self
+    }
+
+    /// Where requests wait for limits with [`Excess::Wait`](crate::Excess), bounded in number
+    /// and bytes: one for several layers, say.
+    #[must_use]
+    pub fn waiting_room(mut self, room: &WaitingRoom) -> Self {
+        self.options.room = room.clone();
         self
     }
 

@@ -4,13 +4,14 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use tollgate_core::{Cost, Key, Receipt, Settlement, StoreError, Verdict};
+use tollgate_core::{Charge, Cost, Key, Receipt, Settlement, StoreError, Verdict};
 
 use super::rules::Rules;
 use super::{RateLimit, RateLimitLayer};
-use crate::Limit;
+use crate::key::SubjectName;
 use crate::observe::ObservedPolicy;
 use crate::status::{Inspect, StoreReport};
+use crate::{Limit, Tier};
 
 /// A layer at work, whatever its types. Clones look at the same one.
 #[derive(Clone)]
@@ -50,7 +51,18 @@ impl LayerHandle {
 
     /// What one of its limits leaves to `key`, read without using any of it.
     pub fn peek(&self, limit: &Limit, key: &Key) -> Answer<Verdict> {
-        self.0.peek(limit, key)
+        self.0.peek_in(limit, None, key)
+    }
+
+    /// The same for a subject in a tier: the state is one, and what remains of it depends on
+    /// the quota.
+    pub fn peek_in(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Answer<Verdict> {
+        self.0.peek_in(limit, tier, key)
+    }
+
+    /// The tier of a subject that an operator names, where the source of tiers knows it.
+    pub fn tier_of(&self, name: &SubjectName) -> Option<Tier> {
+        self.0.tier_of(name)
     }
 
     /// Forgets what `key` has used under one of its limits.
@@ -68,7 +80,8 @@ trait AnyLayer: Send + Sync {
     fn limits(&self) -> Vec<&Limit>;
     fn store(&self) -> StoreReport;
     fn observed(&self, limit: usize) -> &ObservedPolicy;
-    fn peek(&self, limit: &Limit, key: &Key) -> Answer<Verdict>;
+    fn peek_in(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Answer<Verdict>;
+    fn tier_of(&self, name: &SubjectName) -> Option<Tier>;
     fn reset(&self, limit: &Limit, key: &Key) -> Answer<()>;
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Answer<Settlement>;
 }
@@ -86,8 +99,13 @@ impl<St: Inspect> AnyLayer for Rules<St> {
         self.observed(limit)
     }
 
-    fn peek(&self, limit: &Limit, key: &Key) -> Answer<Verdict> {
-        Box::pin(self.store().decide(&[limit.charge(key, Cost::ZERO)]))
+    fn peek_in(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Answer<Verdict> {
+        let charge = limit.charge(key, Cost::ZERO);
+        Box::pin(self.store().decide(&[Charge { policy: limit.policy_in(tier), ..charge }]))
+    }
+
+    fn tier_of(&self, name: &SubjectName) -> Option<Tier> {
+        self.named_tier(name)
     }
 
     fn reset(&self, limit: &Limit, key: &Key) -> Answer<()> {

@@ -54,6 +54,7 @@ pub use self::future::ResponseFuture;
 pub use self::handle::LayerHandle;
 use self::options::Options;
 pub use self::reservation::Reservation;
+pub use self::room::WaitingRoom;
 use self::rules::Rules;
 pub use self::service::RateLimit;
 pub use self::tally::{TalliedBody, Tally};
@@ -69,6 +70,7 @@ use crate::body::{AnyBody, SameBody};
 ///
 /// # When a request passes
 ///
+/// * Whoever is on one of its [`Lists`](crate::Lists) is refused, or passes.
 /// * A CORS preflight and whatever [`exempt`](RateLimitLayerBuilder::exempt) names pass
 ///   without asking the store.
 /// * Every [`Limit`] that applies names a key and a cost. The store decides them all in

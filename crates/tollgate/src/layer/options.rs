@@ -3,12 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::room::WaitingRoom;
 use crate::denial::{DenialResponse, Problem};
 use crate::head::Condition;
 #[cfg(feature = "metrics")]
 use crate::observe::Observer;
 use crate::tier::TierSource;
-use crate::{Costs, HeaderOptions};
+use crate::{Costs, HeaderOptions, Lists};
 
 /// What holds for all limits of a layer.
 pub(super) struct Options {
@@ -17,8 +18,9 @@ pub(super) struct Options {
     pub(super) headers: HeaderOptions,
     pub(super) response: Arc<dyn DenialResponse>,
     pub(super) expose_verdicts: bool,
-    pub(super) max_waiting: usize,
+    pub(super) room: WaitingRoom,
     pub(super) tiers: Option<Arc<dyn TierSource>>,
+    pub(super) lists: Option<Lists>,
     #[cfg(feature = "metrics")]
     pub(super) observer: Option<Observer>,
     #[cfg(feature = "metrics")]
@@ -33,8 +35,9 @@ impl Default for Options {
             headers: HeaderOptions::default(),
             response: Arc::new(Problem::default()),
             expose_verdicts: false,
-            max_waiting: 1_024,
+            room: WaitingRoom::new(),
             tiers: None,
+            lists: None,
             #[cfg(feature = "metrics")]
             observer: None,
             #[cfg(feature = "metrics")]

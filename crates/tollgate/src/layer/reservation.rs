@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{Extensions, HeaderName, Response};
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use tollgate_core::{Cost, Receipt, Store, Verdict};
+use tollgate_core::{Cost, Decision, Micros, Receipt, Store, Verdict};
 
 use super::queued::{Charged, next_id, settle};
 use crate::settling::Reserve;
@@ -94,17 +94,36 @@ impl OpenCharges {
     ) -> Option<Self> {
         let charges: Vec<_> = charged.iter().map(Charged::charge).collect();
         let open = verdict.receipts(&charges, next_id).filter_map(|receipt| {
-            let mut limits = limits.clone();
-            let limit = limits.find(|limit| limit.policy.name() == receipt.policy.name())?;
+            let mut limits = limits.clone().enumerate();
+            let (place, limit) =
+                limits.find(|(_, limit)| limit.policy.name() == receipt.policy.name())?;
             let reserve = limit.settling.reserve.clone();
-            limit.settling.settles().then_some(OpenCharge { receipt, reserve })
+            limit.settling.settles().then_some(OpenCharge { place, receipt, reserve })
         });
         let open: Vec<_> = open.collect();
         if open.is_empty() {
             return None;
         }
         let (store, made) = (store.clone(), Instant::now());
-        Some(Self(Arc::new(Book { store, made, open: Mutex::new(open) })))
+        let pages = Pages { open, settled: Vec::new() };
+        Some(Self(Arc::new(Book { store, made, pages: Mutex::new(pages) })))
+    }
+
+    /// The verdict with what has been settled of it so far, if anything: what the client
+    /// has left is what it would have if the right cost had been charged at once.
+    pub(super) fn corrected(&self, verdict: &Verdict) -> Option<Verdict> {
+        let settled = self.0.settled();
+        if settled.is_empty() {
+            return None;
+        }
+        let mut decisions = verdict.decisions().to_vec();
+        for Settled { place, estimate, actual } in settled {
+            if let Some(decision) = decisions.get_mut(place) {
+                *decision = correct(*decision, estimate, actual);
+            }
+        }
+        let (admitted, at) = (verdict.is_admitted(), verdict.decided_at());
+        Some(Verdict::new(admitted, at, decisions).with_source(verdict.source()))
     }
 
     /// Lets the handler settle what is reserved.
@@ -146,8 +165,19 @@ impl OpenCharges {
     }
 }
 
+fn correct(decision: Decision, estimate: Cost, actual: Cost) -> Decision {
+    let (estimate, actual) = (estimate.get(), actual.get());
+    let returned = decision.remaining.saturating_add(estimate.saturating_sub(actual));
+    let remaining = returned.saturating_sub(actual.saturating_sub(estimate)).min(decision.limit);
+    // Nobody else has used any of it: then it is whole already.
+    let reset_after = if remaining == decision.limit { Micros::ZERO } else { decision.reset_after };
+    Decision { remaining, reset_after, ..decision }
+}
+
 /// A charge that is still to be settled.
 struct OpenCharge {
+    /// Of its decision in the verdict.
+    place: usize,
     receipt: Receipt,
     /// Says that handlers and services may settle it, and until when.
     reserve: Option<Reserve>,
@@ -167,10 +197,23 @@ impl OpenCharge {
     }
 }
 
+/// A charge that was.
+#[derive(Clone, Copy)]
+struct Settled {
+    place: usize,
+    estimate: Cost,
+    actual: Cost,
+}
+
 struct Book<St> {
     store: St,
     made: Instant,
-    open: Mutex<Vec<OpenCharge>>,
+    pages: Mutex<Pages>,
+}
+
+struct Pages {
+    open: Vec<OpenCharge>,
+    settled: Vec<Settled>,
 }
 
 trait Open: Send + Sync {
@@ -178,35 +221,51 @@ trait Open: Send + Sync {
     fn settle(&self, actual: Cost, picked: &dyn Fn(&OpenCharge) -> bool);
     /// The same, to one more than was charged: of a penalty that is a strike.
     fn strike(&self, picked: &dyn Fn(&OpenCharge) -> bool);
+    fn settled(&self) -> Vec<Settled>;
     fn receipts(&self) -> Vec<Receipt>;
     fn has_reserved(&self) -> bool;
 }
 
 impl<St: Store> Open for Book<St> {
     fn settle(&self, actual: Cost, picked: &dyn Fn(&OpenCharge) -> bool) {
-        // Taken out under the lock, so that each is settled once whoever asks at once.
-        let settled: Vec<_> = self.open.lock().extract_if(.., |charge| picked(charge)).collect();
         let age = self.made.elapsed();
-        for charge in settled.into_iter().filter(|charge| !charge.has_lapsed(age)) {
+        // Taken out under the lock, so that each is settled once whoever asks at once.
+        let charges: Vec<_> = {
+            let mut pages = self.pages.lock();
+            let charges = pages.open.extract_if(.., |charge| picked(charge));
+            let charges: Vec<_> = charges.filter(|charge| !charge.has_lapsed(age)).collect();
+            pages.settled.extend(charges.iter().map(|charge| {
+                let estimate = charge.receipt.charged.cost;
+                Settled { place: charge.place, estimate, actual }
+            }));
+            charges
+        };
+        for charge in charges {
             settle(&self.store, &charge.receipt, actual);
         }
     }
 
     fn strike(&self, picked: &dyn Fn(&OpenCharge) -> bool) {
-        let struck: Vec<_> = self.open.lock().extract_if(.., |charge| picked(charge)).collect();
+        let mut pages = self.pages.lock();
+        let struck: Vec<_> = pages.open.extract_if(.., |charge| picked(charge)).collect();
+        drop(pages);
         for OpenCharge { receipt, .. } in struck {
             settle(&self.store, &receipt, receipt.charged.cost.plus(Cost::ONE));
         }
     }
 
+    fn settled(&self) -> Vec<Settled> {
+        self.pages.lock().settled.clone()
+    }
+
     fn receipts(&self) -> Vec<Receipt> {
-        let open = self.open.lock();
-        let reserved = open.iter().filter(|charge| charge.is_reserved());
+        let pages = self.pages.lock();
+        let reserved = pages.open.iter().filter(|charge| charge.is_reserved());
         reserved.map(|charge| charge.receipt.clone()).collect()
     }
 
     fn has_reserved(&self) -> bool {
-        self.open.lock().iter().any(OpenCharge::is_reserved)
+        self.pages.lock().open.iter().any(OpenCharge::is_reserved)
     }
 }
 

@@ -13,14 +13,14 @@ use super::excess::Answer;
 use super::in_flight::Keeper;
 use super::options::Options;
 use super::queued::Charged;
-use super::room::Room;
+use super::room::WaitingRoom;
 use super::ruling::Ruling;
 use super::tiers::{Fields, InTier, Tiers};
 use super::witness::{Sight, Waits, Witness};
 use crate::denial::{Denial, Dialect};
 use crate::key::KeyError;
 use crate::limit::shared_key;
-use crate::{Head, Limit, OnMissingKey, Subject, SubjectKind};
+use crate::{Head, Limit, Listed, OnMissingKey, Subject, SubjectKind};
 
 /// Everything that the services of a layer share.
 pub(super) struct Rules<St> {
@@ -34,7 +34,7 @@ pub(super) struct Rules<St> {
     /// Whether a charge may have to be corrected when the response is known.
     pub(super) settles: bool,
     /// Where requests wait that a limit denies, if one lets them.
-    pub(super) room: Option<Room>,
+    pub(super) room: Option<WaitingRoom>,
     /// Who keeps what requests hold, if a limit counts in flight.
     pub(super) keeper: Option<Keeper<St>>,
     /// Whether anything of a request is remembered besides what the store was asked.
@@ -103,6 +103,8 @@ pub(super) struct Question {
     pub(super) charged: Option<Box<[Charged]>>,
     /// Stands for the key in the jitter of `Retry-After`.
     pub(super) seed: u64,
+    /// What the request takes while it waits, if it may.
+    pub(super) bytes: usize,
     pub(super) sight: Sight,
 }
 
@@ -111,7 +113,7 @@ impl<St: Store> Rules<St> {
         let queue = limits.iter().position(|limit| limit.enforce && limit.policy.queues());
         let settles = limits.iter().any(|limit| limit.settling.settles());
         let waits = limits.iter().any(|limit| limit.patience().is_some());
-        let room = waits.then(|| Room::new(options.max_waiting));
+        let room = waits.then(|| options.room.clone());
         let in_tiers = |limit| Limit::tiers(limit).map(|(_, policy)| policy);
         let policies = limits.iter().map(Limit::policy).chain(limits.iter().flat_map(in_tiers));
         let keeper = Keeper::of(&store, policies);
@@ -160,6 +162,12 @@ impl<St: Store> Rules<St> {
         self.rules.iter().map(|rule| &rule.limit)
     }
 
+    /// The tier of a subject that an operator names.
+    #[cfg(feature = "metrics")]
+    pub(super) fn named_tier(&self, name: &crate::key::SubjectName) -> Option<crate::Tier> {
+        self.tiers.as_ref()?.named(name)
+    }
+
     /// Counts a request as waiting.
     pub(super) fn waits(&self) -> Waits {
         self.witness.waits(self.queue)
@@ -174,6 +182,23 @@ impl<St: Store> Rules<St> {
     /// Puts the question to the store, if there is one.
     #[inline]
     pub(super) fn ask(&self, head: &Head<'_>) -> Step<St> {
+        let listed = match self.options.lists.as_ref().map(|lists| lists.find(head)) {
+            None => Listed::Neither,
+            Some(Ok(listed)) => listed,
+            Some(Err(error)) => {
+                return Step::Follow(Ruling::Refuse(
+                    self.refuse(head, &self.misconfigured(&error)),
+                ));
+            }
+        };
+        if listed == Listed::Denied {
+            let denial = Denial::denied_subject();
+            tracing::info!(target: "tollgate", reason = denial.reason().code(), "deny");
+            return Step::Follow(Ruling::Refuse(self.refuse(head, &denial)));
+        }
+        if listed == Listed::Allowed {
+            return Step::Follow(Ruling::Pass);
+        }
         if is_preflight(head) || self.options.exempt.iter().any(|exempt| exempt(head)) {
             return Step::Follow(Ruling::Pass);
         }
@@ -186,12 +211,11 @@ impl<St: Store> Rules<St> {
                     let mut sight = self.witness.look(&self.rules, slice::from_ref(&keyed), head);
                     let applied = Applied { rules: 1, tier };
                     let charge = rule.charge(&keyed.subject.key, cost, tier);
-                    let (answer, charged, seed) = self.put(&[charge], applied, &mut sight);
+                    let bytes = self.bytes_of(head);
+                    let (answer, charged, seed) = self.put(&[charge], applied, bytes, &mut sight);
                     let sight = sight.keeping([keyed]);
-                    Step::Ask(Asked {
-                        answer,
-                        question: Question { applied, charged, seed, sight },
-                    })
+                    let question = Question { applied, charged, seed, bytes, sight };
+                    Step::Ask(Asked { answer, question })
                 }
                 Ok(None) => Step::Follow(Ruling::Pass),
                 Err(response) => Step::Follow(Ruling::Refuse(response)),
@@ -215,10 +239,11 @@ impl<St: Store> Rules<St> {
             .collect();
         let rules = keyed.iter().fold(0, |bits, keyed| bits | 1 << keyed.index);
         let applied = Applied { rules, tier };
-        let (answer, charged, seed) = self.put(&charges, applied, &mut sight);
+        let bytes = self.bytes_of(head);
+        let (answer, charged, seed) = self.put(&charges, applied, bytes, &mut sight);
         drop(charges);
         let sight = sight.keeping(keyed);
-        Step::Ask(Asked { answer, question: Question { applied, charged, seed, sight } })
+        Step::Ask(Asked { answer, question: Question { applied, charged, seed, bytes, sight } })
     }
 
     /// Whose quota a limit uses for the request, and how much of it; none if the request
@@ -253,27 +278,28 @@ impl<St: Store> Rules<St> {
         head: &Head<'_>,
     ) -> Result<Option<Key>, Box<Response<Bytes>>> {
         let denial = match (error, limit.on_missing_key) {
-            (Some(error), _) => {
-                if !self.misconfigured.swap(true, Ordering::Relaxed) {
-                    tracing::error!(target: "tollgate", %error, "cannot tell who is asking");
-                }
-                Denial::misconfigured(match error {
-                    // Written by others, it may say what is no client's business.
-                    KeyError::Other(_) => {
-                        "The key source failed; the server's log says why.".into()
-                    }
-                    ours => ours.to_string(),
-                })
-            }
+            (Some(error), _) => self.misconfigured(&error),
             (None, Some(OnMissingKey::Pass)) => return Ok(None),
             (None, Some(OnMissingKey::Share)) => return Ok(Some(shared_key())),
             (None, Some(OnMissingKey::Deny) | None) => {
                 let (policy, shadow) = (limit.policy.name(), !limit.enforce);
-                tracing::info!(target: "tollgate", policy, shadow, "no key");
+                tracing::debug!(target: "tollgate", policy, shadow, "no key");
                 Denial::missing_key()
             }
         };
         if limit.enforce { Err(self.refuse(head, &denial)) } else { Ok(None) }
+    }
+
+    /// The server is set up so that nobody can tell who is asking.
+    fn misconfigured(&self, error: &KeyError) -> Denial<'static> {
+        if !self.misconfigured.swap(true, Ordering::Relaxed) {
+            tracing::error!(target: "tollgate", %error, "cannot tell who is asking");
+        }
+        Denial::misconfigured(match error {
+            // Written by others, it may say what is no client's business.
+            KeyError::Other(_) => "The key source failed; the server's log says why.".into(),
+            ours => ours.to_string(),
+        })
     }
 
     /// Asks the store, or stands in line for it, and notes what it takes to understand the
@@ -283,6 +309,7 @@ impl<St: Store> Rules<St> {
         &self,
         charges: &[Charge<'_>],
         applied: Applied,
+        bytes: usize,
         sight: &mut Sight,
     ) -> (Answer<St>, Option<Box<[Charged]>>, u64) {
         if !self.remembers {
@@ -292,7 +319,7 @@ impl<St: Store> Rules<St> {
             self.queue.is_some() || self.settles || self.room.is_some() || self.keeper.is_some();
         let charged: Option<Box<[_]>> = kept.then(|| charges.iter().map(Charged::of).collect());
         let line = match (&self.room, &charged) {
-            (Some(room), Some(charged)) => self.follow_line(room, applied, charged, sight),
+            (Some(room), Some(charged)) => self.follow_line(room, applied, charged, bytes, sight),
             _ => None,
         };
         let answer = line.unwrap_or_else(|| {
@@ -306,6 +333,12 @@ impl<St: Store> Rules<St> {
         // Of all keys, as it is not known yet which policy will deny.
         let seed = if jitter { seed_of(charges) } else { 0 };
         (answer, charged, seed)
+    }
+
+    /// What the request takes while it waits, if it may.
+    #[inline]
+    fn bytes_of(&self, head: &Head<'_>) -> usize {
+        self.room.as_ref().map_or(0, |room| room.bytes_of(head))
     }
 
     pub(super) fn refuse(&self, head: &Head<'_>, denial: &Denial<'_>) -> Box<Response<Bytes>> {

@@ -125,9 +125,11 @@ impl<St: Store> Rules<St> {
     /// Settles what the response decides, and adds the verdict to it.
     pub(super) fn tell<B>(&self, response: &mut Response<B>, admitted: &Admitted) {
         let Admitted { verdict, applied, open, .. } = admitted;
-        if let Some(open) = open {
+        let corrected = open.as_ref().and_then(|open| {
             open.settle_by(response, self.applied(*applied).map(|rule| &rule.limit));
-        }
+            open.corrected(verdict)
+        });
+        let verdict = corrected.as_ref().unwrap_or(verdict);
         let rows = self.rows(verdict, *applied);
         self.options.headers.write(response.headers_mut(), verdict.decided_at(), rows);
     }
@@ -142,7 +144,8 @@ impl<St: Store> Rules<St> {
         let rows = || self.rows(verdict, applied);
         let at = verdict.decided_at();
         let denial = Denial::of_verdict(at, rows(), &self.options.headers, seed);
-        tracing::info!(
+        // As many as a client likes to send: what is for everybody's eyes is in the metrics.
+        tracing::debug!(
             target: "tollgate",
             policies = ?denial.policies(),
             reason = denial.reason().code(),
@@ -214,7 +217,7 @@ impl<St: Store> Rules<St> {
         for (rule, decision) in self.applied(applied).zip(verdict.decisions()) {
             if decision.denies() && !rule.limit.enforce {
                 let policy = rule.limit.policy.name();
-                tracing::info!(target: "tollgate", policy, "shadow deny");
+                tracing::debug!(target: "tollgate", policy, "shadow deny");
             }
         }
     }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use crate::headers::PolicyFields;
+#[cfg(feature = "metrics")]
+use crate::key::SubjectName;
 use crate::tier::{Tier, TierSource};
 use crate::{Head, Limit};
 
@@ -50,11 +52,14 @@ impl Tiers {
 
     /// The fields of a limit's policy in each tier, in their order.
     pub(super) fn fields(&self, limit: &Limit) -> Box<[PolicyFields]> {
-        let policy = |tier: &Tier| {
-            let own = limit.tiers().find(|(name, _)| *name == tier);
-            own.map_or(&limit.policy, |(_, policy)| policy)
-        };
-        self.names.iter().map(|tier| PolicyFields::new(policy(tier))).collect()
+        let policies = self.names.iter().map(|tier| limit.policy_in(Some(tier)));
+        policies.map(PolicyFields::new).collect()
+    }
+
+    /// The tier of a subject that an operator names.
+    #[cfg(feature = "metrics")]
+    pub(super) fn named(&self, name: &SubjectName) -> Option<Tier> {
+        self.source.named(name)
     }
 }
 

@@ -249,6 +249,7 @@ impl Spans {
             Source::Store => store,
             Source::Local => "local",
             Source::Cache => "cache",
+            Source::Lease => "lease",
         };
         span.record("store", store);
     }

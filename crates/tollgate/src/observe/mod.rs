@@ -27,6 +27,8 @@ mod waiting;
 
 #[cfg(feature = "metrics")]
 pub(crate) use self::endpoint::OTHER;
+#[cfg(feature = "admin")]
+pub use self::observer::Denials;
 #[cfg(feature = "metrics")]
 pub use self::observer::Observer;
 pub(crate) use self::outcome::Answer;

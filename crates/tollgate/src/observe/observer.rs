@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+#[cfg(feature = "admin")]
+use super::Answer;
 use super::ObservedPolicy;
 use super::endpoint::Endpoints;
 
@@ -53,11 +55,45 @@ impl Observer {
         policy
     }
 
+    /// How often each policy has denied so far, for those who tell of it now and then.
+    #[cfg(feature = "admin")]
+    pub fn denials(&self) -> Vec<Denials> {
+        let of = |(name, policy): &(Box<str>, Arc<ObservedPolicy>)| {
+            let mut denials =
+                Denials { policy: name.to_string(), denied: 0, shadow: 0, failed_closed: 0 };
+            for (answer, count) in policy.counts.read() {
+                match answer {
+                    Answer::Deny => denials.denied = count,
+                    Answer::ShadowDeny => denials.shadow = count,
+                    Answer::FailedClosed => denials.failed_closed = count,
+                    Answer::Allow | Answer::FailedOpen | Answer::Local => {}
+                }
+            }
+            denials
+        };
+        self.0.policies.lock().iter().map(of).collect()
+    }
+
     /// The number of an endpoint.
     #[inline]
     pub(crate) fn endpoint(&self, name: &str) -> usize {
         self.0.endpoints.number(name)
     }
+}
+
+/// How often a policy has denied since it was first seen.
+#[cfg(feature = "admin")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Denials {
+    /// Its name.
+    pub policy: String,
+    /// Requests that it denied.
+    pub denied: u64,
+    /// Requests that it would have denied if it did not only watch.
+    pub shadow: u64,
+    /// Requests refused because the store could not decide.
+    pub failed_closed: u64,
 }
 
 impl Default for Observer {

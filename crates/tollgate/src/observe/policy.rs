@@ -29,7 +29,7 @@ pub(crate) struct ObservedPolicy {
     /// By endpoint and kind.
     cells: Box<[OnceLock<Box<ByKind>>]>,
     /// By who decided.
-    durations: [OnceLock<Histogram>; 3],
+    durations: [OnceLock<Histogram>; 4],
     left: OnceLock<Left>,
     waits: OnceLock<Waits>,
     #[cfg(feature = "admin")]
@@ -126,6 +126,7 @@ impl ObservedPolicy {
             Source::Store => (0, store),
             Source::Local => (1, "local"),
             Source::Cache => (2, "cache"),
+            Source::Lease => (3, "lease"),
         };
         let histogram = self.durations[place].get_or_init(|| {
             let labels = vec![self.label(), Label::from_static_parts("store", store)];

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{Tier, TierSource};
 use crate::Head;
-use crate::key::{ApiKeys, UnverifiedApiKey};
+use crate::key::{ApiKeys, SubjectName, UnverifiedApiKey};
 
 /// The tier in whose list the API key of a request is.
 ///
@@ -31,6 +31,12 @@ impl ApiKeyTiers {
         Self { place, tiers: Vec::new() }
     }
 
+    fn of(&self, key: &str) -> Option<Tier> {
+        let digest = ApiKeys::digest(key);
+        let mut tiers = self.tiers.iter();
+        tiers.find(|(_, keys)| keys.contains_digest(&digest)).map(|(tier, _)| tier.clone())
+    }
+
     /// One tier more, and the keys of those who are in it.
     #[must_use]
     pub fn with(mut self, tier: impl Into<Tier>, keys: ApiKeys) -> Self {
@@ -41,9 +47,14 @@ impl ApiKeyTiers {
 
 impl TierSource for ApiKeyTiers {
     fn tier(&self, head: &Head<'_>) -> Option<Tier> {
-        let digest = ApiKeys::digest(self.place.find(head)?);
-        let mut tiers = self.tiers.iter();
-        tiers.find(|(_, keys)| keys.contains_digest(&digest)).map(|(tier, _)| tier.clone())
+        self.of(self.place.find(head)?)
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Tier> {
+        match name {
+            SubjectName::ApiKey(key) => self.of(key),
+            _ => None,
+        }
     }
 }
 

@@ -54,6 +54,7 @@ pub use self::jwt::JwtTier;
 #[cfg(feature = "tier-lookup")]
 pub use self::lookup::{LookedUp, TierLookup};
 use crate::Head;
+use crate::key::SubjectName;
 
 /// The name of a tier. Cheap to clone, and a fixed one costs nothing to make.
 ///
@@ -86,6 +87,13 @@ pub trait TierSource: Send + Sync + 'static {
     /// The tier. `None`, or one that a limit has no quota for, means the quota for
     /// everybody.
     fn tier(&self, head: &Head<'_>) -> Option<Tier>;
+
+    /// The tier of a subject that an operator names, where that is known without a request of
+    /// his. A source of your own knows none unless it says so.
+    fn named(&self, name: &SubjectName) -> Option<Tier> {
+        let _ = name;
+        None
+    }
 }
 
 /// The tier that a layer before has put into the request's extensions.

@@ -279,7 +279,7 @@ async fn what_is_not_there_is_said() {
         ("GET", "/status/each/%FF", 400, "UTF-8"),
         ("PUT", "/status/each/global", 405, "Allow"),
         ("POST", "/status", 405, "Allow"),
-        ("GET", "/", 404, "/status, /top and /metrics"),
+        ("GET", "/no-such", 404, "/status, /top, /events and /metrics"),
         ("GET", "/metrics", 404, "without"),
         ("GET", "/top?most=0", 400, "1 to 128"),
         ("POST", "/status/each/key:00", 400, "EOF"),
@@ -404,13 +404,6 @@ impl<S: Store> tollgate::status::Inspect for Looked<S> {
 /// The examples of docs/admin.md have the members of real answers, and no others.
 #[tokio::test]
 async fn the_documentation_shows_what_is_answered() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/admin.md");
-    let document = std::fs::read_to_string(file).unwrap();
-    let example = |heading: &str| -> Value {
-        let section = document.split(&format!("## `{heading}`")).nth(1).expect(heading);
-        let block = section.split("```json\n").nth(1).and_then(|rest| rest.split("```").next());
-        serde_json::from_str(block.expect(heading)).unwrap()
-    };
     let store = Fallback::new(Breaker::new(MemoryStore::new()), MemoryStore::new());
     let limits = [Limit::global(log("global", 1)), Limit::new(log("client", 9), ClientIp::peer())];
     let layer = layer(&store, limits);
@@ -435,6 +428,15 @@ async fn the_documentation_shows_what_is_answered() {
     assert_eq!(shape(&example("Errors")), shape(&problem));
 }
 
+/// The example under a heading of docs/admin.md.
+pub(crate) fn example(heading: &str) -> Value {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/admin.md");
+    let document = std::fs::read_to_string(file).unwrap();
+    let section = document.split(&format!("## `{heading}`")).nth(1).expect(heading);
+    let block = section.split("```json\n").nth(1).and_then(|rest| rest.split("```").next());
+    serde_json::from_str(block.expect(heading)).unwrap()
+}
+
 /// The members, without their values; of a list the first.
 fn shape(value: &Value) -> Value {
     match value {
@@ -444,4 +446,38 @@ fn shape(value: &Value) -> Value {
         Value::Array(items) => items.first().map_or(Value::Null, shape),
         _ => Value::Null,
     }
+}
+
+#[tokio::test]
+async fn a_subject_is_read_under_the_quota_of_its_tier() {
+    let (_, store) = memory();
+    let keys = || ApiKeys::from_keys(["k-pro"]);
+    let tiers = tollgate::tier::ApiKeyTiers::new(ApiKey::in_x_api_key()).with("pro", keys());
+    let source = ApiKey::in_x_api_key().one_of(keys()).or(ClientIp::peer());
+    let limit = Limit::new(log("client", 10), source)
+        .in_tier("pro", tollgate::Quota::per_minute(100))
+        .unwrap();
+    let layer = builder(&store, [limit]).tiers(tiers).build().unwrap();
+    let admin = admin(&layer);
+    let service = layer.layer(hello());
+    for _ in 0..4 {
+        let mut request = get();
+        request.headers_mut().insert("x-api-key", "k-pro".parse().unwrap());
+        assert_eq!(ask(&service, request).await.status(), 200);
+    }
+    for (path, tier, limit, remaining) in [
+        ("/status/client/api-key:k-pro", json!("pro"), 100, 96),
+        ("/status/client/api-key:k-pro?tier=pro", json!("pro"), 100, 96),
+        ("/status/client/ip:192.0.2.9", json!(null), 10, 10),
+        ("/status/client/ip:192.0.2.9?tier=pro", json!("pro"), 100, 100),
+    ] {
+        let (code, status) = operate(&admin, "GET", path, "").await;
+        assert_eq!((code, &status["tier"]), (200, &tier), "{path}");
+        assert_eq!((&status["limit"], &status["remaining"]), (&json!(limit), &json!(remaining)));
+    }
+    let (code, _) = operate(&admin, "GET", "/status/client/ip:192.0.2.9?tier=gold", "").await;
+    assert_eq!(code, 404);
+    let (_, all) = operate(&admin, "GET", "/status", "").await;
+    let pro = json!([{ "tier": "pro", "limit": 100, "window": 60.0, "capacity": 100 }]);
+    assert_eq!(all["policies"][0]["tiers"], pro);
 }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, advance, timeout};
 use tollgate::key::ClientIp;
 use tollgate::{
     Algorithm, Cost, Costs, Excess, Key, LeakyMode, Limit, OnStoreError, Policy, Quota, RateLimit,
-    Store, StoreExt,
+    Store, StoreExt, WaitingRoom,
 };
 use tower::limit::ConcurrencyLimitLayer;
 use tower::{Layer, ServiceExt, service_fn};
@@ -339,4 +339,27 @@ async fn however_long_one_may_wait_nothing_overflows() {
     let start = Instant::now();
     let tasks = crowd(&service, 2).await;
     assert_eq!(outcomes(start, tasks).await, [(200, 0), (200, 10)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn layers_that_share_a_room_share_its_bounds_and_its_lines() {
+    let store = on_tokio_time();
+    let room = WaitingRoom::new().max_bytes(3 * 1_024);
+    let layer = |name: &str| {
+        let others = Limit::global(log(name, 100));
+        builder(&store, [patient(slow(), MINUTE), others]).waiting_room(&room).build().unwrap()
+    };
+    let [one, other] = ["one", "other"].map(|name| layer(name).layer(hello()));
+    let start = Instant::now();
+    assert_eq!(status(&one).await, 200);
+    let first = crowd(&one, 1).await;
+    let second = crowd(&other, 1).await;
+    let third = crowd(&one, 1).await;
+    // Three requests of a kibibyte each, without bodies: no room for a fourth.
+    assert_eq!(status(&other).await, 429);
+    // In the order in which they came, whichever the layer.
+    let mut waited = outcomes(start, first).await;
+    waited.extend(outcomes(start, second).await);
+    waited.extend(outcomes(start, third).await);
+    assert_eq!(waited, [(200, 10), (200, 20), (200, 30)]);
 }

@@ -12,6 +12,7 @@ use tollgate::failure::{Breaker, Fallback};
 use tollgate::key::{ApiKey, ClientIp, KeySource, from_fn};
 use tollgate::metrics::{ALL, MetricKind, table};
 use tollgate::status::{Inspect, refresh};
+use tollgate::{Head, Listed, Lists, SubjectList};
 use tollgate::{
     Limit, MemoryStore, Observer, OnStoreError, Policy, Quota, RateLimitLayer, RoutePattern,
 };
@@ -321,6 +322,9 @@ async fn every_series_is_documented_with_its_labels() {
     for _ in 0..3 {
         status(&service).await;
     }
+    let lists = Lists::new().addresses_by(ClientIp::peer());
+    lists.replace(&"192.0.2.1".parse().unwrap(), &SubjectList::new()).unwrap();
+    assert_eq!(lists.find(&Head::of(&get())).unwrap(), Listed::Denied);
     refresh(&[layer.handle()]).await;
     let mut found = BTreeSet::new();
     for series in meter.series().into_keys() {
@@ -341,7 +345,8 @@ async fn every_series_is_documented_with_its_labels() {
         }
     }
     // Those of Redis and of the gateway are tested where they are counted.
-    let elsewhere = |name: &str| name.contains("_redis_") || name.contains("_config_");
+    let places = ["_redis_", "_config_", "_jwks_", "_gateway_", "_trace_"];
+    let elsewhere = |name: &str| places.iter().any(|place| name.contains(place));
     for metric in ALL.iter().filter(|metric| !elsewhere(metric.name)) {
         assert!(found.contains(metric.name), "{} is never counted", metric.name);
     }

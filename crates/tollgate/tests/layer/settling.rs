@@ -371,3 +371,35 @@ async fn only_the_limit_that_says_so_gives_back() {
     assert_eq!(status(&service).await, 200);
     assert_eq!((left(&store, &logins()).await, left(&store, &all).await), (5, 9));
 }
+
+/// Otherwise a client that has all of its quota would read that it has not.
+#[tokio::test]
+async fn the_fields_tell_what_is_left_once_the_charge_is_settled() {
+    let (_, store) = memory();
+    let failures = Limit::global(log("login", 5))
+        .costs(Costs::flat(Cost::ONE))
+        .count_only(|response| response.status == 401);
+    let tokens = estimated().reserve(Reserve::by_handler().or_by_header(headers::COST));
+    let service = layer(&store, [failures, tokens]).layer(service_fn(|request: Request<()>| {
+        let path = request.uri().path().trim_start_matches('/').to_owned();
+        let (status, cost) = path.split_once('/').unwrap();
+        let response = Response::builder().status(status).header(headers::COST, cost);
+        let response = response.body(Full::new(Bytes::from("done"))).unwrap();
+        std::future::ready(Ok::<_, Infallible>(response))
+    }));
+    for (path, login, tokens) in [
+        ("/200/0", 5, 1_000),
+        ("/401/30", 4, 970),
+        ("/200/300", 4, 670),
+        // More than there is: what is owed besides is not shown.
+        ("/200/9999", 4, 0),
+    ] {
+        let request = request(http::Method::GET, path);
+        let answer = service.clone().oneshot(request).await.unwrap();
+        let told = field(answer.headers(), "ratelimit").unwrap();
+        assert!(told.starts_with(&format!("\"login\";r={login};")), "{path}: {told}");
+        assert!(told.contains(&format!("\"tokens\";r={tokens};")), "{path}: {told}");
+        assert_eq!(left(&store, &log("login", 5)).await, login, "{path}");
+        assert_eq!(left(&store, &log("tokens", 1_000)).await, tokens, "{path}");
+    }
+}

@@ -2,16 +2,18 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use http::HeaderName;
 use tollgate::key::TrustedProxies;
 
+use super::super::files::NamedFile;
 use super::super::problem::Problems;
 use super::super::view::{Item, View};
 use super::policy::no_effect;
 use crate::plan::{
-    ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwtPlan, KeyOrigin,
-    Secret,
+    ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwksPlan, JwtPlan,
+    KeyOrigin, Secret,
 };
 
 /// The chain of identities, and the proxies that it believes.
@@ -121,7 +123,7 @@ impl Reader<'_, '_> {
                     problems.error(
                         item.place(),
                         "`user` is whoever a token names, and there is no `jwt`",
-                        "add a section `jwt` with `jwksFile`, `keyFile` or `secret`",
+                        "add a section `jwt` with `jwksUrl`, `jwksFile`, `keyFile` or `secret`",
                     );
                     return None;
                 };
@@ -223,8 +225,10 @@ fn jwt_plan(view: &View<'_>, tiers: &[String], problems: &mut Problems) -> Optio
         no_effect(view, "tierClaim", "without `tiers`", why, problems);
     }
     let keys = key_origin(view, problems);
-    if view.has("minRefetch") && !view.has("jwksUrl") {
-        no_effect(view, "minRefetch", "without `jwksUrl`", "nothing is fetched", problems);
+    for key in ["minRefetch", "maxAge", "fetchTimeout"] {
+        if view.has(key) && !view.has("jwksUrl") {
+            no_effect(view, key, "without `jwksUrl`", "nothing is fetched", problems);
+        }
     }
     if view.has("algorithm") && !view.has("keyFile") {
         let why = "a key set names the algorithm of each key, and `secret` is for HS256";
@@ -260,28 +264,71 @@ fn key_origin(view: &View<'_>, problems: &mut Problems) -> Option<KeyOrigin> {
                 return None;
             }
         };
-        return Some(KeyOrigin::Pem { file: path("keyFile")?, algorithm });
+        let origin = KeyOrigin::Pem { file: path("keyFile")?, algorithm };
+        let place = view.place_of("keyFile");
+        problems.names(NamedFile::Keys { origin: origin.clone(), place });
+        return Some(origin);
     }
     if view.has("jwksFile") {
-        return path("jwksFile").map(KeyOrigin::JwksFile);
+        let origin = KeyOrigin::JwksFile(path("jwksFile")?);
+        let place = view.place_of("jwksFile");
+        problems.names(NamedFile::Keys { origin: origin.clone(), place });
+        return Some(origin);
     }
     if view.has("jwksUrl") {
-        // `serve` would refuse it, so nobody shall be told that all is well.
-        problems.error(
-            view.place_of("jwksUrl"),
-            "key sets from a URL are not read yet",
-            "put the set into a file and name it as `jwksFile`, which is read again whenever it \
-             changes",
-        );
-        let min_refetch = view.span("minRefetch")?;
-        return Some(KeyOrigin::JwksUrl { url: view.text("jwksUrl")?.to_owned(), min_refetch });
+        return jwks(view, problems).map(KeyOrigin::JwksUrl);
     }
     problems.error(
         view.place(),
         "nothing says where the keys of tokens are",
-        "add one of `jwksFile`, `keyFile` and `secret`",
+        "add one of `jwksUrl`, `jwksFile`, `keyFile` and `secret`",
     );
     None
+}
+
+fn jwks(view: &View<'_>, problems: &mut Problems) -> Option<JwksPlan> {
+    let shown = |span: Duration| humantime::format_duration(span).to_string();
+    let mut span = |key: &str, shortest: Duration, longest: Duration, why: &str| {
+        let span = view.span(key)?;
+        if (shortest..=longest).contains(&span) {
+            return Some(span);
+        }
+        let (given, shortest, longest) = (shown(span), shown(shortest), shown(longest));
+        let what = format!("`{key}` is {given}, and {shortest} to {longest} is possible");
+        problems.error(view.place_of(key), what, why);
+        None
+    };
+    let second = Duration::from_secs(1);
+    let min_refetch = span(
+        "minRefetch",
+        second,
+        3_600 * second,
+        "whoever sends made-up tokens makes the gateway ask so often, and new keys wait so long",
+    );
+    let max_age = span(
+        "maxAge",
+        second,
+        7 * 86_400 * second,
+        "a key that the issuer has withdrawn is believed for so long",
+    );
+    let fetch_timeout =
+        span("fetchTimeout", second / 1_000, 60 * second, "the start waits for the first answer");
+    let plan = JwksPlan {
+        url: view.text("jwksUrl")?.to_owned(),
+        min_refetch: min_refetch?,
+        max_age: max_age?,
+        fetch_timeout: fetch_timeout?,
+    };
+    if plan.max_age < plan.min_refetch {
+        let (age, refetch) = (shown(plan.max_age), shown(plan.min_refetch));
+        problems.error(
+            view.place_of(if view.has("maxAge") { "maxAge" } else { "minRefetch" }),
+            format!("`maxAge` ({age}) is shorter than `minRefetch` ({refetch})"),
+            "make it at least as long: the set is not asked for more often than `minRefetch` says",
+        );
+        return None;
+    }
+    Some(plan)
 }
 
 fn api_keys(item: &Item<'_>, tiers: &[String], problems: &mut Problems) -> Option<ApiKeysPlan> {
@@ -296,7 +343,7 @@ fn api_keys(item: &Item<'_>, tiers: &[String], problems: &mut Problems) -> Optio
             };
             (place, view.items("keys"))
         }
-        None => (ApiKeyPlace::Header(HeaderName::from_static("x-api-key")), item.items()),
+        None => (ApiKeyPlace::Usual, item.items()),
     };
     let mut keys: Option<Vec<ApiKeyEntry>> = Some(Vec::new());
     let mut digests = HashMap::new();

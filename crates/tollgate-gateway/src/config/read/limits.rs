@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 
-use tollgate::{Algorithm, Cost, Policy, Quota};
+use tollgate::{Algorithm, Cost, Excess, OnStoreError, Policy};
 
 use super::super::format;
 use super::super::problem::Problems;
 use super::super::view::{Item, View};
 use super::policy::{self, Names, is_bucket, no_effect};
+use super::quotas::{self, Client, Policies, Quotas};
+use super::settling::{self, About};
 use super::{Shared, costs, paths};
-use crate::plan::{ApiPlan, CostTable, LimitPlan, Methods, PathMatch, RouteLimits, Whose};
+use crate::plan::{
+    ApiPlan, CostTable, LimitPlan, Methods, PathMatch, ReservePlan, RouteLimits, Statuses, Whose,
+};
 
 /// The limits of `rateLimiter`, and what limits of routes are derived from.
 pub(super) struct Limits {
@@ -17,13 +21,6 @@ pub(super) struct Limits {
     costs: Option<Arc<CostTable>>,
     /// The quota of `client` and then that of each tier, for limits that are a share.
     client: Option<Client>,
-}
-
-/// What a share is a share of.
-#[derive(Clone)]
-struct Client {
-    quota: Quota,
-    tiers: Vec<Quota>,
 }
 
 /// The limits of `rateLimiter`.
@@ -105,64 +102,27 @@ impl Maker<'_, '_> {
         let name = view.text("identifier").unwrap_or(default);
         names.take(name, view.place_of("identifier"), problems);
         let algorithm = policy::algorithm(view, self.shared, problems);
-        let quota = algorithm.and_then(|algorithm| policy::quota(view, algorithm, problems));
-        let rest = self.rest(view, whose, &Methods::default(), Some(&PathMatch::Any), problems);
+        let everybody =
+            algorithm.and_then(|algorithm| quotas::of_section(view, algorithm, problems));
+        let kind = Kind { whose, algorithm };
+        let rest = self.rest(view, kind, &Methods::default(), Some(&PathMatch::Any), problems);
         let algorithm = algorithm?;
         let tiers = match whose {
-            Whose::Client => self.tiers(algorithm, problems),
+            Whose::Client => quotas::of_tiers(&self.shared.limiter, algorithm, problems),
             Whose::Everybody => Some(Vec::new()),
         };
-        let quota = quota?;
-        let policy = policy::build(name, quota, algorithm, view, problems);
-        let (quotas, policies) = self.policies_of_tiers(name, algorithm, tiers?, problems)?;
-        let limit = rest?.limit(policy?, policies);
+        let quotas = Quotas { everybody: everybody?, tiers: tiers? };
+        let policies = quotas.policies(name, algorithm, None, names, problems);
+        let limit = rest?.limit(policies?);
         warn_of_dear_requests(&limit, view, problems);
-        Some((limit, Client { quota, tiers: quotas }))
-    }
-
-    /// The quotas of the tiers, under the algorithm of `client`.
-    fn tiers(
-        &self,
-        algorithm: Algorithm,
-        problems: &mut Problems,
-    ) -> Option<Vec<(View<'_>, Quota)>> {
-        let mut tiers = Some(Vec::new());
-        let Some(view) = self.shared.limiter.view("tiers") else {
-            return tiers;
-        };
-        for (_, item) in view.others() {
-            let quota = item
-                .view()
-                .and_then(|view| policy::quota(&view, algorithm, problems).map(|it| (view, it)));
-            tiers = tiers.zip(quota).map(|(mut tiers, quota)| {
-                tiers.push(quota);
-                tiers
-            });
-        }
-        tiers
-    }
-
-    fn policies_of_tiers(
-        &self,
-        name: &str,
-        algorithm: Algorithm,
-        tiers: Vec<(View<'_>, Quota)>,
-        problems: &mut Problems,
-    ) -> Option<(Vec<Quota>, Vec<Policy>)> {
-        let mut policies = Vec::new();
-        let mut quotas = Vec::new();
-        for (view, quota) in tiers {
-            policies.push(policy::build(name, quota, algorithm, &view, problems));
-            quotas.push(quota);
-        }
-        Some((quotas, policies.into_iter().collect::<Option<_>>()?))
+        Some((limit, quotas.client()))
     }
 
     /// What a limit has besides its policy.
     fn rest(
         &self,
         view: &View<'_>,
-        whose: Whose,
+        Kind { whose, algorithm }: Kind,
         methods: &Methods,
         path: Option<&PathMatch>,
         problems: &mut Problems,
@@ -175,26 +135,71 @@ impl Maker<'_, '_> {
         let on_store_error = policy::on_store_error(view, self.shared, problems);
         let shadow = if view.has("shadow") { view } else { &self.shared.limiter };
         let shadow = shadow.flag("shadow")?;
-        let costs = costs?;
+        let on_store_error = on_store_error?;
+        let can_fail = self.shared.can_fail;
+        let about = About { algorithm, on_store_error, enforce: !shadow, can_fail };
+        let excess = settling::excess(view, about, problems);
+        let counts = settling::counts(view, about, problems);
+        let reserve = settling::reserve(view, about, problems);
+        let estimate = view.view("reserve").filter(|reserve| reserve.has("units"));
+        let costs = match estimate {
+            Some(reserve) => Arc::new(CostTable::flat(Cost::new(reserve.whole("units")?))),
+            None => costs?,
+        };
         let dearest = costs.dearest(methods, path?);
-        Some(Rest { whose, costs, dearest, on_store_error: on_store_error?, enforce: !shadow })
+        Some(Rest {
+            whose,
+            costs,
+            dearest,
+            on_store_error,
+            enforce: !shadow,
+            excess: excess?,
+            counts: counts?,
+            reserve: reserve?,
+        })
     }
+}
+
+/// What has to be known of a policy to read the rest.
+struct Kind {
+    whose: Whose,
+    algorithm: Option<Algorithm>,
 }
 
 struct Rest {
     whose: Whose,
     costs: Arc<CostTable>,
     dearest: Cost,
-    on_store_error: tollgate::OnStoreError,
+    on_store_error: OnStoreError,
     enforce: bool,
+    excess: Excess,
+    counts: Option<Vec<Statuses>>,
+    reserve: Option<ReservePlan>,
 }
 
 impl Rest {
-    fn limit(self, policy: Policy, tiers: Vec<Policy>) -> LimitPlan {
-        let Self { whose, costs, dearest, on_store_error, enforce } = self;
-        let policy = policy.with_on_store_error(on_store_error);
-        let tiers = tiers.into_iter().map(|it| it.with_on_store_error(on_store_error)).collect();
-        LimitPlan { policy, tiers, whose, costs, dearest, enforce }
+    fn limit(self, policies: Policies) -> LimitPlan {
+        let Self { whose, costs, dearest, on_store_error, enforce, excess, counts, reserve } = self;
+        let fails = |policy: Policy| policy.with_on_store_error(on_store_error);
+        let Policies { first, tiers, mut also } = policies;
+        for quota in &mut also {
+            quota.everybody = quota.everybody.take().map(fails);
+            for tier in &mut quota.tiers {
+                *tier = tier.take().map(fails);
+            }
+        }
+        LimitPlan {
+            policy: fails(first),
+            tiers: tiers.into_iter().map(fails).collect(),
+            also,
+            whose,
+            costs,
+            dearest,
+            enforce,
+            excess,
+            counts,
+            reserve,
+        }
     }
 }
 
@@ -237,32 +242,28 @@ fn api(
     let algorithm = policy::algorithm(view, maker.shared, problems);
     let any = Methods::default();
     let of = methods.as_ref().unwrap_or(&any);
-    let rest = maker.rest(view, whose, of, path.as_ref(), problems);
+    let rest = maker.rest(view, Kind { whose, algorithm }, of, path.as_ref(), problems);
     let quotas = algorithm.and_then(|algorithm| quotas(view, algorithm, client, problems));
-    let (algorithm, quotas, name) = (algorithm?, quotas?, name?);
-    let mut policies = Vec::new();
-    for quota in quotas {
-        policies.push(policy::build(name, quota, algorithm, view, problems)?);
+    let (algorithm, mut quotas, name) = (algorithm?, quotas?, name?);
+    if whose == Whose::Everybody {
+        // One quota for all knows no tiers.
+        quotas.tiers.clear();
     }
-    if let Some((part, whole)) = view.text("share").and_then(format::share) {
-        policies.iter_mut().for_each(|policy| *policy = policy.share(part, whole));
-    }
-    let first = policies.remove(0);
-    // One quota for all knows no tiers.
-    let tiers = if whose == Whose::Client { policies } else { Vec::new() };
-    let limit = rest?.limit(first, tiers);
+    let share = view.text("share").and_then(format::share);
+    let policies = quotas.policies(name, algorithm, share, names, problems)?;
+    let limit = rest?.limit(policies);
     warn_of_dear_requests(&limit, view, problems);
     Some(ApiPlan { methods: methods?, path: path?, limit })
 }
 
-/// The quota of an api, and where it is a share of the client's that of each tier; whole
-/// ones, of which the share is yet to be taken.
-fn quotas(
-    view: &View<'_>,
+/// The quotas of an api, and where they are a share of the client's those of each tier;
+/// whole ones, of which the share is yet to be taken.
+fn quotas<'a>(
+    view: &View<'a>,
     algorithm: Algorithm,
     client: Option<&Client>,
     problems: &mut Problems,
-) -> Option<Vec<Quota>> {
+) -> Option<Quotas<'a>> {
     if !view.has("share") {
         if !view.has("limit") && !view.has_unknown() {
             problems.error(
@@ -271,7 +272,8 @@ fn quotas(
                 "add `limit: …`, units per window, or `share: 1/10`, a part of `client`",
             );
         }
-        return policy::quota(view, algorithm, problems).map(|quota| vec![quota]);
+        let everybody = quotas::of_section(view, algorithm, problems)?;
+        return Some(Quotas { everybody, tiers: Vec::new() });
     }
     let Some(client) = client else {
         problems.error(
@@ -281,18 +283,35 @@ fn quotas(
         );
         return None;
     };
-    let fitting = |quota: &Quota| match (quota.burst_units(), is_bucket(algorithm)) {
-        (Some(_), false) => Quota::new(quota.limit(), quota.window()),
-        _ => *quota,
-    };
-    Some(std::iter::once(&client.quota).chain(&client.tiers).map(fitting).collect())
+    if let Some(quota) = client.quotas().find(|quota| quota.calendar().is_some())
+        && algorithm != Algorithm::FixedWindowCounter
+    {
+        problems.error(
+            view.place_of("share"),
+            format!(
+                "this is a part of a quota per {}, which a {algorithm} cannot count",
+                quota.span()
+            ),
+            "write `strategy: fixed_window_counter`, or `limit` and `windowSeconds`",
+        );
+        return None;
+    }
+    let quotas = Quotas::of_client(client, view, algorithm);
+    if quotas.are_several() && quotas::is_queue(algorithm) {
+        problems.error(
+            view.place_of_key("share"),
+            "a queue leaves at one rate, and `client` has several quotas at the same time",
+            "write `mode: meter`, another `strategy`, or a `limit` in place of the share",
+        );
+        return None;
+    }
+    Some(quotas)
 }
 
 /// A request that costs more than ever passes at once is always refused.
 fn warn_of_dear_requests(limit: &LimitPlan, view: &View<'_>, problems: &mut Problems) {
     let dearest = limit.dearest.get();
-    let policies = std::iter::once(&limit.policy).chain(&limit.tiers);
-    let Some(least) = policies.map(Policy::capacity).min() else { return };
+    let Some(least) = limit.policies().map(Policy::capacity).min() else { return };
     if dearest > least {
         let key = ["burst", "limit", "share"].into_iter().find(|key| view.has(key));
         problems.warn(

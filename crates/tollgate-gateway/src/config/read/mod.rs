@@ -9,9 +9,13 @@ mod identity;
 mod limits;
 mod paths;
 mod policy;
+mod quotas;
 mod routes;
 mod server;
+mod settling;
 mod store;
+mod subjects;
+mod telemetry;
 
 use tollgate::denial::Members;
 use tollgate::{HeaderOptions, OnMissingKey};
@@ -47,14 +51,21 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     let server = server::server(&limiter, problems);
     let headers = headers(&limiter);
     let members = members(&limiter);
+    let lists = subjects::lists(&limiter, identity.as_ref().map(|it| &*it.chain), problems);
+    let waiting = waiting(&limiter);
     let on_missing_key = on_missing_key(&limiter, problems, identity.as_ref());
+    let log = telemetry::log(&limiter);
+    let tracing = telemetry::tracing(&limiter, problems);
 
     let identity = identity?;
     let server = server?;
+    let (deny, allow) = lists?;
     Some(Plan {
         listen: server.listen,
         admin: server.admin,
+        admin_peers: server.admin_peers,
         timeouts: server.timeouts,
+        max_tunnels: server.max_tunnels,
         trusted_proxies: identity.proxies,
         paths: PathRules { reject_ambiguous: ambiguous(&limiter)? },
         routes: routes?,
@@ -62,9 +73,14 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
         identity: identity.chain,
         on_missing_key: on_missing_key?,
         tiers,
+        deny,
+        allow,
+        waiting: waiting?,
         store: store?,
         headers: headers?,
         members: members?,
+        log: log?,
+        tracing: tracing?,
     })
 }
 
@@ -112,6 +128,16 @@ fn ambiguous(limiter: &View<'_>) -> Option<bool> {
         return Some(!limiter.has("paths"));
     };
     Some(paths.text("ambiguous")? == "reject")
+}
+
+/// How many requests may wait at once, and how many bytes of them.
+fn waiting(limiter: &View<'_>) -> Option<(usize, usize)> {
+    let (requests, megabytes) = match limiter.view("waiting") {
+        Some(view) => (view.whole("requests")?, view.whole("megabytes")?),
+        None if limiter.has("waiting") => return None,
+        None => (1_024, 64),
+    };
+    Some((usize::try_from(requests).ok()?, usize::try_from(megabytes << 20).ok()?))
 }
 
 fn headers(limiter: &View<'_>) -> Option<HeaderOptions> {

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use tollgate::calendar::Unit;
 use tollgate::{
-    Algorithm, LeakyMode, Micros, OnStoreError, Policy, PolicyError, Quota, Refill, Resolution,
+    Algorithm, Calendar, LeakyMode, Micros, OnStoreError, Policy, PolicyError, Quota, Refill,
+    Resolution,
 };
 
 use super::super::format;
@@ -27,6 +29,25 @@ impl Names {
                 "give each an `identifier` of its own: counters belong to it",
             );
         }
+    }
+
+    /// Takes a name that was made of another one.
+    pub(super) fn take_derived(
+        &mut self,
+        name: &str,
+        place: Place,
+        problems: &mut Problems,
+    ) -> Option<()> {
+        if name.len() > Policy::MAX_NAME {
+            let what =
+                format!("this is the policy `{}`, a name that is too long", name.escape_debug());
+            let cure =
+                format!("choose an `identifier` of at most {} characters", Policy::MAX_NAME - 2);
+            problems.error(place, what, cure);
+            return None;
+        }
+        self.take(name, place, problems);
+        Some(())
     }
 }
 
@@ -89,7 +110,11 @@ pub(super) fn quota(
     problems: &mut Problems,
 ) -> Option<Quota> {
     let limit = view.whole("limit");
-    let window = window(view, algorithm, problems);
+    let calendar = calendar(view, algorithm, problems);
+    let window = match calendar {
+        None => window(view, algorithm, problems),
+        Some(_) => None,
+    };
     let burst = view.whole("burst");
     if view.has("burst") && !is_bucket(algorithm) {
         problems.error(
@@ -99,11 +124,46 @@ pub(super) fn quota(
         );
         return None;
     }
-    let quota = Quota::new(limit?, window?);
+    let quota = match calendar {
+        Some(calendar) => Quota::per_calendar(limit?, calendar?),
+        None => Quota::new(limit?, window?),
+    };
     match view.has("burst") {
         true => Some(quota.burst(burst?)),
         false => Some(quota),
     }
+}
+
+/// The calendar that the limit is for, in place of a time; nothing inside where it is wrong.
+fn calendar(
+    view: &View<'_>,
+    algorithm: Algorithm,
+    problems: &mut Problems,
+) -> Option<Option<Calendar>> {
+    if !view.has("calendar") {
+        if view.has("timeZone") {
+            let why = "a span of time is as long everywhere";
+            no_effect(view, "timeZone", "without `calendar`", why, problems);
+        }
+        return None;
+    }
+    if algorithm != Algorithm::FixedWindowCounter {
+        problems.error(
+            view.place_of_key("calendar"),
+            format!("a {algorithm} has windows of one length, and days and months have not"),
+            "write `strategy: fixed_window_counter`, or a span of time as `window: 24h`",
+        );
+        return Some(None);
+    }
+    if view.has("refillSeconds") {
+        let why = "the calendar says when units come back";
+        no_effect(view, "refillSeconds", "beside `calendar`", why, problems);
+    }
+    let unit =
+        view.text("calendar").and_then(|name| Unit::ALL.into_iter().find(|it| it.name() == name));
+    let zone = if view.has("timeZone") { view.text("timeZone") } else { Some("UTC") };
+    // What there is no calendar for is told already.
+    Some(unit.zip(zone).and_then(|(unit, zone)| tollgate::calendar::calendar(unit, zone).ok()))
 }
 
 /// The time that the limit is for, under whichever of its names.

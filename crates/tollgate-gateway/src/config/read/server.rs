@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use tollgate::key::TrustedProxies;
 
+use super::super::files::NamedFile;
 use super::super::problem::Problems;
 use super::super::spec::Section;
-use super::super::tables::RATE_LIMITER;
+use super::super::tables::{LISTEN, RATE_LIMITER};
 use super::super::view::{Item, View, default_of};
 use crate::plan::{Listen, Timeouts, TlsFiles};
 
@@ -16,21 +17,39 @@ use crate::plan::{Listen, Timeouts, TlsFiles};
 pub(super) struct Server {
     pub(super) listen: Vec<Listen>,
     pub(super) admin: SocketAddr,
+    pub(super) admin_peers: Vec<String>,
     pub(super) timeouts: Timeouts,
+    pub(super) max_tunnels: usize,
 }
 
 pub(super) fn server(limiter: &View<'_>, problems: &mut Problems) -> Option<Server> {
     let listen = listen(limiter, problems);
-    let admin = limiter.text("admin").and_then(|text| text.parse::<SocketAddr>().ok());
-    if let (Some(admin), Some(listen)) = (admin, &listen) {
+    let admin = admin(limiter);
+    if let (Some((admin, _)), Some(listen)) = (&admin, &listen) {
+        let admin = *admin;
         check_admin(admin, listen, limiter, problems);
     }
     let timeouts = timeouts(limiter, problems);
-    Some(Server { listen: listen?, admin: admin?, timeouts: timeouts? })
+    let max_tunnels = limiter.whole("maxTunnels")?.try_into().ok()?;
+    let (admin, admin_peers) = admin?;
+    Some(Server { listen: listen?, admin, admin_peers, timeouts: timeouts?, max_tunnels })
+}
+
+/// Where it is, and where its peers are.
+fn admin(limiter: &View<'_>) -> Option<(SocketAddr, Vec<String>)> {
+    match limiter.view("admin") {
+        Some(view) => {
+            let peers = view.items("peers");
+            let peers = peers.iter().map(|peer| peer.text().map(str::to_owned));
+            Some((view.text("address")?.parse().ok()?, peers.collect::<Option<_>>()?))
+        }
+        None => Some((limiter.text("admin")?.parse().ok()?, Vec::new())),
+    }
 }
 
 fn listen(limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<Listen>> {
-    let plain = |addr| Listen { addr, tls: None, proxy_protocol: None };
+    let max_connections = default_of(&LISTEN, "maxConnections")?.parse().ok()?;
+    let plain = |addr| Listen { addr, tls: None, proxy_protocol: None, max_connections };
     if !limiter.has("listen") {
         return Some(vec![plain(default_of(&RATE_LIMITER, "listen")?.parse().ok()?)]);
     }
@@ -38,7 +57,7 @@ fn listen(limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<Listen>> {
     let mut is_whole = true;
     for item in limiter.items("listen") {
         let listen = match item.view() {
-            Some(view) => listener(&view),
+            Some(view) => listener(&view, problems),
             None => item.text().and_then(|text| text.parse().ok()).map(plain),
         };
         let Some(listen) = listen else {
@@ -54,12 +73,18 @@ fn listen(limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<Listen>> {
     is_whole.then_some(all)
 }
 
-fn listener(view: &View<'_>) -> Option<Listen> {
+fn listener(view: &View<'_>, problems: &mut Problems) -> Option<Listen> {
     let tls = match view.item("tls") {
         Some(item) => {
             let view = item.view()?;
             let file = |key: &str| view.text(key).map(PathBuf::from);
-            Some(TlsFiles { certificate: file("certificate")?, key: file("key")? })
+            let files = TlsFiles { certificate: file("certificate")?, key: file("key")? };
+            problems.names(NamedFile::Tls {
+                files: files.clone(),
+                certificate: view.place_of("certificate"),
+                key: view.place_of("key"),
+            });
+            Some(files)
         }
         None => None,
     };
@@ -71,7 +96,8 @@ fn listener(view: &View<'_>) -> Option<Listen> {
         }
         None => None,
     };
-    Some(Listen { addr: view.text("address")?.parse().ok()?, tls, proxy_protocol })
+    let max_connections = view.whole("maxConnections")?.try_into().ok()?;
+    Some(Listen { addr: view.text("address")?.parse().ok()?, tls, proxy_protocol, max_connections })
 }
 
 fn check_admin(admin: SocketAddr, listen: &[Listen], limiter: &View<'_>, problems: &mut Problems) {

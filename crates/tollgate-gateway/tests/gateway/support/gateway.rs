@@ -42,13 +42,21 @@ impl Gateway {
 
     /// The same with a configuration that is in the folder already.
     pub(crate) fn start_with(folder: TempDir, file: &str) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        Self::start_under(folder, file, &[])
+    }
+
+    /// The same with these variables.
+    pub(crate) fn start_under(folder: TempDir, file: &str, variables: &[(&str, &str)]) -> Self {
+        // With as many open files as most systems give a process to begin with.
+        let mut process = Command::new("bash")
+            .args(["-c", "ulimit -Sn 1024 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tollgate")])
             .args(["serve", "--config", file])
             .current_dir(folder.path())
             .env_remove("RUST_LOG")
             .env("TOLLGATE_ADMIN_TOKEN", TOKEN)
             .env("TOLLGATE_ADMIN_SUBJECTS", "clear")
             .env_remove("TOLLGATE_ADMIN_HOSTS")
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -76,7 +84,7 @@ impl Gateway {
         }
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }
 
@@ -112,6 +120,11 @@ impl Gateway {
     /// The memory it has now, in MiB.
     pub(crate) fn memory(&self) -> u64 {
         self.status("VmRSS:")
+    }
+
+    /// What the system allows it.
+    pub(crate) fn limits(&self) -> String {
+        fs::read_to_string(format!("/proc/{}/limits", self.process.id())).unwrap()
     }
 
     fn status(&self, line: &str) -> u64 {

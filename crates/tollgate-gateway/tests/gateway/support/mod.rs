@@ -1,11 +1,15 @@
 //! The gateway as a process, upstreams, and clients.
 
+#[cfg(feature = "otlp")]
+mod collector;
 mod gateway;
 mod raw;
 mod upstream;
 
 use std::env;
 
+#[cfg(feature = "otlp")]
+pub(crate) use self::collector::{Collector, Sent};
 pub(crate) use self::gateway::{Client, Gateway, whole};
 pub(crate) use self::raw::{RawUpstream, exchange, exchange_bytes};
 pub(crate) use self::upstream::Upstream;

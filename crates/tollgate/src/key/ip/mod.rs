@@ -23,6 +23,7 @@ use peer::Peer;
 pub use address::ClientIpError;
 pub use peer::UnixPeer;
 pub use proxies::TrustedProxies;
+pub(crate) use proxies::as_v4;
 
 /// The address of the client, as the trusted proxies tell it.
 ///

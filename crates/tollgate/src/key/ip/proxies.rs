@@ -89,7 +89,7 @@ fn parse(entry: &str) -> Result<IpNet, ClientIpError> {
 
 /// Addresses are compared in canonical form, so a mapped network has to be IPv4 too, or
 /// it would never match. `None` for one that holds more than mapped addresses.
-fn as_v4(network: IpNet) -> Option<IpNet> {
+pub(crate) fn as_v4(network: IpNet) -> Option<IpNet> {
     let IpNet::V6(v6) = network else {
         return Some(network);
     };

@@ -180,6 +180,16 @@ impl JwtKeys {
         Ok(Self(keys))
     }
 
+    /// The set of a verifier that has no keys yet.
+    pub(super) const fn none() -> Self {
+        Self(Vec::new())
+    }
+
+    /// The names of its keys, for those who look whether it is the right set.
+    pub fn kids(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|key| key.kid.as_deref())
+    }
+
     /// The key that a token asks for.
     pub(super) fn find(&self, kid: Option<&str>) -> Option<&JwtKey> {
         match (&*self.0, kid) {

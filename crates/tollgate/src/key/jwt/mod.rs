@@ -123,6 +123,7 @@ fn user(iss: Option<&str>, sub: &str) -> Subject {
 #[derive(Clone)]
 pub struct JwtVerifier {
     keys: Arc<ArcSwap<JwtKeys>>,
+    unknown_kid: Option<Arc<dyn Fn() + Send + Sync>>,
     /// One per [`Algorithm`], in its order, so that none is built per token.
     rules: [Validation; Algorithm::ALL.len()],
 }
@@ -175,7 +176,24 @@ impl JwtVerifier {
             rules.set_required_spec_claims(&["exp", "sub"]);
             rules
         });
-        Self { keys: Arc::new(ArcSwap::from_pointee(keys)), rules }
+        Self { keys: Arc::new(ArcSwap::from_pointee(keys)), unknown_kid: None, rules }
+    }
+
+    /// Believes nobody, until [`replace_keys`](Self::replace_keys) brings keys: for a set that
+    /// is still to be fetched.
+    pub fn without_keys() -> Self {
+        Self::new(JwtKeys::none())
+    }
+
+    /// Calls `wanted` whenever a token asks by `kid` for a key that is not in the set, as
+    /// tokens do once the issuer has changed its keys.
+    ///
+    /// Anybody can write such a token, as often as he likes. Whoever fetches the set anew
+    /// because of it has to see to it himself that it does not happen too often, and elsewhere:
+    /// the request waits for `wanted`.
+    #[must_use]
+    pub fn on_unknown_kid(self, wanted: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { unknown_kid: Some(Arc::new(wanted)), ..self }
     }
 
     /// Believes only tokens of this issuer, compared bytewise.
@@ -217,7 +235,12 @@ impl JwtVerifier {
             return None;
         }
         let keys = self.keys.load();
-        let key = keys.find(header.kid.as_deref())?;
+        let Some(key) = keys.find(header.kid.as_deref()) else {
+            if let (Some(_), Some(wanted)) = (&header.kid, &self.unknown_kid) {
+                wanted();
+            }
+            return None;
+        };
         let rules = &self.rules[key.algorithm as usize];
         let claims = decode::<T>(token, &key.decoding, rules).ok()?.claims;
         (!claims.as_ref().sub.is_empty()).then_some(claims)

@@ -1,3 +1,4 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::Request;
@@ -361,6 +362,30 @@ fn clones_share_the_keys_but_not_the_rules() {
     let new = sign(&new, &claims_with("aud", json!("orders")), &[9; 32]);
     assert!(!believes(&source.0, &old));
     assert!(believes(&source.0, &new));
+}
+
+#[test]
+fn whoever_fetches_keys_is_told_when_one_is_missing() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let verifier = JwtVerifier::without_keys().on_unknown_kid(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    let of = |kid| sign(&header(Alg::HS256, kid), &claims(), SECRET);
+    assert!(!believes(&verifier, &of(Some("new"))));
+    // A token that names no key asks for none, and neither does one that is no token.
+    assert!(!believes(&verifier, &of(None)));
+    assert!(!believes(&verifier, "x.y.z"));
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+    let key = JwtKey::hs256(SECRET).unwrap().with_kid("new");
+    let keys = JwtKeys::new([key]).unwrap();
+    assert_eq!(keys.kids().collect::<Vec<_>>(), ["new"]);
+    // A clone with rules of its own has the keys, too.
+    let strict = verifier.clone().issuer("https://login.example");
+    verifier.replace_keys(keys);
+    assert!(believes(&strict, &of(Some("new"))));
+    assert!(!believes(&strict, &of(Some("newer"))));
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
 }
 
 #[test]

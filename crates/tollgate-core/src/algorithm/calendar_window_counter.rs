@@ -1,0 +1,125 @@
+//! Fixed window counter over the periods of a calendar: at most `limit` units a day, a
+//! week or a month of some place.
+//!
+//! It is [`fixed_window_counter`](super::fixed_window_counter) with windows that are not
+//! all of one length, so it says as exactly when the quota is whole again, and lets pass
+//! as much around the end of a period. A state knows its own period: whoever reads it
+//! needs the table of the calendar only to begin the next.
+
+use super::{Form, Rule};
+use crate::{Calendar, Charged, Cost, Decision, Micros, Outcome, Period, Timestamp};
+
+/// At most `limit` units in each period of `calendar`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CalendarWindowCounter {
+    limit: u64,
+    calendar: Calendar,
+}
+
+/// `used` units were charged in `period`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    period: Period,
+    used: u64,
+}
+
+impl CalendarWindowCounter {
+    pub(super) fn new(form: &Form, calendar: Calendar) -> Self {
+        Self { limit: form.limit, calendar }
+    }
+
+    /// The calendar.
+    pub const fn calendar(&self) -> Calendar {
+        self.calendar
+    }
+
+    fn decide(&self, state: State, now: Timestamp, outcome: Outcome) -> Decision {
+        let reset_after = if state.used == 0 { Micros::ZERO } else { until_end(state, now) };
+        let remaining = self.limit.saturating_sub(state.used);
+        Decision { outcome, limit: self.limit, remaining, reset_after }
+    }
+}
+
+/// Time until the period of `state` is over.
+fn until_end(state: State, now: Timestamp) -> Micros {
+    state.period.end().since(now)
+}
+
+impl Rule for CalendarWindowCounter {
+    type State = State;
+    type View<'a> = State;
+
+    fn fresh(&self) -> State {
+        State::default()
+    }
+
+    #[inline]
+    fn refresh(&self, state: &State, now: Timestamp) -> State {
+        if self.is_fresh(state, now) {
+            State { period: self.calendar.period(now), used: 0 }
+        } else {
+            *state
+        }
+    }
+
+    #[inline]
+    fn assess(&self, view: State, now: Timestamp, cost: Cost) -> Decision {
+        let cost = cost.get();
+        if cost > self.limit {
+            return self.decide(view, now, Outcome::Exceed);
+        }
+        let used = view.used + cost;
+        if cost == 0 || used <= self.limit {
+            let charged_at = now.max(view.period.start());
+            let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at };
+            self.decide(State { used, ..view }, now, outcome)
+        } else {
+            let retry_after = until_end(view, now);
+            self.decide(view, now, Outcome::Deny { retry_after })
+        }
+    }
+
+    #[inline]
+    fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
+        let view = self.refresh(state, now);
+        *state = State { used: view.used + cost.get(), ..view };
+    }
+
+    fn give_back(&self, state: &mut State, charged: &Charged, units: u64, now: Timestamp) -> u64 {
+        let view = self.refresh(state, now);
+        if !view.period.contains(charged.charged_at) {
+            return 0;
+        }
+        let units = units.min(view.used);
+        *state = State { used: view.used - units, ..view };
+        units
+    }
+
+    fn owe(&self, state: &mut State, units: u64, now: Timestamp) -> u64 {
+        let view = self.refresh(state, now);
+        let units = units.min((2 * self.limit).saturating_sub(view.used));
+        *state = State { used: view.used + units, ..view };
+        units
+    }
+
+    fn consumed(&self, state: &State, now: Timestamp) -> u64 {
+        if self.is_fresh(state, now) { 0 } else { state.used }
+    }
+
+    fn resume(&self, units: u64, now: Timestamp) -> State {
+        State { period: self.calendar.period(now), used: units }
+    }
+
+    fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
+        // Time may have stepped back behind the period in which the state was written: that
+        // one comes to its end first, whatever calendar it is of.
+        if from.calendar == self.calendar || now < state.period.start() {
+            return *state;
+        }
+        self.resume(from.consumed(state, now), now)
+    }
+
+    fn is_fresh(&self, state: &State, now: Timestamp) -> bool {
+        state.used == 0 || now >= state.period.end()
+    }
+}

@@ -1,0 +1,42 @@
+//! The files that a configuration names, and where it does.
+
+use super::problem::{Place, Problem, Severity};
+use crate::files;
+use crate::plan::{KeyOrigin, TlsFiles};
+
+/// Files that have to be there for a configuration to work.
+#[derive(Clone, Debug)]
+pub enum NamedFile {
+    /// A certificate and its key.
+    Tls {
+        /// The files.
+        files: TlsFiles,
+        /// Where the first is named.
+        certificate: Place,
+        /// Where the second is named.
+        key: Place,
+    },
+    /// Keys of tokens.
+    Keys {
+        /// The file, and what is in it.
+        origin: KeyOrigin,
+        /// Where it is named.
+        place: Place,
+    },
+}
+
+impl NamedFile {
+    /// What is wrong with it, if anything. Opens it.
+    pub(super) fn problem(&self) -> Option<Problem> {
+        let (error, place) = match self {
+            Self::Tls { files, certificate, key } => {
+                let error = files::tls(files).err()?;
+                let place = if error.file == files.certificate { certificate } else { key };
+                (error, place)
+            }
+            Self::Keys { origin, place } => (files::keys(origin).err()?, place),
+        };
+        let (severity, place) = (Severity::Error, place.clone());
+        Some(Problem { severity, place, what: error.what, cure: error.cure })
+    }
+}

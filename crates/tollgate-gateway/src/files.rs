@@ -1,0 +1,148 @@
+//! The files that a configuration names, certificates and keys: read by whoever serves, and
+//! tried by whoever checks.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{Error as TlsError, InconsistentKeys, ServerConfig, crypto};
+use tollgate::key::{JwtKey, JwtKeyError, JwtKeys};
+
+use crate::plan::{KeyOrigin, TlsFiles};
+
+/// A file that cannot be used, why, and the cure.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{}: {what}; {cure}", file.display())]
+pub struct FileError {
+    /// The file.
+    pub file: PathBuf,
+    /// What is wrong with it.
+    pub what: String,
+    /// What to do about it.
+    pub cure: String,
+}
+
+/// Reads a chain and its key.
+///
+/// # Errors
+/// One of the two cannot be read, is no such file, or they do not belong together.
+pub fn tls(files: &TlsFiles) -> Result<Arc<ServerConfig>, FileError> {
+    let TlsFiles { certificate, key } = files;
+    let chain = CertificateDer::pem_slice_iter(&read(certificate)?)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| no_pem(certificate, &error, CERTIFICATE))?;
+    if chain.is_empty() {
+        return Err(no_pem(certificate, &pem::Error::NoItemsFound, CERTIFICATE));
+    }
+    let secret = PrivateKeyDer::from_pem_slice(&read(key)?)
+        .map_err(|error| no_pem(key, &error, PRIVATE_KEY))?;
+    let provider = crypto::ring::default_provider();
+    let config = ServerConfig::builder_with_provider(provider.into())
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, secret));
+    let mut config = config.map_err(|error| unfit(files, &error))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// The keys of tokens in a file. `None` where they are in none.
+///
+/// # Errors
+/// The file cannot be read, or has no key that could be used.
+pub fn keys(origin: &KeyOrigin) -> Result<Option<JwtKeys>, FileError> {
+    let (file, keys) = match origin {
+        KeyOrigin::Pem { file, algorithm } => {
+            let pem = read(file)?;
+            let key = match *algorithm {
+                "RS256" => JwtKey::rs256_pem(&pem),
+                "ES256" => JwtKey::es256_pem(&pem),
+                _ => JwtKey::eddsa_pem(&pem),
+            };
+            (file, key.and_then(|key| JwtKeys::new([key])))
+        }
+        KeyOrigin::JwksFile(file) => {
+            let json = String::from_utf8(read(file)?);
+            let json = json.map_err(|_| wrong(file, "it is no UTF-8", "save it as UTF-8"))?;
+            (file, JwtKeys::from_jwks(&json))
+        }
+        KeyOrigin::Secret(_) | KeyOrigin::JwksUrl(_) => return Ok(None),
+    };
+    keys.map(Some).map_err(|error| no_keys(file, &error))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, FileError> {
+    let mut bytes = Vec::new();
+    let whole = File::open(path).and_then(|file| {
+        // A device may have no end.
+        file.take(MOST_BYTES + 1).read_to_end(&mut bytes)
+    });
+    whole.map_err(|error| unreadable(path, &error))?;
+    if bytes.len() as u64 > MOST_BYTES {
+        let what = format!("it is larger than {} KiB", MOST_BYTES >> 10);
+        return Err(wrong(path, what, "is it the right one?"));
+    }
+    Ok(bytes)
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> FileError {
+    let cure = match std::env::current_dir() {
+        Ok(folder) if path.is_relative() => format!(
+            "check the path, which begins at the working directory {}, and who may read it",
+            folder.display()
+        ),
+        _ => "check the path, and who may read it".to_owned(),
+    };
+    wrong(path, format!("it cannot be read: {error}"), cure)
+}
+
+fn no_pem(path: &Path, error: &pem::Error, expected: &str) -> FileError {
+    let what = match error {
+        pem::Error::NoItemsFound => format!("there is no {expected} in it"),
+        _ => format!("it is no PEM file: {error}"),
+    };
+    let cure = format!("expected -----BEGIN {}-----", expected.to_uppercase());
+    wrong(path, what, cure)
+}
+
+fn unfit(files: &TlsFiles, error: &TlsError) -> FileError {
+    match error {
+        TlsError::InconsistentKeys(InconsistentKeys::KeyMismatch) => wrong(
+            &files.key,
+            format!(
+                "it is not the key of the first certificate in {}",
+                files.certificate.display()
+            ),
+            "put the server's own certificate first, and name the key that it was made with",
+        ),
+        TlsError::InvalidCertificate(_) => wrong(
+            &files.certificate,
+            format!("its first certificate cannot be used: {error}"),
+            "put the server's own certificate first",
+        ),
+        _ => wrong(
+            &files.key,
+            format!("the key cannot be used: {error}"),
+            "give an RSA, P-256, P-384 or Ed25519 key",
+        ),
+    }
+}
+
+fn no_keys(path: &Path, error: &JwtKeyError) -> FileError {
+    let error = error.to_string();
+    let (what, cure) = error.split_once("; ").unwrap_or((&error, "expected a JSON Web Key Set"));
+    wrong(path, what, cure)
+}
+
+fn wrong(file: &Path, what: impl fmt::Display, cure: impl fmt::Display) -> FileError {
+    FileError { file: file.to_owned(), what: what.to_string(), cure: cure.to_string() }
+}
+
+const CERTIFICATE: &str = "certificate";
+const PRIVATE_KEY: &str = "private key";
+
+/// A chain has a few certificates, and a key set a few keys.
+const MOST_BYTES: u64 = 1 << 20;

@@ -1,0 +1,40 @@
+//! What the program says while it runs: to standard error, a line for each event.
+
+use std::io::{self, IsTerminal};
+
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
+
+use crate::plan::{LogFormat, LogPlan};
+use crate::trace::Tracing;
+
+/// Begins to write, and to hand spans to whoever exports them.
+///
+/// # Errors
+/// `RUST_LOG` says what nobody understands.
+pub fn start(plan: LogPlan, tracing: &Tracing) -> Result<(), String> {
+    let filter = match std::env::var(VARIABLE).ok().filter(|value| !value.is_empty()) {
+        Some(value) => EnvFilter::try_new(&value).map_err(|error| {
+            format!("{VARIABLE} '{value}': {error}; use a level as `info`, or `tollgate=debug`")
+        })?,
+        None => EnvFilter::default().add_directive(plan.level.into()),
+    };
+    let lines = fmt::layer().with_writer(io::stderr);
+    let lines = match plan.format {
+        LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).boxed(),
+        // Of the spans only the request is entered, so that no list is needed.
+        LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).boxed(),
+    };
+    let subscriber = Registry::default().with(lines.with_filter(filter));
+    #[cfg(feature = "otlp")]
+    if let Some(export) = tracing.export() {
+        subscriber.with(crate::trace::decisions(export)).init();
+        return Ok(());
+    }
+    let _ = tracing;
+    subscriber.init();
+    Ok(())
+}
+
+const VARIABLE: &str = "RUST_LOG";

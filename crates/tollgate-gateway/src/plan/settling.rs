@@ -1,0 +1,95 @@
+//! Charges that are corrected when the response is known.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use http::StatusCode;
+
+/// How an estimate is corrected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReservePlan {
+    /// What says what a request has cost.
+    pub settle: SettleBy,
+    /// After this time the estimate stands.
+    pub lapse: Duration,
+}
+
+/// What says what a request has cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SettleBy {
+    /// A header field of the response.
+    Header,
+    /// The same field among the trailers of its body.
+    Trailer,
+    /// The length of the body: a unit for so many bytes.
+    Bytes(u64),
+}
+
+/// One status, or all that begin with the same digit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Statuses {
+    /// This one.
+    One(u16),
+    /// All of this hundred.
+    Class(u16),
+}
+
+impl Statuses {
+    /// Whether the status is among them.
+    pub fn contain(self, status: StatusCode) -> bool {
+        match self {
+            Self::One(one) => status.as_u16() == one,
+            Self::Class(class) => status.as_u16() / 100 == class,
+        }
+    }
+}
+
+/// `401`, or `2xx`.
+impl FromStr for Statuses {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (digits, class) = match text.strip_suffix("xx") {
+            Some(digit) => (digit, true),
+            None => (text, false),
+        };
+        // A sign is none of the digits, though a number may have one.
+        if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(());
+        }
+        match (digits.parse().map_err(drop)?, class) {
+            (class @ 1..=5, true) => Ok(Self::Class(class)),
+            (one @ 100..=599, false) => Ok(Self::One(one)),
+            _ => Err(()),
+        }
+    }
+}
+
+impl fmt::Display for Statuses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One(one) => write!(f, "{one}"),
+            Self::Class(class) => write!(f, "{class}xx"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_or_a_class_of_them_is_told_from_anything_else() {
+        let contain = |text: &str, status: u16| {
+            let statuses: Statuses = text.parse().unwrap();
+            assert_eq!(statuses.to_string(), text);
+            statuses.contain(StatusCode::from_u16(status).unwrap())
+        };
+        assert!(contain("401", 401) && !contain("401", 400));
+        assert!(contain("2xx", 200) && contain("2xx", 299) && !contain("2xx", 300));
+        for text in ["", "xx", "6xx", "0xx", "2x", "99", "600", "+401", "-1", "2XX", "4 01"] {
+            assert_eq!(text.parse::<Statuses>(), Err(()), "{text}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Who is refused whatever he asks, and who is never limited.
+
+use std::fs;
+use std::path::Path;
+
+use tollgate::key::{ApiKeys, ClientIp};
+use tollgate::{Lists, SubjectList};
+
+use super::build::BuildError;
+use super::identity::{Identity, Users, client_ip, place};
+use crate::plan::{ApiKeyPlace, IdentitySource, Plan, SubjectsPlan};
+
+/// The lists of a plan; `None` where nobody is listed. It reads the files that they name.
+pub(super) fn lists(plan: &Plan, identity: &Identity) -> Result<Option<Lists>, BuildError> {
+    if plan.deny.is_empty() && plan.allow.is_empty() {
+        return Ok(None);
+    }
+    let wrong = |error: &dyn std::fmt::Display| BuildError(format!("`deny` or `allow`: {error}"));
+    let lists = Lists::new()
+        .addresses_by(addresses(plan)?)
+        .api_keys_in(place(api_keys(plan)))
+        .users_by(Users(identity.clone()));
+    let (deny, allow) = (list("deny", &plan.deny)?, list("allow", &plan.allow)?);
+    lists.replace(&deny, &allow).map_err(|error| wrong(&error))?;
+    Ok(Some(lists))
+}
+
+/// As the identity finds them, if it does.
+fn addresses(plan: &Plan) -> Result<ClientIp, BuildError> {
+    for source in &plan.identity {
+        if let IdentitySource::Ip { trusted_proxies, header, v4_prefix, v6_prefix } = source {
+            return client_ip(trusted_proxies, header.as_ref(), *v4_prefix, *v6_prefix);
+        }
+    }
+    Ok(ClientIp::behind(plan.trusted_proxies.clone()))
+}
+
+fn api_keys(plan: &Plan) -> &ApiKeyPlace {
+    let places = plan.identity.iter().find_map(|source| match source {
+        IdentitySource::ApiKey(keys) => Some(&keys.place),
+        _ => None,
+    });
+    places.unwrap_or(&ApiKeyPlace::Usual)
+}
+
+fn list(key: &str, plan: &SubjectsPlan) -> Result<SubjectList, BuildError> {
+    let wrong = |error: &dyn std::fmt::Display| BuildError(format!("`{key}`: {error}"));
+    let mut list = SubjectList::new();
+    for address in &plan.addresses {
+        list = list.network(address).map_err(|error| wrong(&error))?;
+    }
+    let keys = ApiKeys::from_sha256_hex(&plan.api_keys).map_err(|error| wrong(&error))?;
+    list = list.api_keys(&keys);
+    for user in &plan.users {
+        list = list.user(user).map_err(|error| wrong(&error))?;
+    }
+    match &plan.file {
+        Some(file) => Ok(list.and(read(file)?)),
+        None => Ok(list),
+    }
+}
+
+fn read(file: &Path) -> Result<SubjectList, BuildError> {
+    let wrong = |error: &dyn std::fmt::Display| BuildError(format!("{}: {error}", file.display()));
+    let bytes = fs::metadata(file).map_err(|error| wrong(&error))?.len();
+    if bytes > MOST_BYTES {
+        let mib = MOST_BYTES >> 20;
+        return Err(wrong(&format_args!("it is larger than {mib} MiB; is it the right one?")));
+    }
+    let text = fs::read_to_string(file).map_err(|error| wrong(&error))?;
+    text.parse().map_err(|error| wrong(&error))
+}
+
+/// Some two million networks.
+const MOST_BYTES: u64 = 32 << 20;

@@ -1,0 +1,125 @@
+//! What a request has cost, where only the body of the response says it.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{HeaderMap, HeaderValue, TE};
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use tollgate::{Cost, Reservation, headers};
+use tower_service::Service;
+
+use crate::plan::{LimitPlan, SettleBy};
+use crate::proxy::{Body, Forward, Watch};
+
+/// Forwards, and settles what the body of the response decides.
+#[derive(Clone, Debug)]
+pub(super) struct Settled {
+    forward: Forward,
+    prices: Prices,
+}
+
+/// The policies whose charges a body settles, and how.
+#[derive(Clone, Debug)]
+pub(super) struct Prices(Arc<[(String, SettleBy)]>);
+
+impl Prices {
+    pub(super) fn of<'a>(limits: impl IntoIterator<Item = &'a LimitPlan>) -> Self {
+        let mut prices = Vec::new();
+        for limit in limits {
+            let Some(settle) = limit.reserve.map(|it| it.settle) else { continue };
+            if settle == SettleBy::Header {
+                continue;
+            }
+            for policy in limit.policies() {
+                if !prices.iter().any(|(name, _)| name == policy.name()) {
+                    prices.push((policy.name().to_owned(), settle));
+                }
+            }
+        }
+        Self(prices.into())
+    }
+}
+
+impl Settled {
+    pub(super) const fn new(forward: Forward, prices: Prices) -> Self {
+        Self { forward, prices }
+    }
+}
+
+impl Service<Request<Incoming>> for Settled {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.forward.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
+        let reservation = request.extensions_mut().remove::<Reservation>();
+        let Some(reservation) = reservation.filter(|_| !self.prices.0.is_empty()) else {
+            return self.forward.call(request);
+        };
+        if self.prices.0.iter().any(|(_, settle)| *settle == SettleBy::Trailer) {
+            // Over HTTP/1 upstreams send trailers only to who says that he reads them.
+            request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
+        }
+        let (answer, prices) = (self.forward.call(request), self.prices.clone());
+        Box::pin(async move {
+            let response = answer.await?;
+            // What goes through a tunnel is no body: the estimate stands.
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                return Ok(response);
+            }
+            let bill = Bill { reservation, prices, bytes: 0 };
+            Ok(response.map(|body| body.watched_by(Box::new(bill))))
+        })
+    }
+}
+
+/// Adds up while the body passes, and settles where it ends or its client leaves.
+struct Bill {
+    reservation: Reservation,
+    prices: Prices,
+    bytes: u64,
+}
+
+impl Watch for Bill {
+    fn data(&mut self, data: &Bytes) {
+        self.bytes = self.bytes.saturating_add(data.len() as u64);
+    }
+
+    fn trailers(&mut self, trailers: &HeaderMap) {
+        let Some(value) = trailers.get(headers::COST) else { return };
+        let Some(actual) = value.to_str().ok().and_then(|text| text.trim().parse().ok()) else {
+            tracing::warn!("the cost that a trailer states is no integer, so the estimate stands");
+            return;
+        };
+        for (policy, settle) in &*self.prices.0 {
+            if *settle == SettleBy::Trailer {
+                self.reservation.settle_policy(policy, Cost::new(actual));
+            }
+        }
+    }
+}
+
+impl Drop for Bill {
+    fn drop(&mut self) {
+        for (policy, settle) in &*self.prices.0 {
+            if let SettleBy::Bytes(unit) = settle {
+                self.reservation.settle_policy(policy, Cost::new(self.bytes.div_ceil(*unit)));
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Bill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bill").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}

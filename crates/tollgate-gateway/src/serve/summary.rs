@@ -1,0 +1,162 @@
+//! Denials in the log: a line for each policy now and then, however many there are.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::{Instant, interval};
+use tollgate::{Denials, Observer};
+
+/// What has been told of denials, and what is still to be told. Clones share it.
+#[derive(Clone)]
+pub(super) struct Summary {
+    observer: Observer,
+    /// Requests in which nobody was found.
+    nobody: Arc<AtomicU64>,
+    told: Arc<Mutex<Told>>,
+}
+
+struct Told {
+    at: Instant,
+    denials: HashMap<String, Denials>,
+}
+
+impl Summary {
+    pub(super) fn new(observer: Observer) -> Self {
+        let told = Told { at: Instant::now(), denials: HashMap::new() };
+        Self { observer, nobody: Arc::default(), told: Arc::new(Mutex::new(told)) }
+    }
+
+    /// Nobody was found in a request.
+    pub(super) fn nobody(&self) {
+        self.nobody.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Tells what is new every ten seconds, for as long as it is polled.
+    pub(super) async fn keep_telling(self) {
+        let mut due = interval(PERIOD);
+        loop {
+            due.tick().await;
+            self.tell();
+        }
+    }
+
+    /// Tells what is new.
+    pub(super) fn tell(&self) {
+        let mut told = self.told.lock();
+        let passed = told.at.elapsed();
+        let nobody = self.nobody.swap(0, Ordering::Relaxed);
+        if nobody > 0 {
+            let seconds = passed.as_secs_f64().ceil();
+            tracing::info!(
+                target: "tollgate",
+                "`identity` found nobody in {} in the last {seconds} s", requests(nobody)
+            );
+        }
+        for line in told.news(self.observer.denials(), passed) {
+            tracing::info!(target: "tollgate", "{line}");
+        }
+        told.at = Instant::now();
+    }
+}
+
+impl Told {
+    fn news(&mut self, now: Vec<Denials>, passed: Duration) -> Vec<String> {
+        let seconds = passed.as_secs_f64().ceil();
+        let mut lines = Vec::new();
+        for denials in now {
+            let policy = denials.policy.clone();
+            let before = self.denials.insert(policy.clone(), denials.clone());
+            let before = before.map(|it| [it.denied, it.shadow, it.failed_closed]);
+            let before = before.unwrap_or_default();
+            for (what, now, before) in [
+                ("denied", denials.denied, before[0]),
+                ("would have denied", denials.shadow, before[1]),
+                ("could not decide and refused", denials.failed_closed, before[2]),
+            ] {
+                let count = now.saturating_sub(before);
+                if count > 0 {
+                    let requests = requests(count);
+                    lines.push(format!(
+                        "{what} {requests} under `{policy}` in the last {seconds} s"
+                    ));
+                }
+            }
+        }
+        lines
+    }
+}
+
+fn requests(count: u64) -> String {
+    format!("{count} request{}", if count == 1 { "" } else { "s" })
+}
+
+/// Soon enough for whoever watches, and seldom enough for whoever keeps it.
+const PERIOD: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::{Ready, ready};
+    use std::task::{Context, Poll};
+
+    use bytes::Bytes;
+    use http::{Request, Response};
+    use http_body_util::Empty;
+    use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
+    use tower_layer::Layer;
+    use tower_service::Service;
+
+    use super::*;
+
+    #[derive(Clone)]
+    struct Hello;
+
+    impl Service<Request<()>> for Hello {
+        type Response = Response<Empty<Bytes>>;
+        type Error = Infallible;
+        type Future = Ready<Result<Self::Response, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: Request<()>) -> Self::Future {
+            ready(Ok(Response::new(Empty::new())))
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_new_is_told_once() {
+        let observer = Observer::new();
+        let policy =
+            |name, limit| Policy::sliding_window_log(name, Quota::per_hour(limit)).unwrap();
+        let layer = RateLimitLayer::builder(MemoryStore::new())
+            .observer(&observer)
+            .limit(Limit::global(policy("all", 2)))
+            .limit(Limit::global(policy("trial", 1)).shadow())
+            .build()
+            .unwrap();
+        let ask = async |count: usize| {
+            for _ in 0..count {
+                let mut service = layer.layer(Hello);
+                std::future::poll_fn(|cx| service.poll_ready(cx)).await.unwrap();
+                service.call(Request::new(())).await.unwrap();
+            }
+        };
+        let mut told = Told { at: Instant::now(), denials: HashMap::new() };
+        let mut news = || told.news(observer.denials(), Duration::from_millis(9_998));
+        assert_eq!(news(), Vec::<String>::new());
+        ask(5).await;
+        assert_eq!(
+            news(),
+            [
+                "denied 3 requests under `all` in the last 10 s",
+                "would have denied 4 requests under `trial` in the last 10 s",
+            ]
+        );
+        assert_eq!(news(), Vec::<String>::new());
+    }
+}

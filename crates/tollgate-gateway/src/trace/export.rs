@@ -1,0 +1,165 @@
+//! From spans to a collector.
+//!
+//! A thread of the SDK sends them, on a runtime of its own: whatever the collector does, no
+//! request waits for it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use opentelemetry::Context;
+use opentelemetry::trace::{TraceContextExt, TracerProvider};
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider};
+use tokio::runtime::Runtime;
+use tracing::level_filters::LevelFilter;
+use tracing::{Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::DynFilterFn;
+use tracing_subscriber::registry::LookupSpan;
+
+use super::queue::{Queue, Tally};
+use super::{Spans, TracingError};
+use crate::plan::TracingPlan;
+use crate::proxy;
+
+/// Sends spans. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Export {
+    provider: SdkTracerProvider,
+    tracer: SdkTracer,
+    tally: Arc<Tally>,
+    timeout: Duration,
+}
+
+impl Export {
+    pub(super) fn new(plan: &TracingPlan) -> Result<Self, TracingError> {
+        let field = |(name, value): &(http::HeaderName, http::HeaderValue)| {
+            let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+            (name.as_str().to_owned(), value)
+        };
+        let headers: HashMap<_, _> = plan.headers.iter().map(field).collect();
+        let exporter = SpanExporter::builder()
+            .with_http()
+            .with_http_client(Collector::new(plan)?)
+            .with_endpoint(plan.endpoint.to_string())
+            .with_timeout(plan.timeout)
+            .with_headers(headers)
+            .build()
+            .map_err(|error| TracingError(error.to_string()))?;
+        let tally = Arc::new(Tally::default());
+        let sampler = Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(plan.sample)));
+        let resource = Resource::builder().with_service_name(plan.service_name.clone()).build();
+        let provider = SdkTracerProvider::builder()
+            .with_span_processor(Queue::new(exporter, &tally))
+            .with_sampler(sampler)
+            .with_resource(resource)
+            .build();
+        let tracer = provider.tracer("tollgate");
+        Ok(Self { provider, tracer, tally, timeout: plan.timeout })
+    }
+
+    pub(super) const fn tracer(&self) -> &SdkTracer {
+        &self.tracer
+    }
+
+    pub(super) fn spans(&self) -> Spans {
+        self.tally.read()
+    }
+
+    /// Sends what is left, and waits for that no longer than for any other batch.
+    pub(super) fn finish(&self) {
+        let ended = self.provider.shutdown_with_timeout(self.timeout);
+        let left = self.tally.waiting();
+        if ended.is_err() && left > 0 {
+            tracing::warn!(target: "tollgate", spans = left, "stopped before all spans were sent");
+        }
+    }
+}
+
+/// Makes the spans of decisions children of that of their request, if that is sent.
+pub(crate) fn decisions<S>(export: &Export) -> impl Layer<S> + use<S>
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+{
+    let is_decision = |metadata: &Metadata<'_>| metadata.is_span() && metadata.target() == DECISION;
+    let wanted = DynFilterFn::new(move |metadata, _| {
+        is_decision(metadata) && Context::map_current(|context| context.span().is_recording())
+    });
+    let wanted =
+        wanted.with_max_level_hint(LevelFilter::DEBUG).with_callsite_filter(move |metadata| {
+            if is_decision(metadata) {
+                tracing::subscriber::Interest::sometimes()
+            } else {
+                tracing::subscriber::Interest::never()
+            }
+        });
+    tracing_opentelemetry::layer()
+        .with_tracer(export.tracer.clone())
+        .with_location(false)
+        .with_threads(false)
+        .with_tracked_inactivity(false)
+        .with_target(false)
+        .with_filter(wanted)
+}
+
+/// The target of the layer's spans.
+const DECISION: &str = "tollgate::decision";
+
+/// Speaks with the collector.
+struct Collector {
+    hyper: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    /// Polled while a batch is sent, and by that thread alone.
+    runtime: Runtime,
+    timeout: Duration,
+}
+
+impl Collector {
+    fn new(plan: &TracingPlan) -> Result<Self, TracingError> {
+        let wrong = |error: &dyn fmt::Display| TracingError(error.to_string());
+        let is_tls = plan.endpoint.scheme() == Some(&http::uri::Scheme::HTTPS);
+        let tls = proxy::tls_config(is_tls).map_err(|error| wrong(&error))?;
+        let connector =
+            HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
+        let mut hyper = Client::builder(TokioExecutor::new());
+        // Between two batches nobody would notice that a connection has ended.
+        let hyper = hyper.pool_max_idle_per_host(0).build(connector.build());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| wrong(&error))?;
+        Ok(Self { hyper, runtime, timeout: plan.timeout })
+    }
+
+    async fn post(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let response = self.hyper.request(request.map(Full::new)).await?;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, MOST).collect().await?.to_bytes();
+        Ok(Response::from_parts(head, body))
+    }
+}
+
+/// The most bytes of an answer: it says at the most which spans were refused.
+const MOST: usize = 64 << 10;
+
+#[async_trait]
+impl HttpClient for Collector {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        // The thread that polls this does nothing else.
+        self.runtime
+            .block_on(async { tokio::time::timeout(self.timeout, self.post(request)).await? })
+    }
+}
+
+impl fmt::Debug for Collector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Collector").finish_non_exhaustive()
+    }
+}

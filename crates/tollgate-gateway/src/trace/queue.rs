@@ -1,0 +1,152 @@
+//! How many spans wait for the collector, and what became of them.
+//!
+//! The processor of the SDK has a queue with a bound of its own, but does not tell how many
+//! spans found no room. So they are counted before they come there: never more are let in than
+//! it has room for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use opentelemetry::Context;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, Span, SpanData, SpanExporter, SpanProcessor,
+};
+
+use super::Spans;
+
+/// The most spans that wait or are under way.
+const ROOM: usize = 4_096;
+
+/// The most that are sent at a time.
+const BATCH: usize = 512;
+
+/// How long a span waits for others.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// What became of spans.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    waiting: AtomicUsize,
+    exported: AtomicU64,
+    dropped: AtomicU64,
+    failed: AtomicU64,
+    /// Whether the last batch failed, so that the log tells it once.
+    failing: AtomicBool,
+}
+
+impl Tally {
+    pub(super) fn read(&self) -> Spans {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Spans {
+            exported: read(&self.exported),
+            dropped: read(&self.dropped),
+            failed: read(&self.failed),
+        }
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is room for another span, which then is taken.
+    fn enter(&self) -> bool {
+        let took = |waiting: usize| (waiting < ROOM).then_some(waiting + 1);
+        let entered = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, took);
+        if entered.is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        entered.is_ok()
+    }
+
+    fn leave(&self, spans: usize, outcome: &OTelSdkResult) {
+        self.waiting.fetch_sub(spans, Ordering::Relaxed);
+        let counter = if outcome.is_ok() { &self.exported } else { &self.failed };
+        counter.fetch_add(spans as u64, Ordering::Relaxed);
+        let was_failing = self.failing.swap(outcome.is_err(), Ordering::Relaxed);
+        match outcome {
+            Err(error) if !was_failing => {
+                tracing::warn!(target: "tollgate", %error, "the collector takes no spans");
+            }
+            Ok(()) if was_failing => {
+                tracing::info!(target: "tollgate", "the collector takes spans again");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Lets in what there is room for. Nothing here waits.
+#[derive(Debug)]
+pub(super) struct Queue {
+    inner: BatchSpanProcessor,
+    tally: Arc<Tally>,
+}
+
+impl Queue {
+    pub(super) fn new(exporter: impl SpanExporter + 'static, tally: &Arc<Tally>) -> Self {
+        let tally = Arc::clone(tally);
+        let config = BatchConfigBuilder::default()
+            .with_max_queue_size(ROOM)
+            .with_max_export_batch_size(BATCH)
+            .with_scheduled_delay(INTERVAL)
+            .build();
+        let exporter = Counted { exporter, tally: Arc::clone(&tally) };
+        let inner = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
+        Self { inner, tally }
+    }
+}
+
+impl SpanProcessor for Queue {
+    fn on_start(&self, span: &mut Span, context: &Context) {
+        self.inner.on_start(span, context);
+    }
+
+    fn on_end(&self, span: SpanData) {
+        if self.tally.enter() {
+            self.inner.on_end(span);
+        }
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.inner.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.inner.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.inner.set_resource(resource);
+    }
+}
+
+/// Counts what leaves.
+#[derive(Debug)]
+struct Counted<E> {
+    exporter: E,
+    tally: Arc<Tally>,
+}
+
+impl<E: SpanExporter> SpanExporter for Counted<E> {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let spans = batch.len();
+        let outcome = self.exporter.export(batch).await;
+        self.tally.leave(spans, &outcome);
+        outcome
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}

@@ -1,0 +1,207 @@
+//! The span of a request: from its head to the end of its response.
+
+use http::{Request, Response};
+use tracing::Span;
+use tracing::instrument::{Instrument, Instrumented};
+
+#[cfg(feature = "otlp")]
+use super::Export;
+use super::context::TraceParent;
+use super::{REQUEST, Tracing};
+
+/// A request that is part of a trace, or of none. Its span ends with this.
+#[derive(Debug)]
+pub(crate) struct Traced {
+    /// Lends its trace to each line of the log.
+    log: Span,
+    #[cfg(feature = "otlp")]
+    span: Option<opentelemetry::Context>,
+}
+
+impl Traced {
+    /// Begins the span of a request, if there is one, and tells the upstream of it.
+    pub(crate) fn begin<B>(tracing: &Tracing, request: &mut Request<B>, is_tls: bool) -> Self {
+        let parent = TraceParent::of(request.headers());
+        #[cfg(feature = "otlp")]
+        if let Some(export) = tracing.export() {
+            return Self::with_span(export, request, parent, is_tls);
+        }
+        let _ = (tracing, is_tls);
+        Self {
+            log: log_span(parent),
+            #[cfg(feature = "otlp")]
+            span: None,
+        }
+    }
+
+    /// Whatever happens in `work` happens in this span.
+    #[cfg(not(feature = "otlp"))]
+    pub(crate) fn within<F: Future>(&self, work: F) -> Instrumented<F> {
+        work.instrument(self.log.clone())
+    }
+
+    /// The response is about to be sent.
+    #[cfg(not(feature = "otlp"))]
+    #[expect(clippy::unused_self, reason = "there is no span to tell of it")]
+    pub(crate) const fn answered<B>(&self, _: &Response<B>) {}
+}
+
+/// The request that is being worked on goes this way.
+#[cfg(not(feature = "otlp"))]
+pub(crate) const fn note_route(_: &str) {}
+
+#[cfg(feature = "otlp")]
+pub(crate) use self::spans::note_route;
+
+/// A level that no filter leaves out, because lines of every level are about the request.
+fn log_span(trace: Option<TraceParent>) -> Span {
+    match trace {
+        Some(TraceParent { trace, .. }) => {
+            tracing::error_span!(target: REQUEST, "request", trace_id = %trace)
+        }
+        None => Span::none(),
+    }
+}
+
+#[cfg(feature = "otlp")]
+mod spans {
+    use http::header::{HeaderMap, HeaderValue};
+    use http::{Method, Version};
+    use opentelemetry::context::{FutureExt, WithContext};
+    use opentelemetry::trace::{
+        SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId, TraceState,
+        Tracer,
+    };
+    use opentelemetry::{Context, KeyValue};
+
+    use super::super::context::{self, PARENT, STATE};
+    use super::*;
+
+    impl Traced {
+        pub(super) fn with_span<B>(
+            export: &Export,
+            request: &mut Request<B>,
+            parent: Option<TraceParent>,
+            is_tls: bool,
+        ) -> Self {
+            let caller = match parent {
+                Some(parent) => Context::new().with_remote_span_context(remote(parent, request)),
+                None => Context::new(),
+            };
+            let method = method(request.method());
+            let span = export
+                .tracer()
+                .span_builder(if method == OTHER { "HTTP" } else { method })
+                .with_kind(SpanKind::Server)
+                .with_attributes([
+                    KeyValue::new("http.request.method", method),
+                    KeyValue::new("url.scheme", if is_tls { "https" } else { "http" }),
+                    KeyValue::new("url.path", path(request.uri().path()).to_owned()),
+                    KeyValue::new("network.protocol.version", version(request.version())),
+                ])
+                .start_with_context(export.tracer(), &caller);
+            let span = caller.with_span(span);
+            let ours = span.span().span_context().clone();
+            let ours = TraceParent {
+                trace: context::TraceId(u128::from_be_bytes(ours.trace_id().to_bytes())),
+                span: u64::from_be_bytes(ours.span_id().to_bytes()),
+                is_sampled: ours.is_sampled(),
+            };
+            tell(request.headers_mut(), ours, parent.is_some());
+            Self { log: log_span(Some(ours)), span: Some(span) }
+        }
+
+        /// Whatever happens in `work` happens in this span.
+        pub(crate) fn within<F: Future>(&self, work: F) -> WithContext<Instrumented<F>> {
+            let span = self.span.clone().unwrap_or_default();
+            work.instrument(self.log.clone()).with_context(span)
+        }
+
+        /// The response is about to be sent.
+        pub(crate) fn answered<B>(&self, response: &Response<B>) {
+            let Some(span) = &self.span else { return };
+            let (span, status) = (span.span(), response.status());
+            let code = i64::from(status.as_u16());
+            span.set_attribute(KeyValue::new("http.response.status_code", code));
+            if status.is_server_error() {
+                span.set_attribute(KeyValue::new("error.type", status.as_str().to_owned()));
+                span.set_status(Status::error(""));
+            }
+        }
+    }
+
+    impl Drop for Traced {
+        fn drop(&mut self) {
+            if let Some(span) = &self.span {
+                span.span().end();
+            }
+        }
+    }
+
+    /// The request that is being worked on goes this way.
+    pub(crate) fn note_route(name: &str) {
+        Context::map_current(|context| {
+            if context.span().is_recording() {
+                context.span().set_attribute(KeyValue::new("tollgate.route", name.to_owned()));
+            }
+        });
+    }
+
+    /// What the upstream reads: our span in place of the caller's. What vendors have added
+    /// belongs to the trace, and goes where that goes.
+    fn tell(headers: &mut HeaderMap, ours: TraceParent, has_parent: bool) {
+        if !has_parent {
+            headers.remove(STATE);
+        }
+        // Digits and dashes make a value.
+        if let Ok(value) = HeaderValue::try_from(ours.to_string()) {
+            headers.insert(PARENT, value);
+        }
+    }
+
+    fn remote<B>(parent: TraceParent, request: &Request<B>) -> SpanContext {
+        let lines = request.headers().get_all(STATE).iter();
+        let state = lines.map(|line| line.to_str().unwrap_or_default()).collect::<Vec<_>>();
+        let state = state.join(",");
+        // What is not one, or longer than anybody has to pass on, is left out of the span.
+        let state = Some(state).filter(|state| state.len() <= 512);
+        let state = state.and_then(|state| state.parse::<TraceState>().ok()).unwrap_or_default();
+        let flags = if parent.is_sampled { TraceFlags::SAMPLED } else { TraceFlags::default() };
+        SpanContext::new(
+            TraceId::from_bytes(parent.trace.0.to_be_bytes()),
+            SpanId::from_bytes(parent.span.to_be_bytes()),
+            flags,
+            true,
+            state,
+        )
+    }
+
+    /// One of those that are known: whoever reads traces groups by it, and a client may invent
+    /// any number.
+    fn method(method: &Method) -> &'static str {
+        const KNOWN: [&str; 10] = [
+            "CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY", "TRACE",
+        ];
+        let known = KNOWN.into_iter().chain(["SEARCH"]).find(|known| *known == method.as_str());
+        known.unwrap_or(OTHER)
+    }
+
+    /// As OpenTelemetry calls it.
+    const OTHER: &str = "_OTHER";
+
+    /// The beginning of a path: thousands of spans may wait, and a path may be long.
+    fn path(path: &str) -> &str {
+        // A path that was received is ASCII, where every byte ends a letter.
+        path.get(..PATH).unwrap_or(path)
+    }
+
+    const PATH: usize = 256;
+
+    fn version(version: Version) -> &'static str {
+        match version {
+            Version::HTTP_10 => "1.0",
+            Version::HTTP_2 => "2",
+            _ => "1.1",
+        }
+    }
+}

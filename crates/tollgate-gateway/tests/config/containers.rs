@@ -1,0 +1,89 @@
+//! The containers of examples/gateway, without starting any.
+
+use std::fs;
+use std::process::Command;
+
+use saphyr::{LoadableYamlNode, Yaml};
+use tollgate_gateway::config::{Source, read};
+
+use crate::support::root;
+
+const ROOT: &str = "docker-compose.yml";
+const EXAMPLE: &str = "examples/gateway/docker-compose.yml";
+
+/// The stages of the Dockerfile.
+fn stages() -> Vec<String> {
+    let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
+    let stages = dockerfile.lines().filter(|line| line.starts_with("FROM "));
+    stages.filter_map(|line| Some(line.split_once(" AS ")?.1.to_owned())).collect()
+}
+
+fn texts(list: &Yaml<'_>) -> Vec<String> {
+    list.as_vec().unwrap().iter().map(|item| item.as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn docker_compose_takes_the_files() {
+    for file in [ROOT, EXAMPLE] {
+        let output = Command::new("docker-compose")
+            .args(["--file", file, "config", "--quiet"])
+            .env_remove("COMPOSE_FILE")
+            .current_dir(root())
+            .output()
+            .expect("docker-compose; cure: apt-get install --no-install-recommends docker-compose");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{file}: {error}");
+    }
+}
+
+#[test]
+fn what_they_build_is_a_stage_of_the_dockerfile() {
+    for (file, context, expected) in [(ROOT, ".", 1), (EXAMPLE, "../..", 2)] {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        let builds: Vec<_> = text.split(" build:\n").skip(1).collect();
+        assert_eq!(builds.len(), expected, "{file}");
+        for build in builds {
+            let mut lines = build.lines().map(str::trim);
+            assert_eq!(lines.next(), Some(&*format!("context: {context}")), "{file}");
+            let target = lines.next().unwrap().strip_prefix("target: ").unwrap();
+            assert!(stages().iter().any(|stage| stage == target), "{file}: {target}");
+        }
+    }
+}
+
+#[test]
+fn the_gateways_of_the_example_are_told_what_their_file_asks_for() {
+    let text = fs::read_to_string(root().join(EXAMPLE)).unwrap();
+    let compose = &Yaml::load_from_str(&text).unwrap()[0];
+    let services = compose["services"].as_mapping().unwrap();
+    let is_service = |host: &str| services.keys().any(|name| name.as_str() == Some(host));
+    let command = texts(&compose["x-gateway"]["command"]);
+    assert_eq!(command[..3], ["tollgate", "serve", "--config"]);
+    assert_eq!(texts(&compose["x-gateway"]["volumes"]), [".:/etc/tollgate:ro"]);
+    let file = command[3].strip_prefix("/etc/tollgate/").unwrap();
+    let source = Source::read(&root().join("examples/gateway").join(file)).unwrap();
+
+    let environment = &compose["x-environment"];
+    let told =
+        |name: &str| environment.as_mapping_get(name).and_then(Yaml::as_str).map(str::to_owned);
+    for variable in ["TARGET", "REDIS_URL", "LISTEN", "ADMIN"] {
+        let told = told(variable).unwrap_or_else(|| panic!("nobody says {variable}"));
+        let host = told.split_once("://").map(|(_, host)| host.split(':').next().unwrap());
+        assert!(host.is_none_or(is_service), "{variable}: {told}");
+        assert!(source.text.contains(&format!("${{{variable}:-")), "nobody asks for {variable}");
+    }
+    let outcome = read(&source, &told);
+    let plan = outcome.plan.unwrap_or_else(|| panic!("{}", outcome.report));
+    assert_eq!(plan.listen[0].addr.to_string(), "0.0.0.0:8080");
+    assert_eq!(plan.routes[0].target.authority.as_str(), "upstream:3000");
+    // In there the admin address is not on loopback, and that is all there is to say of it.
+    let odd: Vec<_> = outcome.report.problems().iter().map(|it| &*it.place.path).collect();
+    assert_eq!(odd, ["rateLimiter.admin"], "{}", outcome.report);
+    // From outside it is.
+    for (name, service) in services {
+        let Some(ports) = service.as_mapping_get("ports") else { continue };
+        for port in texts(ports).iter().filter(|port| port.ends_with(":8081")) {
+            assert!(port.starts_with("127.0.0.1:"), "{name:?}: {port}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What the gateway says while it runs.
+
+use std::net::TcpListener;
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{Client, Gateway, Upstream, whole};
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+
+/// The lines of a log, each of which has to be an object.
+fn lines(log: &str) -> Vec<Value> {
+    let line = |line: &str| -> Value {
+        let value: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"));
+        for key in ["timestamp", "level", "target", "message"] {
+            assert!(value[key].is_string(), "no {key} in {line}");
+        }
+        value
+    };
+    log.lines().map(line).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_line_is_an_object_and_no_line_has_a_secret() {
+    let upstream = Upstream::new().await;
+    // `expireSeconds` draws a warning, which is a line as well.
+    let config = format!(
+        "{}log: {{format: json}}\nidentity: [user, ip]\n\
+         jwt: {{secret: hunter2-hunter2-hunter2-hunter2-hunter2}}\n\
+         client: {{limit: 1, window: 60s, expireSeconds: 9}}\n",
+        upstream.target()
+    );
+    let mut gateway = Gateway::start(&config);
+    let client = Client::new(gateway.address);
+    let parent = format!("00-{TRACE}-b7ad6b7169203331-00");
+    let headers = [
+        ("traceparent", parent.as_str()),
+        ("authorization", "Bearer hunter2"),
+        ("cookie", "hunter2"),
+    ];
+    for status in [200, 429] {
+        let answer = client.send("GET", "/?hunter2", &headers, "").await.unwrap();
+        assert_eq!(answer.status.as_u16(), status);
+    }
+    gateway.rewrite("target: 'quoted\\' and hunter2'\n");
+    gateway.until_config(|config| !config["lastError"].is_null()).await;
+    gateway.signal("TERM");
+    assert!(gateway.wait().success());
+    gateway.until_logged("\"stopped\"");
+
+    let log = gateway.log();
+    let lines = lines(&log);
+    let found = |message: &str| {
+        let said = |line: &&Value| line["message"].as_str().unwrap().contains(message);
+        lines.iter().find(said).unwrap_or_else(|| panic!("no {message} in {log}"))
+    };
+    assert_eq!(found("deny")["span"]["trace_id"], TRACE);
+    assert_eq!(found("deny")["level"], "INFO");
+    assert_eq!(found("expireSeconds")["level"], "WARN");
+    assert_eq!(found("was not reloaded")["level"], "ERROR");
+    assert!(
+        !log.contains("hunter2-") && !log.contains("Bearer") && !log.contains("cookie"),
+        "{log}"
+    );
+    assert!(!log.contains("192.0.2.") && !log.contains("127.0.0.1:"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_tracing_a_trace_passes_untouched_and_the_log_names_it() {
+    let upstream = Upstream::new().await;
+    let gateway =
+        Gateway::start(&format!("{}client: {{limit: 2, window: 60s}}\n", upstream.target()));
+    let client = Client::new(gateway.address);
+    for parent in [&*format!("00-{TRACE}-b7ad6b7169203331-01"), "none at all"] {
+        let headers = [("traceparent", parent), ("tracestate", "a=1")];
+        client.send("GET", "/", &headers, "").await.unwrap();
+        let seen = upstream.last();
+        assert_eq!((seen.header("traceparent"), seen.header("tracestate")), (parent, "a=1"));
+    }
+    assert!(!gateway.log().contains("trace_id"), "{}", gateway.log());
+    let parent = format!("00-{TRACE}-b7ad6b7169203331-01");
+    client.send("GET", "/", &[("traceparent", &parent)], "").await.unwrap();
+    gateway.until_logged("deny");
+    let log = gateway.log();
+    let deny = log.lines().find(|line| line.contains("deny")).unwrap();
+    assert!(deny.contains(&format!("trace_id={TRACE}")), "{deny}");
+    // One without a trace has none, and none is made for it.
+    client.get("/").await;
+    assert_eq!(upstream.seen().len(), 2);
+}
+
+#[test]
+fn flag_and_variable_go_before_the_file_and_the_last_word_is_a_line_too() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = TempDir::new().unwrap();
+    let config = format!(
+        "target: http://localhost:1\nlisten: {}\nlog: {{level: warn}}\n",
+        taken.local_addr().unwrap()
+    );
+    std::fs::write(folder.path().join("limits.yaml"), whole(&config)).unwrap();
+    let run = |flags: &[&str], variable: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["serve", "--config", "limits.yaml"]).args(flags).current_dir(folder.path());
+        command.env_remove("RUST_LOG").env_remove("TOLLGATE_LOG_FORMAT");
+        let output = command.envs(variable.map(|it| ("TOLLGATE_LOG_FORMAT", it))).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for (flags, variable) in [
+        (&["--log-format", "json"][..], None),
+        (&[], Some("json")),
+        (&["--log-format=json"], Some("text")),
+    ] {
+        let (code, said) = run(flags, variable);
+        assert_eq!(code, Some(1));
+        let lines = lines(&said);
+        let last = lines.last().unwrap();
+        assert_eq!(last["level"], "ERROR");
+        assert!(last["message"].as_str().unwrap().starts_with("cannot listen on "), "{said}");
+    }
+    let (code, said) = run(&[], None);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("error: cannot listen on "), "{said}");
+    let (code, said) = run(&["--log-format", "xml"], None);
+    assert_eq!(code, Some(2));
+    assert!(said.contains("[possible values: text, json]"), "{said}");
+}

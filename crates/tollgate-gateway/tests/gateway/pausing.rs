@@ -1,0 +1,136 @@
+//! Clients of HTTP/2 that ask for much and take nothing.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{Ping, Reason};
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::support::{Client, Gateway, Upstream};
+
+/// More than one connection can have in flight.
+const LARGE: usize = 8 << 20;
+
+async fn large() -> Upstream {
+    let body = Bytes::from(vec![b'x'; LARGE]);
+    Upstream::answering(move |_| Response::new(Full::from(body.clone()).boxed())).await
+}
+
+/// A connection on which each stream may send so many bytes before it is read, and which goes
+/// on saying something.
+async fn connect(gateway: &Gateway, window: u32) -> SendRequest<Bytes> {
+    let stream = TcpStream::connect(gateway.address).await.unwrap();
+    let mut builder = h2::client::Builder::new();
+    builder.initial_window_size(window).initial_connection_window_size(1 << 30);
+    let (sender, mut connection) = builder.handshake(stream).await.unwrap();
+    let mut pings = connection.ping_pong().unwrap();
+    tokio::spawn(connection);
+    tokio::spawn(async move {
+        // Until the connection ends.
+        while pings.ping(Ping::opaque()).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    sender
+}
+
+async fn send(sender: &SendRequest<Bytes>, method: &str) -> ResponseFuture {
+    let request = Request::builder().method(method).uri("http://a/").body(()).unwrap();
+    let mut sender = sender.clone().ready().await.unwrap();
+    sender.send_request(request, true).unwrap().0
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_that_are_not_read_end_and_the_others_go_on() {
+    for window in [0, 1, 65_535] {
+        let upstream = large().await;
+        let lines = format!("{}timeouts: {{idle: 500ms}}\n", upstream.target());
+        let gateway = Gateway::start(&lines);
+        let sender = connect(&gateway, window).await;
+        let mut paused = Vec::new();
+        for _ in 0..100 {
+            paused.push(send(&sender, "GET").await);
+        }
+        let mut bodies = Vec::new();
+        for response in paused {
+            bodies.push(response.await.unwrap().into_body());
+        }
+        for mut body in bodies {
+            // What fits into the window comes, and then the end: nothing is released of it.
+            let error = loop {
+                let data = timeout(PATIENCE, body.data()).await.expect("it is still open");
+                match data.expect("it is not whole") {
+                    Ok(_) => {}
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(
+                (error.reason(), error.is_reset()),
+                (Some(Reason::CANCEL), true),
+                "{window}"
+            );
+        }
+        assert_eq!(send(&sender, "HEAD").await.await.unwrap().status(), 200);
+        // Of 800 MiB.
+        println!("window {window}: {} MiB", gateway.peak_memory());
+        assert!(gateway.peak_memory() < 120, "{window}: {} MiB", gateway.peak_memory());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_read_slowly_goes_on_to_its_end() {
+    let upstream =
+        Upstream::answering(|_| Response::new(Full::from(vec![b'x'; 400_000]).boxed())).await;
+    let gateway = Gateway::start(&format!("{}timeouts: {{idle: 500ms}}\n", upstream.target()));
+    let sender = connect(&gateway, 16 << 10).await;
+    let started = Instant::now();
+    let mut body = send(&sender, "GET").await.await.unwrap().into_body();
+    let mut length = 0;
+    while let Some(piece) = body.data().await {
+        let piece = piece.unwrap();
+        length += piece.len();
+        // It is real time that the gateway measures, in a process of its own.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        body.flow_control().release_capacity(piece.len()).unwrap();
+    }
+    assert_eq!(length, 400_000);
+    assert!(started.elapsed() > Duration::from_secs(2), "{:?}", started.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_not_read_at_all_is_cut() {
+    use tokio::io::AsyncWriteExt;
+    let upstream = large().await;
+    let lines = format!("{}timeouts: {{idle: 300ms, requestHeader: 300ms}}\n", upstream.target());
+    let gateway = Gateway::start(&lines);
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    // All that may be sent at once, and a hundred requests.
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(b"\0\0\x06\x04\0\0\0\0\0\0\x04\x7f\xff\xff\xff");
+    bytes.extend(b"\0\0\x04\x08\0\0\0\0\0\x7f\0\0\0");
+    for number in 0..100_u8 {
+        bytes.extend(b"\0\0\x06\x01\x05\0\0\0");
+        bytes.push(2 * number + 1);
+        bytes.extend(b"\x82\x86\x84\x01\x01a");
+    }
+    stream.write_all(&bytes).await.unwrap();
+    let open = async || {
+        let metrics = gateway.admin("/metrics").await;
+        let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
+        let open = metrics.lines().find_map(|it| it.strip_prefix("tollgate_gateway_connections "));
+        open.map(str::to_owned)
+    };
+    let started = Instant::now();
+    while upstream.seen().len() < 100 || open().await.as_deref() != Some("0") {
+        assert!(started.elapsed() < PATIENCE, "{:?} are open", open().await);
+    }
+    assert!(gateway.peak_memory() < 150, "{} MiB", gateway.peak_memory());
+    assert_eq!(Client::new(gateway.address).send("HEAD", "/", &[], "").await.unwrap().status, 200);
+}
+
+/// Longer than anything takes that does happen.
+const PATIENCE: Duration = Duration::from_secs(20);

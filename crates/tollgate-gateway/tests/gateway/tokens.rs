@@ -1,0 +1,330 @@
+//! Users of tokens, and where the keys of these come from.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use http::Response;
+use http_body_util::{BodyExt, Full};
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use rcgen::KeyPair;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::watch;
+
+use crate::encryption::certificate;
+use crate::support::{Client, Gateway, Upstream, whole};
+
+/// A key of an issuer.
+struct Key {
+    kid: &'static str,
+    pair: KeyPair,
+}
+
+impl Key {
+    fn new(kid: &'static str) -> Self {
+        Self { kid, pair: KeyPair::generate().unwrap() }
+    }
+
+    /// The half that the issuer publishes.
+    fn public(&self) -> Value {
+        let point = self.pair.public_key_raw();
+        let coordinate = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
+        let (x, y) = (coordinate(&point[1..33]), coordinate(&point[33..]));
+        json!({ "kty": "EC", "crv": "P-256", "kid": self.kid, "x": x, "y": y })
+    }
+
+    fn token(&self) -> String {
+        let mut header = Header::new(Algorithm::ES256);
+        header.kid = Some(self.kid.to_owned());
+        let claims = json!({ "sub": "ann", "exp": 4_000_000_000_u64 });
+        let signer = EncodingKey::from_ec_pem(self.pair.serialize_pem().as_bytes()).unwrap();
+        encode(&header, &claims, &signer).unwrap()
+    }
+}
+
+fn set(keys: &[&Key]) -> String {
+    json!({ "keys": keys.iter().map(|key| key.public()).collect::<Vec<_>>() }).to_string()
+}
+
+/// What an issuer says when it is asked for its keys.
+#[derive(Clone, Debug)]
+enum Says {
+    Keys(String),
+    Status(u16),
+    Elsewhere(&'static str),
+    /// Nothing, until it has something else to say.
+    Nothing,
+}
+
+struct Issuer {
+    upstream: Upstream,
+    says: watch::Sender<Says>,
+}
+
+impl Issuer {
+    async fn new(says: Says) -> Self {
+        let (says, heard) = watch::channel(says);
+        let answer = move || {
+            let mut heard = heard.clone();
+            async move {
+                let says = heard.wait_for(|says| !matches!(says, Says::Nothing)).await;
+                let says = says.map_or(Says::Status(500), |says| says.clone());
+                let answer = Response::builder();
+                let (answer, body) = match says {
+                    Says::Keys(keys) => (answer, keys),
+                    Says::Status(status) => (answer.status(status), String::new()),
+                    Says::Elsewhere(url) => {
+                        (answer.status(302).header("location", url), String::new())
+                    }
+                    Says::Nothing => unreachable!("it is waited for something else"),
+                };
+                answer.body(Full::from(body).boxed()).unwrap()
+            }
+        };
+        Self { upstream: Upstream::answering_later(move |_| answer()).await, says }
+    }
+
+    fn says(&self, says: Says) {
+        self.says.send_replace(says);
+    }
+
+    fn asked(&self) -> usize {
+        self.upstream.seen().len()
+    }
+
+    fn lines(&self, jwt: &str) -> String {
+        format!("jwt: {{jwksUrl: 'http://{}/keys', {jwt}}}\n", self.upstream.address)
+    }
+}
+
+/// Whoever is not known is turned away, so that the status says whether a token is believed.
+fn lines(upstream: &Upstream, jwt: &str) -> String {
+    let limit = "client: {limit: 100000, windowSeconds: 3600}\n";
+    format!("{}{limit}identity: user\n{jwt}", upstream.target())
+}
+
+async fn ask(client: &Client, token: &str) -> u16 {
+    let authorization = format!("Bearer {token}");
+    let answer = client.send("GET", "/", &[("authorization", &authorization)], "").await;
+    answer.unwrap().status.as_u16()
+}
+
+/// Asks until the token is believed, or no longer.
+async fn ask_until(client: &Client, token: &str, status: u16) {
+    let started = Instant::now();
+    while ask(client, token).await != status {
+        assert!(started.elapsed() < PATIENCE, "it is never {status}");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_that_an_issuer_has_changed_are_fetched_when_a_token_asks_for_one() {
+    let (old, new) = (Key::new("old"), Key::new("new"));
+    let issuer = Issuer::new(Says::Keys(set(&[&old]))).await;
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, &issuer.lines("minRefetch: 1s")));
+    let client = Client::new(gateway.address);
+    assert_eq!(ask(&client, &old.token()).await, 200);
+    assert_eq!(gateway.admin("/readyz").await.json(), json!({ "status": "ready" }));
+    issuer.says(Says::Keys(set(&[&new])));
+    assert_eq!(ask(&client, &old.token()).await, 200);
+    assert_eq!(ask(&client, &new.token()).await, 403);
+    ask_until(&client, &new.token(), 200).await;
+    assert_eq!(ask(&client, &old.token()).await, 403);
+    let config = gateway.admin("/config").await.json();
+    assert_eq!(config["keySets"][0]["kids"], json!(["new"]));
+    let asked = &issuer.upstream.seen()[0];
+    assert_eq!((asked.uri.path(), asked.header("accept")), ("/keys", "application/json"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn made_up_tokens_cause_one_fetch_in_each_interval() {
+    let (key, unknown) = (Key::new("known"), Key::new("made up"));
+    let issuer = Issuer::new(Says::Keys(set(&[&key]))).await;
+    let upstream = Upstream::new().await;
+    let patient = Gateway::start(&lines(&upstream, &issuer.lines("minRefetch: 1h, maxAge: 2h")));
+    let client = Client::new(patient.address);
+    for _ in 0..500 {
+        assert_eq!(ask(&client, &unknown.token()).await, 403);
+    }
+    assert_eq!(issuer.asked(), 1);
+
+    let started = Instant::now();
+    let gateway = Gateway::start(&lines(&upstream, &issuer.lines("minRefetch: 1s")));
+    let client = Client::new(gateway.address);
+    while issuer.asked() < 4 {
+        assert_eq!(ask(&client, &unknown.token()).await, 403);
+        assert!(started.elapsed() < PATIENCE, "it is not fetched again");
+    }
+    // One at the start and two more, with an interval before each.
+    assert!(started.elapsed() >= Duration::from_secs(2), "{:?}", started.elapsed());
+    assert_eq!(ask(&client, &key.token()).await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_set_that_is_old_is_fetched_without_anybody_asking() {
+    let key = Key::new("key");
+    let issuer = Issuer::new(Says::Keys(set(&[&key]))).await;
+    let upstream = Upstream::new().await;
+    let started = Instant::now();
+    let _gateway = Gateway::start(&lines(&upstream, &issuer.lines("minRefetch: 1s, maxAge: 1s")));
+    while issuer.asked() < 3 {
+        assert!(started.elapsed() < PATIENCE, "it is not fetched again");
+        tokio::task::yield_now().await;
+    }
+    assert!(started.elapsed() >= Duration::from_secs(2), "{:?}", started.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_no_key_set_changes_nothing_and_is_told() {
+    let (key, unknown) = (Key::new("good"), Key::new("unknown"));
+    let good = set(&[&key]);
+    let issuer = Issuer::new(Says::Keys(good.clone())).await;
+    let upstream = Upstream::new().await;
+    let times = "minRefetch: 1s, fetchTimeout: 300ms";
+    let gateway = Gateway::start(&lines(&upstream, &issuer.lines(times)));
+    let client = Client::new(gateway.address);
+    assert_eq!(ask(&client, &key.token()).await, 200);
+    let oversize = format!("{good}{}", " ".repeat(1 << 20));
+    let secret = r#"{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}"#;
+    // Each message is another than the one before, so that it is known to be of this answer.
+    for (says, message) in [
+        (Says::Keys("<html>down for maintenance</html>".to_owned()), "not a JSON Web Key Set"),
+        (Says::Keys(r#"{"keys": []}"#.to_owned()), "no usable key"),
+        (Says::Keys(oversize), "larger than 1024 KiB"),
+        (Says::Status(500), "500 Internal Server Error"),
+        (Says::Keys(secret.to_owned()), "no usable key"),
+        (Says::Elsewhere("/moved"), "a redirect to \"/moved\", which is not followed"),
+        (Says::Nothing, "no whole answer within 300ms"),
+    ] {
+        issuer.says(says.clone());
+        let told = async || {
+            let config = gateway.admin("/config").await.json();
+            let error = &config["keySets"][0]["lastError"]["message"];
+            error.as_str().is_some_and(|error| error.contains(message))
+        };
+        let started = Instant::now();
+        while !told().await {
+            assert_eq!(ask(&client, &unknown.token()).await, 403);
+            assert!(started.elapsed() < PATIENCE, "{says:?}: {message:?} is not told");
+        }
+        assert_eq!(ask(&client, &key.token()).await, 200, "{says:?}");
+    }
+    assert!(issuer.upstream.seen().iter().all(|seen| seen.uri.path() == "/keys"));
+    assert_eq!(gateway.admin("/readyz").await.json(), json!({ "status": "ready" }));
+    let metrics = String::from_utf8(gateway.admin("/metrics").await.body.to_vec()).unwrap();
+    let failed = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix(r#"tollgate_jwks_fetches_total{outcome="failed"} "#));
+    assert!(failed.is_some_and(|failed| failed.parse::<u32>().unwrap() >= 7), "{metrics}");
+    assert!(metrics.contains("tollgate_jwks_fetched_timestamp_seconds 1"), "{metrics}");
+    gateway.until_logged("the one before goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_keys_the_gateway_starts_and_says_so() {
+    let key = Key::new("late");
+    let issuer = Issuer::new(Says::Status(503)).await;
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, &issuer.lines("minRefetch: 1s")));
+    let client = Client::new(gateway.address);
+    assert_eq!(ask(&client, &key.token()).await, 403);
+    let ready = gateway.admin("/readyz").await;
+    let url = format!("http://{}/keys", issuer.upstream.address);
+    assert_eq!(ready.status, 200);
+    assert_eq!(ready.json(), json!({ "status": "ready", "withoutKeysOf": [url] }));
+    gateway.until_logged("tokens identify nobody");
+    issuer.says(Says::Keys(set(&[&key])));
+    ask_until(&client, &key.token(), 200).await;
+    assert_eq!(gateway.admin("/readyz").await.json(), json!({ "status": "ready" }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_wait_for_the_first_keys() {
+    let key = Key::new("slow");
+    let issuer = Issuer::new(Says::Nothing).await;
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, &issuer.lines("fetchTimeout: 20s")));
+    let client = Client::new(gateway.address);
+    let token = key.token();
+    let early = tokio::spawn(async move { ask(&client, &token).await });
+    let ready = gateway.admin("/readyz").await;
+    assert_eq!((ready.status.as_u16(), &ready.json()["status"]), (503, &"fetching keys".into()));
+    issuer.says(Says::Keys(set(&[&key])));
+    assert_eq!(early.await.unwrap(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_keeps_the_keys_that_were_fetched() {
+    let key = Key::new("kept");
+    let issuer = Issuer::new(Says::Keys(set(&[&key]))).await;
+    let other = Issuer::new(Says::Keys(set(&[&key]))).await;
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, &issuer.lines("minRefetch: 1h, maxAge: 2h")));
+    let client = Client::new(gateway.address);
+    for (version, jwt) in [
+        (2, "minRefetch: 1h, maxAge: 2h, audience: [a, b]"),
+        // The same set at other times.
+        (3, "minRefetch: 30m, maxAge: 3h"),
+    ] {
+        gateway.rewrite(&lines(&upstream, &issuer.lines(jwt)));
+        gateway.until_config(|config| config["version"] == version).await;
+    }
+    assert_eq!(ask(&client, &key.token()).await, 200);
+    assert_eq!(issuer.asked(), 1);
+    // Another set takes over together with its keys.
+    gateway.rewrite(&lines(&upstream, &other.lines("minRefetch: 30m, maxAge: 3h")));
+    gateway.until_config(|config| config["version"] == 4).await;
+    assert_eq!(ask(&client, &key.token()).await, 200);
+    assert_eq!((issuer.asked(), other.asked()), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_come_over_tls_from_whom_the_system_trusts() {
+    let key = Key::new("key");
+    let issuer = Issuer::new(Says::Keys(set(&[&key]))).await;
+    let folder = TempDir::new().unwrap();
+    certificate(&folder, "tls");
+    let tls = "listen: [{address: '127.0.0.1:0', tls: {certificate: tls.pem, key: tls.key}}]\n";
+    let front = Gateway::start_in(folder, &format!("{tls}{}", issuer.upstream.target()));
+    let url = format!("https://localhost:{}/keys", front.address.port());
+    let upstream = Upstream::new().await;
+    let jwt = format!("jwt: {{jwksUrl: '{url}', minRefetch: 1s}}\n");
+    let trusted = front.file("tls.pem");
+    for (variables, status) in
+        [(vec![("SSL_CERT_FILE", trusted.to_str().unwrap())], 200), (vec![], 403)]
+    {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join("limits.yaml"), whole(&lines(&upstream, &jwt))).unwrap();
+        let gateway = Gateway::start_under(folder, "limits.yaml", &variables);
+        assert_eq!(ask(&Client::new(gateway.address), &key.token()).await, status);
+        if status == 403 {
+            gateway.until_logged("invalid peer certificate");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_set_in_a_file_is_read_again_when_it_changes() {
+    let (old, new) = (Key::new("old"), Key::new("new"));
+    let upstream = Upstream::new().await;
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("keys.json"), set(&[&old])).unwrap();
+    let gateway = Gateway::start_in(folder, &lines(&upstream, "jwt: {jwksFile: keys.json}\n"));
+    let client = Client::new(gateway.address);
+    assert_eq!(ask(&client, &old.token()).await, 200);
+    fs::write(gateway.file("keys.json"), "no key set").unwrap();
+    gateway.until_config(|config| config["failedReloads"] == 1).await;
+    assert_eq!(ask(&client, &old.token()).await, 200);
+    fs::write(gateway.file("new"), set(&[&new])).unwrap();
+    fs::rename(gateway.file("new"), gateway.file("keys.json")).unwrap();
+    gateway.until_config(|config| config["version"] == 2).await;
+    assert_eq!(ask(&client, &new.token()).await, 200);
+    assert_eq!(ask(&client, &old.token()).await, 403);
+}
+
+/// Longer than anything takes that does happen.
+const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,0 +1,134 @@
+//! How much a key asks for, and how large its blocks are to be.
+
+use super::clock::Moment;
+
+/// Whether a key is busy enough for blocks, and of how many units.
+///
+/// A key begins exact. So many decisions within a lease's time make it *hot*; the first block
+/// is small, and each that is used up before half its time doubles the next. One that is
+/// mostly unspent after three quarters halves it, and one that is hardly touched makes the key
+/// exact again: whoever asks seldom loses nothing by asking Redis.
+#[derive(Debug)]
+pub(super) struct Demand {
+    /// A lease's time, in microseconds.
+    ttl: u64,
+    /// The most units of a block.
+    most: u64,
+    /// Decisions of this period that Redis made.
+    exact: u32,
+    period_began: Moment,
+    size: u64,
+    is_hot: bool,
+}
+
+/// Decisions within a lease's time from which on a key has blocks: a block takes a call, as
+/// each of them does while they do not come at once.
+pub(super) const HOT: u32 = 16;
+/// Units of a first block.
+const FIRST: u64 = 8;
+/// Units that are not worth a block.
+const FEW: u64 = 4;
+
+impl Demand {
+    pub(super) fn new(ttl: u64, most: u64, now: Moment) -> Self {
+        let size = FIRST.min(most);
+        Self { ttl, most, exact: 0, period_began: now, size, is_hot: false }
+    }
+
+    /// Redis is asked for a decision. Says whether the key is hot.
+    pub(super) fn count(&mut self, now: Moment) -> bool {
+        if self.is_over(now) {
+            (self.exact, self.period_began) = (0, now);
+        }
+        self.exact = self.exact.saturating_add(1);
+        self.is_hot |= self.exact >= HOT;
+        self.is_hot
+    }
+
+    /// Whether nothing was counted for so long that it does not matter what was.
+    pub(super) const fn is_over(&self, now: Moment) -> bool {
+        now.saturating_sub(self.period_began) >= self.ttl
+    }
+
+    pub(super) const fn is_hot(&self) -> bool {
+        self.is_hot
+    }
+
+    /// The units of the next block.
+    pub(super) const fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// A block was used up so long after it was first spent from.
+    pub(super) fn used_up(&mut self, after: u64) {
+        if after < self.ttl / 2 {
+            self.size = self.size.saturating_mul(2).min(self.most);
+        }
+    }
+
+    /// A block is returned, of which so many units were spent.
+    pub(super) fn returned(&mut self, units: u64, used: u64) {
+        if used < units / 2 {
+            self.size = (self.size / 2).max(1);
+        }
+        if used < units.min(FEW) {
+            self.cool();
+        }
+    }
+
+    /// No block was to be had: one is worth asking for again only if somebody wants it.
+    pub(super) fn went_without(&mut self, now: Moment) {
+        if self.is_over(now) {
+            self.cool();
+        }
+    }
+
+    fn cool(&mut self) {
+        (self.is_hot, self.exact, self.size) = (false, 0, FIRST.min(self.most));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_hot_from_so_many_decisions_within_a_leases_time_on() {
+        let mut demand = Demand::new(1_000, 100, 0);
+        assert!((0..10).all(|_| !demand.count(0)));
+        // Those of another period do not add up.
+        assert!((1..HOT).all(|_| !demand.count(1_000)));
+        assert!(demand.count(1_999));
+    }
+
+    #[test]
+    fn blocks_double_while_they_are_used_up_soon_and_halve_when_they_come_back() {
+        let mut demand = Demand::new(1_000, 50, 0);
+        for size in [8, 16, 32, 50, 50] {
+            assert_eq!(demand.size(), size);
+            demand.used_up(499);
+        }
+        demand.used_up(500);
+        demand.returned(50, 25);
+        assert_eq!(demand.size(), 50);
+        demand.returned(50, 24);
+        assert_eq!(demand.size(), 25);
+    }
+
+    #[test]
+    fn a_key_whose_block_is_hardly_touched_is_exact_again() {
+        let mut demand = Demand::new(1_000, 50, 0);
+        for _ in 0..HOT {
+            demand.count(0);
+        }
+        demand.returned(8, 4);
+        assert!(demand.is_hot());
+        demand.returned(8, 3);
+        assert!(!demand.is_hot());
+        // Small blocks are worth what they hold.
+        let mut small = Demand::new(1_000, 2, 0);
+        (0..HOT).for_each(|_| drop(small.count(0)));
+        small.returned(2, 2);
+        assert!(small.is_hot());
+    }
+}

@@ -1,0 +1,41 @@
+//! One key under one policy of which units may be leased.
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tollgate_core::{Charge, Key, Lease, Policy};
+
+use super::blocks::Blocks;
+use super::clock::Moment;
+use crate::names::Name;
+
+#[derive(Debug)]
+pub(super) struct LeasedKey {
+    pub(super) policy: Policy,
+    pub(super) key: Key,
+    /// Where its state is in Redis.
+    pub(super) state: Name,
+    pub(super) blocks: Mutex<Blocks>,
+    /// Wakes the keeper.
+    pub(super) bell: Notify,
+}
+
+impl LeasedKey {
+    pub(super) fn new(charge: &Charge<'_>, lease: Lease, state: Name, now: Moment) -> Self {
+        Self {
+            policy: charge.policy.clone(),
+            key: charge.key.clone(),
+            state,
+            blocks: Mutex::new(Blocks::new(charge.policy, lease, now)),
+            bell: Notify::new(),
+        }
+    }
+
+    /// Whether a charge is to this key under this quota. What was leased under another version
+    /// of the policy is not for this one to spend.
+    pub(super) fn is_for(&self, charge: &Charge<'_>) -> bool {
+        let (mine, policy) = (&self.policy, charge.policy);
+        self.key == *charge.key
+            && (mine.is_same(policy)
+                || (mine.shares_state_with(policy) && mine.lease() == policy.lease()))
+    }
+}

@@ -1,0 +1,207 @@
+//! Leases: units that this replica took in blocks and spends without asking.
+//!
+//! | file | is |
+//! |---|---|
+//! | `key.rs`, `blocks.rs` | one key, and what is held of it |
+//! | `demand.rs` | whether it is busy enough for blocks, and how large they are to be |
+//! | `keeper.rs` | who fetches blocks and returns them |
+//! | `clock.rs` | the time that no one can set |
+//!
+//! A request is answered here if there is a block with room for each of its charges, and else
+//! it is decided by Redis, all of it, as if nothing were leased. That no limit is exceeded is
+//! for the script to see to (`lease.rs` of `tollgate-core`), as long as no unit is spent after
+//! its block has ended. So the time is looked at under the lock under which a unit is taken.
+//! What a process does that is stopped between that and letting its request go, no store can
+//! know.
+
+mod blocks;
+mod clock;
+mod demand;
+mod keeper;
+mod key;
+
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use parking_lot::RwLock;
+use smallvec::SmallVec;
+use tollgate_core::{Charge, Cost, Source, Verdict};
+
+use self::blocks::Taken;
+use self::clock::{Clock, Moment};
+use self::key::LeasedKey;
+use crate::RedisStore;
+use crate::builder::random;
+use crate::encode::Ask;
+
+/// The keys of a store of which units are leased, or may be.
+#[derive(Debug)]
+pub(crate) struct Leases {
+    keys: RwLock<Keys>,
+    clock: Clock,
+    hasher: RandomState,
+    /// What blocks are called: no two processes begin at the same number.
+    ids: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Keys {
+    table: HashTable<Arc<LeasedKey>>,
+    /// When a full table was last looked through for keys that are idle.
+    swept: Moment,
+}
+
+/// More keys than this have no blocks: a flood of keys must not take memory without end. So
+/// few are busy at a time that it is no matter.
+const MOST: usize = 4096;
+/// Microseconds between two looks through a full table.
+const BETWEEN_SWEEPS: Moment = 20_000;
+
+impl Leases {
+    pub(crate) fn new(time: Option<Arc<AtomicU64>>) -> Self {
+        Self {
+            keys: RwLock::default(),
+            clock: Clock::new(time),
+            hasher: RandomState::default(),
+            ids: AtomicU64::new(random()),
+        }
+    }
+
+    /// Answers a request from blocks, if all that it takes is in some.
+    pub(crate) fn spend(&self, charges: &[Charge<'_>]) -> Option<Verdict> {
+        let keys = self.keys.read();
+        if keys.table.is_empty() {
+            return None;
+        }
+        if let [charge] = charges {
+            let (_, taken) = self.take(&keys, charge)?;
+            let verdict = Verdict::single(true, taken.decided_at, taken.decision);
+            return Some(verdict.with_source(Source::Lease));
+        }
+        let is_twin = |place: usize, charge: &Charge<'_>| {
+            charges[..place].iter().any(|other| other.shares_quota_with(charge))
+        };
+        let mut all: SmallVec<[(&Arc<LeasedKey>, Taken); 4]> = SmallVec::new();
+        for (place, charge) in charges.iter().enumerate() {
+            // Charges to one key are decided by their sum.
+            let taken = if is_twin(place, charge) { None } else { self.take(&keys, charge) };
+            let Some(taken) = taken else {
+                all.iter().for_each(|(key, taken)| key.blocks.lock().put_back(taken));
+                return None;
+            };
+            all.push(taken);
+        }
+        let decided_at = all.iter().map(|(_, taken)| taken.decided_at).max()?;
+        let decisions = all.iter().map(|(_, taken)| taken.decision);
+        Some(Verdict::new(true, decided_at, decisions).with_source(Source::Lease))
+    }
+
+    fn take<'a>(&self, keys: &'a Keys, charge: &Charge<'_>) -> Option<(&'a Arc<LeasedKey>, Taken)> {
+        if charge.cost == Cost::ZERO {
+            // Whoever takes nothing wants to know, and Redis knows more.
+            return None;
+        }
+        let key = self.find(keys, charge)?;
+        let mut blocks = key.blocks.lock();
+        let taken = blocks.take(charge.cost.get(), &self.clock);
+        if blocks.calls_keeper() {
+            key.bell.notify_one();
+        }
+        Some((key, taken?))
+    }
+
+    fn find<'a>(&self, keys: &'a Keys, charge: &Charge<'_>) -> Option<&'a Arc<LeasedKey>> {
+        keys.table.find(self.hash(charge), |key| key.is_for(charge))
+    }
+
+    /// The key of a charge, a new one if there is room.
+    fn find_or_make(&self, store: &RedisStore, charge: &Charge<'_>) -> Option<Arc<LeasedKey>> {
+        let lease = charge.policy.lease()?;
+        if let Some(key) = self.find(&self.keys.read(), charge) {
+            return Some(Arc::clone(key));
+        }
+        let now = self.clock.now();
+        let mut keys = self.keys.write();
+        if let Some(key) = self.find(&keys, charge) {
+            return Some(Arc::clone(key));
+        }
+        if keys.table.len() >= MOST {
+            if now.saturating_sub(keys.swept) < BETWEEN_SWEEPS {
+                return None;
+            }
+            keys.swept = now;
+            keys.table.retain(|key| !key.blocks.lock().is_idle(now));
+            if keys.table.len() >= MOST {
+                return None;
+            }
+        }
+        let state = store.0.names.state(charge.policy, charge.key);
+        let key = Arc::new(LeasedKey::new(charge, lease, state, now));
+        let hash = self.hash(charge);
+        keys.table.insert_unique(hash, Arc::clone(&key), |key| {
+            self.hash(&Charge::new(&key.policy, &key.key, Cost::ONE))
+        });
+        Some(key)
+    }
+
+    fn hash(&self, charge: &Charge<'_>) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        charge.policy.name().hash(&mut hasher);
+        charge.key.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn next_id(&self) -> u64 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl RedisStore {
+    /// Redis is asked about these: keys of which that is true often enough get a keeper.
+    pub(crate) fn note_asked(&self, charges: &[Charge<'_>]) {
+        let leases = &self.0.leases;
+        for charge in charges {
+            if charge.cost == Cost::ZERO {
+                continue;
+            }
+            let Some(key) = leases.find_or_make(self, charge) else { continue };
+            let mut blocks = key.blocks.lock();
+            if !blocks.asked(leases.clock.now()) {
+                continue;
+            }
+            if !blocks.has_keeper {
+                blocks.has_keeper = true;
+                drop(blocks);
+                let keep = keeper::keep(Arc::downgrade(&self.0), key);
+                self.0.shared.runtime.spawn(keep);
+            } else if blocks.calls_keeper() {
+                key.bell.notify_one();
+            }
+        }
+    }
+
+    /// Gives back what is leased and not spent, so that others need not wait for it to lapse:
+    /// for a process that is about to end. Requests that come later may lease again.
+    pub async fn return_leases(&self) {
+        let leases = &self.0.leases;
+        let keys: Vec<_> = leases.keys.read().table.iter().cloned().collect();
+        let now = leases.clock.now();
+        let nothing = |key: &LeasedKey| Ask {
+            id: 0,
+            units: 0,
+            ttl: key.policy.lease().unwrap_or_default().time_to_live(),
+        };
+        let closed = keys.iter().map(|key| (key, key.blocks.lock().close(now)));
+        let closed: Vec<_> = closed.filter(|(_, returned)| !returned.is_empty()).collect();
+        // All are on their way before the first is waited for.
+        let calls = closed.iter().map(|(key, spent)| keeper::call(self, key, spent, nothing(key)));
+        for call in calls.collect::<Vec<_>>() {
+            if let Err(error) = call.await {
+                tracing::debug!(target: "tollgate", %error, "a lease will lapse unreturned");
+            }
+        }
+    }
+}

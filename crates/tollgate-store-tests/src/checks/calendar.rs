@@ -1,0 +1,140 @@
+//! Fixed windows that are the periods of a calendar.
+
+use tollgate_core::{
+    Calendar, Cost, Key, Micros, Period, Policy, Quota, Settlement, Store, StoreExt, Timestamp,
+};
+
+use super::{LONG, MODES, charge, receipt, remaining, settle};
+use crate::Harness;
+
+const HOUR: u64 = 3_600_000_000;
+
+/// Days of 23, 24 and 25 hours around the store's time, and a skipped one.
+async fn days(store: &impl Store) -> Calendar {
+    let now = now(store).await;
+    let lengths = [24, 23, 48, 25, 24].into_iter().cycle().take(50);
+    let starts = lengths.scan(now.as_micros().saturating_sub(30 * HOUR), |at, hours| {
+        *at += hours * HOUR;
+        Some(Timestamp::from_micros(*at))
+    });
+    // A name means one table, and each store has a time of its own.
+    Calendar::new(format!("day of {}", now.as_micros()), starts).expect("ascending instants")
+}
+
+async fn now(store: &impl Store) -> Timestamp {
+    let policy = policy("what time is it", Quota::per_second(1));
+    store.peek(&policy, &Key::GLOBAL).await.expect("the store decides").decided_at()
+}
+
+fn policy(name: &str, quota: Quota) -> Policy {
+    Policy::fixed_window_counter(name, quota).expect("the checks' policies build")
+}
+
+/// The period that a store is in, far enough from its ends for a check that takes a while.
+async fn period(store: &impl Store, calendar: Calendar) -> Period {
+    calendar.period(now(store).await)
+}
+
+/// What is left comes back when the period ends, however long it was.
+pub async fn a_period_ends_when_the_calendar_says<H: Harness>(harness: &H, store: &H::Store) {
+    let calendar = days(store).await;
+    let policy = policy("p", Quota::per_calendar(3, calendar));
+    let key = Key::from("k");
+    for _ in 0..12 {
+        let end = period(store, calendar).await.end();
+        let first = store.charge(&policy, &key, Cost::ONE).await.expect("the store decides");
+        let decision = first.decisions()[0];
+        assert_eq!((decision.remaining, decision.limit), (2, 3), "{first:?}");
+        assert_eq!(first.decided_at() + decision.reset_after, end, "{first:?}");
+        assert!(charge(store, &policy, &key, 2).await.allows());
+        let verdict = store.charge(&policy, &key, Cost::ONE).await.expect("the store decides");
+        let wait = verdict.decisions()[0].retry_after().expect("a denial says how long to wait");
+        assert_eq!(verdict.decided_at() + wait, end, "{verdict:?}");
+        if !harness.advance(Micros::new(wait.get() - 1)) {
+            return;
+        }
+        let early = charge(store, &policy, &key, 1).await;
+        assert_eq!(early.retry_after(), Some(Micros::new(1)));
+        harness.advance(Micros::new(1));
+        assert_eq!(remaining(store, &policy, &key).await, 3);
+    }
+}
+
+/// A charge comes back in the period in which it was made, and in no other.
+pub async fn what_is_given_back_counts_in_its_own_period<H: Harness>(
+    harness: &H,
+    store: &H::Store,
+) {
+    let calendar = days(store).await;
+    let policy = policy("p", Quota::per_calendar(9, calendar));
+    let key = Key::from("k");
+    let first = receipt(store, &policy, &key, 4).await;
+    assert_eq!(settle(store, &first, 1).await, Settlement::Returned { units: 3 });
+    assert_eq!(remaining(store, &policy, &key).await, 8);
+    // The end of the period comes within the lifetime of the receipt.
+    let end = period(store, calendar).await.end();
+    let left = end.since(now(store).await).get();
+    if !harness.advance(Micros::new(left - 1_000)) {
+        return;
+    }
+    let late = receipt(store, &policy, &key, 5).await;
+    harness.advance(Micros::new(1_000));
+    charge(store, &policy, &key, 2).await;
+    assert_eq!(settle(store, &late, 0).await, Settlement::Returned { units: 0 });
+    assert_eq!(remaining(store, &policy, &key).await, 7);
+}
+
+/// Another calendar, another span or another algorithm under the same name goes on from
+/// the units that count.
+pub async fn a_changed_calendar_keeps_what_was_consumed<H: Harness>(_: &H, store: &H::Store) {
+    let calendar = days(store).await;
+    let start = period(store, calendar).await.start();
+    let wide = [start, start + Micros::new(9_000 * HOUR)];
+    let longer =
+        Calendar::new(format!("longer than {}", start.as_micros()), wide).expect("a period");
+    let per = |calendar| Quota::per_calendar(10, calendar);
+    let days = |name: &str| policy(name, per(calendar));
+    for other in [per(longer), per(longer).with_limit(20), Quota::new(30, LONG)] {
+        let name = format!("{other:?}");
+        let key = Key::from("k");
+        let (one, other) = (days(&name), policy(&name, other));
+        charge(store, &one, &key, 6).await;
+        assert_eq!(remaining(store, &other, &key).await, other.capacity() - 6, "{name}");
+        charge(store, &other, &key, 1).await;
+        assert_eq!(remaining(store, &one, &key).await, 3, "{name}");
+        assert!(charge(store, &one, &key, 4).await.denies(), "{name}");
+    }
+    for algorithm in MODES {
+        let name = format!("{algorithm:?}");
+        let key = Key::from("k");
+        let (one, other) = (days(&name), super::policy(&name, 10, algorithm));
+        charge(store, &one, &key, 7).await;
+        assert_eq!(remaining(store, &other, &key).await, 3, "{name}");
+        charge(store, &other, &key, 1).await;
+        assert_eq!(remaining(store, &one, &key).await, 2, "{name}");
+    }
+}
+
+/// Whatever a store takes for the time when it is asked, the calendar is asked about the
+/// instant of the decision: periods are so short here that they end while requests are on
+/// their way. A store that can tell no better may refuse, but not charge.
+pub async fn the_period_is_that_of_the_decision<H: Harness>(harness: &H, store: &H::Store) {
+    let now = now(store).await;
+    let starts = (1..50_000).map(|n| now + Micros::new(n * 20_000));
+    let calendar = Calendar::new(format!("moment after {}", now.as_micros()), starts);
+    let calendar = calendar.expect("ascending instants");
+    let policy = policy("p", Quota::per_calendar(1_000_000, calendar));
+    let mut decided = 0;
+    for _ in 0..300 {
+        match store.charge(&policy, &Key::GLOBAL, Cost::ONE).await {
+            Ok(verdict) => {
+                decided += 1;
+                let end = verdict.decided_at() + verdict.decisions()[0].reset_after;
+                assert_eq!(end, calendar.period(verdict.decided_at()).end(), "{verdict:?}");
+            }
+            Err(error) => assert!(!error.may_have_charged(), "{error}"),
+        }
+        harness.advance(Micros::new(7_001));
+    }
+    assert!(decided > 0);
+}

@@ -1,0 +1,91 @@
+//! The page: files that a browser shows as they are, and the two addresses that it has to be
+//! told. They hold no data, so they need no token.
+
+use axum::Router;
+use axum::extract::State as Extract;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use http::HeaderName;
+use http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use serde::Serialize;
+
+use super::State;
+use super::problem::Problem;
+
+pub(super) fn router() -> Router<State> {
+    let mut router = Router::new().route("/page/settings.json", get(settings));
+    for (path, kind, text) in FILES {
+        let answer = move |Extract(state): Extract<State>| async move { file(&state, kind, text) };
+        router = router.route(path, get(answer));
+    }
+    router
+}
+
+/// What the page has to know before it can ask for anything.
+#[derive(Serialize)]
+struct Settings<'a> {
+    /// Other admin addresses, whose streams it shows too.
+    peers: Vec<&'a str>,
+    /// Where its buttons send requests; without it, there are none.
+    target: Option<&'a str>,
+}
+
+impl<'a> Settings<'a> {
+    fn of(state: &'a State) -> Self {
+        Self {
+            peers: state.0.guard.peers.origins().collect(),
+            target: state.0.target.as_ref().and_then(|target| target.to_str().ok()),
+        }
+    }
+}
+
+async fn settings(Extract(state): Extract<State>) -> Result<Response, Problem> {
+    super::routes::json(&Settings::of(&state))
+}
+
+fn file(state: &State, kind: &'static str, text: &'static str) -> Response {
+    let mut response = text.into_response();
+    let headers = response.headers_mut();
+    let mut say = |name: HeaderName, value: &'static str| {
+        headers.insert(name, HeaderValue::from_static(value));
+    };
+    say(CONTENT_TYPE, kind);
+    // Asked for anew each time: the files change with the program and have no other version.
+    say(CACHE_CONTROL, "no-cache");
+    say(X_CONTENT_TYPE_OPTIONS, "nosniff");
+    say(REFERRER_POLICY, "no-referrer");
+    headers.insert(CONTENT_SECURITY_POLICY, policy(state));
+    response
+}
+
+/// Nothing but the page's own files runs or is shown, and it speaks only with those whom the
+/// operator has named.
+fn policy(state: &State) -> HeaderValue {
+    let Settings { peers, target } = Settings::of(state);
+    let others = peers.into_iter().chain(target);
+    let others = others.fold(String::new(), |others, origin| others + " " + origin);
+    let policy = format!(
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'{others}; \
+         img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
+         require-trusted-types-for 'script'"
+    );
+    // They were header values, and stay some with these words before them.
+    HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
+}
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+const FILES: [(&str, &str, &str); 9] = [
+    ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
+    ("/page/style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
+    ("/page/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
+    ("/page/main.js", SCRIPT, include_str!("page/main.js")),
+    ("/page/stream.js", SCRIPT, include_str!("page/stream.js")),
+    ("/page/replica.js", SCRIPT, include_str!("page/replica.js")),
+    ("/page/chart.js", SCRIPT, include_str!("page/chart.js")),
+    ("/page/view.js", SCRIPT, include_str!("page/view.js")),
+    ("/page/send.js", SCRIPT, include_str!("page/send.js")),
+];

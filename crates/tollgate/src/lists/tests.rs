@@ -1,0 +1,115 @@
+use std::net::{Ipv4Addr, SocketAddr};
+
+use http::Request;
+
+use super::*;
+use crate::key::{ApiKey, Extension};
+
+#[derive(Clone)]
+struct Account(&'static str);
+
+fn lists() -> Lists {
+    Lists::new()
+        .addresses_by(ClientIp::peer())
+        .api_keys_in(ApiKey::in_x_api_key())
+        .users_by(Extension::new(|account: &Account| Some(account.0)))
+}
+
+fn request(last: u8, key: Option<&str>, user: Option<&'static str>) -> Request<()> {
+    let mut request = Request::new(());
+    let peer = SocketAddr::from((Ipv4Addr::new(192, 0, 2, last), 50_000));
+    request.extensions_mut().insert(peer);
+    if let Some(key) = key {
+        request.headers_mut().insert("x-api-key", key.parse().unwrap());
+    }
+    if let Some(user) = user {
+        request.extensions_mut().insert(Account(user));
+    }
+    request
+}
+
+fn list(text: &str) -> SubjectList {
+    text.parse().unwrap()
+}
+
+#[test]
+fn whoever_is_denied_is_denied_whatever_allows_him() {
+    let lists = lists();
+    // The digest of `foo`.
+    let foo = "sha256:2C26B46B68FFC68FF99B453C1D30413413422D706483BFA0F98A5E886266E7AE";
+    let deny = list("192.0.2.4/30 # four of them\nuser:mallory");
+    let allow = list(&format!("192.0.2.0/29\n\n{foo}\nuser:root"));
+    lists.replace(&deny, &allow).unwrap();
+    for (last, key, user, expected) in [
+        (9, None, None, Listed::Neither),
+        (9, Some("foo"), None, Listed::Allowed),
+        (9, Some("bar"), None, Listed::Neither),
+        (9, None, Some("root"), Listed::Allowed),
+        (3, None, None, Listed::Allowed),
+        (4, None, None, Listed::Denied),
+        (4, Some("foo"), Some("root"), Listed::Denied),
+        (3, Some("foo"), Some("mallory"), Listed::Denied),
+    ] {
+        let request = request(last, key, user);
+        assert_eq!(lists.find(&Head::of(&request)).unwrap(), expected, "{last} {key:?} {user:?}");
+    }
+    lists.replace(&SubjectList::new(), &SubjectList::new()).unwrap();
+    let request = request(4, None, None);
+    assert_eq!(lists.find(&Head::of(&request)).unwrap(), Listed::Neither);
+}
+
+#[test]
+fn a_list_that_would_have_no_effect_is_refused_and_the_one_before_stays() {
+    let none = SubjectList::new();
+    let lists = Lists::new().addresses_by(ClientIp::peer());
+    lists.replace(&list("192.0.2.1"), &none).unwrap();
+    let foo = "sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae";
+    for (text, expected) in [
+        (
+            foo,
+            "the list names API keys, and nothing says where a request has one: add `.api_keys_in(..)`",
+        ),
+        (
+            "user:eve",
+            "the list names users, and nothing says where a request has one: add `.users_by(..)`",
+        ),
+    ] {
+        assert_eq!(lists.replace(&none, &list(text)).unwrap_err().to_string(), expected);
+    }
+    let ip_is_no_user = lists.clone().users_by(ClientIp::peer());
+    let error = ip_is_no_user.replace(&list("user:a"), &none).unwrap_err();
+    assert_eq!(error, ListsError::NoSuchUser { position: 1 });
+    let request = request(1, None, None);
+    assert_eq!(lists.find(&Head::of(&request)).unwrap(), Listed::Denied);
+}
+
+#[test]
+fn an_entry_that_names_nobody_is_told_with_its_line_and_not_repeated() {
+    for (text, expected) in [
+        ("k-7f3a", "expected a network"),
+        ("192.0.2.1/33", "expected a network"),
+        ("192.0.2.1/24", "write 192.0.2.0/24 for the network or 192.0.2.1 for the one"),
+        ("0.0.0.0/0", "it holds everybody"),
+        ("::/0", "it holds everybody"),
+        ("::/1", "it holds IPv4-mapped and other addresses"),
+        ("sha256:k-7f3a", "expected 64 hex digits"),
+        ("user:", "the name of the user is empty"),
+    ] {
+        let error = format!("# a comment\n\n{text}").parse::<SubjectList>().unwrap_err();
+        let told = error.to_string();
+        assert!(told.starts_with("line 3: ") && told.contains(expected), "{text}: {told}");
+        assert!(!told.contains("k-7f3a"), "{told}");
+    }
+    // Mapped addresses are IPv4 here as everywhere.
+    let mapped = list("::ffff:192.0.2.0/120");
+    assert!(Networks::new(&mapped.networks).contain(Ipv4Addr::new(192, 0, 2, 7).into()));
+}
+
+#[test]
+fn debug_names_nobody() {
+    let list = list("192.0.2.1\nuser:mallory");
+    let lists = lists();
+    lists.replace(&list, &SubjectList::new()).unwrap();
+    assert_eq!(format!("{list:?}"), "SubjectList { networks: 1, api_keys: 0, users: 1 }");
+    assert_eq!(format!("{lists:?}"), "Lists { deny_nobody: false, allow_nobody: true, .. }");
+}

@@ -1,0 +1,72 @@
+//! Those who are refused whatever they ask, and those who are never limited.
+
+use http::{Method, Request};
+use tollgate::key::{ApiKey, ApiKeys, ClientIp};
+use tollgate::{Limit, Lists, Paths, SubjectList};
+
+use crate::stage::Staged;
+use crate::support::*;
+
+fn lists() -> Lists {
+    Lists::new().addresses_by(ClientIp::peer()).api_keys_in(ApiKey::in_x_api_key())
+}
+
+fn from(last: u8, path: &str, key: Option<&str>) -> Request<()> {
+    let mut request = Request::builder().uri(path);
+    if let Some(key) = key {
+        request = request.header("x-api-key", key);
+    }
+    from_peer(last, request.body(()).unwrap())
+}
+
+#[tokio::test]
+async fn the_denied_reach_nothing_and_the_allowed_are_never_limited() {
+    let (_, store) = memory();
+    let store = Staged::new(store);
+    let lists = lists();
+    let health = Paths::new(["/health"]).unwrap();
+    let limits = [Limit::new(log("client", 1), ClientIp::peer())];
+    let layer = builder(&store, limits).lists(&lists).exempt_paths(health).build().unwrap();
+    let service = tower::Layer::layer(&layer, hello());
+    let deny: SubjectList = "192.0.2.128/25".parse().unwrap();
+    let allow = SubjectList::new().api_keys(&ApiKeys::from_keys(["partner"]));
+    lists.replace(&deny, &allow).unwrap();
+    for (last, path, key, status) in [
+        (1, "/", None, 200),
+        (1, "/", None, 429),
+        (1, "/", Some("partner"), 200),
+        (1, "/", Some("partner"), 200),
+        (1, "/", Some("guessed"), 429),
+        (200, "/", None, 403),
+        // Neither the other list nor an exempt path saves him.
+        (200, "/", Some("partner"), 403),
+        (200, "/health", None, 403),
+        (1, "/health", None, 200),
+    ] {
+        let answer = ask(&service, from(last, path, key)).await;
+        assert_eq!(answer.status().as_u16(), status, "{last} {path} {key:?}");
+    }
+    assert_eq!(store.calls(), 3);
+    let answer = ask(&service, from(200, "/", None)).await;
+    assert_eq!(rate_fields(answer.headers()), [""; 0]);
+    assert_eq!(field(answer.headers(), "cache-control").unwrap(), "no-store");
+    let problem = json(answer).await;
+    assert_eq!(problem["type"], "https://github.com/tollgate-rs/tollgate#denied-subject");
+    assert_eq!((&problem["code"], &problem["status"]), (&"denied-subject".into(), &403.into()));
+
+    // Another list holds from the next request on.
+    lists.replace(&SubjectList::new(), &SubjectList::new()).unwrap();
+    assert_eq!(ask(&service, from(200, "/", None)).await.status(), 200);
+    assert_eq!(ask(&service, from(1, "/", Some("partner"))).await.status(), 429);
+}
+
+#[tokio::test]
+async fn without_a_peer_nobody_can_be_told_from_the_denied() {
+    let (_, store) = memory();
+    let lists = lists();
+    lists.replace(&"192.0.2.1".parse().unwrap(), &SubjectList::new()).unwrap();
+    let layer = builder(&store, [Limit::global(log("all", 9))]).lists(&lists).build().unwrap();
+    let service = tower::Layer::layer(&layer, hello());
+    let request = Request::builder().method(Method::GET).uri("/").body(()).unwrap();
+    assert_eq!(ask(&service, request).await.status(), 500);
+}

@@ -1,0 +1,53 @@
+//! cargo run -p examples --bin lists
+//!
+//! Who gets nothing, and who is never limited. Put lines as `127.0.0.1` or `sha256:DIGEST`
+//! into `deny.txt` while it runs: they hold from the next second on.
+
+use std::error::Error;
+use std::fs;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tokio::time::sleep;
+use tollgate::key::{ApiKey, ApiKeys, ClientIp};
+use tollgate::{Limit, Lists, MemoryStore, Policy, Quota, RateLimitLayer, SubjectList};
+
+/// Reads the file again and again. A line that is wrong leaves the lists as they were.
+async fn follow(lists: Lists, allow: SubjectList) {
+    loop {
+        // Without a file nobody is denied.
+        let text = fs::read_to_string("deny.txt").unwrap_or_default();
+        let replaced = match text.parse::<SubjectList>() {
+            Ok(deny) => lists.replace(&deny, &allow).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        if let Err(error) = replaced {
+            eprintln!("deny.txt: {error}");
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let lists = Lists::new().addresses_by(ClientIp::peer()).api_keys_in(ApiKey::in_x_api_key());
+    let partners = SubjectList::new().api_keys(&ApiKeys::from_keys(["partner"]));
+    tokio::spawn(follow(lists.clone(), partners));
+
+    let policy = Policy::sliding_window_log("client", Quota::per_minute(3))?;
+    let limit = RateLimitLayer::builder(MemoryStore::new())
+        .limit(Limit::new(policy, ClientIp::peer()))
+        .lists(&lists)
+        .build()?;
+    let app = Router::new().route("/", get(|| async { "hello\n" }).layer(limit));
+    let listener = TcpListener::bind("127.0.0.1:3000").await?;
+    println!("Three a minute, then a partner as often as you like, then nothing for anybody:");
+    println!("  for i in 1 2 3 4; do curl -s http://127.0.0.1:3000; done");
+    println!("  curl -H 'X-API-Key: partner' http://127.0.0.1:3000");
+    println!("  echo 127.0.0.1 > deny.txt; sleep 2; curl -i http://127.0.0.1:3000");
+    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    Ok(())
+}

@@ -1,0 +1,106 @@
+-- Fixed window counter over the periods of a calendar: at most `limit` units in each.
+-- Twin of crates/tollgate-core/src/algorithm/calendar_window_counter.rs.
+--
+-- There is no calendar here. A form that is asked for brings the period of now along; a state
+-- that was stored knows its own, and under its own form there is no other to begin.
+--
+-- rule: limit, calendar, start, stop.  state: start, stop, used.  view: start, stop, used.
+
+local max, min = math.max, math.min
+local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED
+local since = number.since
+
+local function decide(rule, now, kind, wait, charged_at, stop, used)
+  local reset_after = used == 0 and 0 or since(stop, now)
+  return kind, max(rule.limit - used, 0), reset_after, wait, charged_at
+end
+
+local function is_fresh(_, state, now)
+  return state.used == 0 or now >= state.stop
+end
+
+local function fresh()
+  return { start = 0, stop = 0, used = 0 }
+end
+
+local function refresh(rule, state, now)
+  if is_fresh(rule, state, now) then return rule.start, rule.stop, 0 end
+  return state.start, state.stop, state.used
+end
+
+local function assess(rule, now, cost, start, stop, used)
+  if cost > rule.limit then return decide(rule, now, EXCEED, 0, 0, stop, used) end
+  local used_after = used + cost
+  if cost == 0 or used_after <= rule.limit then
+    return decide(rule, now, ALLOW, 0, max(now, start), stop, used_after)
+  end
+  return decide(rule, now, DENY, since(stop, now), 0, stop, used)
+end
+
+local function charge(rule, state, now, cost)
+  local start, stop, used = refresh(rule, state, now)
+  state.start, state.stop, state.used = start, stop, used + cost
+end
+
+local function give_back(rule, state, charged, units, now)
+  local start, stop, used = refresh(rule, state, now)
+  if charged.charged_at < start or charged.charged_at >= stop then return 0 end
+  units = min(units, used)
+  state.start, state.stop, state.used = start, stop, used - units
+  return units
+end
+
+local function owe(rule, state, units, now)
+  local start, stop, used = refresh(rule, state, now)
+  units = min(units, since(2 * rule.limit, used))
+  state.start, state.stop, state.used = start, stop, used + units
+  return units
+end
+
+local function consumed(rule, state, now)
+  return is_fresh(rule, state, now) and 0 or state.used
+end
+
+local function resume(rule, units)
+  return { start = rule.start, stop = rule.stop, used = units }
+end
+
+local function convert(rule, from, state, now)
+  -- Time may have stepped back behind the period in which the state was written: that
+  -- one comes to its end first, whatever calendar it is of.
+  if from.calendar == rule.calendar or now < state.start then
+    return { start = state.start, stop = state.stop, used = state.used }
+  end
+  return resume(rule, consumed(from, state, now))
+end
+
+-- When a state that is not fresh will be.
+local function fresh_at(_, state)
+  return state.stop
+end
+
+local function encode(front, state)
+  return front .. struct.pack('>I7I7I6', state.start, state.stop, state.used)
+end
+
+local function decode(_, value, from)
+  if #value ~= from + 19 then return nil end
+  local start, stop, used = struct.unpack('>I7I7I6', value, from)
+  return { start = start, stop = stop, used = used }
+end
+
+return {
+  fresh = fresh,
+  refresh = refresh,
+  assess = assess,
+  charge = charge,
+  give_back = give_back,
+  owe = owe,
+  consumed = consumed,
+  resume = resume,
+  convert = convert,
+  is_fresh = is_fresh,
+  fresh_at = fresh_at,
+  encode = encode,
+  decode = decode,
+}

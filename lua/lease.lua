@@ -1,0 +1,123 @@
+-- Blocks of units that others may spend without asking: how a key counts them.
+-- Twin of crates/tollgate-core/src/lease.rs.
+--
+-- holds: in the order in which they end, each { id, units, last }; and the units of all of
+--   them, `held`. A key has holds or none: a table without any is not kept.
+
+local min, max = math.min, math.max
+local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED
+local MAX, add, since = number.MAX, number.add, number.since
+
+-- The most holds of a key: Holds::MAX.
+local MOST = 64
+-- Bytes of a hold: its id, its units and its last instant.
+local HOLD = 20
+
+local function lapse_first(holds, rule, state)
+  local hold = table.remove(holds, 1)
+  holds.held = holds.held - hold.units
+  rule.algorithm.owe(rule, state, hold.units, hold.last)
+end
+
+-- Charges the holds that have come to their end before `now`, each at its last instant.
+local function lapse(holds, rule, state, now)
+  while holds[1] and holds[1].last < now do lapse_first(holds, rule, state) end
+end
+
+-- Decides on `cost` beside what is held; changes nothing.
+local function assess(holds, rule, now, cost, ...)
+  local algorithm, first, last = rule.algorithm, holds[1], holds[#holds]
+  local kind, left, reset_after, wait, charged_at =
+    algorithm.assess(rule, now, add(cost, holds.held), ...)
+  reset_after = max(reset_after, since(last.last, now))
+  if kind == ALLOW and cost > 0 then return kind, left, reset_after, wait, charged_at end
+  local alone, _, _, alone_wait, alone_at = algorithm.assess(rule, now, cost, ...)
+  if kind ~= ALLOW then left = max(left - holds.held, 0) end
+  -- Where nothing is asked for nothing waits, whatever is left.
+  if alone == EXCEED or cost == 0 then return alone, left, reset_after, alone_wait, alone_at end
+  if kind == EXCEED then
+    if alone ~= DENY then alone_wait = 0 end
+    kind, wait = DENY, max(since(first.last, now), 1, alone_wait)
+  end
+  return kind, left, reset_after, wait, 0
+end
+
+-- Grants up to `units` for `ttl`: as many as are left, or none; and the last instant.
+local function grant(holds, rule, state, now, id, units, ttl)
+  local algorithm, left, _ = rule.algorithm, 0, nil
+  if holds[1] then
+    _, left = assess(holds, rule, now, 0, algorithm.refresh(rule, state, now))
+  else
+    _, left = algorithm.assess(rule, now, 0, algorithm.refresh(rule, state, now))
+  end
+  units = min(units, left)
+  if units == 0 or #holds >= MOST then return 0, now end
+  local last = algorithm.last_instant and algorithm.last_instant(rule, state, now) or MAX
+  last = max(min(add(now, ttl), last), now)
+  local place = #holds + 1
+  while place > 1 and holds[place - 1].last > last do place = place - 1 end
+  table.insert(holds, place, { id = id, units = units, last = last })
+  holds.held = holds.held + units
+  return units, last
+end
+
+-- Settles a hold of which `used` units were spent, and charges those now. Says whether there
+-- was such a hold.
+local function settle(holds, rule, state, now, id, used)
+  for place = 1, #holds do
+    local hold = holds[place]
+    if hold.id == id then
+      table.remove(holds, place)
+      holds.held = holds.held - hold.units
+      used = min(used, hold.units)
+      if used > 0 then rule.algorithm.owe(rule, state, used, now) end
+      return true
+    end
+  end
+  return false
+end
+
+-- When a key with this state will be fresh. Afterwards the state is not what it was.
+local function fresh_at(holds, rule, state)
+  local last = holds[#holds].last
+  while holds[1] do lapse_first(holds, rule, state) end
+  if rule.algorithm.is_fresh(rule, state, last) then return last end
+  return rule.algorithm.fresh_at(rule, state)
+end
+
+local function encode(holds)
+  local parts = { string.char(#holds) }
+  for i = 1, #holds do
+    local hold = holds[i]
+    parts[i + 1] = hold.id .. struct.pack('>I5I7', hold.units, hold.last)
+  end
+  return table.concat(parts)
+end
+
+-- Reads holds, and says where the state begins. Nil if they cannot be any.
+local function decode(value, from)
+  local count = value:byte(from)
+  if not count or count == 0 or count > MOST then return nil end
+  local after = from + 1 + count * HOLD
+  if #value < after then return nil end
+  local holds, before = { held = 0 }, 0
+  for i = 1, count do
+    local at = from + 1 + (i - 1) * HOLD
+    local units, last = struct.unpack('>I5I7', value, at + 8)
+    if units == 0 or last < before then return nil end
+    before = last
+    holds[i] = { id = value:sub(at, at + 7), units = units, last = last }
+    holds.held = holds.held + units
+  end
+  return holds, after
+end
+
+return {
+  lapse = lapse,
+  assess = assess,
+  grant = grant,
+  settle = settle,
+  fresh_at = fresh_at,
+  encode = encode,
+  decode = decode,
+}

@@ -81,13 +81,10 @@ impl Leases {
             let verdict = Verdict::single(true, taken.decided_at, taken.decision);
             return Some(verdict.with_source(Source::Lease));
         }
-        let is_twin = |place: usize, charge: &Charge<'_>| {
-            charges[..place].iter().any(|other| other.shares_quota_with(charge))
-        };
         let mut all: SmallVec<[(&Arc<LeasedKey>, Taken); 4]> = SmallVec::new();
         for (place, charge) in charges.iter().enumerate() {
             // Charges to one key are decided by their sum.
-            let taken = if is_twin(place, charge) { None } else { self.take(&keys, charge) };
+            let taken = if is_twin(charges, place) { None } else { self.take(&keys, charge) };
             let Some(taken) = taken else {
                 all.iter().for_each(|(key, taken)| key.blocks.lock().put_back(taken));
                 return None;
@@ -111,6 +108,23 @@ impl Leases {
             key.bell.notify_one();
         }
         Some((key, taken?))
+    }
+
+    /// The keys of a request that could be answered from blocks, if there were some.
+    fn spendable(
+        &self,
+        store: &RedisStore,
+        charges: &[Charge<'_>],
+    ) -> Option<SmallVec<[Arc<LeasedKey>; 4]>> {
+        let may_be = |(place, charge): (usize, &Charge<'_>)| {
+            let is_leased = charge.policy.lease().is_some() && charge.cost > Cost::ZERO;
+            is_leased && !is_twin(charges, place)
+        };
+        // Looked at first, so that no entry is made for what is never leased.
+        if !charges.iter().enumerate().all(may_be) {
+            return None;
+        }
+        charges.iter().map(|charge| self.find_or_make(store, charge)).collect()
     }
 
     fn find<'a>(&self, keys: &'a Keys, charge: &Charge<'_>) -> Option<&'a Arc<LeasedKey>> {
@@ -159,6 +173,11 @@ impl Leases {
     }
 }
 
+/// Whether a charge before it takes from the same quota.
+fn is_twin(charges: &[Charge<'_>], place: usize) -> bool {
+    charges[..place].iter().any(|other| other.shares_quota_with(&charges[place]))
+}
+
 impl Drop for Leases {
     /// Wakes those who keep keys, so that they find the store gone.
     fn drop(&mut self) {
@@ -167,18 +186,20 @@ impl Drop for Leases {
 }
 
 impl RedisStore {
-    /// Redis is asked about these: keys of which that is true often enough get a keeper.
+    /// Redis is asked about these: keys of which that is true often enough get a keeper, where
+    /// all of the request are. Blocks of some would lie unused, as a request is answered from
+    /// blocks as a whole or not at all.
     pub(crate) fn note_asked(&self, charges: &[Charge<'_>]) {
         let leases = &self.0.leases;
-        for charge in charges {
-            if charge.cost == Cost::ZERO {
-                continue;
-            }
-            let Some(key) = leases.find_or_make(self, charge) else { continue };
+        let Some(keys) = leases.spendable(self, charges) else { return };
+        let now = leases.clock.now();
+        // Each is counted, whatever the others are.
+        let busy = keys.iter().filter(|key| key.blocks.lock().asked(now)).count();
+        if busy < keys.len() {
+            return;
+        }
+        for key in keys {
             let mut blocks = key.blocks.lock();
-            if !blocks.asked(leases.clock.now()) {
-                continue;
-            }
             if !blocks.has_keeper {
                 blocks.has_keeper = true;
                 drop(blocks);

@@ -220,11 +220,10 @@ impl Limit {
     /// It is one policy: a subject whose tier changes keeps what it has consumed.
     ///
     /// # Errors
-    /// The quota does not fit the algorithm.
+    /// The quota does not fit the algorithm, or the lease of the policy.
     pub fn in_tier(mut self, tier: impl Into<Tier>, quota: Quota) -> Result<Self, PolicyError> {
         let tier = tier.into();
-        let policy = Policy::new(self.policy.name(), quota, self.policy.algorithm())?
-            .with_on_store_error(self.policy.on_store_error());
+        let policy = like(&self.policy, self.policy.name(), quota)?;
         self.tiers.retain(|(other, _)| *other != tier);
         self.tiers.push((tier, policy));
         Ok(self)
@@ -264,8 +263,7 @@ impl Limit {
     ) -> Result<Self, PolicyError> {
         let part = |whole: &Policy| {
             let part = whole.share(numerator, denominator);
-            let policy = Policy::new(name, part.quota(), part.algorithm())?;
-            Ok(policy.with_on_store_error(part.on_store_error()))
+            like(&part, name, part.quota())
         };
         let in_tier = |(tier, whole): &(Tier, Policy)| Ok((tier.clone(), part(whole)?));
         Ok(Self {
@@ -338,6 +336,16 @@ impl Limit {
     #[inline]
     pub(crate) fn applies_to(&self, head: &Head<'_>) -> bool {
         self.conditions.iter().all(|condition| condition(head))
+    }
+}
+
+/// A policy that differs from `policy` in its name and quota alone.
+fn like(policy: &Policy, name: &str, quota: Quota) -> Result<Policy, PolicyError> {
+    let other =
+        Policy::new(name, quota, policy.algorithm())?.with_on_store_error(policy.on_store_error());
+    match policy.lease() {
+        Some(lease) => other.with_lease(lease),
+        None => Ok(other),
     }
 }
 

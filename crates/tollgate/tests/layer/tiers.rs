@@ -1,13 +1,15 @@
 //! Quotas by tier, and parts of them.
 
+use std::time::Duration;
+
 use http::Method;
 use tollgate::key::Header;
 #[cfg(feature = "tier-lookup")]
 use tollgate::tier::TierLookup;
 use tollgate::tier::{self, Tier};
 use tollgate::{
-    Cost, Costs, LayerError, Limit, MemoryStore, Paths, Policy, Quota, RateLimit, RateLimitLayer,
-    Store,
+    Cost, Costs, LayerError, Lease, Limit, MemoryStore, Paths, Policy, Quota, RateLimit,
+    RateLimitLayer, Store,
 };
 use tower::Layer;
 
@@ -96,7 +98,7 @@ async fn a_new_tier_holds_at_once_and_what_was_consumed_stays() {
 async fn of_several_bandwidths_a_tier_takes_all_or_none() {
     let (clock, store) = memory();
     let per_minute = Policy::fixed_window_counter("minute", Quota::per_minute(100)).unwrap();
-    let ten_seconds = std::time::Duration::from_secs(10);
+    let ten_seconds = Duration::from_secs(10);
     let at_once = Policy::fixed_window_counter("10 s", Quota::new(20, ten_seconds)).unwrap();
     let named = |policy| Limit::new(policy, Header::trust_unverified(NAME));
     let service = tiered(
@@ -224,7 +226,7 @@ struct Plans {
 
 #[cfg(feature = "tier-lookup")]
 impl Plans {
-    fn lookup(&self, time: std::time::Duration) -> TierLookup {
+    fn lookup(&self, time: Duration) -> TierLookup {
         let plans = self.clone();
         let look_up = move |id: String| {
             let plans = plans.clone();
@@ -267,7 +269,7 @@ async fn limit_of<St: Store>(
 #[tokio::test]
 async fn a_tier_is_looked_up_once_and_forgotten_on_demand() {
     let plans = Plans::default();
-    let lookup = plans.lookup(std::time::Duration::from_secs(3_600));
+    let lookup = plans.lookup(Duration::from_secs(3_600));
     let service = tiered(&memory().1, [account()]);
     let asks = || limit_of(&lookup, &service, Some("ann"));
     // Those that come while one is looked up share the answer.
@@ -290,7 +292,7 @@ async fn a_tier_is_looked_up_once_and_forgotten_on_demand() {
 async fn a_lookup_that_fails_leaves_the_quota_of_everybody_and_is_tried_again() {
     let plans = Plans::default();
     *plans.plan.lock() = Some("pro");
-    let lookup = plans.lookup(std::time::Duration::from_secs(3_600));
+    let lookup = plans.lookup(Duration::from_secs(3_600));
     let service = tiered(&memory().1, [account()]);
     for asked in 1..=2 {
         assert_eq!(limit_of(&lookup, &service, Some("down")).await, "5");
@@ -302,15 +304,30 @@ async fn a_lookup_that_fails_leaves_the_quota_of_everybody_and_is_tried_again() 
 #[tokio::test]
 async fn what_was_looked_up_expires() {
     let plans = Plans::default();
-    let lookup = plans.lookup(std::time::Duration::from_millis(1));
+    let lookup = plans.lookup(Duration::from_millis(1));
     let (_, store) = memory();
     let service = tiered(&store, [account()]);
     assert_eq!(limit_of(&lookup, &service, Some("ann")).await, "5");
     *plans.plan.lock() = Some("pro");
     // The clock of the cache cannot be moved; it takes a millisecond, however often asked.
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let until = std::time::Instant::now() + Duration::from_secs(30);
     while limit_of(&lookup, &service, Some("ann")).await != "20" {
         assert!(std::time::Instant::now() < until, "it never expires");
         tokio::task::yield_now().await;
     }
+}
+
+#[test]
+fn a_tier_and_a_fraction_are_leased_as_the_limit_is() {
+    let lease = Lease::of(1, 10).ttl(Duration::from_secs(5));
+    let leased = log("account", 500).with_lease(lease).unwrap();
+    let account = Limit::global(leased).in_tier("pro", Quota::per_hour(2_000)).unwrap();
+    let exports = account.fraction("exports", 1, 5).unwrap();
+    for limit in [&account, &exports] {
+        let pro = limit.policy_in(Some(&Tier::from("pro")));
+        assert_eq!((limit.policy().lease(), pro.lease()), (Some(lease), Some(lease)));
+    }
+    // Shorter than the lease, which would outlast its window.
+    let error = account.in_tier("short", Quota::per_second(5)).unwrap_err();
+    assert!(error.to_string().contains("lease"), "{error}");
 }

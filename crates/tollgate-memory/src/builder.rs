@@ -56,6 +56,11 @@ impl<C: Clock> MemoryStoreBuilder<C> {
 
     /// The most settled receipts to remember, each for [`Receipt::LIFETIME`]; beyond
     /// it settling fails. Default: a million, at some 64 bytes each.
+    ///
+    /// As many again of what was in flight are remembered, each for its lease. Beyond that
+    /// those that lapse first are forgotten, as what was in flight must come back: settled a
+    /// second time, such a receipt may give back a unit of another request that came in the
+    /// same microsecond. The layer settles none twice.
     #[must_use]
     pub fn max_receipts(mut self, receipts: usize) -> Self {
         self.max_receipts = receipts;

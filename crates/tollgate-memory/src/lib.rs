@@ -70,7 +70,7 @@ use self::shard::Shard;
 ///
 /// Deciding fails only if one request names a policy with two quotas. Settling fails
 /// only when more receipts were settled within [`Receipt::LIFETIME`] than
-/// [`max_receipts`](MemoryStoreBuilder::max_receipts).
+/// [`max_receipts`](MemoryStoreBuilder::max_receipts), and never of what was in flight.
 #[derive(Clone)]
 pub struct MemoryStore<C = SystemClock>(Arc<Inner<C>>);
 

@@ -16,15 +16,14 @@ impl<C: Clock> Inner<C> {
         if receipt.has_lapsed(now) {
             return Ok(Settlement::Lapsed);
         }
-        if settled.contains(*id) {
+        if settled.contains(receipt) {
             return Ok(Settlement::Repeated);
         }
-        if !settled.has_room(now) {
+        if !settled.insert(receipt, now) {
             let reason = "as many receipts were settled within their lifetime as can be \
                           remembered; raise `max_receipts`";
             return Err(StoreError::not_charged(NAME, reason));
         }
-        settled.insert(receipt, now);
         let seat = shard.seat(&Charge::new(policy, key, Cost::ZERO), hash, &[], now);
         shard.finish();
         let (cost, actual) = (charged.cost.get(), actual.get());
@@ -68,7 +67,7 @@ impl<C: Clock> Inner<C> {
         let mut shard = self.shards[self.shard_number(hash)].lock();
         let settled = self.settled_of(*id).lock();
         let now = self.clock.now();
-        if settled.contains(*id) {
+        if settled.contains(receipt) {
             return Ok(None);
         }
         let seat = shard.seat(&Charge::new(policy, key, Cost::ZERO), hash, &[], now);

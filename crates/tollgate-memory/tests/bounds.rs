@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate_core::{
-    Algorithm, Charge, Cost, Decision, Key, Micros, Policy, Quota, Store, StoreExt,
+    Algorithm, Charge, Cost, Decision, Key, Micros, Policy, Quota, Receipt, ReceiptId, Settlement,
+    Store, StoreExt,
 };
 use tollgate_memory::{ManualClock, MemoryStore, MemoryStoreBuilder};
 
@@ -162,12 +163,39 @@ fn receipts_beyond_the_bound_are_an_error_that_names_the_cure() {
     let policy = per_minute(5);
     let charges = [Charge::new(&policy, &Key::GLOBAL, Cost::ONE)];
     let verdict = store.decide(&charges).into_inner().expect("decides");
-    let receipt = verdict.receipts(&charges, || tollgate_core::ReceiptId(1)).next();
+    let receipt = verdict.receipts(&charges, || ReceiptId(1)).next();
     let receipt = receipt.expect("an admitted charge has a receipt");
     let error = store.settle(&receipt, Cost::ZERO).into_inner().expect_err("no room for it");
     assert!(error.to_string().contains("raise `max_receipts`"), "{error}");
     assert!(!error.may_have_charged());
     assert_eq!(charge(&store, &policy, &Key::GLOBAL, 0).remaining, 4);
+}
+
+#[test]
+fn what_was_in_flight_comes_back_however_many_receipts_are_remembered() {
+    let (store, _clock) = build(|store| store.max_receipts(4).shards(1));
+    let hour = Duration::from_secs(3_600);
+    let in_flight = Policy::concurrent_requests("in flight", 2, hour).expect("builds");
+    let rate = per_minute(1_000);
+    let mut ids = (1..).map(ReceiptId);
+    let mut take = |policy: &Policy| {
+        let charges = [Charge::new(policy, &Key::GLOBAL, Cost::ONE)];
+        let verdict = store.decide(&charges).into_inner().expect("decides");
+        assert!(verdict.is_admitted(), "{policy}");
+        let mut receipts = verdict.receipts(&charges, || ids.next().expect("endless"));
+        receipts.next().expect("an admitted charge has a receipt")
+    };
+    let settle = |receipt: &Receipt| store.settle(receipt, Cost::ZERO).into_inner();
+    // Those of a rate fill their room, for an hour.
+    let filled = (0..10).filter(|_| settle(&take(&rate)).is_err()).count();
+    assert_eq!(filled, 6);
+    for _ in 0..20 {
+        let receipt = take(&in_flight);
+        assert_eq!(settle(&receipt).expect("settles"), Settlement::Returned { units: 1 });
+        assert_eq!(settle(&receipt).expect("settles"), Settlement::Repeated);
+        let renewed = store.renew(&receipt).into_inner().expect("renews");
+        assert_eq!(renewed, None, "what was settled is not in flight");
+    }
 }
 
 #[test]
@@ -220,7 +248,7 @@ fn a_receipt_dated_ahead_of_the_clock_settles_once_too() {
     let receipt = |cost, id| {
         let charges = [Charge::new(&policy, &key, Cost::new(cost))];
         let verdict = store.decide(&charges).into_inner().expect("decides");
-        let receipt = verdict.receipts(&charges, || tollgate_core::ReceiptId(id)).next();
+        let receipt = verdict.receipts(&charges, || ReceiptId(id)).next();
         receipt.expect("an admitted charge has a receipt")
     };
     charge(&store, &policy, &key, 1);
@@ -232,7 +260,7 @@ fn a_receipt_dated_ahead_of_the_clock_settles_once_too() {
     settle(&first, 3);
     clock.advance(Micros::new(3_600_000_001));
     settle(&second, 1);
-    assert_eq!(settle(&first, 0), tollgate_core::Settlement::Repeated);
+    assert_eq!(settle(&first, 0), Settlement::Repeated);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tollgate_core::{
-    Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Store, StoreError, Verdict,
+    Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Source, Store, StoreError, Verdict,
 };
 
 /// Keeps an outage of a store from costing every request its timeout.
@@ -28,7 +28,8 @@ use tollgate_core::{
 /// are well ([`StoreError::is_partial`]), they stay reachable: the breaker is closed. The
 /// store then has a breaker for each part.
 ///
-/// Errors that are the request's own fault count neither way. A change of state is a
+/// Errors that are the request's own fault count neither way, nor do answers for which the
+/// store was not asked: of leased units, or remembered denials. A change of state is a
 /// `tracing` warning; a request is not.
 #[derive(Clone, Debug)]
 pub struct Breaker<S> {
@@ -96,13 +97,15 @@ impl<S: Store> Breaker<S> {
         &self.store
     }
 
-    fn guard<F>(&self, call: impl FnOnce(&S) -> F) -> BreakerFuture<F> {
+    fn guard<F: Future>(&self, call: impl FnOnce(&S) -> F) -> BreakerFuture<F> {
+        let was_asked = |_: &F::Output| true;
         match self.shared.admit() {
             Ok(probe) => BreakerFuture {
                 call: Ok(call(&self.store)),
                 shared: Some((Arc::clone(&self.shared), probe)),
+                was_asked,
             },
-            Err(error) => BreakerFuture { call: Err(Some(error)), shared: None },
+            Err(error) => BreakerFuture { call: Err(Some(error)), shared: None, was_asked },
         }
     }
 }
@@ -111,7 +114,12 @@ impl<S: Store> Store for Breaker<S> {
     type Future<T: Send + 'static> = BreakerFuture<S::Future<T>>;
 
     fn decide(&self, charges: &[Charge<'_>]) -> Self::Future<Verdict> {
-        self.guard(|store| store.decide(charges))
+        let was_asked = |answer: &Result<Verdict, StoreError>| {
+            answer.as_ref().map_or(true, |verdict| verdict.source() == Source::Store)
+        };
+        let mut guarded = self.guard(|store| store.decide(charges));
+        guarded.was_asked = was_asked;
+        guarded
     }
 
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Self::Future<Settlement> {
@@ -169,6 +177,14 @@ impl Shared {
         self.troubled.store(false, Ordering::Release);
     }
 
+    /// A probe turned out to be none: the next request is one.
+    fn was_no_probe(&self) {
+        let mut state = self.state.lock();
+        if matches!(*state, State::Probing) {
+            *state = State::Open { probe_at: Instant::now() };
+        }
+    }
+
     fn failed(&self, probe: bool, error: Option<&StoreError>) {
         let mut state = self.state.lock();
         self.troubled.store(true, Ordering::Release);
@@ -188,10 +204,12 @@ impl Shared {
 
 /// The answer of a store behind a [`Breaker`].
 #[derive(Debug)]
-pub struct BreakerFuture<F> {
+pub struct BreakerFuture<F: Future> {
     call: Result<F, Option<StoreError>>,
     /// The breaker to report to, and whether this is its probe; none once it was told.
     shared: Option<(Arc<Shared>, bool)>,
+    /// Whether it took the store to give such an answer.
+    was_asked: fn(&F::Output) -> bool,
 }
 
 impl<T, F> Future for BreakerFuture<F>
@@ -210,6 +228,11 @@ where
         };
         if let Some((shared, probe)) = self.shared.take() {
             match &answer {
+                answer if !(self.was_asked)(answer) => {
+                    if probe {
+                        shared.was_no_probe();
+                    }
+                }
                 Ok(_) => shared.succeeded(probe),
                 Err(error) if error.is_partial() => shared.succeeded(probe),
                 Err(error) if error.is_outage() => shared.failed(probe, Some(error)),
@@ -222,7 +245,7 @@ where
     }
 }
 
-impl<F> Drop for BreakerFuture<F> {
+impl<F: Future> Drop for BreakerFuture<F> {
     /// A probe whose caller left has shown nothing; another one has to.
     fn drop(&mut self) {
         if let Some((shared, true)) = self.shared.take() {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::advance;
 use tollgate_core::{
-    Charge, Cost, Decision, Key, OnStoreError, Outcome, Policy, Quota, Receipt, Settlement, Store,
-    StoreError, StoreExt, Timestamp, Verdict,
+    Charge, Cost, Decision, Key, OnStoreError, Outcome, Policy, Quota, Receipt, Settlement, Source,
+    Store, StoreError, StoreExt, Timestamp, Verdict,
 };
 
 use super::{Breaker, BreakerState, Fallback};
@@ -24,6 +24,8 @@ enum Mood {
     Silent,
     /// Down for the keys that are asked for, and well for others.
     PartlyDown,
+    /// Nobody asks it: what it said before is enough to answer.
+    Unasked(Source),
 }
 
 /// Answers by its mood at the time of asking, and counts.
@@ -43,7 +45,7 @@ impl Moody {
         let mut state = self.0.lock();
         state.1 += 1;
         Answer(match state.0 {
-            Mood::Well => Some(Ok(value)),
+            Mood::Well | Mood::Unasked(_) => Some(Ok(value)),
             Mood::Down => Some(Err(StoreError::maybe_charged("moody", "down"))),
             Mood::Puzzled => Some(Err(StoreError::invalid("moody", "puzzled"))),
             Mood::Silent => None,
@@ -68,7 +70,12 @@ impl Store for Moody {
     type Future<T: Send + 'static> = Answer<T>;
 
     fn decide(&self, _: &[Charge<'_>]) -> Answer<Verdict> {
-        self.answer(Verdict::single(true, Timestamp::EPOCH, Decision::skipped(1)))
+        let source = match self.0.lock().0 {
+            Mood::Unasked(source) => source,
+            _ => Source::Store,
+        };
+        let verdict = Verdict::single(true, Timestamp::EPOCH, Decision::skipped(1));
+        self.answer(verdict.with_source(source))
     }
 
     fn settle(&self, _: &Receipt, _: Cost) -> Answer<Settlement> {
@@ -104,6 +111,26 @@ async fn open() -> (Moody, Breaker<Moody>) {
     ask(&breaker).await.unwrap_err();
     assert_eq!((breaker.state(), moody.calls()), (BreakerState::Open, 1));
     (moody, breaker)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_store_was_not_asked_about_says_nothing_of_it() {
+    for source in [Source::Lease, Source::Cache] {
+        let (moody, breaker) = breaker(2);
+        for mood in [Mood::Down, Mood::Unasked(source), Mood::Down] {
+            moody.set(mood);
+            let _ = ask(&breaker).await;
+        }
+        assert_eq!(breaker.state(), BreakerState::Open, "two in a row of those that were asked");
+        advance(PROBE_EVERY).await;
+        moody.set(Mood::Unasked(source));
+        ask(&breaker).await.unwrap();
+        assert_eq!(breaker.state(), BreakerState::Open);
+        // It was no probe, so that the next request is one.
+        moody.set(Mood::Well);
+        ask(&breaker).await.unwrap();
+        assert_eq!(breaker.state(), BreakerState::Closed);
+    }
 }
 
 #[tokio::test(start_paused = true)]

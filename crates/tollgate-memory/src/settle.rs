@@ -43,7 +43,7 @@ impl<C: Clock> Inner<C> {
         }
         // A key that is not found has aged out, and the charge with it. In the entry that
         // keys without room share, in a state carried over to another quota, or after a
-        // reset, it cannot be told from the charges of others.
+        // reset, it cannot be told from the charges of others; what is in flight has its date.
         let Some(held) = shard.teller(&seat, receipt).cloned() else {
             return Ok(Settlement::Returned { units: 0 });
         };

@@ -199,6 +199,33 @@ fn what_was_in_flight_comes_back_however_many_receipts_are_remembered() {
 }
 
 #[test]
+fn what_is_in_flight_without_room_is_renewed_and_comes_back_under_any_limit() {
+    let (store, clock) = build(|store| store.max_keys(1));
+    charge(&store, &per_minute(5), &numbered(0), 1);
+    // Each has an entry that those without room share.
+    for name in ["a", "b", "c"] {
+        let policy = Policy::fixed_window_counter(name, Quota::per_minute(9)).expect("builds");
+        charge(&store, &policy, &numbered(1), 1);
+    }
+    let minute = Duration::from_secs(60);
+    let policy = |limit| Policy::concurrent_requests("q", limit, minute).expect("builds");
+    let (few, more) = (policy(4), policy(8));
+    let key = numbered(1);
+    let charges = [Charge::new(&few, &key, Cost::ONE)];
+    let verdict = store.decide(&charges).into_inner().expect("decides");
+    let mut receipt = verdict.receipts(&charges, || ReceiptId(1)).next().expect("a receipt");
+    for _ in 0..3 {
+        clock.advance(Micros::new(15_000_000));
+        receipt = store.renew(&receipt).into_inner().expect("renews").expect("in flight");
+        assert_eq!(charge(&store, &few, &key, 0).remaining, 3);
+    }
+    assert_eq!(charge(&store, &more, &key, 1).remaining, 6);
+    let settled = store.settle(&receipt, Cost::ZERO).into_inner().expect("settles");
+    assert_eq!(settled, Settlement::Returned { units: 1 });
+    assert_eq!(charge(&store, &more, &key, 0).remaining, 7);
+}
+
+#[test]
 fn the_real_clock_shows_the_time_of_the_system() {
     use std::time::{SystemTime, UNIX_EPOCH};
     use tollgate_memory::Clock;

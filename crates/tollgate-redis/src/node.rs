@@ -232,7 +232,12 @@ impl Node {
         }
     }
 
+    /// Another connection in the place of the one there is. Without one it is being looked for,
+    /// and fred would keep the wish and make up for it as soon as one is found.
     fn reconnect(&self) {
+        if !self.is_connected() {
+            return;
+        }
         let client = self.client.clone();
         self.runtime.spawn(async move {
             if let Err(error) = client.force_reconnection().await {

@@ -53,6 +53,9 @@ pub(super) fn fitting<'s>(shapes: &'s [Shape], node: &Node) -> Option<&'s Shape>
 }
 
 fn wrong_kind(shape: &Shape, node: &Node, place: Place, problems: &mut Problems) {
+    if holds_secret(shape) {
+        problems.hide(node.span.clone());
+    }
     let found = match &node.value {
         _ if node.is_null() => "nothing",
         Value::Scalar(_) => "a single value",
@@ -67,6 +70,17 @@ fn wrong_kind(shape: &Shape, node: &Node, place: Place, problems: &mut Problems)
         "see the table in docs/configuration.md, or `tollgate init`".to_owned()
     };
     problems.error(place, format!("expected {}, found {found}", shape.what()), cure);
+}
+
+/// Whether what stands in the place of this is likely a secret, as a key where its digest
+/// belongs.
+fn holds_secret(shape: &Shape) -> bool {
+    match shape {
+        Shape::Section(section) => section.fields.iter().any(|field| field.secret),
+        Shape::List(of) => holds_secret(of),
+        Shape::Either(shapes) => shapes.iter().any(holds_secret),
+        _ => false,
+    }
 }
 
 fn check_section(section: &Section, entries: &[Entry], place: &Place, problems: &mut Problems) {
@@ -92,7 +106,11 @@ fn check_section(section: &Section, entries: &[Entry], place: &Place, problems: 
             others => {
                 let field = nearest(section, key);
                 meant.extend(field.map(|field| field.key));
-                if looks_secret(key) || field.is_some_and(|field| field.secret) {
+                let is_secret = match field {
+                    Some(field) => field.secret,
+                    None => section.fields.iter().any(|field| field.secret),
+                };
+                if is_secret || looks_secret(key) {
                     problems.hide(node.span.clone());
                 }
                 unknown_key(section, others, key, at, problems);

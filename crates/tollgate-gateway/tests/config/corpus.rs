@@ -8,7 +8,7 @@ use std::path::Path;
 
 use tollgate_gateway::config::Outcome;
 
-use crate::support::{expect_beside, files, outcome};
+use crate::support::{expect_beside, files, outcome, read_text};
 
 /// Compares with what stands beside the file.
 fn expect(file: &Path, outcome: &Outcome) -> Result<(), String> {
@@ -42,6 +42,30 @@ fn an_odd_file_runs_with_the_warning_beside_it() {
 #[test]
 fn a_good_file_runs() {
     assert!(all("good", |outcome| outcome.plan.is_some()) > 0);
+}
+
+#[test]
+fn a_key_in_the_place_of_its_digest_is_not_shown() {
+    for keys in [
+        "apiKeys: k-7f3a",
+        "apiKeys: [k-7f3a]",
+        "apiKeys: [{key: k-7f3a}]",
+        "apiKeys: [{hash: k-7f3a, tier: gold}]",
+        "apiKeys: [{sha256: k-7f3a}]",
+        "apiKeys: {keys: k-7f3a}",
+        "apiKeys: {keys: [k-7f3a]}",
+        "apiKeys: {keys: {k-7f3a: gold}}",
+        "deny: {apiKeys: [k-7f3a]}",
+        "jwt: k-7f3a",
+        "jwt: [k-7f3a]",
+    ] {
+        let text = format!("rateLimiter:\n  target: http://a\n  {keys}\n");
+        let report = read_text("any", &text).report;
+        assert!(report.errors() > 0, "{keys}");
+        for told in [report.render(false), report.to_string()] {
+            assert!(!told.contains("k-7f3a"), "{keys}: {told}");
+        }
+    }
 }
 
 #[test]

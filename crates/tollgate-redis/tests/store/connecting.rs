@@ -163,6 +163,29 @@ async fn a_service_starts_without_redis_and_connects_when_it_comes() {
     }
 }
 
+/// Calls that fail ask for another connection, once a second. While there is none they have
+/// nothing to ask for, and what they asked must not be made up for when there is one.
+#[tokio::test]
+async fn an_outage_ends_with_one_connection_however_long_it_was() {
+    let server = Redis::start();
+    let store = connected(RedisStore::builder(&server.url()).unwrap()).await;
+    let policy = policy(1_000_000);
+    let ask = async || store.charge(&policy, &Key::GLOBAL, Cost::ONE).await;
+    server.kill();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(5) {
+        ask().await.unwrap_err();
+    }
+    server.restart();
+    let began = Instant::now();
+    let mut answered = 0;
+    while answered < 100 {
+        answered = if ask().await.is_ok() { answered + 1 } else { 0 };
+        assert!(began.elapsed() < Duration::from_secs(20));
+    }
+    assert_eq!(store.stats().connections, 2);
+}
+
 #[tokio::test]
 async fn a_wrong_password_is_an_outage_and_shows_in_no_text() {
     let server = Redis::builder().password("s3cret").start();

@@ -23,7 +23,9 @@
 //! * Only requests to hosts on a list are answered, so that no website can reach it under a
 //!   name of its own (DNS rebinding); and none that a browser sends for another site. A peer
 //!   ([`AdminBuilder::peer`]) is another site too, which may read `/events` and nothing else.
-//! * At most 16 streams are open at once, and one that is not read for ten seconds ends.
+//! * At most 16 streams are open at once, and one that takes no line for ten seconds ends. A
+//!   connection that buffers takes lines for long after its reader hangs: whoever can reach the
+//!   router can keep others from the page, and from nothing else.
 //!
 //! ```
 //! use tollgate::admin::Admin;

@@ -1,5 +1,7 @@
 //! What is asked.
 
+use std::collections::BTreeSet;
+
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
@@ -24,6 +26,7 @@ use super::problem::Problem;
 use super::{page, peers};
 use crate::key::SubjectName;
 use crate::limit::shared_key;
+use crate::observe::{Denied, ObservedPolicy, SUBJECTS, first};
 use crate::status::{self, LayerHandle};
 use crate::{Limit, OnMissingKey, Tier};
 
@@ -63,34 +66,61 @@ async fn all(Extract(state): Extract<State>) -> Answer {
     json(&status(&state).await)
 }
 
-/// Without layers whose policy was shown already: they share its counters.
+/// A policy that several layers have is shown once, with what all of them have decided.
 pub(super) async fn status(state: &State) -> Status {
-    let (mut policies, mut stores) = (Vec::new(), Vec::new());
-    let (mut shown, mut identities): (Vec<(Policy, bool)>, Vec<usize>) = Default::default();
-    for layer in state.layers() {
+    let (mut policies, mut stores) = (Vec::<PolicyStatus>::new(), Vec::new());
+    let (mut shown, mut identities): (Vec<Shown>, Vec<usize>) = Default::default();
+    // Kept until the end, so that no counters are freed whose place others may take.
+    let layers = state.layers();
+    for layer in &layers {
         let report = layer.store();
         if !identities.contains(&report.identity) {
             identities.push(report.identity);
             stores.push(StoreStatus::new(&report));
         }
         for (index, limit) in layer.limits().into_iter().enumerate() {
-            let identity = (limit.policy().clone(), limit.enforce);
-            if shown.contains(&identity) {
+            let observed = layer.observed(index);
+            let counts = observed.counts.read().map(|(answer, count)| (answer.as_str(), count));
+            let is_same =
+                |shown: &Shown| shown.policy == *limit.policy() && shown.enforce == limit.enforce;
+            if let Some(place) = shown.iter().position(is_same) {
+                if shown[place].counters.insert(address(observed)) {
+                    for (answer, count) in counts {
+                        *policies[place].decisions.entry(answer).or_default() += count;
+                    }
+                }
                 continue;
             }
-            shown.push(identity);
+            let decisions = counts.collect();
+            shown.push(Shown {
+                policy: limit.policy().clone(),
+                enforce: limit.enforce,
+                counters: [address(observed)].into(),
+            });
             let global = if status::is_global(limit) {
-                peek(&layer, limit, None, &Key::GLOBAL).await.ok().map(|(decision, _)| decision)
+                peek(layer, limit, None, &Key::GLOBAL).await.ok().map(|(decision, _)| decision)
             } else {
                 None
             };
             let mut policy = PolicyStatus::new(limit, report.name, global);
-            let counts = layer.observed(index).counts.read();
-            policy.decisions = counts.map(|(answer, count)| (answer.as_str(), count)).collect();
+            policy.decisions = decisions;
             policies.push(policy);
         }
     }
     Status { policies, stores }
+}
+
+/// A policy that is in the answer already.
+struct Shown {
+    policy: Policy,
+    enforce: bool,
+    /// Whose counts are in it. Layers may share them.
+    counters: BTreeSet<usize>,
+}
+
+/// Tells counters apart, for as long as their layers are kept.
+fn address(observed: &ObservedPolicy) -> usize {
+    std::ptr::from_ref(observed).addr()
 }
 
 async fn read(
@@ -134,7 +164,9 @@ async fn settle(
     let wrong = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
     let settle: Settle =
         serde_json::from_slice(&body?).map_err(|error| wrong(error.to_string()))?;
-    let id = u128::from_str_radix(&settle.id, 16).ok().filter(|_| settle.id.len() == 32);
+    // A sign is a number to the parser, and no digit.
+    let is_id = settle.id.len() == 32 && !settle.id.starts_with('+');
+    let id = u128::from_str_radix(&settle.id, 16).ok().filter(|_| is_id);
     let id = id.ok_or_else(|| wrong("`id` has to be 32 hex digits.".to_owned()))?;
     let charged_at = Timestamp::from_micros(settle.charged_at);
     let receipt = Receipt {
@@ -166,26 +198,36 @@ async fn top(Extract(state): Extract<State>, headers: HeaderMap, uri: Uri) -> An
     json(&Top { policies: top_of(&state, most) })
 }
 
-/// The first of each policy.
+/// The first of each policy, in all layers that have one of its name.
 pub(super) fn top_of(state: &State, most: usize) -> Vec<TopOfPolicy> {
-    let mut policies: Vec<TopOfPolicy> = Vec::new();
-    for layer in state.layers() {
+    let (layers, now) = (state.layers(), std::time::Instant::now());
+    let mut policies: Vec<(&str, Vec<Denied>)> = Vec::new();
+    let mut read = BTreeSet::new();
+    for layer in &layers {
         for (index, limit) in layer.limits().into_iter().enumerate() {
-            let policy = limit.policy().name();
-            if policies.iter().any(|shown| shown.policy == policy) {
+            let (name, observed) = (limit.policy().name(), layer.observed(index));
+            if !read.insert(address(observed)) {
                 continue;
             }
-            let denied = layer.observed(index).top.lock().read(most, std::time::Instant::now());
-            let denied = denied.into_iter().map(|denied| TopSubject {
-                subject: state.0.display.of(&denied.key, denied.kind),
-                client: denied.kind.as_str(),
-                count: denied.count,
-                error: denied.error,
-            });
-            policies.push(TopOfPolicy { policy: policy.to_owned(), denied: denied.collect() });
+            // All, because those that are not among the first here may be so in the sum.
+            let denied = observed.top.lock().read(2 * SUBJECTS, now);
+            match policies.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, all)) => all.extend(denied),
+                None => policies.push((name, denied)),
+            }
         }
     }
-    policies
+    let subject = |denied: Denied| TopSubject {
+        subject: state.0.display.of(&denied.key, denied.kind),
+        client: denied.kind.as_str(),
+        count: denied.count,
+        error: denied.error,
+    };
+    let top = |(policy, denied): (&str, Vec<Denied>)| TopOfPolicy {
+        policy: policy.to_owned(),
+        denied: first(denied, most).into_iter().map(subject).collect(),
+    };
+    policies.into_iter().map(top).collect()
 }
 
 /// Whoever shows no token is told numbers alone; a wrong one is an error, as whoever shows it

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::{Method, Response};
 use smallvec::SmallVec;
-use tollgate_core::{Charge, Cost, Key, Store, Verdict};
+use tollgate_core::{Charge, Cost, Key, OnStoreError, Store, Verdict};
 
 use super::excess::Answer;
 use super::explain;
@@ -58,6 +58,11 @@ impl Rule {
     fn charge<'a>(&'a self, key: &'a Key, cost: Cost, tier: InTier) -> Charge<'a> {
         let policy = self.fields.of(tier).policy();
         Charge { policy, ..self.limit.charge(key, cost) }
+    }
+
+    /// Whether no request passes that the store could not decide.
+    pub(super) fn refuses_without_verdict(&self) -> bool {
+        self.limit.enforce && self.limit.policy.on_store_error() != OnStoreError::Open
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, HeaderValue, Method, Response};
-use tollgate_core::{Decision, Micros, OnStoreError, Outcome, Store, StoreError, Verdict};
+use tollgate_core::{Decision, Micros, Outcome, Store, StoreError, Verdict};
 use tracing::level_filters::LevelFilter;
 
 use super::explain;
@@ -203,9 +203,7 @@ impl<St: Store> Rules<St> {
         if !self.failing.swap(true, Ordering::Relaxed) {
             tracing::warn!(target: "tollgate", %error, "the store cannot decide, policies fail");
         }
-        let refuses = |rule: &&Rule| {
-            rule.limit.enforce && rule.limit.policy.on_store_error() != OnStoreError::Open
-        };
+        let refuses = |rule: &&Rule| rule.refuses_without_verdict();
         let mut refusing = self.applied(applied).filter(refuses).peekable();
         if refusing.peek().is_none() {
             tracing::debug!(target: "tollgate", %error, "failed open");

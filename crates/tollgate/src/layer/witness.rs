@@ -106,7 +106,7 @@ impl Witness {
     #[inline]
     pub(super) fn tell<'a>(
         &self,
-        applied: impl Iterator<Item = (usize, &'a Rule)>,
+        applied: impl Iterator<Item = (usize, &'a Rule)> + Clone,
         sight: &Sight,
         answer: &Result<Verdict, StoreError>,
         store: &'static str,
@@ -117,12 +117,20 @@ impl Witness {
         }
         #[cfg(feature = "metrics")]
         let seconds = sight.started.map(|started| self.timer.stop(started, store));
+        let is_refused = match answer {
+            Ok(verdict) => !verdict.is_admitted(),
+            Err(_) => applied.clone().any(|(_, rule)| rule.refuses_without_verdict()),
+        };
         for (place, (index, rule)) in applied.enumerate() {
             let (word, decision, source) = Self::read(place, rule, answer);
+            // Nothing failed open that was refused: another policy has seen to it.
+            let word = word.filter(|word| !(is_refused && *word == Answer::FailedOpen));
             #[cfg(feature = "metrics")]
             if let Some(seen) = sight.seen.get(place) {
                 let policy = &self.policies[index];
-                policy.saw(*seen, sight.endpoint as usize, word, decision);
+                // A penalty lets pass and takes nothing.
+                let takes = !rule.limit.policy.penalises();
+                policy.saw(*seen, takes, sight.endpoint as usize, word, decision);
                 #[cfg(feature = "admin")]
                 if let (Some(Answer::Deny), Some(key)) = (word, sight.keys.get(place)) {
                     policy.denied(key, *seen);

@@ -39,5 +39,7 @@ pub(crate) use self::outcome::Answer;
 pub(crate) use self::policy::{ObservedPolicy, Seen};
 #[cfg(feature = "metrics")]
 pub(crate) use self::timer::{Started, Timer};
+#[cfg(feature = "admin")]
+pub(crate) use self::top::{Denied, SUBJECTS, first};
 #[cfg(feature = "metrics")]
 pub(crate) use self::waiting::Waiting;

@@ -116,17 +116,19 @@ impl ObservedPolicy {
         }
     }
 
-    /// An answer was given, and a decision made if the store could decide.
+    /// An answer was given, and a decision made if the store could decide. `takes` is whether
+    /// the policy charges what it allows.
     #[inline]
     pub(crate) fn saw(
         &self,
         seen: Seen,
+        takes: bool,
         endpoint: usize,
         answer: Option<Answer>,
         decision: Option<&Decision>,
     ) {
         let outcome = decision.map(|decision| decision.outcome);
-        let is_charged = matches!(outcome, Some(Outcome::Allow { .. })) && seen.cost() > 0;
+        let is_charged = takes && matches!(outcome, Some(Outcome::Allow { .. })) && seen.cost() > 0;
         if answer.is_some() || is_charged {
             let cell = self.cell(endpoint, seen.kind());
             if let Some(answer) = answer {

@@ -37,7 +37,7 @@ pub(crate) struct Denied {
 }
 
 /// Subjects that are counted at a time.
-const SUBJECTS: usize = 128;
+pub(crate) const SUBJECTS: usize = 128;
 
 /// What is older than twice that is forgotten: yesterday's flood is not today's trouble.
 const SPAN: Duration = Duration::from_secs(600);
@@ -56,29 +56,14 @@ impl Top {
     /// Those that were denied most, first; and since when.
     pub(crate) fn read(&mut self, most: usize, now: Instant) -> Vec<Denied> {
         self.pass(now);
-        let mut sums: HashMap<&(Key, SubjectKind), (u64, u64)> = HashMap::new();
-        for summary in [&self.current, &self.previous] {
-            for (key, count, error) in summary.iter() {
-                let sum = sums.entry(key).or_default();
-                *sum = (sum.0 + count, sum.1 + error);
-            }
-        }
-        let mut all: Vec<_> = sums
-            .into_iter()
-            .map(|((key, kind), (count, error))| Denied {
-                key: key.clone(),
-                kind: *kind,
-                count,
-                error,
-            })
-            .collect();
-        all.sort_by(|a, b| {
-            let by_count = b.count.cmp(&a.count).then(a.error.cmp(&b.error));
-            // So that equals keep their places from look to look.
-            by_count.then_with(|| a.key.as_bytes().cmp(&*b.key.as_bytes()))
-        });
-        all.truncate(most);
-        all
+        let denied = |((key, kind), count, error): (&(Key, SubjectKind), u64, u64)| Denied {
+            key: key.clone(),
+            kind: *kind,
+            count,
+            error,
+        };
+        let both = [&self.current, &self.previous];
+        first(both.into_iter().flat_map(Summary::iter).map(denied), most)
     }
 
     fn pass(&mut self, now: Instant) {
@@ -90,6 +75,25 @@ impl Top {
         self.previous = if passed < 2 * SPAN { last } else { Summary::new(SUBJECTS) };
         self.began = now;
     }
+}
+
+/// Sums up what is said of each subject; those that were denied most, first.
+pub(crate) fn first(all: impl IntoIterator<Item = Denied>, most: usize) -> Vec<Denied> {
+    let mut sums: HashMap<(Key, SubjectKind), (u64, u64)> = HashMap::new();
+    for Denied { key, kind, count, error } in all {
+        let sum = sums.entry((key, kind)).or_default();
+        *sum = (sum.0 + count, sum.1 + error);
+    }
+    let sums = sums.into_iter();
+    let mut all: Vec<_> =
+        sums.map(|((key, kind), (count, error))| Denied { key, kind, count, error }).collect();
+    all.sort_by(|a, b| {
+        let by_count = b.count.cmp(&a.count).then(a.error.cmp(&b.error));
+        // So that equals keep their places from look to look.
+        by_count.then_with(|| a.key.as_bytes().cmp(&*b.key.as_bytes()))
+    });
+    all.truncate(most);
+    all
 }
 
 /// The summary itself.

@@ -178,6 +178,33 @@ async fn status_reads_without_using() {
     }
 }
 
+#[tokio::test]
+async fn layers_of_one_policy_that_count_apart_are_shown_together() {
+    let (_, store) = memory();
+    let limits = || [Limit::new(log("each", 1), ClientIp::peer())];
+    let (one, two) = (layer(&store, limits()), layer(&store, limits()));
+    // The second twice: what is counted once is not shown twice.
+    let admin = Admin::builder().token(TOKEN).layer(&one).layer(&two).layer(&two);
+    let admin = admin.show_subjects(Shown::Clear).build().unwrap();
+    let (one, two) = (one.layer(hello()), two.layer(hello()));
+    assert_eq!(status(&one).await, 200);
+    for service in [&one, &two, &two] {
+        assert_eq!(status(service).await, 429);
+    }
+    let other = || from_peer(2, get());
+    assert_eq!(ask(&two, other()).await.status(), 200);
+    assert_eq!(ask(&two, other()).await.status(), 429);
+
+    let (_, body) = operate(&admin, "GET", "/status", "").await;
+    assert_eq!(body["policies"].as_array().unwrap().len(), 1, "{body}");
+    let decisions = &body["policies"][0]["decisions"];
+    assert_eq!((&decisions["allow"], &decisions["deny"]), (&json!(2), &json!(4)));
+    let (_, body) = operate(&admin, "GET", "/top", "").await;
+    let denied = |last: u8, count: u8| json!({"subject": format!("ip:192.0.2.{last}"), "client": "ip", "count": count, "error": 0});
+    let expected = json!([{ "policy": "each", "denied": [denied(1, 3), denied(2, 1)] }]);
+    assert_eq!(body["policies"], expected);
+}
+
 #[derive(Clone)]
 struct User(&'static str);
 
@@ -312,7 +339,13 @@ async fn a_charge_is_settled_once() {
         let (_, body) = operate(&admin, "GET", "/status/all/global", "").await;
         assert_eq!(body["remaining"], 7);
     }
-    for wrong in [settle("7"), settle(&"g".repeat(32)), "{}".to_owned(), "[".to_owned()] {
+    for wrong in [
+        settle("7"),
+        settle(&"g".repeat(32)),
+        settle(&format!("+{}", "0".repeat(31))),
+        "{}".to_owned(),
+        "[".to_owned(),
+    ] {
         assert_eq!(operate(&admin, "POST", "/status/all/global", &wrong).await.0, 400, "{wrong}");
     }
 }

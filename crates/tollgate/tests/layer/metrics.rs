@@ -15,6 +15,7 @@ use tollgate::status::{Inspect, refresh};
 use tollgate::{Head, Listed, Lists, SubjectList};
 use tollgate::{
     Limit, MemoryStore, Observer, OnStoreError, Policy, Quota, RateLimitLayer, RoutePattern,
+    Strikes,
 };
 use tower::Layer;
 
@@ -96,7 +97,46 @@ async fn each_decision_counts_once_with_what_became_of_it() {
     assert_eq!(status(&service).await, 200);
     assert_eq!(ask(&service, request(Method::DELETE, "/")).await.status(), 503);
     assert_eq!(meter.outcomes("closed"), counted(&[("failed_closed", 1.0)]));
-    assert_eq!(meter.sum("tollgate_decisions_total", &["first", "failed_open"]), 2.0);
+    assert_eq!(meter.sum("tollgate_decisions_total", &["first", "failed_open"]), 1.0);
+}
+
+#[tokio::test]
+async fn what_is_refused_did_not_fail_open() {
+    let meter = Meter::start();
+    let (_, store) = memory();
+    let staged = Staged::new(store.clone());
+    let open = || Limit::global(log("open", 9));
+    let closed = log("closed", 9).with_on_store_error(OnStoreError::Closed);
+    let service = limited(&staged, [open(), Limit::global(closed)]);
+    staged.fail(Fault::NotCharged);
+    assert_eq!(status(&service).await, 503);
+    assert_eq!(meter.outcomes("closed"), counted(&[("failed_closed", 1.0)]));
+    assert_eq!(meter.outcomes("open"), []);
+
+    // Nor where the store in the process denies it.
+    let local = log("local", 1).with_on_store_error(OnStoreError::Local);
+    let service = limited(&Fallback::new(staged, store), [open(), Limit::global(local)]);
+    for expected in [200, 429] {
+        assert_eq!(status(&service).await, expected);
+    }
+    assert_eq!(meter.outcomes("local"), counted(&[("deny", 1.0), ("local", 1.0)]));
+    assert_eq!(meter.outcomes("open"), counted(&[("failed_open", 1.0)]));
+}
+
+#[tokio::test]
+async fn a_penalty_charges_no_units() {
+    let meter = Meter::start();
+    let (_, store) = memory();
+    let minute = Duration::from_secs(60);
+    let client = Limit::new(log("client", 2), ClientIp::peer());
+    let banned = client.penalty("banned", Strikes::of_denials(9, minute).block(minute)).unwrap();
+    let service = limited(&store, [client, banned]);
+    for expected in [200, 200, 429] {
+        assert_eq!(status(&service).await, expected);
+    }
+    assert_eq!(meter.outcomes("banned"), counted(&[("allow", 2.0)]));
+    assert_eq!(meter.sum("tollgate_units_charged_total", &["policy=\"client\""]), 2.0);
+    assert_eq!(meter.sum("tollgate_units_charged_total", &["policy=\"banned\""]), 0.0);
 }
 
 #[tokio::test]

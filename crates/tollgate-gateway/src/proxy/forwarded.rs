@@ -36,7 +36,8 @@ pub(super) fn write(headers: &mut HeaderMap, caller: Caller<'_>, fronts: &Fronts
         let name = name.as_str();
         // Many services read `_` as `-` and then cannot tell the two apart, so that nobody
         // may write such a name: a proxy passes on what it does not know.
-        is_about_client(name, fronts.header.as_ref()) && (!is_front || name.contains('_'))
+        is_about_path(name)
+            || is_about_client(name, fronts.header.as_ref()) && (!is_front || name.contains('_'))
     };
     let dropped: Vec<_> = headers.keys().filter(|name| invented(name)).cloned().collect();
     for name in dropped {
@@ -62,7 +63,10 @@ pub(super) fn clean_trailers(trailers: &mut HeaderMap) {
     let dropped: Vec<_> = trailers
         .keys()
         .filter(|name| {
-            is_about_client(name.as_str(), None) || *name == header::HOST || *name == VIA
+            is_about_client(name.as_str(), None)
+                || is_about_path(name.as_str())
+                || *name == header::HOST
+                || *name == VIA
         })
         .cloned()
         .collect();
@@ -77,6 +81,12 @@ fn is_about_client(name: &str, own: Option<&HeaderName>) -> bool {
     name.get(..PREFIX.len()).is_some_and(|start| is_spelling(start, PREFIX))
         || NAMES.iter().any(|known| is_spelling(name, known))
         || own.is_some_and(|own| is_spelling(name, own.as_str()))
+}
+
+/// Whether a field replaces the path, and with it the limit that was asked. A proxy in front that
+/// does not know it passes on what a stranger wrote, so that nobody may write it.
+fn is_about_path(name: &str) -> bool {
+    PATHS.iter().any(|known| is_spelling(name, known))
 }
 
 /// Whether a name is this one, with `_` for `-` or without.
@@ -139,18 +149,18 @@ const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 /// `X-Forwarded-For` and all that services have added to it: `-Port`, `-Prefix`, `-User`.
 const PREFIX: &str = "x-forwarded-";
 
-/// Of these we write but one, but services believe them as they do those we write. Those
-/// named after a URL replace the path, and with it the limit that was asked.
-const NAMES: [&str; 8] = [
+/// Of these we write but one, but services believe them as they do those we write.
+const NAMES: [&str; 6] = [
     "forwarded",
     "x-real-ip",
     "x-client-ip",
     "x-cluster-client-ip",
     "true-client-ip",
     "cf-connecting-ip",
-    "x-original-url",
-    "x-rewrite-url",
 ];
+
+/// There are services that take the path from these.
+const PATHS: [&str; 2] = ["x-original-url", "x-rewrite-url"];
 
 #[cfg(test)]
 mod tests {
@@ -239,7 +249,8 @@ mod tests {
         let headers = told("127.0.0.1:9", None, &invented);
         let names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         for (name, _) in invented {
-            assert_eq!(names.contains(&name), !name.contains('_'), "{name}");
+            let is_of_a_proxy = !name.contains('_') && !name.ends_with("-url");
+            assert_eq!(names.contains(&name), is_of_a_proxy, "{name}");
         }
     }
 

@@ -76,7 +76,7 @@ static HOP_BY_HOP: [HeaderName; 9] = [
     UPGRADE,
 ];
 
-static END_TO_END: [HeaderName; 10] = [
+static END_TO_END: [HeaderName; 12] = [
     HOST,
     header::CONTENT_LENGTH,
     header::CONTENT_TYPE,
@@ -87,6 +87,9 @@ static END_TO_END: [HeaderName; 10] = [
     HeaderName::from_static("x-forwarded-for"),
     HeaderName::from_static("x-forwarded-host"),
     HeaderName::from_static("x-forwarded-proto"),
+    // By now they are ours.
+    HeaderName::from_static("traceparent"),
+    HeaderName::from_static("tracestate"),
 ];
 
 #[cfg(test)]

@@ -77,11 +77,6 @@ impl Activity {
         Some(after(&self.free_since, patience.keep_alive))
     }
 
-    pub(super) fn is_free(&self) -> bool {
-        self.requests.load(Ordering::Relaxed) == 0
-            && self.head_since.load(Ordering::Relaxed) == NEVER
-    }
-
     pub(super) fn is_working(&self) -> bool {
         self.requests.load(Ordering::Relaxed) > 0
     }
@@ -267,7 +262,6 @@ mod tests {
             client.write_all(b"x").await.unwrap();
             ours.read_u8().await.unwrap();
             assert_eq!(left(&activity), Some(seconds), "a byte of a head is no more patience");
-            assert!(!activity.is_free());
             advance(Duration::from_secs(4)).await;
         }
         let working = Working::begin(&activity, false);
@@ -279,7 +273,6 @@ mod tests {
         assert_eq!(left(&activity), Some(120));
         drop(answer);
         assert_eq!(left(&activity), Some(75));
-        assert!(activity.is_free());
     }
 
     #[tokio::test(start_paused = true)]

@@ -108,22 +108,21 @@ where
         tokio::select! {
             ended = &mut serving => return ended.map_err(io::Error::other),
             () = leaving.asked() => {
-                // HTTP/2 can say which requests it will still answer. In HTTP/1 a request may
-                // be under way at this moment; so the next answer says that it is the last,
-                // and only who asks for nothing is left.
-                if activity.is_h2() || activity.is_working() {
+                // HTTP/2 can say which requests it will still answer. In HTTP/1 one may be under
+                // way at this moment, or be sent as soon as an answer ends whose head did not
+                // say that it is the last. So the next head says it, and only who asks for
+                // nothing is left.
+                if activity.is_h2() {
                     serving.as_mut().graceful_shutdown();
                 }
                 look.as_mut().reset(Instant::now() + LAST_CALL);
             }
             () = &mut look => {
                 let now = Instant::now();
-                let patience = terms.now();
+                let patience = terms.now(leaving.has_begun());
                 // Of a connection that was new when it was asked it shows only now that it speaks
                 // HTTP/2, in which no answer says that it is the last.
-                let may_end = activity.is_free() || activity.is_h2();
-                if leaving.has_begun() && may_end || leaving.is_over() {
-                    leaving.end();
+                if leaving.has_begun() && activity.is_h2() || leaving.is_over() {
                     serving.as_mut().graceful_shutdown();
                 }
                 match activity.deadline(patience) {
@@ -193,11 +192,11 @@ struct Terms {
 }
 
 impl Terms {
-    /// Who does nothing makes room for those who wait.
-    fn now(&self) -> Patience {
+    /// Who does nothing makes room for those who wait, and is not waited for at the end.
+    fn now(&self, is_leaving: bool) -> Patience {
         let Patience { keep_alive, .. } = self.patience;
-        let keep_alive =
-            if self.place.is_wanted() { keep_alive.min(LAST_CALL) } else { keep_alive };
+        let is_short = is_leaving || self.place.is_wanted();
+        let keep_alive = if is_short { keep_alive.min(LAST_CALL) } else { keep_alive };
         Patience { keep_alive, ..self.patience }
     }
 }

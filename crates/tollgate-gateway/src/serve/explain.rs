@@ -58,7 +58,10 @@ impl Described {
         *request.uri_mut() = Uri::from(path);
         request.headers_mut().extend(self.header.iter().cloned());
         if let Some(host) = &self.host {
-            let host = HeaderValue::try_from(host).map_err(|_| "`--host` is no host".to_owned())?;
+            let wrong =
+                || format!("`{host}` is no host; write it as shop.example or shop.example:8080");
+            host.parse::<Authority>().map_err(|_| wrong())?;
+            let host = HeaderValue::try_from(host).map_err(|_| wrong())?;
             request.headers_mut().insert(HOST, host);
         }
         request.extensions_mut().insert(SocketAddr::new(self.ip, 0));
@@ -77,7 +80,7 @@ pub fn explain(plan: &Plan, described: &Described) -> Result<String, String> {
     let path = match normalise(path, ambiguous) {
         Ok(path) => path.into_owned(),
         Err(fault) => {
-            let _ = writeln!(out, "is answered with 400: {fault:?}");
+            let _ = writeln!(out, "is answered with 400: {fault}");
             return Ok(out);
         }
     };
@@ -86,10 +89,6 @@ pub fn explain(plan: &Plan, described: &Described) -> Result<String, String> {
         return Ok(out);
     };
     let _ = writeln!(out, "goes to route {}, {}", route.name, check::target(&route.target));
-    if plan.exempt.iter().any(|exempt| exempt.matches(&path)) {
-        let _ = writeln!(out, "is not limited: the path is exempt");
-        return Ok(out);
-    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     // Key sets begin to be fetched where there is a runtime.
@@ -104,6 +103,11 @@ pub fn explain(plan: &Plan, described: &Described) -> Result<String, String> {
             return Ok(out);
         }
         Listed::Neither => {}
+    }
+    // After the lists: whoever is denied is denied everywhere.
+    if plan.exempt.iter().any(|exempt| exempt.matches(&path)) {
+        let _ = writeln!(out, "is not limited: the path is exempt");
+        return Ok(out);
     }
     let _ = writeln!(out, "{}", client.in_words(plan));
     let limits = limits(plan, route, described, &path, &client, &mut out);

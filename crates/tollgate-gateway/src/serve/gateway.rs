@@ -13,11 +13,14 @@ use tollgate::status::Inspect;
 use super::app::{App, Lasting};
 use super::build::BuildError;
 use super::source::Loaded;
+use crate::plan::Plan;
 use crate::trace::Tracing;
 
 /// What is running.
 pub(super) struct Gateway<St> {
     app: ArcSwap<App<St>>,
+    /// What the program was started with: of some of it a reload changes nothing.
+    started: Plan,
     history: Mutex<History>,
     lasting: Lasting<St>,
     /// Cancelled when no further connections are taken and those there are shall end.
@@ -42,6 +45,7 @@ pub(super) struct History {
 
 impl<St: Inspect> Gateway<St> {
     pub(super) fn new(loaded: Loaded, lasting: Lasting<St>) -> Result<Self, BuildError> {
+        let started = loaded.plan.clone();
         let app = App::new(loaded.plan, &lasting, None)?;
         let history = History {
             version: 1,
@@ -53,6 +57,7 @@ impl<St: Inspect> Gateway<St> {
         };
         Ok(Self {
             app: ArcSwap::from_pointee(app),
+            started,
             history: Mutex::new(history),
             lasting,
             draining: CancellationToken::new(),
@@ -94,7 +99,7 @@ impl<St: Inspect> Gateway<St> {
         let mut history = self.history.lock();
         match app {
             Ok((app, words)) => {
-                let waiting = waiting(&before, &app);
+                let waiting = waiting(&self.started, &app.plan);
                 self.app.store(Arc::new(app));
                 history.version += 1;
                 history.loaded_at = SystemTime::now();
@@ -121,17 +126,15 @@ impl<St: Inspect> Gateway<St> {
 
 /// What is made once, at the start: sockets, the store that holds the counters, and the log
 /// with whatever else is told of requests.
-fn waiting<St>(before: &App<St>, after: &App<St>) -> Vec<&'static str> {
-    let (before, after) = (&before.plan, &after.plan);
-    let addresses = |plan: &crate::plan::Plan| -> Vec<_> {
-        plan.listen.iter().map(|listen| listen.addr).collect()
-    };
+fn waiting(started: &Plan, now: &Plan) -> Vec<&'static str> {
+    let addresses =
+        |plan: &Plan| -> Vec<_> { plan.listen.iter().map(|listen| listen.addr).collect() };
     let changed = [
-        ("listen", addresses(before) != addresses(after)),
-        ("admin", (before.admin, &before.admin_peers) != (after.admin, &after.admin_peers)),
-        ("store", before.store != after.store),
-        ("log", before.log != after.log),
-        ("tracing", before.tracing != after.tracing),
+        ("listen", addresses(started) != addresses(now)),
+        ("admin", (started.admin, &started.admin_peers) != (now.admin, &now.admin_peers)),
+        ("store", started.store != now.store),
+        ("log", started.log != now.log),
+        ("tracing", started.tracing != now.tracing),
     ];
     changed.into_iter().filter_map(|(name, changed)| changed.then_some(name)).collect()
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::TaskTracker;
 use tollgate::status::Inspect;
 
@@ -47,23 +47,65 @@ pub(super) async fn accept<St: Inspect>(
             Err(error) => rest(&error).await,
         }
     }
-    while !room.is_full()
-        && let Ok(accepted) = tokio::time::timeout(Duration::ZERO, listener.accept()).await
-    {
-        if let Ok((stream, peer)) = accepted {
-            let (gateway, door) = (Arc::clone(&gateway), door.clone());
-            connections.spawn(connection::serve(gateway, stream, peer, door, room.take()));
-        }
+    for (stream, peer) in waiting(listener).take_while(|_| !room.is_full()) {
+        let (gateway, door) = (Arc::clone(&gateway), door.clone());
+        connections.spawn(connection::serve(gateway, stream, peer, door, room.take()));
     }
+}
+
+/// The connections that wait to be taken.
+///
+/// The system is asked, not tokio, which knows what it was told when it last listened: whoever
+/// has come since would be reset with the socket.
+fn waiting(listener: TcpListener) -> impl Iterator<Item = (TcpStream, SocketAddr)> {
+    let listener = listener.into_std();
+    std::iter::from_fn(move || {
+        let listener = listener.as_ref().ok()?;
+        loop {
+            match listener.accept().and_then(with_tokio) {
+                Ok(accepted) => return Some(accepted),
+                Err(error) if is_gone(&error) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                Err(error) => {
+                    tracing::error!(%error, "connections that waited are lost");
+                    return None;
+                }
+            }
+        }
+    })
+}
+
+fn with_tokio(
+    (stream, peer): (std::net::TcpStream, SocketAddr),
+) -> io::Result<(TcpStream, SocketAddr)> {
+    stream.set_nonblocking(true)?;
+    Ok((TcpStream::from_std(stream)?, peer))
 }
 
 /// A client that was gone before we came is its own affair; where nothing is left to
 /// open connections with, trying again at once would only take the processor as well.
 pub(super) async fn rest(error: &io::Error) {
-    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
-    if matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) {
+    if is_gone(error) {
         return;
     }
     tracing::error!(%error, "cannot take a connection; raise the limit of open files (ulimit -n)");
     tokio::time::sleep(Duration::from_millis(100)).await;
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_has_just_come_is_taken() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let _clients = [(); 3].map(|()| std::net::TcpStream::connect(address).unwrap());
+        assert_eq!(waiting(listener).count(), 3);
+    }
 }

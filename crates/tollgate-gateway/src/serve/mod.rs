@@ -50,7 +50,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
 use tollgate::status::Inspect;
@@ -138,7 +138,7 @@ async fn serve<St: Inspect>(
     let gateway = Gateway::new(loaded, lasting).map_err(|error| error.to_string())?;
     let gateway = Arc::new(gateway);
     room::open_files(gateway.app().plan.listen.iter().map(|it| it.max_connections).sum());
-    let bound = Bound::bind(&gateway.app().plan).await?;
+    let bound = Bound::bind(&gateway.app().plan)?;
     // Before anybody is told that the program runs: who reads that may signal at once.
     let mut signals = Signals::catch().map_err(|error| format!("signals: {error}"))?;
     let (reload, ask) = Reload::new(Arc::clone(&gateway), source);
@@ -215,17 +215,17 @@ struct Bound {
 }
 
 impl Bound {
-    async fn bind(plan: &Plan) -> Result<Self, String> {
+    fn bind(plan: &Plan) -> Result<Self, String> {
         let mut banner = String::new();
         let mut public = Vec::new();
         for listen in &plan.listen {
-            let (address, listener) = bind("listen", listen.addr).await?;
+            let (address, listener) = bind("listen", listen.addr)?;
             let scheme = if listen.tls.is_some() { "https" } else { "http" };
             // Writing to a string does not fail.
             let _ = writeln!(banner, "listening  {scheme}://{address}");
             public.push((listen.addr, listener));
         }
-        let (address, admin) = bind("admin", plan.admin).await?;
+        let (address, admin) = bind("admin", plan.admin)?;
         let _ = writeln!(banner, "admin      http://{address}");
         Ok(Self { public, admin, banner })
     }
@@ -237,12 +237,28 @@ impl Bound {
     }
 }
 
-async fn bind(key: &str, address: SocketAddr) -> Result<(SocketAddr, TcpListener), String> {
+fn bind(key: &str, address: SocketAddr) -> Result<(SocketAddr, TcpListener), String> {
     let wrong =
         |error: io::Error| format!("cannot listen on {address}: {error}; choose another `{key}`");
-    let listener = TcpListener::bind(address).await.map_err(wrong)?;
+    let listener = listen(address).map_err(wrong)?;
     Ok((listener.local_addr().map_err(wrong)?, listener))
 }
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // Or nobody could listen where a process has just ended. Elsewhere it means something else:
+    // that two may listen at once.
+    if cfg!(unix) {
+        socket.set_reuseaddr(true)?;
+    }
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// How many connections may wait to be taken: whoever finds no room there tries again after a
+/// second, and all clients of a proxy come at once when it is started again. The system has a
+/// limit of its own.
+const BACKLOG: u32 = 1024;
 
 /// What stands in `Via`: a name of this process alone, so that it is recognised by nobody
 /// else.

@@ -106,6 +106,13 @@ async fn what_waits_for_a_restart_is_named() {
     let config = gateway.until_config(|config| config["version"] == 2).await;
     assert_eq!(config["waitsForRestart"], serde_json::json!(["listen", "store"]));
     assert_eq!(Client::new(gateway.address).get("/").await.status, 200);
+    // Until then, whatever else is changed; and who takes it back has nothing to wait for.
+    gateway.rewrite(&format!("{}listen: 127.0.0.1:1\n", lines(&upstream, 6)));
+    let config = gateway.until_config(|config| config["version"] == 3).await;
+    assert_eq!(config["waitsForRestart"], serde_json::json!(["listen"]));
+    gateway.rewrite(&lines(&upstream, 6));
+    let config = gateway.until_config(|config| config["version"] == 4).await;
+    assert_eq!(config["waitsForRestart"], serde_json::json!([]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

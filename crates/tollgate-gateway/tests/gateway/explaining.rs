@@ -69,7 +69,11 @@ counts for its api_key, in tier pro
         assert!(said.ends_with(end), "{said}");
     }
     let said = explained(TIERS, &["--path", "/a%2fb"]).unwrap();
-    assert!(said.contains("is answered with 400"), "{said}");
+    assert!(said.contains("is answered with 400: the path contains `%2F`"), "{said}");
+    let said = explained(&listed, &["--ip", "203.0.113.7", "--path", "/healthz"]).unwrap();
+    assert!(said.ends_with("is answered with 403: a list denies it\n"), "{said}");
+    let error = explained(TIERS, &["--host", "a b"]).unwrap_err();
+    assert!(error.contains("`a b` is no host"), "{error}");
     let error = explained(TIERS, &["--user", "ann"]).unwrap_err();
     assert!(error.contains("has no users"), "{error}");
 }

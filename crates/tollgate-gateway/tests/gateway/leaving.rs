@@ -166,6 +166,77 @@ async fn draining_under_load_fails_no_request() {
     assert!(gateway.wait().success());
 }
 
+/// The head of the answer did not say that it is the last, so that its client may have asked
+/// for more by the time it ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_was_not_told_to_go_may_ask_once_more() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = listener.local_addr().unwrap();
+    let (go_on, waits) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no").unwrap();
+        waits.recv().unwrap();
+        stream.write_all(b"k").unwrap();
+        assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nmore").unwrap();
+    });
+    let mut gateway = Gateway::start(&format!("target: http://{target}\n"));
+    let mut stream = std::net::TcpStream::connect(gateway.address).unwrap();
+    let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let until = |stream: &mut std::net::TcpStream, end: &str| {
+        let mut answer = String::new();
+        while !answer.ends_with(end) {
+            let mut byte = [0];
+            assert_eq!(stream.read(&mut byte).unwrap(), 1, "it ended early: {answer}");
+            answer.push(char::from(byte[0]));
+        }
+        answer
+    };
+    stream.write_all(request).unwrap();
+    assert!(!until(&mut stream, "\r\n\r\no").contains("connection: close"));
+    gateway.signal("TERM");
+    while gateway.admin("/readyz").await.status == 200 {}
+    go_on.send(()).unwrap();
+    until(&mut stream, "k");
+    stream.write_all(request).unwrap();
+    assert!(until(&mut stream, "\r\n\r\nmore").contains("connection: close"));
+    assert!(gateway.wait().success());
+}
+
+/// Their clients have been told that they are connected, and have asked: none of them may be
+/// lost, however many wait for us at this moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_wait_to_be_taken_are_served() {
+    let upstream = Upstream::new().await;
+    let mut gateway = Gateway::start(&upstream.target());
+    // The system takes connections for it meanwhile.
+    gateway.signal("STOP");
+    let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut streams = Vec::new();
+    for _ in 0..WAITING {
+        let stream = std::net::TcpStream::connect_timeout(&gateway.address, PATIENCE);
+        let mut stream = stream.unwrap();
+        stream.write_all(request).unwrap();
+        streams.push(stream);
+    }
+    gateway.signal("TERM");
+    gateway.signal("CONT");
+    for (number, stream) in streams.iter_mut().enumerate() {
+        let mut answer = String::new();
+        let read = stream.read_to_string(&mut answer);
+        assert!(read.is_ok() && answer.starts_with("HTTP/1.1 200 "), "{number}: {read:?} {answer}");
+    }
+    assert!(gateway.wait().success());
+}
+
+/// More than tokio lets a task take in one go.
+const WAITING: usize = 400;
+
+/// Longer than the system takes where there is room.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// It could not be asked to leave when the others were: it had not said what it speaks. And
 /// in HTTP/2 a client that always has something to ask never comes to an end by itself.
 #[tokio::test(flavor = "multi_thread")]

@@ -127,6 +127,20 @@ async fn a_trace_that_cannot_be_believed_is_dropped_and_another_begun() {
 
 const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
+/// Like everything that we add: or the trace of whoever likes would end here.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_client_has_our_span_removed() {
+    let (upstream, collector) = (Upstream::new().await, Collector::new().await);
+    let lines = format!("{}{}", upstream.target(), to(collector.address, ""));
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    let headers =
+        [("connection", "traceparent, tracestate"), ("traceparent", GOOD), ("tracestate", "a=1")];
+    assert_eq!(client.send("GET", "/", &headers, "").await.unwrap().status, 200);
+    let (trace, ..) = parts(upstream.last().header("traceparent"));
+    assert_eq!((trace.as_str(), upstream.last().header("tracestate")), (TRACE, "a=1"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_began_a_trace_decides_whether_it_is_sent() {
     let (upstream, collector) = (Upstream::new().await, Collector::new().await);

@@ -217,14 +217,15 @@ impl Limit {
     /// Another quota for the subjects of a tier, with the same algorithm. Which tier a
     /// request is in says the layer's [`tiers`](crate::RateLimitLayerBuilder::tiers).
     ///
-    /// It is one policy: a subject whose tier changes keeps what it has consumed.
+    /// It is one policy: a subject whose tier changes keeps what it has consumed. Where the
+    /// policy is leased, so is this quota.
     ///
     /// # Errors
-    /// The quota does not fit the algorithm.
+    /// The quota does not fit the algorithm, or the lease not the quota.
     pub fn in_tier(mut self, tier: impl Into<Tier>, quota: Quota) -> Result<Self, PolicyError> {
         let tier = tier.into();
-        let policy = Policy::new(self.policy.name(), quota, self.policy.algorithm())?
-            .with_on_store_error(self.policy.on_store_error());
+        let policy = Policy::new(self.policy.name(), quota, self.policy.algorithm())?;
+        let policy = like(&self.policy, policy)?;
         self.tiers.retain(|(other, _)| *other != tier);
         self.tiers.push((tier, policy));
         Ok(self)
@@ -264,8 +265,7 @@ impl Limit {
     ) -> Result<Self, PolicyError> {
         let part = |whole: &Policy| {
             let part = whole.share(numerator, denominator);
-            let policy = Policy::new(name, part.quota(), part.algorithm())?;
-            Ok(policy.with_on_store_error(part.on_store_error()))
+            like(&part, Policy::new(name, part.quota(), part.algorithm())?)
         };
         let in_tier = |(tier, whole): &(Tier, Policy)| Ok((tier.clone(), part(whole)?));
         Ok(Self {
@@ -338,6 +338,15 @@ impl Limit {
     #[inline]
     pub(crate) fn applies_to(&self, head: &Head<'_>) -> bool {
         self.conditions.iter().all(|condition| condition(head))
+    }
+}
+
+/// `policy` with what `other` has besides its quota.
+fn like(other: &Policy, policy: Policy) -> Result<Policy, PolicyError> {
+    let policy = policy.with_on_store_error(other.on_store_error());
+    match other.lease() {
+        Some(lease) => policy.with_lease(lease),
+        None => Ok(policy),
     }
 }
 

@@ -58,6 +58,12 @@ async fn a_slow_upstream_sees_so_many_requests_at_a_time_and_no_more() {
         assert_eq!((denied.status.as_u16(), denied.header("retry-after")), (429, "1"));
         assert_eq!(denied.json()["violated-policies"], serde_json::json!(["client/inflight"]));
     }
+    // Those three may be on their way yet.
+    let started = Instant::now();
+    while now.load(Ordering::SeqCst) < 3 {
+        assert!(started.elapsed() < Duration::from_secs(20));
+        tokio::task::yield_now().await;
+    }
     gate.add_permits(1_000);
     for answer in asked.join_all().await {
         assert_eq!(answer.status, 200);
@@ -185,9 +191,9 @@ async fn gateways_with_leases_never_pass_the_limit_and_give_back_what_they_hold(
     let calls = || redis.calls("evalsha") + redis.calls("fcall");
     let before = calls();
     let mut passed = ask(300).await;
-    // One call for each request would be 600.
+    // One call for each request would be 600, and none would be a count of something else.
     let asked = calls() - before;
-    assert!(asked < 300, "{asked}");
+    assert!((32..300).contains(&asked), "{asked}");
     passed += ask(150).await;
     assert!(passed <= LIMIT && passed > LIMIT / 2, "{passed}");
 

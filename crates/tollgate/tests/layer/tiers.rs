@@ -314,3 +314,18 @@ async fn what_was_looked_up_expires() {
         tokio::task::yield_now().await;
     }
 }
+
+#[test]
+fn a_policy_that_is_leased_is_so_in_every_tier_and_part() {
+    let lease = tollgate::Lease::of(1, 10);
+    let account = log("account", 5).with_lease(lease).unwrap();
+    let account = Limit::global(account).in_tier("pro", Quota::per_minute(20)).unwrap();
+    let part = account.fraction("part", 1, 2).unwrap();
+    for limit in [&account, &part] {
+        let pro = limit.policy_in(Some(&Tier::from("pro")));
+        assert_eq!((limit.policy().lease(), pro.lease()), (Some(lease), Some(lease)));
+    }
+    // Less than a lease lasts by itself.
+    let short = Quota::new(20, std::time::Duration::from_millis(500));
+    assert!(account.in_tier("short", short).is_err());
+}

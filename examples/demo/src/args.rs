@@ -15,7 +15,10 @@ use crate::app::ServerId;
 
 /// A small HTTP service behind a Tollgate rate limit
 #[derive(Clone, Debug, Parser)]
-#[command(version, after_help = "RUST_LOG=tower_http=debug logs each request to stderr.")]
+#[command(
+    version,
+    after_help = "RUST_LOG=tower_http=debug logs each request to stderr, RUST_LOG=tollgate=debug each decision."
+)]
 pub struct Args {
     /// Where to listen; port 0 takes a free one
     #[arg(long, env = "TOLLGATE_LISTEN", value_parser = listen, default_value = "127.0.0.1:3000")]

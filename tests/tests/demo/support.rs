@@ -43,7 +43,11 @@ impl Replica {
 
     /// Starts one whose log is kept.
     pub(crate) fn start_logging(flags: &[&str]) -> Self {
-        Self::spawn(command(flags).env("RUST_LOG", "info,tower_http=debug").stderr(Stdio::piped()))
+        Self::spawn(
+            command(flags)
+                .env("RUST_LOG", "info,tower_http=debug,tollgate=debug")
+                .stderr(Stdio::piped()),
+        )
     }
 
     /// Ends the process and returns its log.

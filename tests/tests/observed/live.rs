@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use axum::Router;
+use axum::routing::get;
 use serde_json::Value;
+use tokio::net::TcpListener;
 use tollgate_replicas::{Plan, Process, Redis, Replica};
 
 use crate::client::Client;
@@ -24,7 +27,7 @@ async fn every_panel_and_every_alert_has_data() {
     let shared = replica("shared", &shared, folder);
     let queue = ["--algorithm", "leaky_bucket", "--limit", "20", "--window", "1s", "--burst", "5"];
     let queue = replica("queue", &queue, folder);
-    let gateway = gateway(shared.plan.listen, folder);
+    let gateway = gateway(shared.plan.listen, key_set().await, folder);
     let addresses = [admin(&shared.process), admin(&queue.process), admin(&gateway)];
     let prometheus = Prometheus::start(folder, &addresses).await;
 
@@ -167,10 +170,24 @@ fn replica(name: &str, flags: &[&str], folder: &Path) -> Replica {
     Replica::start(plan).unwrap()
 }
 
-fn gateway(target: SocketAddr, folder: &Path) -> Process {
+/// Serves the keys of an issuer: an example of RFC 8037.
+async fn key_set() -> SocketAddr {
+    let set = r#"{"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "one", "alg": "EdDSA",
+        "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+    let router = Router::new().route("/keys", get(move || async move { set }));
+    let listener = TcpListener::bind(LOCAL).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    address
+}
+
+/// With all that can be counted: lists, and keys of tokens that somebody serves.
+fn gateway(target: SocketAddr, keys: SocketAddr, folder: &Path) -> Process {
     let config = format!(
         "rateLimiter:\n  listen: 127.0.0.1:0\n  admin: 127.0.0.1:0\n  target: http://{target}\n  \
-         strategy: sliding_window_log\n  global: {{limit: 10, windowSeconds: 1}}\n"
+         strategy: sliding_window_log\n  global: {{limit: 10, windowSeconds: 1}}\n  \
+         identity: [user, ip]\n  jwt: {{jwksUrl: 'http://{keys}/keys'}}\n  \
+         deny: {{addresses: [192.0.2.1]}}\n"
     );
     fs::write(folder.join("gateway.yaml"), config).unwrap();
     let args = ["serve", "--config", "gateway.yaml"];

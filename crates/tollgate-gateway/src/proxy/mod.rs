@@ -37,6 +37,7 @@ pub use self::fault::Fault;
 pub use self::forward::Forward;
 pub use self::forwarded::Fronts;
 pub use self::settings::{Host, Protocol, Timeouts, Upstream};
+pub(crate) use self::tunnel::TUNNELS;
 pub use self::tunnel::Tunnels;
 
 /// The connection that a request came on, as an extension of the request.

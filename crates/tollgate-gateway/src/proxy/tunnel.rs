@@ -77,7 +77,7 @@ impl Tunnels {
     }
 }
 
-const TUNNELS: &str = "tollgate_gateway_tunnels";
+pub(crate) const TUNNELS: &str = "tollgate_gateway_tunnels";
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 

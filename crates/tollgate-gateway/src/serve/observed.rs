@@ -15,8 +15,9 @@ use tollgate::admin::{Admin, AdminBuilder};
 use tollgate::key::Shown;
 use tollgate::status::Inspect;
 
-use super::admin;
 use super::gateway::{Gateway, History};
+use super::{admin, room};
+use crate::proxy::TUNNELS;
 use crate::trace::Spans;
 
 /// What only the environment says, because secrets do not belong into the file.
@@ -32,7 +33,13 @@ pub(super) fn count() -> Result<PrometheusHandle, String> {
         let bucketed = builder.set_buckets_for_metric(matcher, metric.buckets);
         builder = bucketed.map_err(|error| error.to_string())?;
     }
-    builder.install_recorder().map_err(|error| error.to_string())
+    let metrics = builder.install_recorder().map_err(|error| error.to_string())?;
+    // What begins at zero is seen to change when it happens for the first time.
+    counter!(room::FULL).increment(0);
+    for gauge in [room::CONNECTIONS, TUNNELS] {
+        gauge!(gauge).set(0);
+    }
+    Ok(metrics)
 }
 
 /// What the environment says of the admin router. Read before anything is bound.

@@ -31,7 +31,7 @@ impl Room {
         if !self.is_full() {
             return;
         }
-        counter!("tollgate_gateway_full_total").increment(1);
+        counter!(FULL).increment(1);
         self.warn();
         while self.is_full() {
             // The outcome is in the numbers.
@@ -86,7 +86,8 @@ impl Drop for Place {
     }
 }
 
-const CONNECTIONS: &str = "tollgate_gateway_connections";
+pub(super) const CONNECTIONS: &str = "tollgate_gateway_connections";
+pub(super) const FULL: &str = "tollgate_gateway_full_total";
 
 /// How long another `maxConnections` may go unnoticed.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -134,6 +134,10 @@ impl Lists {
     pub fn replace(&self, deny: &SubjectList, allow: &SubjectList) -> Result<(), ListsError> {
         let pair = Pair { deny: self.prepare(deny)?, allow: self.prepare(allow)? };
         self.listed.store(Arc::new(pair));
+        // What begins at zero is seen to change when it happens for the first time.
+        for listed in [Listed::Denied, Listed::Allowed] {
+            listed.count(0);
+        }
         Ok(())
     }
 
@@ -174,7 +178,7 @@ impl Lists {
             (false, true) => Listed::Allowed,
             (false, false) => Listed::Neither,
         };
-        listed.count();
+        listed.count(1);
         Ok(listed)
     }
 
@@ -202,18 +206,18 @@ impl Lists {
 
 impl Listed {
     #[cfg(feature = "metrics")]
-    fn count(self) {
+    fn count(self, requests: u64) {
         let list = match self {
             Self::Denied => "deny",
             Self::Allowed => "allow",
             Self::Neither => return,
         };
-        metrics::counter!(crate::metrics::name::LISTED, "list" => list).increment(1);
+        metrics::counter!(crate::metrics::name::LISTED, "list" => list).increment(requests);
     }
 
     #[cfg(not(feature = "metrics"))]
     #[expect(clippy::unused_self, reason = "nobody looks")]
-    const fn count(self) {}
+    const fn count(self, _: u64) {}
 }
 
 #[derive(Default)]

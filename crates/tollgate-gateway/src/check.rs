@@ -103,9 +103,30 @@ pub(crate) fn write_limit(
         let also = limit.also.iter().filter_map(|quota| quota.tiers.get(number)?.as_ref());
         writeln!(out, "    tier {name}: {}", amounts(std::iter::once(tier).chain(also)))?;
     }
+    write_beside(out, plan, limit)?;
     write_outcome(out, limit)?;
     if *limit.costs != CostTable::flat(tollgate::Cost::ONE) {
         writeln!(out, "    {}", costs(&limit.costs))?;
+    }
+    Ok(())
+}
+
+/// What holds besides the quotas, and how they are shared.
+fn write_beside(out: &mut String, plan: &Plan, limit: &LimitPlan) -> fmt::Result {
+    if let Some(policy) = &limit.in_flight {
+        writeln!(out, "    {}: {}", policy.name(), amount(policy))?;
+    }
+    if let Some(penalty) = &limit.penalty {
+        write!(out, "    {}: {}", penalty.policy.name(), amount(&penalty.policy))?;
+        let statuses = penalty.failures.iter().flatten().map(ToString::to_string);
+        match statuses.collect::<Vec<_>>() {
+            of_denials if of_denials.is_empty() => writeln!(out, "; denials are strikes")?,
+            statuses => writeln!(out, "; responses with {} are strikes", statuses.join(", "))?,
+        }
+    }
+    if let (Some(lease), StorePlan::Redis(_)) = (limit.policy.lease(), &plan.store) {
+        let ((part, whole), ttl) = (lease.share(), span(lease.time_to_live()));
+        writeln!(out, "    a busy gateway holds up to {part}/{whole} of it for {ttl} at a time")?;
     }
     Ok(())
 }
@@ -140,6 +161,14 @@ fn amounts<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> String {
 /// "5 units per 60 s, 10 at once"
 pub(crate) fn amount(policy: &Policy) -> String {
     let quota = policy.quota();
+    match policy.algorithm() {
+        Algorithm::ConcurrentRequests => {
+            let lease = span(policy.window());
+            return format!("{} at once, for {lease} after their gateway died", quota.limit());
+        }
+        Algorithm::Penalty { .. } => return blocks(policy),
+        _ => {}
+    }
     let unit = if quota.limit() == 1 { "unit" } else { "units" };
     let window = match quota.calendar() {
         Some(calendar) => format!("calendar {calendar}"),
@@ -149,6 +178,22 @@ pub(crate) fn amount(policy: &Policy) -> String {
     match quota.burst_units() {
         Some(burst) => format!("{amount}, {burst} at once"),
         None => amount,
+    }
+}
+
+/// "10 strikes within 60 s block for 600 s, then 2 times as long up to 86400 s, …"
+fn blocks(policy: &Policy) -> String {
+    let Algorithm::Penalty { terms } = policy.algorithm() else { return String::new() };
+    let (strikes, within) = (policy.quota().limit(), span(policy.window()));
+    let (block, longest) = (span(terms.block), span(terms.max_block));
+    let (factor, forgotten) = (terms.factor, span(terms.forget_after));
+    let (noun, verb) = if strikes == 1 { ("strike", "blocks") } else { ("strikes", "block") };
+    let first = format!("{strikes} {noun} within {within} {verb} for {block}");
+    match factor == 1 || terms.block == terms.max_block {
+        true => first,
+        false => format!(
+            "{first}, then {factor} times as long each up to {longest}, until none for {forgotten}"
+        ),
     }
 }
 

@@ -389,6 +389,22 @@ const ALSO: Field = optional(
     "Further quotas that hold at the same time, with the same algorithm: a request needs room in all of them. The second is the policy `NAME/2`, and so on.",
 );
 
+const CONCURRENCY_FIELD: Field = optional(
+    "concurrency",
+    Shape::Section(&CONCURRENCY),
+    "How many requests may be under way at once, besides the limit: the policy `NAME/inflight`.",
+);
+const PENALTY_FIELD: Field = optional(
+    "penalty",
+    Shape::Section(&PENALTY),
+    "Blocks whoever does not stop, for longer each time: the policy `NAME/penalty`.",
+);
+const LEASE_FIELD: Field = optional(
+    "lease",
+    Shape::Section(&LEASE),
+    "Gateways that share a Redis take units in blocks and spend them without asking it.",
+);
+
 const BANDWIDTH: Section = Section {
     name: "also[]",
     doc: "A quota beside another one.",
@@ -454,6 +470,89 @@ const RESERVE: Section = Section {
     others: None,
 };
 
+const CONCURRENCY: Section = Section {
+    name: "concurrency",
+    doc: "How many requests may be under way at once, in each tier the same. One counts until the end of its response, or until its client leaves; an upgraded connection until it is upgraded. `excess` holds for it too.",
+    fields: &[
+        required("max", Shape::Whole { min: 1, max: MOST_AT_ONCE }, "The most at once."),
+        default(
+            "lease",
+            Shape::Span,
+            "30s",
+            "How long what a gateway had under way counts after it died; while it lives, it renews that. At most an hour.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
+const PENALTY: Section = Section {
+    name: "penalty",
+    doc: "After so many strikes all requests that the policy is about are denied for a time (`#blocked`). With `of: denials` each denial of the same client is a strike, by whichever policy of the request, but none by the block itself.",
+    fields: &[
+        required(
+            "strikes",
+            Shape::Whole { min: 1, max: MOST_STRIKES },
+            "How many strikes lead to a block.",
+        ),
+        required("within", Shape::Span, "Within which time."),
+        optional(
+            "block",
+            Shape::Span,
+            "How long the first block lasts. Without it, as long as `within`.",
+        ),
+        default(
+            "factor",
+            Shape::Whole { min: 1, max: MOST_FACTOR },
+            "2",
+            "So many times as long as the one before is each next block; 1 for blocks that do not grow.",
+        ),
+        optional(
+            "longest",
+            Shape::Span,
+            "No block lasts longer. Without it, a day, or the first block if that is longer.",
+        ),
+        default(
+            "forgetAfter",
+            Shape::Span,
+            "24h",
+            "So long after the end of a block the next one is a first one again.",
+        ),
+        default(
+            "of",
+            Shape::Word(&[
+                ("denials", "Requests that are denied."),
+                ("failures", "Responses that `countOnly` is about."),
+            ]),
+            "denials",
+            "What a strike is.",
+        ),
+        optional(
+            "countOnly",
+            Shape::Section(&COUNT_ONLY),
+            "With `of: failures`, which responses are strikes. Without it, those that the policy's own `countOnly` counts.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
+const LEASE: Section = Section {
+    name: "lease",
+    doc: "Fewer calls to Redis for a client that is busy, and never more than the limit; but up to the share that each gateway holds may lie unused. A request is spared the call where every policy it meets is leased.",
+    fields: &[
+        default(
+            "share",
+            text(format::SHARE),
+            "1/20",
+            "The most of the quota that a gateway holds at a time.",
+        ),
+        default("ttl", Shape::Span, "1s", "For how long: from 10ms up to the window."),
+    ],
+    either: &[],
+    others: None,
+};
+
 const POLICY: Section = Section {
     name: "client",
     doc: "A policy: how much per how long. `global` has the same keys.",
@@ -461,7 +560,7 @@ const POLICY: Section = Section {
         optional("identifier", text(format::IDENTIFIER), "The name that denials give; counters belong to it. Without it, `global` or `client`.");
         LIMIT;
         STRATEGY_FIELD, REFILL, MODE, MAX_WAIT, RESOLUTION, EXPIRE, COSTS_FIELD, STORE_ERROR_FIELD, SHADOW_FIELD,
-        ALSO, EXCESS_FIELD, COUNT_ONLY_FIELD, RESERVE_FIELD
+        ALSO, EXCESS_FIELD, COUNT_ONLY_FIELD, RESERVE_FIELD, CONCURRENCY_FIELD, PENALTY_FIELD, LEASE_FIELD
     ),
     either: &[&["window", "windowSeconds", "calendar"]],
     others: None,
@@ -478,7 +577,7 @@ const API: Section = Section {
         optional("limit", UNITS, "Units per window. This or `share` is required.");
         optional("share", text(format::SHARE), "A part of the quota of `client`, in each tier of that tier's: `1/10`. In place of limit, window and burst."),
         STRATEGY_FIELD, REFILL, MODE, MAX_WAIT, RESOLUTION, EXPIRE, COSTS_FIELD, STORE_ERROR_FIELD, SHADOW_FIELD,
-        ALSO, EXCESS_FIELD, COUNT_ONLY_FIELD, RESERVE_FIELD
+        ALSO, EXCESS_FIELD, COUNT_ONLY_FIELD, RESERVE_FIELD, CONCURRENCY_FIELD, PENALTY_FIELD, LEASE_FIELD
     ),
     either: &[
         &["limit", "share"],
@@ -965,3 +1064,10 @@ const MAX_UNITS: u64 = tollgate::Policy::MAX_LIMIT;
 
 /// 400 days, the longest window of a policy.
 const MAX_SECONDS: u64 = 400 * 86_400;
+
+/// As a policy of requests in flight has it.
+const MOST_AT_ONCE: u64 = 10_000;
+
+/// As a penalty has them.
+const MOST_STRIKES: u64 = 1_000;
+const MOST_FACTOR: u64 = 1_000_000;

@@ -23,8 +23,18 @@ pub struct RouteLimits {
 impl RouteLimits {
     /// All limits.
     pub fn all(&self) -> impl Iterator<Item = &LimitPlan> {
-        let everywhere = self.global.iter().chain(&self.client).map(Arc::as_ref);
-        everywhere.chain(self.apis.iter().map(|api| &api.limit))
+        self.everywhere().chain(self.apis.iter().map(|api| &api.limit))
+    }
+
+    /// Those that every request meets.
+    pub fn everywhere(&self) -> impl Iterator<Item = &LimitPlan> {
+        self.global.iter().chain(&self.client).map(Arc::as_ref)
+    }
+
+    /// Those that a request meets, for each kind of request.
+    pub fn met(&self) -> impl Iterator<Item = Vec<&LimitPlan>> {
+        let apis = self.apis.iter().map(|api| Some(&api.limit)).chain([None]);
+        apis.map(|api| self.everywhere().chain(api).collect())
     }
 
     /// Whether all of them are the same limits, inherited from the same place.
@@ -75,6 +85,19 @@ pub struct LimitPlan {
     pub counts: Option<Vec<Statuses>>,
     /// How the charge is corrected, if it is an estimate.
     pub reserve: Option<ReservePlan>,
+    /// How many requests may be in flight at once, if that is limited: the same in each tier.
+    pub in_flight: Option<Policy>,
+    /// What blocks whoever does not stop.
+    pub penalty: Option<PenaltyPlan>,
+}
+
+/// A block that follows strikes.
+#[derive(Clone, Debug)]
+pub struct PenaltyPlan {
+    /// How long for how many.
+    pub policy: Policy,
+    /// Which responses are strikes; without them denials are.
+    pub failures: Option<Vec<Statuses>>,
 }
 
 /// A quota beside the first one of a limit, with a policy of its own.
@@ -93,7 +116,7 @@ impl LimitPlan {
         tier.and_then(|tier| self.tiers.get(tier)).unwrap_or(&self.policy)
     }
 
-    /// All policies: for each quota that of everybody and those of the tiers.
+    /// The policies of all quotas: for each that of everybody and those of the tiers.
     pub fn policies(&self) -> impl Iterator<Item = &Policy> {
         let also =
             self.also.iter().flat_map(|it| it.everybody.iter().chain(it.tiers.iter().flatten()));

@@ -31,7 +31,9 @@ pub use self::identity::{
     ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwksPlan, JwtPlan,
     KeyOrigin,
 };
-pub use self::limits::{ApiPlan, Bandwidth, CostRule, CostTable, LimitPlan, RouteLimits, Whose};
+pub use self::limits::{
+    ApiPlan, Bandwidth, CostRule, CostTable, LimitPlan, PenaltyPlan, RouteLimits, Whose,
+};
 pub use self::matching::{Methods, PathMatch, PathMatchError};
 pub use self::secret::Secret;
 pub use self::server::{Listen, PathRules, Protocol, Route, Target, Timeouts, TlsFiles};

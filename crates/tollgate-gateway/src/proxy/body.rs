@@ -13,6 +13,7 @@ use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep};
+use tollgate::body::{BodyMode, InFlight};
 
 use super::forwarded;
 
@@ -145,7 +146,27 @@ pin_project! {
         kind: tollgate::Body<Timed<Incoming>>,
         // Let go where the body ends, which may be kept for longer.
         watch: Option<Box<dyn Watch>>,
+        // Likewise.
+        in_flight: Option<InFlight>,
         dropped_trailer: Option<HeaderName>,
+    }
+}
+
+/// A limiter around the proxy answers with the same body, which tells it when a request is
+/// no longer in flight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UntilItsEnd;
+
+impl BodyMode<Body> for UntilItsEnd {
+    type Body = Body;
+
+    fn inner(mut body: Body, in_flight: InFlight) -> Body {
+        body.in_flight = Some(in_flight);
+        body
+    }
+
+    fn full(data: Bytes) -> Body {
+        Body::new(tollgate::Body::full(data))
     }
 }
 
@@ -160,7 +181,7 @@ pub(crate) trait Watch: fmt::Debug + Send {
 
 impl Body {
     const fn new(kind: tollgate::Body<Timed<Incoming>>) -> Self {
-        Self { kind, watch: None, dropped_trailer: None }
+        Self { kind, watch: None, in_flight: None, dropped_trailer: None }
     }
 
     /// The same body, at which `watch` looks.
@@ -185,7 +206,7 @@ impl Body {
     }
 }
 
-/// The limiter answers in the same type as the service.
+/// What the gateway says by itself.
 impl From<Bytes> for Body {
     fn from(data: Bytes) -> Self {
         Self::new(tollgate::Body::full(data))
@@ -216,7 +237,10 @@ impl http_body::Body for Body {
                     }
                 }
             }
-            None | Some(Err(_)) => *this.watch = None,
+            None | Some(Err(_)) => {
+                *this.watch = None;
+                *this.in_flight = None;
+            }
         }
         Poll::Ready(frame)
     }

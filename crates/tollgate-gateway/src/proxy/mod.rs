@@ -27,8 +27,8 @@ mod tunnel;
 
 use std::net::SocketAddr;
 
-pub(crate) use self::body::Watch;
 pub use self::body::{Body, BodyError, Timed};
+pub(crate) use self::body::{UntilItsEnd, Watch};
 #[cfg(feature = "otlp")]
 pub(crate) use self::client::tls_config;
 pub use self::client::{Clients, RootsError};

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use http::Method;
-use tollgate::body::SameBody;
 use tollgate::denial::Problem;
 use tollgate::key::SubjectName;
 use tollgate::status::{Inspect, LayerHandle};
@@ -17,10 +16,10 @@ use super::identity::{Asker, Found, Identity};
 use super::settled::{Prices, Settled};
 use crate::files::FileError;
 use crate::plan::{
-    ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan, Protocol, Route, SettleBy, Target,
-    Whose,
+    ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan, Protocol, Route, SettleBy,
+    Statuses, Target, Whose,
 };
-use crate::proxy::{self, Clients, Forward, Fronts, Tunnels, Upstream};
+use crate::proxy::{self, Clients, Forward, Fronts, Tunnels, UntilItsEnd, Upstream};
 
 /// A plan that could not be put to work, and why: a file that it names, mostly.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -34,7 +33,7 @@ impl From<FileError> for BuildError {
 }
 
 /// A service behind its limits.
-pub(super) type Limited<St> = RateLimit<Settled, St, SameBody>;
+pub(super) type Limited<St> = RateLimit<Settled, St, UntilItsEnd>;
 
 /// A route that is ready to serve.
 pub(super) struct ReadyRoute<St> {
@@ -52,7 +51,7 @@ type Limiters<St> = Vec<Option<Limiter<St>>>;
 
 /// What limits one kind of request.
 struct Limiter<St> {
-    layer: RateLimitLayer<St, SameBody>,
+    layer: RateLimitLayer<St, UntilItsEnd>,
     prices: Prices,
 }
 
@@ -159,11 +158,18 @@ impl<St: Inspect> Parts<'_, St> {
                 let policies: Vec<_> = quota.tiers.iter().map(Option::as_ref).collect();
                 layer = layer.limit(self.limit(plan, quota.everybody.as_ref(), &policies)?);
             }
+            if let Some(policy) = &plan.in_flight {
+                layer = layer.limit(enforced(self.of(policy, plan).excess(plan.excess), plan));
+            }
+            if let Some(penalty) = &plan.penalty {
+                let blocked = counting(self.of(&penalty.policy, plan), penalty.failures.as_ref());
+                layer = layer.limit(enforced(blocked, plan));
+            }
         }
         let layer = layer
             .build()
             .map_err(|error| BuildError(format!("route `{}`: {error}", route.name)))?;
-        Ok(Some(Limiter { layer: layer.same_body(), prices }))
+        Ok(Some(Limiter { layer: layer.body_mode(), prices }))
     }
 
     /// The tier of a request is that of whoever was found to ask.
@@ -182,11 +188,8 @@ impl<St: Inspect> Parts<'_, St> {
     ) -> Result<Limit, BuildError> {
         let wrong = |error: &dyn std::fmt::Display| BuildError(error.to_string());
         let any = everybody.or_else(|| tiers.iter().copied().flatten().next());
-        let any = any.ok_or_else(|| wrong(&"a quota of nobody"))?.clone();
-        let mut limit = match plan.whose {
-            Whose::Everybody => Limit::global(any),
-            Whose::Client => Limit::new(any, Found(self.identity.clone())),
-        };
+        let any = any.ok_or_else(|| wrong(&"a quota of nobody"))?;
+        let mut limit = self.of(any, plan);
         for (name, policy) in self.plan.tiers.iter().zip(tiers) {
             if let Some(policy) = policy {
                 let tier = Tier::from(name.clone());
@@ -200,8 +203,20 @@ impl<St: Inspect> Parts<'_, St> {
             limit = limit.when(move |head| tier_of(head).map_or(has_everybody, &has));
         }
         let limit = corrected(limit.costs(costs(plan)).excess(plan.excess), plan);
-        Ok(if plan.enforce { limit } else { limit.shadow() })
+        Ok(enforced(limit, plan))
     }
+
+    /// A policy over the quota of whoever a plan is about.
+    fn of(&self, policy: &Policy, plan: &LimitPlan) -> Limit {
+        match plan.whose {
+            Whose::Everybody => Limit::global(policy.clone()),
+            Whose::Client => Limit::new(policy.clone(), Found(self.identity.clone())),
+        }
+    }
+}
+
+fn enforced(limit: Limit, plan: &LimitPlan) -> Limit {
+    if plan.enforce { limit } else { limit.shadow() }
 }
 
 struct Tiers {
@@ -231,12 +246,8 @@ fn costs(plan: &LimitPlan) -> Costs {
 }
 
 /// What becomes of the charge when the response is known.
-fn corrected(mut limit: Limit, plan: &LimitPlan) -> Limit {
-    if let Some(counts) = plan.counts.clone() {
-        limit = limit.count_only(move |response| {
-            counts.iter().any(|statuses| statuses.contain(response.status))
-        });
-    }
+fn corrected(limit: Limit, plan: &LimitPlan) -> Limit {
+    let limit = counting(limit, plan.counts.as_ref());
     match &plan.reserve {
         Some(plan) => {
             let reserve = Reserve::by_handler().lapse_after(plan.lapse);
@@ -248,6 +259,12 @@ fn corrected(mut limit: Limit, plan: &LimitPlan) -> Limit {
         }
         None => limit,
     }
+}
+
+/// Of which only responses with these statuses count, if that is said.
+fn counting(limit: Limit, statuses: Option<&Vec<Statuses>>) -> Limit {
+    let Some(statuses) = statuses.cloned() else { return limit };
+    limit.count_only(move |response| statuses.iter().any(|it| it.contain(response.status)))
 }
 
 fn upstream(target: &Target) -> Upstream {

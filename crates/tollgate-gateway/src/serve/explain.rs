@@ -248,6 +248,12 @@ fn limits<'a>(
                 met.push(Met { policy, key, cost, enforce: limit.enforce });
             }
         }
+        let penalty = limit.penalty.as_ref().map(|penalty| &penalty.policy);
+        for policy in limit.in_flight.iter().chain(penalty) {
+            if let Some(key) = key(limit, client) {
+                met.push(Met { policy, key, cost: Cost::ONE, enforce: limit.enforce });
+            }
+        }
     }
     met
 }
@@ -266,6 +272,10 @@ fn write_verdict(out: &mut String, limits: &[Met<'_>], verdict: &Verdict) {
     for (limit, decisions) in limits.iter().zip(verdict.decisions().chunks(1 + COSTS.len())) {
         let Some((this, others)) = decisions.split_first() else { continue };
         passes &= !limit.enforce || this.allows();
+        if limit.policy.penalises() {
+            let _ = writeln!(out, "  {}: requests pass {}", limit.policy.name(), when(this, at));
+            continue;
+        }
         let others: Vec<_> = COSTS
             .iter()
             .zip(others)

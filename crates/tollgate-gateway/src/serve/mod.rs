@@ -105,7 +105,10 @@ pub fn run(source: Source, tracing: &Tracing) -> Result<ExitCode, Failure> {
         StorePlan::Redis(redis) => {
             let redis = redis.clone();
             runtime.block_on(async {
-                serve(source, loaded, store::shared(&redis)?, metrics, spans).await
+                let store = store::shared(&redis)?;
+                let served = serve(source, loaded, store.clone(), metrics, spans).await;
+                store::return_leases(&store).await;
+                served
             })
         }
     };

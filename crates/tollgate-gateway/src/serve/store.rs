@@ -16,6 +16,12 @@ pub(super) fn shared(plan: &RedisPlan) -> Result<Shared, String> {
     Ok(Fallback::with_share(redis, MemoryStore::new(), numerator, denominator))
 }
 
+/// Gives back what is leased and not spent, so that others need not wait until it lapses. Each
+/// call to Redis has its deadline.
+pub(super) async fn return_leases(store: &Shared) {
+    store.get_ref().get_ref().return_leases().await;
+}
+
 /// Redis alone.
 pub(super) fn redis(plan: &RedisPlan) -> Result<RedisStore, String> {
     let wrong = |error: &dyn std::fmt::Display| format!("store: {error}");

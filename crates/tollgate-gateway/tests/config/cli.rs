@@ -67,6 +67,15 @@ fn what_products_need_is_put_into_words() {
             ],
         ),
         ("uploads.yaml", &["    what it denies waits for at most 30 s"]),
+        (
+            "protection.yaml",
+            &[
+                "    api/penalty: 100 strikes within 60 s block for 600 s, then 2 times as long each up to 86400 s, until none for 86400 s; denials are strikes",
+                "    login/penalty: 3 strikes within 300 s block for 900 s, then 2 times as long each up to 86400 s, until none for 86400 s; responses with 401 are strikes",
+                "    reports/inflight: 2 at once, for 30 s after their gateway died",
+                "    a busy gateway holds up to 1/20 of it for 500 ms at a time",
+            ],
+        ),
         ("lists.yaml", &["refused: 2 networks", "never limited: 1 network, 1 API key"]),
     ] {
         let output = tollgate(&["check", "--strict", &format!("{examples}/{file}")], "");

@@ -16,6 +16,7 @@ mod logging;
 mod operators;
 mod pausing;
 mod products;
+mod protection;
 mod sharing;
 mod smuggling;
 mod streams;

@@ -132,6 +132,13 @@ impl<St: Store> RateLimitLayer<St> {
     /// responses then keep the type of their body, which saves axum an allocation.
     #[must_use]
     pub fn same_body(self) -> RateLimitLayer<St, SameBody> {
+        self.body_mode()
+    }
+
+    /// The same layer with responses whose body is what `M` makes of it: for a body of one's
+    /// own that can tell its end, until which a request counts in flight.
+    #[must_use]
+    pub fn body_mode<M>(self) -> RateLimitLayer<St, M> {
         RateLimitLayer { rules: self.rules, mode: PhantomData }
     }
 }

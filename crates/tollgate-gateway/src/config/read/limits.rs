@@ -7,12 +7,14 @@ use tollgate::{Algorithm, Cost, Excess, OnStoreError, Policy};
 use super::super::format;
 use super::super::problem::Problems;
 use super::super::view::{Item, View};
+use super::beside::{self, Leased, Struck};
 use super::policy::{self, Names, is_bucket, no_effect};
 use super::quotas::{self, Client, Policies, Quotas};
 use super::settling::{self, About};
 use super::{Shared, costs, paths};
 use crate::plan::{
-    ApiPlan, CostTable, LimitPlan, Methods, PathMatch, ReservePlan, RouteLimits, Statuses, Whose,
+    ApiPlan, CostTable, LimitPlan, Methods, PathMatch, PenaltyPlan, ReservePlan, RouteLimits,
+    Statuses, Whose,
 };
 
 /// The limits of `rateLimiter`, and what limits of routes are derived from.
@@ -104,8 +106,9 @@ impl Maker<'_, '_> {
         let algorithm = policy::algorithm(view, self.shared, problems);
         let everybody =
             algorithm.and_then(|algorithm| quotas::of_section(view, algorithm, problems));
-        let kind = Kind { whose, algorithm };
-        let rest = self.rest(view, kind, &Methods::default(), Some(&PathMatch::Any), problems);
+        let kind = Kind { name: Some(name), whose, algorithm };
+        let (any, path) = (Methods::default(), Some(&PathMatch::Any));
+        let rest = self.rest(view, kind, &any, path, names, problems);
         let algorithm = algorithm?;
         let tiers = match whose {
             Whose::Client => quotas::of_tiers(&self.shared.limiter, algorithm, problems),
@@ -113,7 +116,7 @@ impl Maker<'_, '_> {
         };
         let quotas = Quotas { everybody: everybody?, tiers: tiers? };
         let policies = quotas.policies(name, algorithm, None, names, problems);
-        let limit = rest?.limit(policies?);
+        let limit = rest?.limit(policies?, problems)?;
         warn_of_dear_requests(&limit, view, problems);
         Some((limit, quotas.client()))
     }
@@ -122,9 +125,10 @@ impl Maker<'_, '_> {
     fn rest(
         &self,
         view: &View<'_>,
-        Kind { whose, algorithm }: Kind,
+        Kind { name, whose, algorithm }: Kind<'_>,
         methods: &Methods,
         path: Option<&PathMatch>,
+        names: &mut Names,
         problems: &mut Problems,
     ) -> Option<Rest> {
         if view.has("expireSeconds") {
@@ -141,6 +145,11 @@ impl Maker<'_, '_> {
         let excess = settling::excess(view, about, problems);
         let counts = settling::counts(view, about, problems);
         let reserve = settling::reserve(view, about, problems);
+        let lease = beside::lease(view, can_fail, problems);
+        let (excess, counts) = (excess?, counts?);
+        let struck = Struck { whose, enforce: !shadow, excess, counts: counts.as_ref() };
+        let in_flight = beside::in_flight(view, name?, names, problems);
+        let penalty = beside::penalty(view, name?, &struck, names, problems);
         let estimate = view.view("reserve").filter(|reserve| reserve.has("units"));
         let costs = match estimate {
             Some(reserve) => Arc::new(CostTable::flat(Cost::new(reserve.whole("units")?))),
@@ -153,15 +162,19 @@ impl Maker<'_, '_> {
             dearest,
             on_store_error,
             enforce: !shadow,
-            excess: excess?,
-            counts: counts?,
+            excess,
+            counts,
             reserve: reserve?,
+            in_flight: in_flight?,
+            penalty: penalty?,
+            lease: lease?,
         })
     }
 }
 
 /// What has to be known of a policy to read the rest.
-struct Kind {
+struct Kind<'a> {
+    name: Option<&'a str>,
     whose: Whose,
     algorithm: Option<Algorithm>,
 }
@@ -175,31 +188,42 @@ struct Rest {
     excess: Excess,
     counts: Option<Vec<Statuses>>,
     reserve: Option<ReservePlan>,
+    in_flight: Option<Policy>,
+    penalty: Option<PenaltyPlan>,
+    lease: Option<Leased>,
 }
 
 impl Rest {
-    fn limit(self, policies: Policies) -> LimitPlan {
-        let Self { whose, costs, dearest, on_store_error, enforce, excess, counts, reserve } = self;
-        let fails = |policy: Policy| policy.with_on_store_error(on_store_error);
+    fn limit(self, policies: Policies, problems: &mut Problems) -> Option<LimitPlan> {
+        let fails = |policy: Policy| policy.with_on_store_error(self.on_store_error);
+        let mut whole = |policy: Policy| match &self.lease {
+            Some(lease) => lease.of(fails(policy), problems),
+            None => Some(fails(policy)),
+        };
         let Policies { first, tiers, mut also } = policies;
+        let policy = whole(first)?;
+        let tiers = tiers.into_iter().map(&mut whole).collect::<Option<_>>()?;
         for quota in &mut also {
-            quota.everybody = quota.everybody.take().map(fails);
-            for tier in &mut quota.tiers {
-                *tier = tier.take().map(fails);
+            for policy in quota.everybody.iter_mut().chain(quota.tiers.iter_mut().flatten()) {
+                *policy = whole(policy.clone())?;
             }
         }
-        LimitPlan {
-            policy: fails(first),
-            tiers: tiers.into_iter().map(fails).collect(),
+        let penalty =
+            |penalty: PenaltyPlan| PenaltyPlan { policy: fails(penalty.policy), ..penalty };
+        Some(LimitPlan {
+            policy,
+            tiers,
             also,
-            whose,
-            costs,
-            dearest,
-            enforce,
-            excess,
-            counts,
-            reserve,
-        }
+            whose: self.whose,
+            costs: self.costs,
+            dearest: self.dearest,
+            enforce: self.enforce,
+            excess: self.excess,
+            counts: self.counts,
+            reserve: self.reserve,
+            in_flight: self.in_flight.map(fails),
+            penalty: self.penalty.map(penalty),
+        })
     }
 }
 
@@ -242,7 +266,8 @@ fn api(
     let algorithm = policy::algorithm(view, maker.shared, problems);
     let any = Methods::default();
     let of = methods.as_ref().unwrap_or(&any);
-    let rest = maker.rest(view, Kind { whose, algorithm }, of, path.as_ref(), problems);
+    let kind = Kind { name, whose, algorithm };
+    let rest = maker.rest(view, kind, of, path.as_ref(), names, problems);
     let quotas = algorithm.and_then(|algorithm| quotas(view, algorithm, client, problems));
     let (algorithm, mut quotas, name) = (algorithm?, quotas?, name?);
     if whose == Whose::Everybody {
@@ -251,7 +276,7 @@ fn api(
     }
     let share = view.text("share").and_then(format::share);
     let policies = quotas.policies(name, algorithm, share, names, problems)?;
-    let limit = rest?.limit(policies);
+    let limit = rest?.limit(policies, problems)?;
     warn_of_dear_requests(&limit, view, problems);
     Some(ApiPlan { methods: methods?, path: path?, limit })
 }

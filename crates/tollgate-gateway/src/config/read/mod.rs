@@ -4,6 +4,7 @@
 //! once. What cannot be made without a value that is wrong is left out silently: the value
 //! is told already.
 
+mod beside;
 mod costs;
 mod identity;
 mod limits;

@@ -41,8 +41,9 @@ impl Names {
         if name.len() > Policy::MAX_NAME {
             let what =
                 format!("this is the policy `{}`, a name that is too long", name.escape_debug());
-            let cure =
-                format!("choose an `identifier` of at most {} characters", Policy::MAX_NAME - 2);
+            let added = name.rfind('/').map_or(0, |slash| name.len() - slash);
+            let most = Policy::MAX_NAME - added.min(Policy::MAX_NAME);
+            let cure = format!("choose an `identifier` of at most {most} characters");
             problems.error(place, what, cure);
             return None;
         }

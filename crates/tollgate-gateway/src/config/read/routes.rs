@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::uri::Scheme;
-use tollgate::Policy;
+use tollgate::{Excess, Policy};
 
 use super::super::format;
 use super::super::problem::{Place, Problems};
@@ -142,6 +142,10 @@ fn check(routes: &[(Route, Place)], shared: &Shared<'_>, problems: &mut Problems
             );
         }
         check_queues(&route.limits, place, problems);
+        check_penalties(&route.limits, place, problems);
+        if shared.can_fail {
+            warn_of_leases(&route.limits, place, problems);
+        }
         if shared.is_cluster {
             warn_of_slots(&route.limits, place, problems);
         }
@@ -178,6 +182,49 @@ fn check_queues(limits: &RouteLimits, place: &Place, problems: &mut Problems) {
                 second.name()
             ),
             "write `mode: meter` or another `strategy` for one of them",
+        );
+    }
+}
+
+/// Who waits is denied at first, which is no offence.
+fn check_penalties(limits: &RouteLimits, place: &Place, problems: &mut Problems) {
+    let waits = |limit: &LimitPlan| limit.enforce && matches!(limit.excess, Excess::Wait { .. });
+    let strikes = |limit: &LimitPlan| {
+        limit.penalty.as_ref().is_some_and(|penalty| penalty.failures.is_none())
+    };
+    for met in limits.met() {
+        let struck = met.iter().find(|limit| strikes(limit));
+        let waiting = met.iter().find(|limit| waits(limit));
+        if let (Some(struck), Some(waiting)) = (struck, waiting) {
+            problems.error(
+                place.clone(),
+                format!(
+                    "requests wait for `{}`, and the penalty of `{}` would take that for denials",
+                    waiting.policy.name(),
+                    struck.policy.name()
+                ),
+                "write `of: failures` in the penalty, or `excess: reject`",
+            );
+            return;
+        }
+    }
+}
+
+/// A request is spared a call if nothing that it meets needs one.
+fn warn_of_leases(limits: &RouteLimits, place: &Place, problems: &mut Problems) {
+    let everywhere: Vec<_> = limits.everywhere().collect();
+    let Some(asking) = everywhere.iter().find(|limit| limit.policy.lease().is_none()) else {
+        return;
+    };
+    if let Some(leased) = limits.all().find(|limit| limit.policy.lease().is_some()) {
+        problems.warn(
+            place.clone(),
+            format!(
+                "the lease of `{}` spares no call to Redis: each of its requests asks for `{}` too",
+                leased.policy.name(),
+                asking.policy.name()
+            ),
+            "lease both, or remove the lease",
         );
     }
 }

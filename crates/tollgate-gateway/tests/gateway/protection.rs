@@ -1,0 +1,216 @@
+//! Blocks, requests under way and leases, as clients and services meet them.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::Response;
+use http_body::Frame;
+use http_body_util::channel::Channel;
+use http_body_util::{BodyExt, Full};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tollgate_test_servers::Redis;
+
+use crate::support::{Client, Gateway, Upstream};
+
+/// Asks until it passes: what was under way is given back when its response has left, which a
+/// client may see a moment earlier.
+async fn until_it_passes(client: &Client, path: &str) {
+    let started = Instant::now();
+    while client.get(path).await.status != 200 {
+        assert!(started.elapsed() < Duration::from_secs(20), "{path}");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_upstream_sees_so_many_requests_at_a_time_and_no_more() {
+    let (gate, now, most) =
+        (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let seen = (Arc::clone(&gate), Arc::clone(&now), Arc::clone(&most));
+    let upstream = Upstream::answering_later(move |_| {
+        let (gate, now, most) = seen.clone();
+        async move {
+            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            let _open = gate.acquire().await.unwrap();
+            now.fetch_sub(1, Ordering::SeqCst);
+            Response::new(Full::from("ok").boxed())
+        }
+    })
+    .await;
+    let lines = format!(
+        "{}client: {{limit: 1000, window: 1h, concurrency: {{max: 3, lease: 30s}}}}\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    let mut asked = JoinSet::new();
+    for _ in 0..20 {
+        let client = client.clone();
+        asked.spawn(async move { client.get("/report").await });
+    }
+    // While three are under way, all others come back.
+    for _ in 0..17 {
+        let denied = asked.join_next().await.unwrap().unwrap();
+        assert_eq!((denied.status.as_u16(), denied.header("retry-after")), (429, "1"));
+        assert_eq!(denied.json()["violated-policies"], serde_json::json!(["client/inflight"]));
+    }
+    // Those three may be on their way yet.
+    let started = Instant::now();
+    while now.load(Ordering::SeqCst) < 3 {
+        assert!(started.elapsed() < Duration::from_secs(20));
+        tokio::task::yield_now().await;
+    }
+    gate.add_permits(1_000);
+    for answer in asked.join_all().await {
+        assert_eq!(answer.status, 200);
+    }
+    assert_eq!(most.load(Ordering::SeqCst), 3);
+    until_it_passes(&client, "/report").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_under_way_until_its_body_has_ended() {
+    let (sender, body) = Channel::<Bytes, Infallible>::new(4);
+    let body = std::sync::Mutex::new(Some(body));
+    let upstream = Upstream::answering(move |_| {
+        let streamed = body.lock().unwrap().take();
+        Response::new(streamed.map_or_else(|| Full::from("ok").boxed(), BodyExt::boxed))
+    })
+    .await;
+    let lines = format!(
+        "{}apis: [{{identifier: stream, path: /stream, limit: 1000, window: 1h, \
+            concurrency: {{max: 1}}}}]\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    let first = client.clone();
+    let first = tokio::spawn(async move { first.get("/stream").await });
+    let started = Instant::now();
+    while upstream.seen().is_empty() {
+        assert!(started.elapsed() < Duration::from_secs(20));
+        tokio::task::yield_now().await;
+    }
+    let mut sender = sender;
+    sender.send(Frame::data(Bytes::from_static(b"a piece"))).await.unwrap();
+    // The head has been sent, and the piece; more would have to be known to be the end.
+    for _ in 0..50 {
+        assert_eq!(client.get("/stream").await.status, 429);
+    }
+    assert_eq!(client.get("/other").await.status, 200);
+    drop(sender);
+    assert_eq!(first.await.unwrap().body, "a piece");
+    until_it_passes(&client, "/stream").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_does_not_stop_is_blocked_everywhere() {
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "{}strategy: sliding_window_log\n\
+         client: {{limit: 50, window: 1h, penalty: {{strikes: 3, within: 1h, block: 2h}}}}\n\
+         apis: [{{identifier: search, path: /search, limit: 1, window: 1h}}]\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    assert_eq!(client.get("/search").await.status, 200);
+    // The third denial begins the block, and says so.
+    for code in ["quota-exceeded", "quota-exceeded", "blocked"] {
+        let denied = client.get("/search").await;
+        assert_eq!((denied.status.as_u16(), denied.code()), (429, code.to_owned()));
+    }
+    // Denials by one policy of a client are strikes for all of them.
+    for path in ["/search", "/"] {
+        let blocked = client.get(path).await;
+        assert_eq!((blocked.status.as_u16(), blocked.code()), (429, "blocked".to_owned()));
+        let kind = blocked.json()["type"].as_str().unwrap().to_owned();
+        assert!(kind.ends_with("#blocked"), "{kind}");
+        let retry_after: u64 = blocked.header("retry-after").parse().unwrap();
+        assert!((7_000..=7_200).contains(&retry_after), "{retry_after}");
+    }
+    assert_eq!(upstream.seen().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_passwords_block_and_right_ones_do_not() {
+    let upstream = Upstream::answering(|seen| {
+        let status = if seen.body == "sesame" { 200 } else { 401 };
+        Response::builder().status(status).body(Full::from("told").boxed()).unwrap()
+    })
+    .await;
+    let lines = format!(
+        "{}apis:\n\
+         - {{identifier: login, path: /login, limit: 1000, window: 1h, \
+              penalty: {{strikes: 2, within: 1h, of: failures, countOnly: {{status: 401}}}}}}\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    for (password, status) in
+        [("sesame", 200), ("a", 401), ("sesame", 200), ("sesame", 200), ("b", 401), ("sesame", 429)]
+    {
+        let answer = client.send("POST", "/login", &[], password).await.unwrap();
+        assert_eq!(answer.status, status, "{password}");
+        assert!(status != 429 || answer.code() == "blocked");
+    }
+    assert_eq!(client.get("/").await.status, 401, "only the login is blocked");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gateways_with_leases_never_pass_the_limit_and_give_back_what_they_hold() {
+    const LIMIT: usize = 1_000;
+    let upstream = Upstream::new().await;
+    let redis = Redis::start();
+    let lines = format!(
+        "{}store: {{redis: {{url: '{}', timeout: 5s}}}}\n\
+         global: {{strategy: sliding_window_log, limit: {LIMIT}, window: 2h, \
+             lease: {{share: 1/10, ttl: 1h}}}}\n",
+        upstream.target(),
+        redis.url()
+    );
+    let mut gateways = [Gateway::start(&lines), Gateway::start(&lines)];
+    let ask = async |each: usize| {
+        let mut asked = JoinSet::new();
+        for gateway in &gateways {
+            let client = Client::new(gateway.address);
+            asked.spawn(async move {
+                let mut passed = 0;
+                for _ in 0..each {
+                    passed += usize::from(client.get("/").await.status == 200);
+                }
+                passed
+            });
+        }
+        asked.join_all().await.into_iter().sum::<usize>()
+    };
+    let calls = || redis.calls("evalsha") + redis.calls("fcall");
+    let before = calls();
+    let mut passed = ask(300).await;
+    // One call for each request would be 600, and none would be a count of something else.
+    let asked = calls() - before;
+    assert!((32..300).contains(&asked), "{asked}");
+    passed += ask(150).await;
+    assert!(passed <= LIMIT && passed > LIMIT / 2, "{passed}");
+
+    // What they hold counts for an hour, unless they give it back when they stop.
+    for gateway in &mut gateways {
+        gateway.signal("TERM");
+        assert!(gateway.wait().success(), "{}", gateway.log());
+    }
+    let third = Gateway::start(&lines);
+    let client = Client::new(third.address);
+    let started = Instant::now();
+    while passed < LIMIT {
+        passed += usize::from(client.get("/").await.status == 200);
+        assert!(started.elapsed() < Duration::from_secs(20), "{passed}");
+    }
+    for _ in 0..100 {
+        assert_eq!(client.get("/").await.status, 429);
+    }
+    assert_eq!(upstream.seen().len(), LIMIT);
+}

@@ -141,7 +141,8 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     ///
     /// It names all policies, also those that only watch, and no keys. The store is asked once
     /// as before, and for more: for each policy also about four other costs, which takes
-    /// nothing. A request that has waited is not explained.
+    /// nothing. So none is answered from leased units or a remembered denial. A request that has
+    /// waited is not explained.
     #[must_use]
     pub fn explain(mut self, explain: bool) -> Self {
         self.options.explain = explain;

@@ -1,0 +1,185 @@
+//! Where to listen and where to forward to.
+
+use super::super::format;
+use super::super::spec::{Section, Shape, default, optional, required};
+use super::limits::{API, POLICY};
+use super::{NETWORKS, TEXT, text};
+
+pub(in super::super) static ADMIN: Section = Section {
+    name: "admin",
+    doc: "Where operators look.",
+    fields: &[
+        default("address", text(format::ADDRESS), "127.0.0.1:8081", "The address."),
+        optional(
+            "peers",
+            Shape::List(&text(format::PEER)),
+            "Admin addresses of other gateways: the live page shows what happens there too, and their pages may read what happens here. This one may be among them.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
+pub(super) const LISTEN_ANY: Shape = Shape::Either(&[
+    text(format::ADDRESS),
+    Shape::List(&Shape::Either(&[text(format::ADDRESS), Shape::Section(&LISTEN)])),
+]);
+
+pub(in super::super) static LISTEN: Section = Section {
+    name: "listen[]",
+    doc: "An address that clients connect to.",
+    fields: &[
+        required("address", text(format::ADDRESS), "The address."),
+        optional("tls", Shape::Section(&TLS), "Speaks TLS, with HTTP/2 and HTTP/1.1."),
+        optional(
+            "proxyProtocol",
+            NETWORKS,
+            "Balancers that begin each connection with a PROXY protocol header. Connections from others, and without the header, are refused.",
+        ),
+        default(
+            "maxConnections",
+            Shape::Whole { min: 1, max: 1_000_000 },
+            "20000",
+            "The most connections at a time. Others wait in the system's queue until one ends; meanwhile connections between two requests are kept for a second only. An address alone has the default.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
+pub(super) const TLS: Section = Section {
+    name: "listen[].tls",
+    doc: "The certificate of a listener.",
+    fields: &[
+        required(
+            "certificate",
+            TEXT,
+            "A PEM file with the chain, the server's own certificate first.",
+        ),
+        required("key", TEXT, "A PEM file with the private key."),
+    ],
+    either: &[],
+    others: None,
+};
+
+pub(super) const TARGET: Shape =
+    Shape::Either(&[text(format::TARGET), Shape::Section(&TARGET_SECTION)]);
+
+pub(super) const TARGET_SECTION: Section = Section {
+    name: "target",
+    doc: "Where requests are forwarded to: the URL alone, or a section.",
+    fields: &[
+        required(
+            "url",
+            text(format::TARGET),
+            "The URL. A path in it stands before that of each request.",
+        ),
+        default(
+            "protocol",
+            Shape::Word(&[
+                ("http1", "HTTP/1.1."),
+                ("http2", "HTTP/2; without TLS by prior knowledge, as gRPC wants it."),
+            ]),
+            "http1",
+            "What is spoken there.",
+        ),
+        default(
+            "preserveHost",
+            Shape::Flag,
+            "true",
+            "Whether the target sees the `Host` that the client asked for, or its own.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
+pub(super) const ROUTE: Section = Section {
+    name: "routes[]",
+    doc: "Requests with a target of their own. What a route does not say of `global`, `client` and `apis` it has from `rateLimiter`, and shares the quotas.",
+    fields: &[
+        required(
+            "name",
+            text(format::IDENTIFIER),
+            "The name, unique. The route's own `client` is the policy `NAME/client`, its `global` is `NAME/global`.",
+        ),
+        optional("host", text(format::HOST), "Only requests to this host."),
+        default("path", PATH, "/*", "Only requests to these paths."),
+        required("target", TARGET, "Where they go. The path stays as it is."),
+        optional("global", Shape::Section(&POLICY), "In place of `rateLimiter.global`."),
+        optional("client", Shape::Section(&POLICY), "In place of `rateLimiter.client`."),
+        optional("apis", Shape::List(&Shape::Section(&API)), "In place of `rateLimiter.apis`."),
+    ],
+    either: &[],
+    others: None,
+};
+
+/// A path, or a section that says how it is meant.
+pub(super) const PATH: Shape = Shape::Either(&[text(format::PATH), Shape::Section(&PATH_SECTION)]);
+
+pub(super) const PATH_SECTION: Section = Section {
+    name: "path",
+    doc: "Which paths. A text alone is `/exactly/this` or, with `/*` at its end, everything below (`/static/*` is `/static`, `/static/` and `/static/a`). Paths are matched in their normal form and without the query.",
+    fields: &[
+        default(
+            "expression",
+            Shape::Word(&[
+                ("plain", "Exactly this path."),
+                ("regex", "A regular expression; without `^` and `$` it may match in the middle."),
+            ]),
+            "plain",
+            "How `value` is meant.",
+        ),
+        required("value", TEXT, "The path or the expression."),
+    ],
+    either: &[],
+    others: None,
+};
+
+pub(super) const PATHS: Section = Section {
+    name: "paths",
+    doc: "Paths are brought into their normal form, matched, and forwarded in it.",
+    fields: &[default(
+        "ambiguous",
+        Shape::Word(&[
+            ("reject", "They are answered with 400."),
+            ("keep", "They stay as they are."),
+        ]),
+        "reject",
+        "What becomes of `%2F`, `%5C`, `%00` and broken escapes, which servers read in different ways.",
+    )],
+    either: &[],
+    others: None,
+};
+
+pub(super) const TIMEOUTS: Section = Section {
+    name: "timeouts",
+    doc: "How long things may take.",
+    fields: &[
+        default("connect", Shape::Span, "5s", "Connecting to the target."),
+        default(
+            "response",
+            Shape::Span,
+            "60s",
+            "From the end of a request to the head of the target's response.",
+        ),
+        default("idle", Shape::Span, "60s", "Between two pieces of a body, in either direction."),
+        default(
+            "tunnel",
+            Shape::Span,
+            "1h",
+            "Without a byte on an upgraded connection (WebSocket).",
+        ),
+        default("pool", Shape::Span, "30s", "How long an unused connection to the target is kept."),
+        default(
+            "requestHeader",
+            Shape::Span,
+            "10s",
+            "From the first byte of a request to the end of its head.",
+        ),
+        default("keepAlive", Shape::Span, "75s", "Between two requests of a client's connection."),
+        default("drain", Shape::Span, "30s", "From the signal to stop until connections are cut."),
+    ],
+    either: &[],
+    others: None,
+};

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `source.rs` | the text, bounded in size |
 //! | `tree.rs`, `env.rs` | YAML as a tree of values that know where they stand, with variables filled in |
-//! | `spec.rs`, `tables.rs`, `format.rs` | what a file may say, as data |
+//! | `spec.rs`, `tables/`, `format.rs` | what a file may say, as data |
 //! | `check.rs` | holds the tree against the tables |
 //! | `view.rs` | a checked section, read by key |
 //! | `read/` | what the values mean together: a plan |

@@ -188,6 +188,11 @@ local function load_keys()
       local value = redis.pcall('GETRANGE', entry.name, 0, entry.first_read - 1)
       -- The beginning of nothing.
       read(entry, value ~= '' and value)
+      if entry.fault == UNREADABLE and #value == entry.first_read then
+        -- Of what was no log the beginning is not enough.
+        entry.fault = false
+        read(entry, redis.pcall('GET', entry.name))
+      end
     else
       names[#names + 1], whole[#whole + 1] = entry.name, entry
     end

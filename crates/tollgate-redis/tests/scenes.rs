@@ -9,6 +9,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use support::Server;
 use support::pair::Pair;
+use tollgate_core::algorithm::penalty::Terms;
 use tollgate_core::{
     Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Refill, Resolution, Settlement,
     Timestamp,
@@ -248,6 +249,30 @@ fn what_is_reset_or_carried_over_is_not_given_back() {
             assert_eq!(pair.settle(&void, 0), Settlement::Returned { units: 0 }, "{algorithm:?}");
         }
         assert!(pair.charge(&first, 10).0.denies(), "{algorithm:?}");
+    }
+}
+
+/// A log is read by its beginning, which is not all that a penalty has left under the name.
+#[test]
+fn what_was_a_penalty_may_be_read_as_a_log() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let block = Micros::new(1_000);
+    let terms = Terms {
+        block,
+        factor: 1,
+        max_block: block,
+        forget_after: Micros::ZERO,
+        counts_denials: false,
+    };
+    let penalty = policy(1_000, 1_000_000, Algorithm::Penalty { terms });
+    let mut pair = Pair::new(&mut client, "penalty".to_owned(), START);
+    let (_, receipt) = pair.charge(&penalty, 1);
+    pair.now += 1;
+    pair.settle(&receipt.expect("a receipt"), 1 + 500);
+    pair.now += 1;
+    for algorithm in [EXACT, THOUSANDTH] {
+        pair.charge(&policy(10, 1_000_000, algorithm), 0);
     }
 }
 

@@ -87,9 +87,46 @@ impl Combiner {
         }
         for group in groups {
             let (combiner, trip) = (Arc::clone(self), trip.clone());
-            let call: Drive =
-                Box::pin(async move { combiner.travel(group, Lane::Aside, None, trip).await });
+            let divided = Divided(group.clone());
+            let call: Drive = Box::pin(async move {
+                combiner.travel(group, Lane::Aside, None, trip).await;
+                drop(divided);
+            });
             self.shared.runtime.spawn(call);
         }
+    }
+}
+
+/// Requests in the hands of the runtime, which may end before it has begun with them. When
+/// they have come to their end they are answered, and this tells nobody anything.
+struct Divided(Vec<Arc<Ticket>>);
+
+impl Drop for Divided {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|ticket| ticket.strand());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::names::Name;
+    use crate::ticket::Request;
+    use crate::{RedisStore, Way};
+
+    #[test]
+    fn who_waits_for_keys_that_move_is_told_when_the_runtime_is_gone() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let store = runtime.block_on(async { RedisStore::connect("redis://127.0.0.1:1").unwrap() });
+        let Way::One(_, combiner) = &store.0.way else { panic!("one server") };
+        drop(runtime);
+        let last = Instant::now() + Duration::from_secs(60);
+        let ticket = Arc::new(Ticket::new(Request::Reset { state: Name::new() }, 0, last));
+        combiner.divide(vec![Arc::clone(&ticket)], &Trip::default());
+        let answer = ticket.poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(answer, Poll::Ready(Err(error)) if !error.may_have_charged()));
     }
 }

@@ -31,7 +31,7 @@ pub enum EncodeError {
     #[error("a call holds up to {} keys, forms and requests", Batch::MAX)]
     Full,
     /// More different keys than one request can have.
-    #[error("a request has charges to more than 255 different keys, or to 127 with a penalty")]
+    #[error("a request has charges to more than 255 different keys, or to 64 with a penalty")]
     TooManyCharges,
 }
 

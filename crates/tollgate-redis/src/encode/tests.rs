@@ -1,6 +1,6 @@
 //! The bytes of a call, one by one.
 
-use tollgate_core::{Charged, Cost, Key, Quota, Receipt, ReceiptId, Source};
+use tollgate_core::{Charged, Cost, Key, Quota, Receipt, ReceiptId, Source, Strikes};
 
 use super::*;
 
@@ -76,6 +76,19 @@ fn a_call_says_when_it_is_full() {
     let mut batch = Batch::new(0);
     assert_eq!(batch.decide(&lines, None), Err(EncodeError::TooManyCharges));
     assert_eq!(batch.decide(&lines[..255], None), Ok(()));
+}
+
+#[test]
+fn where_a_penalty_counts_denials_a_request_has_charges_to_as_many_keys_as_its_error_says() {
+    let minute = std::time::Duration::from_secs(60);
+    let banned = Policy::penalty("b", Strikes::of_denials(9, minute).block(minute)).unwrap();
+    let keys: Vec<_> = (0..65).map(|number| format!("{{{number}}}")).collect();
+    let lines: Vec<_> = keys.iter().map(|key| line(key.as_bytes(), &banned, 1)).collect();
+    let mut batch = Batch::new(0);
+    assert_eq!(batch.decide(&lines[..64], None), Ok(()));
+    let error = batch.decide(&lines, None).unwrap_err();
+    assert_eq!(error, EncodeError::TooManyCharges);
+    assert!(error.to_string().ends_with("or to 64 with a penalty"), "{error}");
 }
 
 #[test]

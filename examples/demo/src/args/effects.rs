@@ -40,6 +40,9 @@ impl Args {
         if admin.admin.is_none() && admin.admin_token.is_some() {
             return Err("--admin-token has no effect without --admin".to_owned());
         }
+        if admin.admin.is_none() && !admin.admin_hosts.is_empty() {
+            return Err("--admin-hosts has no effect without --admin".to_owned());
+        }
         if admin.admin.is_none() && !admin.admin_peers.is_empty() {
             return Err("--admin-peers has no effect without --admin".to_owned());
         }

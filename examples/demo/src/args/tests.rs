@@ -53,6 +53,11 @@ fn whatever_is_wrong_is_said_in_one_line_with_the_cure() {
         (&["--on-store-error", "open"], "--on-store-error has no effect with --store memory"),
         (&["--lease", "0.05"], "--lease '0.05': expected a share, as 1/20"),
         (&["--lease", "1/20"], "--lease has no effect with --store memory"),
+        (&["--admin", "127.0.0.1:0"], "--admin needs --admin-token"),
+        (&["--admin-token", "0123456789abcdef"], "--admin-token has no effect without --admin"),
+        (&["--admin-hosts", "api1"], "--admin-hosts has no effect without --admin"),
+        (&["--admin-peers", "http://a:1"], "--admin-peers has no effect without --admin"),
+        (&["--admin-target", "http://a:1"], "--admin-target has no effect without --admin"),
     ] {
         let Err(Stop::Wrong(error)) = read(line) else { panic!("{line:?} is accepted") };
         assert!(error.contains(expected), "{line:?}: {error}");

@@ -12,9 +12,7 @@ use crate::{Head, grpc};
 /// What a request takes from a quota.
 ///
 /// The first of these that has an answer: the closure of [`Costs::with`]; the cost of
-/// the matched route; 1 for a gRPC call, all of which are a POST (a client says that it
-/// makes one by its content type, so give routes that cost more than 1 a cost of their
-/// own, or the whole layer [`Costs::flat`]); the cost of the method:
+/// the matched route; 1 for a gRPC call, all of which are a POST; the cost of the method:
 ///
 /// | method | units |
 /// |---|---|
@@ -25,6 +23,15 @@ use crate::{Head, grpc};
 /// | any other (names of methods are in capitals) | 1 |
 ///
 /// A cost of 0 always passes, whatever is left.
+///
+/// # gRPC
+///
+/// A POST is a call if its content type says so, and that the client writes. So a call is
+/// never cheaper than its route, nor than what [`flat`](Costs::flat) or
+/// [`method`](Costs::method) say of a POST; and where a router has matched a route that is
+/// not of a service (`/package.Service/…`), it is a POST like any other. Around a router
+/// or without one nobody knows the route: if what is behind serves no gRPC, say there
+/// `.method(Method::POST, Cost::new(5))`.
 ///
 /// ```
 /// use http::Method;
@@ -55,6 +62,8 @@ struct Methods {
     put: Cost,
     patch: Cost,
     delete: Cost,
+    /// A call of gRPC, by whoever is taken for a caller.
+    call: Cost,
     others: Vec<(Method, Cost)>,
     any_other: Cost,
 }
@@ -67,6 +76,7 @@ impl Costs {
         costs.methods.search = Cost::new(3);
         (costs.methods.post, costs.methods.put, costs.methods.patch) = (five, five, five);
         costs.methods.delete = Cost::new(10);
+        costs.methods.call = Cost::ONE;
         costs
     }
 
@@ -80,15 +90,20 @@ impl Costs {
             put: cost,
             patch: cost,
             delete: cost,
+            call: cost,
             others: Vec::new(),
             any_other: cost,
         };
         Self { methods, routes: Vec::new(), closure: None }
     }
 
-    /// Another cost for a method. SEARCH stands for QUERY too, and the other way round.
+    /// Another cost for a method. SEARCH stands for QUERY too, and the other way round; and
+    /// a POST is what calls of gRPC are.
     #[must_use]
     pub fn method(mut self, method: Method, cost: Cost) -> Self {
+        if method == Method::POST {
+            self.methods.call = cost;
+        }
         match self.methods.known(method.as_str()) {
             Some(slot) => *slot = cost,
             None => {
@@ -128,24 +143,26 @@ impl Costs {
         {
             return cost;
         }
-        let is_grpc = || *head.method == Method::POST && grpc::is_grpc(head.headers);
+        let says_call = || *head.method == Method::POST && grpc::is_grpc(head.headers);
         if !self.routes.is_empty() {
-            // A router knows the methods of a gRPC service by one pattern.
-            let method = is_grpc().then(|| head.uri.path());
-            let pattern = method.or_else(|| route::pattern(head.extensions));
-            let listed = |(route, _): &&(Box<str>, Cost)| Some(&**route) == pattern;
-            if let Some((_, cost)) = self.routes.iter().find(listed) {
+            // A router knows the methods of a gRPC service by one pattern, so that a call
+            // goes by its path; but saying that one calls is no way round the cost of a route.
+            let called = says_call().then(|| head.uri.path());
+            let names = [called, route::pattern(head.extensions)];
+            let listed = |name: &str| self.routes.iter().find(|(route, _)| **route == *name);
+            if let Some((_, cost)) = names.into_iter().flatten().find_map(listed) {
                 return *cost;
             }
         }
-        if is_grpc() { Cost::ONE } else { self.methods.of(head.method) }
+        let is_call = || says_call() && route::pattern(head.extensions).is_none_or(is_of_service);
+        if is_call() { self.methods.call } else { self.methods.of(head.method) }
     }
 
     /// The most that a request takes, as far as the table says.
     pub(crate) fn dearest(&self) -> Cost {
-        let Methods { get, head, search, post, put, patch, delete, any_other, others } =
+        let Methods { get, head, search, post, put, patch, delete, call, any_other, others } =
             &self.methods;
-        let methods = [get, head, search, post, put, patch, delete, any_other];
+        let methods = [get, head, search, post, put, patch, delete, call, any_other];
         let listed = others.iter().map(|(_, cost)| cost).chain(self.routes.iter().map(|(_, c)| c));
         methods.into_iter().chain(listed).copied().max().unwrap_or_default()
     }
@@ -181,6 +198,12 @@ impl Methods {
             _ => return None,
         })
     }
+}
+
+/// Whether a pattern may be of a gRPC service: `/package.Service/` and one segment more.
+fn is_of_service(pattern: &str) -> bool {
+    let parts = pattern.strip_prefix('/').and_then(|pattern| pattern.split_once('/'));
+    parts.is_some_and(|(service, method)| service.contains('.') && !method.contains('/'))
 }
 
 impl Default for Costs {
@@ -242,6 +265,25 @@ mod tests {
         let costs = Costs::by_method().route("/pkg.Service/Call", Cost::new(7));
         assert_eq!(cost(&costs, "POST", None, true), 7);
         assert_eq!(cost(&costs, "POST", None, false), 5, "a path is not a route");
+    }
+
+    #[test]
+    fn who_only_says_to_call_pays_what_others_pay() {
+        let route = Some("/reports/{id}");
+        let listed = Costs::by_method().route("/reports/{id}", Cost::new(50));
+        for (costs, route, expected) in [
+            (listed, route, 50),
+            (Costs::by_method(), route, 5),
+            (Costs::by_method(), Some("/comments"), 5),
+            (Costs::by_method(), Some("/files/{*path}"), 5),
+            (Costs::by_method(), Some("/pkg.Service/{*rest}"), 1),
+            (Costs::by_method().method(Method::POST, Cost::new(20)), None, 20),
+            (Costs::by_method().method(Method::GET, Cost::new(20)), None, 1),
+            (Costs::flat(Cost::new(300)), None, 300),
+            (Costs::flat(Cost::new(0)), None, 0),
+        ] {
+            assert_eq!(cost(&costs, "POST", route, true), expected, "{costs:?} {route:?}");
+        }
     }
 
     #[test]

@@ -5,6 +5,35 @@
 //! if they do not ([`denial`]). All policies of a layer are decided in one step of the
 //! store, all or none.
 //!
+//! ```
+//! # #[cfg(feature = "axum")]
+//! # {
+//! use axum::{Router, routing::get};
+//! use tollgate::key::ClientIp;
+//! use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
+//!
+//! fn app() -> Result<Router, Box<dyn std::error::Error>> {
+//!     let everybody = Policy::sliding_window_log("global", Quota::per_minute(100))?;
+//!     let each = Policy::token_bucket("client", Quota::per_second(5).burst(20))?;
+//!     let limit = RateLimitLayer::builder(MemoryStore::new())
+//!         .limit(Limit::global(everybody))
+//!         .limit(Limit::new(each, ClientIp::peer()))
+//!         .build()?;
+//!     Ok(Router::new().route("/", get(|| async { "hello" })).layer(limit))
+//! }
+//! # app().unwrap();
+//! # }
+//! ```
+//!
+//! axum tells the layer who is asking if it serves
+//! `app()?.into_make_service_with_connect_info::<SocketAddr>()`. Which algorithm to choose, with
+//! recipes, what a store over Redis promises and how to deploy say the [README] and
+//! [choosing.md]; small programs for each need are in [examples].
+//!
+//! [README]: https://github.com/tollgate-rs/tollgate#readme
+//! [choosing.md]: https://github.com/tollgate-rs/tollgate/blob/main/docs/choosing.md
+//! [examples]: https://github.com/tollgate-rs/tollgate/tree/main/examples/small
+//!
 //! | feature | gives |
 //! |---|---|
 //! | `memory` (default) | `MemoryStore`, the store in this process |

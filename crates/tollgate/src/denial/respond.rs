@@ -36,6 +36,11 @@ impl Dialect {
 ///
 /// `Retry-After`, `Cache-Control` and the rate limit fields are added to whatever
 /// response this makes.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not make the response of a denial",
+    label = "not a `DenialResponse`",
+    note = "take a closure `|denial: &Denial<'_>| -> http::Response<bytes::Bytes>`, or a `denial::Problem`"
+)]
 pub trait DenialResponse: Send + Sync + 'static {
     /// The response to an HTTP request. For a HEAD, the body is dropped afterwards.
     fn respond(&self, denial: &Denial<'_>) -> Response<Bytes>;

@@ -118,6 +118,12 @@ impl SubjectKind {
 /// # Attacker
 /// It reads what a stranger sent. It must not panic on any bytes, and must return
 /// `Ok(None)`, never an error, for whatever a client can bring about.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say whose quota a request uses",
+    label = "not a `KeySource`",
+    note = "take a source of `tollgate::key`, as `ClientIp::peer()`, or a closure by `key::from_fn(|head| ..)` that returns owned bytes",
+    note = "an `ApiKey` has to be told whom to believe: `.one_of(keys)` or `.verified_by(|key| ..)`"
+)]
 pub trait KeySource: Send + Sync + 'static {
     /// The subject; `Ok(None)` if this request has none of this sort, so that the
     /// next source of a chain is asked.

@@ -83,6 +83,11 @@ impl Tier {
 ///
 /// It runs once for each request that the layer does not exempt, before any limit: it must
 /// not block, and it must not panic on what a stranger sent.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say which tier a request is in",
+    label = "not a `TierSource`",
+    note = "take a source of `tollgate::tier`, as `in_extensions()`, or a closure by `tier::from_fn(|head| ..)`"
+)]
 pub trait TierSource: Send + Sync + 'static {
     /// The tier. `None`, or one that a limit has no quota for, means the quota for
     /// everybody.

@@ -93,7 +93,7 @@ impl Combiner {
         }
         if lanes.queue.len() >= self.bounds.queue {
             drop(lanes);
-            let reason = format_args!("{} requests are waiting already", self.bounds.queue);
+            let reason = format!("{} requests are waiting already", self.bounds.queue);
             ticket.answer(Err(self.of_here(StoreError::not_charged(STORE, reason))));
             return None;
         }

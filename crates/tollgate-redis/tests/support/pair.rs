@@ -62,7 +62,7 @@ impl<'a> Pair<'a> {
             .expect("room");
         let settlement = self.reference.settle(receipt, actual, now);
         let row = self.client.call(&batch, Some(now)).rows.remove(0);
-        let what = format_args!("{} at {}: {receipt:?} to {actual:?}", self.key, self.now);
+        let what = format!("{} at {}: {receipt:?} to {actual:?}", self.key, self.now);
         assert_eq!(row, Row::Settlement(settlement), "{what}");
         self.compare_expiry(&receipt.policy);
         settlement

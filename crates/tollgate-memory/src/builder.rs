@@ -54,8 +54,11 @@ impl<C: Clock> MemoryStoreBuilder<C> {
         self
     }
 
-    /// The most settled receipts to remember, each for [`Receipt::LIFETIME`]; beyond
-    /// it settling fails. Default: a million, at some 64 bytes each.
+    /// The most settled receipts to remember, each for [`Receipt::LIFETIME`]. Beyond that those
+    /// that were settled first are forgotten, and whatever was charged up to then has lapsed:
+    /// with the default, and a thousand settled a second, what takes longer than a quarter of
+    /// an hour stays as estimated. Default: a million, at some 64 bytes each; with none at all
+    /// settling fails.
     ///
     /// As many again of what was in flight are remembered, each for its lease. Beyond that
     /// those that lapse first are forgotten, as what was in flight must come back: settled a

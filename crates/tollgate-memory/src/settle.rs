@@ -3,6 +3,7 @@
 use tollgate_core::algorithm::Rule;
 use tollgate_core::{AnyRule, Charge, Cost, Receipt, Settlement, StoreError, with_rule};
 
+use crate::settled::Entered;
 use crate::{Clock, Inner, NAME};
 
 impl<C: Clock> Inner<C> {
@@ -19,10 +20,13 @@ impl<C: Clock> Inner<C> {
         if settled.contains(receipt) {
             return Ok(Settlement::Repeated);
         }
-        if !settled.insert(receipt, now) {
-            let reason = "as many receipts were settled within their lifetime as can be \
-                          remembered; raise `max_receipts`";
-            return Err(StoreError::not_charged(NAME, reason));
+        match settled.enter(receipt, now) {
+            Entered::New => {}
+            Entered::Lapsed => return Ok(Settlement::Lapsed),
+            Entered::NoRoom => {
+                let reason = "no receipts are remembered; raise `max_receipts`";
+                return Err(StoreError::not_charged(NAME, reason));
+            }
         }
         let seat = shard.seat(&Charge::new(policy, key, Cost::ZERO), hash, &[], now);
         shard.finish();

@@ -3,19 +3,37 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 
-use tollgate_core::{Receipt, ReceiptId, Timestamp};
+use tollgate_core::{Micros, Receipt, ReceiptId, Timestamp};
 
 /// Remembers settled receipts as long as they could be settled again, at most so many of
 /// rates, and as many of what was in flight.
 ///
-/// Without room one of a rate is not settled, and its charge stands. What was in flight must
-/// come back all the same, or a busy service would shut itself out: the receipt of which there
-/// is the least to fear is forgotten instead, the one that lapses first. Were it settled again,
-/// it could give back a unit that another request of its key took in the same microsecond.
+/// Without room one of them is forgotten, or a busy service would get nothing back any more:
+/// who counts only failures would shut out everybody whose requests succeed.
+///
+/// Of a rate it is the one that was settled first, and from then on whatever was charged up to
+/// that instant has lapsed, unless it is remembered: nothing is settled twice, and what takes
+/// long may stay as estimated. What was in flight must come back however long it took: there
+/// the receipt goes of which there is the least to fear, the one that lapses first. Were it
+/// settled again, it could give back a unit that another request of its key took in the same
+/// microsecond.
 #[derive(Debug)]
 pub(crate) struct Settled {
     of_rates: Receipts,
     in_flight: Receipts,
+    /// What was charged to a rate up to this instant is remembered or has lapsed.
+    lapsed_to: Option<Timestamp>,
+}
+
+/// What becomes of a receipt that is to be settled.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Entered {
+    /// It is remembered: settle it.
+    New,
+    /// It may be one that was forgotten.
+    Lapsed,
+    /// None is ever remembered.
+    NoRoom,
 }
 
 #[derive(Debug)]
@@ -28,27 +46,43 @@ struct Receipts {
 
 impl Settled {
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { of_rates: Receipts::new(capacity), in_flight: Receipts::new(capacity) }
+        let [of_rates, in_flight] = [(); 2].map(|()| Receipts::new(capacity));
+        Self { of_rates, in_flight, lapsed_to: None }
     }
 
     pub(crate) fn contains(&self, receipt: &Receipt) -> bool {
-        let Self { of_rates, in_flight } = self;
+        let Self { of_rates, in_flight, .. } = self;
         let receipts = if receipt.policy.counts_in_flight() { in_flight } else { of_rates };
         receipts.ids.contains(&receipt.id)
     }
 
-    /// Remembers a receipt settled at `now`, and says whether there was room.
-    pub(crate) fn insert(&mut self, receipt: &Receipt, now: Timestamp) -> bool {
+    /// Remembers a receipt settled at `now` that it does not contain, if it can be told from
+    /// those that were forgotten.
+    pub(crate) fn enter(&mut self, receipt: &Receipt, now: Timestamp) -> Entered {
         if receipt.policy.counts_in_flight() {
             self.in_flight.make_room(now);
             self.in_flight.insert(receipt, now);
-            return true;
+            return Entered::New;
         }
-        let has_room = self.of_rates.has_room(now);
-        if has_room {
-            self.of_rates.insert(receipt, now);
+        let charged_at = receipt.charged.charged_at;
+        let has_lapsed = |to: Option<Timestamp>| to.is_some_and(|to| charged_at <= to);
+        if self.of_rates.capacity == 0 {
+            return Entered::NoRoom;
         }
-        has_room
+        if has_lapsed(self.lapsed_to) {
+            return Entered::Lapsed;
+        }
+        if !self.of_rates.has_room(now) {
+            // Charged before the first of those that are remembered was settled, it goes itself.
+            let first = self.of_rates.first_settled_at(receipt.lifetime());
+            if has_lapsed(first) {
+                return Entered::Lapsed;
+            }
+            self.lapsed_to = self.lapsed_to.max(first);
+            self.of_rates.forget_first();
+        }
+        self.of_rates.insert(receipt, now);
+        Entered::New
     }
 }
 
@@ -63,6 +97,12 @@ impl Receipts {
             self.forget_first();
         }
         self.ids.len() < self.capacity
+    }
+
+    /// When the first was settled of those whose receipts live for so long; none of them was
+    /// charged later.
+    fn first_settled_at(&self, lifetime: Micros) -> Option<Timestamp> {
+        self.queue.peek().map(|Reverse((lapses_at, _))| *lapses_at - lifetime)
     }
 
     /// Makes room for one more, unless there is none at all.

@@ -158,7 +158,7 @@ fn peeks_and_denials_leave_no_key_behind() {
 }
 
 #[test]
-fn receipts_beyond_the_bound_are_an_error_that_names_the_cure() {
+fn to_remember_no_receipts_is_an_error_that_names_the_cure() {
     let (store, _clock) = build(|store| store.max_receipts(0));
     let policy = per_minute(5);
     let charges = [Charge::new(&policy, &Key::GLOBAL, Cost::ONE)];
@@ -169,6 +169,37 @@ fn receipts_beyond_the_bound_are_an_error_that_names_the_cure() {
     assert!(error.to_string().contains("raise `max_receipts`"), "{error}");
     assert!(!error.may_have_charged());
     assert_eq!(charge(&store, &policy, &Key::GLOBAL, 0).remaining, 4);
+}
+
+#[test]
+fn what_was_too_much_comes_back_however_many_receipts_are_remembered() {
+    let (store, clock) = build(|store| store.max_receipts(4).shards(1));
+    let rate = per_minute(3);
+    let mut ids = (1..).map(ReceiptId);
+    let mut take = || {
+        let charges = [Charge::new(&rate, &Key::GLOBAL, Cost::ONE)];
+        let verdict = store.decide(&charges).into_inner().expect("decides");
+        let mut receipts = verdict.receipts(&charges, || ids.next().expect("endless"));
+        receipts.next().expect("there is room")
+    };
+    let settle = |receipt: &Receipt| {
+        clock.advance(Micros::new(1_000));
+        store.settle(receipt, Cost::ZERO).into_inner().expect("settles")
+    };
+    let slow = take();
+    let mut quick = Vec::new();
+    for _ in 0..100 {
+        let receipt = take();
+        assert_eq!(settle(&receipt), Settlement::Returned { units: 1 });
+        assert_eq!(settle(&receipt), Settlement::Repeated);
+        quick.push(receipt);
+    }
+    let again = |receipts: &[Receipt]| receipts.iter().map(settle).collect::<Vec<_>>();
+    assert_eq!(again(&quick[96..]), [Settlement::Repeated; 4], "the last are remembered");
+    assert_eq!(again(&quick[..96]), [Settlement::Lapsed; 96], "the others give back nothing");
+    assert_eq!(settle(&slow), Settlement::Lapsed, "it cannot be told from those");
+    let left = charge(&store, &rate, &Key::GLOBAL, 0);
+    assert_eq!(left.remaining, 2);
 }
 
 #[test]
@@ -187,7 +218,8 @@ fn what_was_in_flight_comes_back_however_many_receipts_are_remembered() {
     };
     let settle = |receipt: &Receipt| store.settle(receipt, Cost::ZERO).into_inner();
     // Those of a rate fill their room, for an hour.
-    let filled = (0..10).filter(|_| settle(&take(&rate)).is_err()).count();
+    let lapsed = |settled| settled == Ok(Settlement::Lapsed);
+    let filled = (0..10).filter(|_| lapsed(settle(&take(&rate)).map_err(drop))).count();
     assert_eq!(filled, 6);
     for _ in 0..20 {
         let receipt = take(&in_flight);

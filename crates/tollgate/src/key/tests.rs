@@ -261,6 +261,7 @@ fn name(name: &'static str) -> HeaderName {
 
 #[cfg(feature = "axum")]
 mod in_axum {
+    use axum::extract::connect_info::MockConnectInfo;
     use axum::extract::{ConnectInfo, MatchedPath};
 
     use super::*;
@@ -302,5 +303,17 @@ mod in_axum {
         let axum = subject(&ClientIp::peer(), &request);
         assert!(axum.is_some());
         assert_ne!(axum, plain);
+    }
+
+    #[test]
+    fn a_mocked_connection_is_the_peer_where_there_is_no_other() {
+        let at = |ip: [u8; 4]| SocketAddr::from((ip, 1));
+        let mut request = Request::new(());
+        request.extensions_mut().insert(MockConnectInfo(at([203, 0, 113, 9])));
+        let mocked = ClientIp::peer().address(&Head::of(&request)).unwrap();
+        assert_eq!(mocked, Some(at([203, 0, 113, 9]).ip()));
+        request.extensions_mut().insert(ConnectInfo(at([198, 51, 100, 7])));
+        let real = ClientIp::peer().address(&Head::of(&request)).unwrap();
+        assert_eq!(real, Some(at([198, 51, 100, 7]).ip()));
     }
 }

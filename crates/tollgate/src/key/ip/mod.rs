@@ -47,8 +47,9 @@ pub(crate) use proxies::as_v4;
 ///
 /// # Where the peer comes from
 /// From the request's extensions: axum's `ConnectInfo<SocketAddr>` (feature `axum`), tonic's
-/// `TcpConnectInfo` (feature `tonic`), or a plain `SocketAddr`. Where there is none, the
-/// server is set up wrongly: [`KeyError::NoPeerAddress`].
+/// `TcpConnectInfo` (feature `tonic`), or a plain `SocketAddr`; in tests of a router also
+/// from axum's `MockConnectInfo<SocketAddr>`, added as a layer outside of this one. Where
+/// there is none, the server is set up wrongly: [`KeyError::NoPeerAddress`].
 ///
 /// A Unix socket has no address. It is recognised by tonic's `UdsConnectInfo` or by a
 /// [`UnixPeer`] extension, and is an error until

@@ -25,7 +25,8 @@ impl Peer {
     pub(super) fn of(extensions: &Extensions) -> Self {
         let address = of_axum(extensions)
             .or_else(|| of_tonic(extensions))
-            .or_else(|| extensions.get::<SocketAddr>().copied());
+            .or_else(|| extensions.get::<SocketAddr>().copied())
+            .or_else(|| of_axum_test(extensions));
         match address {
             Some(address) => Self::Address(address.ip()),
             None if is_unix(extensions) => Self::Unix,
@@ -42,6 +43,18 @@ fn of_axum(extensions: &Extensions) -> Option<SocketAddr> {
 
 #[cfg(not(feature = "axum"))]
 fn of_axum(_: &Extensions) -> Option<SocketAddr> {
+    None
+}
+
+/// What axum's own extractor takes where there is no connection: tests of a router.
+#[cfg(feature = "axum")]
+fn of_axum_test(extensions: &Extensions) -> Option<SocketAddr> {
+    use axum::extract::connect_info::MockConnectInfo;
+    extensions.get::<MockConnectInfo<SocketAddr>>().map(|info| info.0)
+}
+
+#[cfg(not(feature = "axum"))]
+fn of_axum_test(_: &Extensions) -> Option<SocketAddr> {
     None
 }
 

@@ -35,7 +35,7 @@ impl<R: Rule> Table<R> {
     }
 
     /// Decides on a key that is here, and charges it if `cost` may pass.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn decide(
         &mut self,
         hash: u64,

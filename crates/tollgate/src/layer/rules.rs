@@ -213,23 +213,8 @@ impl<St: Store> Rules<St> {
             return Step::Follow(Ruling::Pass);
         }
         let tier = self.tiers.as_ref().map_or(InTier::NONE, |tiers| tiers.of(head));
-        // Most layers have one limit, and then there is nothing to collect.
         if let [rule] = &*self.rules {
-            return match self.keyed(&rule.limit, head) {
-                Ok(Some((subject, cost))) => {
-                    let keyed = Keyed { index: 0, subject, cost };
-                    let mut sight = self.witness.look(&self.rules, slice::from_ref(&keyed), head);
-                    let applied = Applied { rules: 1, tier };
-                    let charge = rule.charge(&keyed.subject.key, cost, tier);
-                    let bytes = self.bytes_of(head);
-                    let (answer, charged, seed) = self.put(&[charge], applied, bytes, &mut sight);
-                    let sight = sight.keeping([keyed]);
-                    let question = Question { applied, charged, seed, bytes, sight };
-                    self.step(answer, question, head)
-                }
-                Ok(None) => Step::Follow(Ruling::Pass),
-                Err(response) => Step::Follow(Ruling::Refuse(response)),
-            };
+            return self.ask_about_one(rule, tier, head);
         }
         let mut keyed = SmallVec::<[Keyed; 4]>::new();
         for (index, Rule { limit, .. }) in self.rules.iter().enumerate() {
@@ -256,14 +241,43 @@ impl<St: Store> Rules<St> {
         self.step(answer, Question { applied, charged, seed, bytes, sight }, head)
     }
 
-    /// A store in memory has answered by now, and what it says is not carried about.
+    /// Most layers have one limit, and then there is nothing to collect; and mostly nothing to
+    /// be kept either, of the request and of an answer that is there at once.
     #[inline]
+    fn ask_about_one(&self, rule: &Rule, tier: InTier, head: &Head<'_>) -> Step<St> {
+        let (subject, cost) = match self.keyed(&rule.limit, head) {
+            Ok(Some(keyed)) => keyed,
+            Ok(None) => return Step::Follow(Ruling::Pass),
+            Err(response) => return Step::Follow(Ruling::Refuse(response)),
+        };
+        let keyed = Keyed { index: 0, subject, cost };
+        let mut sight = self.witness.look(&self.rules, slice::from_ref(&keyed), head);
+        let applied = Applied { rules: 1, tier };
+        let charge = rule.charge(&keyed.subject.key, cost, tier);
+        if self.remembers {
+            let bytes = self.bytes_of(head);
+            let (answer, charged, seed) = self.put(&[charge], applied, bytes, &mut sight);
+            let sight = sight.keeping([keyed]);
+            return self.step(answer, Question { applied, charged, seed, bytes, sight }, head);
+        }
+        let mut answer = self.decide(&[charge]);
+        let now = at_once(&mut answer);
+        if now.as_ref().is_some_and(|answer| self.is_unremarkable(answer)) {
+            return Step::Follow(Ruling::Pass);
+        }
+        let sight = sight.keeping([keyed]);
+        let question = Question { applied, charged: None, seed: 0, bytes: 0, sight };
+        match now {
+            Some(answer) => Step::Follow(self.weigh(answer, question, head.method, head.headers)),
+            None => Step::Await(Asked { answer: Answer::Store(answer), question }),
+        }
+    }
+
+    /// A store in memory has answered by now, and what it says is not carried about.
     fn step(&self, mut answer: Answer<St>, question: Question, head: &Head<'_>) -> Step<St> {
-        match Pin::new(&mut answer).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(answer) => {
-                Step::Follow(self.rule(answer, question, head.method, head.headers))
-            }
-            Poll::Pending => Step::Await(Asked { answer, question }),
+        match at_once(&mut answer) {
+            Some(answer) => Step::Follow(self.rule(answer, question, head.method, head.headers)),
+            None => Step::Await(Asked { answer, question }),
         }
     }
 
@@ -356,7 +370,7 @@ impl<St: Store> Rules<St> {
         (answer, charged, seed)
     }
 
-    #[inline]
+    #[inline(always)]
     fn decide(&self, charges: &[Charge<'_>]) -> St::Future<Verdict> {
         match self.options.explain {
             true => explain::decide(&self.store, charges),
@@ -377,6 +391,15 @@ impl<St: Store> Rules<St> {
 
     pub(super) fn applied(&self, applied: Applied) -> impl Iterator<Item = &Rule> + Clone {
         bits(applied.rules).map(|index| &self.rules[index])
+    }
+}
+
+/// The answer, if it is there already.
+#[inline(always)]
+fn at_once<F: Future + Unpin>(answer: &mut F) -> Option<F::Output> {
+    match Pin::new(answer).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => Some(answer),
+        Poll::Pending => None,
     }
 }
 

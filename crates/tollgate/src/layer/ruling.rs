@@ -64,18 +64,23 @@ impl<St: Store> Rules<St> {
         method: &Method,
         headers: &HeaderMap,
     ) -> Ruling<St> {
-        // A verdict that nobody is told of is not worth carrying on.
-        if self.is_silent
-            && LevelFilter::current() < LevelFilter::DEBUG
-            && !self.failing.load(Ordering::Relaxed)
-            && answer.as_ref().is_ok_and(Verdict::is_admitted)
-        {
+        if self.is_unremarkable(&answer) {
             return Ruling::Pass;
         }
         self.weigh(answer, question, method, headers)
     }
 
-    fn weigh(
+    /// Whether nobody is told of the answer: then it is not worth carrying on.
+    #[inline]
+    pub(super) fn is_unremarkable(&self, answer: &Result<Verdict, StoreError>) -> bool {
+        self.is_silent
+            && LevelFilter::current() < LevelFilter::DEBUG
+            && !self.failing.load(Ordering::Relaxed)
+            && answer.as_ref().is_ok_and(Verdict::is_admitted)
+    }
+
+    /// The same of an answer that somebody may be told of.
+    pub(super) fn weigh(
         &self,
         answer: Result<Verdict, StoreError>,
         mut question: Question,

@@ -9,7 +9,7 @@
 //! | `lists.rs` | who is refused whatever he asks, and who is never limited |
 //! | `settled.rs` | costs that only the body of a response says |
 //! | `gateway.rs` | what is running, and how the last reload went |
-//! | `source.rs`, `reload.rs` | where the configuration comes from, and when it is read again |
+//! | `source.rs`, `folders.rs`, `reload.rs` | where the configuration comes from, where a change of it shows, and when it is read again |
 //! | `listener.rs`, `room.rs`, `connection.rs` | connections, from the first byte to the last |
 //! | `activity.rs` | what a connection is doing |
 //! | `streams.rs` | streams of HTTP/2 whose client does not read |
@@ -25,6 +25,7 @@ mod app;
 mod build;
 mod connection;
 pub mod explain;
+mod folders;
 mod gateway;
 mod identity;
 mod keys;

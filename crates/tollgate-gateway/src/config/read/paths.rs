@@ -62,6 +62,8 @@ fn regex(value: &str, view: &View<'_>, problems: &mut Problems) -> Option<PathMa
                     "paths are percent-encoded when they are matched, so these letters never are",
                     "write them as they are sent: `%C3%A9` for `é`",
                 );
+            } else {
+                problems.expression(view.place_of("value"), value);
             }
             Some(path)
         }

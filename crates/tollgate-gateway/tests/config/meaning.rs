@@ -32,9 +32,12 @@ fn the_file_of_mission_b_means_what_it_meant_there() {
     let route = &plan.routes[0];
     assert_eq!(route.target.authority.as_str(), "localhost:3000");
     let client = route.limits.client.as_ref().unwrap();
-    assert_eq!(client.policy.to_string(), "client: 60 units per 60 seconds, token_bucket");
+    assert_eq!(
+        client.policy.as_ref().unwrap().to_string(),
+        "client: 60 units per 60 seconds, token_bucket"
+    );
     let comment = &route.limits.apis[0];
-    assert_eq!(comment.limit.policy.name(), "comment");
+    assert_eq!(comment.limit.name, "comment");
     assert_eq!(comment.limit.whose, Whose::Client);
     assert!(comment.methods.contain(&Method::POST) && !comment.methods.contain(&Method::GET));
     assert!(comment.path.matches("/api/item/42/comment"));
@@ -92,13 +95,13 @@ fn spans_are_written_in_either_way() {
         ("windowSeconds: 60", 60_000_000),
     ] {
         let api = api(&format!("limit: 5, {written}"));
-        assert_eq!(api.limit.policy.window(), Micros::new(micros), "{written}");
+        assert_eq!(api.limit.policy.as_ref().unwrap().window(), Micros::new(micros), "{written}");
     }
 }
 
 #[test]
 fn each_algorithm_takes_its_settings() {
-    let algorithm = |rest: &str| api(rest).limit.policy.algorithm();
+    let algorithm = |rest: &str| api(rest).limit.policy.as_ref().unwrap().algorithm();
     assert_eq!(
         algorithm("strategy: token_bucket, limit: 5, refillSeconds: 60, refill: interval"),
         Algorithm::TokenBucket { refill: Refill::Interval }
@@ -120,19 +123,23 @@ fn each_algorithm_takes_its_settings() {
              fixed_window_counter, limit: 1, windowSeconds: 1}}]\n"
         ));
         let limits = &plan.routes[0].limits;
-        assert_eq!(limits.client.as_ref().unwrap().policy.algorithm(), algorithm);
-        assert_eq!(limits.apis[0].limit.policy.algorithm(), Algorithm::FixedWindowCounter);
+        assert_eq!(limits.client.as_ref().unwrap().policy.as_ref().unwrap().algorithm(), algorithm);
+        assert_eq!(
+            limits.apis[0].limit.policy.as_ref().unwrap().algorithm(),
+            Algorithm::FixedWindowCounter
+        );
     }
     let bucket = api("strategy: token_bucket, limit: 5, refillSeconds: 30, burst: 20");
     assert_eq!(
-        bucket.limit.policy.to_string(),
+        bucket.limit.policy.as_ref().unwrap().to_string(),
         "a: 5 units per 30 seconds, burst 20, token_bucket"
     );
 }
 
 #[test]
 fn a_calendar_is_that_of_a_place() {
-    let policy = |text: &str| api(&format!("strategy: fixed_window_counter, {text}")).limit.policy;
+    let policy =
+        |text: &str| api(&format!("strategy: fixed_window_counter, {text}")).limit.policy.unwrap();
     for (text, words) in [
         ("limit: 5, calendar: day, timeZone: Europe/Berlin", "calendar day in Europe/Berlin"),
         (
@@ -244,7 +251,10 @@ fn tiers_and_shares_follow_the_client() {
     let limits = &plan.routes[0].limits;
     assert_eq!(plan.tiers, ["pro", "enterprise"]);
     let client = limits.client.as_ref().unwrap();
-    let quota = |policy: &tollgate::Policy| (policy.quota().limit(), policy.quota().burst_units());
+    let quota = |policy: Option<&tollgate::Policy>| {
+        let quota = policy.unwrap().quota();
+        (quota.limit(), quota.burst_units())
+    };
     assert_eq!(quota(client.policy_in(None)), (100, Some(20)));
     assert_eq!(quota(client.policy_in(Some(0))), (1_000, None));
     assert_eq!(quota(client.policy_in(Some(1))), (100_000, Some(500)));
@@ -291,18 +301,16 @@ fn routes_inherit_what_they_do_not_say() {
     let [api, admin, fallback] = &*plan.routes else { panic!() };
     assert_eq!(api.host.as_deref(), Some("api.example.com"));
     assert_eq!((api.target.protocol, api.target.preserve_host), (Protocol::Http2, false));
-    let name = |limit: &Option<std::sync::Arc<LimitPlan>>| {
-        limit.as_ref().unwrap().policy.name().to_owned()
-    };
+    let name = |limit: &Option<std::sync::Arc<LimitPlan>>| limit.as_ref().unwrap().name.clone();
     assert_eq!(name(&api.limits.client), "api/client");
     assert_eq!(name(&admin.limits.client), "client");
-    assert_eq!(admin.limits.apis[0].limit.policy.name(), "export");
+    assert_eq!(admin.limits.apis[0].limit.name, "export");
     // One quota, and so one policy: the very same.
     let global = |route: &tollgate_gateway::plan::Route| {
-        route.limits.global.as_ref().unwrap().policy.clone()
+        route.limits.global.as_ref().unwrap().policy.clone().unwrap()
     };
     assert!(global(api).is_same(&global(fallback)));
-    assert_eq!(api.limits.apis[0].limit.policy.name(), "login");
+    assert_eq!(api.limits.apis[0].limit.name, "login");
 }
 
 #[test]
@@ -351,7 +359,7 @@ fn redis_is_data_and_its_secrets_stay_secret() {
     assert_eq!(redis.topology, Topology::Cluster);
     assert_eq!(redis.url.reveal(), "redis://:hunter2@localhost:6379");
     let client = plan.routes[0].limits.client.as_ref().unwrap();
-    assert_eq!(client.policy.on_store_error(), OnStoreError::Closed);
+    assert_eq!(client.on_store_error(), OnStoreError::Closed);
     let shown = format!("{plan:?}{}", tollgate_gateway::check::in_words(&plan));
     assert!(!shown.contains("hunter2"), "{shown}");
 }
@@ -366,11 +374,11 @@ fn variables_are_values_and_nothing_more() {
     );
     let [api, literal] = &*plan.routes[0].limits.apis else { panic!() };
     assert_eq!(
-        api.limit.policy.to_string(),
+        api.limit.policy.as_ref().unwrap().to_string(),
         "from a default: 7 units per 60 seconds, sliding_window_counter"
     );
     assert!(api.path.matches("/p"));
-    assert_eq!(literal.limit.policy.name(), "${literal}");
+    assert_eq!(literal.limit.name, "${literal}");
     // Neither a key nor a comment comes out of a variable, and none is a key.
     let env = |_: &str| Some("x\n  shadow: true # ".to_owned());
     let source = tollgate_gateway::config::Source::new(
@@ -436,7 +444,19 @@ fn a_policy_is_dear_by_the_requests_that_it_is_about() {
 #[test]
 fn the_marks_and_line_ends_of_other_systems_are_no_hindrance() {
     let text = "\u{feff}rateLimiter:\r\n  target: http://localhost # ü\r\n  client:\r\n    limit: 5\r\n    windowSeconds: 60\r\n";
-    assert_eq!(plan(text).routes[0].limits.client.as_ref().unwrap().policy.quota().limit(), 5);
+    assert_eq!(
+        plan(text).routes[0]
+            .limits
+            .client
+            .as_ref()
+            .unwrap()
+            .policy
+            .as_ref()
+            .unwrap()
+            .quota()
+            .limit(),
+        5
+    );
     // And a place after them is where an editor shows it.
     let report = read_text("crlf", &text.replace("limit: 5", "limit: x")).report;
     assert!(report.to_string().starts_with("crlf:4:12: error: "), "{report}");
@@ -504,4 +524,26 @@ fn what_is_settled_and_what_waits_is_said_in_one_place() {
     assert_eq!(reserve(a), Some((SettleBy::Header, 300)));
     assert_eq!(reserve(b), Some((SettleBy::Trailer, 3_600)));
     assert_eq!(reserve(c), Some((SettleBy::Bytes(1_000), 3_600)));
+}
+
+#[test]
+fn what_is_under_way_may_be_all_that_is_limited() {
+    let api = |rest: &str| api(rest).limit;
+    let in_flight = |limit: &LimitPlan| {
+        let policy = limit.in_flight.clone().unwrap();
+        (policy.name().to_owned(), policy.quota().limit(), policy.window())
+    };
+    let (short, long) = (api("concurrency: 5"), api("concurrency: {max: 5, lease: 10s}"));
+    assert!(short.policy.is_none() && short.tiers.is_empty());
+    assert_eq!(in_flight(&short), ("a/inflight".to_owned(), 5, Micros::new(30_000_000)));
+    assert_eq!(in_flight(&long), ("a/inflight".to_owned(), 5, Micros::new(10_000_000)));
+    // The number is the same beside a quota, and what requests cost is about that alone.
+    let beside = api("limit: 9, window: 1h, concurrency: 5, costs: {GET: 3}");
+    assert_eq!(in_flight(&beside), in_flight(&short));
+    let with_costs = with("  costs: {GET: 3}\n  global: {concurrency: 7}\n");
+    let global = with_costs.routes[0].limits.global.clone().unwrap();
+    assert_eq!((global.dearest, in_flight(&global).1), (Cost::ONE, 7));
+    let words = tollgate_gateway::check::in_words(&with_costs);
+    assert!(words.contains("  global: every request: for all together, memory\n"), "{words}");
+    assert!(words.contains("    global/inflight: 7 at once, for 30 s after"), "{words}");
 }

@@ -36,6 +36,7 @@ mod store;
 mod telemetry;
 
 use self::answers::{HEADERS, RESPONSE};
+pub(super) use self::beside::CONCURRENCY;
 use self::beside::WAITING;
 use self::identity::{API_KEY, API_KEYS, IDENTITY_ANY, JWT, MISSING, SUBJECTS};
 use self::limits::{API, COSTS, POLICY, TIERS};

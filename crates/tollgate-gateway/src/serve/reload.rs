@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::task::block_in_place;
 use tokio::time::{Instant, timeout_at};
 use tollgate::status::Inspect;
 
@@ -62,10 +63,11 @@ impl<St: Inspect> Reload<St> {
         (reload, asked)
     }
 
-    /// Reloads whenever there is a reason, for as long as it is polled.
+    /// Reloads whenever there is a reason, for as long as it is polled: on a runtime with several
+    /// threads, since a file system that does not answer must stop nothing but this.
     pub(super) async fn run(mut self) {
         while let Some(reason) = settled(&mut self.reasons).await {
-            let now = self.look();
+            let now = block_in_place(|| self.look());
             if !self.seen.differ_from(&now) && reason != Reason::Asked {
                 continue;
             }
@@ -77,7 +79,7 @@ impl<St: Inspect> Reload<St> {
             self.reload().await;
             // Nobody watched the files that only this attempt names, which may have come since.
             self.seen.add(self.tried.clone());
-            let now = self.look();
+            let now = block_in_place(|| self.look());
             if self.seen.differ_from(&now) {
                 let _ = self.ask.try_send(Reason::Change);
             }

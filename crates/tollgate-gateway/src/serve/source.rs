@@ -63,7 +63,10 @@ impl Contents {
     pub(super) fn of(files: impl IntoIterator<Item = PathBuf>) -> Self {
         let hashed = files.into_iter().map(|file| {
             let mut hasher = DefaultHasher::new();
-            fs::read(&file).ok().hash(&mut hasher);
+            // Nothing else has contents that stay, and to read a pipe may take for ever.
+            let held =
+                fs::metadata(&file).is_ok_and(|it| it.is_file()).then(|| fs::read(&file).ok());
+            held.hash(&mut hasher);
             (file, hasher.finish())
         });
         Self(hashed.collect())

@@ -103,6 +103,28 @@ async fn a_file_that_is_named_before_it_is_there_is_read_when_it_appears() {
     assert_eq!(client.get("/").await.status, 403);
 }
 
+/// Nobody writes it, and so nobody will ever have read it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipe_in_the_place_of_a_file_stops_nothing() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, 5));
+    let pipe = gateway.file("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let client = Client::new(gateway.address);
+    let told = |config: &serde_json::Value, file: &str| {
+        let message = config["lastError"]["message"].as_str().unwrap_or_default();
+        message.contains(file) && message.contains("it is a pipe")
+    };
+    gateway.rewrite(&format!("{}deny: {{file: pipe}}\n", lines(&upstream, 5)));
+    gateway.until_config(|config| told(config, "pipe:")).await;
+    fs::rename(&pipe, gateway.file("limits.yaml")).unwrap();
+    gateway.until_config(|config| told(config, "limits.yaml:")).await;
+    assert_eq!(client.get("/").await.status, 200);
+    gateway.rewrite(&lines(&upstream, 6));
+    gateway.until_config(|config| config["version"] == 2).await;
+    assert_eq!(client.get("/").await.status, 200);
+}
+
 /// As Kubernetes mounts a config map: `limits.yaml -> ..data/limits.yaml`, `..data -> ..1`,
 /// and a change swaps `..data`.
 #[tokio::test(flavor = "multi_thread")]

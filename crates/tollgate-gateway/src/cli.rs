@@ -123,12 +123,12 @@ impl Cli {
                     Ok(plan) => plan,
                     Err(code) => return Ok(code),
                 };
-                match explain(&plan, request) {
-                    Ok(words) => out.write_all(words.as_bytes())?,
-                    Err(error) => {
-                        eprintln!("error: {error}");
-                        return Ok(ExitCode::FAILURE);
-                    }
+                let mut words = String::new();
+                let explained = explain(&plan, request, &mut words);
+                out.write_all(words.as_bytes())?;
+                if let Err(error) = explained {
+                    eprintln!("error: {error}");
+                    return Ok(ExitCode::FAILURE);
                 }
             }
             Command::Check { config, strict, without_files } => {

@@ -189,7 +189,8 @@ fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
 /// A plan, or what is wrong in a line each.
 fn loaded(source: &Source) -> Result<serve::Loaded, String> {
     let config::Outcome { plan, report, .. } = config::read_with_process_env(source);
-    let Some(plan) = plan else { return Err(report.to_string()) };
+    // What stands behind it in the log begins no line of its own.
+    let Some(plan) = plan else { return Err(report.to_string().trim_end().to_owned()) };
     trace::is_possible(plan.tracing.as_ref()).map_err(|error| error.to_string())?;
     let words = check::in_words(&plan);
     for warning in report.to_string().lines() {

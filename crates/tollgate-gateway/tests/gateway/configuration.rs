@@ -43,6 +43,7 @@ async fn a_bad_file_changes_nothing_and_is_told() {
     assert_eq!((&config["version"], &config["current"]), (&1.into(), &false.into()));
     let message = config["lastError"]["message"].as_str().unwrap();
     assert!(message.contains("limits.yaml") && message.contains("limits"), "{message}");
+    assert!(!message.ends_with('\n'), "{message:?}");
     gateway.until_logged("was not reloaded");
     assert_eq!(Client::new(gateway.address).get("/").await.status, 200);
 

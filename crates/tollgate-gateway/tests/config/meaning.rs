@@ -547,3 +547,14 @@ fn what_is_under_way_may_be_all_that_is_limited() {
     assert!(words.contains("  global: every request: for all together, memory\n"), "{words}");
     assert!(words.contains("    global/inflight: 7 at once, for 30 s after"), "{words}");
 }
+
+#[test]
+fn one_listener_needs_no_list() {
+    let listen = |value: &str| {
+        let text = format!("rateLimiter:\n  target: http://a\n  listen: {value}\n");
+        plan(&text).listen.iter().map(|it| (it.addr, it.max_connections)).collect::<Vec<_>>()
+    };
+    let alone = listen("{address: 127.0.0.1:8000, maxConnections: 7}");
+    assert_eq!(alone, [("127.0.0.1:8000".parse().unwrap(), 7)]);
+    assert_eq!(alone, listen("[{address: 127.0.0.1:8000, maxConnections: 7}]"));
+}

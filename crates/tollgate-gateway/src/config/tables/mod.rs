@@ -67,7 +67,7 @@ pub(super) static RATE_LIMITER: Section = Section {
             "listen",
             LISTEN_ANY,
             "0.0.0.0:8080",
-            "Where clients connect: an address, or a list of addresses and sections.",
+            "Where clients connect: an address, a section, or a list of both.",
         ),
         default(
             "admin",

@@ -112,7 +112,7 @@ impl Maker<'_, '_> {
         let name = view.text("identifier").unwrap_or(default);
         names.take(name, view.place_of("identifier"), problems);
         let (any, path) = (Methods::default(), Some(&PathMatch::Any));
-        if !has_quota(view, problems) {
+        if !quotas::is_in(view, problems) {
             let kind = Kind { name: Some(name), whose, algorithm: None };
             let rest = self.rest(view, kind, &any, path, names, problems)?;
             return Some((rest.limit(name, None, problems)?, None));
@@ -289,7 +289,7 @@ fn api(
     };
     let any = Methods::default();
     let of = methods.as_ref().unwrap_or(&any);
-    if !view.has("share") && !has_quota(view, problems) {
+    if !view.has("share") && !quotas::is_in(view, problems) {
         let kind = Kind { name, whose, algorithm: None };
         let rest = maker.rest(view, kind, of, path.as_ref(), names, problems);
         let limit = rest?.limit(name?, None, problems)?;
@@ -310,52 +310,6 @@ fn api(
     warn_of_dear_requests(&limit, view, problems);
     Some(ApiPlan { methods: methods?, path: path?, limit })
 }
-
-/// Whether a section without `share` has a quota, or should have one. What is only about quotas
-/// is told where there is none.
-fn has_quota(view: &View<'_>, problems: &mut Problems) -> bool {
-    if view.has("limit") {
-        return true;
-    }
-    let beside = ["concurrency", "penalty"].into_iter().find(|key| view.has(key));
-    let meant = ["window", "windowSeconds", "refillSeconds", "calendar", "burst", "also"];
-    let beside = match (meant.into_iter().find(|key| view.has(key)), beside) {
-        (None, Some(beside)) => beside,
-        _ if view.has_unknown() => return true,
-        (Some(meant), Some(_)) => {
-            let cure = format!("add `limit: …`, units per window, or remove `{meant}`");
-            problems.error(view.place_of_key(meant), "`limit` is missing", cure);
-            return true;
-        }
-        (_, None) => {
-            problems.error(view.place(), "`limit` is missing", missing_limit(view));
-            return true;
-        }
-    };
-    let penalty = view.view("penalty");
-    let says_failures = penalty
-        .is_some_and(|penalty| penalty.text("of") == Some("failures") && !penalty.has("countOnly"));
-    let counts = (!says_failures).then_some("countOnly");
-    for key in OF_QUOTAS.into_iter().chain(counts).filter(|key| view.has(key)) {
-        let why = "it is about the quota, and there is none";
-        no_effect(view, key, &format!("on `{beside}` without `limit`"), why, problems);
-    }
-    false
-}
-
-fn missing_limit(view: &View<'_>) -> &'static str {
-    match view.knows("share") {
-        true => {
-            "add `limit: …`, units per window, `share: 1/10`, a part of `client`, or \
-                 `concurrency: …`, requests at once"
-        }
-        false => "add `limit: …`, units per window, or `concurrency: …`, requests at once",
-    }
-}
-
-/// What says how a quota is counted, and what is taken of it.
-const OF_QUOTAS: [&str; 8] =
-    ["timeZone", "strategy", "refill", "mode", "maxWait", "resolution", "costs", "reserve"];
 
 /// The quotas of an api, and where they are a share of the client's those of each tier;
 /// whole ones, of which the share is yet to be taken.

@@ -42,8 +42,11 @@ pub enum Command {
     /// have time to finish.
     Serve {
         /// The file with the limits; `-` reads it from stdin
+        #[arg(value_name = "FILE", required_unless_present = "config", conflicts_with = "config")]
+        file: Option<PathBuf>,
+        /// The same
         #[arg(long, short, value_name = "FILE")]
-        config: PathBuf,
+        config: Option<PathBuf>,
         /// How lines of the log look, whatever the file says
         #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_enum)]
         log_format: Option<LogFormat>,
@@ -109,18 +112,23 @@ impl Cli {
     pub fn run(&self) -> io::Result<ExitCode> {
         let mut out = io::stdout().lock();
         match &self.command {
-            Command::Serve { config, log_format } => return Ok(serve(config, *log_format)),
+            Command::Serve { file, config, log_format } => {
+                // One of them is there, or it would not have been read.
+                let file = file.as_ref().or(config.as_ref());
+                let file = file.map_or_else(|| Path::new("-"), PathBuf::as_path);
+                return Ok(serve(file, *log_format));
+            }
             Command::Explain { config, request } => {
                 let plan = match load(config, Checks { strict: false, files: true }) {
                     Ok(plan) => plan,
                     Err(code) => return Ok(code),
                 };
-                match explain(&plan, request) {
-                    Ok(words) => out.write_all(words.as_bytes())?,
-                    Err(error) => {
-                        eprintln!("error: {error}");
-                        return Ok(ExitCode::FAILURE);
-                    }
+                let mut words = String::new();
+                let explained = explain(&plan, request, &mut words);
+                out.write_all(words.as_bytes())?;
+                if let Err(error) = explained {
+                    eprintln!("error: {error}");
+                    return Ok(ExitCode::FAILURE);
                 }
             }
             Command::Check { config, strict, without_files } => {
@@ -141,7 +149,7 @@ impl Cli {
 
 /// Serves what a file says, and what it will say when it changes.
 fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
-    let source = match Source::read(path) {
+    let source = match Source::read_again(path) {
         Ok(source) => source,
         Err(error) => return unreadable(&error),
     };
@@ -165,7 +173,7 @@ fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
         Arc::new(move || loaded(&source))
     } else {
         let path = path.to_owned();
-        Arc::new(move || loaded(&Source::read(&path).map_err(|error| error.to_string())?))
+        Arc::new(move || loaded(&Source::read_again(&path).map_err(|error| error.to_string())?))
     };
     let file = (path != Path::new("-")).then(|| path.to_owned());
     serve::run(serve::Source { file, load }, &tracing).unwrap_or_else(|failure| {
@@ -181,7 +189,8 @@ fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
 /// A plan, or what is wrong in a line each.
 fn loaded(source: &Source) -> Result<serve::Loaded, String> {
     let config::Outcome { plan, report, .. } = config::read_with_process_env(source);
-    let Some(plan) = plan else { return Err(report.to_string()) };
+    // What stands behind it in the log begins no line of its own.
+    let Some(plan) = plan else { return Err(report.to_string().trim_end().to_owned()) };
     trace::is_possible(plan.tracing.as_ref()).map_err(|error| error.to_string())?;
     let words = check::in_words(&plan);
     for warning in report.to_string().lines() {

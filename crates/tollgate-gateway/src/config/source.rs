@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use crate::files;
+
 /// The text of a configuration and what it is called.
 #[derive(Clone, Debug)]
 pub struct Source {
@@ -23,6 +25,15 @@ pub enum SourceError {
         name: String,
         /// Why.
         error: io::Error,
+    },
+    /// Nothing that could be read again.
+    #[error(
+        "{name}: it is a pipe, and a file is read again when it changes: name a file, or give the \
+         configuration on stdin, as `-`"
+    )]
+    Pipe {
+        /// The file.
+        name: String,
     },
     /// More than anybody writes.
     #[error(
@@ -66,6 +77,17 @@ impl Source {
             Ok(file) => Self::from_reader(&name, file),
             Err(error) => Err(SourceError::Io { name, error }),
         }
+    }
+
+    /// The same for what is to be read again, now and then.
+    ///
+    /// # Errors
+    /// Those of [`Source::read`], and for pipes.
+    pub fn read_again(path: &Path) -> Result<Self, SourceError> {
+        if path != Path::new("-") && files::is_pipe(path) {
+            return Err(SourceError::Pipe { name: path.display().to_string() });
+        }
+        Self::read(path)
     }
 
     fn from_reader(name: &str, reader: impl Read) -> Result<Self, SourceError> {

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, HeaderValue, Method, Response};
-use tollgate_core::{Decision, Micros, Outcome, Store, StoreError, Verdict};
+use tollgate_core::{Decision, Micros, OnStoreError, Outcome, Store, StoreError, Verdict};
 use tracing::level_filters::LevelFilter;
 
 use super::explain;
@@ -239,8 +239,11 @@ impl<St: Store> Rules<St> {
         if !self.failing.swap(true, Ordering::Relaxed) {
             tracing::warn!(target: "tollgate", %error, "the store cannot decide, policies fail");
         }
-        let refuses = |rule: &&Rule| rule.refuses_without_verdict();
-        let mut refusing = self.applied(applied).filter(refuses).peekable();
+        let refusing = self.applied(applied).filter(|rule| rule.refuses_without_verdict());
+        // One that is decided locally would have been, but for a closed one beside it.
+        let is_closed = |rule: &&Rule| rule.limit.policy.on_store_error() == OnStoreError::Closed;
+        let any_is_closed = refusing.clone().any(|rule| is_closed(&rule));
+        let mut refusing = refusing.filter(|rule| !any_is_closed || is_closed(rule)).peekable();
         if refusing.peek().is_none() {
             tracing::debug!(target: "tollgate", %error, "failed open");
             return Ruling::Pass;

@@ -22,6 +22,11 @@ const LAZY: [&str; 9] = [
     "penalty",
 ];
 
+/// The script around them, one after the other as they are: each uses what stands before it, and
+/// finds it as if it were one file.
+const SCRIPT: [&str; 8] =
+    ["call", "rules", "keys", "operations", "decide", "settle", "lease_block", "batch"];
+
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=lua");
     let read = |name: &str| {
@@ -36,7 +41,9 @@ fn main() -> io::Result<()> {
     for name in LAZY {
         append(&mut script, format_args!("local function {name}()\n{}end\n", read(name)?));
     }
-    script.push_str(&read("decide")?);
+    for name in SCRIPT {
+        script.push_str(&read(name)?);
+    }
 
     let out = env::var_os("OUT_DIR").ok_or(io::ErrorKind::NotFound)?;
     let sha1 = sha1_smol::Sha1::from(&script).digest().to_string();

@@ -21,12 +21,13 @@ fn request() -> Request<()> {
     request
 }
 
-/// Allocations of one request to a service that is warm. The requests are made before.
+/// Allocations of one request to a service that is warm. The requests are made before. The
+/// least of a few: the first in a second may be the first to tell of another.
 fn allocations<S, B>(mut service: S) -> u64
 where
     S: Service<Request<()>, Response = Response<B>, Error = Infallible>,
 {
-    let mut requests: Vec<_> = (0..3).map(|_| request()).collect();
+    let mut requests: Vec<_> = (0..5).map(|_| request()).collect();
     let mut call = || {
         let request = requests.pop().expect("a request");
         let mut cx = Context::from_waker(Waker::noop());
@@ -41,7 +42,7 @@ where
     // The first makes the entry in the store, the second shows that it stays.
     call();
     call();
-    measure(call).count_total
+    (0..3).map(|_| measure(&mut call).count_total).min().expect("three of them")
 }
 
 fn limits(count: usize) -> impl Iterator<Item = Limit> {
@@ -101,7 +102,8 @@ fn without_header_fields_a_request_that_passes_allocates_nothing() {
 #[test]
 fn header_fields_cost_their_values_and_the_map() {
     let all = HeaderOptions::default();
-    let constant = ["ratelimit-policy", "x-ratelimit-limit"];
+    // An instant that was told before is shared.
+    let constant = ["ratelimit-policy", "x-ratelimit-limit", "x-ratelimit-reset"];
     for (options, expected) in [
         (all, fields(&[LISTS.as_slice(), &NUMBERS].concat(), &constant)),
         (all.x_ratelimit(false), fields(&LISTS, &constant)),

@@ -86,10 +86,11 @@ fn help_names_every_flag_and_its_variable() {
     let output = run(&["--help"], &[]);
     assert_eq!(output.status.code(), Some(0));
     let printed = String::from_utf8(output.stdout).unwrap();
-    for name in [
+    let names = [
         "listen",
         "server-id",
         "store",
+        "store-timeout",
         "algorithm",
         "limit",
         "window",
@@ -100,17 +101,20 @@ fn help_names_every_flag_and_its_variable() {
         "api-keys",
         "on-store-error",
         "log-format",
+        "lease",
         "admin",
         "admin-token",
         "admin-hosts",
         "admin-subjects",
         "admin-peers",
         "admin-target",
-    ] {
+    ];
+    for name in names {
         let variable = format!("TOLLGATE_{}", name.replace('-', "_").to_uppercase());
         assert!(printed.contains(&format!("--{name} <")), "{name}");
         assert!(printed.contains(&variable), "{variable}");
     }
+    assert_eq!(printed.matches("[env: ").count(), names.len(), "one is not among them");
 }
 
 #[test]

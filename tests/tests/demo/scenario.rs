@@ -62,8 +62,8 @@ fn a_server_that_is_not_there_is_no_difference() {
 
 #[test]
 fn who_waits_as_long_as_it_was_told_passes() {
-    let replica = Replica::start(&["--window", "5s"]);
-    let output = balancer(&["--window", "5", "--wait", &replica.url()]);
+    let replica = Replica::start(&["--window", "10s"]);
+    let output = balancer(&["--window", "10", "--wait", &replica.url()]);
     let printed = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{printed}{}", text(&output.stderr));
     assert!(printed.contains("as Retry-After says\n 29  GET     200  remaining "), "{printed}");

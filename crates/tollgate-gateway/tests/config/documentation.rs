@@ -161,7 +161,7 @@ fn every_default_is_what_its_key_may_hold() {
                     }
                     Shape::Word(words) => words.iter().any(|(word, _)| *word == value),
                     Shape::Text(format) => (format.check)(value).is_ok(),
-                    // `meaning.rs` reads them all.
+                    // `meaning/file.rs` reads them all.
                     Shape::Span => value.ends_with(['s', 'm', 'h']),
                     Shape::List(_) | Shape::Section(_) | Shape::Either(_) => false,
                 };

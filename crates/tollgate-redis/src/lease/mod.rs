@@ -2,7 +2,7 @@
 //!
 //! | file | is |
 //! |---|---|
-//! | `key.rs`, `blocks.rs` | one key, and what is held of it |
+//! | `key.rs`, `blocks/` | one key, and what is held of it |
 //! | `demand.rs` | whether it is busy enough for blocks, and how large they are to be |
 //! | `keeper.rs` | who fetches blocks and returns them |
 //! | `clock.rs` | the time that no one can set |

@@ -8,7 +8,7 @@ use tollgate::{Cost, Key, Policy, Quota, StoreExt};
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::{Flow, Proxy, Redis};
 
-use crate::scene::{CALM, Held, OUTAGE, SOON, Scene, Told};
+use crate::scene::{CALM, OUTAGE, SOON, Scene, Told};
 
 fn pair() -> (Redis, Proxy) {
     let redis = Redis::start();
@@ -35,7 +35,7 @@ async fn a_call_whose_reply_is_lost_with_its_connection_is_not_made_again() {
     let report = load.end().await;
     report.print(Duration::ZERO);
     let held = report.compare(&scene).await;
-    assert!(held.lost == 0 && held.ghosts > 0, "the fault did not happen: {held:?}");
+    assert!(held.lost == 0 && !held.ghosts.is_empty(), "the fault did not happen: {held:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -57,7 +57,7 @@ async fn a_network_that_swallows_everything_is_left_for_a_new_connection() {
     // A reply may have been on its way when the hole opened, for no more than a call each.
     let held = report.compare(&scene).await;
     assert_eq!(held.lost, 0);
-    assert!(report.count(Told::MaybeCharged) > held.ghosts);
+    assert!(report.count(Told::MaybeCharged) > held.ghosts.len());
     scene.policies_decide().await;
 }
 
@@ -67,8 +67,12 @@ async fn what_arrives_late_is_refused_and_charged_to_nobody() {
     let scene = Scene::new(&proxy.url()).await;
     let load = scene.load();
     sleep(CALM).await;
+    let first = scene.next();
     proxy.flows(Flow::Hold, Flow::Pass);
     scene.policies_fail().await;
+    // What was asked until now is late for certain once the timeout has passed.
+    let last = scene.next();
+    sleep(CALM).await;
     proxy.pass();
     let recovery = scene.until_up().await;
     sleep(CALM).await;
@@ -76,7 +80,11 @@ async fn what_arrives_late_is_refused_and_charged_to_nobody() {
     report.print(recovery);
     assert!(recovery < SOON, "{recovery:?}");
     assert!(report.count(Told::MaybeCharged) > 0, "the fault did not happen");
-    assert_eq!(report.compare(&scene).await, Held { lost: 0, ghosts: 0 });
+    let held = report.compare(&scene).await;
+    assert_eq!(held.lost, 0);
+    // A busy machine may read an answer too late that came in time, before and afterwards.
+    let late = held.ghosts.iter().filter(|id| (first..last).contains(id));
+    assert_eq!(late.count(), 0, "{held:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -94,7 +102,7 @@ async fn replies_that_take_longer_than_the_timeout_leave_charges_and_no_second_o
     report.print(recovery);
     assert!(recovery < SOON, "{recovery:?}");
     let held = report.compare(&scene).await;
-    assert!(held.lost == 0 && held.ghosts > 0, "the fault did not happen: {held:?}");
+    assert!(held.lost == 0 && !held.ghosts.is_empty(), "the fault did not happen: {held:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

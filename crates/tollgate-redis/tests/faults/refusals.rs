@@ -11,7 +11,7 @@ use crate::scene::{CALM, Held, Report, SOON, Scene, Told};
 async fn refused(report: &Report, scene: &Scene) {
     assert!(report.count(Told::NotCharged) > 0, "the fault did not happen");
     assert_eq!(report.count(Told::MaybeCharged), 0);
-    assert_eq!(report.compare(scene).await, Held { lost: 0, ghosts: 0 });
+    assert_eq!(report.compare(scene).await, Held::default());
     scene.policies_decide().await;
 }
 

@@ -55,12 +55,12 @@ pub(crate) struct Report {
 }
 
 /// What Redis holds of a load.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     /// Requests that were admitted and are not charged: Redis has lost them.
     pub(crate) lost: usize,
-    /// Requests that are charged though their callers gave up.
-    pub(crate) ghosts: usize,
+    /// Requests that are charged though their callers gave up, by number.
+    pub(crate) ghosts: Vec<u64>,
 }
 
 /// The timeout of a store as it comes.
@@ -116,6 +116,11 @@ impl Scene {
     /// The store itself.
     pub(crate) fn store(&self) -> &RedisStore {
         self.store.get_ref()
+    }
+
+    /// The number of the next request.
+    pub(crate) fn next(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
     }
 
     pub(crate) fn load(&self) -> Load {
@@ -280,7 +285,7 @@ impl Report {
         // Another store, which has all the time that it takes to look at thousands of keys.
         let store = connect(&scene.url, Duration::from_secs(5));
         store.connected().await;
-        let (policy, mut held) = (policy(), Held { lost: 0, ghosts: 0 });
+        let (policy, mut held) = (policy(), Held::default());
         for asked in self.asked.chunks(256) {
             let answers: Vec<_> =
                 asked.iter().map(|asked| store.peek(&policy, &key(asked.id))).collect();
@@ -289,7 +294,7 @@ impl Report {
                 match (asked.told, charged) {
                     (Told::Admitted, 1) | (Told::NotCharged | Told::MaybeCharged, 0) => {}
                     (Told::Admitted, 0) => held.lost += 1,
-                    (Told::MaybeCharged, 1) => held.ghosts += 1,
+                    (Told::MaybeCharged, 1) => held.ghosts.push(asked.id),
                     _ => panic!("charged {charged} times: {asked:?}"),
                 }
             }

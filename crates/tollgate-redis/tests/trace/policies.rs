@@ -113,10 +113,11 @@ fn calendar(rng: &mut Rng, window: u64) -> Calendar {
     // Few of them, as a process keeps all that it has seen.
     let window = window.clamp(64, 1 << 31).next_power_of_two();
     let lengths = [8, 7, 9, 16, 1, 8, 3].map(|eighths| window * eighths / 8);
-    let starts = lengths.into_iter().cycle().take(2_000).scan(super::EARLIEST, |at, length| {
-        *at += length;
-        Some(Timestamp::from_micros(*at))
-    });
+    let starts =
+        lengths.into_iter().cycle().take(2_000).scan(super::clock::EARLIEST, |at, length| {
+            *at += length;
+            Some(Timestamp::from_micros(*at))
+        });
     Calendar::new(format!("about {window}"), starts).expect("ascending instants")
 }
 

@@ -204,7 +204,7 @@ fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Row<
         return;
     }
     headers.insert(X_RATELIMIT_LIMIT, fields.limit_value(decision));
-    let reset = digits::integer(reset_at(decided_at, shown));
+    let reset = digits::instant(reset_at(decided_at, shown));
     headers.insert(X_RATELIMIT_RESET, reset);
 }
 

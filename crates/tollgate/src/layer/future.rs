@@ -149,10 +149,11 @@ where
                     let mut in_flight = InFlight::default();
                     if let Some((rules, admitted)) = told {
                         rules.tell(&mut response, &admitted);
+                        let (verdict, held) = admitted.into_parts();
                         if rules.expose_verdicts() {
-                            Verdicts::push_outer(response.extensions_mut(), admitted.verdict);
+                            Verdicts::push_outer(response.extensions_mut(), verdict);
                         }
-                        in_flight = admitted.in_flight;
+                        in_flight = held;
                     }
                     return Poll::Ready(Ok(response.map(|body| M::inner(body, in_flight))));
                 }

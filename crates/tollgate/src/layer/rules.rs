@@ -1,7 +1,9 @@
 //! The layer's limits over one request: keys, costs, charges, and the question to the store.
 
+use std::pin::Pin;
 use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
@@ -83,9 +85,9 @@ pub(super) struct Keyed {
 
 /// The first step of a request.
 pub(super) enum Step<St: Store> {
-    /// The store is asked.
-    Ask(Asked<St>),
-    /// The ruling needs no store.
+    /// The store will answer, or the line in front of it.
+    Await(Asked<St>),
+    /// The ruling is there already.
     Follow(Ruling<St>),
 }
 
@@ -187,7 +189,7 @@ impl<St: Store> Rules<St> {
         self.witness.policy(limit)
     }
 
-    /// Puts the question to the store, if there is one.
+    /// Puts the question to the store, if there is one, and rules at once if it has answered.
     #[inline]
     pub(super) fn ask(&self, head: &Head<'_>) -> Step<St> {
         let listed = match self.options.lists.as_ref().map(|lists| lists.find(head)) {
@@ -223,7 +225,7 @@ impl<St: Store> Rules<St> {
                     let (answer, charged, seed) = self.put(&[charge], applied, bytes, &mut sight);
                     let sight = sight.keeping([keyed]);
                     let question = Question { applied, charged, seed, bytes, sight };
-                    Step::Ask(Asked { answer, question })
+                    self.step(answer, question, head)
                 }
                 Ok(None) => Step::Follow(Ruling::Pass),
                 Err(response) => Step::Follow(Ruling::Refuse(response)),
@@ -251,7 +253,18 @@ impl<St: Store> Rules<St> {
         let (answer, charged, seed) = self.put(&charges, applied, bytes, &mut sight);
         drop(charges);
         let sight = sight.keeping(keyed);
-        Step::Ask(Asked { answer, question: Question { applied, charged, seed, bytes, sight } })
+        self.step(answer, Question { applied, charged, seed, bytes, sight }, head)
+    }
+
+    /// A store in memory has answered by now, and what it says is not carried about.
+    #[inline]
+    fn step(&self, mut answer: Answer<St>, question: Question, head: &Head<'_>) -> Step<St> {
+        match Pin::new(&mut answer).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answer) => {
+                Step::Follow(self.rule(answer, question, head.method, head.headers))
+            }
+            Poll::Pending => Step::Await(Asked { answer, question }),
+        }
     }
 
     /// Whose quota a limit uses for the request, and how much of it; none if the request

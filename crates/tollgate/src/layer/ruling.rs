@@ -32,12 +32,26 @@ pub(super) enum Ruling<St: Store> {
 pub(super) struct Admitted {
     pub(super) verdict: Verdict,
     applied: Applied,
+    /// What few layers have besides: this is moved with each request, so it is kept small.
+    rest: Option<Box<Rest>>,
+}
+
+/// What an admission leaves to be done.
+struct Rest {
     /// What the response or the handler will settle.
     open: Option<OpenCharges>,
     /// What the response explains.
     explained: Option<HeaderValue>,
     /// What the request holds until it is over.
-    pub(super) in_flight: InFlight,
+    in_flight: InFlight,
+}
+
+impl Admitted {
+    /// The verdict, and what the request holds until it is over.
+    pub(super) fn into_parts(self) -> (Verdict, InFlight) {
+        let in_flight = self.rest.map_or_else(InFlight::default, |rest| rest.in_flight);
+        (self.verdict, in_flight)
+    }
 }
 
 impl<St: Store> Rules<St> {
@@ -87,12 +101,8 @@ impl<St: Store> Rules<St> {
                 let Question { applied, charged, .. } = question;
                 self.trace_shadows(&verdict, applied);
                 let delay = self.delay(&verdict, applied);
-                let open = self.open(&verdict, charged.as_deref(), applied);
-                let in_flight = match (&self.keeper, &charged) {
-                    (Some(keeper), Some(charged)) => keeper.hold(&verdict, charged),
-                    _ => InFlight::default(),
-                };
-                let admitted = Admitted { verdict, applied, open, explained, in_flight };
+                let rest = self.rest(&verdict, charged.as_deref(), explained, applied);
+                let admitted = Admitted { verdict, applied, rest };
                 Ruling::Admit { admitted, delay, charged }
             }
             Ok(verdict) => {
@@ -123,6 +133,26 @@ impl<St: Store> Rules<St> {
         }
     }
 
+    /// What an admission leaves to be done, if anything.
+    #[inline]
+    fn rest(
+        &self,
+        verdict: &Verdict,
+        charged: Option<&[Charged]>,
+        explained: Option<HeaderValue>,
+        applied: Applied,
+    ) -> Option<Box<Rest>> {
+        if !self.settles && self.keeper.is_none() && explained.is_none() {
+            return None;
+        }
+        let open = self.open(verdict, charged, applied);
+        let in_flight = match (&self.keeper, charged) {
+            (Some(keeper), Some(charged)) => keeper.hold(verdict, charged),
+            _ => InFlight::default(),
+        };
+        Some(Box::new(Rest { open, explained, in_flight }))
+    }
+
     /// What is still to be settled of the charges.
     fn open(
         &self,
@@ -140,22 +170,23 @@ impl<St: Store> Rules<St> {
         if self.options.expose_verdicts {
             Verdicts::push(extensions, admitted.verdict.clone());
         }
-        if let Some(open) = &admitted.open {
+        if let Some(open) = admitted.rest.as_ref().and_then(|rest| rest.open.as_ref()) {
             open.hand_to(extensions);
         }
     }
 
     /// Settles what the response decides, and adds the verdict to it.
     pub(super) fn tell<B>(&self, response: &mut Response<B>, admitted: &Admitted) {
-        let Admitted { verdict, applied, open, explained, .. } = admitted;
-        let corrected = open.as_ref().and_then(|open| {
+        let Admitted { verdict, applied, rest } = admitted;
+        let open = rest.as_ref().and_then(|rest| rest.open.as_ref());
+        let corrected = open.and_then(|open| {
             open.settle_by(response, self.applied(*applied).map(|rule| &rule.limit));
             open.corrected(verdict)
         });
         let verdict = corrected.as_ref().unwrap_or(verdict);
         let rows = self.rows(verdict, *applied);
         self.options.headers.write(response.headers_mut(), verdict.decided_at(), rows);
-        if let Some(explained) = explained {
+        if let Some(explained) = rest.as_ref().and_then(|rest| rest.explained.as_ref()) {
             response.headers_mut().append(X_RATELIMIT_EXPLAIN, explained.clone());
         }
     }

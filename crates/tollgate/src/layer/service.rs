@@ -3,9 +3,8 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use http::{Request, Response};
 use tollgate_core::{Micros, Store};
@@ -69,23 +68,11 @@ where
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
         let ruling = match self.rules.ask(&Head::of(&request)) {
-            Step::Ask(Asked { mut answer, question }) => {
-                // A store in memory has answered by now; then the request goes straight on.
-                let mut cx = Context::from_waker(Waker::noop());
-                match Pin::new(&mut answer).poll(&mut cx) {
-                    Poll::Ready(answer) => {
-                        self.rules.rule(answer, question, request.method(), request.headers())
-                    }
-                    Poll::Pending => {
-                        let asked = Asked { answer, question };
-                        if asked.waits() {
-                            return self.wait(request, asked);
-                        }
-                        let inner = self.take_ready();
-                        let rules = Arc::clone(&self.rules);
-                        return ResponseFuture::undecided(inner, rules, request, asked);
-                    }
-                }
+            Step::Await(asked) if asked.waits() => return self.wait(request, asked),
+            Step::Await(asked) => {
+                let inner = self.take_ready();
+                let rules = Arc::clone(&self.rules);
+                return ResponseFuture::undecided(inner, rules, request, asked);
             }
             Step::Follow(ruling) => ruling,
         };

@@ -1,8 +1,7 @@
-//! Charges that are corrected when the response is known.
+//! Reservations: the handler says what a request has cost, or the response does.
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,11 +9,10 @@ use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full, StreamBody};
 use parking_lot::Mutex;
 use tokio::time::advance;
-use tollgate::{
-    Cost, Costs, Key, Limit, Policy, Reservation, Reserve, Settlement, Store, StoreExt, headers,
-};
+use tollgate::{Cost, Costs, Limit, Policy, Reservation, Reserve, Settlement, Store, headers};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
+use super::left;
 use crate::stage::{Fault, Staged};
 use crate::support::*;
 
@@ -26,10 +24,6 @@ fn tokens() -> Policy {
 /// Each request is taken for 100 tokens at first.
 fn estimated() -> Limit {
     Limit::global(tokens()).costs(Costs::flat(Cost::new(100))).reserve(Reserve::by_handler())
-}
-
-async fn left<St: Store>(store: &St, policy: &Policy) -> u64 {
-    store.peek(policy, &Key::GLOBAL).await.unwrap().decisions()[0].remaining
 }
 
 /// A service that does this with the reservation of its request.
@@ -258,118 +252,6 @@ async fn a_request_that_was_not_charged_has_no_reservation() {
     store.recover();
     let shared = [Limit::global(tokens())];
     assert_eq!(free(shared).oneshot(get()).await.unwrap().status(), 200);
-}
-
-fn logins() -> Policy {
-    log("login", 5)
-}
-
-/// Five answers with 401 a minute.
-fn failures() -> Limit {
-    Limit::global(logins())
-        .costs(Costs::flat(Cost::ONE))
-        .count_only(|response| response.status == 401)
-}
-
-/// A login that takes a while and answers with the status that the path says; and how many
-/// were tried.
-fn login<St: Store>(
-    store: &St,
-) -> (
-    impl Service<Request<()>, Response = Answer, Error = Infallible, Future: Send>
-    + Clone
-    + Send
-    + 'static,
-    Arc<AtomicUsize>,
-) {
-    let tried = Arc::new(AtomicUsize::new(0));
-    let counter = Arc::clone(&tried);
-    let service = service_fn(move |request: Request<()>| {
-        counter.fetch_add(1, Ordering::SeqCst);
-        async move {
-            for _ in 0..10 {
-                tokio::task::yield_now().await;
-            }
-            let mut response = Response::new(Full::<Bytes>::default());
-            *response.status_mut() = request.uri().path()[1..].parse().unwrap();
-            Ok::<_, Infallible>(response)
-        }
-    });
-    (layer(store, [failures()]).layer(service), tried)
-}
-
-async fn at_once<S>(service: &S, count: usize, path: &str) -> Vec<u16>
-where
-    S: Service<Request<()>, Response = Answer, Error = Infallible, Future: Send>
-        + Clone
-        + Send
-        + 'static,
-{
-    let tasks: Vec<_> = (0..count)
-        .map(|_| tokio::spawn(service.clone().oneshot(request(http::Method::GET, path))))
-        .collect();
-    let mut statuses = Vec::new();
-    for task in tasks {
-        statuses.push(task.await.unwrap().unwrap().status().as_u16());
-    }
-    statuses
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_200_failing_logins_at_once_exactly_five_are_tried() {
-    let (_, store) = memory();
-    let (service, tried) = login(&store);
-    let statuses = at_once(&service, 200, "/401").await;
-    assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 5);
-    assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 195);
-    assert_eq!(tried.load(Ordering::SeqCst), 5);
-    assert_eq!(left(&store, &logins()).await, 0);
-}
-
-#[tokio::test]
-async fn what_does_not_count_is_given_back() {
-    let (_, store) = memory();
-    let (service, tried) = login(&store);
-    for _ in 0..50 {
-        assert_eq!(at_once(&service, 1, "/200").await, [200]);
-    }
-    assert_eq!(left(&store, &logins()).await, 5);
-    for expected in [401, 401, 401, 401, 401, 429] {
-        assert_eq!(at_once(&service, 1, "/401").await, [expected]);
-    }
-    // Nobody knows yet that it would have been right.
-    assert_eq!(at_once(&service, 1, "/200").await, [429]);
-    assert_eq!(tried.load(Ordering::SeqCst), 55);
-}
-
-#[tokio::test]
-async fn a_client_that_leaves_before_the_response_counts() {
-    let (_, store) = memory();
-    let (service, _) = login(&store);
-    let task = tokio::spawn(service.oneshot(request(http::Method::GET, "/200")));
-    tokio::task::yield_now().await;
-    task.abort();
-    assert!(task.await.unwrap_err().is_cancelled());
-    assert_eq!(left(&store, &logins()).await, 4);
-}
-
-#[tokio::test]
-async fn a_service_that_fails_counts() {
-    let (_, store) = memory();
-    let broken = service_fn(|_: Request<()>| std::future::ready(Err::<Response<()>, _>("broken")));
-    let service = layer(&store, [failures()]).layer(broken);
-    assert_eq!(service.oneshot(get()).await.err(), Some("broken"));
-    assert_eq!(left(&store, &logins()).await, 4);
-}
-
-#[tokio::test]
-async fn only_the_limit_that_says_so_gives_back() {
-    let (_, store) = memory();
-    let all = log("all", 10);
-    let limits = [failures(), Limit::global(all.clone()).costs(Costs::flat(Cost::ONE))];
-    let service = limited(&store, limits);
-    assert_eq!(status(&service).await, 200);
-    assert_eq!((left(&store, &logins()).await, left(&store, &all).await), (5, 9));
 }
 
 /// Otherwise a client that has all of its quota would read that it has not.

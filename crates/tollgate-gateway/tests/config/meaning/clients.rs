@@ -1,0 +1,125 @@
+//! Who is asking, where to, and which quota they have.
+
+use tollgate_gateway::plan::{
+    ApiKeyPlace, ForwardingHeader, IdentitySource, KeyOrigin, LimitPlan, Protocol, Whose,
+};
+
+use super::with;
+use crate::support::plan;
+
+#[test]
+fn tiers_and_shares_follow_the_client() {
+    let plan = plan(
+        "rateLimiter:
+  target: http://localhost:3000
+  identity: [apiKey, ip]
+  client: {strategy: token_bucket, limit: 100, windowSeconds: 60, burst: 20}
+  tiers:
+    pro: {limit: 1000, windowSeconds: 60}
+    enterprise: {limit: 100000, windowSeconds: 60, burst: 500}
+  apiKeys:
+    scheme: ApiKey
+    keys:
+      - {sha256: 2C26B46B68FFC68FF99B453C1D30413413422D706483BFA0F98A5E886266E7AE, tier: pro}
+      - {sha256: fcde2b2edba56bf408601fb721fe9b5c338d10ee429ea04fae5511b68fbf8fb9}
+  apis:
+    - {identifier: ai, path: /ai, share: 1/10, strategy: token_bucket}
+    - {identifier: all, path: /all, share: 1/2, per: everyone}
+",
+    );
+    let limits = &plan.routes[0].limits;
+    assert_eq!(plan.tiers, ["pro", "enterprise"]);
+    let client = limits.client.as_ref().unwrap();
+    let quota = |policy: &tollgate::Policy| (policy.quota().limit(), policy.quota().burst_units());
+    assert_eq!(quota(client.policy_in(None)), (100, Some(20)));
+    assert_eq!(quota(client.policy_in(Some(0))), (1_000, None));
+    assert_eq!(quota(client.policy_in(Some(1))), (100_000, Some(500)));
+    // Counters belong to the name, which a client keeps when its tier changes.
+    assert!(client.tiers.iter().all(|policy| policy.name() == "client"));
+    let ai = &limits.apis[0].limit;
+    assert_eq!(quota(ai.policy_in(None)), (10, Some(2)));
+    assert_eq!(quota(ai.policy_in(Some(0))), (100, None));
+    assert_eq!(quota(ai.policy_in(Some(1))), (10_000, Some(50)));
+    let all = &limits.apis[1].limit;
+    assert_eq!((all.whose, quota(all.policy_in(Some(1)))), (Whose::Everybody, (50, None)));
+
+    let [IdentitySource::ApiKey(keys), IdentitySource::Ip { .. }] = &*plan.identity else {
+        panic!("{:?}", plan.identity)
+    };
+    assert_eq!(keys.place, ApiKeyPlace::Authorization("ApiKey".to_owned()));
+    assert_eq!(keys.keys.iter().map(|key| key.tier).collect::<Vec<_>>(), [Some(0), None]);
+}
+
+#[test]
+fn routes_inherit_what_they_do_not_say() {
+    let plan = plan(
+        "rateLimiter:
+  target: http://fallback:3000
+  global: {limit: 1000, windowSeconds: 1}
+  client: {limit: 100, windowSeconds: 60}
+  apis:
+    - {identifier: login, path: /login, limit: 5, windowSeconds: 60}
+  routes:
+    - name: api
+      host: API.example.com
+      path: /v1/*
+      target: {url: http://api:3000, protocol: http2, preserveHost: false}
+      client: {limit: 10, windowSeconds: 1}
+    - name: admin
+      path: /admin/*
+      target: http://admin:3000
+      apis:
+        - {identifier: export, path: /admin/export, limit: 1, windowSeconds: 60}
+",
+    );
+    let names: Vec<_> = plan.routes.iter().map(|route| route.name.as_str()).collect();
+    assert_eq!(names, ["api", "admin", "default"]);
+    let [api, admin, fallback] = &*plan.routes else { panic!() };
+    assert_eq!(api.host.as_deref(), Some("api.example.com"));
+    assert_eq!((api.target.protocol, api.target.preserve_host), (Protocol::Http2, false));
+    let name = |limit: &Option<std::sync::Arc<LimitPlan>>| {
+        limit.as_ref().unwrap().policy.name().to_owned()
+    };
+    assert_eq!(name(&api.limits.client), "api/client");
+    assert_eq!(name(&admin.limits.client), "client");
+    assert_eq!(admin.limits.apis[0].limit.policy.name(), "export");
+    // One quota, and so one policy: the very same.
+    let global = |route: &tollgate_gateway::plan::Route| {
+        route.limits.global.as_ref().unwrap().policy.clone()
+    };
+    assert!(global(api).is_same(&global(fallback)));
+    assert_eq!(api.limits.apis[0].limit.policy.name(), "login");
+}
+
+#[test]
+fn identities_are_asked_in_their_order() {
+    let plan = with(
+        "  identity:
+    - user
+    - apiKey
+    - {key: ip, header: X-Real-IP, trustedProxies: [10.0.0.0/8], ipv6Prefix: 56}
+  jwt: {secret: '${JWT_SECRET}', issuer: me, audience: [a, b]}
+  apiKeys: [{sha256: 2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae}]
+",
+    );
+    let [
+        IdentitySource::User(jwt),
+        IdentitySource::ApiKey(_),
+        IdentitySource::Ip { header, v6_prefix, .. },
+    ] = &*plan.identity
+    else {
+        panic!("{:?}", plan.identity)
+    };
+    assert!(matches!(&jwt.keys, KeyOrigin::Secret(secret) if secret.reveal().starts_with("an-")));
+    assert_eq!((jwt.issuer.as_deref(), jwt.audiences.len()), (Some("me"), 2));
+    let Some(ForwardingHeader::Single(name)) = header else { panic!("{header:?}") };
+    assert_eq!((name.as_str(), *v6_prefix), ("x-real-ip", 56));
+    assert!(plan.trusted_proxies.contains("10.1.2.3".parse().unwrap()));
+    assert!(!plan.trusted_proxies.contains("127.0.0.1".parse().unwrap()));
+
+    // Proxies without a header are read as nearly all proxies write.
+    let plan = with("  trustedProxies: [private]\n");
+    let [IdentitySource::Ip { header, trusted_proxies, .. }] = &*plan.identity else { panic!() };
+    assert_eq!(header, &Some(ForwardingHeader::XForwardedFor));
+    assert!(trusted_proxies.contains("192.168.1.1".parse().unwrap()));
+}

@@ -1,0 +1,137 @@
+//! The file as a whole: what it need not say, and how it may be written.
+
+use std::fs;
+use std::time::Duration;
+
+use http::Method;
+use tollgate::{OnMissingKey, OnStoreError};
+use tollgate_gateway::plan::{ForwardingHeader, IdentitySource, StorePlan, Topology, Whose};
+
+use super::with;
+use crate::support::{files, plan, read_text};
+
+#[test]
+fn the_file_of_mission_b_means_what_it_meant_there() {
+    let file = files("good").into_iter().find(|file| file.ends_with("blog.yaml")).unwrap();
+    let plan = plan(&fs::read_to_string(file).unwrap());
+    let route = &plan.routes[0];
+    assert_eq!(route.target.authority.as_str(), "localhost:3000");
+    let client = route.limits.client.as_ref().unwrap();
+    assert_eq!(client.policy.to_string(), "client: 60 units per 60 seconds, token_bucket");
+    let comment = &route.limits.apis[0];
+    assert_eq!(comment.limit.policy.name(), "comment");
+    assert_eq!(comment.limit.whose, Whose::Client);
+    assert!(comment.methods.contain(&Method::POST) && !comment.methods.contain(&Method::GET));
+    assert!(comment.path.matches("/api/item/42/comment"));
+    assert!(!comment.path.matches("/api/item/x/comment"));
+    assert!(!comment.path.matches("/api/item/42/comment/"));
+    // Every request costs 1.
+    assert_eq!(comment.limit.costs.of(&Method::DELETE, "/api/item/42/comment").get(), 1);
+    // The header is believed of loopback alone.
+    let [IdentitySource::Ip { trusted_proxies, header, .. }] = &*plan.identity else { panic!() };
+    assert_eq!(header, &Some(ForwardingHeader::XForwardedFor));
+    assert!(trusted_proxies.contains("127.0.0.1".parse().unwrap()));
+    assert!(!trusted_proxies.contains("172.17.0.1".parse().unwrap()));
+}
+
+#[test]
+fn the_target_may_stand_beside_the_limiter() {
+    let plan = plan(
+        "target: https://example.com/base/\nrateLimiter:\n  client: {limit: 1, windowSeconds: 1}\n",
+    );
+    let target = &plan.routes[0].target;
+    assert_eq!((target.scheme.as_str(), &*target.base_path), ("https", "/base"));
+}
+
+#[test]
+fn defaults_are_those_of_the_table() {
+    let plan = with("");
+    assert_eq!(plan.listen[0].addr, "0.0.0.0:8080".parse().unwrap());
+    assert_eq!(plan.admin, "127.0.0.1:8081".parse().unwrap());
+    let admin = with("  admin: {peers: [\"http://10.0.0.7:8081\"]}\n");
+    assert_eq!((admin.admin, admin.admin_peers.len()), (plan.admin, 1));
+    assert_eq!(plan.store, StorePlan::MEMORY);
+    assert_eq!(plan.on_missing_key, OnMissingKey::Deny);
+    assert!(plan.paths.reject_ambiguous);
+    let seconds = |span: Duration| span.as_secs();
+    let t = plan.timeouts;
+    let timeouts = [t.connect, t.response, t.idle, t.tunnel, t.pool, t.request_header];
+    assert_eq!(timeouts.map(seconds), [5, 60, 60, 3_600, 30, 10]);
+    assert_eq!([t.keep_alive, t.drain].map(seconds), [75, 30]);
+    // A section that says nothing of a key means the same.
+    assert_eq!(with("  timeouts: {connect: 5s}\n").timeouts, t);
+    assert_eq!(with("  headers: {rateLimit: true}\n  store: {memory: {}}\n").store, plan.store);
+    let [IdentitySource::Ip { header: None, v4_prefix: 32, v6_prefix: 64, .. }] = &*plan.identity
+    else {
+        panic!("{:?}", plan.identity)
+    };
+}
+
+#[test]
+fn redis_is_data_and_its_secrets_stay_secret() {
+    let plan = with(
+        "  store:
+    redis: {url: '${REDIS_URL}', timeoutMs: 20, topology: cluster, keySecret: '${REDIS_KEY_SECRET}', localShare: 1/3}
+  onStoreError: closed
+",
+    );
+    let StorePlan::Redis(redis) = &plan.store else { panic!() };
+    assert_eq!((redis.timeout, redis.local_share), (Duration::from_millis(20), (1, 3)));
+    assert_eq!(redis.topology, Topology::Cluster);
+    assert_eq!(redis.url.reveal(), "redis://:hunter2@localhost:6379");
+    let client = plan.routes[0].limits.client.as_ref().unwrap();
+    assert_eq!(client.policy.on_store_error(), OnStoreError::Closed);
+    let shown = format!("{plan:?}{}", tollgate_gateway::check::in_words(&plan));
+    assert!(!shown.contains("hunter2"), "{shown}");
+}
+
+#[test]
+fn variables_are_values_and_nothing_more() {
+    let plan = with(
+        "  apis:
+    - {identifier: '${NOT_SET:-from a default}', path: '/${NOT_SET:-p}', limit: '${LIMIT_OF_TEST}', windowSeconds: 60}
+    - {identifier: '$${literal}', path: /b, limit: 1, windowSeconds: 60}
+",
+    );
+    let [api, literal] = &*plan.routes[0].limits.apis else { panic!() };
+    assert_eq!(
+        api.limit.policy.to_string(),
+        "from a default: 7 units per 60 seconds, sliding_window_counter"
+    );
+    assert!(api.path.matches("/p"));
+    assert_eq!(literal.limit.policy.name(), "${literal}");
+    // Neither a key nor a comment comes out of a variable, and none is a key.
+    let env = |_: &str| Some("x\n  shadow: true # ".to_owned());
+    let source = tollgate_gateway::config::Source::new(
+        "env",
+        "rateLimiter:\n  target: http://localhost\n  client: {identifier: '${A}', limit: 1, windowSeconds: 1}\n",
+    );
+    let report = tollgate_gateway::config::read(&source, &env).report;
+    assert_eq!(report.errors(), 1, "{report}");
+    assert!(
+        read_text("key", "${LIMIT_OF_TEST}: 1\n").report.to_string().contains("no key `${LIMIT")
+    );
+}
+
+#[test]
+fn aliases_repeat_what_they_name() {
+    let plan = plan(
+        "rateLimiter:
+  target: http://localhost
+  client: &quota {limit: 10, windowSeconds: 60}
+  tiers:
+    pro: *quota
+",
+    );
+    assert_eq!(plan.routes[0].limits.client.as_ref().unwrap().tiers[0].quota().limit(), 10);
+}
+
+#[test]
+fn the_marks_and_line_ends_of_other_systems_are_no_hindrance() {
+    let text = "\u{feff}rateLimiter:\r\n  target: http://localhost # ü\r\n  client:\r\n    limit: 5\r\n    windowSeconds: 60\r\n";
+    assert_eq!(plan(text).routes[0].limits.client.as_ref().unwrap().policy.quota().limit(), 5);
+    // And a place after them is where an editor shows it.
+    let report = read_text("crlf", &text.replace("limit: 5", "limit: x")).report;
+    assert!(report.to_string().starts_with("crlf:4:12: error: "), "{report}");
+    assert!(report.render(false).contains("4 |     limit: x"), "{}", report.render(false));
+}

@@ -1,0 +1,248 @@
+//! What a limit counts, and by which rules.
+
+use std::time::Duration;
+
+use http::Method;
+use tollgate::{Algorithm, Cost, Excess, LeakyMode, Micros, Refill};
+use tollgate_gateway::plan::{LimitPlan, SettleBy, Statuses};
+
+use super::{api, with};
+use crate::support::plan;
+
+#[test]
+fn spans_are_written_in_either_way() {
+    for (written, micros) in [
+        ("window: 500ms", 500_000),
+        ("window: 1m", 60_000_000),
+        ("window: 50us", 50),
+        ("window: 1h 30m", 5_400_000_000),
+        ("windowSeconds: 60", 60_000_000),
+    ] {
+        let api = api(&format!("limit: 5, {written}"));
+        assert_eq!(api.limit.policy.window(), Micros::new(micros), "{written}");
+    }
+}
+
+#[test]
+fn each_algorithm_takes_its_settings() {
+    let algorithm = |rest: &str| api(rest).limit.policy.algorithm();
+    assert_eq!(
+        algorithm("strategy: token_bucket, limit: 5, refillSeconds: 60, refill: interval"),
+        Algorithm::TokenBucket { refill: Refill::Interval }
+    );
+    assert_eq!(
+        algorithm("strategy: leaky_bucket, limit: 5, windowSeconds: 60, maxWait: 2s"),
+        Algorithm::LeakyBucket {
+            mode: LeakyMode::Queue { max_wait: Some(Micros::new(2_000_000)) }
+        }
+    );
+    assert_eq!(
+        algorithm("strategy: leaky_bucket, limit: 5, windowSeconds: 60, mode: meter"),
+        Algorithm::LeakyBucket { mode: LeakyMode::Meter }
+    );
+    assert_eq!(algorithm("limit: 5, windowSeconds: 60"), Algorithm::SlidingWindowCounter);
+    for algorithm in Algorithm::ALL {
+        let plan = with(&format!(
+            "  strategy: {algorithm}\n  apis: [{{identifier: a, path: /a, strategy: \
+             fixed_window_counter, limit: 1, windowSeconds: 1}}]\n"
+        ));
+        let limits = &plan.routes[0].limits;
+        assert_eq!(limits.client.as_ref().unwrap().policy.algorithm(), algorithm);
+        assert_eq!(limits.apis[0].limit.policy.algorithm(), Algorithm::FixedWindowCounter);
+    }
+    let bucket = api("strategy: token_bucket, limit: 5, refillSeconds: 30, burst: 20");
+    assert_eq!(
+        bucket.limit.policy.to_string(),
+        "a: 5 units per 30 seconds, burst 20, token_bucket"
+    );
+}
+
+#[test]
+fn a_calendar_is_that_of_a_place() {
+    let policy = |text: &str| api(&format!("strategy: fixed_window_counter, {text}")).limit.policy;
+    for (text, words) in [
+        ("limit: 5, calendar: day, timeZone: Europe/Berlin", "calendar day in Europe/Berlin"),
+        (
+            "limit: 5, calendar: month, timeZone: america/new_york",
+            "calendar month in America/New_York",
+        ),
+        ("limit: 5, calendar: week", "calendar week in UTC"),
+    ] {
+        assert_eq!(
+            policy(text).to_string(),
+            format!("a: 5 units per {words}, fixed_window_counter")
+        );
+    }
+    let plan = plan(
+        "rateLimiter:
+  target: http://localhost:3000
+  strategy: fixed_window_counter
+  client: {limit: 1000, calendar: day}
+  tiers: {pro: {limit: 5000, calendar: month}}
+  apis: [{identifier: part, path: /part, share: 1/10}]
+",
+    );
+    let words = tollgate_gateway::check::in_words(&plan);
+    for line in [
+        "  client: every request: 1000 units per calendar day in UTC per client IP, \
+         fixed window counter, memory\n    tier pro: 5000 units per calendar month in UTC\n",
+        "  part: any method /part: 100 units per calendar day in UTC per client IP, \
+         fixed window counter, memory\n    tier pro: 500 units per calendar month in UTC\n",
+    ] {
+        assert!(words.contains(line), "{words}");
+    }
+}
+
+#[test]
+fn methods_and_paths_match_as_they_say() {
+    let get = api("method: GET, limit: 5, windowSeconds: 60").methods;
+    assert!(get.contain(&Method::GET) && get.contain(&Method::HEAD));
+    assert!(!get.contain(&Method::POST));
+    let two = api("method: [PUT, PATCH], limit: 5, windowSeconds: 60").methods;
+    assert!(two.contain(&Method::PUT) && two.contain(&Method::PATCH));
+    assert!(!two.contain(&Method::HEAD));
+    assert!(api("limit: 5, windowSeconds: 60").methods.contain(&Method::TRACE));
+
+    let plan = with("  exempt: [/healthz, /static/*, {expression: regex, value: '^/v\\d/x'}]\n");
+    let exempt = |path: &str| plan.exempt.iter().any(|exempt| exempt.matches(path));
+    for path in ["/healthz", "/static", "/static/", "/static/a/b", "/v1/xyz"] {
+        assert!(exempt(path), "{path}");
+    }
+    for path in ["/healthz/", "/Healthz", "/statics", "/vv/x", "/a/v1/x", "/"] {
+        assert!(!exempt(path), "{path}");
+    }
+}
+
+#[test]
+fn costs_are_those_of_the_first_rule_that_knows() {
+    let plan = with(
+        "  costs:
+    GET: 2
+    SEARCH: 3
+    DELETE: 10
+    other: 4
+    paths:
+      - {path: /free/*, cost: 0}
+      - {path: /bulk, method: POST, cost: 50}
+  apis:
+    - {identifier: flat, path: /login, limit: 5, windowSeconds: 60, costs: {other: 1}}
+",
+    );
+    let limits = &plan.routes[0].limits;
+    let cost = |method: &str, path: &str| {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        limits.client.as_ref().unwrap().costs.of(&method, path).get()
+    };
+    for (method, path, units) in [
+        ("GET", "/", 2),
+        ("HEAD", "/", 2),
+        ("QUERY", "/", 3),
+        ("DELETE", "/", 10),
+        ("PUT", "/", 4),
+        ("DELETE", "/free/x", 0),
+        ("POST", "/bulk", 50),
+        ("PUT", "/bulk", 4),
+    ] {
+        assert_eq!(cost(method, path), units, "{method} {path}");
+    }
+    assert_eq!(limits.apis[0].limit.costs.of(&Method::DELETE, "/login").get(), 1);
+}
+
+#[test]
+fn what_only_watches_does_not_block() {
+    let plan = with(
+        "  shadow: true\n  apis: [{identifier: a, path: /a, limit: 1, windowSeconds: 1, shadow: false}]\n",
+    );
+    let limits = &plan.routes[0].limits;
+    assert!(!limits.client.as_ref().unwrap().enforce && limits.apis[0].limit.enforce);
+    // Two queues of which one only watches are no two queues.
+    with(
+        "  strategy: leaky_bucket\n  apis: [{identifier: a, path: /a, limit: 1, windowSeconds: 1, shadow: true}]\n",
+    );
+}
+
+#[test]
+fn a_policy_is_dear_by_the_requests_that_it_is_about() {
+    let plan = with(
+        "  costs:
+    GET: 2
+    DELETE: 10
+    paths:
+      - {path: /bulk/*, cost: 50}
+      - {path: /once, method: GET, cost: 30}
+  apis:
+    - {identifier: get, path: /a, method: GET, limit: 99, windowSeconds: 60}
+    - {identifier: all, path: /b, limit: 99, windowSeconds: 60}
+    - {identifier: bulk, path: /bulk/x, method: GET, limit: 99, windowSeconds: 60}
+    - {identifier: some, path: /once, method: [GET, POST], limit: 99, windowSeconds: 60}
+    - {identifier: never, path: /once, method: POST, limit: 99, windowSeconds: 60}
+",
+    );
+    let limits = &plan.routes[0].limits;
+    let dearest: Vec<_> = limits.apis.iter().map(|api| api.limit.dearest.get()).collect();
+    assert_eq!(dearest, [2, 10, 50, 30, 1]);
+    assert_eq!(limits.client.as_ref().unwrap().dearest.get(), 50);
+}
+
+#[test]
+fn several_quotas_at_a_time_are_a_policy_each_in_every_tier_that_has_so_many() {
+    let plan = plan(
+        "rateLimiter:
+  target: http://localhost:3000
+  client: {limit: 50, windowSeconds: 60}
+  tiers:
+    free: {limit: 100, windowSeconds: 60, also: [{limit: 20, windowSeconds: 10}]}
+    pro: {limit: 1000, windowSeconds: 60}
+  apis:
+    - {identifier: ai, path: /ai, share: 1/10}
+    - {identifier: daily, path: /d, limit: 9, window: 1s, also: [{limit: 90, window: 1h}, {limit: 900, window: 24h}]}
+",
+    );
+    let limits = &plan.routes[0].limits;
+    let limit = |policy: &Option<tollgate::Policy>| {
+        policy.as_ref().map(|policy| (policy.name().to_owned(), policy.quota().limit()))
+    };
+    let second = |name: &str, units| Some((name.to_owned(), units));
+    let client = limits.client.as_ref().unwrap();
+    let [also] = &*client.also else { panic!("{:?}", client.also) };
+    assert_eq!(limit(&also.everybody), None);
+    let tiers: Vec<_> = also.tiers.iter().map(limit).collect();
+    assert_eq!(tiers, [second("client/2", 20), None]);
+    // A share is one of each quota.
+    let ai = &limits.apis[0].limit;
+    let [also] = &*ai.also else { panic!("{:?}", ai.also) };
+    assert_eq!(limit(&also.tiers[0]), second("ai/2", 2));
+    let daily = &limits.apis[1].limit.also;
+    let everybody: Vec<_> = daily.iter().map(|it| limit(&it.everybody)).collect();
+    assert_eq!(everybody, [second("daily/2", 90), second("daily/3", 900)]);
+    assert!(daily.iter().all(|it| it.tiers.is_empty()));
+}
+
+#[test]
+fn what_is_settled_and_what_waits_is_said_in_one_place() {
+    let plan = plan(
+        "rateLimiter:
+  target: http://localhost:3000
+  costs: {POST: 5}
+  client: {limit: 50, windowSeconds: 60, excess: reject}
+  apis:
+    - {identifier: a, path: /a, limit: 9000, windowSeconds: 60, excess: {wait: 20s},
+       countOnly: {status: [401, 2xx]}, reserve: {units: 500, lapse: 5m}}
+    - {identifier: b, path: /b, limit: 9, windowSeconds: 60, countOnly: {status: 401}, reserve: {settle: body}}
+    - {identifier: c, path: /c, limit: 9, windowSeconds: 60, reserve: {settle: body, bytesPerUnit: 1000}}
+",
+    );
+    let limits = &plan.routes[0].limits;
+    let client = limits.client.as_ref().unwrap();
+    assert_eq!((client.excess, &client.counts, client.reserve), (Excess::Reject, &None, None));
+    let [a, b, c] = [0, 1, 2].map(|number| &limits.apis[number].limit);
+    assert_eq!(a.excess, Excess::Wait { max: Duration::from_secs(20) });
+    assert_eq!(a.counts, Some(vec![Statuses::One(401), Statuses::Class(2)]));
+    // The estimate stands in place of what requests cost elsewhere.
+    assert_eq!(a.costs.of(&Method::POST, "/a"), Cost::new(500));
+    assert_eq!(b.costs.of(&Method::POST, "/b"), Cost::new(5));
+    let reserve = |limit: &LimitPlan| limit.reserve.map(|it| (it.settle, it.lapse.as_secs()));
+    assert_eq!(reserve(a), Some((SettleBy::Header, 300)));
+    assert_eq!(reserve(b), Some((SettleBy::Trailer, 3_600)));
+    assert_eq!(reserve(c), Some((SettleBy::Bytes(1_000), 3_600)));
+}

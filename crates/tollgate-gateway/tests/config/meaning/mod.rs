@@ -1,0 +1,22 @@
+//! What a file means.
+
+mod clients;
+mod file;
+mod limits;
+
+use tollgate_gateway::plan::Plan;
+
+use crate::support::plan;
+
+/// A file with one client policy, to which a test adds what it is about.
+fn with(rest: &str) -> Plan {
+    plan(&format!(
+        "rateLimiter:\n  target: http://localhost:3000\n  client: {{limit: 100, windowSeconds: \
+         60}}\n{rest}"
+    ))
+}
+
+fn api(rest: &str) -> tollgate_gateway::plan::ApiPlan {
+    let plan = with(&format!("  apis:\n    - {{identifier: a, path: /a, {rest}}}\n"));
+    plan.routes[0].limits.apis[0].clone()
+}

@@ -1,0 +1,104 @@
+//! Several quotas at a time, and those who wait for one.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use super::sha256;
+use crate::support::{Client, Gateway, Upstream};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_quotas_of_a_tier_hold_at_the_same_time() {
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "{}strategy: sliding_window_log\n\
+         identity: [apiKey, ip]\n\
+         apiKeys:\n\
+         - {{sha256: {}, tier: free}}\n\
+         - {{sha256: {}, tier: pro}}\n\
+         client: {{limit: 1, windowSeconds: 3600}}\n\
+         tiers:\n  \
+           free: {{limit: 8, windowSeconds: 3600, also: [{{limit: 3, windowSeconds: 1800}}]}}\n  \
+           pro: {{limit: 20, windowSeconds: 3600}}\n\
+         apis:\n\
+         - {{identifier: ai, path: /ai, share: 1/4}}\n",
+        upstream.target(),
+        sha256("free-key"),
+        sha256("pro-key")
+    );
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    let ask = async |key: &str, path: &str| {
+        let answer = client.send("GET", path, &[("x-api-key", key)], "").await.unwrap();
+        let denied_by = (answer.status == 429).then(|| answer.json()["violated-policies"].clone());
+        denied_by.unwrap_or_default()
+    };
+    for (key, path, denied_by) in [
+        ("free-key", "/", serde_json::json!(null)),
+        // A quarter of 3 is less than one request, and a quota has at least one.
+        ("free-key", "/ai", serde_json::json!(null)),
+        ("free-key", "/ai", serde_json::json!(["ai/2"])),
+        ("free-key", "/", serde_json::json!(null)),
+        ("free-key", "/", serde_json::json!(["client/2"])),
+        ("nobody", "/", serde_json::json!(null)),
+        ("nobody", "/", serde_json::json!(["client"])),
+        ("pro-key", "/", serde_json::json!(null)),
+    ] {
+        assert_eq!(ask(key, path).await, denied_by, "{key} {path}");
+    }
+    // Whoever has one quota is told of one.
+    let answer = client.send("GET", "/", &[("x-api-key", "pro-key")], "").await.unwrap();
+    assert_eq!(answer.header("ratelimit").split(',').count(), 1);
+    assert_eq!(answer.header("x-ratelimit-remaining"), "18");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_excess_waits_and_whoever_would_wait_too_long_is_refused_at_once() {
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "{}strategy: sliding_window_log\n\
+         apis:\n\
+         - {{identifier: soon, path: /soon, limit: 1, window: 300ms, excess: {{wait: 60s}}}}\n\
+         - {{identifier: late, path: /late, limit: 1, window: 1h, excess: {{wait: 60s}}}}\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    let started = Instant::now();
+    let mut waiting = JoinSet::new();
+    for _ in 0..4 {
+        let client = client.clone();
+        waiting.spawn(async move { client.get("/soon").await.status.as_u16() });
+    }
+    assert_eq!(waiting.join_all().await, [200; 4]);
+    assert!(started.elapsed() >= Duration::from_millis(900));
+    assert_eq!(client.get("/late").await.status, 200);
+    let started = Instant::now();
+    assert_eq!(client.get("/late").await.status, 429);
+    assert!(started.elapsed() < Duration::from_secs(30));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_finds_no_room_to_wait_is_refused() {
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "{}strategy: sliding_window_log\n\
+         waiting: {{requests: 1}}\n\
+         client: {{limit: 1, window: 2s, excess: {{wait: 60s}}}}\n\
+         apis:\n\
+         - {{identifier: other, path: /other, limit: 100, window: 60s}}\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    assert_eq!(client.get("/").await.status, 200);
+    let mut asked = JoinSet::new();
+    for path in ["/", "/other", "/"] {
+        let client = client.clone();
+        asked.spawn(async move { client.get(path).await.status.as_u16() });
+    }
+    let mut statuses = asked.join_all().await;
+    statuses.sort_unstable();
+    // One room for the requests of all apis.
+    assert_eq!(statuses, [200, 429, 429]);
+}

@@ -1,0 +1,195 @@
+//! Charges that the response corrects: what did not count, and what it has cost.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response};
+use http_body::Frame;
+use http_body_util::channel::Channel;
+use http_body_util::{BodyExt, Full};
+use tokio::task::JoinSet;
+use tollgate_test_servers::Redis;
+
+use crate::support::{Client, Gateway, Upstream, exchange};
+
+/// `ok`, at the cost that the path ends in: `/a/7` is 7.
+async fn upstream_with_a_price() -> Upstream {
+    Upstream::answering(|seen| {
+        let cost = seen.uri.path().rsplit('/').next().unwrap_or_default();
+        let response = Response::builder().header("x-tollgate-cost", cost);
+        response.body(Full::from("ok").boxed()).unwrap()
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_wrong_passwords_at_once_exactly_five_are_tried() {
+    let upstream = Upstream::answering(|seen| {
+        let status = if seen.body == "sesame" { 200 } else { 401 };
+        Response::builder().status(status).body(Full::from("told").boxed()).unwrap()
+    })
+    .await;
+    let lines = format!(
+        "{}apis:\n\
+         - {{identifier: login, path: /login, method: POST, strategy: sliding_window_log, \
+              limit: 5, windowSeconds: 3600, countOnly: {{status: 401}}}}\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    for _ in 0..20 {
+        let answer = client.send("POST", "/login", &[], "sesame").await.unwrap();
+        // What the client has left, and not what it had while it was being tried.
+        assert_eq!((answer.status.as_u16(), answer.header("x-ratelimit-remaining")), (200, "5"));
+    }
+    let mut guesses = JoinSet::new();
+    for _ in 0..200 {
+        let client = client.clone();
+        guesses.spawn(async move {
+            client.send("POST", "/login", &[], "guess").await.unwrap().status.as_u16()
+        });
+    }
+    let mut statuses = guesses.join_all().await;
+    statuses.sort_unstable();
+    assert_eq!(statuses[..5], [401; 5]);
+    assert!(statuses[5..].iter().all(|status| *status == 429), "{statuses:?}");
+    assert_eq!(upstream.seen().iter().filter(|seen| seen.body == "guess").count(), 5);
+    // Somebody with the right one has to wait as well: there is no telling before.
+    let answer = client.send("POST", "/login", &[], "sesame").await.unwrap();
+    assert_eq!(answer.status, 429);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_upstream_says_what_a_request_has_cost() {
+    let upstream = upstream_with_a_price().await;
+    let lines = format!(
+        "{}strategy: sliding_window_log\n\
+         exempt: [/free/7]\n\
+         apis:\n\
+         - {{identifier: tokens, path: '/ai/*', limit: 1000, windowSeconds: 3600, \
+              reserve: {{units: 100}}}}\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    for (path, left) in [
+        ("/ai/30", "970"),
+        ("/ai/0", "970"),
+        ("/ai/400", "570"),
+        // No number: the estimate stands.
+        ("/ai/much", "470"),
+        ("/ai/440", "30"),
+    ] {
+        let answer = client.get(path).await;
+        assert_eq!(answer.header("x-ratelimit-remaining"), left, "{path}");
+        assert!(!answer.headers.contains_key("x-tollgate-cost"), "{path}");
+    }
+    // There is less than the estimate.
+    assert_eq!(client.get("/ai/1").await.status, 429);
+    // The field is between us and the upstream, also where nothing is reserved.
+    for path in ["/free/7", "/other/7"] {
+        assert!(!client.get(path).await.headers.contains_key("x-tollgate-cost"), "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_reservation_the_cost_is_for_somebody_further_out() {
+    let upstream = upstream_with_a_price().await;
+    let lines = format!("{}client: {{limit: 9, windowSeconds: 3600}}\n", upstream.target());
+    let gateway = Gateway::start(&lines);
+    let answer = Client::new(gateway.address).get("/7").await;
+    assert_eq!(answer.header("x-tollgate-cost"), "7");
+}
+
+/// Over HTTP/1.1 trailers have to be announced.
+async fn upstream_with_trailers() -> Upstream {
+    Upstream::answering(|seen| {
+        let mut trailers = HeaderMap::new();
+        let cost = seen.uri.path().rsplit('/').next().unwrap_or_default();
+        trailers.insert("x-tollgate-cost", cost.parse().unwrap());
+        trailers.insert("x-sum", HeaderValue::from_static("7"));
+        // Of unknown length, as a model streams it: what states its length has no trailers.
+        let (mut sender, body) = Channel::<Bytes, Infallible>::new(4);
+        let _ = sender.try_send(Frame::data(Bytes::from_static(b"some tokens")));
+        let _ = sender.try_send(Frame::trailers(trailers));
+        Response::builder().header("trailer", "x-tollgate-cost, x-sum").body(body.boxed()).unwrap()
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_the_body_says_what_a_request_has_cost() {
+    for protocol in ["http1", "http2"] {
+        let upstream = upstream_with_trailers().await;
+        let lines = format!(
+            "target: {{url: 'http://{}', protocol: {protocol}}}\n\
+             strategy: sliding_window_log\n\
+             apis:\n\
+             - {{identifier: tokens, path: '/ai/*', limit: 1000, windowSeconds: 3600, \
+                  reserve: {{units: 100, settle: body}}}}\n\
+             - {{identifier: bytes, path: '/files/*', limit: 1000, windowSeconds: 3600, \
+                  reserve: {{units: 100, settle: body, bytesPerUnit: 10}}}}\n",
+            upstream.address
+        );
+        let gateway = Gateway::start(&lines);
+        let client = Client::new(gateway.address);
+        // Each tells what is left after the one before, less its own estimate.
+        for (path, left) in [
+            ("/ai/30", "900"),
+            ("/ai/400", "870"),
+            ("/ai/much", "470"),
+            ("/ai/0", "370"),
+            // 11 bytes are two units of ten.
+            ("/files/5", "900"),
+            ("/files/5", "898"),
+        ] {
+            let answer = client.get(path).await;
+            assert_eq!(answer.body, "some tokens");
+            let told = answer.header("x-ratelimit-remaining");
+            assert_eq!(told, left, "{protocol} {path}");
+        }
+        // The cost is for us, whatever else is for the client.
+        let raw = exchange(
+            gateway.address,
+            "GET /ai/7 HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: te, close\r\n\r\n",
+        );
+        assert!(raw.ends_with("x-sum: 7\r\n\r\n"), "{protocol} {raw}");
+        assert!(!raw.contains("x-tollgate-cost: "), "{protocol} {raw}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gateways_that_share_a_quota_let_no_more_be_tried_together() {
+    let upstream = Upstream::answering(|_| {
+        Response::builder().status(401).body(Full::from("told").boxed()).unwrap()
+    })
+    .await;
+    let redis = Redis::start();
+    let lines = format!(
+        "{}store: {{redis: {{url: '{}', timeout: 5s}}}}\n\
+         apis:\n\
+         - {{identifier: login, path: /login, strategy: sliding_window_log, \
+              limit: 5, windowSeconds: 3600, countOnly: {{status: 401}}}}\n\
+         - {{identifier: other, path: /other, strategy: sliding_window_log, \
+              limit: 5, windowSeconds: 3600, countOnly: {{status: 200}}}}\n",
+        upstream.target(),
+        redis.url()
+    );
+    let gateways = [Gateway::start(&lines), Gateway::start(&lines)];
+    let clients = gateways.each_ref().map(|gateway| Client::new(gateway.address));
+    let mut guesses = JoinSet::new();
+    for n in 0..200 {
+        let client = clients[n % 2].clone();
+        guesses.spawn(async move { client.get("/login").await.status.as_u16() });
+    }
+    let statuses = guesses.join_all().await;
+    assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 5);
+    assert_eq!(upstream.seen().len(), 5);
+    // What does not count is given back, and told so before Redis has heard of it.
+    for n in 0..12 {
+        let answer = clients[n % 2].get("/other").await;
+        let told = (answer.status.as_u16(), answer.header("x-ratelimit-remaining").to_owned());
+        assert_eq!(told.0, 401, "{n}");
+        assert!(told.1.parse::<u64>().unwrap() >= 4, "{n} {}", told.1);
+    }
+}

@@ -1,0 +1,91 @@
+//! What the reply or the failure of a call is to each of its requests.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tollgate_core::StoreError;
+
+use super::Combiner;
+use crate::encode::Batch;
+use crate::failure::{Failure, STORE};
+use crate::node::Node;
+use crate::reply::{Reply, Row};
+use crate::ticket::{Answer, Leased, Request, Ticket};
+
+impl Combiner {
+    /// Hands out the answers, and returns the requests that were refused as late though
+    /// they came in time by the clock here. They go again with what is known now, and at
+    /// once: in the queue nobody would look at the time for them.
+    pub(super) fn distribute(
+        &self,
+        batch: &Batch,
+        reply: Reply,
+        tickets: &[Arc<Ticket>],
+        sent: Instant,
+        node: &Node,
+    ) -> Vec<Arc<Ticket>> {
+        let mut again = Vec::new();
+        let received = Instant::now();
+        for (ticket, row) in tickets.iter().zip(reply.rows) {
+            let answer = match row {
+                Row::Verdict(verdict) => {
+                    self.shared.deny_cache.learn(ticket, &verdict, sent);
+                    Ok(Answer::Verdict(verdict))
+                }
+                Row::Settlement(settlement) => Ok(Answer::Settlement(settlement)),
+                Row::Leased(granted) => {
+                    Ok(Answer::Leased(Leased { granted, decided_at: reply.now, sent }))
+                }
+                Row::Renewal(begun) => {
+                    let renewed = |at| match &ticket.request {
+                        Request::Renew { receipt, .. } => Some(receipt.begun_at(at)),
+                        _ => None,
+                    };
+                    Ok(Answer::Renewal(begun.and_then(renewed)))
+                }
+                Row::Reset => {
+                    // Denials from before it may have come since this was sent.
+                    self.shared.deny_cache.forget();
+                    Ok(Answer::Reset)
+                }
+                Row::Fault { fault, key } => {
+                    let key = batch.keys().nth(key).unwrap_or_default();
+                    let key = String::from_utf8_lossy(key);
+                    // Redis is well: nobody else should suffer from this.
+                    Err(StoreError::invalid(STORE, format_args!("{key}: {fault}"))
+                        .with_source(fault))
+                }
+                Row::Stale => {
+                    self.shared.counters.count_late();
+                    if received < ticket.deadline && ticket.take_back() {
+                        again.push(Arc::clone(ticket));
+                        continue;
+                    }
+                    Err(StoreError::not_charged(STORE, "the request came too late to be decided"))
+                }
+            };
+            ticket.answer(answer);
+        }
+        if again.is_empty() {
+            node.learn(reply.now, sent);
+        } else {
+            // The two clocks differ by more than was known.
+            node.relearn(reply.now, sent);
+        }
+        again
+    }
+
+    /// What these asked for may have been done, and nobody said so.
+    pub(super) fn doubt(&self, tickets: &[Arc<Ticket>]) {
+        if tickets.iter().any(|ticket| matches!(ticket.request, Request::Reset { .. })) {
+            self.shared.deny_cache.forget();
+        }
+    }
+
+    pub(super) fn fail(&self, failure: &Failure, tickets: &[Arc<Ticket>]) {
+        self.route.suspect();
+        for ticket in tickets {
+            ticket.answer(Err(self.of_here(failure.to_store_error())));
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! One call to one server.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use smallvec::SmallVec;
+use tollgate_core::{StoreError, Timestamp};
+
+use super::Combiner;
+use super::lane::Lane;
+use super::watch::Unanswered;
+use crate::encode::{Batch, Line};
+use crate::failure::{Failure, Refusal, STORE};
+use crate::node::Node;
+use crate::route::Stop;
+use crate::ticket::{Request, Ticket};
+
+/// What is left to do after a call.
+pub(super) enum After {
+    Done,
+    /// What is left of the requests is to be sent once more.
+    Again,
+    /// Nothing was carried out.
+    Refused(Refusal),
+}
+
+impl Combiner {
+    /// Sends requests to one server. What it says if that refuses all of them is for the
+    /// caller to deal with, and so are requests that are to be sent once more.
+    pub(super) async fn call_at(
+        self: &Arc<Self>,
+        stop: &Stop,
+        tickets: &mut Vec<Arc<Ticket>>,
+        lane: Lane,
+    ) -> After {
+        let node = stop.node();
+        if !self.acquaint(stop, tickets).await {
+            return After::Done;
+        }
+        tickets.retain(|ticket| ticket.send());
+        let sent = Instant::now();
+        let time = self.shared.time.as_ref().map(|time| time.load(Ordering::Relaxed));
+        let now = time.map(Timestamp::from_micros).or_else(|| node.at_server(sent));
+        let nonce = self.shared.nonce.fetch_add(1, Ordering::Relaxed);
+        let mut batch = Batch::at(nonce, now.unwrap_or_default());
+        tickets.retain(|ticket| self.add(&mut batch, ticket, node));
+        if tickets.is_empty() {
+            return After::Done;
+        }
+        let unanswered = Unanswered(tickets);
+        let last = tickets.iter().map(|ticket| ticket.deadline).max().unwrap_or(sent);
+        let call = node.call(&batch, time.map(Timestamp::from_micros), last, stop.is_asking());
+        let outcome = match &tickets[..] {
+            // The call ends at its deadline, so it takes no watch; and what is queued is
+            // another call's.
+            [_] if lane == Lane::Direct => call.await,
+            _ => self.watch(call, tickets).await,
+        };
+        std::mem::forget(unanswered);
+        self.shared.counters.count_call(tickets.len(), sent.elapsed(), &outcome);
+        stop.learn(outcome.as_ref().err());
+        match outcome.map(|bytes| batch.parse(&bytes)) {
+            Ok(Ok(reply)) => {
+                *tickets = self.distribute(&batch, reply, tickets, sent, node);
+                if !tickets.is_empty() {
+                    return After::Again;
+                }
+            }
+            Ok(Err(bad)) => {
+                // Whatever this answers, other replies may be off by one as well.
+                node.distrust();
+                self.doubt(tickets);
+                for ticket in tickets {
+                    ticket.answer(Err(StoreError::maybe_charged(STORE, bad).with_source(bad)));
+                }
+            }
+            Err(Failure::Refused(refusal)) => return After::Refused(refusal),
+            Err(failure) => {
+                self.doubt(tickets);
+                self.fail(&failure, tickets);
+            }
+        }
+        After::Done
+    }
+
+    /// Sees to it that a server's time is known, as a call without deadlines may be carried
+    /// out when nobody waits for it any more. If it cannot be had, all are answered.
+    async fn acquaint(&self, stop: &Stop, tickets: &[Arc<Ticket>]) -> bool {
+        let node = stop.node();
+        let last = tickets.iter().map(|ticket| ticket.deadline).max();
+        let Some(last) = last.filter(|_| self.shared.time.is_none() && !node.knows_time()) else {
+            return true;
+        };
+        let unanswered = Unanswered(tickets);
+        let outcome = self.watch(node.learn_time(last), tickets).await;
+        std::mem::forget(unanswered);
+        let Err(failure) = outcome else { return true };
+        stop.learn(Some(&failure));
+        // To ask for the time charges nobody, whether it is answered or not.
+        let reason = match failure {
+            Failure::Lost(reason) => reason,
+            Failure::Refused(refusal) => refusal.to_string(),
+        };
+        self.fail(&Failure::Refused(Refusal::Other(reason)), tickets);
+        false
+    }
+
+    /// Adds a request to a call to `node`, or answers it.
+    fn add(&self, batch: &mut Batch, ticket: &Arc<Ticket>, node: &Node) -> bool {
+        // Tests that have a time of their own have no deadlines in it.
+        let deadline = match self.shared.time {
+            None => node.at_server(ticket.deadline),
+            Some(_) => None,
+        };
+        let added = match &ticket.request {
+            Request::Decide(lines) => {
+                let lines: SmallVec<[Line<'_>; 4]> = lines
+                    .iter()
+                    .map(|line| Line {
+                        key: &line.state,
+                        policy: &line.policy,
+                        cost: line.cost,
+                        enforce: line.enforce,
+                        dry: line.dry,
+                    })
+                    .collect();
+                batch.decide(&lines, deadline)
+            }
+            Request::Settle { state, settled, receipt, actual, lifetime } => {
+                batch.settle_within(*lifetime, state, settled, receipt, *actual, deadline)
+            }
+            Request::Renew { state, settled, receipt } => {
+                batch.renew(state, settled, receipt, deadline)
+            }
+            Request::Reset { state } => batch.reset(state, deadline),
+            Request::Lease { state, policy, spent, ask } => {
+                batch.lease(state, policy, spent, *ask, deadline)
+            }
+        };
+        match added {
+            Ok(()) => true,
+            Err(error) => {
+                ticket.answer(Err(StoreError::invalid(STORE, error)));
+                false
+            }
+        }
+    }
+}

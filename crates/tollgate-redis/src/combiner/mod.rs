@@ -1,0 +1,118 @@
+//! Group commit: what waits at the same moment is decided in one call.
+//!
+//! | file | is |
+//! |---|---|
+//! | `lane.rs` | which requests go together, and when |
+//! | `travel.rs` | their way from server to server, until one carries them out |
+//! | `call.rs` | one call to one server |
+//! | `answers.rs` | what its reply or its failure is to each of them |
+//! | `watch.rs` | those whose time is up meanwhile |
+
+mod answers;
+mod call;
+mod lane;
+mod travel;
+mod watch;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tollgate_core::StoreError;
+
+use self::lane::{DirectLane, Lane, Lanes, TaskLane};
+use crate::deny_cache::DenyCache;
+use crate::failure::STORE;
+use crate::route::Route;
+use crate::stats::Counters;
+use crate::ticket::Ticket;
+
+/// Carries requests to one server, many in a call.
+///
+/// There is no timer. A request that finds nothing under way goes at once; those that
+/// come meanwhile go together in the next call. The busier a server is, the larger the
+/// calls become, and the less each request costs it.
+#[derive(Debug)]
+pub(crate) struct Combiner {
+    route: Route,
+    bounds: Bounds,
+    shared: Arc<Shared>,
+    lanes: Mutex<Lanes>,
+}
+
+/// How much may be under way, and how much may wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Calls at a time.
+    pub(crate) calls: usize,
+    /// Requests in a call.
+    pub(crate) batch: usize,
+    /// Requests that wait for a call.
+    pub(crate) queue: usize,
+    /// From a request to its answer.
+    pub(crate) timeout: Duration,
+}
+
+/// What all combiners of a store have in common.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) runtime: Handle,
+    pub(crate) deny_cache: DenyCache,
+    pub(crate) counters: Arc<Counters>,
+    /// Makes calls tell their replies from those of others.
+    pub(crate) nonce: AtomicU64,
+    /// Only tests have a time of their own, in microseconds.
+    pub(crate) time: Option<Arc<AtomicU64>>,
+}
+
+/// A call that whoever made the request carries out by waiting for the answer.
+pub(crate) type Drive = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Combiner {
+    pub(crate) fn new(route: Route, bounds: Bounds, shared: Arc<Shared>) -> Self {
+        Self { route, bounds, shared, lanes: Mutex::default() }
+    }
+
+    /// Takes a request on its way. If it is to go alone, its caller carries it out, as a
+    /// task would cost a change of threads there and back; it must be polled to its end,
+    /// here or there.
+    ///
+    /// It does not stand in the way of others while it is not polled: they count the calls
+    /// of tasks alone.
+    pub(crate) fn submit(self: &Arc<Self>, ticket: &Arc<Ticket>) -> Option<Drive> {
+        let mut lanes = self.lanes.lock();
+        if lanes.calls == 0 && !lanes.is_direct {
+            lanes.is_direct = true;
+            drop(lanes);
+            let guard = DirectLane(Arc::clone(self));
+            let ticket = Arc::clone(ticket);
+            return Some(Box::pin(async move { guard.0.call(vec![ticket], Lane::Direct).await }));
+        }
+        if lanes.queue.len() >= self.bounds.queue {
+            drop(lanes);
+            let reason = format_args!("{} requests are waiting already", self.bounds.queue);
+            ticket.answer(Err(self.of_here(StoreError::not_charged(STORE, reason))));
+            return None;
+        }
+        lanes.queue.push_back(Arc::clone(ticket));
+        if lanes.calls < self.bounds.calls {
+            lanes.calls += 1;
+            drop(lanes);
+            TaskLane::open(self);
+        }
+        None
+    }
+
+    /// The number of requests that wait for a call.
+    pub(crate) fn queued(&self) -> usize {
+        self.lanes.lock().queue.len()
+    }
+
+    /// An error that is one of a part of the store, if others are well.
+    fn of_here(&self, error: StoreError) -> StoreError {
+        if self.route.is_partial() { error.of_a_part() } else { error }
+    }
+}

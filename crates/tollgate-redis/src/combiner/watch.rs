@@ -1,0 +1,69 @@
+//! Those whose time is up while they wait, or whose runtime ends.
+
+use std::cell::LazyCell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Instant;
+
+use tokio::time::sleep_until;
+
+use super::Combiner;
+use crate::ticket::Ticket;
+
+impl Combiner {
+    /// Waits for a call, and meanwhile answers those whose time is up, in the call and in
+    /// the queue: the call may end in time for some and too late for others.
+    pub(super) async fn watch<C: Future>(&self, call: C, tickets: &[Arc<Ticket>]) -> C::Output {
+        let mut call = pin!(call);
+        let mut timer = pin!(sleep_until(self.expire(tickets).into()));
+        poll_fn(|cx| {
+            if let Poll::Ready(outcome) = call.as_mut().poll(cx) {
+                return Poll::Ready(outcome);
+            }
+            while timer.as_mut().poll(cx).is_ready() {
+                let next = self.expire(tickets);
+                timer.as_mut().reset(next.into());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Answers those whose time is up, and says when to look next.
+    fn expire(&self, sent: &[Arc<Ticket>]) -> Instant {
+        let now = Instant::now();
+        let mut next = now + self.bounds.timeout;
+        // Asked once, and only if there is something to say.
+        let is_partial = LazyCell::new(|| self.route.is_partial());
+        for ticket in sent {
+            if ticket.deadline <= now {
+                ticket.expire(*is_partial);
+            } else {
+                next = next.min(ticket.deadline);
+            }
+        }
+        let mut lanes = self.lanes.lock();
+        while let Some(ticket) = lanes.queue.front() {
+            if ticket.deadline > now {
+                next = next.min(ticket.deadline);
+                break;
+            }
+            ticket.expire(*is_partial);
+            lanes.queue.pop_front();
+        }
+        next
+    }
+}
+
+/// Requests of a call that is given up with its runtime.
+pub(super) struct Unanswered<'a>(pub(super) &'a [Arc<Ticket>]);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        for ticket in self.0 {
+            ticket.strand();
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Blocks of units that are spent without asking: settled, and asked for.
+
+use tollgate_core::{Micros, Policy, Timestamp};
+
+use super::{Asked, Batch, EncodeError, LEASE};
+use crate::bytes::{exact, put};
+
+/// A block that is done with, and what was spent of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spent {
+    /// Its name.
+    pub id: u64,
+    /// So many units.
+    pub units: u64,
+}
+
+/// A block that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Its name, which no other block of the key has.
+    pub id: u64,
+    /// So many units at most; none where blocks are only settled.
+    pub units: u64,
+    /// For so long at most.
+    pub ttl: Micros,
+}
+
+impl Batch {
+    /// Adds a request to settle up to 255 blocks and to grant another.
+    pub fn lease(
+        &mut self,
+        key: &[u8],
+        policy: &Policy,
+        spent: &[Spent],
+        ask: Ask,
+        deadline: Option<Timestamp>,
+    ) -> Result<(), EncodeError> {
+        self.make_room(1)?;
+        let count = u8::try_from(spent.len()).map_err(|_| EncodeError::TooManyCharges)?;
+        let numbers = [self.keys.number(key), self.form(policy)];
+        self.scratch.clear();
+        self.scratch.push(LEASE);
+        for number in numbers {
+            put::<2>(&mut self.scratch, number);
+        }
+        put::<5>(&mut self.scratch, ask.units.min(Policy::MAX_LIMIT));
+        put::<7>(&mut self.scratch, exact(ask.ttl.get()));
+        put::<8>(&mut self.scratch, ask.id);
+        self.scratch.push(count);
+        for block in spent {
+            put::<8>(&mut self.scratch, block.id);
+            put::<5>(&mut self.scratch, block.units.min(Policy::MAX_LIMIT));
+        }
+        self.request(deadline, Asked::Lease);
+        Ok(())
+    }
+}

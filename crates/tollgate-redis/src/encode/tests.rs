@@ -1,0 +1,124 @@
+//! The bytes of a call, one by one.
+
+use tollgate_core::{Charged, Cost, Key, Quota, Receipt, ReceiptId, Source, Strikes};
+
+use super::*;
+
+fn policy(limit: u64) -> Policy {
+    Policy::fixed_window_counter("p", Quota::per_minute(limit)).unwrap()
+}
+
+fn line<'a>(key: &'a [u8], policy: &'a Policy, cost: u64) -> Line<'a> {
+    Line { key, policy, cost: Cost::new(cost), enforce: true, dry: false }
+}
+
+#[test]
+fn what_requests_have_in_common_is_sent_once() {
+    let policy = policy(100);
+    let mut batch = Batch::new(7);
+    for deadline in [None, Some(Timestamp::from_micros(0x0102)), None] {
+        batch.decide(&[line(b"k", &policy, 1)], deadline).unwrap();
+    }
+    assert_eq!(batch.keys().collect::<Vec<_>>(), [b"k"]);
+    let [nonce, time, forms, operations, requests] = batch.args(None);
+    assert_eq!(nonce, 7_u64.to_be_bytes());
+    assert_eq!(time, b"");
+    assert_eq!(forms, [1, 1, 0, 0, 0, 0, 100, 0, 0, 0x03, 0x93, 0x87, 0]);
+    assert_eq!(operations, [1, 1, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 1]);
+    let none = [0, 1, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(requests, [none, [0, 1, 0, 0, 0, 0, 0, 1, 2], none].concat());
+}
+
+#[test]
+fn charges_to_one_key_are_summed_and_a_shadow_beside_one_that_enforces_takes_nothing() {
+    let policy = policy(100);
+    let mut batch = Batch::new(0);
+    let shadow = |cost| Line { enforce: false, ..line(b"k", &policy, cost) };
+    let enforced = |cost| line(b"k", &policy, cost);
+    let lines =
+        [shadow(2), line(b"other", &policy, 9), shadow(4), enforced(3), shadow(8), enforced(2)];
+    batch.decide(&lines, None).unwrap();
+    let [_, _, _, operations, _] = batch.args(None);
+    let sum = [0, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 5];
+    let other = [0, 2, 0, 1, 1, 0, 0, 0, 0, 0, 0, 9];
+    assert_eq!(operations, [&[1, 2], &sum[..], &other[..]].concat());
+    let Asked::Decide { charges, .. } = &batch.asked[0] else { panic!() };
+    assert_eq!(charges[..], [0, 1, 0, 0, 0, 0]);
+    batch.decide(&[shadow(2), shadow(4)], None).unwrap();
+    let [_, _, _, operations, _] = batch.args(None);
+    assert_eq!(operations[26..], [1, 1, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 6]);
+}
+
+#[test]
+fn a_key_under_two_quotas_is_refused_and_leaves_no_trace() {
+    let (small, large) = (policy(10), policy(20));
+    let mut batch = Batch::new(0);
+    let lines = [line(b"k", &small, 1), line(b"k", &large, 1)];
+    assert_eq!(batch.decide(&lines, None), Err(EncodeError::TwoQuotas));
+    assert!(batch.is_empty());
+    assert_eq!(batch.keys().len(), 0);
+    // Two requests of one call may differ: two versions of a policy side by side.
+    batch.decide(&lines[..1], None).unwrap();
+    batch.decide(&lines[1..], None).unwrap();
+    assert_eq!((batch.len(), batch.keys().len(), batch.forms.len()), (2, 1, 2));
+}
+
+#[test]
+fn a_call_says_when_it_is_full() {
+    let policy = policy(1);
+    let mut batch = Batch::new(0);
+    for number in 0..Batch::MAX as u32 {
+        batch.decide(&[line(&number.to_be_bytes(), &policy, 1)], None).unwrap();
+    }
+    assert_eq!(batch.decide(&[line(b"k", &policy, 1)], None), Err(EncodeError::Full));
+    let keys: Vec<_> = (0..256_u32).map(u32::to_be_bytes).collect();
+    let lines: Vec<_> = keys.iter().map(|key| line(key, &policy, 1)).collect();
+    let mut batch = Batch::new(0);
+    assert_eq!(batch.decide(&lines, None), Err(EncodeError::TooManyCharges));
+    assert_eq!(batch.decide(&lines[..255], None), Ok(()));
+}
+
+#[test]
+fn where_a_penalty_counts_denials_a_request_has_charges_to_as_many_keys_as_its_error_says() {
+    let minute = std::time::Duration::from_secs(60);
+    let banned = Policy::penalty("b", Strikes::of_denials(9, minute).block(minute)).unwrap();
+    let keys: Vec<_> = (0..65).map(|number| format!("{{{number}}}")).collect();
+    let lines: Vec<_> = keys.iter().map(|key| line(key.as_bytes(), &banned, 1)).collect();
+    let mut batch = Batch::new(0);
+    assert_eq!(batch.decide(&lines[..64], None), Ok(()));
+    let error = batch.decide(&lines, None).unwrap_err();
+    assert_eq!(error, EncodeError::TooManyCharges);
+    assert!(error.to_string().ends_with("or to 64 with a penalty"), "{error}");
+}
+
+#[test]
+fn a_cost_that_no_quota_holds_is_as_large_as_lua_can_count() {
+    let policy = policy(1);
+    let mut batch = Batch::new(0);
+    batch.decide(&[line(b"k", &policy, u64::MAX)], None).unwrap();
+    let [_, _, _, operations, _] = batch.args(None);
+    assert_eq!(operations[7..], [0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
+}
+
+#[test]
+fn settling_says_which_way_and_by_how_much() {
+    let policy = policy(100);
+    let receipt = Receipt {
+        id: ReceiptId(1),
+        source: Source::Store,
+        policy,
+        key: Key::GLOBAL,
+        charged: Charged {
+            cost: Cost::new(5),
+            charged_at: Timestamp::from_micros(3),
+            leaves_at: Timestamp::from_micros(4),
+        },
+    };
+    for (actual, kind, units) in [(2, GIVE_BACK, 3), (5, GIVE_BACK, 0), (9, OWE, 4)] {
+        let mut batch = Batch::new(0);
+        batch.settle(b"k", b"r", &receipt, Cost::new(actual), None).unwrap();
+        let [_, _, _, operations, _] = batch.args(None);
+        assert_eq!(operations[..7], [kind, 0, 1, 0, 1, 0, 2]);
+        assert_eq!([operations[13], operations[20], operations[27]], [units, 5, 3]);
+    }
+}

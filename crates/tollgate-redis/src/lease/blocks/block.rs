@@ -1,0 +1,65 @@
+//! One block: open, closed, and on its way back.
+
+use smallvec::SmallVec;
+use tollgate_core::{Micros, Timestamp};
+
+use crate::encode::Spent;
+use crate::lease::clock::Moment;
+
+/// Units that may be spent here up to a moment.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) id: u64,
+    pub(super) units: u64,
+    pub(super) left: u64,
+    pub(super) start: Moment,
+    /// The last moment, that one included.
+    pub(super) end: Moment,
+    /// When its first unit was to be spent, which is when the block before it was used up.
+    pub(super) in_use_since: Moment,
+    pub(super) granted_at: Timestamp,
+    /// What Redis said was left when it was granted, and how long until the key was fresh.
+    pub(super) remaining: u64,
+    pub(super) reset_after: Micros,
+}
+
+/// What was spent of a block, for Redis to know.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Closed {
+    pub(super) spent: Spent,
+    pub(super) units: u64,
+    pub(super) start: Moment,
+    pub(super) end: Moment,
+}
+
+/// Blocks on their way back to Redis.
+#[derive(Debug)]
+pub(in crate::lease) struct Returned(pub(super) SmallVec<[Closed; 2]>);
+
+impl Block {
+    pub(super) fn retires(&self) -> Moment {
+        retires(self.start, self.end)
+    }
+}
+
+impl Closed {
+    pub(super) fn retires(&self) -> Moment {
+        retires(self.start, self.end)
+    }
+}
+
+impl Returned {
+    pub(in crate::lease) fn spent(&self) -> SmallVec<[Spent; 2]> {
+        self.0.iter().map(|closed| closed.spent).collect()
+    }
+
+    pub(in crate::lease) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// When what is left of a block goes back: a quarter of its time is left for that, and for a
+/// second attempt.
+const fn retires(start: Moment, end: Moment) -> Moment {
+    end.saturating_sub(end.saturating_sub(start) / 4)
+}

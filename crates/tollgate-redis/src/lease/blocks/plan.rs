@@ -1,0 +1,116 @@
+//! When blocks are fetched and returned, and what Redis says to that.
+
+use tollgate_core::StoreError;
+
+use super::Blocks;
+use super::block::{Block, Closed, Returned};
+use crate::encode::Ask;
+use crate::lease::clock::{Clock, Moment};
+use crate::ticket::Leased;
+
+/// What there is to do about a key.
+#[derive(Debug)]
+pub(in crate::lease) enum Plan {
+    /// To tell Redis what was spent, and to ask for more or for nothing.
+    Call { spent: Returned, ask: Ask },
+    /// Nothing before this moment, or before somebody calls.
+    Wait(Option<Moment>),
+    /// Nothing any more.
+    Leave,
+}
+
+impl Blocks {
+    /// What there is to do.
+    pub(in crate::lease) fn plan(&mut self, now: Moment, next_id: impl FnOnce() -> u64) -> Plan {
+        self.was_called = false;
+        self.retire(now);
+        self.spent.retain(|closed| closed.end > now);
+        if now < self.call_at {
+            return Plan::Wait(Some(self.call_at));
+        }
+        let ttl = self.lease.time_to_live();
+        let held: u64 = self.open.iter().map(|block| block.units).sum();
+        let is_asking = self.demand.is_hot() && self.is_low() && now >= self.ask_at;
+        let units = self.demand.size().min(self.most.saturating_sub(held));
+        if is_asking && units > 0 {
+            let spent = Returned(std::mem::take(&mut self.spent));
+            return Plan::Call { spent, ask: Ask { id: next_id(), units, ttl } };
+        }
+        // What others could use goes back at once, and what is used up with the next call, as
+        // long as there is one in time.
+        let is_due = |closed: &Closed| closed.spent.units < closed.units || closed.retires() <= now;
+        if self.spent.iter().any(is_due) {
+            let spent = Returned(std::mem::take(&mut self.spent));
+            return Plan::Call { spent, ask: Ask { id: 0, units: 0, ttl } };
+        }
+        if self.open.is_empty() && self.spent.is_empty() && !self.demand.is_hot() {
+            self.has_keeper = false;
+            return Plan::Leave;
+        }
+        let retires = self.open.iter().map(Block::retires);
+        let retires = retires.chain(self.spent.iter().map(Closed::retires));
+        let asks = (self.demand.is_hot() && self.is_low()).then_some(self.ask_at);
+        // A hot key of which nothing is held and for which nobody asks is none.
+        Plan::Wait(retires.chain(asks).filter(|at| *at > now).min())
+    }
+
+    /// Redis has answered, or not.
+    pub(in crate::lease) fn learn(
+        &mut self,
+        spent: Returned,
+        ask: Ask,
+        answer: Result<Leased, StoreError>,
+        clock: &Clock,
+    ) {
+        let (now, ttl) = (clock.now(), self.lease.time_to_live().get());
+        match answer {
+            Ok(leased) if leased.granted.units > 0 => {
+                let (start, end) = clock.span(&leased);
+                let granted = leased.granted;
+                self.open.push_back(Block {
+                    id: ask.id,
+                    units: granted.units,
+                    left: granted.units,
+                    start,
+                    end,
+                    in_use_since: now,
+                    granted_at: leased.decided_at,
+                    remaining: granted.remaining,
+                    reset_after: granted.reset_after,
+                });
+            }
+            Ok(leased) if ask.units > 0 => {
+                let wait = leased.granted.retry_after.get().clamp(ttl / 16, ttl);
+                self.ask_at = now + wait;
+                self.demand.went_without(now);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                // Told again, it is settled once. What was asked for may have been granted, and
+                // is not asked for again before that has lapsed.
+                self.spent.extend(spent.0);
+                // There is time for a few attempts before a block that was returned lapses.
+                self.call_at = now + ttl / 16;
+                if error.may_have_charged() {
+                    self.ask_at = now + ttl;
+                }
+                self.demand.went_without(now);
+            }
+        }
+    }
+
+    /// Closes blocks that are used up, or ought to go back so that others can use the rest.
+    fn retire(&mut self, now: Moment) {
+        while let Some(block) = self.open.front() {
+            let used = block.units - block.left;
+            if block.left == 0 {
+                self.demand.used_up(now.saturating_sub(block.in_use_since));
+            } else if block.retires() <= now {
+                self.demand.returned(block.units, used);
+            } else {
+                return;
+            }
+            self.close_first(now);
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! A key, its clock moved by hand, and Redis played by the test.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use tollgate_core::{Granted, Lease, Micros, Policy, Quota, StoreError, Timestamp};
+
+use super::{Blocks, Plan, Returned};
+use crate::encode::{Ask, Spent};
+use crate::lease::clock::{Clock, Moment};
+use crate::lease::demand::HOT;
+use crate::ticket::Leased;
+
+const TTL: u64 = 1_000_000;
+
+/// A hot key of which a replica may hold 100 units, and the clock.
+fn hot() -> (Blocks, Clock, Arc<AtomicU64>) {
+    let time = Arc::new(AtomicU64::new(0));
+    let policy = Policy::token_bucket("p", Quota::per_minute(1_000)).unwrap();
+    let mut blocks = Blocks::new(&policy, Lease::of(1, 10), 0);
+    for _ in 0..HOT {
+        blocks.asked(0);
+    }
+    blocks.has_keeper = true;
+    (blocks, Clock::new(Some(Arc::clone(&time))), time)
+}
+
+fn called(blocks: &mut Blocks, now: Moment) -> (Returned, Ask) {
+    match blocks.plan(now, || 7) {
+        Plan::Call { spent, ask } => (spent, ask),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn granted(units: u64, now: Moment) -> Result<Leased, StoreError> {
+    let decided_at = Timestamp::from_micros(now);
+    let (lasts, reset_after) = (Micros::new(TTL), Micros::new(TTL));
+    let granted = Granted { units, lasts, remaining: 50, reset_after, retry_after: Micros::new(5) };
+    Ok(Leased { granted, decided_at, sent: Instant::now() })
+}
+
+#[test]
+fn a_block_in_use_has_the_next_one_behind_it_and_its_end_is_told_with_the_ask() {
+    let (mut blocks, clock, _) = hot();
+    let (spent, ask) = called(&mut blocks, 0);
+    assert!(spent.is_empty() && ask.units == 8);
+    blocks.learn(spent, ask, granted(8, 0), &clock);
+    assert!(matches!(blocks.plan(0, || 8), Plan::Wait(Some(750_000))));
+    assert!((0..4).all(|_| blocks.take(1, &clock).is_some()));
+    // Half of it is gone: the keeper is called once.
+    assert!(blocks.calls_keeper() && !blocks.calls_keeper());
+    let (spent, ask) = called(&mut blocks, 0);
+    assert!(spent.is_empty());
+    blocks.learn(spent, Ask { id: 8, ..ask }, granted(8, 0), &clock);
+    // The next one begins where the first ends, which is told with the next ask.
+    assert!((0..6).all(|_| blocks.take(1, &clock).is_some()));
+    assert!(matches!(blocks.plan(0, || 9), Plan::Wait(Some(750_000))));
+    assert!((0..2).all(|_| blocks.take(1, &clock).is_some()));
+    let (spent, ask) = called(&mut blocks, 0);
+    assert_eq!(spent.spent()[..], [Spent { id: 7, units: 8 }]);
+    assert_eq!(ask.units, 16);
+}
+
+#[test]
+fn what_is_left_goes_back_in_time_and_a_key_nobody_asks_for_is_left() {
+    let (mut blocks, clock, time) = hot();
+    let (spent, ask) = called(&mut blocks, 0);
+    blocks.learn(spent, ask, granted(8, 0), &clock);
+    blocks.take(3, &clock).unwrap();
+    time.store(750_000, Ordering::SeqCst);
+    let (spent, ask) = called(&mut blocks, 750_000);
+    assert_eq!(spent.spent()[..], [Spent { id: 7, units: 3 }]);
+    assert_eq!(ask.units, 0);
+    blocks.learn(spent, ask, granted(0, 750_000), &clock);
+    assert!(matches!(blocks.plan(750_000, || 9), Plan::Leave));
+    assert!(!blocks.has_keeper);
+}
+
+#[test]
+fn a_call_that_failed_is_not_made_again_at_once() {
+    for (error, next_ask) in [
+        (StoreError::not_charged("redis", "no"), TTL / 16),
+        (StoreError::maybe_charged("redis", "silent"), TTL),
+    ] {
+        let (mut blocks, clock, time) = hot();
+        let (spent, ask) = called(&mut blocks, 0);
+        blocks.learn(spent, ask, Err(error), &clock);
+        assert!(matches!(blocks.plan(0, || 8), Plan::Wait(Some(at)) if at == TTL / 16));
+        time.store(next_ask - 1, Ordering::SeqCst);
+        assert!(matches!(blocks.plan(next_ask - 1, || 8), Plan::Wait(Some(at)) if at == next_ask));
+        called(&mut blocks, next_ask);
+    }
+}
+
+#[test]
+fn what_was_put_back_can_be_taken_again_unless_the_block_is_closed() {
+    let (mut blocks, clock, _) = hot();
+    let (spent, ask) = called(&mut blocks, 0);
+    blocks.learn(spent, ask, granted(8, 0), &clock);
+    let taken = blocks.take(8, &clock).unwrap();
+    assert!(blocks.take(1, &clock).is_none());
+    blocks.put_back(&taken);
+    let taken = blocks.take(8, &clock).unwrap();
+    assert_eq!(blocks.close(0).spent()[..], [Spent { id: 7, units: 8 }]);
+    blocks.put_back(&taken);
+    assert!(blocks.take(1, &clock).is_none());
+}

@@ -1,0 +1,245 @@
+//! The operations of a trace, each with what the reference says of it.
+
+use tollgate_core::{
+    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Outcome, Policy, Receipt, ReceiptId, Refill,
+    Settlement,
+};
+use tollgate_redis::protocol::{Ask, Line, Row, Spent};
+
+use super::{Expected, Family, Trace, policies, redis_key};
+
+impl Trace {
+    pub(super) fn decide(&mut self, expected: &mut Expected) {
+        let (deadline, stale) = self.deadline();
+        let mut policies: Vec<Policy> = Vec::new();
+        let charges =
+            if self.family == Family::Heavy { 1 } else { [1, 1, 1, 2, 3][self.rng.usize(..5)] };
+        for _ in 0..charges {
+            let policy = self.policy();
+            // One name under two quotas is an error that comes before the script.
+            let same = policies.iter().find(|other| other.name() == policy.name());
+            policies.push(same.unwrap_or(&policy).clone());
+        }
+        let keys: Vec<Key> = policies.iter().map(|_| self.key()).collect();
+        let mut charges = Vec::new();
+        for (policy, key) in policies.iter().zip(&keys) {
+            let cost = Cost::new(policies::cost(&mut self.rng, policy, self.family));
+            let charge = Charge::new(policy, key, cost);
+            charges.push(match self.rng.u8(..10) {
+                0 => charge.dry(),
+                1 | 2 => charge.shadow(),
+                _ => charge,
+            });
+        }
+        let names: Vec<_> =
+            charges.iter().map(|charge| redis_key(charge.policy, charge.key)).collect();
+        let lines: Vec<_> = charges
+            .iter()
+            .zip(&names)
+            .map(|(&Charge { policy, cost, enforce, dry, .. }, key)| Line {
+                key,
+                policy,
+                cost,
+                enforce,
+                dry,
+            })
+            .collect();
+        expected.batch.decide(&lines, deadline).expect("a call holds so many");
+        expected.text.push(format!("{charges:?}"));
+        if stale || policies.iter().any(|policy| expected.is_elsewhen(policy)) {
+            expected.rows.push(Row::Stale);
+            return;
+        }
+        let verdict = self.reference.decide(&charges, expected.now);
+        for (charge, decision) in charges.iter().zip(verdict.decisions()) {
+            self.clock.note(charge.policy, decision);
+            // Beside an enforced charge to the same key, a shadow takes nothing.
+            let beside = |other: &Charge<'_>| {
+                other.enforce
+                    && other.key == charge.key
+                    && other.policy.name() == charge.policy.name()
+            };
+            let takes = charge.cost > Cost::ZERO && (charge.enforce || !charges.iter().any(beside));
+            let is_struck = charge.policy.counts_denials() && !verdict.is_admitted();
+            if is_struck && self.reference.is_held(charge.policy, charge.key, expected.now) {
+                self.written(charge.policy, charge.key);
+            }
+            let takes = takes && !charge.policy.penalises();
+            if takes && matches!(decision.outcome, Outcome::Allow { .. }) {
+                self.charged += u128::from(charge.cost.get());
+                self.written(charge.policy, charge.key);
+            }
+        }
+        let ids = &mut self.ids;
+        let next_id = || {
+            *ids += 1;
+            ReceiptId(*ids)
+        };
+        let receipts: Vec<_> = verdict.receipts(&charges, next_id).collect();
+        for receipt in receipts {
+            if self.receipts.len() < 40 {
+                self.receipts.push(receipt);
+            } else {
+                let index = self.rng.usize(..40);
+                self.receipts[index] = receipt;
+            }
+        }
+        expected.rows.push(Row::Verdict(verdict));
+    }
+
+    /// Settles a receipt, or renews its lease.
+    pub(super) fn correct(&mut self, expected: &mut Expected) {
+        let index = match self.rng.u8(..3) {
+            0 => self.receipts.len() - 1,
+            _ => self.rng.usize(..self.receipts.len()),
+        };
+        let receipt = self.receipts[index].clone();
+        if receipt.policy.counts_in_flight() && self.rng.bool() {
+            self.renew(expected, index, &receipt);
+        } else {
+            self.settle(expected, index, &receipt);
+        }
+    }
+
+    fn renew(&mut self, expected: &mut Expected, index: usize, receipt: &Receipt) {
+        let (deadline, stale) = self.deadline();
+        let key = redis_key(&receipt.policy, &receipt.key);
+        let receipt_key = format!("r:{}", receipt.id.0).into_bytes();
+        let encoded = expected.batch.renew(&key, &receipt_key, receipt, deadline);
+        encoded.expect("a call holds so many");
+        expected.text.push(format!("renew {receipt:?}"));
+        if stale {
+            expected.rows.push(Row::Stale);
+            return;
+        }
+        let renewed = self.reference.renew(receipt, expected.now);
+        let begun = renewed.as_ref().map(|renewed| renewed.charged.charged_at);
+        expected.rows.push(Row::Renewal(begun));
+        if let Some(renewed) = renewed {
+            self.written(&receipt.policy, &receipt.key);
+            // Sometimes the old one is shown again.
+            if self.rng.u8(..8) > 0 {
+                self.receipts[index] = renewed;
+            }
+        }
+    }
+
+    fn settle(&mut self, expected: &mut Expected, index: usize, receipt: &Receipt) {
+        let (deadline, stale) = self.deadline();
+        // Sometimes it stays, to be settled again.
+        if self.rng.u8(..4) > 0 {
+            self.receipts.swap_remove(index);
+        }
+        let cost = receipt.charged.cost.get();
+        let actual = Cost::new(match self.rng.u8(..10) {
+            // A debt of one capacity, after which a log is full of one entry.
+            0 if self.family != Family::LongLogs => u64::MAX,
+            1..4 => 0,
+            4 => cost,
+            _ => self.rng.u64(0..=cost.saturating_mul(2)),
+        });
+        let now = expected.now;
+        let stale = stale || expected.is_elsewhen(&receipt.policy);
+        let first = !stale && !receipt.has_lapsed(now) && !self.settled.contains(&receipt.id);
+        let held = self.reference.is_held(&receipt.policy, &receipt.key, now);
+        let key = redis_key(&receipt.policy, &receipt.key);
+        let receipt_key = format!("r:{}", receipt.id.0).into_bytes();
+        let encoded = expected.batch.settle(&key, &receipt_key, receipt, actual, deadline);
+        encoded.expect("a call holds so many");
+        expected.text.push(format!("{receipt:?} to {actual:?}"));
+        if stale {
+            expected.rows.push(Row::Stale);
+            return;
+        }
+        let (policy, key) = (&receipt.policy, &receipt.key);
+        let settlement = self.reference.settle(receipt, actual, now);
+        if first {
+            self.settled.insert(receipt.id);
+        }
+        match settlement {
+            Settlement::Charged { .. } => self.written(policy, key),
+            // Of nothing, nothing is given back, and nothing written.
+            Settlement::Returned { .. } if held => self.written(policy, key),
+            _ => {}
+        }
+        expected.rows.push(Row::Settlement(settlement));
+    }
+
+    pub(super) fn lease(&mut self, expected: &mut Expected) {
+        let (deadline, stale) = self.deadline();
+        let (mut policy, mut key) = (self.policy(), self.key());
+        if policy.quota().calendar().is_some() {
+            // Nobody asks for blocks of it.
+            return;
+        }
+        let mut spent = Vec::new();
+        if !self.blocks.is_empty() && self.rng.u8(..3) > 0 {
+            // What is settled is what was granted, in whichever version of the policy.
+            let index = self.rng.usize(..self.blocks.len());
+            let (of, whose, block) = self.blocks[index].clone();
+            if self.rng.bool() || of.name() != policy.name() {
+                policy = of;
+            }
+            key = whose;
+            let units = self.rng.u64(0..=block.units + block.units / 8);
+            spent.push(Spent { units, ..block });
+            if self.rng.u8(..4) > 0 {
+                self.blocks.swap_remove(index);
+            }
+        }
+        // Of what cannot be leased, what was leased before its quota changed may be settled.
+        let is_leased = !matches!(
+            policy.algorithm(),
+            Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }
+                | Algorithm::TokenBucket { refill: Refill::Interval }
+                | Algorithm::ConcurrentRequests
+                | Algorithm::Penalty { .. }
+        );
+        let most = policy.capacity();
+        let units = match self.rng.u8(..4) {
+            _ if !is_leased => 0,
+            0 => 0,
+            1 => 1,
+            2 => self.rng.u64(1..=most),
+            _ => (most / 8).max(1),
+        };
+        self.ids += 1;
+        let id = u64::try_from(self.ids & u128::from(u64::MAX)).expect("64 bits");
+        let ttl = Micros::new(policy.window().get() * self.rng.u64(1..=10) / 10);
+        let name = redis_key(&policy, &key);
+        let ask = Ask { id, units, ttl };
+        expected.batch.lease(&name, &policy, &spent, ask, deadline).expect("room");
+        expected.text.push(format!("{ask:?} of {policy:?} {key:?}, {spent:?}"));
+        if stale || expected.is_elsewhen(&policy) {
+            expected.rows.push(Row::Stale);
+            return;
+        }
+        let now = expected.now;
+        let is_known =
+            spent.iter().any(|block| self.reference.knows_block(&policy, &key, block.id, now));
+        let spent: Vec<_> = spent.iter().map(|block| (block.id, block.units)).collect();
+        let granted = self.reference.lease((&policy, &key), now, &spent, (id, units, ttl));
+        if is_known || granted.units > 0 {
+            self.written(&policy, &key);
+        }
+        if granted.units > 0 {
+            self.granted += 1;
+            self.clock.retry_at = self.clock.now.saturating_add(granted.lasts.get());
+            self.blocks.push((policy, key, Spent { id, units: granted.units }));
+        }
+        expected.rows.push(Row::Leased(granted));
+    }
+
+    pub(super) fn reset(&mut self, expected: &mut Expected) {
+        let (policy, key) = (self.policy(), self.key());
+        let name = redis_key(&policy, &key);
+        expected.batch.reset(&name, None).expect("a call holds so many");
+        expected.text.push(format!("reset {policy:?} {key:?}"));
+        self.reference.reset(&policy, &key, expected.now);
+        // What is leased stays.
+        if self.expiries.contains_key(&name) {
+            self.written(&policy, &key);
+        }
+        expected.rows.push(Row::Reset);
+    }
+}

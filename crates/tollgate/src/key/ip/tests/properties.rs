@@ -1,0 +1,130 @@
+//! What holds whatever a client sends.
+
+use std::net::IpAddr;
+
+use http::HeaderName;
+use proptest::prelude::*;
+
+use super::{PROXIES, behind, by_peer, key, request};
+use crate::key::TrustedProxies;
+
+/// Bytes that look like what the parsers look for, more often than chance would.
+fn line() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        "[0-9a-fA-F:.\\[\\]]{0,20}".prop_map(String::into_bytes),
+        prop::sample::select(vec![
+            "for=",
+            "For=\"",
+            "\"",
+            "\\",
+            "\\\"",
+            ",",
+            ", ",
+            ";",
+            "=",
+            " ",
+            "\t",
+            "_x",
+            "unknown",
+            "10.0.0.2",
+            "203.0.113.7",
+            "[2001:db8::1]:80",
+            "2001:db8:ff::1",
+            "::ffff:10.0.0.1",
+            "host=\"",
+            "%eth0",
+        ])
+        .prop_map(|text| text.as_bytes().to_vec()),
+        prop::collection::vec(any::<u8>(), 0..6),
+    ];
+    // HTTP lets no control characters through; without this most lines would be dropped.
+    let legal = |byte: u8| if byte.is_ascii_control() { b',' } else { byte };
+    prop::collection::vec(piece, 0..40)
+        .prop_map(move |pieces| pieces.concat().into_iter().map(legal).collect())
+}
+
+fn untrusted() -> impl Strategy<Value = IpAddr> {
+    let proxies = TrustedProxies::parse(PROXIES).unwrap();
+    any::<IpAddr>().prop_filter("no proxy", move |ip| !proxies.contains(*ip))
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_the_parsers_panic(
+        lines in prop::collection::vec(line(), 0..4),
+        from in prop::sample::select(vec!["10.0.0.1", "::ffff:10.0.0.1", "203.0.113.1"]),
+    ) {
+        for (name, source) in [
+            ("x-forwarded-for", behind()),
+            ("forwarded", behind().in_forwarded()),
+            ("x-real-ip", behind().in_single_header(HeaderName::from_static("x-real-ip"))),
+        ] {
+            let lines: Vec<_> = lines.iter().map(|line| (name, line.as_slice())).collect();
+            prop_assert_eq!(key(&source, &request(from, &lines)).heap_bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn a_client_cannot_change_its_key_by_what_it_sends(
+        client in untrusted(),
+        sent in prop::collection::vec(line(), 0..4),
+        inner_proxy: bool,
+        own_line: bool,
+    ) {
+        let quoted = match client {
+            IpAddr::V4(ip) => format!("for={ip}"),
+            IpAddr::V6(ip) => format!("for=\"[{ip}]\""),
+        };
+        for (name, source, added, inner) in [
+            ("x-forwarded-for", behind(), client.to_string(), ", 10.0.0.2"),
+            ("forwarded", behind().in_forwarded(), quoted, ", for=10.0.0.2;host=\"a,b\""),
+        ] {
+            // What the proxies do: append to the last line, as HAProxy and nginx do, or
+            // add a line of their own, and pass on all others.
+            let mut added = added.into_bytes();
+            if inner_proxy {
+                added.extend_from_slice(inner.as_bytes());
+            }
+            let mut lines = sent.clone();
+            match lines.last_mut() {
+                Some(last) if !own_line => {
+                    last.extend_from_slice(b", ");
+                    last.extend_from_slice(&added);
+                }
+                _ => lines.push(added),
+            }
+            let lines: Vec<_> = lines.iter().map(|line| (name, line.as_slice())).collect();
+            let honest = request(&client.to_string(), &[]);
+            prop_assert_eq!(key(&source, &request("10.0.0.1", &lines)), key(&source, &honest));
+        }
+    }
+
+    #[test]
+    fn equal_addresses_in_different_spellings_have_one_key(ip in untrusted(), port: u16) {
+        let mut spellings = vec![ip.to_string(), format!(" {ip}\t")];
+        match ip {
+            IpAddr::V4(v4) => {
+                let mapped = v4.to_ipv6_mapped();
+                let [.., a, b] = mapped.segments();
+                spellings.push(format!("{v4}:{port}"));
+                spellings.push(mapped.to_string());
+                spellings.push(format!("[{mapped}]:{port}"));
+                spellings.push(format!("0:0:0:0:0:FFFF:{a:X}:{b:x}"));
+            }
+            IpAddr::V6(v6) => {
+                let groups = v6.segments();
+                let full: Vec<_> = groups.iter().map(|group| format!("{group:04X}")).collect();
+                let short: Vec<_> = groups.iter().map(|group| format!("{group:x}")).collect();
+                spellings.push(format!("[{v6}]:{port}"));
+                spellings.push(full.join(":"));
+                spellings.push(short.join(":"));
+                spellings.push(format!("[{}]", full.join(":")));
+            }
+        }
+        let expected = by_peer(&behind(), &ip.to_string());
+        for text in spellings {
+            let line = [("x-forwarded-for", text.as_bytes())];
+            prop_assert_eq!(&key(&behind(), &request("10.0.0.1", &line)), &expected, "{}", text);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Where a token stands in a request, and who asks without one.
+
+use http::Request;
+use serde_json::json;
+
+use super::{after, believes, claims, claims_with, subject, token, verifier};
+use crate::Head;
+use crate::key::{ClientIp, JwtUser, KeySource, SubjectKind};
+
+#[test]
+fn the_scheme_is_case_insensitive_and_the_header_single() {
+    let verifier = verifier();
+    let token = token(&claims());
+    for (value, believed) in [
+        (format!("bearer {token}"), true),
+        (format!("BEARER  {token}"), true),
+        (format!("Bearer{token}"), false),
+        (format!("Basic {token}"), false),
+        (format!("Bearer {token} {token}"), false),
+        (format!("Bearer {token}, Bearer {token}"), false),
+        (token.clone(), false),
+    ] {
+        assert_eq!(subject(&verifier, &value).is_some(), believed, "{value}");
+    }
+    let twice = Request::builder()
+        .header("authorization", format!("Bearer {token}"))
+        .header("authorization", format!("Bearer {token}"))
+        .body(())
+        .unwrap();
+    let source = JwtUser::new(verifier);
+    assert_eq!(source.subject(&Head::of(&twice)).unwrap(), None);
+}
+
+#[test]
+fn a_token_past_eight_kilobytes_is_not_read() {
+    let padded = |bytes: usize| token(&claims_with("pad", json!("x".repeat(bytes))));
+    assert!(believes(&verifier(), &padded(5_000)));
+    assert!(!believes(&verifier(), &padded(7_000)));
+}
+
+#[test]
+fn a_stranger_falls_to_his_address() {
+    let source = JwtUser::new(verifier()).or(ClientIp::peer());
+    let expired = token(&claims_with("exp", json!(after(-3_600))));
+    let kinds = [token(&claims()), expired, "junk".to_owned()].map(|token| {
+        let peer: std::net::SocketAddr = "192.0.2.1:1".parse().unwrap();
+        let request = Request::builder()
+            .header("authorization", format!("Bearer {token}"))
+            .extension(peer)
+            .body(())
+            .unwrap();
+        source.subject(&Head::of(&request)).unwrap().unwrap().kind
+    });
+    assert_eq!(kinds, [SubjectKind::User, SubjectKind::Ip, SubjectKind::Ip]);
+    assert!(!source.can_be_missing());
+}

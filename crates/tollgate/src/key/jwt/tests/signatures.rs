@@ -1,0 +1,158 @@
+//! Which tokens are believed: those that a key of ours has signed.
+
+use jsonwebtoken::{Algorithm as Alg, DecodingKey, EncodingKey, encode};
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::{
+    RSA, SECRET, believes, claims, claims_with, encoded, encoded_bytes, header, sign, signers,
+    subject, token, verifier,
+};
+use crate::key::{JwtKey, JwtKeyError, JwtKeys, JwtVerifier, SubjectKind};
+
+#[test]
+fn a_token_of_each_algorithm_names_the_same_user() {
+    let verifier = verifier();
+    let subjects = signers().map(|(alg, kid, key)| {
+        let token = encode(&header(alg, Some(kid)), &claims(), &key).unwrap();
+        subject(&verifier, &format!("Bearer {token}")).unwrap()
+    });
+    for subject in &subjects {
+        assert_eq!(subject.kind, SubjectKind::User);
+        assert_eq!(subject.key.heap_bytes(), 0);
+        assert_eq!(subject, &subjects[0]);
+    }
+}
+
+#[test]
+fn a_key_serves_no_algorithm_but_its_own() {
+    let verifier = verifier();
+    for (alg, own, key) in signers() {
+        for (_, kid, _) in signers() {
+            let token = encode(&header(alg, Some(kid)), &claims(), &key).unwrap();
+            assert_eq!(believes(&verifier, &token), kid == own, "{alg:?} with key {kid}");
+        }
+    }
+    // The same family, another hash: the key is right and the algorithm is not.
+    let token = sign(&header(Alg::HS512, Some("hs")), &claims(), SECRET);
+    assert!(!believes(&verifier, &token));
+}
+
+#[test]
+fn a_public_key_is_no_hmac_secret() {
+    let verifier = verifier();
+    let der = pem_body(RSA);
+    for secret in [RSA, RSA.trim_ascii_end(), &der] {
+        for kid in [Some("rs"), Some("hs"), None] {
+            let token = sign(&header(Alg::HS256, kid), &claims(), secret);
+            assert!(!believes(&verifier, &token), "{kid:?}");
+        }
+    }
+    assert_eq!(JwtKey::hs256(RSA).unwrap_err(), JwtKeyError::PemAsSecret);
+
+    // Also where the public key is the only key there is.
+    let only = JwtVerifier::new(JwtKeys::new([JwtKey::rs256_pem(RSA).unwrap()]).unwrap());
+    assert!(!believes(&only, &sign(&header(Alg::HS256, None), &claims(), RSA)));
+}
+
+#[test]
+fn alg_none_is_no_signature() {
+    for alg in ["none", "None", "NONE", ""] {
+        let header = encoded(&json!({ "alg": alg, "typ": "JWT", "kid": "hs" }));
+        let claims = encoded(&claims());
+        for token in [
+            format!("{header}.{claims}."),
+            format!("{header}.{claims}"),
+            format!("{header}.{claims}.{claims}"),
+        ] {
+            assert!(!believes(&verifier(), &token), "{token}");
+        }
+    }
+}
+
+#[test]
+fn an_unknown_kid_names_nobody() {
+    let verifier = verifier();
+    let with = |kid| sign(&header(Alg::HS256, kid), &claims(), SECRET);
+    assert!(believes(&verifier, &with(Some("hs"))));
+    assert!(!believes(&verifier, &with(Some("HS"))));
+    assert!(!believes(&verifier, &with(Some(""))));
+    // Several keys, and the token does not say which.
+    assert!(!believes(&verifier, &with(None)));
+}
+
+#[test]
+fn a_token_without_kid_needs_a_set_of_one() {
+    let with = |kid| sign(&header(Alg::HS256, kid), &claims(), SECRET);
+    let key = || JwtKey::hs256(SECRET).unwrap();
+    let named = JwtVerifier::new(JwtKeys::new([key().with_kid("a")]).unwrap());
+    assert!(believes(&named, &with(None)));
+    assert!(believes(&named, &with(Some("a"))));
+    assert!(!believes(&named, &with(Some("b"))));
+    let nameless = JwtVerifier::new(JwtKeys::new([key()]).unwrap());
+    assert!(believes(&nameless, &with(None)));
+    assert!(believes(&nameless, &with(Some("b"))));
+}
+
+#[test]
+fn claims_that_nobody_signed_are_not_used() {
+    let verifier = verifier();
+    let valid = token(&claims());
+    let forged = encoded(&claims_with("sub", json!("bob")));
+    let parts: Vec<_> = valid.split('.').collect();
+    assert!(!believes(&verifier, &format!("{}.{forged}.{}", parts[0], parts[2])));
+    assert!(!believes(&verifier, &format!("{}.{}.", parts[0], parts[1])));
+    assert!(!believes(&verifier, &format!("{valid}.{}", parts[2])));
+    assert!(!believes(&verifier, &token(&claims()).replace('.', "..")));
+    let foreign = sign(&header(Alg::HS256, Some("hs")), &claims(), &[7; 32]);
+    assert!(!believes(&verifier, &foreign));
+}
+
+#[test]
+fn a_key_in_the_token_is_not_used() {
+    // The attacker's own key, in the header that he has signed with it.
+    let own: EncodingKey = EncodingKey::from_secret(&[7; 32]);
+    let mut header = header(Alg::HS256, Some("hs"));
+    header.jwk = jsonwebtoken::jwk::Jwk::from_encoding_key(&own, Alg::HS256).ok();
+    header.jku = Some("https://evil.example/jwks.json".to_owned());
+    assert!(header.jwk.is_some());
+    assert!(!believes(&verifier(), &sign(&header, &claims(), &[7; 32])));
+}
+
+#[test]
+fn extensions_that_must_be_understood_are_not() {
+    let mut header = header(Alg::HS256, Some("hs"));
+    header.crit = Some(vec!["b64".to_owned()]);
+    assert!(!believes(&verifier(), &sign(&header, &claims(), SECRET)));
+}
+
+proptest! {
+    #[test]
+    fn no_token_makes_the_verifier_panic(
+        text in "[ -~]{0,80}",
+        header in "\\PC{0,40}",
+        claims in "\\PC{0,40}",
+    ) {
+        let verifier = verifier();
+        let dressed = format!("{}.{}.AAAA", encoded_bytes(header.as_bytes()), encoded_bytes(claims.as_bytes()));
+        prop_assert!(!believes(&verifier, &text));
+        prop_assert!(!believes(&verifier, &dressed));
+    }
+
+    #[test]
+    fn any_changed_byte_makes_a_token_a_strangers(at in 0.0..1.0_f64, byte in "[0-9a-zA-Z_-]") {
+        let token = token(&claims());
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below the length")]
+        let at = (token.len() as f64 * at) as usize;
+        let changed = format!("{}{byte}{}", &token[..at], &token[at + 1..]);
+        prop_assert_eq!(believes(&verifier(), &changed), changed == token);
+    }
+}
+
+/// The bytes that the PEM file holds.
+fn pem_body(pem: &[u8]) -> Vec<u8> {
+    let text = str::from_utf8(pem).unwrap();
+    let base64: String = text.lines().filter(|line| !line.starts_with('-')).collect();
+    let key = DecodingKey::from_base64_secret(&base64).unwrap();
+    key.try_get_as_bytes().unwrap().to_vec()
+}

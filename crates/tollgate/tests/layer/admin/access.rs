@@ -1,0 +1,115 @@
+//! Whom it answers: who has the token, and no website.
+
+use axum::body::Body;
+use http::Request;
+use tollgate::Limit;
+use tollgate::admin::{Admin, AdminError};
+
+use super::{TOKEN, admin, send};
+use crate::support::*;
+
+#[test]
+fn there_is_no_router_without_a_token_that_is_worth_the_name() {
+    let build = |token: Option<&str>| {
+        let builder = Admin::builder();
+        let builder = if let Some(token) = token { builder.token(token) } else { builder };
+        builder.build().map(|_| ()).unwrap_err()
+    };
+    assert_eq!(build(None), AdminError::NoToken);
+    for weak in ["", "short", "0123456789abcde", "with a space in it", "mit-Umläuten-darin"] {
+        let error = build(Some(weak));
+        assert_eq!(error, AdminError::WeakToken, "{weak}");
+        assert!(weak.is_empty() || !error.to_string().contains(weak));
+    }
+    for host in ["admin.local:80", "http://admin.local", "a b", ""] {
+        let error = Admin::builder().token(TOKEN).allow_host(host).build().map(|_| ());
+        assert_eq!(error, Err(AdminError::Host(host.to_owned())));
+    }
+}
+
+#[tokio::test]
+async fn what_names_subjects_or_changes_anything_needs_the_token() {
+    let (_, store) = memory();
+    let admin = admin(&layer(&store, [Limit::global(log("all", 9))]));
+    let ask = async |method: &str, path: &str, authorization: &[&str]| {
+        let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
+        for value in authorization {
+            request = request.header("authorization", *value);
+        }
+        // From loopback, as far as anybody can tell: that is no permission.
+        let request = from_peer(1, request.body(Body::empty()).unwrap());
+        send(&admin, request).await
+    };
+    let right = format!("Bearer {TOKEN}");
+    for (method, path) in [
+        ("GET", "/status/all/global"),
+        ("HEAD", "/status/all/global"),
+        ("DELETE", "/status/all/global"),
+        ("POST", "/status/all/global"),
+        ("GET", "/status/no-such/global"),
+        ("GET", "/top"),
+    ] {
+        for wrong in [
+            &[][..],
+            &["Bearer"],
+            &["Bearer "],
+            &["Bearer 0123456789abcdeF"],
+            &["Bearer 0123456789abcdef0"],
+            &["Basic 0123456789abcdef"],
+            &[TOKEN],
+            &[&right, &right],
+        ] {
+            let response = ask(method, path, wrong).await;
+            assert_eq!(response.status(), 401, "{method} {path} {wrong:?}");
+            assert_eq!(response.headers()["www-authenticate"], "Bearer");
+            assert_eq!(response.headers()["content-type"], "application/problem+json");
+        }
+        let response = ask(method, path, &[&right]).await;
+        assert_ne!(response.status(), 401, "{method} {path}");
+    }
+    assert_eq!(ask("GET", "/status", &[]).await.status(), 200);
+}
+
+#[tokio::test]
+async fn websites_are_refused_whatever_name_they_come_by() {
+    let (_, store) = memory();
+    let layer = layer(&store, [Limit::global(log("all", 9))]);
+    let admin = Admin::builder().token(TOKEN).layer(&layer).allow_host("admin.local");
+    let admin = admin.build().unwrap();
+    for (headers, expected) in [
+        (&[("host", "localhost")][..], 200),
+        (&[("host", "LOCALHOST:9000")], 200),
+        (&[("host", "127.0.0.1:9000")], 200),
+        (&[("host", "[::1]:9000")], 200),
+        (&[("host", "admin.local.")], 200),
+        // A name of the attacker's that leads to this address.
+        (&[("host", "rebound.example")], 421),
+        (&[("host", "localhost.rebound.example")], 421),
+        (&[("host", "10.0.0.7")], 421),
+        (&[], 400),
+        (&[("host", "localhost"), ("host", "localhost")], 400),
+        (&[("host", "eve@localhost")], 400),
+        (&[("host", "localhost"), ("origin", "https://evil.example")], 403),
+        (&[("host", "localhost"), ("origin", "null")], 403),
+        (&[("host", "localhost"), ("origin", "http://localhost:8000")], 403),
+        (&[("host", "localhost:9000"), ("origin", "http://localhost:9000")], 200),
+        (&[("host", "localhost"), ("sec-fetch-site", "cross-site")], 403),
+        (&[("host", "localhost"), ("sec-fetch-site", "same-site")], 403),
+        (&[("host", "localhost"), ("sec-fetch-site", "same-origin")], 200),
+    ] {
+        // The token does not help where the site is wrong.
+        let mut request = Request::builder().uri("/status");
+        request = request.header("authorization", format!("Bearer {TOKEN}"));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = send(&admin, request.body(Body::empty()).unwrap()).await;
+        assert_eq!(response.status(), expected, "{headers:?}");
+        assert!(!response.headers().contains_key("access-control-allow-origin"));
+    }
+    // HTTP/2 has the host in the target.
+    for (uri, expected) in [("http://localhost/status", 200), ("http://evil.example/status", 421)] {
+        let request = Request::builder().uri(uri).body(Body::empty()).unwrap();
+        assert_eq!(send(&admin, request).await.status(), expected, "{uri}");
+    }
+}

@@ -1,0 +1,219 @@
+//! What it answers, whatever state limits and store are in.
+
+use serde_json::{Value, json};
+use tollgate::admin::Admin;
+use tollgate::failure::{Breaker, Fallback};
+use tollgate::key::{ApiKey, ApiKeys, ClientIp, Shown};
+use tollgate::{
+    Limit, MemoryStore, OnMissingKey, OnStoreError, Outcome, ReceiptId, Store, StoreExt,
+};
+use tower::Layer;
+
+use super::{TOKEN, admin, example, operate};
+use crate::stage::{Fault, Staged};
+use crate::support::*;
+
+#[tokio::test]
+async fn status_reads_without_using() {
+    let (_, store) = memory();
+    let limits = [
+        Limit::global(log("all", 9).with_on_store_error(OnStoreError::Closed)),
+        Limit::new(log("each", 5), ClientIp::peer()).shadow(),
+    ];
+    let layer = layer(&store, limits);
+    let admin = admin(&layer);
+    let service = layer.layer(hello());
+    for _ in 0..7 {
+        status(&service).await;
+    }
+    for _ in 0..3 {
+        let (code, body) = operate(&admin, "GET", "/status", "").await;
+        assert_eq!(code, 200);
+        let [all, each] = &body["policies"].as_array().unwrap()[..] else { panic!("{body}") };
+        assert_eq!((&all["policy"], &all["remaining"]), (&json!("all"), &json!(2)));
+        assert_eq!((&all["global"], &all["on_store_error"]), (&json!(true), &json!("closed")));
+        assert_eq!((&each["enforced"], &each["remaining"]), (&json!(false), &Value::Null));
+        assert_eq!(each["decisions"]["shadow_deny"], 2);
+        assert_eq!(all["decisions"]["allow"], 7);
+        assert_eq!(body["stores"][0]["memory"]["keys"], 2);
+
+        let (code, body) = operate(&admin, "GET", "/status/each/ip:192.0.2.1", "").await;
+        assert_eq!((code, &body["remaining"]), (200, &json!(0)));
+        assert_eq!((&body["limit"], &body["reset_after"]), (&json!(5), &json!(60.0)));
+    }
+}
+
+#[tokio::test]
+async fn layers_of_one_policy_that_count_apart_are_shown_together() {
+    let (_, store) = memory();
+    let limits = || [Limit::new(log("each", 1), ClientIp::peer())];
+    let (one, two) = (layer(&store, limits()), layer(&store, limits()));
+    // The second twice: what is counted once is not shown twice.
+    let admin = Admin::builder().token(TOKEN).layer(&one).layer(&two).layer(&two);
+    let admin = admin.show_subjects(Shown::Clear).build().unwrap();
+    let (one, two) = (one.layer(hello()), two.layer(hello()));
+    assert_eq!(status(&one).await, 200);
+    for service in [&one, &two, &two] {
+        assert_eq!(status(service).await, 429);
+    }
+    let other = || from_peer(2, get());
+    assert_eq!(ask(&two, other()).await.status(), 200);
+    assert_eq!(ask(&two, other()).await.status(), 429);
+
+    let (_, body) = operate(&admin, "GET", "/status", "").await;
+    assert_eq!(body["policies"].as_array().unwrap().len(), 1, "{body}");
+    let decisions = &body["policies"][0]["decisions"];
+    assert_eq!((&decisions["allow"], &decisions["deny"]), (&json!(2), &json!(4)));
+    let (_, body) = operate(&admin, "GET", "/top", "").await;
+    let denied = |last: u8, count: u8| json!({"subject": format!("ip:192.0.2.{last}"), "client": "ip", "count": count, "error": 0});
+    let expected = json!([{ "policy": "each", "denied": [denied(1, 3), denied(2, 1)] }]);
+    assert_eq!(body["policies"], expected);
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_said() {
+    let (_, store) = memory();
+    let keys = ApiKey::in_x_api_key().one_of(ApiKeys::from_keys(["k-7f3a"]));
+    let limit = Limit::new(log("each", 1), keys).on_missing_key(OnMissingKey::Deny);
+    let admin = admin(&layer(&store, [limit]));
+    for (method, path, expected, detail) in [
+        ("GET", "/status/other/global", 404, "no such policy"),
+        ("GET", "/status/each/global", 404, "no such subject"),
+        ("GET", "/status/each/missing", 404, "no such subject"),
+        ("GET", "/status/each/api-key:k-0000", 404, "no such subject"),
+        ("GET", "/status/each/sk_live_1", 400, "expected `global`"),
+        ("GET", "/status/each/%FF", 400, "UTF-8"),
+        ("PUT", "/status/each/global", 405, "Allow"),
+        ("POST", "/status", 405, "Allow"),
+        ("GET", "/no-such", 404, "/status, /top, /events and /metrics"),
+        ("GET", "/metrics", 404, "without"),
+        ("GET", "/top?most=0", 400, "1 to 128"),
+        ("POST", "/status/each/key:00", 400, "EOF"),
+    ] {
+        let (code, body) = operate(&admin, method, path, "").await;
+        assert_eq!(code, expected, "{method} {path}");
+        assert_eq!(body["status"], expected);
+        let said = body["detail"].as_str().unwrap();
+        assert!(said.contains(detail) && !said.contains("sk_live"), "{method} {path}: {said}");
+    }
+    let (code, body) = operate(&admin, "POST", "/status/each/key:00", &"x".repeat(5_000)).await;
+    assert_eq!((code, &body["status"]), (413, &json!(413)));
+}
+
+#[tokio::test]
+async fn a_charge_is_settled_once() {
+    let (_, store) = memory();
+    let policy = log("all", 9);
+    let admin = admin(&layer(&store, [Limit::global(policy.clone())]));
+    let verdict = store.charge(&policy, &tollgate::Key::GLOBAL, 6.into()).await.unwrap();
+    let Outcome::Allow { charged_at, .. } = verdict.decisions()[0].outcome else { panic!() };
+    let settle = |id: &str| {
+        json!({"id": id, "cost": 6, "charged_at": charged_at.as_micros(), "actual": 2}).to_string()
+    };
+    let id = format!("{:032x}", ReceiptId(7).0);
+    for (expected, units) in [("returned", 4), ("repeated", 0)] {
+        let (code, body) = operate(&admin, "POST", "/status/all/global", &settle(&id)).await;
+        assert_eq!(code, 200, "{body}");
+        assert_eq!((&body["settlement"], &body["units"]), (&json!(expected), &json!(units)));
+        let (_, body) = operate(&admin, "GET", "/status/all/global", "").await;
+        assert_eq!(body["remaining"], 7);
+    }
+    for wrong in [
+        settle("7"),
+        settle(&"g".repeat(32)),
+        settle(&format!("+{}", "0".repeat(31))),
+        "{}".to_owned(),
+        "[".to_owned(),
+    ] {
+        assert_eq!(operate(&admin, "POST", "/status/all/global", &wrong).await.0, 400, "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn an_outage_is_said_and_counted() {
+    let (_, memory_store) = memory();
+    let staged = Staged::new(memory_store.clone());
+    let policy = log("all", 9).with_on_store_error(OnStoreError::Closed);
+    let layer = layer(&Looked(staged.clone()), [Limit::global(policy)]);
+    let admin = admin(&layer);
+    staged.fail(Fault::NotCharged);
+    let (code, body) = operate(&admin, "GET", "/status", "").await;
+    assert_eq!((code, &body["policies"][0]["remaining"]), (200, &Value::Null));
+    for method in ["GET", "DELETE"] {
+        let (code, body) = operate(&admin, method, "/status/all/global", "").await;
+        assert_eq!(code, 503, "{method}");
+        assert!(body["detail"].as_str().unwrap().contains("unplugged"), "{body}");
+    }
+}
+
+/// A staged store that can be looked at.
+#[derive(Clone)]
+struct Looked<S>(Staged<S>);
+
+impl<S: Store> Store for Looked<S> {
+    type Future<T: Send + 'static> = <Staged<S> as Store>::Future<T>;
+
+    fn decide(&self, charges: &[tollgate::Charge<'_>]) -> Self::Future<tollgate::Verdict> {
+        self.0.decide(charges)
+    }
+
+    fn settle(
+        &self,
+        receipt: &tollgate::Receipt,
+        actual: tollgate::Cost,
+    ) -> Self::Future<tollgate::Settlement> {
+        self.0.settle(receipt, actual)
+    }
+
+    fn renew(&self, receipt: &tollgate::Receipt) -> Self::Future<Option<tollgate::Receipt>> {
+        self.0.renew(receipt)
+    }
+
+    fn reset(&self, policy: &tollgate::Policy, key: &tollgate::Key) -> Self::Future<()> {
+        self.0.reset(policy, key)
+    }
+}
+
+impl<S: Store> tollgate::status::Inspect for Looked<S> {
+    fn inspect(&self) -> tollgate::status::StoreReport {
+        tollgate::status::StoreReport::new("stage", 0)
+    }
+}
+
+/// The examples of docs/admin.md have the members of real answers, and no others.
+#[tokio::test]
+async fn the_documentation_shows_what_is_answered() {
+    let store = Fallback::new(Breaker::new(MemoryStore::new()), MemoryStore::new());
+    let limits = [Limit::global(log("global", 1)), Limit::new(log("client", 9), ClientIp::peer())];
+    let layer = layer(&store, limits);
+    let admin = admin(&layer);
+    let service = layer.layer(hello());
+    for _ in 0..2 {
+        status(&service).await;
+    }
+    for (heading, path) in [
+        ("GET /status", "/status"),
+        ("GET /status/{policy}/{subject}", "/status/global/global"),
+        ("GET /top", "/top"),
+    ] {
+        let (code, body) = operate(&admin, "GET", path, "").await;
+        assert_eq!(code, 200, "{path}");
+        assert_eq!(shape(&example(heading)), shape(&body), "{heading}");
+    }
+    let settle = example("POST /status/{policy}/{subject}").to_string();
+    let (code, _) = operate(&admin, "POST", "/status/global/global", &settle).await;
+    assert_eq!(code, 200, "its example is a body that is understood");
+    let (_, problem) = operate(&admin, "GET", "/no", "").await;
+    assert_eq!(shape(&example("Errors")), shape(&problem));
+}
+
+/// The members, without their values; of a list the first.
+fn shape(value: &Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            members.iter().map(|(name, value)| (name.clone(), shape(value))).collect()
+        }
+        Value::Array(items) => items.first().map_or(Value::Null, shape),
+        _ => Value::Null,
+    }
+}

@@ -1,0 +1,126 @@
+//! What is in flight beside what else a layer does: queues, costs, fields, corrections.
+
+use std::time::Duration;
+
+use http::Method;
+use serde_json::json;
+use tokio::time::{Instant, sleep, timeout};
+use tollgate::{Cost, Costs, Excess, Key, LayerError, Limit, Policy, Quota, Reserve, StoreExt};
+use tower::{Layer, ServiceExt};
+
+use super::{Slow, at_once, left, settle_down};
+use crate::support::*;
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_comes_in_when_another_is_over() {
+    let store = on_tokio_time();
+    let slow = Slow::default();
+    let max = Duration::from_secs(5);
+    let limit = Limit::global(at_once(1)).excess(Excess::Wait { max });
+    let service = layer(&store, [limit]).layer(slow.service());
+    let first = tokio::spawn(service.clone().oneshot(get()));
+    settle_down().await;
+    let second = tokio::spawn(service.clone().oneshot(get()));
+    sleep(Duration::from_secs(2)).await;
+    assert!(!second.is_finished(), "the lease of the first lasts longer than it waits");
+    slow.go.notify_one();
+    assert_eq!(first.await.unwrap().unwrap().status(), 200);
+    sleep(Duration::from_millis(100)).await;
+    slow.go.notify_one();
+    let second = timeout(Duration::from_millis(100), second).await;
+    assert_eq!(second.unwrap().unwrap().unwrap().status(), 200);
+    let kept = tokio::spawn(service.clone().oneshot(get()));
+    settle_down().await;
+    let (start, denied) = (Instant::now(), service.clone().oneshot(get()).await.unwrap());
+    assert_eq!(denied.status(), 429);
+    assert!(start.elapsed() > max - Duration::from_millis(100), "{:?}", start.elapsed());
+    kept.abort();
+}
+
+#[tokio::test]
+async fn what_waits_in_a_queue_or_leaves_it_holds_its_place_once() {
+    let (_, store) = memory();
+    let queue = Policy::leaky_bucket("queue", Quota::per_minute(60)).unwrap();
+    let limits = [Limit::global(queue), Limit::global(at_once(3))];
+    let service = limited(&store, limits);
+    let held = ask(&service, get()).await;
+    let queued = tokio::spawn(service.clone().oneshot(get()));
+    settle_down().await;
+    assert_eq!(left(&store, &at_once(3)).await, 1);
+    queued.abort();
+    assert!(queued.await.unwrap_err().is_cancelled());
+    assert_eq!(left(&store, &at_once(3)).await, 2, "that of the other is not given back too");
+    drop(held);
+    assert_eq!(left(&store, &at_once(3)).await, 3);
+}
+
+#[tokio::test]
+async fn a_request_counts_once_whatever_it_costs_elsewhere() {
+    let (_, store) = memory();
+    let limits = [Limit::global(at_once(3)), Limit::global(log("all", 100))];
+    let service = limited(&store, limits);
+    let held = ask(&service, request(Method::DELETE, "/")).await;
+    assert_eq!(left(&store, &at_once(3)).await, 2);
+    assert_eq!(left(&store, &log("all", 100)).await, 90);
+    drop(held);
+    assert_eq!(left(&store, &at_once(3)).await, 3);
+    assert_eq!(left(&store, &log("all", 100)).await, 90);
+    let heavy = Limit::global(at_once(3)).costs(Costs::flat(Cost::new(2))).shadow();
+    let held = ask(&limited(&store, [heavy]), get()).await;
+    assert_eq!(left(&store, &at_once(3)).await, 1, "who only watches counts as well");
+    drop(held);
+    assert_eq!(left(&store, &at_once(3)).await, 3);
+}
+
+#[tokio::test]
+async fn a_client_is_told_to_come_back_soon_and_why() {
+    let (_, store) = memory();
+    let service = limited(&store, [Limit::global(at_once(1)), Limit::global(log("all", 100))]);
+    let held = ask(&service, get()).await;
+    assert_eq!(
+        rate_fields(held.headers()),
+        [
+            "ratelimit: \"at-once\";r=0, \"all\";r=99;t=60",
+            "ratelimit-policy: \"at-once\";q=1;qu=\"concurrent-requests\", \"all\";q=100;w=60",
+            "x-ratelimit-limit: 1",
+            "x-ratelimit-remaining: 0",
+            &format!("x-ratelimit-reset: {}", START + 1),
+        ]
+    );
+    let denied = ask(&service, get()).await;
+    assert_eq!(denied.status(), 429);
+    assert_eq!(field(denied.headers(), "retry-after").as_deref(), Some("1"));
+    let limits = "\"at-once\";r=0;t=1, \"all\";r=99;t=60";
+    assert_eq!(field(denied.headers(), "ratelimit").as_deref(), Some(limits));
+    let body = json(denied).await;
+    let detail = "The quota is 1 unit at a time, of which 0 are left. Retry in 1 second.";
+    for (member, value) in [
+        ("code", json!("quota-exceeded")),
+        ("detail", json!(detail)),
+        ("limit", json!(1)),
+        ("quota_unit", json!("concurrent-requests")),
+        ("retry_after", json!(1)),
+        ("violated-policies", json!(["at-once"])),
+    ] {
+        assert_eq!(body[member], value, "{member}");
+    }
+    assert!(body.get("window").is_none());
+    // Where a rate denies too, its wait is the longer one, though no lease has ended then.
+    let minute = log("minute", 1);
+    let both = limited(&store, [Limit::global(at_once(1)), Limit::global(minute.clone())]);
+    store.charge(&minute, &Key::GLOBAL, Cost::ONE).await.unwrap();
+    let denied = ask(&both, get()).await;
+    assert_eq!(field(denied.headers(), "retry-after").as_deref(), Some("60"));
+    drop(held);
+}
+
+#[test]
+fn there_is_nothing_to_correct_of_what_is_in_flight() {
+    let (_, store) = memory();
+    let limit = || Limit::global(at_once(1));
+    for limit in [limit().count_only(|_| true), limit().reserve(Reserve::by_handler())] {
+        let error = builder(&store, [limit]).build().unwrap_err();
+        assert_eq!(error, LayerError::SettlesInFlight { name: "at-once".into() });
+        assert!(error.to_string().ends_with("put them on a limit of its own"), "{error}");
+    }
+}

@@ -1,0 +1,149 @@
+//! Leases: renewed while a request lasts, given back when it is over.
+
+use std::time::Duration;
+
+use tokio::time::{advance, sleep};
+use tollgate::failure::Fallback;
+use tollgate::{Cost, Key, Limit, OnStoreError, Store};
+use tower::{Layer, ServiceExt};
+
+use super::{LEASE, Slow, at_once, left, settle_down};
+use crate::stage::{Fault, Staged};
+use crate::support::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_takes_many_leases_counts_all_along() {
+    let store = on_tokio_time();
+    let slow = Slow::default();
+    let service = layer(&store, [Limit::global(at_once(2))]).layer(slow.service());
+    let requests: Vec<_> = (0..2).map(|_| tokio::spawn(service.clone().oneshot(get()))).collect();
+    settle_down().await;
+    for _ in 0..10 {
+        advance(LEASE / 3).await;
+        settle_down().await;
+        assert_eq!(service.clone().oneshot(get()).await.unwrap().status(), 429);
+    }
+    slow.go.notify_waiters();
+    for request in requests {
+        assert_eq!(request.await.unwrap().unwrap().status(), 200);
+    }
+    assert_eq!(left(&store, &at_once(2)).await, 2);
+}
+
+#[test]
+fn what_dies_with_its_process_comes_back_after_the_lease() {
+    let (clock, store) = memory();
+    let service = limited(&store, [Limit::global(at_once(1))]);
+    let run = |request| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        runtime.unwrap().block_on(request)
+    };
+    // The runtime ends, and with it whoever would renew; the response is just gone.
+    std::mem::forget(run(ask(&service, get())));
+    clock.advance(tollgate::Micros::new(29_999_999));
+    assert_eq!(run(ask(&service, get())).status(), 429);
+    clock.advance(tollgate::Micros::new(1));
+    assert_eq!(run(ask(&service, get())).status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_outlasts_a_store_that_is_away_for_half_of_it() {
+    let memory = on_tokio_time();
+    let store = Staged::new(memory.clone());
+    let slow = Slow::default();
+    let service = layer(&store, [Limit::global(at_once(1))]).layer(slow.service());
+    let request = tokio::spawn(service.clone().oneshot(get()));
+    settle_down().await;
+    for fault in [Fault::NotCharged, Fault::MaybeCharged] {
+        store.fail(fault);
+        advance(LEASE / 2).await;
+        settle_down().await;
+        store.recover();
+        for _ in 0..4 {
+            advance(LEASE / 4).await;
+            settle_down().await;
+            assert_eq!(left(&memory, &at_once(1)).await, 0, "{fault:?}");
+        }
+    }
+    slow.go.notify_one();
+    request.await.unwrap().unwrap();
+    advance(LEASE).await;
+    assert_eq!(left(&memory, &at_once(1)).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_given_back_at_first_is_sent_again() {
+    let memory = on_tokio_time();
+    let store = Staged::new(memory.clone());
+    let service = limited(&store, [Limit::global(at_once(1))]);
+    let response = ask(&service, get()).await;
+    for fault in [Fault::NotCharged, Fault::MaybeCharged] {
+        store.fail(fault);
+    }
+    drop(response);
+    settle_down().await;
+    store.recover();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(left(&memory, &at_once(1)).await, 1);
+    // That it arrived twice has given nothing of others away.
+    let held = ask(&service, get()).await;
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(left(&memory, &at_once(1)).await, 0);
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_ends_while_its_lease_is_renewed_is_over() {
+    let memory = on_tokio_time();
+    let store = Staged::new(memory.clone());
+    let service = limited(&store, [Limit::global(at_once(1))]);
+    let response = ask(&service, get()).await;
+    settle_down().await;
+    store.hold();
+    advance(LEASE / 2).await;
+    settle_down().await;
+    drop(response);
+    settle_down().await;
+    assert_eq!(left(&memory, &at_once(1)).await, 0, "who renews has not come back");
+    store.release();
+    settle_down().await;
+    assert_eq!(left(&memory, &at_once(1)).await, 1);
+}
+
+#[tokio::test]
+async fn while_the_store_is_away_each_process_counts_for_itself() {
+    let (_, memory) = memory();
+    let store = Staged::new(memory.clone());
+    store.fail(Fault::NotCharged);
+    let policy = at_once(4).with_on_store_error(OnStoreError::Local);
+    let service = limited(&Fallback::new(store.clone(), memory), [Limit::global(policy)]);
+    let held = [ask(&service, get()).await, ask(&service, get()).await];
+    assert!(held.iter().all(|held| held.status() == 200));
+    assert_eq!(status(&service).await, 429, "half of four");
+    drop(held);
+    assert_eq!(status(&service).await, 200);
+    for (on_store_error, expected) in [(OnStoreError::Open, 200), (OnStoreError::Closed, 503)] {
+        let policy = at_once(1).with_on_store_error(on_store_error);
+        let service = limited(&store, [Limit::global(policy)]);
+        let held = [ask(&service, get()).await, ask(&service, get()).await];
+        assert!(held.iter().all(|held| held.status() == expected), "{on_store_error:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_held_locally_is_renewed_and_given_back_there() {
+    let (_, memory) = memory();
+    let store = Staged::new(memory.clone());
+    let fallback = Fallback::new(store.clone(), memory.clone());
+    let policy = at_once(4).with_on_store_error(OnStoreError::Local);
+    store.fail(Fault::NotCharged);
+    let charges = [tollgate::Charge::new(&policy, &Key::GLOBAL, Cost::ONE)];
+    let verdict = fallback.decide(&charges).await.unwrap();
+    let receipt = verdict.receipts(&charges, || tollgate::ReceiptId(1)).next().unwrap();
+    store.recover();
+    let renewed = fallback.renew(&receipt).await.unwrap().unwrap();
+    assert_eq!((renewed.policy.capacity(), renewed.source), (4, receipt.source));
+    let back = fallback.settle(&renewed, Cost::ZERO).await.unwrap();
+    assert_eq!(back, tollgate::Settlement::Returned { units: 1 });
+    assert_eq!(fallback.renew(&renewed).await.unwrap(), None);
+}

@@ -1,0 +1,67 @@
+//! Limits on what is in flight: when requests are over, and what is held until then.
+
+mod beside;
+mod leases;
+mod over;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use tokio::sync::Notify;
+use tollgate::{Key, Policy, Store, StoreExt};
+use tower::{Service, service_fn};
+
+const LEASE: Duration = Duration::from_secs(30);
+
+fn at_once(limit: u64) -> Policy {
+    Policy::concurrent_requests("at-once", limit, LEASE).unwrap()
+}
+
+async fn left<St: Store>(store: &St, policy: &Policy) -> u64 {
+    store.peek(policy, &Key::GLOBAL).await.unwrap().decisions()[0].remaining
+}
+
+/// Runs everything that can run without time passing.
+async fn settle_down() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A service that answers when it is let, and counts those that are in it.
+#[derive(Clone, Default)]
+struct Slow {
+    now: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+    go: Arc<Notify>,
+}
+
+impl Slow {
+    fn service(
+        &self,
+    ) -> impl Service<
+        Request<()>,
+        Response = Response<Full<Bytes>>,
+        Error = Infallible,
+        Future: Send + 'static,
+    > + Clone
+    + Send
+    + 'static {
+        let slow = self.clone();
+        service_fn(move |_| {
+            let slow = slow.clone();
+            async move {
+                let now = slow.now.fetch_add(1, Ordering::SeqCst) + 1;
+                slow.most.fetch_max(now, Ordering::SeqCst);
+                slow.go.notified().await;
+                slow.now.fetch_sub(1, Ordering::SeqCst);
+                Ok(Response::new(Full::from("done")))
+            }
+        })
+    }
+}

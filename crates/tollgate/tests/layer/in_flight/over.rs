@@ -1,0 +1,146 @@
+//! When a request is over: whichever way it ends, and no sooner.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::Router;
+use axum::routing::get as on_get;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::ReceiverStream;
+use tollgate::Limit;
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::{Slow, at_once, left, settle_down};
+use crate::stage::Staged;
+use crate::support::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_many_that_come_at_once_no_more_than_the_limit_is_inside() {
+    let (_, store) = memory();
+    let slow = Slow::default();
+    let service = layer(&store, [Limit::global(at_once(7))]).layer(slow.service());
+    let mut requests = JoinSet::new();
+    for _ in 0..200 {
+        requests.spawn(service.clone().oneshot(get()));
+    }
+    let mut statuses = Vec::new();
+    // Those that are denied are answered while the others are inside.
+    while statuses.len() < 193 {
+        statuses.push(requests.join_next().await.unwrap().unwrap().unwrap().status());
+    }
+    assert!(statuses.iter().all(|status| *status == 429));
+    // Those that were admitted may still be on their way in.
+    while slow.now.load(Ordering::SeqCst) < 7 {
+        tokio::task::yield_now().await;
+    }
+    while !requests.is_empty() {
+        slow.go.notify_one();
+        assert_eq!(requests.join_next().await.unwrap().unwrap().unwrap().status(), 200);
+    }
+    assert_eq!(slow.most.load(Ordering::SeqCst), 7);
+    assert_eq!(left(&store, &at_once(7)).await, 7);
+}
+
+fn never() -> Result<Response<Full<Bytes>>, Infallible> {
+    panic!("a response that panics")
+}
+
+/// A response whose body is made of what is sent to it.
+fn streamed()
+-> (mpsc::Sender<Result<Frame<Bytes>, Infallible>>, impl http_body::Body<Data = Bytes> + Send) {
+    let (sender, receiver) = mpsc::channel(1);
+    (sender, StreamBody::new(ReceiverStream::new(receiver)))
+}
+
+#[tokio::test]
+async fn a_request_is_over_when_its_body_has_ended_or_is_dropped() {
+    let (_, store) = memory();
+    for is_read in [true, false] {
+        let (sender, body) = streamed();
+        let body = parking_lot::Mutex::new(Some(body));
+        let service = layer(&store, [Limit::global(at_once(2))]).layer(service_fn(|_| {
+            let body = body.lock().take().unwrap();
+            async { Ok::<_, Infallible>(Response::new(body)) }
+        }));
+        let mut response = service.oneshot(get()).await.unwrap();
+        assert_eq!(left(&store, &at_once(2)).await, 1);
+        sender.send(Ok(Frame::data(Bytes::from("a piece")))).await.unwrap();
+        assert!(response.body_mut().frame().await.is_some());
+        assert_eq!(left(&store, &at_once(2)).await, 1, "it has not ended");
+        if is_read {
+            drop(sender);
+            assert!(response.body_mut().frame().await.is_none());
+            assert_eq!(left(&store, &at_once(2)).await, 2, "it is kept, but it has ended");
+        } else {
+            drop(response);
+            assert_eq!(left(&store, &at_once(2)).await, 2, "the client has left");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_of_axum_stays_one_and_holds_its_request() {
+    let (_, store) = memory();
+    let (sender, receiver) = mpsc::channel::<Result<Bytes, Infallible>>(1);
+    let receiver = Arc::new(parking_lot::Mutex::new(Some(receiver)));
+    let stream = on_get(move || async move {
+        axum::body::Body::from_stream(ReceiverStream::new(receiver.lock().take().unwrap()))
+    });
+    let limits = layer(&store, [Limit::global(at_once(2))]).same_body();
+    let router = Router::new().route("/", stream).layer(limits);
+    let response = ask_router(&router, get()).await;
+    assert_eq!(left(&store, &at_once(2)).await, 1);
+    sender.send(Ok(Bytes::from("a piece"))).await.unwrap();
+    drop(sender);
+    assert_eq!(text(response).await, "a piece");
+    assert_eq!(left(&store, &at_once(2)).await, 2);
+}
+
+#[tokio::test]
+async fn a_request_is_over_when_its_service_fails_or_panics_or_its_client_leaves() {
+    let (_, store) = memory();
+    let limits = layer(&store, [Limit::global(at_once(1))]);
+    let failing = service_fn(|_: Request<()>| async { Err::<Answer, _>("it fails") });
+    let mut response = Box::pin(limits.layer(failing).oneshot(get()));
+    assert!(response.as_mut().await.is_err());
+    assert_eq!(left(&store, &at_once(1)).await, 1, "though its future is kept");
+    for panics_at_once in [true, false] {
+        let service = limits.layer(service_fn(move |_: Request<()>| {
+            assert!(!panics_at_once, "a service that panics");
+            async { never() }
+        }));
+        let request = tokio::spawn(async move { service.oneshot(get()).await.map(drop) });
+        let _: Result<Result<(), Infallible>, _> = request.await;
+        assert_eq!(left(&store, &at_once(1)).await, 1);
+    }
+    let slow = Slow::default();
+    let request = tokio::spawn(limits.layer(slow.service()).oneshot(get()));
+    settle_down().await;
+    assert_eq!(left(&store, &at_once(1)).await, 0);
+    request.abort();
+    assert!(request.await.unwrap_err().is_cancelled());
+    assert_eq!(left(&store, &at_once(1)).await, 1);
+}
+
+#[tokio::test]
+async fn who_leaves_while_the_store_is_asked_holds_nothing() {
+    let (_, memory) = memory();
+    let store = Staged::new(memory.clone());
+    let service = limited(&store, [Limit::global(at_once(1)), Limit::global(log("all", 9))]);
+    store.hold();
+    let request = tokio::spawn(service.clone().oneshot(get()));
+    settle_down().await;
+    assert_eq!(left(&memory, &at_once(1)).await, 0, "the store has decided already");
+    request.abort();
+    assert!(request.await.unwrap_err().is_cancelled());
+    store.release();
+    settle_down().await;
+    assert_eq!(left(&memory, &at_once(1)).await, 1);
+    assert_eq!(left(&memory, &log("all", 9)).await, 8, "a rate counts who came");
+}

@@ -1,0 +1,79 @@
+//! What is true now, whether or not somebody asks.
+
+use std::time::Duration;
+
+use tollgate::failure::{Breaker, Fallback};
+use tollgate::key::ClientIp;
+use tollgate::status::{Inspect, refresh};
+use tollgate::{Limit, Policy};
+use tower::Layer;
+
+use super::Meter;
+use crate::stage::{Fault, Staged};
+use crate::support::*;
+
+#[tokio::test]
+async fn gauges_are_true_when_nobody_asks() {
+    let meter = Meter::start();
+    let (clock, store) = memory();
+    let staged = Staged::new(store.clone());
+    let store =
+        Fallback::new(Breaker::with(Watched(staged.clone()), 1, Duration::from_secs(3600)), store);
+    let limits = [Limit::global(log("shared", 10)), Limit::new(log("ip", 9), ClientIp::peer())];
+    let layer = layer(&store, limits);
+    let service = layer.clone().layer(hello());
+    ask(&service, get()).await;
+    let remaining = || meter.sum("tollgate_remaining_units", &["policy=\"shared\""]);
+    assert_eq!((remaining(), meter.sum("tollgate_limit_units", &[])), (9.0, 10.0));
+    clock.advance(seconds(60));
+    let handles = [layer.handle(), layer.handle()];
+    refresh(&handles).await;
+    assert_eq!(remaining(), 10.0);
+    assert_eq!(meter.sum("tollgate_store_available", &["store=\"stage\""]), 1.0);
+    assert_eq!(meter.sum("tollgate_breaker_open", &[]), 0.0);
+    assert_eq!(meter.sum("tollgate_memory_keys", &["store=\"local\""]), 2.0);
+    staged.fail(Fault::NotCharged);
+    refresh(&handles).await;
+    refresh(&handles).await;
+    assert_eq!(meter.sum("tollgate_store_available", &["store=\"stage\""]), 0.0);
+    assert_eq!(meter.sum("tollgate_breaker_open", &["store=\"stage\""]), 1.0);
+    assert_eq!(remaining(), 10.0, "what nobody can tell stays");
+}
+
+/// A staged store that says what it is.
+#[derive(Clone)]
+struct Watched<S>(Staged<S>);
+
+impl<S: tollgate::Store> tollgate::Store for Watched<S> {
+    type Future<T: Send + 'static> = <Staged<S> as tollgate::Store>::Future<T>;
+
+    fn decide(&self, charges: &[tollgate::Charge<'_>]) -> Self::Future<tollgate::Verdict> {
+        self.0.decide(charges)
+    }
+
+    fn settle(
+        &self,
+        receipt: &tollgate::Receipt,
+        actual: tollgate::Cost,
+    ) -> Self::Future<tollgate::Settlement> {
+        self.0.settle(receipt, actual)
+    }
+
+    fn renew(&self, receipt: &tollgate::Receipt) -> Self::Future<Option<tollgate::Receipt>> {
+        self.0.renew(receipt)
+    }
+
+    fn reset(&self, policy: &Policy, key: &tollgate::Key) -> Self::Future<()> {
+        self.0.reset(policy, key)
+    }
+
+    fn name(&self) -> &'static str {
+        "stage"
+    }
+}
+
+impl<S: tollgate::Store> Inspect for Watched<S> {
+    fn inspect(&self) -> tollgate::status::StoreReport {
+        tollgate::status::StoreReport::new("stage", 0)
+    }
+}

@@ -1,0 +1,61 @@
+//! Those who wait are measured while they do.
+
+use std::time::Duration;
+
+use tollgate::{Limit, Policy, Quota};
+
+use super::{Meter, counted};
+use crate::support::*;
+
+#[tokio::test(start_paused = true)]
+async fn the_queue_is_measured_while_requests_wait_in_it() {
+    let meter = Meter::start();
+    let store = on_tokio_time();
+    let queue = Policy::leaky_bucket("queue", Quota::per_second(1).burst(3)).unwrap();
+    let service = limited(&store, [Limit::global(queue)]);
+    assert_eq!(status(&service).await, 200);
+    let waiting = tokio::spawn({
+        let service = service.clone();
+        async move { status(&service).await }
+    });
+    let leaving = tokio::spawn({
+        let service = service.clone();
+        async move { status(&service).await }
+    });
+    tokio::task::yield_now().await;
+    assert_eq!(meter.sum("tollgate_waiting_requests", &["policy=\"queue\""]), 2.0);
+    leaving.abort();
+    assert!(leaving.await.is_err());
+    assert_eq!(meter.sum("tollgate_waiting_requests", &[]), 1.0);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(waiting.await.unwrap(), 200);
+    assert_eq!(meter.sum("tollgate_waiting_requests", &[]), 0.0);
+    assert_eq!(meter.sum("tollgate_wait_seconds_count", &[]), 2.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_excess_that_waits_is_measured_and_decided_once() {
+    let meter = Meter::start();
+    let quota = Quota::every(Duration::from_secs(10));
+    let policy = Policy::sliding_window_log("patient", quota).unwrap();
+    let excess = tollgate::Excess::Wait { max: Duration::from_secs(60) };
+    let service = limited(&on_tokio_time(), [Limit::global(policy).excess(excess)]);
+    let tasks: Vec<_> = (0..3)
+        .map(|_| {
+            let service = service.clone();
+            tokio::spawn(async move { status(&service).await })
+        })
+        .collect();
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(meter.sum("tollgate_waiting_requests", &["policy=\"patient\""]), 2.0);
+    for task in tasks {
+        assert_eq!(task.await.unwrap(), 200);
+    }
+    assert_eq!(meter.sum("tollgate_waiting_requests", &[]), 0.0);
+    assert_eq!(meter.sum("tollgate_wait_seconds_count", &[]), 2.0);
+    // The denials before were no decisions, and the waits are no time of the store.
+    assert_eq!(meter.outcomes("patient"), counted(&[("allow", 3.0)]));
+    assert_eq!(meter.sum("tollgate_decision_duration_seconds_count", &[]), 1.0);
+}

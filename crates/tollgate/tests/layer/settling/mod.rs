@@ -1,0 +1,10 @@
+//! Charges that are corrected when the response is known.
+
+mod counting;
+mod reserving;
+
+use tollgate::{Key, Policy, Store, StoreExt};
+
+async fn left<St: Store>(store: &St, policy: &Policy) -> u64 {
+    store.peek(policy, &Key::GLOBAL).await.unwrap().decisions()[0].remaining
+}

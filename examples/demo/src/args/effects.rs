@@ -1,0 +1,71 @@
+//! Flags that would have no effect beside others.
+
+use tollgate::Algorithm;
+
+use super::{Args, KeyBy, Store};
+
+impl Args {
+    /// Refuses what would have no effect: whoever sets it expects one.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let key = self.key.name();
+        let uses = |keys: &[KeyBy]| keys.contains(&self.key);
+        if self.key == KeyBy::User && self.jwt_secret.is_none() {
+            return Err("--key user needs --jwt-secret, the secret of the tokens".to_owned());
+        }
+        if self.jwt_secret.is_some() && !uses(&[KeyBy::User, KeyBy::Chain]) {
+            return Err(no_effect("--jwt-secret", key, "--key user or --key chain"));
+        }
+        if self.api_keys.is_some() && !uses(&[KeyBy::ApiKey, KeyBy::Chain]) {
+            return Err(no_effect("--api-keys", key, "--key api-key or --key chain"));
+        }
+        if self.trusted_proxies.is_some() && !uses(&[KeyBy::Ip, KeyBy::Chain]) {
+            return Err(no_effect("--trusted-proxies", key, "--key ip or --key chain"));
+        }
+        if let Some(burst) = self.burst
+            && !matches!(
+                self.algorithm,
+                Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. }
+            )
+        {
+            let algorithm = self.algorithm;
+            return Err(format!(
+                "--burst {burst} has no effect with --algorithm {algorithm}; drop it, or use \
+                 token_bucket or leaky_bucket"
+            ));
+        }
+        let admin = &self.admin;
+        if admin.admin.is_some() && admin.admin_token.is_none() {
+            return Err("--admin needs --admin-token; `openssl rand -hex 32` makes one".to_owned());
+        }
+        if admin.admin.is_none() && admin.admin_token.is_some() {
+            return Err("--admin-token has no effect without --admin".to_owned());
+        }
+        if admin.admin.is_none() && !admin.admin_hosts.is_empty() {
+            return Err("--admin-hosts has no effect without --admin".to_owned());
+        }
+        if admin.admin.is_none() && !admin.admin_peers.is_empty() {
+            return Err("--admin-peers has no effect without --admin".to_owned());
+        }
+        if admin.admin.is_none() && admin.admin_target.is_some() {
+            return Err("--admin-target has no effect without --admin".to_owned());
+        }
+        if let Store::Memory = self.store {
+            let given = [
+                ("--on-store-error", self.on_store_error.is_some()),
+                ("--store-timeout", self.store_timeout.is_some()),
+                ("--lease", self.lease.is_some()),
+            ];
+            if let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
+                return Err(format!(
+                    "{flag} has no effect with --store memory, which is never away and asks \
+                     nobody; drop it, or use --store redis://HOST"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn no_effect(flag: &str, key: &str, instead: &str) -> String {
+    format!("{flag} has no effect with --key {key}; drop it, or use {instead}")
+}

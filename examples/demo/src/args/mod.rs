@@ -1,0 +1,235 @@
+//! Flags and variables.
+//!
+//! | file | is |
+//! |---|---|
+//! | `values.rs` | the value of each flag, out of its text |
+//! | `effects.rs` | flags that would have no effect beside others |
+//! | `errors.rs` | what is wrong, in one line |
+
+mod effects;
+mod errors;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{Parser, ValueEnum};
+use tollgate::key::{JwtKey, TrustedProxies};
+use tollgate::{Algorithm, Lease, OnStoreError, RedisStoreBuilder};
+
+use self::errors::one_line;
+use self::values::{
+    algorithm, api_keys, jwt_secret, lease, listen, on_store_error, store, store_timeout, token,
+    trusted_proxies, units, window,
+};
+use crate::app::ServerId;
+
+/// A small HTTP service behind a Tollgate rate limit
+#[derive(Clone, Debug, Parser)]
+#[command(
+    version,
+    after_help = "RUST_LOG=tower_http=debug logs each request to stderr, RUST_LOG=tollgate=debug each decision."
+)]
+pub struct Args {
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, env = "TOLLGATE_LISTEN", value_parser = listen, default_value = "127.0.0.1:3000")]
+    pub listen: SocketAddr,
+
+    /// The name of this replica, in X-Server-Id and in denials [default: the host's name]
+    #[arg(long, env = "TOLLGATE_SERVER_ID", default_value_t, hide_default_value = true)]
+    pub server_id: ServerId,
+
+    /// Where quotas are kept: `memory`, in this process, or the URL of a Redis that several
+    /// share, as redis://127.0.0.1:6379
+    #[arg(
+        long,
+        env = "TOLLGATE_STORE",
+        value_parser = store,
+        default_value = "memory",
+        hide_env_values = true
+    )]
+    pub store: Store,
+
+    /// How long a decision by Redis may take [default: 50ms]
+    #[arg(long, env = "TOLLGATE_STORE_TIMEOUT", value_parser = store_timeout)]
+    pub store_timeout: Option<Duration>,
+
+    /// How units are counted
+    #[arg(long, env = "TOLLGATE_ALGORITHM", value_parser = algorithm(), default_value = "sliding_window_log")]
+    pub algorithm: Algorithm,
+
+    /// Units per window
+    #[arg(long, env = "TOLLGATE_LIMIT", value_parser = units, default_value = "100")]
+    pub limit: u64,
+
+    /// The window: 60s, 500ms, 1h
+    #[arg(long, env = "TOLLGATE_WINDOW", value_parser = window, default_value = "60s")]
+    pub window: Duration,
+
+    /// The most units at once, for token_bucket and leaky_bucket [default: the limit]
+    #[arg(long, env = "TOLLGATE_BURST", value_parser = units)]
+    pub burst: Option<u64>,
+
+    /// Whose quota a request uses; `chain` is user, else API key, else IP
+    #[arg(long, env = "TOLLGATE_KEY", value_enum, default_value = "global")]
+    pub key: KeyBy,
+
+    /// Networks whose X-Forwarded-For is believed: 10.0.0.0/8,192.0.2.7, `loopback`, `private`
+    #[arg(long, env = "TOLLGATE_TRUSTED_PROXIES", value_parser = trusted_proxies)]
+    pub trusted_proxies: Option<TrustedProxies>,
+
+    /// The secret of HS256 tokens, 32 bytes or more; better given by the variable
+    #[arg(long, env = "TOLLGATE_JWT_SECRET", value_parser = jwt_secret, hide_env_values = true)]
+    pub jwt_secret: Option<JwtKey>,
+
+    /// The accepted API keys, comma separated; without it every X-API-Key is believed
+    #[arg(long, env = "TOLLGATE_API_KEYS", value_parser = api_keys, hide_env_values = true)]
+    pub api_keys: Option<ApiKeyList>,
+
+    /// What to do while the store cannot decide [default: open]
+    #[arg(long, env = "TOLLGATE_ON_STORE_ERROR", value_parser = on_store_error())]
+    pub on_store_error: Option<OnStoreError>,
+
+    /// How lines of the log look
+    #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_enum, default_value = "text")]
+    pub log_format: LogFormat,
+
+    /// Let this replica hold up to this share of the quota, as 1/20, to spend it without asking
+    /// Redis for each request [default: it asks]
+    #[arg(long, env = "TOLLGATE_LEASE", value_parser = lease)]
+    pub lease: Option<Lease>,
+
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "the flags' help says it")]
+    pub admin: AdminArgs,
+}
+
+/// The admin address.
+#[derive(Clone, Debug, clap::Args)]
+pub struct AdminArgs {
+    /// Where to serve the live page, /status, /top and /metrics for operators, as 127.0.0.1:9100
+    #[arg(long, env = "TOLLGATE_ADMIN", value_parser = listen)]
+    pub admin: Option<SocketAddr>,
+
+    /// What operators must know, 16 characters or more; better given by the variable
+    #[arg(long, env = "TOLLGATE_ADMIN_TOKEN", value_parser = token, hide_env_values = true)]
+    pub admin_token: Option<AdminToken>,
+
+    /// Hosts by which --admin may be asked, besides localhost: api1,10.0.0.7
+    #[arg(long, env = "TOLLGATE_ADMIN_HOSTS", value_delimiter = ',')]
+    pub admin_hosts: Vec<String>,
+
+    /// How /top shows who is denied
+    #[arg(long, env = "TOLLGATE_ADMIN_SUBJECTS", value_enum, default_value = "masked")]
+    pub admin_subjects: Shown,
+
+    /// Other replicas whose streams the page shows, and whose pages may read this one's, as
+    /// http://127.0.0.1:9101,http://127.0.0.1:9102; this one may be among them
+    #[arg(long, env = "TOLLGATE_ADMIN_PEERS", value_delimiter = ',')]
+    pub admin_peers: Vec<String>,
+
+    /// Where the buttons of the page send requests, as http://127.0.0.1:8080 [default: --listen]
+    #[arg(long, env = "TOLLGATE_ADMIN_TARGET")]
+    pub admin_target: Option<String>,
+}
+
+/// How subjects are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[expect(missing_docs, reason = "the flag's help says it")]
+pub enum Shown {
+    Hash,
+    Masked,
+    Clear,
+}
+
+/// The token of the admin address.
+#[derive(Clone)]
+pub struct AdminToken(pub String);
+
+/// Where quotas are kept.
+#[derive(Clone, Debug)]
+pub enum Store {
+    /// In this process.
+    Memory,
+    /// In Redis, for all who name the same one.
+    Redis(Box<RedisStoreBuilder>),
+}
+
+/// Whose quota a request uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[expect(missing_docs, reason = "the flag's help says it")]
+pub enum KeyBy {
+    Global,
+    Ip,
+    ApiKey,
+    User,
+    Chain,
+}
+
+/// How lines of the log look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[expect(missing_docs, reason = "the flag's help says it")]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+/// API keys that are accepted.
+#[derive(Clone)]
+pub struct ApiKeyList(pub Vec<String>);
+
+/// Why the program does not start.
+#[derive(Debug)]
+pub enum Stop {
+    /// Somebody asked for help or the version.
+    Help(String),
+    /// Something is wrong, in one line.
+    Wrong(String),
+}
+
+impl Args {
+    /// Reads flags, and the environment where there are none.
+    ///
+    /// # Errors
+    /// Help was asked for, or a value or the combination of several is wrong.
+    pub fn from_command_line(line: impl IntoIterator<Item = OsString>) -> Result<Self, Stop> {
+        let line: Vec<OsString> = line.into_iter().collect();
+        let args = Self::try_parse_from(&line).map_err(|error| match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Stop::Help(error.to_string()),
+            _ => Stop::Wrong(one_line(&error, &line)),
+        })?;
+        args.check().map_err(Stop::Wrong)?;
+        Ok(args)
+    }
+}
+
+impl KeyBy {
+    /// The word for the flag, and the name of the policy.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Global => "global",
+            Self::Ip => "ip",
+            Self::ApiKey => "api-key",
+            Self::User => "user",
+            Self::Chain => "chain",
+        }
+    }
+}
+
+/// Keys are secrets: only their number is shown.
+impl std::fmt::Debug for ApiKeyList {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ApiKeyList({})", self.0.len())
+    }
+}
+
+/// It is a secret.
+impl std::fmt::Debug for AdminToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AdminToken")
+    }
+}

@@ -1,0 +1,74 @@
+use std::ffi::OsString;
+
+use super::{Args, KeyBy, Stop, Store};
+
+fn read(line: &[&str]) -> Result<Args, Stop> {
+    let line = std::iter::once("demo").chain(line.iter().copied());
+    Args::from_command_line(line.map(OsString::from))
+}
+
+#[test]
+fn the_defaults_are_the_quota_of_a_hundred_a_minute() {
+    let args = read(&[]).unwrap();
+    assert_eq!((args.limit, args.window.as_secs()), (100, 60));
+    assert_eq!(args.algorithm.name(), "sliding_window_log");
+    assert_eq!(args.key, KeyBy::Global);
+    assert!(matches!(args.store, Store::Memory));
+    assert_eq!(args.listen.to_string(), "127.0.0.1:3000");
+}
+
+#[test]
+fn whatever_is_wrong_is_said_in_one_line_with_the_cure() {
+    let secret = "thirty-two bytes that are a secret";
+    for (line, expected) in [
+        (&["--limit", "0"][..], "--limit '0': expected a whole number from 1 to"),
+        (&["--limit=ten"], "--limit 'ten': expected a whole number"),
+        (&["--limit", "1", "--limit", "2"], "cannot be used multiple times; see --help"),
+        (&["--limits", "1"], "unexpected argument '--limits' found; did you mean --limit?"),
+        (&["serve"], "unexpected argument 'serve' found; see --help"),
+        (&["--limit"], "a value is required for '--limit <LIMIT>'"),
+        (&["--window", "60"], "--window '60': expected a span of 50us to 400days"),
+        (&["--window", "1ns"], "--window '1ns': expected a span"),
+        (&["--burst", "-1"], "unexpected argument '-1' found"),
+        (&["--burst=-1"], "--burst '-1': expected a whole number"),
+        (&["--listen", "3000"], "--listen '3000': expected an address and a port"),
+        (&["--server-id", "a\nb"], "--server-id 'a\\nb': expected"),
+        (&["--store", "disk"], "--store 'disk': expected `memory` or a URL"),
+        (&["--store", "http://:thirty-two@host"], "--store: the Redis URL has the scheme"),
+        (&["--store", "redis://host/x"], "--store: the Redis URL names the database"),
+        (&["--store-timeout", "0s"], "--store-timeout '0s': expected a span of 1ms"),
+        (&["--store-timeout", "5ms"], "--store-timeout has no effect with --store memory"),
+        (&["--algorithm", "log"], "--algorithm 'log': use one of fixed_window_counter, "),
+        (&["--key", "me"], "--key 'me': use one of global, ip, api-key, user, chain"),
+        (&["--log-format", "xml"], "--log-format 'xml': use one of text, json"),
+        (&["--on-store-error", "x"], "--on-store-error 'x': use one of open, closed, local"),
+        (&["--trusted-proxies", "10.0.0.0/33"], "--trusted-proxies '10.0.0.0/33': "),
+        (&["--jwt-secret", "short"], "--jwt-secret: JWT key for HS256: 5 bytes; expected"),
+        (&["--api-keys", "a,,b"], "--api-keys: expected keys of printable ASCII"),
+        (&["--key", "user"], "--key user needs --jwt-secret"),
+        (&["--jwt-secret", secret], "--jwt-secret has no effect with --key global; drop it"),
+        (&["--api-keys", "k-1", "--key", "ip"], "--api-keys has no effect with --key ip"),
+        (&["--trusted-proxies", "10.0.0.0/8"], "--trusted-proxies has no effect"),
+        (&["--burst", "5"], "--burst 5 has no effect with --algorithm sliding_window_log"),
+        (&["--on-store-error", "open"], "--on-store-error has no effect with --store memory"),
+        (&["--lease", "0.05"], "--lease '0.05': expected a share, as 1/20"),
+        (&["--lease", "1/20"], "--lease has no effect with --store memory"),
+        (&["--admin", "127.0.0.1:0"], "--admin needs --admin-token"),
+        (&["--admin-token", "0123456789abcdef"], "--admin-token has no effect without --admin"),
+        (&["--admin-hosts", "api1"], "--admin-hosts has no effect without --admin"),
+        (&["--admin-peers", "http://a:1"], "--admin-peers has no effect without --admin"),
+        (&["--admin-target", "http://a:1"], "--admin-target has no effect without --admin"),
+    ] {
+        let Err(Stop::Wrong(error)) = read(line) else { panic!("{line:?} is accepted") };
+        assert!(error.contains(expected), "{line:?}: {error}");
+        assert!(!error.contains('\n') && !error.contains(secret), "{line:?}: {error}");
+        assert!(!error.contains(":thirty-two@"), "{line:?}: {error}");
+    }
+}
+
+#[test]
+fn help_is_no_error() {
+    for flag in ["--help", "-h", "--version"] {
+        assert!(matches!(read(&[flag]), Err(Stop::Help(_))), "{flag}");
+    }
+}

@@ -1,0 +1,89 @@
+//! The value of each flag, out of its text.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use tollgate::key::{JwtKey, TrustedProxies};
+use tollgate::{Algorithm, Lease, OnStoreError, Policy, RedisStore};
+
+use super::{AdminToken, ApiKeyList, Store};
+
+pub(super) fn token(value: &str) -> Result<AdminToken, String> {
+    // The router says what is wrong with it, and here it can be said of the flag.
+    let built = tollgate::admin::Admin::builder().token(value).build();
+    built.map(|_| AdminToken(value.to_owned())).map_err(|error| error.to_string())
+}
+
+pub(super) fn listen(value: &str) -> Result<SocketAddr, &'static str> {
+    value.parse().map_err(|_| "expected an address and a port, as 127.0.0.1:3000 or [::1]:3000")
+}
+
+pub(super) fn store(value: &str) -> Result<Store, String> {
+    if value == "memory" {
+        return Ok(Store::Memory);
+    }
+    if !value.contains(':') {
+        return Err("expected `memory` or a URL, as redis://127.0.0.1:6379".to_owned());
+    }
+    RedisStore::builder(value)
+        .map(|redis| Store::Redis(Box::new(redis)))
+        .map_err(|error| error.to_string())
+}
+
+pub(super) fn store_timeout(value: &str) -> Result<Duration, &'static str> {
+    let timeout = humantime::parse_duration(value).ok();
+    let possible = Duration::from_millis(1)..=Duration::from_secs(60);
+    let timeout = timeout.filter(|timeout| possible.contains(timeout));
+    timeout.ok_or("expected a span of 1ms to 60s with its unit, as 50ms")
+}
+
+pub(super) fn lease(value: &str) -> Result<Lease, &'static str> {
+    let share = value.split_once('/');
+    let share = share.and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
+    // Whether it is a share, and whether these units can be leased, the policy says.
+    share.map(|(part, of)| Lease::of(part, of)).ok_or("expected a share, as 1/20")
+}
+
+pub(super) fn algorithm() -> impl TypedValueParser<Value = Algorithm> {
+    let names = Algorithm::ALL.map(|algorithm| algorithm.name());
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<Algorithm>())
+}
+
+pub(super) fn on_store_error() -> impl TypedValueParser<Value = OnStoreError> {
+    PossibleValuesParser::new(["open", "closed", "local"]).map(|name| match &*name {
+        "closed" => OnStoreError::Closed,
+        "local" => OnStoreError::Local,
+        _ => OnStoreError::Open,
+    })
+}
+
+pub(super) fn units(value: &str) -> Result<u64, String> {
+    let most = Policy::MAX_LIMIT;
+    let units = value.parse().ok().filter(|units| (1..=most).contains(units));
+    units.ok_or_else(|| format!("expected a whole number from 1 to {most}"))
+}
+
+pub(super) fn window(value: &str) -> Result<Duration, &'static str> {
+    let window = humantime::parse_duration(value).ok();
+    let possible = Policy::MIN_WINDOW..=Policy::MAX_WINDOW;
+    let window = window
+        .filter(|window| possible.contains(window) && window.subsec_nanos().is_multiple_of(1_000));
+    window.ok_or("expected a span of 50us to 400days with its unit, as 60s, 500ms or 1h")
+}
+
+pub(super) fn trusted_proxies(value: &str) -> Result<TrustedProxies, tollgate::key::ClientIpError> {
+    TrustedProxies::parse(value.split(',').map(str::trim))
+}
+
+pub(super) fn jwt_secret(value: &str) -> Result<JwtKey, tollgate::key::JwtKeyError> {
+    JwtKey::hs256(value.as_bytes())
+}
+
+pub(super) fn api_keys(value: &str) -> Result<ApiKeyList, &'static str> {
+    let keys: Vec<_> = value.split(',').map(|key| key.trim().to_owned()).collect();
+    if keys.iter().any(|key| key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic())) {
+        return Err("expected keys of printable ASCII without spaces, as k-7f3a,k-91bc");
+    }
+    Ok(ApiKeyList(keys))
+}

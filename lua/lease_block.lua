@@ -1,0 +1,40 @@
+-- Blocks of units for replicas to spend without asking; lease.lua says what they do to a state.
+
+-- Settles blocks and grants another: mostly both, so that a block costs one call.
+local function lease_block(op)
+  local entry, rule = op.entry, op.rule
+  if entry.fault then return fault_row(entry, op.key) end
+  local leases = leasing()
+  for i = 1, #op do
+    local holds, settled = entry.holds, op[i]
+    if
+      holds and leases.settle(holds, entry.rule, entry.state, now, settled.id, settled.used)
+    then
+      entry.changed = true
+      entry.holds = #holds > 0 and holds
+    end
+  end
+  local units, last = 0, now
+  if op.units > 0 then
+    local holds, state = entry.holds or { held = 0 }, entry.state
+    if entry.rule ~= rule then state = state_under(rule, entry) end
+    units, last = leases.grant(holds, rule, state, now, op.id, op.units, op.ttl)
+    if units > 0 then
+      keep(entry, rule, state)
+      entry.holds = holds
+    end
+  end
+  if entry.changed and entry.rule and not entry.holds then
+    -- Redis will not have it, so it must not make a difference in this call either.
+    if entry.rule.algorithm.is_fresh(entry.rule, entry.state, now) then forget(entry) end
+  end
+  local state = entry.state
+  if entry.rule ~= rule then state = state_under(rule, entry) end
+  local _, remaining, reset_after = assess(rule, entry, state, 0)
+  local retry_after = 0
+  if units == 0 then
+    local kind, _, _, wait = assess(rule, entry, state, 1)
+    if kind == DENY then retry_after = wait end
+  end
+  return LEASED .. struct.pack('>I5I7I5I7I7', units, last - now, remaining, reset_after, retry_after)
+end

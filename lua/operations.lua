@@ -1,0 +1,80 @@
+-- Operations: what the arguments ask for, with its keys and rules looked up.
+
+local rule_at = {}
+do
+  local from, n = 1, 0
+  while from <= #forms do
+    local length = header_length(forms:byte(from + 1))
+    n = n + 1
+    local rule = rule_of(forms:sub(from, from + length - 1))
+    rule_at[n] = rule
+    from = from + length
+    if rule.calendar then
+      local start, boundary, stop
+      start, boundary, stop, from = struct.unpack('>I7I7I7', forms, from)
+      if now < boundary then stop = boundary else start = boundary end
+      rule.start, rule.stop = start, stop
+    end
+  end
+end
+
+-- Whether it is another time than whoever sent a form took it for.
+local function is_elsewhen(rule)
+  return rule.calendar and (now < rule.start or now >= rule.stop)
+end
+
+local function named(key, form)
+  local entry, rule = entries[key], rule_at[form]
+  if rule.grid then entry.first_read = rule.algorithm.FIRST_READ end
+  return entry, rule
+end
+
+local ops = {}
+do
+  local from, n = 1, 0
+  while from <= #operations do
+    local op = { kind = 0, stale = false }
+    op.kind, from = struct.unpack('>B', operations, from)
+    if op.kind == DECIDE then
+      local count
+      count, from = struct.unpack('>B', operations, from)
+      for i = 1, count do
+        local key, form, flags, cost
+        key, form, flags, cost, from = struct.unpack('>I2I2BI7', operations, from)
+        local entry, rule = named(key, form)
+        op.stale = op.stale or is_elsewhen(rule)
+        op[i] = {
+          key = key, entry = entry, rule = rule, enforce = flags % 4 == ENFORCED,
+          dry = flags % 4 == DRY, subject = floor(flags / 4), cost = cost, state = false,
+          outcome = 0, remaining = 0, reset_after = 0, wait = 0, charged_at = 0,
+        }
+      end
+    elseif op.kind == RESET then
+      op.key, from = struct.unpack('>I2', operations, from)
+      op.entry = entries[op.key]
+    elseif op.kind == LEASE then
+      local form, count
+      op.key, form, op.units, op.ttl, from = struct.unpack('>I2I2I5I7', operations, from)
+      op.entry, op.rule = named(op.key, form)
+      op.stale = is_elsewhen(op.rule)
+      op.id, from = operations:sub(from, from + 7), from + 8
+      count, from = struct.unpack('>B', operations, from)
+      for i = 1, count do
+        local id = operations:sub(from, from + 7)
+        local used
+        used, from = struct.unpack('>I5', operations, from + 8)
+        op[i] = { id = id, used = used }
+      end
+    else
+      local form, receipt
+      op.key, form, receipt, op.units, op.cost, op.charged_at, op.leaves_at, op.lifetime, from =
+        struct.unpack('>I2I2I2I7I7I7I7I7', operations, from)
+      op.entry, op.rule = named(op.key, form)
+      op.stale = is_elsewhen(op.rule)
+      op.receipt_key, op.receipt = receipt, entries[receipt]
+      op.receipt.is_receipt = true
+    end
+    n = n + 1
+    ops[n] = op
+  end
+end

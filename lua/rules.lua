@@ -1,0 +1,91 @@
+-- Rules: what a header says of how units are counted.
+
+-- The code of limits on what is in flight.
+local IN_FLIGHT = 10
+-- The code of fixed windows that are the periods of a calendar. Behind the header of such a form
+-- come three instants: a boundary between two periods, with the one before and the one after.
+local CALENDAR = 12
+-- The codes of penalties: the one that counts denials, and the one that does not.
+local DENIAL_PENALTY, FAILURE_PENALTY = 11, 13
+
+-- Forms that begin with the same code have headers of one length.
+local function header_length(code)
+  if code <= 4 or code == IN_FLIGHT or code == CALENDAR then return 13 end
+  if code == 8 then return 25 end
+  if code == DENIAL_PENALTY or code == FAILURE_PENALTY then return 34 end
+  return 18
+end
+
+local algorithms = {} -- made when they are first needed: most calls need one
+local rules = {} -- by header
+
+local function algorithm_of(code)
+  local make = leaky_bucket -- 7 queue, 8 queue with max_wait, 9 meter
+  if code == 1 then
+    make = fixed_window_counter
+  elseif code == CALENDAR then
+    make = calendar_window_counter
+  elseif code <= 3 then
+    make = sliding_window_log -- 2 exact, 3 a thousandth of the window
+  elseif code == 4 then
+    make = sliding_window_counter
+  elseif code <= 6 then
+    make = token_bucket -- 5 greedy, 6 interval
+  elseif code == IN_FLIGHT then
+    make = concurrent_requests
+  elseif code == DENIAL_PENALTY or code == FAILURE_PENALTY then
+    make = penalty
+  end
+  local algorithm = algorithms[make]
+  if not algorithm then
+    algorithm = make()
+    algorithms[make] = algorithm
+  end
+  return algorithm
+end
+
+-- The rule of a header, or nil if it cannot be one.
+local function rule_of(header)
+  local rule = rules[header]
+  if rule then return rule end
+  local _, code, limit, window, from = struct.unpack('>BBI5I6', header)
+  if limit == 0 or window == 0 then return nil end
+  -- Doubles in every Lua: where there are integers too, their products wrap around.
+  limit, window = limit + 0.0, window + 0.0
+  local interval = code == 6
+  rule = {
+    header = header, algorithm = algorithm_of(code), limit = limit, window = window,
+    grid = (code == 2 or code == IN_FLIGHT) and 1 or code == 3 and ceil(window / 1000) or false,
+    in_flight = code == IN_FLIGHT,
+    penalises = code == DENIAL_PENALTY or code == FAILURE_PENALTY,
+    counts_denials = code == DENIAL_PENALTY,
+    block = 0, factor = 1, max_block = 0, forget_after = 0,
+    -- Buckets come with limit and window in lowest terms, which is their scale; in
+    -- intervals tokens come back whole and need none.
+    interval = interval, unit = interval and 1 or window, rate = limit,
+    capacity = 0, full = 0, queue = code == 7 or code == 8, max_wait = number.MAX,
+    calendar = code == CALENDAR and window or false, start = 0, stop = 0,
+  }
+  if code >= 5 and code <= 9 then
+    rule.capacity = struct.unpack('>I5', header, from)
+    rule.full = rule.capacity * rule.unit
+    if rule.capacity == 0 or 2 * rule.full > number.MAX + 1 then return nil end
+    if code == 8 then rule.max_wait = struct.unpack('>I7', header, from + 5) end
+  end
+  if rule.penalises then
+    rule.block, rule.factor, rule.max_block, rule.forget_after =
+      struct.unpack('>I6I3I6I6', header, from)
+    if rule.factor == 0 then return nil end
+    -- Doubles, as above.
+    rule.block, rule.factor = rule.block + 0.0, rule.factor + 0.0
+  end
+  rules[header] = rule
+  return rule
+end
+
+local leases = false -- made when it is first needed
+
+local function leasing()
+  leases = leases or lease()
+  return leases
+end

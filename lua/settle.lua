@@ -1,0 +1,69 @@
+-- What comes after a charge: it is corrected, its lease renewed, or its key forgotten.
+
+-- The rule under which a key is held, if its state could not be forgotten.
+local function held_of(entry)
+  local held = entry.rule
+  if held and held.algorithm.is_fresh(held, entry.state, now) then return false end
+  return held
+end
+
+-- Whether a charge can be told from others. Of a state that is gone, or under another quota,
+-- or was since, or was reset, it cannot; only what is in flight is carried over with its date.
+local function is_known(op, held)
+  local rule = op.rule
+  return held and (held == rule or held.in_flight and rule.in_flight)
+    and op.charged_at >= struct.unpack('>I7', op.entry.since)
+end
+
+-- Corrects a charge, once per receipt.
+local function settle(op)
+  local entry, receipt, rule = op.entry, op.receipt, op.rule
+  if entry.fault then return fault_row(entry, op.key) end
+  if receipt.fault then return fault_row(receipt, op.receipt_key) end
+  if now >= number.add(op.charged_at, op.lifetime) then return LAPSED end
+  if receipt.exists then return REPEATED end
+  receipt.exists, receipt.settled_until = true, number.add(now, op.lifetime)
+  local held = held_of(entry)
+  local state, units
+  if op.kind == OWE then
+    -- A debt is owed under the quota that holds now.
+    rule = held or rule
+    state = state_under(rule, entry)
+    units = rule.algorithm.owe(rule, state, op.units, now)
+  else
+    if not is_known(op, held) then return RETURNED .. struct.pack('>I7', 0) end
+    rule, state = held, entry.state
+    units = rule.algorithm.give_back(rule, state, op, op.units, now)
+  end
+  keep(entry, rule, state)
+  -- Redis will not have it, so it must not make a difference in this call either.
+  if not entry.holds and rule.algorithm.is_fresh(rule, state, now) then forget(entry) end
+  return (op.kind == OWE and CHARGED or RETURNED) .. struct.pack('>I7', units)
+end
+
+-- Lets the lease of a charge begin anew.
+local function renew(op)
+  local entry, receipt, rule = op.entry, op.receipt, op.rule
+  if entry.fault then return fault_row(entry, op.key) end
+  if receipt.fault then return fault_row(receipt, op.receipt_key) end
+  if receipt.exists then return REPEATED end
+  local known = is_known(op, held_of(entry))
+  local state = state_under(rule, entry)
+  keep(entry, rule, state)
+  if known then rule.algorithm.give_back(rule, state, op, op.cost, now) end
+  return RENEWED .. struct.pack('>I7', rule.algorithm.renew(rule, state, op.cost, now))
+end
+
+-- What is leased stays so: it may still be spent.
+local function reset(op)
+  local entry = op.entry
+  if entry.fault then return fault_row(entry, op.key) end
+  if entry.holds then
+    if struct.unpack('>I7', entry.since) <= now then entry.since = next_instant end
+    entry.state, entry.changed = entry.rule.algorithm.fresh(entry.rule), true
+  else
+    forget(entry)
+  end
+  entry.was_reset = true
+  return FORGOTTEN
+end

@@ -18,10 +18,13 @@ pub(super) fn shows_each_replica(engine: &Engine) -> Result<(), Failure> {
             let is_page = page.contains("<title>Tollgate</title>");
             check("the admin address shows a page", is_page, page.lines().next().unwrap_or(""))?;
             let origin = format!("Origin: {first}");
-            let events = curl(&["--no-buffer", "--header", &origin, &project.url(port, "/events")]);
-            let of_it = events.contains(&format!("\"server\":\"{server}\""));
+            let events = project.url(port, "/events");
+            let events = curl(&["--include", "--no-buffer", "--header", &origin, &events]);
+            let lets_it = format!("access-control-allow-origin: {first}\r\n");
+            let is_heard =
+                events.contains(&lets_it) && events.contains(&format!("{{\"server\":\"{server}\""));
             let what = format!("the page of api1 hears of {server}");
-            check(&what, of_it, events.get(..60).unwrap_or(&events))?;
+            check(&what, is_heard, events.lines().next().unwrap_or(""))?;
             let top = project.url(port, "/top");
             let without = status(&top, &[]);
             let with = status(&top, &["--header", &format!("Authorization: Bearer {TOKEN}")]);

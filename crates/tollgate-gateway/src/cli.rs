@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -158,7 +159,8 @@ fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
     let lines = LogPlan { format: format.unwrap_or(given.format), ..given };
     // A person reads this; what a reload has to say goes to the log. So does a warning where
     // a program reads.
-    if outcome.plan.is_none() || lines.format == LogFormat::Text {
+    let is_told = outcome.plan.is_none() || lines.format == LogFormat::Text;
+    if is_told {
         tell(&source, &outcome.report);
     }
     let Some(plan) = outcome.plan else { return ExitCode::from(WRONG) };
@@ -169,11 +171,14 @@ fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
     if let Err(error) = log::start(lines, &tracing) {
         return wrong(&error);
     }
+    // It is loaded for the first time at once, and nobody wants to read the same twice.
+    let is_told = AtomicBool::new(is_told);
+    let load = move |source: &Source| loaded(source, is_told.swap(false, Ordering::Relaxed));
     let load: serve::Load = if path == Path::new("-") {
-        Arc::new(move || loaded(&source))
+        Arc::new(move || load(&source))
     } else {
         let path = path.to_owned();
-        Arc::new(move || loaded(&Source::read_again(&path).map_err(|error| error.to_string())?))
+        Arc::new(move || load(&Source::read_again(&path).map_err(|error| error.to_string())?))
     };
     let file = (path != Path::new("-")).then(|| path.to_owned());
     serve::run(serve::Source { file, load }, &tracing).unwrap_or_else(|failure| {
@@ -186,15 +191,18 @@ fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
     })
 }
 
-/// A plan, or what is wrong in a line each.
-fn loaded(source: &Source) -> Result<serve::Loaded, String> {
+/// A plan, or what is wrong in a line each; and a warning in a line of the log, unless somebody has
+/// been told already.
+fn loaded(source: &Source, is_told: bool) -> Result<serve::Loaded, String> {
     let config::Outcome { plan, report, .. } = config::read_with_process_env(source);
     // What stands behind it in the log begins no line of its own.
     let Some(plan) = plan else { return Err(report.to_string().trim_end().to_owned()) };
     trace::is_possible(plan.tracing.as_ref()).map_err(|error| error.to_string())?;
     let words = check::in_words(&plan);
-    for warning in report.to_string().lines() {
-        tracing::warn!(target: "tollgate", "{warning}");
+    if !is_told {
+        for warning in report.to_string().lines() {
+            tracing::warn!(target: "tollgate", "{warning}");
+        }
     }
     Ok(serve::Loaded { plan, words })
 }

@@ -19,7 +19,7 @@ pub struct Source {
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// The system says why.
-    #[error("{name}: {error}")]
+    #[error("{name}: {error}{}", cure(error))]
     Io {
         /// The file.
         name: String,
@@ -107,9 +107,43 @@ impl Source {
     }
 }
 
+/// What helps, of what goes wrong where files are mounted into containers and elsewhere.
+fn cure(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "; write one with `tollgate init`, or say where it is",
+        io::ErrorKind::PermissionDenied => {
+            "; let the user that runs this program read it, who in the image is 10001"
+        }
+        io::ErrorKind::IsADirectory => {
+            "; name a file (Docker makes a folder where it finds no file to mount)"
+        }
+        _ => "",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cannot_be_read_comes_with_its_cure() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = Source::read(&folder.path().join("limits.yaml")).unwrap_err().to_string();
+        assert!(missing.ends_with("; write one with `tollgate init`, or say where it is"));
+        #[cfg(unix)]
+        {
+            let mounted = Source::read(folder.path()).unwrap_err().to_string();
+            assert!(mounted.contains("; name a file ("), "{mounted}");
+        }
+        // Root, as which tests may run, reads everything.
+        let error = io::ErrorKind::PermissionDenied.into();
+        let forbidden = SourceError::Io { name: "limits.yaml".to_owned(), error }.to_string();
+        assert_eq!(
+            forbidden,
+            "limits.yaml: permission denied; let the user that runs this program read it, who in \
+             the image is 10001"
+        );
+    }
 
     #[test]
     fn what_is_too_large_is_not_read_to_its_end() {

@@ -8,9 +8,10 @@ use tollgate_core::{Decision, Micros, OnStoreError, Outcome, Store, StoreError, 
 use tracing::level_filters::LevelFilter;
 
 use super::explain;
+use super::question::{Asked, Question};
 use super::queued::Charged;
 use super::reservation::OpenCharges;
-use super::rules::{Applied, Asked, Question, Rule, Rules, bits};
+use super::rules::{Applied, Rule, Rules, bits};
 use super::verdicts::Verdicts;
 use crate::body::InFlight;
 use crate::denial::{Denial, Dialect};

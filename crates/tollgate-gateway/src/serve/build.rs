@@ -12,25 +12,14 @@ use tollgate::{
 };
 use tower_layer::Layer;
 
+use super::error::BuildError;
 use super::identity::{Asker, Found, Identity};
 use super::settled::{Prices, Settled};
-use crate::files::FileError;
 use crate::plan::{
     ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan, Protocol, Route, SettleBy,
     Statuses, Target, Whose,
 };
 use crate::proxy::{self, Clients, Forward, Fronts, Tunnels, UntilItsEnd, Upstream};
-
-/// A plan that could not be put to work, and why: a file that it names, mostly.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct BuildError(pub(crate) String);
-
-impl From<FileError> for BuildError {
-    fn from(error: FileError) -> Self {
-        Self(error.to_string())
-    }
-}
 
 /// A service behind its limits.
 pub(super) type Limited<St> = RateLimit<Settled, St, UntilItsEnd>;

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tollgate::status::Inspect;
 
 use super::app::{App, Lasting};
-use super::build::BuildError;
+use super::error::BuildError;
 use super::source::{Contents, Loaded, Source, files};
 use crate::plan::Plan;
 use crate::trace::Tracing;

@@ -93,6 +93,19 @@ impl Part {
         with_table!(&mut self.tables[table], table => table.decide(hash, key, cost, now))
     }
 
+    /// Charges a key in the table of its policy what was assessed as allowed.
+    #[inline]
+    pub(crate) fn charge(
+        &mut self,
+        table: usize,
+        hash: u64,
+        key: &Key,
+        cost: Cost,
+        now: Timestamp,
+    ) {
+        with_table!(&mut self.tables[table], table => table.charge(hash, key, cost, now));
+    }
+
     /// What the policy says about `cost` for a key in the table of its policy.
     #[inline]
     pub(crate) fn assess(

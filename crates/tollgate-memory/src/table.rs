@@ -51,6 +51,16 @@ impl<R: Rule> Table<R> {
         Some(decision)
     }
 
+    /// Charges a key that is here what was assessed as allowed.
+    #[inline]
+    pub(crate) fn charge(&mut self, hash: u64, key: &Key, cost: Cost, now: Timestamp) {
+        if cost > Cost::ZERO
+            && let Some(entry) = self.entries.find_mut(hash, |entry| entry.key == *key)
+        {
+            self.rule.charge(&mut entry.state, now, cost);
+        }
+    }
+
     /// What the policy says about `cost` for a key that is here.
     #[inline]
     pub(crate) fn assess(

@@ -20,11 +20,12 @@ pub(in super::super) static ADMIN: Section = Section {
     others: None,
 };
 
-pub(super) const LISTEN_ANY: Shape = Shape::Either(ADDRESS_OR_LIST);
+pub(super) const LISTEN_ANY: Shape = Shape::Either(SECTION_OR_LIST);
 
 // Constants of their own, because up to Rust 1.88 what is borrowed within a call does not
 // outlive it.
-const ADDRESS_OR_LIST: &[Shape] = &[text(format::ADDRESS), Shape::List(LISTENER)];
+const SECTION_OR_LIST: &[Shape] =
+    &[text(format::ADDRESS), Shape::Section(&LISTEN), Shape::List(LISTENER)];
 const LISTENER: &Shape = &Shape::Either(ADDRESS_OR_SECTION);
 const ADDRESS_OR_SECTION: &[Shape] = &[text(format::ADDRESS), Shape::Section(&LISTEN)];
 

@@ -193,13 +193,17 @@ impl Client {
     fn in_words(&self, plan: &Plan) -> String {
         let Some(subject) = &self.subject else {
             return match plan.on_missing_key {
-                OnMissingKey::Deny => "does not say who asks: 403 where a limit is per client",
-                OnMissingKey::Pass => "does not say who asks: limits per client let it pass",
-                OnMissingKey::Share => {
-                    "does not say who asks: shares one quota with all others like it"
+                OnMissingKey::Deny => {
+                    let status = plan.missing_key_status.as_u16();
+                    format!("does not say who asks: {status} where a limit is per client")
                 }
-            }
-            .to_owned();
+                OnMissingKey::Pass => {
+                    "does not say who asks: limits per client let it pass".to_owned()
+                }
+                OnMissingKey::Share => {
+                    "does not say who asks: shares one quota with all others like it".to_owned()
+                }
+            };
         };
         let tier = self.tier.and_then(|tier| plan.tiers.get(tier));
         let tier = tier.map_or_else(|| "no tier".to_owned(), |tier| format!("tier {tier}"));

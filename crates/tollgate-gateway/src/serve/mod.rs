@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `app.rs` | what serves requests, made of one version of the configuration |
 //! | `build.rs` | routes, and a limiter for each kind of request |
+//! | `denials.rs` | what those get who are denied |
 //! | `identity.rs` | whose quota a request uses |
 //! | `keys.rs` | key sets that are fetched |
 //! | `lists.rs` | who is refused whatever he asks, and who is never limited |
@@ -24,6 +25,7 @@ mod admin;
 mod app;
 mod build;
 mod connection;
+mod denials;
 pub mod explain;
 mod gateway;
 mod identity;

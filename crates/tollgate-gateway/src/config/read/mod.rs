@@ -19,7 +19,8 @@ mod subjects;
 mod telemetry;
 mod tokens;
 
-use tollgate::denial::Members;
+use http::StatusCode;
+use tollgate::denial::{Members, Reason};
 use tollgate::{HeaderOptions, OnMissingKey};
 
 use super::problem::Problems;
@@ -62,6 +63,7 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     let identity = identity?;
     let server = server?;
     let (deny, allow) = lists?;
+    let (on_missing_key, missing_key_status) = on_missing_key?;
     Some(Plan {
         listen: server.listen,
         admin: server.admin,
@@ -73,7 +75,8 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
         routes: routes?,
         exempt: exempt?,
         identity: identity.chain,
-        on_missing_key: on_missing_key?,
+        on_missing_key,
+        missing_key_status,
         tiers,
         deny,
         allow,
@@ -106,11 +109,12 @@ fn tiers(limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<String>> {
 /// Each of them has a policy for each route and api.
 const MOST_TIERS: usize = 64;
 
+/// What becomes of a request in which nobody is found, and the status if that is refusing it.
 fn on_missing_key(
     limiter: &View<'_>,
     problems: &mut Problems,
     identity: Option<&identity::Identity>,
-) -> Option<OnMissingKey> {
+) -> Option<(OnMissingKey, StatusCode)> {
     if limiter.has("onMissingKey") && identity.is_some_and(identity::Identity::always_finds) {
         problems.warn(
             limiter.place_of_key("onMissingKey"),
@@ -118,11 +122,25 @@ fn on_missing_key(
             "remove it, or take `ip` out of `identity`",
         );
     }
-    Some(match limiter.text("onMissingKey")? {
+    if let Some(section) = limiter.view("onMissingKey") {
+        let status = section.whole("deny").and_then(|status| u16::try_from(status).ok())?;
+        let status = StatusCode::from_u16(status).ok()?;
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            problems.error(
+                section.place_of("deny"),
+                "429 says that waiting helps, which it does not where nobody knows who asks",
+                "write 401 or 403",
+            );
+            return None;
+        }
+        return Some((OnMissingKey::Deny, status));
+    }
+    let on_missing_key = match limiter.text("onMissingKey")? {
         "pass" => OnMissingKey::Pass,
         "share" => OnMissingKey::Share,
         _ => OnMissingKey::Deny,
-    })
+    };
+    Some((on_missing_key, Reason::MissingKey.status()))
 }
 
 fn ambiguous(limiter: &View<'_>) -> Option<bool> {

@@ -101,7 +101,13 @@ pub(crate) fn write_limit(
     }
     for (number, (name, tier)) in plan.tiers.iter().zip(&limit.tiers).enumerate() {
         let also = limit.also.iter().filter_map(|quota| quota.tiers.get(number)?.as_ref());
-        writeln!(out, "    tier {name}: {}", amounts(std::iter::once(tier).chain(also)))?;
+        match tier {
+            Some(tier) => {
+                let amounts = amounts(std::iter::once(tier).chain(also));
+                writeln!(out, "    tier {name}: {amounts}")?;
+            }
+            None => writeln!(out, "    tier {name}: unlimited")?,
+        }
     }
     write_beside(out, plan, limit)?;
     write_outcome(out, limit)?;

@@ -67,8 +67,9 @@ pub struct ApiPlan {
 pub struct LimitPlan {
     /// The policy of subjects without a tier, named by the identifier.
     pub policy: Policy,
-    /// The policy in each tier, of the same name; empty if tiers make no difference.
-    pub tiers: Vec<Policy>,
+    /// The policy in each tier, of the same name, where that is limited; empty if tiers make no
+    /// difference.
+    pub tiers: Vec<Option<Policy>>,
     /// Further quotas that hold at the same time.
     pub also: Vec<Bandwidth>,
     /// Whose quota it is.
@@ -111,16 +112,19 @@ pub struct Bandwidth {
 }
 
 impl LimitPlan {
-    /// The policy of a subject in this tier.
-    pub fn policy_in(&self, tier: Option<usize>) -> &Policy {
-        tier.and_then(|tier| self.tiers.get(tier)).unwrap_or(&self.policy)
+    /// The policy of a subject in this tier; none where that is unlimited.
+    pub fn policy_in(&self, tier: Option<usize>) -> Option<&Policy> {
+        match tier.and_then(|tier| self.tiers.get(tier)) {
+            Some(policy) => policy.as_ref(),
+            None => Some(&self.policy),
+        }
     }
 
     /// The policies of all quotas: for each that of everybody and those of the tiers.
     pub fn policies(&self) -> impl Iterator<Item = &Policy> {
         let also =
             self.also.iter().flat_map(|it| it.everybody.iter().chain(it.tiers.iter().flatten()));
-        std::iter::once(&self.policy).chain(&self.tiers).chain(also)
+        std::iter::once(&self.policy).chain(self.tiers.iter().flatten()).chain(also)
     }
 }
 

@@ -152,7 +152,7 @@ impl<St: Inspect> Parts<'_, St> {
             .on_denied(Denials::of(self.plan));
         let prices = Prices::of(limits.iter().copied());
         for plan in limits {
-            let policies: Vec<_> = plan.tiers.iter().map(Some).collect();
+            let policies: Vec<_> = plan.tiers.iter().map(Option::as_ref).collect();
             layer = layer.limit(self.limit(plan, Some(&plan.policy), &policies)?);
             for quota in &plan.also {
                 let policies: Vec<_> = quota.tiers.iter().map(Option::as_ref).collect();

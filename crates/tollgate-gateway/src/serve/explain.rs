@@ -245,7 +245,7 @@ fn limits<'a>(
             Some(tier) if !quota.tiers.is_empty() => quota.tiers.get(tier)?.as_ref(),
             _ => quota.everybody.as_ref(),
         });
-        for policy in std::iter::once(limit.policy_in(client.tier)).chain(also) {
+        for policy in limit.policy_in(client.tier).into_iter().chain(also) {
             let amount = check::amount(policy);
             let _ = writeln!(out, "    of {amount} this request takes {}", cost.get());
             if let Some(key) = key(limit, client) {

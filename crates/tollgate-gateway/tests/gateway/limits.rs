@@ -218,6 +218,47 @@ async fn a_key_has_the_quota_of_its_tier() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_in_an_unlimited_tier_has_what_others_share_out_and_keeps_limits_of_their_own() {
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "{}strategy: sliding_window_log\n\
+         identity: [apiKey, ip]\n\
+         apiKeys:\n\
+         - {{sha256: {}, tier: internal}}\n\
+         client: {{limit: 2, windowSeconds: 3600, also: [{{limit: 9, windowSeconds: 9000}}]}}\n\
+         tiers: {{internal: unlimited}}\n\
+         apis:\n\
+         - {{identifier: ai, path: /ai, share: 1/2}}\n\
+         - {{identifier: login, path: /login, limit: 1, windowSeconds: 3600}}\n",
+        upstream.target(),
+        sha256("internal-key")
+    );
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    let key = [("x-api-key", "internal-key")];
+    for (path, statuses) in
+        [("/", [200; 12].as_slice()), ("/ai", &[200; 4]), ("/login", &[200, 429])]
+    {
+        for status in statuses {
+            let answer = client.send("GET", path, &key, "").await.unwrap();
+            assert_eq!(answer.status, *status, "{path}");
+            let names_client = answer
+                .headers
+                .get_all("ratelimit-policy")
+                .iter()
+                .any(|value| value.to_str().unwrap().contains("client"));
+            assert!(!names_client, "{path}");
+        }
+    }
+    // All others have what the file says.
+    for (path, status) in [("/ai", 200), ("/ai", 429), ("/", 200), ("/", 429)] {
+        assert_eq!(client.get(path).await.status, status, "{path}");
+    }
+    let config = gateway.admin("/config").await.json().to_string();
+    assert!(config.contains("tier internal: unlimited"), "{config}");
+}
+
 fn sha256(text: &str) -> String {
     let sum = std::process::Command::new("bash")
         .args(["-c", &format!("printf %s {text} | sha256sum")])

@@ -202,7 +202,11 @@ impl Rest {
         };
         let Policies { first, tiers, mut also } = policies;
         let policy = whole(first)?;
-        let tiers = tiers.into_iter().map(&mut whole).collect::<Option<_>>()?;
+        let tiers = tiers.into_iter().map(|policy| match policy {
+            Some(policy) => whole(policy).map(Some),
+            None => Some(None),
+        });
+        let tiers = tiers.collect::<Option<_>>()?;
         for quota in &mut also {
             for policy in quota.everybody.iter_mut().chain(quota.tiers.iter_mut().flatten()) {
                 *policy = whole(policy.clone())?;

@@ -123,7 +123,8 @@ fn aliases_repeat_what_they_name() {
     pro: *quota
 ",
     );
-    assert_eq!(plan.routes[0].limits.client.as_ref().unwrap().tiers[0].quota().limit(), 10);
+    let client = plan.routes[0].limits.client.as_ref().unwrap();
+    assert_eq!(client.policy_in(Some(0)).unwrap().quota().limit(), 10);
 }
 
 #[test]

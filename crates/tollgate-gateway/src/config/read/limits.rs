@@ -202,10 +202,8 @@ impl Rest {
         };
         let Policies { first, tiers, mut also } = policies;
         let policy = whole(first)?;
-        let tiers = tiers.into_iter().map(|policy| match policy {
-            Some(policy) => whole(policy).map(Some),
-            None => Some(None),
-        });
+        let mut some = |policy: Policy| whole(policy).map(Some);
+        let tiers = tiers.into_iter().map(|policy| policy.map_or(Some(None), &mut some));
         let tiers = tiers.collect::<Option<_>>()?;
         for quota in &mut also {
             for policy in quota.everybody.iter_mut().chain(quota.tiers.iter_mut().flatten()) {

@@ -8,7 +8,7 @@ use super::super::format;
 use super::super::problem::Problems;
 use super::super::view::{Item, View};
 use super::beside::{self, Leased, Struck};
-use super::policy::{self, Names, is_bucket, no_effect};
+use super::policy::{self, Names, is_bucket, is_queue, no_effect};
 use super::quotas::{self, Client, Policies, Quotas};
 use super::settling::{self, About};
 use super::{Shared, costs, paths};
@@ -103,7 +103,7 @@ impl Maker<'_, '_> {
     ) -> Option<(LimitPlan, Client)> {
         let name = view.text("identifier").unwrap_or(default);
         names.take(name, view.place_of("identifier"), problems);
-        let algorithm = policy::algorithm(view, self.shared, problems);
+        let algorithm = policy::algorithm_everywhere(view, self.shared, problems);
         let everybody =
             algorithm.and_then(|algorithm| quotas::of_section(view, algorithm, problems));
         let kind = Kind { name: Some(name), whose, algorithm };
@@ -324,7 +324,7 @@ fn quotas<'a>(
         return None;
     }
     let quotas = Quotas::of_client(client, view, algorithm);
-    if quotas.are_several() && quotas::is_queue(algorithm) {
+    if quotas.are_several() && is_queue(algorithm) {
         problems.error(
             view.place_of_key("share"),
             "a queue leaves at one rate, and `client` has several quotas at the same time",

@@ -35,6 +35,8 @@ struct Shared<'a> {
     can_fail: bool,
     /// Whether keys of different clients may be on different servers.
     is_cluster: bool,
+    /// Whether requests wait in the queue of an api.
+    an_api_queues: bool,
 }
 
 /// The plan; `None` where something that it needs is wrong.
@@ -43,7 +45,8 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     let store = store::store(&limiter, problems);
     let is_cluster = store.as_ref().is_some_and(StorePlan::is_cluster);
     let can_fail = !matches!(store, Some(StorePlan::Memory { .. }));
-    let shared = Shared { limiter: limiter.clone(), can_fail, is_cluster };
+    let an_api_queues = policy::an_api_queues(&limiter);
+    let shared = Shared { limiter: limiter.clone(), can_fail, is_cluster, an_api_queues };
 
     let tiers = tiers(&limiter, problems)?;
     let mut names = policy::Names::default();

@@ -1,10 +1,10 @@
 //! Quotas that hold at the same time, for everybody and in tiers.
 
-use tollgate::{Algorithm, LeakyMode, Policy, Quota};
+use tollgate::{Algorithm, Policy, Quota};
 
 use super::super::problem::Problems;
 use super::super::view::{Item, View};
-use super::policy::{self, Names, is_bucket};
+use super::policy::{self, Names, is_bucket, is_queue};
 use crate::plan::Bandwidth;
 
 /// A quota, and the section that says it.
@@ -76,11 +76,6 @@ pub(super) fn of_section<'a>(
         return None;
     }
     quotas
-}
-
-/// Whether requests wait in it for their turn.
-pub(super) const fn is_queue(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } })
 }
 
 /// Each is a charge of every request, and a layer decides 64 at once.

@@ -40,8 +40,8 @@ enum Task {
     Up(up::Args),
     /// Attack the end of a window, and draw what each algorithm lets pass, into docs/boundary
     Boundary,
-    /// Run docker-compose.yml for real, where there is a Docker engine
-    ComposeTest,
+    /// Run what is offered in containers for real, where there is a Docker engine
+    ComposeTest(compose::Args),
     /// Take pictures of the live page after two minutes of traffic, into docs/images
     Screenshot,
     /// Compare the Redis script with the core over a million decisions
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
         Task::Check(args) => check::run(&args),
         Task::Up(args) => up::run(&args),
         Task::Boundary => boundary::run(),
-        Task::ComposeTest => compose::run(),
+        Task::ComposeTest(args) => compose::run(&args),
         Task::Screenshot => screenshot::run(),
         Task::Twin(args) => twin::run(&args),
         Task::Bench(args) => bench::run(&args),

@@ -3,10 +3,16 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::response::Response;
 use axum::routing::get;
+use http::HeaderValue;
+use tollgate::headers::{
+    RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET,
+};
 use tollgate::key::ClientIp;
 use tollgate::{HeaderOptions, Limit, MemoryStore, Micros, Policy, Quota, RateLimitLayer};
 use tower::layer::util::Identity;
+use tower::util::MapResponseLayer;
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 
@@ -20,6 +26,9 @@ pub(crate) enum Wrapping {
     Bare,
     /// A layer that does nothing: what axum itself takes for any layer.
     Identity,
+    /// A layer that adds constants by the names of Tollgate's five fields: what the map of a
+    /// response takes for them, whoever decides.
+    Fields,
     /// tower_governor by address.
     Governor,
     /// The same with `x-ratelimit-limit`, `-remaining` and `-after`.
@@ -41,10 +50,10 @@ pub(crate) enum Wrapping {
 /// A service that says hello, wrapped. No limit is ever reached.
 pub(crate) fn app(wrapping: Wrapping) -> Result<Router, Failure> {
     let router = Router::new().route("/", get(|| async { "hello" }));
-    // What both are set to: 100 units, of which those that a request takes are back at the
-    // next. Numbers of so few digits are what clients are usually told.
-    let quota = Quota::per_minute(100);
-    let store = || MemoryStore::builder().clock(Ticking::by(Micros::new(1_000_000))).build();
+    // 100 units, of which those that a request takes are back at the next. Numbers of so few
+    // digits are what clients are usually told, and many of them in the same second.
+    let quota = Quota::per_second(100);
+    let store = || MemoryStore::builder().clock(Ticking::by(Micros::new(10_000))).build();
     let mut governor = GovernorConfigBuilder::default();
     // On two threads governor refuses whoever has read the clock longer than its burst before
     // another, so that one is a second.
@@ -62,6 +71,7 @@ pub(crate) fn app(wrapping: Wrapping) -> Result<Router, Failure> {
     let app = match wrapping {
         Wrapping::Bare => router,
         Wrapping::Identity => router.layer(Identity::new()),
+        Wrapping::Fields => router.layer(MapResponseLayer::new(with_fields)),
         Wrapping::Governor => {
             let config = governor.finish().ok_or("tower_governor refused its quota")?;
             router.layer(GovernorLayer::new(Arc::new(config)))
@@ -92,4 +102,14 @@ pub(crate) fn app(wrapping: Wrapping) -> Result<Router, Failure> {
     // A server does this once; without it the router would build its layers anew for
     // each request.
     Ok(app.with_state(()))
+}
+
+fn with_fields(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.append(RATELIMIT_POLICY, HeaderValue::from_static("\"address\";q=100;w=1"));
+    headers.append(RATELIMIT, HeaderValue::from_static("\"address\";r=99;t=1"));
+    headers.insert(X_RATELIMIT_LIMIT, HeaderValue::from_static("100"));
+    headers.insert(X_RATELIMIT_REMAINING, HeaderValue::from_static("99"));
+    headers.insert(X_RATELIMIT_RESET, HeaderValue::from_static("1795290616"));
+    response
 }

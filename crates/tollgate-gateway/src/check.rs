@@ -79,20 +79,17 @@ pub(crate) fn write_limit(
         Whose::Everybody => "for all together".to_owned(),
         Whose::Client => format!("per {}", client(&plan.identity)),
     };
-    let policy = &limit.policy;
-    let fails = match (&plan.store, policy.on_store_error()) {
+    let fails = match (&plan.store, limit.on_store_error()) {
         (StorePlan::Memory { .. }, _) => "memory",
         (_, OnStoreError::Open) => "Redis, fail open",
         (_, OnStoreError::Closed) => "Redis, fail closed",
         (_, OnStoreError::Local) => "Redis, fail to a local share",
     };
-    write!(
-        out,
-        "  {}: {what}: {} {whose}, {}, {fails}",
-        policy.name(),
-        amount(policy),
-        counted(policy)
-    )?;
+    write!(out, "  {}: {what}: ", limit.name)?;
+    match &limit.policy {
+        Some(policy) => write!(out, "{} {whose}, {}, {fails}", amount(policy), counted(policy))?,
+        None => write!(out, "{whose}, {fails}")?,
+    }
     if !limit.enforce {
         write!(out, ", only watching")?;
     }
@@ -133,7 +130,8 @@ fn write_beside(out: &mut String, plan: &Plan, limit: &LimitPlan) -> fmt::Result
             statuses => writeln!(out, "; responses with {} are strikes", statuses.join(", "))?,
         }
     }
-    if let (Some(lease), StorePlan::Redis(_)) = (limit.policy.lease(), &plan.store) {
+    let lease = limit.policy.as_ref().and_then(Policy::lease);
+    if let (Some(lease), StorePlan::Redis(_)) = (lease, &plan.store) {
         let ((part, whole), ttl) = (lease.share(), span(lease.time_to_live()));
         writeln!(out, "    a busy gateway holds up to {part}/{whole} of it for {ttl} at a time")?;
     }

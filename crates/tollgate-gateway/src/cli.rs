@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -42,8 +43,11 @@ pub enum Command {
     /// have time to finish.
     Serve {
         /// The file with the limits; `-` reads it from stdin
+        #[arg(value_name = "FILE", required_unless_present = "config", conflicts_with = "config")]
+        file: Option<PathBuf>,
+        /// The same
         #[arg(long, short, value_name = "FILE")]
-        config: PathBuf,
+        config: Option<PathBuf>,
         /// How lines of the log look, whatever the file says
         #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_enum)]
         log_format: Option<LogFormat>,
@@ -109,18 +113,23 @@ impl Cli {
     pub fn run(&self) -> io::Result<ExitCode> {
         let mut out = io::stdout().lock();
         match &self.command {
-            Command::Serve { config, log_format } => return Ok(serve(config, *log_format)),
+            Command::Serve { file, config, log_format } => {
+                // One of them is there, or it would not have been read.
+                let file = file.as_ref().or(config.as_ref());
+                let file = file.map_or_else(|| Path::new("-"), PathBuf::as_path);
+                return Ok(serve(file, *log_format));
+            }
             Command::Explain { config, request } => {
                 let plan = match load(config, Checks { strict: false, files: true }) {
                     Ok(plan) => plan,
                     Err(code) => return Ok(code),
                 };
-                match explain(&plan, request) {
-                    Ok(words) => out.write_all(words.as_bytes())?,
-                    Err(error) => {
-                        eprintln!("error: {error}");
-                        return Ok(ExitCode::FAILURE);
-                    }
+                let mut words = String::new();
+                let explained = explain(&plan, request, &mut words);
+                out.write_all(words.as_bytes())?;
+                if let Err(error) = explained {
+                    eprintln!("error: {error}");
+                    return Ok(ExitCode::FAILURE);
                 }
             }
             Command::Check { config, strict, without_files } => {
@@ -141,7 +150,7 @@ impl Cli {
 
 /// Serves what a file says, and what it will say when it changes.
 fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
-    let source = match Source::read(path) {
+    let source = match Source::read_again(path) {
         Ok(source) => source,
         Err(error) => return unreadable(&error),
     };
@@ -150,7 +159,8 @@ fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
     let lines = LogPlan { format: format.unwrap_or(given.format), ..given };
     // A person reads this; what a reload has to say goes to the log. So does a warning where
     // a program reads.
-    if outcome.plan.is_none() || lines.format == LogFormat::Text {
+    let is_told = outcome.plan.is_none() || lines.format == LogFormat::Text;
+    if is_told {
         tell(&source, &outcome.report);
     }
     let Some(plan) = outcome.plan else { return ExitCode::from(WRONG) };
@@ -161,11 +171,14 @@ fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
     if let Err(error) = log::start(lines, &tracing) {
         return wrong(&error);
     }
+    // It is loaded for the first time at once, and nobody wants to read the same twice.
+    let is_told = AtomicBool::new(is_told);
+    let load = move |source: &Source| loaded(source, is_told.swap(false, Ordering::Relaxed));
     let load: serve::Load = if path == Path::new("-") {
-        Arc::new(move || loaded(&source))
+        Arc::new(move || load(&source))
     } else {
         let path = path.to_owned();
-        Arc::new(move || loaded(&Source::read(&path).map_err(|error| error.to_string())?))
+        Arc::new(move || load(&Source::read_again(&path).map_err(|error| error.to_string())?))
     };
     let file = (path != Path::new("-")).then(|| path.to_owned());
     serve::run(serve::Source { file, load }, &tracing).unwrap_or_else(|failure| {
@@ -178,14 +191,18 @@ fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
     })
 }
 
-/// A plan, or what is wrong in a line each.
-fn loaded(source: &Source) -> Result<serve::Loaded, String> {
+/// A plan, or what is wrong in a line each; and a warning in a line of the log, unless somebody has
+/// been told already.
+fn loaded(source: &Source, is_told: bool) -> Result<serve::Loaded, String> {
     let config::Outcome { plan, report, .. } = config::read_with_process_env(source);
-    let Some(plan) = plan else { return Err(report.to_string()) };
+    // What stands behind it in the log begins no line of its own.
+    let Some(plan) = plan else { return Err(report.to_string().trim_end().to_owned()) };
     trace::is_possible(plan.tracing.as_ref()).map_err(|error| error.to_string())?;
     let words = check::in_words(&plan);
-    for warning in report.to_string().lines() {
-        tracing::warn!(target: "tollgate", "{warning}");
+    if !is_told {
+        for warning in report.to_string().lines() {
+            tracing::warn!(target: "tollgate", "{warning}");
+        }
     }
     Ok(serve::Loaded { plan, words })
 }

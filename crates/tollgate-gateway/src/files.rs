@@ -88,11 +88,27 @@ pub fn subjects(file: &Path) -> Result<SubjectList, FileError> {
     })
 }
 
+/// Whether it is a pipe, which is not there to be read again: to open one that nobody writes
+/// waits for ever.
+pub fn is_pipe(path: &Path) -> bool {
+    #[cfg(unix)]
+    let is_pipe = {
+        use std::os::unix::fs::FileTypeExt as _;
+        std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
+    };
+    #[cfg(not(unix))]
+    let is_pipe = false;
+    is_pipe
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, FileError> {
     read_up_to(path, MOST_BYTES)
 }
 
 fn read_up_to(path: &Path, most: u64) -> Result<Vec<u8>, FileError> {
+    if is_pipe(path) {
+        return Err(wrong(path, "it is a pipe", "name a file, which can be read again"));
+    }
     let mut bytes = Vec::new();
     let whole = File::open(path).and_then(|file| {
         // A device may have no end.

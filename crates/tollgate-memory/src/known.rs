@@ -64,7 +64,7 @@ impl<C: Clock> Inner<C> {
             }
             let (own, Known { table, hash, .. }) = (&mut shards.of(known.shard).own, *known);
             if admitted {
-                own.decide(table, hash, charge.key, charge.cost, now);
+                own.charge(table, hash, charge.key, charge.cost, now);
             } else if let Some(untouched) = own.assess(table, hash, charge.key, Cost::ZERO, now) {
                 // Nothing is taken, so what is left is what a request for nothing sees.
                 *decision = Decision { outcome: Outcome::Pass, ..untouched };
@@ -77,8 +77,11 @@ impl<C: Clock> Inner<C> {
     /// each other.
     pub(crate) fn lock_in_order(&self, numbers: impl Iterator<Item = usize>) -> Locked<'_> {
         let mut numbers: SmallVec<[usize; MOST]> = numbers.collect();
-        numbers.sort_unstable();
-        numbers.dedup();
+        // Mostly there are two, and in order every other time.
+        if !numbers.is_sorted_by(|a, b| a < b) {
+            numbers.sort_unstable();
+            numbers.dedup();
+        }
         let guards = numbers.iter().map(|&number| self.shards[number].lock()).collect();
         Locked { numbers, guards }
     }

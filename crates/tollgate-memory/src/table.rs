@@ -35,7 +35,7 @@ impl<R: Rule> Table<R> {
     }
 
     /// Decides on a key that is here, and charges it if `cost` may pass.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn decide(
         &mut self,
         hash: u64,
@@ -49,6 +49,16 @@ impl<R: Rule> Table<R> {
             self.rule.charge(&mut entry.state, now, cost);
         }
         Some(decision)
+    }
+
+    /// Charges a key that is here what was assessed as allowed.
+    #[inline]
+    pub(crate) fn charge(&mut self, hash: u64, key: &Key, cost: Cost, now: Timestamp) {
+        if cost > Cost::ZERO
+            && let Some(entry) = self.entries.find_mut(hash, |entry| entry.key == *key)
+        {
+            self.rule.charge(&mut entry.state, now, cost);
+        }
     }
 
     /// What the policy says about `cost` for a key that is here.

@@ -124,6 +124,7 @@ pub(crate) fn spin(side: &str) -> Result<Vec<f64>, Failure> {
     let theirs = Governor::<String>::new(Bucket::ENDLESS.theirs()?);
     let allowed = match side {
         "tollgate" => side::spin(&ours),
+        "two" => side::spin(&Two::new(Bucket::ENDLESS.ours(), Bucket::ENDLESS.ours(), 1)?),
         "governor" => side::spin(&theirs),
         _ => return Err(format!("there is no limiter `{side}`").into()),
     };

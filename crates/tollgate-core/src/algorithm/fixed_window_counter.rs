@@ -33,6 +33,7 @@ impl FixedWindowCounter {
         Timestamp::from_micros((state.index + 1) * self.window).since(now)
     }
 
+    #[inline(always)]
     fn decide(&self, state: State, now: Timestamp, outcome: Outcome) -> Decision {
         let reset_after = if state.used == 0 { Micros::ZERO } else { self.until_end(state, now) };
         let remaining = self.limit.saturating_sub(state.used);
@@ -48,30 +49,28 @@ impl Rule for FixedWindowCounter {
         State { index: 0, used: 0 }
     }
 
-    #[inline]
+    #[inline(always)]
     fn refresh(&self, state: &State, now: Timestamp) -> State {
         let index = now.as_micros() / self.window;
         if index > state.index || state.used == 0 { State { index, used: 0 } } else { *state }
     }
 
-    #[inline]
+    #[inline(always)]
     fn assess(&self, view: State, now: Timestamp, cost: Cost) -> Decision {
         let cost = cost.get();
-        if cost > self.limit {
-            return self.decide(view, now, Outcome::Exceed);
-        }
-        let used = view.used + cost;
-        if cost == 0 || used <= self.limit {
+        let (state, outcome) = if cost > self.limit {
+            (view, Outcome::Exceed)
+        } else if cost == 0 || view.used + cost <= self.limit {
             let charged_at = now.max(Timestamp::from_micros(view.index * self.window));
             let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at };
-            self.decide(State { used, ..view }, now, outcome)
+            (State { used: view.used + cost, ..view }, outcome)
         } else {
-            let retry_after = self.until_end(view, now);
-            self.decide(view, now, Outcome::Deny { retry_after })
-        }
+            (view, Outcome::Deny { retry_after: self.until_end(view, now) })
+        };
+        self.decide(state, now, outcome)
     }
 
-    #[inline]
+    #[inline(always)]
     fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
         let view = self.refresh(state, now);
         *state = State { used: view.used + cost.get(), ..view };

@@ -95,6 +95,31 @@ impl LeakyBucket {
         self.full.saturating_sub(state.level) / self.scale.unit
     }
 
+    /// The answer to a request for `cost`, and the state that the client is told of with it.
+    #[inline(always)]
+    fn answer(&self, view: State, now: Timestamp, cost: u64) -> (State, Outcome) {
+        if cost > self.capacity {
+            return (view, Outcome::Exceed);
+        }
+        if cost == 0 {
+            return (view, Outcome::Allow { delay: Micros::ZERO, charged_at: view.at });
+        }
+        let level = view.level + cost * self.scale.unit;
+        let delay = self.delay(view, now);
+        if level <= self.full && delay <= self.max_wait() {
+            return (State { level, ..view }, Outcome::Allow { delay, charged_at: view.at });
+        }
+        // Room comes as the bucket drains, which it does not while the clock stands
+        // before the last charge; the wait shortens by itself even then.
+        let room_after = match level.saturating_sub(self.full) {
+            0 => Micros::ZERO,
+            over => (view.at + self.until_drained(over)).since(now),
+        };
+        let too_long = Micros::new(delay.get().saturating_sub(self.max_wait().get()));
+        (view, Outcome::Deny { retry_after: room_after.max(too_long) })
+    }
+
+    #[inline(always)]
     fn decide(&self, state: State, now: Timestamp, outcome: Outcome) -> Decision {
         let reset_after =
             if state.level == 0 { Micros::ZERO } else { self.empty_at(state).since(now) };
@@ -111,7 +136,7 @@ impl Rule for LeakyBucket {
         State { level: 0, at: Timestamp::EPOCH }
     }
 
-    #[inline]
+    #[inline(always)]
     fn refresh(&self, state: &State, now: Timestamp) -> State {
         let drained = now.since(state.at).get().saturating_mul(self.scale.rate);
         match state.level.saturating_sub(drained) {
@@ -120,34 +145,13 @@ impl Rule for LeakyBucket {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn assess(&self, view: State, now: Timestamp, cost: Cost) -> Decision {
-        let cost = cost.get();
-        if cost > self.capacity {
-            return self.decide(view, now, Outcome::Exceed);
-        }
-        if cost == 0 {
-            let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at: view.at };
-            return self.decide(view, now, outcome);
-        }
-        let level = view.level + cost * self.scale.unit;
-        let delay = self.delay(view, now);
-        if level <= self.full && delay <= self.max_wait() {
-            let outcome = Outcome::Allow { delay, charged_at: view.at };
-            return self.decide(State { level, ..view }, now, outcome);
-        }
-        // Room comes as the bucket drains, which it does not while the clock stands
-        // before the last charge; the wait shortens by itself even then.
-        let room_after = match level.saturating_sub(self.full) {
-            0 => Micros::ZERO,
-            over => (view.at + self.until_drained(over)).since(now),
-        };
-        let too_long = Micros::new(delay.get().saturating_sub(self.max_wait().get()));
-        let retry_after = room_after.max(too_long);
-        self.decide(view, now, Outcome::Deny { retry_after })
+        let (state, outcome) = self.answer(view, now, cost.get());
+        self.decide(state, now, outcome)
     }
 
-    #[inline]
+    #[inline(always)]
     fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
         *state = self.refresh(state, now);
         state.level += cost.get() * self.scale.unit;

@@ -80,8 +80,9 @@ impl SlidingWindowCounter {
         self.start(index + 1) + Micros::new(self.until_weight(current, room))
     }
 
-    fn decide(&self, view: View, used: u64, now: Timestamp, outcome: Outcome) -> Decision {
-        let State { index, previous, current } = view.state;
+    #[inline(always)]
+    fn decide(&self, state: State, used: u64, now: Timestamp, outcome: Outcome) -> Decision {
+        let State { index, previous, current } = state;
         let reset_after = match (previous, current) {
             (0, 0) => Micros::ZERO,
             (_, 0) => self.start(index + 1).since(now),
@@ -100,7 +101,7 @@ impl Rule for SlidingWindowCounter {
         State { index: 0, previous: 0, current: 0 }
     }
 
-    #[inline]
+    #[inline(always)]
     fn refresh(&self, state: &State, now: Timestamp) -> View {
         let index = now.as_micros() / self.window;
         let state = match index.saturating_sub(state.index) {
@@ -111,25 +112,23 @@ impl Rule for SlidingWindowCounter {
         View { state, elapsed: now.since(self.start(state.index)).get() }
     }
 
-    #[inline]
+    #[inline(always)]
     fn assess(&self, view: View, now: Timestamp, cost: Cost) -> Decision {
         let cost = cost.get();
         let used = self.used(view);
-        if cost > self.limit {
-            return self.decide(view, used, now, Outcome::Exceed);
-        }
-        if cost == 0 || used + cost <= self.limit {
+        let (taken, outcome) = if cost > self.limit {
+            (0, Outcome::Exceed)
+        } else if cost == 0 || used + cost <= self.limit {
             let charged_at = now.max(self.start(view.state.index));
-            let state = State { current: view.state.current + cost, ..view.state };
-            let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at };
-            self.decide(View { state, ..view }, used + cost, now, outcome)
+            (cost, Outcome::Allow { delay: Micros::ZERO, charged_at })
         } else {
-            let retry_after = self.fits_at(view, cost).since(now);
-            self.decide(view, used, now, Outcome::Deny { retry_after })
-        }
+            (0, Outcome::Deny { retry_after: self.fits_at(view, cost).since(now) })
+        };
+        let state = State { current: view.state.current + taken, ..view.state };
+        self.decide(state, used + taken, now, outcome)
     }
 
-    #[inline]
+    #[inline(always)]
     fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
         *state = self.refresh(state, now).state;
         state.current += cost.get();

@@ -76,6 +76,7 @@ impl TokenBucket {
         })
     }
 
+    #[inline(always)]
     fn decide(&self, state: State, now: Timestamp, outcome: Outcome) -> Decision {
         let reset_after = match state.missing {
             0 => Micros::ZERO,
@@ -94,7 +95,7 @@ impl Rule for TokenBucket {
         State { missing: 0, at: Timestamp::EPOCH }
     }
 
-    #[inline]
+    #[inline(always)]
     fn refresh(&self, state: &State, now: Timestamp) -> State {
         let elapsed = now.since(state.at).get();
         let (restored, at) = match self.refill {
@@ -111,23 +112,25 @@ impl Rule for TokenBucket {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn assess(&self, view: State, now: Timestamp, cost: Cost) -> Decision {
         let cost = cost.get();
-        if cost > self.capacity {
-            return self.decide(view, now, Outcome::Exceed);
-        }
-        let missing = view.missing + cost * self.scale.unit;
-        if cost == 0 || missing <= self.full {
-            let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at: now.max(view.at) };
-            self.decide(State { missing, ..view }, now, outcome)
+        let (state, outcome) = if cost > self.capacity {
+            (view, Outcome::Exceed)
         } else {
-            let fits_at = view.at + self.until_restored(missing - self.full);
-            self.decide(view, now, Outcome::Deny { retry_after: fits_at.since(now) })
-        }
+            let missing = view.missing + cost * self.scale.unit;
+            if cost == 0 || missing <= self.full {
+                let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at: now.max(view.at) };
+                (State { missing, ..view }, outcome)
+            } else {
+                let fits_at = view.at + self.until_restored(missing - self.full);
+                (view, Outcome::Deny { retry_after: fits_at.since(now) })
+            }
+        };
+        self.decide(state, now, outcome)
     }
 
-    #[inline]
+    #[inline(always)]
     fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
         *state = self.refresh(state, now);
         state.missing += cost.get() * self.scale.unit;

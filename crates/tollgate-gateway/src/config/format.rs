@@ -37,9 +37,17 @@ pub(super) const ADDRESS: Format = Format {
     pattern: None,
     what: "an address with a port, as 0.0.0.0:8080 or [::]:8080",
     check: |text| {
-        text.parse::<SocketAddr>()
-            .map(drop)
-            .map_err(|_| "a name or a port alone does not say which interface is meant".to_owned())
+        text.parse::<SocketAddr>().map(drop).map_err(|_| {
+            match text.trim_start_matches(':').parse::<u16>() {
+                Ok(port) => format!(
+                    "a port alone does not say which interface is meant: write 0.0.0.0:{port} for \
+                     all of them, or 127.0.0.1:{port}"
+                ),
+                Err(_) => {
+                    "a name does not say which interface is meant: write its address".to_owned()
+                }
+            }
+        })
     },
 };
 
@@ -130,7 +138,9 @@ pub(super) const STORE: Format = Format {
     what: "`memory`, or a section with `redis` in it",
     check: |text| match text {
         "memory" => Ok(()),
-        "redis" => Err("say where it is: a section `redis` with a `url`".to_owned()),
+        text if text.starts_with("redis") => {
+            Err("say where it is: `store: {redis: {url: …}}`".to_owned())
+        }
         _ => Err("these two are all there are".to_owned()),
     },
 };
@@ -355,6 +365,12 @@ pub(super) fn path(text: &str) -> Result<PathMatch, String> {
     if fixed.contains(['?', '#']) {
         return Err("only the path is matched, never the query".to_owned());
     }
+    if fixed.contains(['{', '<']) {
+        return Err(format!(
+            "names of parts stand for nothing: write `expression: regex` and {}",
+            expression(text)
+        ));
+    }
     let plain = plain_path(fixed)?;
     Ok(match (text.ends_with("/*"), plain.as_str()) {
         (true, "") => PathMatch::Any,
@@ -377,6 +393,20 @@ fn plain_path(text: &str) -> Result<String, String> {
         }
         Err(fault) => Err(fault.to_string()),
     }
+}
+
+/// What a path with `{id}`, `<id>` or `:id` for a part of it is as an expression.
+pub(super) fn expression(path: &str) -> String {
+    let part = |part: &str| match part.starts_with(['{', '<', ':']) {
+        true => "[^/]+".to_owned(),
+        false => regex::escape(part),
+    };
+    let (fixed, end) = match path.strip_suffix("/*") {
+        Some(above) => (above, "(/.*)?$"),
+        None => (path, "$"),
+    };
+    let parts: Vec<_> = fixed.split('/').map(part).collect();
+    format!("`^{}{end}`", parts.join("/"))
 }
 
 /// What a span of time says, or why it is none.

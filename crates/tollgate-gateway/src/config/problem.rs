@@ -49,6 +49,7 @@ pub(super) struct Problems {
     found: Vec<Problem>,
     secrets: Vec<Span>,
     files: Vec<NamedFile>,
+    expressions: Vec<(Place, String)>,
     left_out: usize,
 }
 
@@ -96,6 +97,15 @@ impl Problems {
 
     pub(super) fn named_files(&mut self) -> Vec<NamedFile> {
         std::mem::take(&mut self.files)
+    }
+
+    /// An expression that paths should match.
+    pub(super) fn expression(&mut self, place: Place, text: &str) {
+        self.expressions.push((place, text.to_owned()));
+    }
+
+    pub(super) fn take_expressions(&mut self) -> Vec<(Place, String)> {
+        std::mem::take(&mut self.expressions)
     }
 
     /// Whether something stands in the way.

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use crate::files;
+
 /// The text of a configuration and what it is called.
 #[derive(Clone, Debug)]
 pub struct Source {
@@ -17,12 +19,21 @@ pub struct Source {
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// The system says why.
-    #[error("{name}: {error}")]
+    #[error("{name}: {error}{}", cure(error))]
     Io {
         /// The file.
         name: String,
         /// Why.
         error: io::Error,
+    },
+    /// Nothing that could be read again.
+    #[error(
+        "{name}: it is a pipe, and a file is read again when it changes: name a file, or give the \
+         configuration on stdin, as `-`"
+    )]
+    Pipe {
+        /// The file.
+        name: String,
     },
     /// More than anybody writes.
     #[error(
@@ -68,6 +79,17 @@ impl Source {
         }
     }
 
+    /// The same for what is to be read again, now and then.
+    ///
+    /// # Errors
+    /// Those of [`Source::read`], and for pipes.
+    pub fn read_again(path: &Path) -> Result<Self, SourceError> {
+        if path != Path::new("-") && files::is_pipe(path) {
+            return Err(SourceError::Pipe { name: path.display().to_string() });
+        }
+        Self::read(path)
+    }
+
     fn from_reader(name: &str, reader: impl Read) -> Result<Self, SourceError> {
         let name = name.to_owned();
         let mut bytes = Vec::new();
@@ -85,9 +107,43 @@ impl Source {
     }
 }
 
+/// What helps, of what goes wrong where files are mounted into containers and elsewhere.
+fn cure(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "; write one with `tollgate init`, or say where it is",
+        io::ErrorKind::PermissionDenied => {
+            "; let the user that runs this program read it, who in the image is 10001"
+        }
+        io::ErrorKind::IsADirectory => {
+            "; name a file (Docker makes a folder where it finds no file to mount)"
+        }
+        _ => "",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cannot_be_read_comes_with_its_cure() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = Source::read(&folder.path().join("limits.yaml")).unwrap_err().to_string();
+        assert!(missing.ends_with("; write one with `tollgate init`, or say where it is"));
+        #[cfg(unix)]
+        {
+            let mounted = Source::read(folder.path()).unwrap_err().to_string();
+            assert!(mounted.contains("; name a file ("), "{mounted}");
+        }
+        // Root, as which tests may run, reads everything.
+        let error = io::ErrorKind::PermissionDenied.into();
+        let forbidden = SourceError::Io { name: "limits.yaml".to_owned(), error }.to_string();
+        assert_eq!(
+            forbidden,
+            "limits.yaml: permission denied; let the user that runs this program read it, who in \
+             the image is 10001"
+        );
+    }
 
     #[test]
     fn what_is_too_large_is_not_read_to_its_end() {

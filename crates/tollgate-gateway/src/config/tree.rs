@@ -1,7 +1,9 @@
 //! YAML as a tree of nodes that know where they stand.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::rc::Rc;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span as YamlSpan};
@@ -58,7 +60,7 @@ impl Scalar {
 
     /// As it may be shown.
     pub(super) fn shown(&self) -> String {
-        let text = self.written.as_ref().unwrap_or(&self.text);
+        let text = without_user(self.written.as_ref().unwrap_or(&self.text));
         // The place shows the rest.
         let short: String = text.chars().take(60).collect();
         if short.len() < text.len() { format!("{short}…") } else { short }
@@ -110,13 +112,32 @@ fn hide_secrets(text: &str, problems: &mut Problems) {
     let mut start = 0;
     for line in text.split_inclusive('\n') {
         let end = start + line.chars().count();
-        if let Some((key, _)) = line.split_once(':')
-            && looks_secret(key)
+        if let Some((key, rest)) = line.split_once(':')
+            && (looks_secret(key) || user(rest).is_some())
         {
             problems.hide(start + key.chars().count() + 1..end);
         }
         start = end;
     }
+}
+
+/// A URL without its user and password, which nobody has to see to mend it; anything else as it
+/// is.
+fn without_user(text: &str) -> Cow<'_, str> {
+    match user(text) {
+        Some(user) => Cow::Owned(format!("{}***{}", &text[..user.start], &text[user.end..])),
+        None => Cow::Borrowed(text),
+    }
+}
+
+/// Where user and password stand in the first URL of a text, if they do.
+fn user(text: &str) -> Option<Range<usize>> {
+    let start = text.find("://")? + 3;
+    let rest = &text[start..];
+    // A password may have signs in it that should have been escaped.
+    let end = rest.find(|it: char| it.is_whitespace() || "'\"".contains(it)).unwrap_or(rest.len());
+    let host = rest[..end].rfind('@')?;
+    Some(start..start + host)
 }
 
 /// Whether a key names something that should not be shown.
@@ -278,6 +299,10 @@ impl Builder<'_> {
 
     fn scalar(&mut self, text: String, style: ScalarStyle, at: &Span) -> Scalar {
         let plain = style == ScalarStyle::Plain;
+        // Under whatever key: it may be the wrong one.
+        if user(&text).is_some() {
+            self.problems.hide(at.clone());
+        }
         match env::expand(&text, self.env) {
             Ok(Some(expanded)) => {
                 Scalar { text: expanded, plain: true, written: Some(text), broken: false }

@@ -108,6 +108,11 @@ impl<'a> View<'a> {
         Some(Item::new(&entry.node, &field?.shape, join(&self.place.path, key)))
     }
 
+    /// Whether such sections have this key.
+    pub(super) fn knows(&self, key: &str) -> bool {
+        self.section.field(key).is_some()
+    }
+
     pub(super) fn has(&self, key: &str) -> bool {
         self.item(key).is_some()
     }

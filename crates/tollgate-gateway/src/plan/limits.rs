@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::Method;
-use tollgate::{Cost, Excess, Policy};
+use tollgate::{Cost, Excess, OnStoreError, Policy};
 
 use super::matching::is_same;
 use super::{Methods, PathMatch, ReservePlan, Statuses};
@@ -58,15 +58,18 @@ pub struct ApiPlan {
     pub methods: Methods,
     /// Which paths.
     pub path: PathMatch,
-    /// The limit; its policy has the identifier as its name.
+    /// The limit.
     pub limit: LimitPlan,
 }
 
 /// A policy and what belongs to it.
 #[derive(Clone, Debug)]
 pub struct LimitPlan {
-    /// The policy of subjects without a tier, named by the identifier.
-    pub policy: Policy,
+    /// The identifier.
+    pub name: String,
+    /// The quota of subjects without a tier, under that name; none where the limit is only in
+    /// what stands beside a quota.
+    pub policy: Option<Policy>,
     /// The policy in each tier, of the same name, where that is limited; empty if tiers make no
     /// difference.
     pub tiers: Vec<Option<Policy>>,
@@ -112,19 +115,31 @@ pub struct Bandwidth {
 }
 
 impl LimitPlan {
-    /// The policy of a subject in this tier; none where that is unlimited.
+    /// The quota of a subject in this tier, if there is one.
     pub fn policy_in(&self, tier: Option<usize>) -> Option<&Policy> {
         match tier.and_then(|tier| self.tiers.get(tier)) {
             Some(policy) => policy.as_ref(),
-            None => Some(&self.policy),
+            None => self.policy.as_ref(),
         }
+    }
+
+    /// What it does while the store cannot decide, which is the same for all of it.
+    pub fn on_store_error(&self) -> OnStoreError {
+        let penalty = self.penalty.as_ref().map(|penalty| &penalty.policy);
+        let any = self.policy.as_ref().or(self.in_flight.as_ref()).or(penalty);
+        any.map_or_else(OnStoreError::default, Policy::on_store_error)
+    }
+
+    /// Whether units of its quota are spent without asking the store.
+    pub fn is_leased(&self) -> bool {
+        self.policy.as_ref().is_some_and(|policy| policy.lease().is_some())
     }
 
     /// The policies of all quotas: for each that of everybody and those of the tiers.
     pub fn policies(&self) -> impl Iterator<Item = &Policy> {
         let also =
             self.also.iter().flat_map(|it| it.everybody.iter().chain(it.tiers.iter().flatten()));
-        std::iter::once(&self.policy).chain(self.tiers.iter().flatten()).chain(also)
+        self.policy.iter().chain(self.tiers.iter().flatten()).chain(also)
     }
 }
 

@@ -127,14 +127,14 @@ fn append(normal: &mut String, segment: &str, ambiguous: Ambiguous) -> Result<()
 }
 
 /// What may stand in a segment as it is: `pchar`, but for `;`.
-const fn is_literal(byte: u8) -> bool {
+pub(super) const fn is_literal(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b'-' | b'.' | b'_' | b'~')
         || matches!(byte, b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b'=')
         || matches!(byte, b':' | b'@')
 }
 
-fn hex(digit: u8) -> Option<u8> {
+pub(super) fn hex(digit: u8) -> Option<u8> {
     // A digit to the base of 16 fits.
     char::from(digit).to_digit(16).map(|value| value as u8)
 }

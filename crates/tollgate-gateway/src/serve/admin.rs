@@ -1,6 +1,8 @@
 //! Where operators look, never on a public listener.
 
 use std::convert::Infallible;
+use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,7 +16,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio_io_timeout::TimeoutStream;
 use tollgate::status::Inspect;
 use tower_service::Service;
 
@@ -38,26 +41,49 @@ pub(super) async fn serve<St: Inspect>(
         };
         let (gateway, router) = (Arc::clone(&gateway), router.clone());
         tokio::spawn(async move {
-            let service = service_fn(|request: Request<Incoming>| {
+            let answered = |request: Request<Incoming>| {
                 let answer = answer(&gateway, request.method(), request.uri().path());
                 let mut router = router.clone();
                 async move {
                     match answer {
-                        Some(answer) => Ok::<_, Infallible>(answer),
+                        Some(answer) => Ok(answer),
                         // It is always ready.
                         None => router.call(request).await,
                     }
                 }
-            });
-            let serving = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(PATIENCE)
-                .serve_connection(TokioIo::new(stream), service);
-            if let Err(error) = serving.await {
+            };
+            if let Err(error) = serve_connection(stream, answered).await {
                 tracing::debug!(%error, "a connection to the admin address ended early");
             }
         });
     }
+}
+
+/// Serves one connection to its end, which comes for whoever does not read, too.
+async fn serve_connection<F>(
+    stream: TcpStream,
+    answered: impl Fn(Request<Incoming>) -> F,
+) -> hyper::Result<()>
+where
+    F: Future<Output = Result<Response<Body>, Infallible>>,
+{
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(UNREAD));
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE)
+        // What waits there for a reader is of no use to another.
+        .max_buf_size(MOST_UNSENT)
+        .serve_connection(TokioIo::new(pin!(stream)), service_fn(answered))
+        .await
+}
+
+/// What the socket where operators connect is like, and each connection of it.
+///
+/// Left to itself the system takes in megabytes for a reader who has stopped reading, and only
+/// then does anybody notice.
+pub(super) fn prepare(socket: &TcpSocket) -> io::Result<()> {
+    socket.set_send_buffer_size(SENT_AHEAD)
 }
 
 /// The answer to whoever asks how the process is, under whatever name: probes know no other
@@ -88,12 +114,14 @@ fn ready<St: Inspect>(gateway: &Gateway<St>) -> Response<Body> {
     if !app.key_sets().iter().all(|set| set.was_tried()) {
         return respond(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "fetching keys" }));
     }
-    let missing = app.key_sets().iter().filter(|set| set.state().fetched.is_none());
-    let missing: Vec<_> = missing.map(|set| set.url()).collect();
-    if missing.is_empty() {
-        return respond(StatusCode::OK, &json!({ "status": "ready" }));
+    // How many and not which: whoever asks, under whatever name, is told this. `/config` says
+    // more, to whom the router lets in.
+    match app.key_sets().iter().filter(|set| set.state().fetched.is_none()).count() {
+        0 => respond(StatusCode::OK, &json!({ "status": "ready" })),
+        missing => {
+            respond(StatusCode::OK, &json!({ "status": "ready", "keySetsMissing": missing }))
+        }
     }
-    respond(StatusCode::OK, &json!({ "status": "ready", "withoutKeysOf": missing }))
 }
 
 /// The answer to whoever would like to change what can only be read.
@@ -158,3 +186,61 @@ fn problem(status: StatusCode, detail: &str) -> Response<Body> {
 
 /// How long a head may take here, and a connection stay unused.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long an answer may lie unread: a line of the live page comes every second.
+const UNREAD: Duration = Duration::from_secs(10);
+
+/// How many bytes of an answer wait here, and of a request's head.
+const MOST_UNSENT: usize = 16 << 10;
+
+/// How many the system takes that have not reached the other side; Linux makes it twice as many.
+/// Enough for metrics over a continent in a second or two.
+const SENT_AHEAD: u32 = 16 << 10;
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use http_body::Frame;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::{Instant, timeout};
+
+    use super::*;
+
+    /// The clock stands still for as long as bytes move.
+    #[tokio::test(start_paused = true)]
+    async fn whoever_stops_reading_loses_the_connection_and_held_little() {
+        let (_, listener) =
+            super::super::bind("admin", ([127, 0, 0, 1], 0).into(), prepare).unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        client.write_all(b"GET /events HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let endless = |_| async { Ok(Response::new(Body::new(Lines))) };
+        let started = Instant::now();
+        let served = timeout(100 * UNREAD, serve_connection(stream, endless)).await;
+        assert!(served.expect("it ends").is_err());
+        assert!(started.elapsed() < 2 * UNREAD, "{:?}", started.elapsed());
+        // It gets what was on its way.
+        let mut held = Vec::new();
+        let _ = client.read_to_end(&mut held).await;
+        assert!((LINE..1 << 18).contains(&held.len()), "{}", held.len());
+    }
+
+    /// One after the other, without an end.
+    struct Lines;
+
+    impl http_body::Body for Lines {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[b'x'; LINE])))))
+        }
+    }
+
+    const LINE: usize = 1_000;
+}

@@ -16,7 +16,8 @@ use tollgate::{Denial, Head, Listed, Lists, Observer, WaitingRoom, headers};
 use tower_service::Service;
 
 use super::activity::Patience;
-use super::build::{BuildError, Parts, ReadyRoute};
+use super::build::{Parts, ReadyRoute};
+use super::error::BuildError;
 use super::identity::Identity;
 use super::keys::{KeySet, KeySets};
 use super::lists;

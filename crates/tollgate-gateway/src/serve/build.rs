@@ -12,25 +12,14 @@ use tollgate::{
 use tower_layer::Layer;
 
 use super::denials::Denials;
+use super::error::BuildError;
 use super::identity::{Asker, Found, Identity};
 use super::settled::{Prices, Settled};
-use crate::files::FileError;
 use crate::plan::{
     ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan, Protocol, Route, SettleBy,
     Statuses, Target, Whose,
 };
 use crate::proxy::{self, Clients, Forward, Fronts, Tunnels, UntilItsEnd, Upstream};
-
-/// A plan that could not be put to work, and why: a file that it names, mostly.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct BuildError(pub(crate) String);
-
-impl From<FileError> for BuildError {
-    fn from(error: FileError) -> Self {
-        Self(error.to_string())
-    }
-}
 
 /// A service behind its limits.
 pub(super) type Limited<St> = RateLimit<Settled, St, UntilItsEnd>;
@@ -146,14 +135,16 @@ impl<St: Inspect> Parts<'_, St> {
             .headers(self.plan.headers)
             .on_missing_key(self.plan.on_missing_key)
             .observer(self.observer)
-            .endpoint(api.map_or("other", |api| api.limit.policy.name()))
+            .endpoint(api.map_or("other", |api| &api.limit.name))
             .tiers(self.tiers())
             .waiting_room(self.room)
             .on_denied(Denials::of(self.plan));
         let prices = Prices::of(limits.iter().copied());
         for plan in limits {
-            let policies: Vec<_> = plan.tiers.iter().map(Option::as_ref).collect();
-            layer = layer.limit(self.limit(plan, Some(&plan.policy), &policies)?);
+            if plan.policy.is_some() {
+                let policies: Vec<_> = plan.tiers.iter().map(Option::as_ref).collect();
+                layer = layer.limit(self.limit(plan, plan.policy.as_ref(), &policies)?);
+            }
             for quota in &plan.also {
                 let policies: Vec<_> = quota.tiers.iter().map(Option::as_ref).collect();
                 layer = layer.limit(self.limit(plan, quota.everybody.as_ref(), &policies)?);

@@ -9,8 +9,8 @@ use http::uri::{Authority, PathAndQuery};
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use tollgate::key::SubjectName;
 use tollgate::{
-    Charge, Cost, Decision, Head, Key, KeySource as _, Listed, Outcome, Policy, Store, Subject,
-    Timestamp, Verdict,
+    Algorithm, Charge, Cost, Decision, Head, Key, KeySource as _, Listed, Outcome, Policy, Store,
+    Subject, Timestamp, Verdict,
 };
 
 use super::identity::{Found, Identity};
@@ -69,10 +69,12 @@ impl Described {
     }
 }
 
-/// What would become of the request, a sentence a line; or why that cannot be said. Nothing
-/// is charged.
-pub fn explain(plan: &Plan, described: &Described) -> Result<String, String> {
-    let mut out = String::new();
+/// Writes what would become of the request, a sentence a line, as far as that can be said.
+/// Nothing is charged.
+///
+/// # Errors
+/// Why no more can be said.
+pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(), String> {
     // Writing to a string does not fail.
     let _ = writeln!(out, "{} {} from {}", described.method, described.path, described.ip);
     let ambiguous = if plan.paths.reject_ambiguous { Ambiguous::Refuse } else { Ambiguous::Keep };
@@ -81,12 +83,12 @@ pub fn explain(plan: &Plan, described: &Described) -> Result<String, String> {
         Ok(path) => path.into_owned(),
         Err(fault) => {
             let _ = writeln!(out, "is answered with 400: {fault}");
-            return Ok(out);
+            return Ok(());
         }
     };
     let Some(route) = route(plan, &path, described.host.as_deref()) else {
         let _ = writeln!(out, "is answered with 404: no route takes it");
-        return Ok(out);
+        return Ok(());
     };
     let _ = writeln!(out, "goes to route {}, {}", route.name, check::target(&route.target));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -96,24 +98,24 @@ pub fn explain(plan: &Plan, described: &Described) -> Result<String, String> {
     match client.listed {
         Listed::Denied => {
             let _ = writeln!(out, "is answered with 403: a list denies it");
-            return Ok(out);
+            return Ok(());
         }
         Listed::Allowed => {
             let _ = writeln!(out, "is not limited: a list allows it");
-            return Ok(out);
+            return Ok(());
         }
         Listed::Neither => {}
     }
     // After the lists: whoever is denied is denied everywhere.
     if plan.exempt.iter().any(|exempt| exempt.matches(&path)) {
         let _ = writeln!(out, "is not limited: the path is exempt");
-        return Ok(out);
+        return Ok(());
     }
     let _ = writeln!(out, "{}", client.in_words(plan));
-    let limits = limits(plan, route, described, &path, &client, &mut out);
+    let limits = limits(plan, route, described, &path, &client, out);
     if limits.is_empty() {
         let _ = writeln!(out, "  no quota is asked");
-        return Ok(out);
+        return Ok(());
     }
     match &plan.store {
         _ if described.dry => {}
@@ -129,13 +131,18 @@ pub fn explain(plan: &Plan, described: &Described) -> Result<String, String> {
             let verdict = runtime.block_on(async {
                 let store = store::redis(redis)?;
                 let connected = tokio::time::timeout(PATIENCE, store.connected());
-                connected.await.map_err(|_| "no connection to Redis".to_owned())?;
+                connected.await.map_err(|_| {
+                    format!(
+                        "there is no connection to Redis after {PATIENCE:?}; check `store.redis`, \
+                         or leave it alone (`--dry`)"
+                    )
+                })?;
                 store.decide(&charges(&limits)).await.map_err(|error| error.to_string())
             })?;
-            write_verdict(&mut out, &limits, &verdict);
+            write_verdict(out, &limits, &verdict);
         }
     }
-    Ok(out)
+    Ok(())
 }
 
 /// Long enough for a connection that there can be.
@@ -235,7 +242,7 @@ fn limits<'a>(
             _ => quota.everybody.as_ref(),
         });
         let first = limit.policy_in(client.tier);
-        if first.is_none() {
+        if first.is_none() && limit.policy.is_some() {
             let _ = writeln!(out, "    which does not hold in this tier");
         }
         for policy in first.into_iter().chain(also) {
@@ -271,6 +278,14 @@ fn write_verdict(out: &mut String, limits: &[Met<'_>], verdict: &Verdict) {
         passes &= !limit.enforce || this.allows();
         if limit.policy.penalises() {
             let _ = writeln!(out, "  {}: requests pass {}", limit.policy.name(), when(this, at));
+            continue;
+        }
+        if limit.policy.algorithm() == Algorithm::ConcurrentRequests {
+            // A request is one, whatever it costs.
+            let (left, most) = (this.remaining, this.limit);
+            let when = when(this, at);
+            let name = limit.policy.name();
+            let _ = writeln!(out, "  {name}: {left} of {most} left; this request {when}");
             continue;
         }
         let others: Vec<_> = COSTS

@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 use tollgate::status::Inspect;
 
 use super::app::{App, Lasting};
-use super::build::BuildError;
-use super::source::Loaded;
+use super::error::BuildError;
+use super::source::{Contents, Loaded, Source, files};
 use crate::plan::Plan;
 use crate::trace::Tracing;
 
@@ -85,11 +85,15 @@ impl<St: Inspect> Gateway<St> {
     }
 
     /// Puts another version in the place of the one that serves, or leaves that where it is.
-    /// Blocks, and must be called within a runtime.
-    pub(super) fn replace(&self, loaded: Result<Loaded, String>) {
+    /// Returns what the files that it names held before they were read, whether or not it took
+    /// its place: one that is missing may be on its way. Blocks, and must be called within a
+    /// runtime.
+    pub(super) fn replace(&self, source: &Source) -> Contents {
         let before = self.app.load_full();
-        let app = loaded.and_then(|loaded| {
+        let mut named = Contents::default();
+        let app = (source.load)().and_then(|loaded| {
             let Loaded { plan, words } = loaded;
+            named = Contents::of(files(source, &plan));
             let app = App::new(plan, &self.lasting, Some(&before));
             let app = app.map_err(|error| error.to_string())?;
             // Until its keys are there the one before does better.
@@ -121,6 +125,8 @@ impl<St: Inspect> Gateway<St> {
                 history.error = Some((SystemTime::now(), error));
             }
         }
+        drop(history);
+        named
     }
 }
 

@@ -8,7 +8,7 @@ use tollgate::key::{
 };
 use tollgate::{Head, Subject, SubjectKind};
 
-use super::build::BuildError;
+use super::error::BuildError;
 use super::keys::{KeySet, KeySets};
 use crate::files;
 use crate::plan::{

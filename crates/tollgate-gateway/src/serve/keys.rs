@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tollgate::key::{JwtKeyError, JwtKeys, JwtVerifier};
 
-use super::build::BuildError;
+use super::error::BuildError;
 use crate::plan::JwksPlan;
 use crate::proxy::{Body, Clients, Protocol, Timeouts};
 

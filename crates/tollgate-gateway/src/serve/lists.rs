@@ -3,7 +3,7 @@
 use tollgate::key::{ApiKeys, ClientIp};
 use tollgate::{Lists, SubjectList};
 
-use super::build::BuildError;
+use super::error::BuildError;
 use super::identity::{Identity, Users, client_ip, place};
 use crate::files;
 use crate::plan::{ApiKeyPlace, IdentitySource, Plan, SubjectsPlan};

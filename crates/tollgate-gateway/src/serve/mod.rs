@@ -5,12 +5,13 @@
 //! | `app.rs` | what serves requests, made of one version of the configuration |
 //! | `build.rs` | routes, and a limiter for each kind of request |
 //! | `denials.rs` | what those get who are denied |
+//! | `error.rs` | why what was read cannot be put to work |
 //! | `identity.rs` | whose quota a request uses |
 //! | `keys.rs` | key sets that are fetched |
 //! | `lists.rs` | who is refused whatever he asks, and who is never limited |
 //! | `settled.rs` | costs that only the body of a response says |
 //! | `gateway.rs` | what is running, and how the last reload went |
-//! | `source.rs`, `reload.rs` | where the configuration comes from, and when it is read again |
+//! | `source.rs`, `folders.rs`, `reload.rs` | where the configuration comes from, where a change of it shows, and when it is read again |
 //! | `listener.rs`, `room.rs`, `connection.rs` | connections, from the first byte to the last |
 //! | `activity.rs` | what a connection is doing |
 //! | `streams.rs` | streams of HTTP/2 whose client does not read |
@@ -26,7 +27,9 @@ mod app;
 mod build;
 mod connection;
 mod denials;
+mod error;
 pub mod explain;
+mod folders;
 mod gateway;
 mod identity;
 mod keys;
@@ -224,13 +227,13 @@ impl Bound {
         let mut banner = String::new();
         let mut public = Vec::new();
         for listen in &plan.listen {
-            let (address, listener) = bind("listen", listen.addr)?;
+            let (address, listener) = bind("listen", listen.addr, |_| Ok(()))?;
             let scheme = if listen.tls.is_some() { "https" } else { "http" };
             // Writing to a string does not fail.
             let _ = writeln!(banner, "listening  {scheme}://{address}");
             public.push((listen.addr, listener));
         }
-        let (address, admin) = bind("admin", plan.admin)?;
+        let (address, admin) = bind("admin", plan.admin, admin::prepare)?;
         let _ = writeln!(banner, "admin      http://{address}");
         Ok(Self { public, admin, banner })
     }
@@ -242,20 +245,28 @@ impl Bound {
     }
 }
 
-fn bind(key: &str, address: SocketAddr) -> Result<(SocketAddr, TcpListener), String> {
+fn bind(
+    key: &str,
+    address: SocketAddr,
+    prepare: impl FnOnce(&TcpSocket) -> io::Result<()>,
+) -> Result<(SocketAddr, TcpListener), String> {
     let wrong =
         |error: io::Error| format!("cannot listen on {address}: {error}; choose another `{key}`");
-    let listener = listen(address).map_err(wrong)?;
+    let listener = listen(address, prepare).map_err(wrong)?;
     Ok((listener.local_addr().map_err(wrong)?, listener))
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+fn listen(
+    address: SocketAddr,
+    prepare: impl FnOnce(&TcpSocket) -> io::Result<()>,
+) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     // Or nobody could listen where a process has just ended. Elsewhere it means something else:
     // that two may listen at once.
     if cfg!(unix) {
         socket.set_reuseaddr(true)?;
     }
+    prepare(&socket)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }

@@ -1,19 +1,19 @@
 //! Loads the configuration again when its files change, or when asked by SIGHUP.
 
-use std::collections::HashSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::task::block_in_place;
+use tokio::time::{Instant, timeout_at};
 use tollgate::status::Inspect;
 
+use super::folders::Folders;
 use super::gateway::Gateway;
-use super::source::{Contents, Source, files, folders};
+use super::source::{Contents, Source, files};
 
 /// Why to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
     /// Something has changed in one of the folders.
     Change,
@@ -25,16 +25,13 @@ enum Reason {
 pub(super) struct Reload<St> {
     gateway: Arc<Gateway<St>>,
     source: Source,
+    ask: mpsc::Sender<Reason>,
     reasons: mpsc::Receiver<Reason>,
     folders: Folders,
-    /// What the files held before they were last loaded.
+    /// What the files of the last attempt held before it, whether or not it is what serves.
+    tried: Contents,
+    /// What all files held before they were last loaded.
     seen: Contents,
-}
-
-/// What is being watched; nothing where the system cannot.
-struct Folders {
-    watcher: Option<RecommendedWatcher>,
-    watched: HashSet<PathBuf>,
 }
 
 /// Asks for a reload.
@@ -50,32 +47,28 @@ impl Ask {
 
 impl<St: Inspect> Reload<St> {
     pub(super) fn new(gateway: Arc<Gateway<St>>, source: Source) -> (Self, Ask) {
-        let (sender, reasons) = mpsc::channel(16);
-        let noticed = sender.clone();
-        let watcher = source.file.as_ref().and_then(|_| {
-            let heard = move |event: notify::Result<notify::Event>| {
-                if event.is_ok_and(|event| !event.kind.is_access()) {
-                    let _ = noticed.try_send(Reason::Change);
-                }
-            };
-            notify::recommended_watcher(heard).inspect_err(warn).ok()
-        });
-        let folders = Folders { watcher, watched: HashSet::new() };
-        let mut reload = Self { gateway, source, reasons, folders, seen: Contents::default() };
+        let (ask, reasons) = mpsc::channel(16);
+        let noticed = ask.clone();
+        let folders = match source.file {
+            Some(_) => Folders::watched(move || {
+                // As above.
+                let _ = noticed.try_send(Reason::Change);
+            }),
+            None => Folders::default(),
+        };
+        let asked = Ask(ask.clone());
+        let (tried, seen) = Default::default();
+        let mut reload = Self { gateway, source, ask, reasons, folders, tried, seen };
         reload.seen = reload.look();
-        (reload, Ask(sender))
+        (reload, asked)
     }
 
-    /// Reloads whenever there is a reason, for as long as it is polled.
+    /// Reloads whenever there is a reason, for as long as it is polled: on a runtime with several
+    /// threads, since a file system that does not answer must stop nothing but this.
     pub(super) async fn run(mut self) {
-        while let Some(reason) = self.reasons.recv().await {
-            let mut asked = matches!(reason, Reason::Asked);
-            // A file is written in several steps, and a link swapped in some more.
-            while let Ok(Some(reason)) = timeout(SETTLED, self.reasons.recv()).await {
-                asked |= matches!(reason, Reason::Asked);
-            }
-            let now = self.look();
-            if !self.seen.differ_from(&now) && !asked {
+        while let Some(reason) = settled(&mut self.reasons).await {
+            let now = block_in_place(|| self.look());
+            if !self.seen.differ_from(&now) && reason != Reason::Asked {
                 continue;
             }
             self.seen = now;
@@ -84,51 +77,86 @@ impl<St: Inspect> Reload<St> {
                 continue;
             }
             self.reload().await;
-            // The new plan may name other files. What the ones before hold by now is not
-            // looked at: if they have changed meanwhile, that is still to be loaded.
-            let now = self.look();
-            self.seen.add(now);
+            // Nobody watched the files that only this attempt names, which may have come since.
+            self.seen.add(self.tried.clone());
+            let now = block_in_place(|| self.look());
+            if self.seen.differ_from(&now) {
+                let _ = self.ask.try_send(Reason::Change);
+            }
         }
     }
 
     /// Reading and checking a large file takes a while, in which requests go on.
-    async fn reload(&self) {
-        let (gateway, load) = (Arc::clone(&self.gateway), Arc::clone(&self.source.load));
-        let replaced = tokio::task::spawn_blocking(move || gateway.replace(load())).await;
-        if let Err(error) = replaced {
-            tracing::error!(%error, "loading the configuration ended early: the one before goes on");
+    async fn reload(&mut self) {
+        let (gateway, source) = (Arc::clone(&self.gateway), self.source.clone());
+        match tokio::task::spawn_blocking(move || gateway.replace(&source)).await {
+            Ok(tried) => self.tried = tried,
+            Err(error) => {
+                tracing::error!(
+                    %error,
+                    "loading the configuration ended early: the one before goes on"
+                );
+            }
         }
     }
 
     /// Watches the folders of all files, and says what is in these.
     fn look(&mut self) -> Contents {
-        let files = files(&self.source, &self.gateway.app().plan);
-        let folders = folders(&files);
-        self.folders.watch(folders);
-        Contents::of(&files)
+        let mut files = files(&self.source, &self.gateway.app().plan);
+        files.extend(self.tried.files().map(ToOwned::to_owned));
+        self.folders.watch(&files);
+        Contents::of(files)
     }
 }
 
-impl Folders {
-    fn watch(&mut self, folders: Vec<PathBuf>) {
-        let Some(watcher) = &mut self.watcher else {
-            return;
-        };
-        for folder in folders {
-            if self.watched.contains(&folder) {
-                continue;
-            }
-            match watcher.watch(&folder, RecursiveMode::NonRecursive) {
-                Ok(()) => drop(self.watched.insert(folder)),
-                Err(error) => warn(&error),
-            }
+/// The next reason, once no more come: a file is written in several steps, and a link swapped in
+/// some more. Where something always changes nearby, that is not waited for.
+async fn settled(reasons: &mut mpsc::Receiver<Reason>) -> Option<Reason> {
+    let mut reason = reasons.recv().await?;
+    let last = Instant::now() + BUSY;
+    while Instant::now() < last
+        && let Ok(Some(next)) = timeout_at(last.min(Instant::now() + SETTLED), reasons.recv()).await
+    {
+        if next == Reason::Asked {
+            reason = next;
         }
     }
-}
-
-fn warn(error: &notify::Error) {
-    tracing::warn!(%error, "changes of the configuration go unnoticed; send SIGHUP after one");
+    Some(reason)
 }
 
 /// Changes that follow within this time belong together.
 const SETTLED: Duration = Duration::from_millis(100);
+
+/// After this time it is looked at what there is.
+const BUSY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A log that is written in the same folder, say.
+    #[tokio::test(start_paused = true)]
+    async fn a_folder_in_which_something_always_changes_hides_no_change() {
+        let (sender, mut reasons) = mpsc::channel(16);
+        tokio::spawn(async move {
+            while sender.send(Reason::Change).await.is_ok() {
+                tokio::time::sleep(SETTLED / 2).await;
+            }
+        });
+        let started = Instant::now();
+        assert_eq!(settled(&mut reasons).await, Some(Reason::Change));
+        assert!(started.elapsed() <= BUSY, "{:?}", started.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_that_follow_each_other_are_one_and_nobody_who_asks_is_missed() {
+        let (sender, mut reasons) = mpsc::channel(16);
+        for reason in [Reason::Change, Reason::Asked, Reason::Change] {
+            sender.send(reason).await.unwrap();
+        }
+        let started = Instant::now();
+        assert_eq!(settled(&mut reasons).await, Some(Reason::Asked));
+        assert!((SETTLED..BUSY).contains(&started.elapsed()), "{:?}", started.elapsed());
+        assert!(reasons.try_recv().is_err());
+    }
+}

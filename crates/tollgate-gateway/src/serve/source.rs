@@ -55,38 +55,26 @@ pub(super) fn files(source: &Source, plan: &Plan) -> Vec<PathBuf> {
     files
 }
 
-/// The folders in which a change of these files shows. Kubernetes changes none of the files
-/// of a config map: it swaps a symbolic link beside them.
-pub(super) fn folders(files: &[PathBuf]) -> Vec<PathBuf> {
-    let parent = |file: &Path| match file.parent() {
-        Some(folder) if folder.as_os_str().is_empty() => PathBuf::from("."),
-        Some(folder) => folder.to_owned(),
-        None => PathBuf::from("/"),
-    };
-    let mut folders = Vec::new();
-    for file in files {
-        folders.push(parent(file));
-        if let Ok(real) = file.canonicalize() {
-            folders.push(parent(&real));
-        }
-    }
-    folders.sort();
-    folders.dedup();
-    folders
-}
-
 /// What the files hold, as far as one can tell by it whether it has changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Contents(HashMap<PathBuf, u64>);
 
 impl Contents {
-    pub(super) fn of(files: &[PathBuf]) -> Self {
-        let hashed = files.iter().map(|file| {
+    pub(super) fn of(files: impl IntoIterator<Item = PathBuf>) -> Self {
+        let hashed = files.into_iter().map(|file| {
             let mut hasher = DefaultHasher::new();
-            fs::read(file).ok().hash(&mut hasher);
-            (file.clone(), hasher.finish())
+            // Nothing else has contents that stay, and to read a pipe may take for ever.
+            let held =
+                fs::metadata(&file).is_ok_and(|it| it.is_file()).then(|| fs::read(&file).ok());
+            held.hash(&mut hasher);
+            (file, hasher.finish())
         });
         Self(hashed.collect())
+    }
+
+    /// The files.
+    pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
+        self.0.keys().map(PathBuf::as_path)
     }
 
     /// Whether one of these files holds something else now.
@@ -111,19 +99,19 @@ mod tests {
         let folder = tempfile::TempDir::new().unwrap();
         let [one, other] = ["one", "other"].map(|name| folder.path().join(name));
         fs::write(&one, "1").unwrap();
-        let mut seen = Contents::of(std::slice::from_ref(&one));
+        let mut seen = Contents::of([one.clone()]);
         let files = [one.clone(), other.clone()];
-        assert!(!seen.differ_from(&Contents::of(&files)));
+        assert!(!seen.differ_from(&Contents::of(files.clone())));
         // It changes while the new plan, which names a further file, is being put to work.
         fs::write(&one, "2").unwrap();
-        seen.add(Contents::of(&files));
-        assert!(seen.differ_from(&Contents::of(&files)));
-        seen = Contents::of(&files);
+        seen.add(Contents::of(files.clone()));
+        assert!(seen.differ_from(&Contents::of(files.clone())));
+        seen = Contents::of(files.clone());
         // A file that appears has changed, too, and so has one that is gone.
         fs::write(&other, "").unwrap();
-        assert!(seen.differ_from(&Contents::of(&files)));
-        seen = Contents::of(&files);
+        assert!(seen.differ_from(&Contents::of(files.clone())));
+        seen = Contents::of(files.clone());
         fs::remove_file(&one).unwrap();
-        assert!(seen.differ_from(&Contents::of(&files)));
+        assert!(seen.differ_from(&Contents::of(files)));
     }
 }

@@ -107,7 +107,11 @@ fn strict_takes_warnings_for_errors() {
 
 #[test]
 fn a_file_that_is_not_there_ends_with_2() {
-    for command in [["check", "nowhere.yaml"].as_slice(), &["serve", "--config", "nowhere.yaml"]] {
+    for command in [
+        ["check", "nowhere.yaml"].as_slice(),
+        &["serve", "nowhere.yaml"],
+        &["serve", "--config", "nowhere.yaml"],
+    ] {
         let output = tollgate(command, "");
         assert_eq!(output.status.code(), Some(2));
         assert!(text(&output.stderr).starts_with("error: nowhere.yaml: "), "{output:?}");

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::process::Command;
+use std::time::Duration;
 
 use saphyr::{LoadableYamlNode, Yaml};
 use tollgate_gateway::config::{Source, read};
@@ -76,6 +77,10 @@ fn the_gateways_of_the_example_are_told_what_their_file_asks_for() {
     let plan = outcome.plan.unwrap_or_else(|| panic!("{}", outcome.report));
     assert_eq!(plan.listen[0].addr.to_string(), "0.0.0.0:8080");
     assert_eq!(plan.routes[0].target.authority.as_str(), "upstream:3000");
+    // Docker waits until they have drained.
+    let patience = compose["x-gateway"]["stop_grace_period"].as_str().unwrap();
+    let patience = patience.strip_suffix('s').unwrap().parse().map(Duration::from_secs).unwrap();
+    assert!(patience > plan.timeouts.drain, "{patience:?}");
     // In there the admin address is not on loopback, and that is all there is to say of it.
     let odd: Vec<_> = outcome.report.problems().iter().map(|it| &*it.place.path).collect();
     assert_eq!(odd, ["rateLimiter.admin"], "{}", outcome.report);

@@ -43,6 +43,7 @@ async fn a_bad_file_changes_nothing_and_is_told() {
     assert_eq!((&config["version"], &config["current"]), (&1.into(), &false.into()));
     let message = config["lastError"]["message"].as_str().unwrap();
     assert!(message.contains("limits.yaml") && message.contains("limits"), "{message}");
+    assert!(!message.ends_with('\n'), "{message:?}");
     gateway.until_logged("was not reloaded");
     assert_eq!(Client::new(gateway.address).get("/").await.status, 200);
 
@@ -59,6 +60,70 @@ async fn a_file_that_is_gone_changes_nothing() {
     fs::remove_file(gateway.file("limits.yaml")).unwrap();
     gateway.until_config(|config| config["failedReloads"] == 1).await;
     assert_eq!(Client::new(gateway.address).get("/").await.status, 200);
+}
+
+/// Whatever writes files does so in an order of its own, and into folders that it makes first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_named_before_it_is_there_is_read_when_it_appears() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, 5));
+    let client = Client::new(gateway.address);
+    let naming = |file: &str| format!("{}deny: {{file: {file}}}\n", lines(&upstream, 5));
+    gateway.rewrite(&naming("lists/of/deny.txt"));
+    gateway.until_config(|config| config["failedReloads"] == 1).await;
+    assert_eq!(client.get("/").await.status, 200);
+    fs::create_dir(gateway.file("lists")).unwrap();
+    fs::create_dir(gateway.file("lists/of")).unwrap();
+    fs::write(gateway.file("lists/of/deny.txt"), "127.0.0.0/8\n").unwrap();
+    gateway.until_config(|config| config["version"] == 2).await;
+    assert_eq!(client.get("/").await.status, 403);
+
+    // A folder that takes the place of another is watched like it.
+    fs::create_dir_all(gateway.file("new/of")).unwrap();
+    fs::write(gateway.file("new/of/deny.txt"), "192.0.2.0/24\n").unwrap();
+    fs::rename(gateway.file("lists"), gateway.file("old")).unwrap();
+    fs::rename(gateway.file("new"), gateway.file("lists")).unwrap();
+    gateway.until_config(|config| config["version"] == 3).await;
+    assert_eq!(client.get("/").await.status, 200);
+    fs::write(gateway.file("lists/of/deny.txt"), "127.0.0.0/8\n").unwrap();
+    gateway.until_config(|config| config["version"] == 4).await;
+    fs::remove_dir_all(gateway.file("lists")).unwrap();
+    gateway.until_config(|config| config["current"] == false).await;
+    assert_eq!(client.get("/").await.status, 403);
+    fs::create_dir_all(gateway.file("lists/of")).unwrap();
+    fs::write(gateway.file("lists/of/deny.txt"), "192.0.2.0/24\n").unwrap();
+    gateway.until_config(|config| config["version"] == 5).await;
+
+    // What a link leads to may come after it, and in another place.
+    symlink("elsewhere/deny.txt", gateway.file("link.txt")).unwrap();
+    gateway.rewrite(&naming("link.txt"));
+    gateway.until_config(|config| config["current"] == false).await;
+    fs::create_dir(gateway.file("elsewhere")).unwrap();
+    fs::write(gateway.file("elsewhere/deny.txt"), "127.0.0.0/8\n").unwrap();
+    gateway.until_config(|config| config["version"] == 6).await;
+    assert_eq!(client.get("/").await.status, 403);
+}
+
+/// Nobody writes it, and so nobody will ever have read it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipe_in_the_place_of_a_file_stops_nothing() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, 5));
+    let pipe = gateway.file("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let client = Client::new(gateway.address);
+    let told = |config: &serde_json::Value, file: &str| {
+        let message = config["lastError"]["message"].as_str().unwrap_or_default();
+        message.contains(file) && message.contains("it is a pipe")
+    };
+    gateway.rewrite(&format!("{}deny: {{file: pipe}}\n", lines(&upstream, 5)));
+    gateway.until_config(|config| told(config, "pipe:")).await;
+    fs::rename(&pipe, gateway.file("limits.yaml")).unwrap();
+    gateway.until_config(|config| told(config, "limits.yaml:")).await;
+    assert_eq!(client.get("/").await.status, 200);
+    gateway.rewrite(&lines(&upstream, 6));
+    gateway.until_config(|config| config["version"] == 2).await;
+    assert_eq!(client.get("/").await.status, 200);
 }
 
 /// As Kubernetes mounts a config map: `limits.yaml -> ..data/limits.yaml`, `..data -> ..1`,

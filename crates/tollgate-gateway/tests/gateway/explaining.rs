@@ -12,7 +12,13 @@ fn explained(yaml: &str, args: &[&str]) -> Result<String, String> {
     let plan = outcome.plan.unwrap_or_else(|| panic!("{}", outcome.report));
     let args = ["tollgate", "explain", "limits.yaml"].iter().chain(args);
     match Cli::try_parse_from(args).unwrap().command {
-        Command::Explain { request, .. } => explain::explain(&plan, &request),
+        Command::Explain { request, .. } => {
+            let mut said = String::new();
+            match explain::explain(&plan, &request, &mut said) {
+                Ok(()) => Ok(said),
+                Err(error) => Err(format!("{said}{error}")),
+            }
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -99,7 +105,7 @@ fn it_says_what_the_store_would_say_and_charges_nothing() {
   target: http://localhost:3000
   store: {{redis: {{url: '{}', timeout: 5s}}}}
   global: {{strategy: sliding_window_log, limit: 10, windowSeconds: 3600, costs: {{other: 4}}}}
-  client: {{limit: 4, windowSeconds: 3600}}
+  client: {{limit: 4, windowSeconds: 3600, concurrency: 2}}
 ",
         redis.url()
     );
@@ -110,8 +116,13 @@ fn it_says_what_the_store_would_say_and_charges_nothing() {
         assert!(global.contains("; this request at 20"), "{said}");
         assert!(costs.starts_with("1 now, 3 now, 5 at 20"), "{said}");
         assert!(said.contains("  client: 4 of 4 left; this request now; a cost of 1 now, 3 now, 5 never, 10 never\n"), "{said}");
+        // What is under way is one, whatever it costs.
+        assert!(said.contains("  client/inflight: 2 of 2 left; this request now\n"), "{said}");
         assert!(said.ends_with("it would be denied\n"), "{said}");
     }
     drop(redis);
-    assert!(explained(&yaml, &[]).unwrap_err().contains("Redis"));
+    // What the file alone says is said all the same.
+    let said = explained(&yaml, &[]).unwrap_err();
+    assert!(said.contains("of 10 units per 3600 s this request takes 4\n"), "{said}");
+    assert!(said.ends_with("; check `store.redis`, or leave it alone (`--dry`)"), "{said}");
 }

@@ -176,7 +176,7 @@ async fn whoever_was_not_told_to_go_may_ask_once_more() {
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
-        // Closing it, as whether a connection is used again is a race with the next request.
+        // Else it would be chance whether the second request finds this connection free already.
         let head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\no";
         stream.write_all(head).unwrap();
         waits.recv().unwrap();

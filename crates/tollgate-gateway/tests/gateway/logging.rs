@@ -69,6 +69,22 @@ async fn each_line_is_an_object_and_no_line_has_a_secret() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_person_reads_a_warning_once_and_in_the_log_after_a_reload() {
+    let config = |limit: u32| {
+        format!(
+            "target: http://localhost:1\nclient: {{limit: {limit}, window: 60s, expireSeconds: 9}}\n"
+        )
+    };
+    let gateway = Gateway::start_telling(&config(1));
+    gateway.until_logged("0 errors, 1 warning");
+    gateway.rewrite(&config(2));
+    gateway.until_logged("the configuration was reloaded");
+    let log = gateway.log();
+    let is_warning = |line: &&str| line.contains("WARN") && line.contains("expireSeconds");
+    assert_eq!(log.lines().filter(is_warning).count(), 1, "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_tracing_a_trace_passes_untouched_and_the_log_names_it() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start_telling(&format!(

@@ -22,6 +22,7 @@ mod smuggling;
 mod streams;
 mod support;
 mod timeouts;
+mod together;
 mod tokens;
 #[cfg(feature = "otlp")]
 mod tracing;

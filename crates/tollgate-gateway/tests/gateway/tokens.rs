@@ -232,10 +232,18 @@ async fn without_keys_the_gateway_starts_and_says_so() {
     let gateway = Gateway::start(&lines(&upstream, &issuer.lines("minRefetch: 1s")));
     let client = Client::new(gateway.address);
     assert_eq!(ask(&client, &key.token()).await, 403);
-    let ready = gateway.admin("/readyz").await;
     let url = format!("http://{}/keys", issuer.upstream.address);
-    assert_eq!(ready.status, 200);
-    assert_eq!(ready.json(), json!({ "status": "ready", "withoutKeysOf": [url] }));
+    let admin = Client::new(gateway.admin);
+    // A probe of Kubernetes knows the address of the pod and no name. It and whoever comes by a
+    // name of his own are told how many sets are missing, and not whose they are.
+    for host in ["localhost", "10.1.2.3:8081", "rebound.example"] {
+        let ready = admin.send("GET", "/readyz", &[("host", host)], "").await.unwrap();
+        let told = (ready.status.as_u16(), ready.json());
+        assert_eq!(told, (200, json!({ "status": "ready", "keySetsMissing": 1 })), "{host}");
+    }
+    assert_eq!(gateway.admin("/config").await.json()["keySets"][0]["url"], url);
+    let named = admin.send("GET", "/config", &[("host", "rebound.example")], "").await.unwrap();
+    assert_eq!(named.status, 421);
     gateway.until_logged("tokens identify nobody");
     issuer.says(Says::Keys(set(&[&key])));
     ask_until(&client, &key.token(), 200).await;

@@ -268,7 +268,7 @@ async fn what_was_charged_before_a_node_that_is_down_is_given_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_request_that_comes_late_to_its_second_slot_ends_with_its_own_time() {
     let cluster = masters();
-    let timeout = Duration::from_millis(600);
+    let timeout = Duration::from_secs(1);
     let store = connect(builder(&cluster).timeout(timeout).max_calls(1)).await;
     let (narrow, wide) = (policy("narrow", 10), policy("wide", 100));
     let here = keys(&store, is_on(0)).next().unwrap();
@@ -298,7 +298,8 @@ async fn a_request_that_comes_late_to_its_second_slot_ends_with_its_own_time() {
     cluster.node(0).cont();
     let (answer, took) = asked.await.unwrap();
     assert!(answer.is_err(), "{answer:?}");
-    assert!(took < timeout + timeout / 4, "{took:?}");
+    // With the time of those others it would be half as much again.
+    assert!(took < timeout + timeout * 2 / 5, "{took:?}");
     cluster.node(1).cont();
     others.join_all().await;
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tollgate_core::{Decision, Micros, OnStoreError, Settlement, Source};
+use tollgate_core::{Decision, Micros, OnStoreError, Policy, Settlement, Source, Timestamp};
 
 use crate::failure::BreakerState;
 use crate::status::StoreReport;
@@ -22,6 +22,7 @@ pub(super) struct PolicyStatus {
     pub(super) algorithm: &'static str,
     pub(super) limit: u64,
     pub(super) window: f64,
+    pub(super) calendar: Option<CalendarStatus>,
     pub(super) capacity: u64,
     pub(super) store: &'static str,
     pub(super) on_store_error: &'static str,
@@ -39,17 +40,45 @@ struct TierStatus {
     tier: String,
     limit: u64,
     window: f64,
+    calendar: Option<CalendarStatus>,
     capacity: u64,
 }
 
+/// Whose periods the windows are, and the one that it is now.
+#[derive(Debug, Serialize)]
+pub(super) struct CalendarStatus {
+    name: &'static str,
+    period: f64,
+    ends_after: f64,
+}
+
+impl CalendarStatus {
+    fn of(policy: &Policy, now: Timestamp) -> Option<Self> {
+        let calendar = policy.quota().calendar()?;
+        let period = calendar.period(now);
+        Some(Self {
+            name: calendar.name(),
+            period: seconds(period.end().since(period.start())),
+            ends_after: seconds(period.end().since(now)),
+        })
+    }
+}
+
 impl PolicyStatus {
-    pub(super) fn new(limit: &Limit, store: &'static str, global: Option<Decision>) -> Self {
+    /// At `now`, which calendars need.
+    pub(super) fn new(
+        limit: &Limit,
+        store: &'static str,
+        global: Option<Decision>,
+        now: Timestamp,
+    ) -> Self {
         let policy = limit.policy();
         Self {
             policy: policy.name().to_owned(),
             algorithm: policy.algorithm().name(),
             limit: policy.quota().limit(),
             window: seconds(policy.window()),
+            calendar: CalendarStatus::of(policy, now),
             capacity: policy.capacity(),
             store,
             on_store_error: match policy.on_store_error() {
@@ -68,6 +97,7 @@ impl PolicyStatus {
                     tier: tier.to_string(),
                     limit: policy.quota().limit(),
                     window: seconds(policy.window()),
+                    calendar: CalendarStatus::of(policy, now),
                     capacity: policy.capacity(),
                 })
                 .collect(),

@@ -2,7 +2,7 @@
 //! object a line.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http_body::Frame;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::State;
 use super::answers::{Status, TopOfPolicy};
@@ -73,11 +73,13 @@ impl Streams {
     }
 }
 
-/// Writes until nobody reads. A task and not a body that is polled, because a reader who
-/// stops reading would never be noticed, and would keep the place of another.
+/// Writes until nobody reads, or for as long as a stream goes on. A task and not a body that is
+/// polled, because a reader who stops reading would never be noticed, and would keep the place
+/// of another.
 async fn write(state: State, top: bool, lines: mpsc::Sender<Bytes>, _place: OwnedSemaphorePermit) {
     let streams = &state.0.streams;
     let mut ending = (streams.ending)();
+    let mut over = pin!(sleep(LIFETIME));
     let mut seconds = interval(SECOND);
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -85,6 +87,7 @@ async fn write(state: State, top: bool, lines: mpsc::Sender<Bytes>, _place: Owne
             biased;
             () = &mut ending => return,
             () = lines.closed() => return,
+            () = &mut over => return,
             _ = seconds.tick() => {}
         }
         let event = Event {
@@ -131,6 +134,11 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// How long a reader may leave lines unread.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a stream goes on; a page that reads begins another. What lies between here and a
+/// reader (sockets, proxies) takes lines for as long as it has room, and so nobody knows that he
+/// has stopped reading: a stream without an end would keep his place for hours.
+const LIFETIME: Duration = Duration::from_secs(600);
 
 /// How many subjects of a policy are shown.
 const SHOWN: usize = 10;

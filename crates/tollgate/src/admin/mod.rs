@@ -23,9 +23,10 @@
 //! * Only requests to hosts on a list are answered, so that no website can reach it under a
 //!   name of its own (DNS rebinding); and none that a browser sends for another site. A peer
 //!   ([`AdminBuilder::peer`]) is another site too, which may read `/events` and nothing else.
-//! * At most 16 streams are open at once, and one that takes no line for ten seconds ends. A
-//!   connection that buffers takes lines for long after its reader hangs: whoever can reach the
-//!   router can keep others from the page, and from nothing else.
+//! * At most 16 streams are open at once, and one that takes no line for ten seconds ends, or
+//!   after ten minutes in any case: a connection that buffers takes lines for long after its
+//!   reader hangs. Whoever can reach the router can keep others from the page, and from nothing
+//!   else.
 //!
 //! ```
 //! use tollgate::admin::Admin;

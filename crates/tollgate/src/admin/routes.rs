@@ -1,6 +1,7 @@
 //! What is asked.
 
 use std::collections::BTreeSet;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::body::Bytes;
@@ -13,7 +14,7 @@ use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, StatusCode, Uri};
 use serde::Serialize;
 use tollgate_core::{
-    Charged, Cost, Decision, Key, Outcome, Policy, Receipt, ReceiptId, Source, Timestamp,
+    Charged, Cost, Decision, Key, Micros, Outcome, Policy, Receipt, ReceiptId, Source, Timestamp,
 };
 
 use super::State;
@@ -98,16 +99,25 @@ pub(super) async fn status(state: &State) -> Status {
                 counters: [address(observed)].into(),
             });
             let global = if status::is_global(limit) {
-                peek(layer, limit, None, &Key::GLOBAL).await.ok().map(|(decision, _)| decision)
+                peek(layer, limit, None, &Key::GLOBAL).await.ok()
             } else {
                 None
             };
-            let mut policy = PolicyStatus::new(limit, report.name, global);
+            // Which period it is the store knows best, where it is asked anyway.
+            let now = global.map_or_else(now, |looked| looked.at);
+            let global = global.map(|looked| looked.decision);
+            let mut policy = PolicyStatus::new(limit, report.name, global, now);
             policy.decisions = decisions;
             policies.push(policy);
         }
     }
     Status { policies, stores }
+}
+
+/// By the clock of this process.
+fn now() -> Timestamp {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::EPOCH + Micros::from(since_epoch)
 }
 
 /// A policy that is in the answer already.
@@ -133,8 +143,8 @@ async fn read(
     let Path((policy, subject)) = path?;
     let Found { layer, limit, key, tier } = find(&state, &policy, &subject, &uri)?;
     let limit = layer.limits()[limit];
-    let (decision, source) = peek(&layer, limit, tier.as_ref(), &key).await?;
-    json(&SubjectStatus::new(limit, tier.as_ref(), &decision, source))
+    let looked = peek(&layer, limit, tier.as_ref(), &key).await?;
+    json(&SubjectStatus::new(limit, tier.as_ref(), &looked.decision, looked.source))
 }
 
 async fn reset(
@@ -318,17 +328,26 @@ fn key(limit: &Limit, name: &SubjectName) -> Option<Key> {
     }
 }
 
-/// What is left, and who says so.
+/// What is left, who says so, and when by his clock.
+#[derive(Clone, Copy)]
+struct Looked {
+    decision: Decision,
+    source: Source,
+    at: Timestamp,
+}
+
 async fn peek(
     layer: &LayerHandle,
     limit: &Limit,
     tier: Option<&Tier>,
     key: &Key,
-) -> Result<(Decision, Source), Problem> {
+) -> Result<Looked, Problem> {
     let verdict = layer.peek_in(limit, tier, key).await?;
     let decision = verdict.decisions().first().copied();
     match decision.filter(|decision| decision.outcome != Outcome::Skip) {
-        Some(decision) => Ok((decision, verdict.source())),
+        Some(decision) => {
+            Ok(Looked { decision, source: verdict.source(), at: verdict.decided_at() })
+        }
         None => {
             let detail = "The store cannot be asked, and the policy fails open.";
             Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))

@@ -13,8 +13,9 @@ use tollgate_core::{Micros, Store};
 use tower_service::Service;
 
 use super::excess::Answer;
+use super::question::{Asked, Question};
 use super::queued::Queued;
-use super::rules::{Asked, Question, Rules};
+use super::rules::Rules;
 use super::ruling::{Admitted, Ruling};
 use super::verdicts::Verdicts;
 use crate::body::{BodyMode, InFlight};

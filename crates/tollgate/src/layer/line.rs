@@ -3,9 +3,10 @@
 use tollgate_core::{Charge, Cost, Store, StoreError, Verdict};
 
 use super::excess::{Answer, Patient};
+use super::question::Question;
 use super::queued::Charged;
 use super::room::{Arrival, Awaited, LineKey, WaitingRoom};
-use super::rules::{Applied, Question, Rules, bits};
+use super::rules::{Applied, Rules, bits};
 use super::witness::Sight;
 
 impl<St: Store> Rules<St> {

@@ -5,7 +5,8 @@
 //! | `builder.rs` | what a layer is made of, checked once |
 //! | `tiers.rs` | which quota of its limits a request is held against |
 //! | `options.rs` | what holds for all limits of a layer |
-//! | `rules.rs` | the layer's limits over one request: keys, costs, charges, the question |
+//! | `rules.rs` | what all services of a layer share: its limits, and what follows from them |
+//! | `question.rs` | a request and the store: keys, costs, charges, the question |
 //! | `ruling.rs` | what the answer means for the request and its response |
 //! | `service.rs` | the middleware |
 //! | `future.rs` | what becomes of a request that cannot be answered at once |
@@ -29,6 +30,7 @@ mod handle;
 mod in_flight;
 mod line;
 mod options;
+mod question;
 mod queued;
 mod reservation;
 mod room;

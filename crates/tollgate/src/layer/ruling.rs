@@ -4,13 +4,14 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, HeaderValue, Method, Response};
-use tollgate_core::{Decision, Micros, Outcome, Store, StoreError, Verdict};
+use tollgate_core::{Decision, Micros, OnStoreError, Outcome, Store, StoreError, Verdict};
 use tracing::level_filters::LevelFilter;
 
 use super::explain;
+use super::question::{Asked, Question};
 use super::queued::Charged;
 use super::reservation::OpenCharges;
-use super::rules::{Applied, Asked, Question, Rule, Rules, bits};
+use super::rules::{Applied, Rule, Rules, bits};
 use super::verdicts::Verdicts;
 use crate::body::InFlight;
 use crate::denial::{Denial, Dialect};
@@ -64,18 +65,23 @@ impl<St: Store> Rules<St> {
         method: &Method,
         headers: &HeaderMap,
     ) -> Ruling<St> {
-        // A verdict that nobody is told of is not worth carrying on.
-        if self.is_silent
-            && LevelFilter::current() < LevelFilter::DEBUG
-            && !self.failing.load(Ordering::Relaxed)
-            && answer.as_ref().is_ok_and(Verdict::is_admitted)
-        {
+        if self.is_unremarkable(&answer) {
             return Ruling::Pass;
         }
         self.weigh(answer, question, method, headers)
     }
 
-    fn weigh(
+    /// Whether nobody is told of the answer: then it is not worth carrying on.
+    #[inline]
+    pub(super) fn is_unremarkable(&self, answer: &Result<Verdict, StoreError>) -> bool {
+        self.is_silent
+            && LevelFilter::current() < LevelFilter::DEBUG
+            && !self.failing.load(Ordering::Relaxed)
+            && answer.as_ref().is_ok_and(Verdict::is_admitted)
+    }
+
+    /// The same of an answer that somebody may be told of.
+    pub(super) fn weigh(
         &self,
         answer: Result<Verdict, StoreError>,
         mut question: Question,
@@ -234,8 +240,11 @@ impl<St: Store> Rules<St> {
         if !self.failing.swap(true, Ordering::Relaxed) {
             tracing::warn!(target: "tollgate", %error, "the store cannot decide, policies fail");
         }
-        let refuses = |rule: &&Rule| rule.refuses_without_verdict();
-        let mut refusing = self.applied(applied).filter(refuses).peekable();
+        let refusing = self.applied(applied).filter(|rule| rule.refuses_without_verdict());
+        // One that is decided locally would have been, but for a closed one beside it.
+        let is_closed = |rule: &&Rule| rule.limit.policy.on_store_error() == OnStoreError::Closed;
+        let any_is_closed = refusing.clone().any(|rule| is_closed(&rule));
+        let mut refusing = refusing.filter(|rule| !any_is_closed || is_closed(rule)).peekable();
         if refusing.peek().is_none() {
             tracing::debug!(target: "tollgate", %error, "failed open");
             return Ruling::Pass;

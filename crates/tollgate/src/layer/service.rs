@@ -11,8 +11,9 @@ use tollgate_core::{Micros, Store};
 use tower_service::Service;
 
 use super::future::ResponseFuture;
+use super::question::{Asked, Step};
 use super::queued::Queued;
-use super::rules::{Asked, Rules, Step};
+use super::rules::Rules;
 use super::ruling::Ruling;
 use crate::Head;
 use crate::body::{AnyBody, BodyMode};

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use http::{HeaderValue, Request};
 use tollgate_core::{Charge, Cost, Key, Policy, Quota};
 
+use super::question::{is_preflight, seed_of};
 use super::queued::next_id;
-use super::rules::{is_preflight, seed_of};
 use crate::Head;
 
 #[test]

@@ -14,7 +14,8 @@ use tracing::field::Empty;
 use tracing::{Level, Span};
 
 use super::options::Options;
-use super::rules::{Keyed, Rule};
+use super::question::Keyed;
+use super::rules::Rule;
 use crate::Head;
 use crate::observe::Answer;
 #[cfg(feature = "metrics")]

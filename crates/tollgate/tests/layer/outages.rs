@@ -67,7 +67,10 @@ async fn one_closed_policy_refuses_for_all_that_apply() {
     let store = remote();
     let closed = Limit::global(on("closed", 9, OnStoreError::Closed));
     let closed = closed.when(|head| head.uri.path() == "/login");
-    let service = limited(&store, [Limit::global(on("open", 9, OnStoreError::Open)), closed]);
+    let others = [("open", OnStoreError::Open), ("local", OnStoreError::Local)];
+    let others = others.map(|(name, failing)| Limit::global(on(name, 9, failing)));
+    let fallback = Fallback::new(store.clone(), MemoryStore::new());
+    let service = limited(&fallback, others.into_iter().chain([closed]));
     store.fail(Fault::NotCharged);
     let login = request(http::Method::GET, "/login");
     let problem = json(ask(&service, login).await).await;

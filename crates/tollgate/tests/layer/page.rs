@@ -157,6 +157,35 @@ async fn so_many_read_at_once_and_whoever_does_not_read_is_put_out() {
     assert_eq!(ask(&admin, "GET", "/events", &[]).await.status(), 200);
 }
 
+/// A socket or a proxy may take lines for a long time after its reader hangs.
+#[tokio::test(start_paused = true)]
+async fn a_stream_ends_after_ten_minutes_and_leaves_its_place() {
+    let (_, store) = memory();
+    let admin = admin(&layer(&store, [Limit::global(log("all", 9))])).build().unwrap();
+    let started = tokio::time::Instant::now();
+    let mut streams = Vec::new();
+    for _ in 0..16 {
+        streams.push(ask(&admin, "GET", "/events", &[]).await);
+    }
+    let mut lines = 0;
+    'reading: loop {
+        for stream in &mut streams {
+            if line(stream).await.is_none() {
+                break 'reading;
+            }
+            lines += 1;
+        }
+    }
+    assert_eq!(started.elapsed(), Duration::from_secs(600));
+    assert!(lines >= 16 * 600, "{lines}");
+    // The others end at the same instant, which takes a turn of their tasks.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    for _ in 0..16 {
+        streams.push(ask(&admin, "GET", "/events", &[]).await);
+        assert_eq!(streams.last().unwrap().status(), 200);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn streams_end_when_the_server_does() {
     let (_, store) = memory();

@@ -7,7 +7,8 @@ use tollgate::{Algorithm, Excess, LeakyMode, Lease, Policy, Strikes};
 
 use super::super::format;
 use super::super::problem::{Place, Problems};
-use super::super::view::{Item, View};
+use super::super::tables::CONCURRENCY;
+use super::super::view::{Item, View, default_of};
 use super::policy::{Names, no_effect};
 use crate::plan::{PenaltyPlan, Statuses, Whose};
 
@@ -29,20 +30,25 @@ pub(super) fn in_flight(
     let Some(item) = view.item("concurrency") else {
         return Some(None);
     };
-    let section = item.view()?;
     let name = format!("{name}/inflight");
     names.take_derived(&name, view.place_of_key("concurrency"), problems)?;
-    let (max, lease) = (section.whole("max")?, section.span("lease")?);
+    let (max, lease, place) = match item.view() {
+        Some(section) => (section.whole("max")?, section.span("lease")?, section.place_of("lease")),
+        None => {
+            let lease = format::span(default_of(&CONCURRENCY, "lease")?).ok()?;
+            (view.whole("concurrency")?, lease, item.place())
+        }
+    };
     if lease < SHORT {
         problems.warn(
-            section.place_of("lease"),
+            place.clone(),
             format!("each request renews a lease of {lease:?} four times in that time"),
             "30s is plenty: it is only for what a gateway that died had under way",
         );
     }
     let policy = Policy::concurrent_requests(name, max, lease).map_err(|error| {
         let cure = "choose 50us to 1h; a request that takes longer renews it";
-        problems.error(section.place_of("lease"), error.to_string(), cure);
+        problems.error(place, error.to_string(), cure);
     });
     policy.ok().map(Some)
 }

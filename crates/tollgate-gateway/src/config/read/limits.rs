@@ -38,6 +38,13 @@ pub(super) fn limits(shared: &Shared<'_>, names: &mut Names, problems: &mut Prob
         );
     }
     let (own, client) = own(view, "", &limits, shared, names, problems);
+    if view.has("tiers") && own.client.as_ref().is_some_and(|client| client.policy.is_none()) {
+        problems.error(
+            view.place_of_key("tiers"),
+            "`tiers` needs `client.limit`, the quota of those who are in no tier",
+            "add `limit` and `windowSeconds` to `client`",
+        );
+    }
     limits.limits = own;
     limits.client = client;
     limits
@@ -78,6 +85,7 @@ fn own(
     let global = one("global", Whose::Everybody, names, problems);
     let client = one("client", Whose::Client, names, problems);
     let (client, quotas) = client.unzip();
+    let quotas = quotas.flatten();
     // A share is one of the nearest `client`.
     let quotas = quotas.or_else(|| outer.client.clone());
     let apis = apis(view, &maker, quotas.as_ref(), names, problems);
@@ -100,14 +108,19 @@ impl Maker<'_, '_> {
         whose: Whose,
         names: &mut Names,
         problems: &mut Problems,
-    ) -> Option<(LimitPlan, Client)> {
+    ) -> Option<(LimitPlan, Option<Client>)> {
         let name = view.text("identifier").unwrap_or(default);
         names.take(name, view.place_of("identifier"), problems);
+        let (any, path) = (Methods::default(), Some(&PathMatch::Any));
+        if !quotas::is_in(view, problems) {
+            let kind = Kind { name: Some(name), whose, algorithm: None };
+            let rest = self.rest(view, kind, &any, path, names, problems)?;
+            return Some((rest.limit(name, None, problems)?, None));
+        }
         let algorithm = policy::algorithm_everywhere(view, self.shared, problems);
         let everybody =
             algorithm.and_then(|algorithm| quotas::of_section(view, algorithm, problems));
         let kind = Kind { name: Some(name), whose, algorithm };
-        let (any, path) = (Methods::default(), Some(&PathMatch::Any));
         let rest = self.rest(view, kind, &any, path, names, problems);
         let algorithm = algorithm?;
         let tiers = match whose {
@@ -116,9 +129,9 @@ impl Maker<'_, '_> {
         };
         let quotas = Quotas { everybody: everybody?, tiers: tiers? };
         let policies = quotas.policies(name, algorithm, None, names, problems);
-        let limit = rest?.limit(policies?, problems)?;
+        let limit = rest?.limit(name, Some(policies?), problems)?;
         warn_of_dear_requests(&limit, view, problems);
-        Some((limit, quotas.client()))
+        Some((limit, Some(quotas.client())))
     }
 
     /// What a limit has besides its policy.
@@ -194,14 +207,22 @@ struct Rest {
 }
 
 impl Rest {
-    fn limit(self, policies: Policies, problems: &mut Problems) -> Option<LimitPlan> {
+    /// The limit of this name; without policies, only what stands beside a quota.
+    fn limit(
+        self,
+        name: &str,
+        policies: Option<Policies>,
+        problems: &mut Problems,
+    ) -> Option<LimitPlan> {
         let fails = |policy: Policy| policy.with_on_store_error(self.on_store_error);
         let mut whole = |policy: Policy| match &self.lease {
             Some(lease) => lease.of(fails(policy), problems),
             None => Some(fails(policy)),
         };
-        let Policies { first, tiers, mut also } = policies;
-        let policy = whole(first)?;
+        let (policy, tiers, mut also) = match policies {
+            Some(Policies { first, tiers, also }) => (Some(whole(first)?), tiers, also),
+            None => (None, Vec::new(), Vec::new()),
+        };
         let mut some = |policy: Policy| whole(policy).map(Some);
         let tiers = tiers.into_iter().map(|policy| policy.map_or(Some(None), &mut some));
         let tiers = tiers.collect::<Option<_>>()?;
@@ -210,19 +231,22 @@ impl Rest {
                 *policy = whole(policy.clone())?;
             }
         }
+        let is_quota = policy.is_some();
         let penalty =
             |penalty: PenaltyPlan| PenaltyPlan { policy: fails(penalty.policy), ..penalty };
         Some(LimitPlan {
+            name: name.to_owned(),
             policy,
             tiers,
             also,
             whose: self.whose,
-            costs: self.costs,
-            dearest: self.dearest,
+            // What is under way is one, whatever it costs.
+            costs: if is_quota { self.costs } else { Arc::new(CostTable::flat(Cost::ONE)) },
+            dearest: if is_quota { self.dearest } else { Cost::ONE },
             enforce: self.enforce,
             excess: self.excess,
-            counts: self.counts,
-            reserve: self.reserve,
+            counts: self.counts.filter(|_| is_quota),
+            reserve: self.reserve.filter(|_| is_quota),
             in_flight: self.in_flight.map(fails),
             penalty: self.penalty.map(penalty),
         })
@@ -265,9 +289,15 @@ fn api(
         "everyone" => Whose::Everybody,
         _ => Whose::Client,
     };
-    let algorithm = policy::algorithm(view, maker.shared, problems);
     let any = Methods::default();
     let of = methods.as_ref().unwrap_or(&any);
+    if !view.has("share") && !quotas::is_in(view, problems) {
+        let kind = Kind { name, whose, algorithm: None };
+        let rest = maker.rest(view, kind, of, path.as_ref(), names, problems);
+        let limit = rest?.limit(name?, None, problems)?;
+        return Some(ApiPlan { methods: methods?, path: path?, limit });
+    }
+    let algorithm = policy::algorithm(view, maker.shared, problems);
     let kind = Kind { name, whose, algorithm };
     let rest = maker.rest(view, kind, of, path.as_ref(), names, problems);
     let quotas = algorithm.and_then(|algorithm| quotas(view, algorithm, client, problems));
@@ -278,7 +308,7 @@ fn api(
     }
     let share = view.text("share").and_then(format::share);
     let policies = quotas.policies(name, algorithm, share, names, problems)?;
-    let limit = rest?.limit(policies, problems)?;
+    let limit = rest?.limit(name, Some(policies), problems)?;
     warn_of_dear_requests(&limit, view, problems);
     Some(ApiPlan { methods: methods?, path: path?, limit })
 }
@@ -292,21 +322,14 @@ fn quotas<'a>(
     problems: &mut Problems,
 ) -> Option<Quotas<'a>> {
     if !view.has("share") {
-        if !view.has("limit") && !view.has_unknown() {
-            problems.error(
-                view.place(),
-                "`limit` is missing",
-                "add `limit: …`, units per window, or `share: 1/10`, a part of `client`",
-            );
-        }
         let everybody = quotas::of_section(view, algorithm, problems)?;
         return Some(Quotas { everybody, tiers: Vec::new() });
     }
     let Some(client) = client else {
         problems.error(
             view.place_of_key("share"),
-            "there is no `client` of whose quota this could be a share",
-            "add a section `client`, or write `limit` and `windowSeconds`",
+            "`client` has no quota of which this could be a share",
+            "write a section `client` with a `limit`, or `limit` and `windowSeconds` here",
         );
         return None;
     };
@@ -344,7 +367,7 @@ fn warn_of_dear_requests(limit: &LimitPlan, view: &View<'_>, problems: &mut Prob
         problems.warn(
             key.map_or_else(|| view.place(), |key| view.place_of(key)),
             format!("a request may cost {dearest}, and no more than {least} ever pass at once: it is always refused"),
-            if is_bucket(limit.policy.algorithm()) {
+            if limit.policy.as_ref().is_some_and(|policy| is_bucket(policy.algorithm())) {
                 "raise `burst`, or lower the cost"
             } else {
                 "raise `limit`, or lower the cost"
@@ -369,7 +392,7 @@ fn warn_of_shadowed(apis: &[(ApiPlan, Item<'_>)], problems: &mut Problems) {
                 item.view().map_or_else(|| item.place(), |view| view.place_of("path")),
                 format!(
                     "this is never reached: `{}` before it takes every such request",
-                    earlier.limit.policy.name()
+                    earlier.limit.name
                 ),
                 if api.path == PathMatch::Any || earlier.path == api.path {
                     "only the first that matches counts: remove one of them"

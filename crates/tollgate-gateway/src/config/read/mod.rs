@@ -18,6 +18,7 @@ mod store;
 mod subjects;
 mod telemetry;
 mod tokens;
+mod unmatched;
 
 use http::StatusCode;
 use tollgate::denial::{Members, Reason};
@@ -26,6 +27,7 @@ use tollgate::{HeaderOptions, OnMissingKey};
 use super::problem::Problems;
 use super::view::View;
 use crate::plan::{PathRules, Plan, StorePlan};
+use crate::proxy::path::Ambiguous;
 
 /// What is the same for all policies.
 struct Shared<'a> {
@@ -63,6 +65,13 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     let log = telemetry::log(&limiter);
     let tracing = telemetry::tracing(&limiter, problems);
 
+    let reject_ambiguous = ambiguous(&limiter);
+    // Where it is not known, less is known not to match.
+    match reject_ambiguous {
+        Some(true) => unmatched::warn(Ambiguous::Refuse, problems),
+        _ => unmatched::warn(Ambiguous::Keep, problems),
+    }
+
     let identity = identity?;
     let server = server?;
     let (deny, allow) = lists?;
@@ -74,7 +83,7 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
         timeouts: server.timeouts,
         max_tunnels: server.max_tunnels,
         trusted_proxies: identity.proxies,
-        paths: PathRules { reject_ambiguous: ambiguous(&limiter)? },
+        paths: PathRules { reject_ambiguous: reject_ambiguous? },
         routes: routes?,
         exempt: exempt?,
         identity: identity.chain,

@@ -10,7 +10,19 @@ use crate::plan::{Methods, PathMatch};
 /// What a path, or a section about one, says.
 pub(super) fn path(item: &Item<'_>, problems: &mut Problems) -> Option<PathMatch> {
     if let Some(text) = item.text() {
-        return format::path(text).ok();
+        let path = format::path(text).ok()?;
+        // As routers have it, and a letter like all others to HTTP.
+        if text.contains("/:") && !item.is_from_variable() {
+            problems.warn(
+                item.place(),
+                "`:` is a letter in a path, and what follows it stands for nothing else",
+                format!(
+                    "write `expression: regex` and {} if it is the name of a part",
+                    format::expression(text)
+                ),
+            );
+        }
+        return Some(path);
     }
     let view = item.view()?;
     let value = view.text("value")?;
@@ -62,6 +74,8 @@ fn regex(value: &str, view: &View<'_>, problems: &mut Problems) -> Option<PathMa
                     "paths are percent-encoded when they are matched, so these letters never are",
                     "write them as they are sent: `%C3%A9` for `é`",
                 );
+            } else {
+                problems.expression(view.place_of("value"), value);
             }
             Some(path)
         }

@@ -118,7 +118,8 @@ pub(super) fn an_api_queues(limiter: &View<'_>) -> bool {
     let apis = routes.chain([limiter.clone()]).flat_map(|view| view.items("apis"));
     apis.filter_map(|item| item.view()).any(|api| {
         let inherits = |key: &str| if api.has(key) { &api } else { limiter };
-        inherits("strategy").text("strategy") == Some("leaky_bucket")
+        (api.has("limit") || api.has("share"))
+            && inherits("strategy").text("strategy") == Some("leaky_bucket")
             && inherits("shadow").flag("shadow") != Some(true)
             && api.text("mode") == Some("queue")
     })

@@ -4,7 +4,7 @@ use tollgate::{Algorithm, Policy, Quota};
 
 use super::super::problem::Problems;
 use super::super::view::{Item, View};
-use super::policy::{self, Names, is_bucket, is_queue};
+use super::policy::{self, Names, is_bucket, is_queue, no_effect};
 use crate::plan::Bandwidth;
 
 /// A quota, and the section that says it.
@@ -36,6 +36,52 @@ pub(super) struct Policies {
     pub(super) tiers: Vec<Option<Policy>>,
     pub(super) also: Vec<Bandwidth>,
 }
+
+/// Whether a section without `share` has a quota, or should have one. What is only about quotas
+/// is told where there is none.
+pub(super) fn is_in(view: &View<'_>, problems: &mut Problems) -> bool {
+    if view.has("limit") {
+        return true;
+    }
+    let beside = ["concurrency", "penalty"].into_iter().find(|key| view.has(key));
+    let meant = ["window", "windowSeconds", "refillSeconds", "calendar", "burst", "also"];
+    let beside = match (meant.into_iter().find(|key| view.has(key)), beside) {
+        (None, Some(beside)) => beside,
+        _ if view.has_unknown() => return true,
+        (Some(meant), Some(_)) => {
+            let cure = format!("add `limit: …`, units per window, or remove `{meant}`");
+            problems.error(view.place_of_key(meant), "`limit` is missing", cure);
+            return true;
+        }
+        (_, None) => {
+            problems.error(view.place(), "`limit` is missing", missing_limit(view));
+            return true;
+        }
+    };
+    let penalty = view.view("penalty");
+    let says_failures = penalty
+        .is_some_and(|penalty| penalty.text("of") == Some("failures") && !penalty.has("countOnly"));
+    let counts = (!says_failures).then_some("countOnly");
+    for key in OF_QUOTAS.into_iter().chain(counts).filter(|key| view.has(key)) {
+        let why = "it is about the quota, and there is none";
+        no_effect(view, key, &format!("on `{beside}` without `limit`"), why, problems);
+    }
+    false
+}
+
+fn missing_limit(view: &View<'_>) -> &'static str {
+    match view.knows("share") {
+        true => {
+            "add `limit: …`, units per window, `share: 1/10`, a part of `client`, or \
+                 `concurrency: …`, requests at once"
+        }
+        false => "add `limit: …`, units per window, or `concurrency: …`, requests at once",
+    }
+}
+
+/// What says how a quota is counted, and what is taken of it.
+const OF_QUOTAS: [&str; 8] =
+    ["timeZone", "strategy", "refill", "mode", "maxWait", "resolution", "costs", "reserve"];
 
 /// The quotas of a section: its own, and those of `also`.
 pub(super) fn of_section<'a>(

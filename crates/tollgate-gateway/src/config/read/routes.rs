@@ -163,23 +163,16 @@ fn warn_without_limits(limiter: &View<'_>, problems: &mut Problems) {
 
 /// A request can wait in one queue alone.
 fn check_queues(limits: &RouteLimits, place: &Place, problems: &mut Problems) {
-    let queues = |limit: &LimitPlan| limit.enforce && limit.policy.queues();
-    let everywhere: Vec<&Policy> = [&limits.global, &limits.client]
-        .into_iter()
-        .flatten()
-        .map(Arc::as_ref)
-        .filter(|limit| queues(limit))
-        .map(|limit| &limit.policy)
-        .collect();
-    let api = limits.apis.iter().map(|api| &api.limit).find(|limit| queues(limit));
-    let mut waiting = everywhere.into_iter().chain(api.map(|limit| &limit.policy));
+    let queues =
+        |limit: &&LimitPlan| limit.enforce && limit.policy.as_ref().is_some_and(Policy::queues);
+    let api = limits.apis.iter().map(|api| &api.limit).find(queues);
+    let mut waiting = limits.everywhere().filter(queues).chain(api);
     if let (Some(first), Some(second)) = (waiting.next(), waiting.next()) {
         problems.error(
             place.clone(),
             format!(
                 "a request would wait in two queues, those of `{}` and `{}`",
-                first.name(),
-                second.name()
+                first.name, second.name
             ),
             "write `mode: meter` or another `strategy` for one of them",
         );
@@ -200,8 +193,7 @@ fn check_penalties(limits: &RouteLimits, place: &Place, problems: &mut Problems)
                 place.clone(),
                 format!(
                     "requests wait for `{}`, and the penalty of `{}` would take that for denials",
-                    waiting.policy.name(),
-                    struck.policy.name()
+                    waiting.name, struck.name
                 ),
                 "write `of: failures` in the penalty, or `excess: reject`",
             );
@@ -213,16 +205,15 @@ fn check_penalties(limits: &RouteLimits, place: &Place, problems: &mut Problems)
 /// A request is spared a call if nothing that it meets needs one.
 fn warn_of_leases(limits: &RouteLimits, place: &Place, problems: &mut Problems) {
     let everywhere: Vec<_> = limits.everywhere().collect();
-    let Some(asking) = everywhere.iter().find(|limit| limit.policy.lease().is_none()) else {
+    let Some(asking) = everywhere.iter().find(|limit| !limit.is_leased()) else {
         return;
     };
-    if let Some(leased) = limits.all().find(|limit| limit.policy.lease().is_some()) {
+    if let Some(leased) = limits.all().find(|limit| limit.is_leased()) {
         problems.warn(
             place.clone(),
             format!(
                 "the lease of `{}` spares no call to Redis: each of its requests asks for `{}` too",
-                leased.policy.name(),
-                asking.policy.name()
+                leased.name, asking.name
             ),
             "lease both, or remove the lease",
         );
@@ -241,8 +232,7 @@ fn warn_of_slots(limits: &RouteLimits, place: &Place, problems: &mut Problems) {
                 "`{}` and `{}` cannot share a slot of the Cluster: they are decided one after the \
                  other, so that a request that one of them denies may keep a place in the other \
                  for a moment",
-                everybody.policy.name(),
-                client.policy.name()
+                everybody.name, client.name
             ),
             "nothing is admitted too much; use one Redis server if that is not enough",
         );

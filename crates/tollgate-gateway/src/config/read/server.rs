@@ -65,12 +65,35 @@ fn listen(limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<Listen>> {
             continue;
         };
         // Port 0 is a free one, another each time.
-        if listen.addr.port() != 0 && all.iter().any(|other| other.addr == listen.addr) {
-            problems.error(item.place(), "this address stands here twice", "remove one");
+        if listen.addr.port() != 0 {
+            check_overlap(listen.addr, &all, &item, problems);
         }
         all.push(listen);
     }
     is_whole.then_some(all)
+}
+
+/// Nobody can listen where somebody does already.
+fn check_overlap(addr: SocketAddr, all: &[Listen], item: &Item<'_>, problems: &mut Problems) {
+    let same_port = all.iter().map(|it| it.addr).filter(|other| other.port() == addr.port());
+    for other in same_port {
+        let holds = |all: &SocketAddr, one: &SocketAddr| {
+            all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4())
+        };
+        let (all, one) = if holds(&addr, &other) { (addr, other) } else { (other, addr) };
+        if addr == other {
+            problems.error(item.place(), "this address stands here twice", "remove one");
+        } else if holds(&all, &one) && all.is_ipv4() == one.is_ipv4() {
+            let what = format!("`{all}` is every address, and `{one}` is one of them");
+            problems.error(item.place(), what, "remove one");
+        } else if holds(&all, &one) {
+            problems.warn(
+                item.place(),
+                format!("on most systems `{all}` is every IPv4 address too, and so `{one}`"),
+                "remove the IPv4 address, unless this system keeps the two apart",
+            );
+        }
+    }
 }
 
 fn listener(view: &View<'_>, problems: &mut Problems) -> Option<Listen> {

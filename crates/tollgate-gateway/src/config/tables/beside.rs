@@ -32,8 +32,8 @@ pub(super) const ALSO: Field = optional(
 
 pub(super) const CONCURRENCY_FIELD: Field = optional(
     "concurrency",
-    Shape::Section(&CONCURRENCY),
-    "How many requests may be under way at once, besides the limit: the policy `NAME/inflight`.",
+    Shape::Either(&[AT_ONCE, Shape::Section(&CONCURRENCY)]),
+    "How many requests may be under way at once, besides the limit or without one: the policy `NAME/inflight`. A number, or a section.",
 );
 
 pub(super) const PENALTY_FIELD: Field = optional(
@@ -113,11 +113,13 @@ pub(super) const RESERVE: Section = Section {
     others: None,
 };
 
-pub(super) const CONCURRENCY: Section = Section {
+const AT_ONCE: Shape = Shape::Whole { min: 1, max: MOST_AT_ONCE };
+
+pub(in super::super) const CONCURRENCY: Section = Section {
     name: "concurrency",
     doc: "How many requests may be under way at once, in each tier the same. One counts until the end of its response, or until its client leaves; an upgraded connection until it is upgraded. `excess` holds for it too.",
     fields: &[
-        required("max", Shape::Whole { min: 1, max: MOST_AT_ONCE }, "The most at once."),
+        required("max", AT_ONCE, "The most at once."),
         default(
             "lease",
             Shape::Span,

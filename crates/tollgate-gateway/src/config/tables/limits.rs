@@ -12,6 +12,13 @@ use super::{MAX_SECONDS, MAX_UNITS, ON_STORE_ERROR, STRATEGY, UNITS, text};
 pub(super) const LIMIT: Field =
     required("limit", UNITS, "Units per window; a request costs 1 unless `costs` says otherwise.");
 
+/// Of what may be a limit without a quota.
+const QUOTA_OR_NONE: Field = optional(
+    "limit",
+    UNITS,
+    "Units per window; a request costs 1 unless `costs` says otherwise. Without it, `concurrency` or `penalty` is the whole limit.",
+);
+
 pub(super) const CALENDAR: Field = optional(
     "calendar",
     Shape::Word(&[
@@ -97,7 +104,7 @@ pub(super) const POLICY: Section = Section {
     doc: "A policy: how much per how long. `global` has the same keys.",
     fields: policy_fields!(
         optional("identifier", text(format::IDENTIFIER), "The name that denials give; counters belong to it. Without it, `global` or `client`.");
-        LIMIT;
+        QUOTA_OR_NONE;
         STRATEGY_FIELD, REFILL, MODE, MAX_WAIT, RESOLUTION, EXPIRE, COSTS_FIELD, STORE_ERROR_FIELD, SHADOW_FIELD,
         ALSO, EXCESS_FIELD, COUNT_ONLY_FIELD, RESERVE_FIELD, CONCURRENCY_FIELD, PENALTY_FIELD, LEASE_FIELD
     ),
@@ -113,7 +120,7 @@ pub(super) const API: Section = Section {
         required("path", PATH, "Which paths."),
         optional("method", Shape::Either(&[text(format::METHOD), Shape::List(&text(format::METHOD))]), "Which method, or a list. GET covers HEAD. Without it, all."),
         default("per", Shape::Word(&[("client", "Each client has its own."), ("everyone", "One for all.")]), "client", "Whose quota it is.");
-        optional("limit", UNITS, "Units per window. This or `share` is required.");
+        optional("limit", UNITS, "Units per window. Without it, `share` says how many; or `concurrency` or `penalty` is the whole limit.");
         optional("share", text(format::SHARE), "A part of the quota of `client`, in each tier of that tier's: `1/10`. In place of limit, window and burst."),
         STRATEGY_FIELD, REFILL, MODE, MAX_WAIT, RESOLUTION, EXPIRE, COSTS_FIELD, STORE_ERROR_FIELD, SHADOW_FIELD,
         ALSO, EXCESS_FIELD, COUNT_ONLY_FIELD, RESERVE_FIELD, CONCURRENCY_FIELD, PENALTY_FIELD, LEASE_FIELD

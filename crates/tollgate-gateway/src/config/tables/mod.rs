@@ -36,6 +36,7 @@ mod store;
 mod telemetry;
 
 use self::answers::{HEADERS, RESPONSE};
+pub(super) use self::beside::CONCURRENCY;
 use self::beside::WAITING;
 use self::identity::{API_KEY, API_KEYS, IDENTITY_ANY, JWT, MISSING, MISSING_STATUS, SUBJECTS};
 use self::limits::{API, COSTS, POLICY, TIERS};
@@ -66,7 +67,7 @@ pub(super) static RATE_LIMITER: Section = Section {
             "listen",
             LISTEN_ANY,
             "0.0.0.0:8080",
-            "Where clients connect: an address, or a list of addresses and sections.",
+            "Where clients connect: an address, a section, or a list of both.",
         ),
         default(
             "admin",

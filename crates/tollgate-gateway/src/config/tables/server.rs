@@ -22,6 +22,7 @@ pub(in super::super) static ADMIN: Section = Section {
 
 pub(super) const LISTEN_ANY: Shape = Shape::Either(&[
     text(format::ADDRESS),
+    Shape::Section(&LISTEN),
     Shape::List(&Shape::Either(&[text(format::ADDRESS), Shape::Section(&LISTEN)])),
 ]);
 

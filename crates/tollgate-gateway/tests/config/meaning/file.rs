@@ -17,9 +17,12 @@ fn the_file_of_an_older_gateway_means_what_it_meant_there() {
     let route = &plan.routes[0];
     assert_eq!(route.target.authority.as_str(), "localhost:3000");
     let client = route.limits.client.as_ref().unwrap();
-    assert_eq!(client.policy.to_string(), "client: 60 units per 60 seconds, token_bucket");
+    assert_eq!(
+        client.policy.as_ref().unwrap().to_string(),
+        "client: 60 units per 60 seconds, token_bucket"
+    );
     let comment = &route.limits.apis[0];
-    assert_eq!(comment.limit.policy.name(), "comment");
+    assert_eq!(comment.limit.name, "comment");
     assert_eq!(comment.limit.whose, Whose::Client);
     assert!(comment.methods.contain(&Method::POST) && !comment.methods.contain(&Method::GET));
     assert!(comment.path.matches("/api/item/42/comment"));
@@ -80,7 +83,7 @@ fn redis_is_data_and_its_secrets_stay_secret() {
     assert_eq!(redis.topology, Topology::Cluster);
     assert_eq!(redis.url.reveal(), "redis://:hunter2@localhost:6379");
     let client = plan.routes[0].limits.client.as_ref().unwrap();
-    assert_eq!(client.policy.on_store_error(), OnStoreError::Closed);
+    assert_eq!(client.on_store_error(), OnStoreError::Closed);
     let shown = format!("{plan:?}{}", tollgate_gateway::check::in_words(&plan));
     assert!(!shown.contains("hunter2"), "{shown}");
 }
@@ -95,11 +98,11 @@ fn variables_are_values_and_nothing_more() {
     );
     let [api, literal] = &*plan.routes[0].limits.apis else { panic!() };
     assert_eq!(
-        api.limit.policy.to_string(),
+        api.limit.policy.as_ref().unwrap().to_string(),
         "from a default: 7 units per 60 seconds, sliding_window_counter"
     );
     assert!(api.path.matches("/p"));
-    assert_eq!(literal.limit.policy.name(), "${literal}");
+    assert_eq!(literal.limit.name, "${literal}");
     // Neither a key nor a comment comes out of a variable, and none is a key.
     let env = |_: &str| Some("x\n  shadow: true # ".to_owned());
     let source = tollgate_gateway::config::Source::new(
@@ -130,9 +133,32 @@ fn aliases_repeat_what_they_name() {
 #[test]
 fn the_marks_and_line_ends_of_other_systems_are_no_hindrance() {
     let text = "\u{feff}rateLimiter:\r\n  target: http://localhost # ü\r\n  client:\r\n    limit: 5\r\n    windowSeconds: 60\r\n";
-    assert_eq!(plan(text).routes[0].limits.client.as_ref().unwrap().policy.quota().limit(), 5);
+    assert_eq!(
+        plan(text).routes[0]
+            .limits
+            .client
+            .as_ref()
+            .unwrap()
+            .policy
+            .as_ref()
+            .unwrap()
+            .quota()
+            .limit(),
+        5
+    );
     // And a place after them is where an editor shows it.
     let report = read_text("crlf", &text.replace("limit: 5", "limit: x")).report;
     assert!(report.to_string().starts_with("crlf:4:12: error: "), "{report}");
     assert!(report.render(false).contains("4 |     limit: x"), "{}", report.render(false));
+}
+
+#[test]
+fn one_listener_needs_no_list() {
+    let listen = |value: &str| {
+        let text = format!("rateLimiter:\n  target: http://a\n  listen: {value}\n");
+        plan(&text).listen.iter().map(|it| (it.addr, it.max_connections)).collect::<Vec<_>>()
+    };
+    let alone = listen("{address: 127.0.0.1:8000, maxConnections: 7}");
+    assert_eq!(alone, [("127.0.0.1:8000".parse().unwrap(), 7)]);
+    assert_eq!(alone, listen("[{address: 127.0.0.1:8000, maxConnections: 7}]"));
 }

@@ -19,13 +19,13 @@ fn spans_are_written_in_either_way() {
         ("windowSeconds: 60", 60_000_000),
     ] {
         let api = api(&format!("limit: 5, {written}"));
-        assert_eq!(api.limit.policy.window(), Micros::new(micros), "{written}");
+        assert_eq!(api.limit.policy.as_ref().unwrap().window(), Micros::new(micros), "{written}");
     }
 }
 
 #[test]
 fn each_algorithm_takes_its_settings() {
-    let algorithm = |rest: &str| api(rest).limit.policy.algorithm();
+    let algorithm = |rest: &str| api(rest).limit.policy.as_ref().unwrap().algorithm();
     assert_eq!(
         algorithm("strategy: token_bucket, limit: 5, refillSeconds: 60, refill: interval"),
         Algorithm::TokenBucket { refill: Refill::Interval }
@@ -47,19 +47,23 @@ fn each_algorithm_takes_its_settings() {
              fixed_window_counter, limit: 1, windowSeconds: 1}}]\n"
         ));
         let limits = &plan.routes[0].limits;
-        assert_eq!(limits.client.as_ref().unwrap().policy.algorithm(), algorithm);
-        assert_eq!(limits.apis[0].limit.policy.algorithm(), Algorithm::FixedWindowCounter);
+        assert_eq!(limits.client.as_ref().unwrap().policy.as_ref().unwrap().algorithm(), algorithm);
+        assert_eq!(
+            limits.apis[0].limit.policy.as_ref().unwrap().algorithm(),
+            Algorithm::FixedWindowCounter
+        );
     }
     let bucket = api("strategy: token_bucket, limit: 5, refillSeconds: 30, burst: 20");
     assert_eq!(
-        bucket.limit.policy.to_string(),
+        bucket.limit.policy.as_ref().unwrap().to_string(),
         "a: 5 units per 30 seconds, burst 20, token_bucket"
     );
 }
 
 #[test]
 fn a_calendar_is_that_of_a_place() {
-    let policy = |text: &str| api(&format!("strategy: fixed_window_counter, {text}")).limit.policy;
+    let policy =
+        |text: &str| api(&format!("strategy: fixed_window_counter, {text}")).limit.policy.unwrap();
     for (text, words) in [
         ("limit: 5, calendar: day, timeZone: Europe/Berlin", "calendar day in Europe/Berlin"),
         (
@@ -256,20 +260,44 @@ fn where_all_is_a_leaky_bucket_what_every_request_meets_measures_and_apis_queue(
         ));
         plan.routes[0].limits.clone()
     };
-    let queues = |limits: &RouteLimits| limits.client.as_ref().unwrap().policy.queues();
+    let queues = |limit: &LimitPlan| limit.policy.as_ref().unwrap().queues();
+    let client = |limits: RouteLimits| queues(limits.client.as_ref().unwrap());
     let api =
         |rest: &str| format!("apis: [{{identifier: a, path: /a, limit: 9, window: 9s{rest}}}]\n");
     let both = limits("", &api(""));
-    assert!(!queues(&both) && both.apis[0].limit.policy.queues());
+    assert!(queues(&both.apis[0].limit) && !client(both));
     // Where no api queues, the client does.
     for apis in [
         String::new(),
         api(", strategy: token_bucket"),
         api(", mode: meter"),
         api(", shadow: true"),
+        "apis: [{identifier: a, path: /a, concurrency: 9}]\n".to_owned(),
     ] {
-        assert!(queues(&limits("", &apis)), "{apis}");
+        assert!(client(limits("", &apis)), "{apis}");
     }
     // And one that says so is taken at its word.
-    assert!(!queues(&limits(", mode: meter", "")));
+    assert!(!client(limits(", mode: meter", "")));
+}
+
+#[test]
+fn what_is_under_way_may_be_all_that_is_limited() {
+    let api = |rest: &str| api(rest).limit;
+    let in_flight = |limit: &LimitPlan| {
+        let policy = limit.in_flight.clone().unwrap();
+        (policy.name().to_owned(), policy.quota().limit(), policy.window())
+    };
+    let (short, long) = (api("concurrency: 5"), api("concurrency: {max: 5, lease: 10s}"));
+    assert!(short.policy.is_none() && short.tiers.is_empty());
+    assert_eq!(in_flight(&short), ("a/inflight".to_owned(), 5, Micros::new(30_000_000)));
+    assert_eq!(in_flight(&long), ("a/inflight".to_owned(), 5, Micros::new(10_000_000)));
+    // The number is the same beside a quota, and what requests cost is about that alone.
+    let beside = api("limit: 9, window: 1h, concurrency: 5, costs: {GET: 3}");
+    assert_eq!(in_flight(&beside), in_flight(&short));
+    let with_costs = with("  costs: {GET: 3}\n  global: {concurrency: 7}\n");
+    let global = with_costs.routes[0].limits.global.clone().unwrap();
+    assert_eq!((global.dearest, in_flight(&global).1), (Cost::ONE, 7));
+    let words = tollgate_gateway::check::in_words(&with_costs);
+    assert!(words.contains("  global: every request: for all together, memory\n"), "{words}");
+    assert!(words.contains("    global/inflight: 7 at once, for 30 s after"), "{words}");
 }

@@ -30,6 +30,8 @@ async function keepReading(origin, token, onEvent, onState, stopped) {
       continue;
     }
     if (read >= STEADY) wait = SHORTEST;
+    // No stream goes on for ever. If it was more than that, the next try will tell.
+    if (why === ENDED && read >= STEADY) continue;
     // Some sooner and some later, so that pages that lost the same replica do not all come
     // back at one moment.
     const pause = wait * (0.5 + Math.random() / 2);
@@ -56,7 +58,7 @@ async function readOnce(origin, token, stopped, onEvent) {
     let text = "";
     for (;;) {
       const { done, value } = await reader.read();
-      if (done) return "it stopped";
+      if (done) return ENDED;
       clearTimeout(timer);
       timer = setTimeout(() => silent.abort(), SILENCE);
       const lines = (text + value).split("\n");
@@ -75,6 +77,7 @@ function sleep(milliseconds, stopped) {
   });
 }
 
+const ENDED = "it stopped";
 const REFUSED = "the token is refused";
 
 /** In milliseconds: how long nothing may come, when a line comes every second. */

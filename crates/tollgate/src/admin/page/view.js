@@ -51,8 +51,8 @@ export function showChoice(replicas) {
 export function showPolicies(replicas) {
   const groups = new Map();
   for (const { replica, status } of policiesOf(replicas)) {
-    const { policy, limit, window, algorithm, enforced, capacity } = status;
-    const key = JSON.stringify([policy, limit, window, algorithm, enforced, capacity]);
+    const { policy, limit, window, calendar, algorithm, enforced, capacity } = status;
+    const key = JSON.stringify([policy, limit, calendar?.name ?? window, algorithm, enforced, capacity]);
     if (!groups.has(key)) groups.set(key, { key, policy: status, quotas: [], allowed: 0, denied: 0 });
     const group = groups.get(key);
     const did = status.decisions;
@@ -85,7 +85,8 @@ function updatePolicy(card, { policy, quotas, allowed, denied }) {
   const burst = policy.capacity === policy.limit ? "" : `, ${number(policy.capacity)} at once`;
   const shadow = policy.enforced ? "" : ", only observed";
   const words = policy.algorithm.replaceAll("_", " ");
-  write(rule, `${number(policy.limit)} per ${span(policy.window)}${burst}, ${words}${shadow}`);
+  const per = policy.calendar ? `calendar ${policy.calendar.name}` : span(policy.window);
+  write(rule, `${number(policy.limit)} per ${per}${burst}, ${words}${shadow}`);
   keyed(bars, quotas, (quota) => quota.name, bar, (node, quota) => updateBar(node, quota, policy.policy, quotas.length));
   write(sums, `${number(allowed)} allowed, ${number(denied)} denied`);
 }

@@ -5,7 +5,8 @@ use tollgate::admin::Admin;
 use tollgate::failure::{Breaker, Fallback};
 use tollgate::key::{ApiKey, ApiKeys, ClientIp, Shown};
 use tollgate::{
-    Limit, MemoryStore, OnMissingKey, OnStoreError, Outcome, ReceiptId, Store, StoreExt,
+    Calendar, Limit, MemoryStore, Micros, OnMissingKey, OnStoreError, Outcome, ReceiptId, Store,
+    StoreExt, Timestamp,
 };
 use tower::Layer;
 
@@ -216,4 +217,34 @@ fn shape(value: &Value) -> Value {
         Value::Array(items) => items.first().map_or(Value::Null, shape),
         _ => Value::Null,
     }
+}
+
+/// Whoever read the longest period alone would take February for January.
+#[tokio::test]
+async fn a_calendar_says_which_period_it_is_in() {
+    let (clock, store) = memory();
+    let days = |days: u64| Timestamp::from_micros((START + days * 86_400) * 1_000_000);
+    let calendar = Calendar::new("month of this test", [0, 31, 60].map(days)).unwrap();
+    let monthly = |name| {
+        tollgate::Policy::fixed_window_counter(name, tollgate::Quota::per_calendar(5, calendar))
+    };
+    let shared = Limit::global(monthly("shared").unwrap());
+    let each = Limit::new(monthly("each").unwrap(), ClientIp::peer());
+    let layer = layer(&store, [shared, each, Limit::global(log("minute", 9))]);
+    let admin = admin(&layer);
+    let policies = async || operate(&admin, "GET", "/status", "").await.1["policies"].take();
+    let january = policies().await;
+    let day = 86_400.0;
+    let name = "month of this test";
+    let expected = json!({ "name": name, "period": 31.0 * day, "ends_after": 31.0 * day });
+    assert_eq!(january[0]["calendar"], expected);
+    assert_eq!(january[0]["window"], 31.0 * day);
+    // The store is not asked about those of single clients: this is by the clock of the machine,
+    // whose time the table does not reach to.
+    assert_eq!(january[1]["calendar"]["name"], name);
+    assert!(january[1]["calendar"]["period"].as_f64().unwrap() > 1e9);
+    assert_eq!(january[2]["calendar"], json!(null));
+    clock.advance(Micros::new(41 * 86_400_000_000));
+    let expected = json!({ "name": name, "period": 29.0 * day, "ends_after": 19.0 * day });
+    assert_eq!(policies().await[0]["calendar"], expected);
 }

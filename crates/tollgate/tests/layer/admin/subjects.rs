@@ -161,6 +161,8 @@ async fn a_subject_is_read_under_the_quota_of_its_tier() {
     let (code, _) = operate(&admin, "GET", "/status/client/ip:192.0.2.9?tier=gold", "").await;
     assert_eq!(code, 404);
     let (_, all) = operate(&admin, "GET", "/status", "").await;
-    let pro = json!([{ "tier": "pro", "limit": 100, "window": 60.0, "capacity": 100 }]);
+    let pro = json!([
+        { "tier": "pro", "limit": 100, "window": 60.0, "calendar": null, "capacity": 100 }
+    ]);
     assert_eq!(all["policies"][0]["tiers"], pro);
 }

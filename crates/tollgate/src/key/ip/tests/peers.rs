@@ -1,7 +1,5 @@
 //! Whom a request comes from, and which of them are proxies.
 
-use std::net::SocketAddr;
-
 use http::{HeaderValue, Request};
 
 use super::{PROXIES, address, behind};
@@ -101,6 +99,8 @@ fn a_closure_can_know_the_peer() {
 #[cfg(feature = "tonic")]
 #[test]
 fn tonic_knows_the_peer() {
+    use std::net::SocketAddr;
+
     use tonic::transport::server::TcpConnectInfo;
 
     let tcp = |remote_addr: Option<SocketAddr>| TcpConnectInfo { local_addr: None, remote_addr };

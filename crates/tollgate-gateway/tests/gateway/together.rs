@@ -1,0 +1,311 @@
+//! Two gateways that share a Redis: what one has counted, the other knows.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use http::Response;
+use http_body_util::{BodyExt, Full};
+use tempfile::TempDir;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tollgate_test_servers::Redis;
+
+use crate::support::{Client, Gateway, Upstream};
+
+/// Two gateways with the same file.
+struct Pair {
+    gateways: [Gateway; 2],
+    clients: [Client; 2],
+    _redis: Redis,
+}
+
+impl Pair {
+    fn start(upstream: &Upstream, lines: &str) -> Self {
+        let redis = Redis::start();
+        let lines = format!(
+            "{}store: {{redis: {{url: '{}', timeout: 5s}}}}\n{lines}",
+            upstream.target(),
+            redis.url()
+        );
+        let gateways = [(); 2].map(|()| Gateway::start(&lines));
+        let clients = gateways.each_ref().map(|gateway| Client::new(gateway.address));
+        Self { gateways, clients, _redis: redis }
+    }
+
+    /// What the gateway of this number says to a GET with these fields.
+    async fn ask(&self, gateway: usize, path: &str, fields: &[(&str, &str)]) -> Told {
+        let answer = self.clients[gateway].send("GET", path, fields, "").await.unwrap();
+        let violated = match answer.status.as_u16() {
+            429 => answer.json()["violated-policies"].to_string(),
+            _ => String::new(),
+        };
+        let left = answer.header("x-ratelimit-remaining").to_owned();
+        Told { status: answer.status.as_u16(), left, violated }
+    }
+
+    /// The statuses of requests to one path, with the numbers of their gateways.
+    async fn statuses(&self, path: &str, asked: &[(usize, u16)]) {
+        for (number, (gateway, status)) in asked.iter().enumerate() {
+            let told = self.ask(*gateway, path, &[]).await;
+            assert_eq!(told.status, *status, "{path}, request {number}: {told:?}");
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Told {
+    status: u16,
+    left: String,
+    violated: String,
+}
+
+fn sha256(text: &str) -> String {
+    let sum = std::process::Command::new("bash")
+        .args(["-c", &format!("printf %s {text} | sha256sum")])
+        .output()
+        .unwrap();
+    String::from_utf8(sum.stdout).unwrap()[..64].to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_listed_are_so_everywhere_and_count_nowhere() {
+    let upstream = Upstream::new().await;
+    let pair = Pair::start(
+        &upstream,
+        &format!(
+            "strategy: sliding_window_log\n\
+             identity: [apiKey, ip]\n\
+             apiKeys: [{{sha256: {}}}, {{sha256: {}}}]\n\
+             global: {{limit: 3, window: 1h}}\n\
+             deny: {{apiKeys: [{{sha256: {}}}]}}\n\
+             allow: {{apiKeys: [{{sha256: {}}}]}}\n",
+            sha256("thief"),
+            sha256("partner"),
+            sha256("thief"),
+            sha256("partner")
+        ),
+    );
+    for gateway in [0, 1, 0, 1] {
+        assert_eq!(pair.ask(gateway, "/", &[("x-api-key", "thief")]).await.status, 403);
+        assert_eq!(pair.ask(gateway, "/", &[("x-api-key", "partner")]).await.status, 200);
+    }
+    // Neither of them has used what all share.
+    for (gateway, left) in [(0, "2"), (1, "1"), (0, "0")] {
+        assert_eq!(pair.ask(gateway, "/", &[]).await.left, left);
+    }
+    for gateway in [0, 1] {
+        assert_eq!(pair.ask(gateway, "/", &[]).await.status, 429);
+        assert_eq!(pair.ask(gateway, "/", &[("x-api-key", "partner")]).await.status, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_upstream_says_to_one_is_what_both_have_spent() {
+    let upstream = Upstream::answering(|seen| {
+        let cost = seen.uri.path().rsplit('/').next().unwrap_or_default();
+        let response = Response::builder().header("x-tollgate-cost", cost);
+        response.body(Full::from("ok").boxed()).unwrap()
+    })
+    .await;
+    let pair = Pair::start(
+        &upstream,
+        "apis: [{identifier: tokens, path: '/ai/*', strategy: sliding_window_log, \
+                 limit: 1000, window: 1h, reserve: {units: 100}}]\n",
+    );
+    for (gateway, path, spent) in
+        [(0, "/ai/400", 400), (1, "/ai/30", 430), (0, "/ai/0", 430), (1, "/ai/500", 930)]
+    {
+        let told = pair.ask(gateway, path, &[]).await;
+        assert_eq!((told.status, told.left), (200, (1_000 - spent).to_string()), "{path}");
+        // The other hears of it as soon as Redis has.
+        let name = "/status/tokens/ip:127.0.0.1";
+        let started = Instant::now();
+        loop {
+            let other = pair.gateways[1 - gateway].operate("GET", name).await.json();
+            if other["remaining"] == 1_000 - spent {
+                break;
+            }
+            assert!(started.elapsed() < PATIENCE, "{path}: {other}");
+            tokio::task::yield_now().await;
+        }
+    }
+    // There is less than the estimate, for both.
+    pair.statuses("/ai/1", &[(0, 429), (1, 429)]).await;
+    assert_eq!(upstream.seen().len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_excess_of_both_waits_for_one_quota() {
+    let upstream = Upstream::new().await;
+    let pair = Pair::start(
+        &upstream,
+        "strategy: sliding_window_log\n\
+         apis:\n\
+         - {identifier: soon, path: /soon, limit: 1, window: 300ms, excess: {wait: 60s}}\n\
+         - {identifier: late, path: /late, limit: 1, window: 1h, excess: {wait: 60s}}\n",
+    );
+    let started = Instant::now();
+    let mut waiting = JoinSet::new();
+    for number in 0..6 {
+        let client = pair.clients[number % 2].clone();
+        waiting.spawn(async move { client.get("/soon").await.status.as_u16() });
+    }
+    assert_eq!(waiting.join_all().await, [200; 6]);
+    // Three each would have passed in two thirds of the time by themselves.
+    assert!(started.elapsed() >= Duration::from_millis(1_500), "{:?}", started.elapsed());
+    // Who would wait too long is refused at once, by whichever.
+    pair.statuses("/late", &[(0, 200), (1, 429), (0, 429)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strikes_of_both_block_at_both() {
+    let upstream = Upstream::new().await;
+    let pair = Pair::start(
+        &upstream,
+        "strategy: sliding_window_log\n\
+         client: {penalty: {strikes: 3, within: 1h, block: 2h}}\n\
+         apis: [{identifier: search, path: /search, limit: 1, window: 1h}]\n",
+    );
+    pair.statuses("/search", &[(0, 200), (1, 429), (0, 429), (1, 429)]).await;
+    for gateway in [0, 1] {
+        let blocked = pair.clients[gateway].get("/").await;
+        assert_eq!((blocked.status.as_u16(), &*blocked.code()), (429, "blocked"), "{gateway}");
+    }
+    assert_eq!(upstream.seen().len(), 1);
+}
+
+/// With and without a quota beside it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_under_way_at_one_fills_the_other() {
+    let gate = Arc::new(Semaphore::new(0));
+    let held = Arc::clone(&gate);
+    let upstream = Upstream::answering_later(move |_| {
+        let gate = Arc::clone(&held);
+        async move {
+            gate.acquire().await.unwrap().forget();
+            Response::new(Full::from("ok").boxed())
+        }
+    })
+    .await;
+    let pair = Pair::start(
+        &upstream,
+        "apis:\n\
+         - {identifier: only, path: /only, concurrency: 2}\n\
+         - {identifier: beside, path: /beside, limit: 100, window: 1h, concurrency: {max: 2}}\n",
+    );
+    for (path, name) in [("/only", "only/inflight"), ("/beside", "beside/inflight")] {
+        let before = upstream.seen().len();
+        let mut slow = JoinSet::new();
+        for client in pair.clients.clone() {
+            slow.spawn(async move { client.get(path).await.status.as_u16() });
+        }
+        let started = Instant::now();
+        while upstream.seen().len() < before + 2 {
+            assert!(started.elapsed() < PATIENCE, "{path}");
+            tokio::task::yield_now().await;
+        }
+        for gateway in [0, 1] {
+            let full = pair.ask(gateway, path, &[]).await;
+            assert_eq!((full.status, full.violated), (429, format!("[\"{name}\"]")), "{gateway}");
+        }
+        gate.add_permits(2);
+        assert_eq!(slow.join_all().await, [200; 2]);
+        // Their places are given back when their responses have left.
+        for gateway in [0, 1] {
+            let started = Instant::now();
+            gate.add_permits(1);
+            while pair.ask(gateway, path, &[]).await.status != 200 {
+                assert!(started.elapsed() < PATIENCE, "{path} {gateway}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_month_is_one_for_both() {
+    let upstream = Upstream::new().await;
+    // A place where it is neither the end of a day nor the beginning of one.
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let zone = match since_epoch / 3_600 % 24 {
+        6..18 => "UTC",
+        _ => "Etc/GMT+12",
+    };
+    let pair = Pair::start(
+        &upstream,
+        &format!(
+            "global: {{strategy: fixed_window_counter, limit: 3, calendar: month, \
+                 timeZone: {zone}}}\n"
+        ),
+    );
+    pair.statuses("/", &[(0, 200), (1, 200), (0, 200), (1, 429), (0, 429)]).await;
+    for gateway in &pair.gateways {
+        let status = gateway.admin("/status").await.json();
+        let global = &status["policies"][0];
+        assert_eq!(global["remaining"], 0, "{global}");
+        assert_eq!(global["calendar"]["name"], format!("month in {zone}"), "{global}");
+        let days = global["calendar"]["period"].as_f64().unwrap() / 86_400.0;
+        assert!([28.0, 29.0, 30.0, 31.0].contains(&days), "{days}");
+        // It comes back when the month ends.
+        let (left, reset) = (&global["calendar"]["ends_after"], &global["reset_after"]);
+        assert!((left.as_f64().unwrap() - reset.as_f64().unwrap()).abs() < 1.0, "{global}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_quotas_of_a_tier_are_those_of_both() {
+    let upstream = Upstream::new().await;
+    let pair = Pair::start(
+        &upstream,
+        &format!(
+            "strategy: sliding_window_log\n\
+             identity: [apiKey, ip]\n\
+             apiKeys: [{{sha256: {}, tier: free}}]\n\
+             client: {{limit: 1, window: 2h}}\n\
+             tiers: {{free: {{limit: 5, window: 2h, also: [{{limit: 3, window: 1h}}]}}}}\n\
+             apis: [{{identifier: ai, path: /ai, share: 1/3}}]\n",
+            sha256("free-key")
+        ),
+    );
+    for (gateway, path, violated) in [
+        (0, "/", ""),
+        (1, "/ai", ""),
+        // A third of 5 is one, and one of 3, too: both deny, and nothing is taken of `client`.
+        (0, "/ai", "[\"ai\",\"ai/2\"]"),
+        (0, "/", ""),
+        (1, "/", "[\"client/2\"]"),
+        (0, "/", "[\"client/2\"]"),
+    ] {
+        let told = pair.ask(gateway, path, &[("x-api-key", "free-key")]).await;
+        assert_eq!(told.violated, violated, "{gateway} {path} {told:?}");
+    }
+    pair.statuses("/", &[(1, 200), (0, 429)]).await;
+}
+
+/// A file that both read has to be there for both.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_follows_its_own_copy_of_a_list() {
+    let (upstream, redis) = (Upstream::new().await, Redis::start());
+    let lines = format!(
+        "{}store: {{redis: {{url: '{}', timeout: 5s}}}}\n\
+         client: {{strategy: sliding_window_log, limit: 3, window: 1h}}\n\
+         deny: {{file: deny.txt}}\n",
+        upstream.target(),
+        redis.url()
+    );
+    let start = || {
+        let folder = TempDir::new().unwrap();
+        std::fs::write(folder.path().join("deny.txt"), "192.0.2.0/24\n").unwrap();
+        Gateway::start_in(folder, &lines)
+    };
+    let gateways = [start(), start()];
+    let clients = gateways.each_ref().map(|gateway| Client::new(gateway.address));
+    assert_eq!(clients[0].get("/").await.status, 200);
+    std::fs::write(gateways[0].file("deny.txt"), "127.0.0.0/8\n").unwrap();
+    gateways[0].until_config(|config| config["version"] == 2).await;
+    assert_eq!(clients[0].get("/").await.status, 403);
+    // What is refused at the one takes nothing of what the other has.
+    assert_eq!(clients[1].get("/").await.header("x-ratelimit-remaining"), "1");
+}
+
+/// Longer than anything takes that does happen.
+const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,0 +1,98 @@
+//! Three replicas behind nginx, with one quota in Redis.
+
+use std::process::Command;
+use std::time::Duration;
+
+use super::check;
+use super::project::{Engine, Project, curl, either, status, wait_for};
+use crate::process::{self, Failure};
+
+/// The scenario with the quota that the demo has by default, and what stands in the file.
+pub(super) fn share_a_quota(engine: &Engine) -> Result<(), Failure> {
+    engine.with_project(FILES, PORTS, &[], |project| {
+        project.up(&[])?;
+        let script = process::root().join("tests/balancer.sh");
+        let url = project.url("TOLLGATE_PORT", "");
+        process::run(Command::new("bash").arg(script).arg("--wait").arg(url))?;
+        is_closed(project)?;
+        goes_on_without_a_replica(project)?;
+        goes_on_without_redis(project)?;
+        project.stops_by_itself()
+    })
+}
+
+/// A limit by address: nginx says who is asking, and a client cannot.
+pub(super) fn limit_by_address(engine: &Engine) -> Result<(), Failure> {
+    let by_address =
+        [("TOLLGATE_KEY", "ip"), ("TOLLGATE_TRUSTED_PROXIES", "private"), ("TOLLGATE_LIMIT", "3")];
+    engine.with_project(FILES, PORTS, &by_address, |project| {
+        project.up(&[])?;
+        let url = project.url("TOLLGATE_PORT", "/items");
+        let ask =
+            |client| status(&url, &["--header", &format!("X-Forwarded-For: 203.0.113.{client}")]);
+        let statuses = (1..=5).map(ask).collect::<Vec<_>>().join(" ");
+        let expected = "200 200 200 429 429";
+        check("a forged X-Forwarded-For wins no fresh quota", statuses == expected, &statuses)
+    })
+}
+
+fn is_closed(project: &Project<'_>) -> Result<(), Failure> {
+    let user = process::read(&mut project.command(&["exec", "-T", "api1", "id", "-u"]))?;
+    check("the replicas do not run as root", user.trim() != "0", &user)?;
+    let question = ["exec", "-T", "redis", "redis-cli", "config", "get", "maxmemory-policy"];
+    let policy = process::read(&mut project.command(&question))?;
+    check("Redis evicts nothing", policy.contains("noeviction"), &policy)?;
+    for (service, port) in [("redis", "6379"), ("api1", "3000"), ("api1", "9100")] {
+        let at = project.published(service, port);
+        check(&format!("port {port} of {service} is not one of the host"), at.is_empty(), &at)?;
+    }
+    Ok(())
+}
+
+fn goes_on_without_a_replica(project: &Project<'_>) -> Result<(), Failure> {
+    process::run(&mut project.command(&["kill", "api2"]))?;
+    let url = project.url("TOLLGATE_PORT", "/items");
+    // By the script the quota is used up: it is enough that a replica answers at all.
+    let statuses: Vec<_> = (0..12).map(|_| status(&url, &[])).collect();
+    let all_answered = statuses.iter().all(|status| status == "429" || status == "200");
+    check("with a replica killed the others answer", all_answered, &statuses.join(" "))?;
+    let health = status(&project.url("TOLLGATE_PORT", "/nginx-health"), &[]);
+    check("nginx is well meanwhile", health == "200", &health)?;
+    process::run(&mut project.command(&["start", "api2"]))?;
+    project.is_well()
+}
+
+fn goes_on_without_redis(project: &Project<'_>) -> Result<(), Failure> {
+    let url = project.url("TOLLGATE_PORT", "/items");
+    process::run(&mut project.command(&["stop", "redis"]))?;
+    // Any number of them, as many as wait for the timeout and more.
+    let heads: Vec<_> = (0..24).map(|_| head(&url)).collect();
+    let pass_uncounted = heads.iter().all(|head| is_ok(head) && !is_counted(head));
+    let seen = format!("24 answers, the last {}", first_line(&heads[heads.len() - 1]));
+    check("without Redis requests pass, and nobody says how many are left", pass_uncounted, &seen)?;
+    process::run(&mut project.command(&["start", "redis"]))?;
+    let counted = wait_for(Duration::from_secs(30), || {
+        let head = head(&url);
+        (is_ok(&head) && is_counted(&head), head)
+    });
+    check("they are counted again when it is back", counted.is_ok(), first_line(&either(counted)))
+}
+
+fn head(url: &str) -> String {
+    curl(&["--dump-header", "-", "--output", "/dev/null", url]).to_ascii_lowercase()
+}
+
+fn is_ok(head: &str) -> bool {
+    first_line(head).contains(" 200")
+}
+
+fn is_counted(head: &str) -> bool {
+    head.contains("\nratelimit: ")
+}
+
+fn first_line(head: &str) -> &str {
+    head.lines().next().unwrap_or("none")
+}
+
+const FILES: &[&str] = &["docker-compose.yml"];
+const PORTS: &[&str] = &["TOLLGATE_PORT"];

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use tollgate::{Algorithm, Excess, LeakyMode, Micros, OnStoreError, Policy, Refill};
+use tollgate::{Algorithm, Excess, LeakyMode, Micros, OnMissingKey, OnStoreError, Policy, Refill};
 
 use crate::plan::{
     ApiPlan, CostTable, ForwardingHeader, IdentitySource, KeyOrigin, LimitPlan, Listen, Plan,
@@ -35,6 +35,9 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     }
     let chain: Vec<_> = plan.identity.iter().map(source).collect();
     writeln!(out, "a client is {}", chain.join(", else "))?;
+    if !plan.identity.iter().any(|source| matches!(source, IdentitySource::Ip { .. })) {
+        writeln!(out, "whoever is none of these {}", without_key(plan))?;
+    }
     for (who, list) in [("refused", &plan.deny), ("never limited", &plan.allow)] {
         if !list.is_empty() {
             writeln!(out, "{who}: {}", subjects(list))?;
@@ -98,7 +101,13 @@ pub(crate) fn write_limit(
     }
     for (number, (name, tier)) in plan.tiers.iter().zip(&limit.tiers).enumerate() {
         let also = limit.also.iter().filter_map(|quota| quota.tiers.get(number)?.as_ref());
-        writeln!(out, "    tier {name}: {}", amounts(std::iter::once(tier).chain(also)))?;
+        match tier {
+            Some(tier) => {
+                let amounts = amounts(std::iter::once(tier).chain(also));
+                writeln!(out, "    tier {name}: {amounts}")?;
+            }
+            None => writeln!(out, "    tier {name}: unlimited")?,
+        }
     }
     write_beside(out, plan, limit)?;
     write_outcome(out, limit)?;
@@ -244,6 +253,17 @@ fn subjects(list: &SubjectsPlan) -> String {
         .collect();
     parts.extend(list.file.as_ref().map(|file| format!("whoever is in {}", file.display())));
     parts.join(", ")
+}
+
+/// What becomes of a request in which nobody is found.
+pub(crate) fn without_key(plan: &Plan) -> String {
+    match plan.on_missing_key {
+        OnMissingKey::Deny => {
+            format!("gets {} where a limit is per client", plan.missing_key_status.as_u16())
+        }
+        OnMissingKey::Pass => "passes limits per client".to_owned(),
+        OnMissingKey::Share => "shares one quota with all others like it".to_owned(),
+    }
 }
 
 /// What the whole chain comes to, in a word.

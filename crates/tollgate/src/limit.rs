@@ -47,8 +47,10 @@ pub struct Limit {
 /// What becomes of a request that does not say whose quota it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnMissingKey {
-    /// It is refused with 403, and no policy of the layer is charged: where keys could be
-    /// guessed, put a limit by address into a layer outside of this one.
+    /// It is refused with 403, or the status that the layer's response chooses
+    /// ([`Denial::with_status`](crate::Denial::with_status)), and no policy of the layer is
+    /// charged: where keys could be guessed, put a limit by address into a layer outside of this
+    /// one.
     Deny,
     /// It passes this policy; the others of the layer still hold.
     Pass,

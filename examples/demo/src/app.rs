@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::DefaultBodyLimit;
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, LOCATION};
+use axum::http::header::{ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode};
 use axum::routing::get;
 use tollgate::headers::EXPOSED;
 use tollgate::{RateLimitLayer, Store};
+use tower::ServiceExt;
 use tower_http::cors::{Any, CorsLayer};
 use tower_http::request_id::{
     MakeRequestId, PropagateRequestIdLayer, RequestId, SetRequestIdLayer,
@@ -26,7 +28,7 @@ use crate::problem::Problem;
 
 /// The whole app. A layer wraps those above it, so it reads from the inside out.
 pub fn router<St: Store>(server_id: &ServerId, limit: RateLimitLayer<St>) -> Router {
-    Router::new()
+    let limited = Router::new()
         .merge(items::router())
         .route("/healthz", get(|| async { "ok\n" }))
         .fallback(|| async { Problem::not_found("Try /items.") })
@@ -35,13 +37,25 @@ pub fn router<St: Store>(server_id: &ServerId, limit: RateLimitLayer<St>) -> Rou
         // Inside of the limiter, as a wait in its queue is no fault of the handler. Only
         // reading the body can take long here, so the client is told that it was too slow.
         .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, TIMEOUT))
-        .layer(limit)
-        // Outside of the limiter, so that scripts can read denials too.
-        .layer(cors())
+        .layer(limit);
+    // Outside of the limiter, so that scripts can read denials too. It answers every OPTIONS by
+    // itself, so what is no preflight goes past it: that costs 1, like any other method.
+    let with_cors = limited.clone().layer(cors());
+    let either = move |request: Request<Body>| {
+        let app = if is_plain_options(&request) { &limited } else { &with_cors };
+        app.clone().oneshot(request)
+    };
+    Router::new()
+        .fallback(either)
         .layer(PropagateRequestIdLayer::x_request_id())
         .layer(TraceLayer::new_for_http().make_span_with(span))
         .layer(SetRequestIdLayer::x_request_id(NumberedRequests::new(server_id)))
         .layer(SetResponseHeaderLayer::overriding(X_SERVER_ID, server_id.0.clone()))
+}
+
+fn is_plain_options<B>(request: &Request<B>) -> bool {
+    request.method() == Method::OPTIONS
+        && !request.headers().contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
 fn cors() -> CorsLayer {

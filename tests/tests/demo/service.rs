@@ -62,6 +62,19 @@ async fn a_preflight_is_free() {
 }
 
 #[tokio::test]
+async fn an_options_that_is_no_preflight_costs_one_like_any_other_method() {
+    let replica = Replica::start(&[]);
+    let client = replica.client();
+    for (fields, remaining) in [(&[][..], "99"), (&[("origin", "https://a.example")], "98")] {
+        let answer = client.send("OPTIONS", "/items", fields, "").await;
+        assert_eq!(answer.status, 405);
+        assert_eq!(answer.header("x-ratelimit-remaining"), remaining);
+        assert!(answer.header("allow").contains("SEARCH"), "{answer:?}");
+        assert!(!answer.header("x-server-id").is_empty());
+    }
+}
+
+#[tokio::test]
 async fn scripts_of_other_origins_can_read_a_denial() {
     let (_replica, client) = spent(&[]).await;
     let answer = client.get("/items", &[("origin", "https://a.example")]).await;

@@ -9,8 +9,9 @@ use crate::client::{Answer, Client};
 use crate::support::{client, start, until};
 
 const LIMIT: u64 = 50;
-/// Longer than the 50 ms of the demo, because others use the machine too.
-const TIMEOUT: Duration = Duration::from_millis(250);
+/// Much longer than the 50 ms of the demo, because others use the machine too: what a stall of a
+/// quarter of a second leaves undecided passes uncounted under `open`.
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 const AT_ONCE: u64 = 30;
 
@@ -71,7 +72,7 @@ async fn ask(client: &Client, key: &str, times: u64) -> Vec<Answer> {
         }
         for (answer, took) in requests.join_all().await {
             // Redis has the timeout, and the rest is for what others do with the machine.
-            assert!(took < TIMEOUT * 4, "an answer took {took:?}");
+            assert!(took < TIMEOUT * 2, "an answer took {took:?}");
             answers.push(answer);
         }
     }

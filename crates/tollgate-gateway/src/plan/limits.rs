@@ -70,8 +70,9 @@ pub struct LimitPlan {
     /// The quota of subjects without a tier, under that name; none where the limit is only in
     /// what stands beside a quota.
     pub policy: Option<Policy>,
-    /// The policy in each tier, of the same name; empty if tiers make no difference.
-    pub tiers: Vec<Policy>,
+    /// The policy in each tier, of the same name, where that is limited; empty if tiers make no
+    /// difference.
+    pub tiers: Vec<Option<Policy>>,
     /// Further quotas that hold at the same time.
     pub also: Vec<Bandwidth>,
     /// Whose quota it is.
@@ -116,7 +117,10 @@ pub struct Bandwidth {
 impl LimitPlan {
     /// The quota of a subject in this tier, if there is one.
     pub fn policy_in(&self, tier: Option<usize>) -> Option<&Policy> {
-        tier.and_then(|tier| self.tiers.get(tier)).or(self.policy.as_ref())
+        match tier.and_then(|tier| self.tiers.get(tier)) {
+            Some(policy) => policy.as_ref(),
+            None => self.policy.as_ref(),
+        }
     }
 
     /// What it does while the store cannot decide, which is the same for all of it.
@@ -135,7 +139,7 @@ impl LimitPlan {
     pub fn policies(&self) -> impl Iterator<Item = &Policy> {
         let also =
             self.also.iter().flat_map(|it| it.everybody.iter().chain(it.tiers.iter().flatten()));
-        self.policy.iter().chain(&self.tiers).chain(also)
+        self.policy.iter().chain(self.tiers.iter().flatten()).chain(also)
     }
 }
 

@@ -23,6 +23,7 @@ mod telemetry;
 
 use std::net::SocketAddr;
 
+use http::StatusCode;
 use tollgate::denial::Members;
 use tollgate::key::TrustedProxies;
 use tollgate::{HeaderOptions, OnMissingKey};
@@ -69,6 +70,8 @@ pub struct Plan {
     pub identity: Vec<IdentitySource>,
     /// What becomes of requests in which no source finds anybody.
     pub on_missing_key: OnMissingKey,
+    /// The status of those who are refused for that.
+    pub missing_key_status: StatusCode,
     /// The names of the tiers. Elsewhere a tier is an index into this list.
     pub tiers: Vec<String>,
     /// Who is refused, whatever else is said of him.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use http::Method;
-use tollgate::denial::Problem;
 use tollgate::key::SubjectName;
 use tollgate::status::{Inspect, LayerHandle};
 use tollgate::{
@@ -12,6 +11,7 @@ use tollgate::{
 };
 use tower_layer::Layer;
 
+use super::denials::Denials;
 use super::error::BuildError;
 use super::identity::{Asker, Found, Identity};
 use super::settled::{Prices, Settled};
@@ -138,11 +138,11 @@ impl<St: Inspect> Parts<'_, St> {
             .endpoint(api.map_or("other", |api| &api.limit.name))
             .tiers(self.tiers())
             .waiting_room(self.room)
-            .on_denied(Problem::with_members(self.plan.members.clone()));
+            .on_denied(Denials::of(self.plan));
         let prices = Prices::of(limits.iter().copied());
         for plan in limits {
             if plan.policy.is_some() {
-                let policies: Vec<_> = plan.tiers.iter().map(Some).collect();
+                let policies: Vec<_> = plan.tiers.iter().map(Option::as_ref).collect();
                 layer = layer.limit(self.limit(plan, plan.policy.as_ref(), &policies)?);
             }
             for quota in &plan.also {

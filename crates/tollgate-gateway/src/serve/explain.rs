@@ -9,8 +9,8 @@ use http::uri::{Authority, PathAndQuery};
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use tollgate::key::SubjectName;
 use tollgate::{
-    Algorithm, Charge, Cost, Decision, Head, Key, KeySource as _, Listed, OnMissingKey, Outcome,
-    Policy, Store, Subject, Timestamp, Verdict,
+    Algorithm, Charge, Cost, Decision, Head, Key, KeySource as _, Listed, Outcome, Policy, Store,
+    Subject, Timestamp, Verdict,
 };
 
 use super::identity::{Found, Identity};
@@ -199,14 +199,7 @@ impl Client {
 
     fn in_words(&self, plan: &Plan) -> String {
         let Some(subject) = &self.subject else {
-            return match plan.on_missing_key {
-                OnMissingKey::Deny => "does not say who asks: 403 where a limit is per client",
-                OnMissingKey::Pass => "does not say who asks: limits per client let it pass",
-                OnMissingKey::Share => {
-                    "does not say who asks: shares one quota with all others like it"
-                }
-            }
-            .to_owned();
+            return format!("does not say who asks, and {}", check::without_key(plan));
         };
         let tier = self.tier.and_then(|tier| plan.tiers.get(tier));
         let tier = tier.map_or_else(|| "no tier".to_owned(), |tier| format!("tier {tier}"));
@@ -248,7 +241,11 @@ fn limits<'a>(
             Some(tier) if !quota.tiers.is_empty() => quota.tiers.get(tier)?.as_ref(),
             _ => quota.everybody.as_ref(),
         });
-        for policy in limit.policy_in(client.tier).into_iter().chain(also) {
+        let first = limit.policy_in(client.tier);
+        if first.is_none() && limit.policy.is_some() {
+            let _ = writeln!(out, "    which does not hold in this tier");
+        }
+        for policy in first.into_iter().chain(also) {
             let amount = check::amount(policy);
             let _ = writeln!(out, "    of {amount} this request takes {}", cost.get());
             if let Some(key) = key(limit, client) {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `app.rs` | what serves requests, made of one version of the configuration |
 //! | `build.rs` | routes, and a limiter for each kind of request |
+//! | `denials.rs` | what those get who are denied |
 //! | `error.rs` | why what was read cannot be put to work |
 //! | `identity.rs` | whose quota a request uses |
 //! | `keys.rs` | key sets that are fetched |
@@ -25,6 +26,7 @@ mod admin;
 mod app;
 mod build;
 mod connection;
+mod denials;
 mod error;
 pub mod explain;
 mod folders;

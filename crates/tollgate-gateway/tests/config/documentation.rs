@@ -7,7 +7,7 @@ use std::fs;
 use tollgate_gateway::config::spec::{Field, Presence, Section, Shape};
 use tollgate_gateway::config::tables;
 
-use crate::support::{expect_beside, read_text, root};
+use crate::support::{expect_beside, plan, read_text, root};
 
 const BEGIN: &str = "<!-- The table is made from the reader's own: `TOLLGATE_BLESS=1 cargo test -p tollgate-gateway --test config` -->\n";
 const END: &str = "<!-- end of the table -->\n";
@@ -144,6 +144,38 @@ fn every_example_runs_and_draws_no_warning() {
         let report = read_text(&name, &text).report;
         assert!(report.problems().is_empty(), "{report}");
     }
+}
+
+#[test]
+fn the_tables_of_paths_say_what_matches() {
+    let mut said = 0;
+    for page in ["README.md", "docs/configuration.md"] {
+        let text = fs::read_to_string(root().join(page)).unwrap();
+        let table = text.lines().skip_while(|line| !line.starts_with("| written |"));
+        let mut rows = table.take_while(|line| line.starts_with('|')).map(cells);
+        let paths = rows.next().unwrap_or_else(|| panic!("{page} has no table of paths"));
+        for row in rows.skip(1) {
+            let name = format!("{page}: {}", row[0]);
+            let file = format!(
+                "rateLimiter:\n  target: http://localhost:3000\n  apis:\n  \
+                 - {{identifier: a, limit: 1, windowSeconds: 1, {}}}\n",
+                row[0]
+            );
+            let plan = plan(&file);
+            let api = &plan.routes[0].limits.apis[0];
+            for (path, cell) in paths.iter().zip(&row).skip(1) {
+                let expected = if api.path.matches(path) { "yes" } else { "no" };
+                assert_eq!(cell, expected, "{name}, {path}");
+                said += 1;
+            }
+        }
+    }
+    assert!(said >= 60, "{said}");
+}
+
+/// The cells of a row, without the marks of code.
+fn cells(row: &str) -> Vec<String> {
+    row.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`').to_owned()).collect()
 }
 
 #[test]

@@ -155,6 +155,38 @@ async fn clients_are_told_apart_as_the_trusted_proxies_tell() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_say_who_he_is_gets_the_status_that_the_file_chooses() {
+    let upstream = Upstream::new().await;
+    let key = sha256("gold-key");
+    let lines = format!(
+        "{}identity: apiKey\n\
+         apiKeys: {{scheme: Key, keys: [{{sha256: {key}}}]}}\n\
+         onMissingKey: {{deny: 401}}\n\
+         client: {{limit: 1, windowSeconds: 3600}}\n",
+        upstream.target()
+    );
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    for made_up in [None, Some(("authorization", "Key made-up"))] {
+        let answer = client.send("GET", "/", made_up.as_slice(), "").await.unwrap();
+        assert_eq!((answer.status.as_u16(), answer.header("www-authenticate")), (401, "Key"));
+        let body = answer.json();
+        assert_eq!((&body["status"], &body["code"]), (&401.into(), &"missing-key".into()));
+    }
+    let grpc = [("content-type", "application/grpc")];
+    let answer = client.send("POST", "/", &grpc, "").await.unwrap();
+    assert_eq!((answer.status.as_u16(), answer.header("grpc-status")), (200, "16"));
+    assert!(upstream.seen().is_empty());
+    // Another denial has the status of its reason.
+    let known = [("authorization", "Key gold-key")];
+    for status in [200, 429] {
+        let answer = client.send("GET", "/", &known, "").await.unwrap();
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.headers.get("www-authenticate"), None);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_key_has_the_quota_of_its_tier() {
     // `printf %s gold-key | sha256sum`, and the same of `plain-key`.
     let gold = sha256("gold-key");
@@ -184,6 +216,47 @@ async fn a_key_has_the_quota_of_its_tier() {
             assert_eq!(answer.status, *status, "{key}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_in_an_unlimited_tier_has_what_others_share_out_and_keeps_limits_of_their_own() {
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "{}strategy: sliding_window_log\n\
+         identity: [apiKey, ip]\n\
+         apiKeys:\n\
+         - {{sha256: {}, tier: internal}}\n\
+         client: {{limit: 2, windowSeconds: 3600, also: [{{limit: 9, windowSeconds: 9000}}]}}\n\
+         tiers: {{internal: unlimited}}\n\
+         apis:\n\
+         - {{identifier: ai, path: /ai, share: 1/2}}\n\
+         - {{identifier: login, path: /login, limit: 1, windowSeconds: 3600}}\n",
+        upstream.target(),
+        sha256("internal-key")
+    );
+    let gateway = Gateway::start(&lines);
+    let client = Client::new(gateway.address);
+    let key = [("x-api-key", "internal-key")];
+    for (path, statuses) in
+        [("/", [200; 12].as_slice()), ("/ai", &[200; 4]), ("/login", &[200, 429])]
+    {
+        for status in statuses {
+            let answer = client.send("GET", path, &key, "").await.unwrap();
+            assert_eq!(answer.status, *status, "{path}");
+            let names_client = answer
+                .headers
+                .get_all("ratelimit-policy")
+                .iter()
+                .any(|value| value.to_str().unwrap().contains("client"));
+            assert!(!names_client, "{path}");
+        }
+    }
+    // All others have what the file says.
+    for (path, status) in [("/ai", 200), ("/ai", 429), ("/", 200), ("/", 429)] {
+        assert_eq!(client.get(path).await.status, status, "{path}");
+    }
+    let config = gateway.admin("/config").await.json().to_string();
+    assert!(config.contains("tier internal: unlimited"), "{config}");
 }
 
 fn sha256(text: &str) -> String {

@@ -52,6 +52,7 @@ use crate::headers::{self, HeaderOptions, PolicyFields, Row};
 #[derive(Clone, Debug)]
 pub struct Denial<'a> {
     reason: Reason,
+    status: http::StatusCode,
     policies: Vec<&'a str>,
     shown: Option<Shown>,
     retry_after: Option<Micros>,
@@ -89,7 +90,7 @@ impl<'a> Denial<'a> {
                 denial.policies.push(fields.policy().name());
             }
             if decision.outcome == Outcome::Exceed {
-                denial.reason = Reason::CostExceedsQuota;
+                denial = denial.because(Reason::CostExceedsQuota);
             } else if decision.denies() && fields.policy().penalises() {
                 blocks = true;
             }
@@ -98,7 +99,7 @@ impl<'a> Denial<'a> {
             }
         }
         if blocks && denial.reason == Reason::QuotaExceeded {
-            denial.reason = Reason::Blocked;
+            denial = denial.because(Reason::Blocked);
         }
         let Some(row @ (fields, decision)) = tightest else {
             return denial;
@@ -155,9 +156,14 @@ impl<'a> Denial<'a> {
         Self { cure: Some(cure.into()), ..Self::new(Reason::Misconfigured) }
     }
 
+    fn because(self, reason: Reason) -> Self {
+        Self { reason, status: reason.status(), ..self }
+    }
+
     const fn new(reason: Reason) -> Self {
         Self {
             reason,
+            status: reason.status(),
             policies: Vec::new(),
             shown: None,
             retry_after: None,
@@ -171,9 +177,36 @@ impl<'a> Denial<'a> {
         self.reason
     }
 
-    /// The status of the response.
+    /// The status of the response: that of the reason, unless another was chosen.
     pub const fn status(&self) -> http::StatusCode {
-        self.reason.status()
+        self.status
+    }
+
+    /// The same with another status, in the response and in its body. A response that is made of
+    /// a clone says 401 to those who have not said who they are, for instance:
+    ///
+    /// ```
+    /// use http::header::WWW_AUTHENTICATE;
+    /// use http::{HeaderValue, StatusCode};
+    /// use tollgate::Denial;
+    /// use tollgate::denial::{Members, Reason};
+    ///
+    /// fn unauthorized(denial: &Denial<'_>) -> http::Response<bytes::Bytes> {
+    ///     if denial.reason() != Reason::MissingKey {
+    ///         return denial.to_problem(&Members::new());
+    ///     }
+    ///     let denial = denial.clone().with_status(StatusCode::UNAUTHORIZED);
+    ///     let mut response = denial.to_problem(&Members::new());
+    ///     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    ///     response
+    /// }
+    /// # fn check(_: impl tollgate::DenialResponse) {}
+    /// # check(unauthorized);
+    /// ```
+    #[must_use]
+    pub const fn with_status(mut self, status: http::StatusCode) -> Self {
+        self.status = status;
+        self
     }
 
     /// The names of the policies that refuse, in their order.

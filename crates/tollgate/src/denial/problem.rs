@@ -69,7 +69,7 @@ impl Denial<'_> {
             r#"{{"type":"{}","title":"{}","status":{},"detail":{},"code":"{}""#,
             reason.problem_type(),
             reason.title(),
-            reason.status().as_u16(),
+            self.status.as_u16(),
             Quoted(&self.detail()),
             reason.code(),
         )?;

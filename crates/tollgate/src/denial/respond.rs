@@ -107,6 +107,13 @@ impl Denial<'_> {
 
     /// The default response to a gRPC call: "trailers only", that is headers and no body.
     pub fn to_grpc(&self) -> Response<Bytes> {
-        grpc::trailers_only(self.reason().grpc_status(), &self.detail())
+        let status = match self.status() {
+            // Whose mapping to gRPC is the one that clients know best.
+            http::StatusCode::UNAUTHORIZED => UNAUTHENTICATED,
+            _ => self.reason().grpc_status(),
+        };
+        grpc::trailers_only(status, &self.detail())
     }
 }
+
+const UNAUTHENTICATED: &str = "16";

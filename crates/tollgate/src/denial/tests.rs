@@ -175,6 +175,20 @@ fn without_a_verdict_there_are_no_numbers() {
 }
 
 #[test]
+fn another_status_stands_in_the_response_and_in_its_body() {
+    let denial = Denial::missing_key().with_status(StatusCode::UNAUTHORIZED);
+    let response = denial.respond(Dialect::Http, &Problem::default());
+    assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
+    let body = body(&response);
+    assert_eq!((&body["status"], &body["code"]), (&json!(401), &json!("missing-key")));
+    let call = denial.respond(Dialect::Grpc, &Problem::default());
+    assert_eq!(
+        (call.status(), &call.headers()["grpc-status"]),
+        (StatusCode::OK, &"16".parse().unwrap())
+    );
+}
+
+#[test]
 fn the_store_being_asked_at_once_is_still_a_second_away() {
     let denial = Denial::store_unavailable([], Micros::ZERO);
     assert_eq!(denial.retry_after_secs(), Some(1));

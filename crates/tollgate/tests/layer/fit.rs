@@ -2,10 +2,15 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use axum::Router;
 use axum::error_handling::HandleErrorLayer;
+use axum::extract::State;
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::IntoResponse;
 use axum::routing::get as on_get;
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
@@ -134,6 +139,55 @@ async fn what_stands_outside_sees_a_denial_as_any_response() {
         let response = ask_router(&app, get()).await;
         assert_eq!(response.status(), expected);
         assert_eq!(response.headers()["access-control-allow-origin"], "*");
+    }
+}
+
+/// The order of Resilience4j: the limiter stands outside, so that a denial is no failure of the
+/// service, and what the open breaker refuses need not be charged.
+#[tokio::test]
+async fn a_circuit_breaker_inside_hears_of_admitted_requests_alone() {
+    let (_, store) = memory();
+    let counted = Limit::global(log("global", 3)).count_only(|response| response.status != 503);
+    let breaker = Arc::new(CircuitBreaker::default());
+    let app = Router::new()
+        .route("/", on_get(|| async { StatusCode::INTERNAL_SERVER_ERROR }))
+        .layer(from_fn_with_state(Arc::clone(&breaker), CircuitBreaker::call))
+        .layer(layer(&store, [counted]));
+    let mut statuses = Vec::new();
+    for _ in 0..6 {
+        statuses.push(ask_router(&app, get()).await.status().as_u16());
+    }
+    assert_eq!(statuses, [500, 500, 503, 503, 503, 503]);
+    breaker.failures.store(0, Ordering::SeqCst);
+    for (expected, heard_of) in [(500, 7), (429, 7), (429, 7)] {
+        assert_eq!(ask_router(&app, get()).await.status(), expected);
+        assert_eq!(breaker.heard_of.load(Ordering::SeqCst), heard_of);
+    }
+    assert_eq!(breaker.failures.load(Ordering::SeqCst), 1);
+}
+
+/// Answers by itself once two requests have failed.
+#[derive(Default)]
+struct CircuitBreaker {
+    heard_of: AtomicUsize,
+    failures: AtomicUsize,
+}
+
+impl CircuitBreaker {
+    async fn call(
+        State(breaker): State<Arc<Self>>,
+        request: axum::extract::Request,
+        next: Next,
+    ) -> axum::response::Response {
+        breaker.heard_of.fetch_add(1, Ordering::SeqCst);
+        if breaker.failures.load(Ordering::SeqCst) == 2 {
+            return StatusCode::SERVICE_UNAVAILABLE.into_response();
+        }
+        let response = next.run(request).await;
+        if !response.status().is_success() {
+            breaker.failures.fetch_add(1, Ordering::SeqCst);
+        }
+        response
     }
 }
 

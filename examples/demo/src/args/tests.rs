@@ -1,5 +1,7 @@
 use std::ffi::OsString;
 
+use clap::CommandFactory;
+
 use super::{Args, KeyBy, Stop, Store};
 
 fn read(line: &[&str]) -> Result<Args, Stop> {
@@ -70,5 +72,21 @@ fn whatever_is_wrong_is_said_in_one_line_with_the_cure() {
 fn help_is_no_error() {
     for flag in ["--help", "-h", "--version"] {
         assert!(matches!(read(&[flag]), Err(Stop::Help(_))), "{flag}");
+    }
+}
+
+/// docker-compose.yml hands them on one by one, so that a new flag is soon forgotten there.
+#[test]
+fn docker_compose_hands_every_variable_on() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let read = |file: &str| std::fs::read_to_string(format!("{root}/{file}")).unwrap();
+    let given = ["docker-compose.yml", "deploy/page.yml", "Dockerfile"].map(read).concat();
+    let command = Args::command();
+    let variables = command.get_arguments().filter_map(clap::Arg::get_env);
+    let variables: Vec<_> = variables.map(|name| name.to_str().unwrap()).collect();
+    assert!(variables.len() > 15, "{variables:?}");
+    for name in variables {
+        let stands = |end: &str| given.contains(&format!(" {name}{end}"));
+        assert!(stands(":") || stands("="), "{name}");
     }
 }

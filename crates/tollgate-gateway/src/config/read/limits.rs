@@ -8,7 +8,7 @@ use super::super::format;
 use super::super::problem::Problems;
 use super::super::view::{Item, View};
 use super::beside::{self, Leased, Struck};
-use super::policy::{self, Names, is_bucket, no_effect};
+use super::policy::{self, Names, is_bucket, is_queue, no_effect};
 use super::quotas::{self, Client, Policies, Quotas};
 use super::settling::{self, About};
 use super::{Shared, costs, paths};
@@ -117,7 +117,7 @@ impl Maker<'_, '_> {
             let rest = self.rest(view, kind, &any, path, names, problems)?;
             return Some((rest.limit(name, None, problems)?, None));
         }
-        let algorithm = policy::algorithm(view, self.shared, problems);
+        let algorithm = policy::algorithm_everywhere(view, self.shared, problems);
         let everybody =
             algorithm.and_then(|algorithm| quotas::of_section(view, algorithm, problems));
         let kind = Kind { name: Some(name), whose, algorithm };
@@ -223,7 +223,9 @@ impl Rest {
             Some(Policies { first, tiers, also }) => (Some(whole(first)?), tiers, also),
             None => (None, Vec::new(), Vec::new()),
         };
-        let tiers = tiers.into_iter().map(&mut whole).collect::<Option<_>>()?;
+        let mut some = |policy: Policy| whole(policy).map(Some);
+        let tiers = tiers.into_iter().map(|policy| policy.map_or(Some(None), &mut some));
+        let tiers = tiers.collect::<Option<_>>()?;
         for quota in &mut also {
             for policy in quota.everybody.iter_mut().chain(quota.tiers.iter_mut().flatten()) {
                 *policy = whole(policy.clone())?;
@@ -345,7 +347,7 @@ fn quotas<'a>(
         return None;
     }
     let quotas = Quotas::of_client(client, view, algorithm);
-    if quotas.are_several() && quotas::is_queue(algorithm) {
+    if quotas.are_several() && is_queue(algorithm) {
         problems.error(
             view.place_of_key("share"),
             "a queue leaves at one rate, and `client` has several quotas at the same time",

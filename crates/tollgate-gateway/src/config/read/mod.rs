@@ -20,7 +20,8 @@ mod telemetry;
 mod tokens;
 mod unmatched;
 
-use tollgate::denial::Members;
+use http::StatusCode;
+use tollgate::denial::{Members, Reason};
 use tollgate::{HeaderOptions, OnMissingKey};
 
 use super::problem::Problems;
@@ -36,6 +37,8 @@ struct Shared<'a> {
     can_fail: bool,
     /// Whether keys of different clients may be on different servers.
     is_cluster: bool,
+    /// Whether requests wait in the queue of an api.
+    an_api_queues: bool,
 }
 
 /// The plan; `None` where something that it needs is wrong.
@@ -44,7 +47,8 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     let store = store::store(&limiter, problems);
     let is_cluster = store.as_ref().is_some_and(StorePlan::is_cluster);
     let can_fail = !matches!(store, Some(StorePlan::Memory { .. }));
-    let shared = Shared { limiter: limiter.clone(), can_fail, is_cluster };
+    let an_api_queues = policy::an_api_queues(&limiter);
+    let shared = Shared { limiter: limiter.clone(), can_fail, is_cluster, an_api_queues };
 
     let tiers = tiers(&limiter, problems)?;
     let mut names = policy::Names::default();
@@ -71,6 +75,7 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     let identity = identity?;
     let server = server?;
     let (deny, allow) = lists?;
+    let (on_missing_key, missing_key_status) = on_missing_key?;
     Some(Plan {
         listen: server.listen,
         admin: server.admin,
@@ -82,7 +87,8 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
         routes: routes?,
         exempt: exempt?,
         identity: identity.chain,
-        on_missing_key: on_missing_key?,
+        on_missing_key,
+        missing_key_status,
         tiers,
         deny,
         allow,
@@ -115,11 +121,12 @@ fn tiers(limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<String>> {
 /// Each of them has a policy for each route and api.
 const MOST_TIERS: usize = 64;
 
+/// What becomes of a request in which nobody is found, and the status if that is refusing it.
 fn on_missing_key(
     limiter: &View<'_>,
     problems: &mut Problems,
     identity: Option<&identity::Identity>,
-) -> Option<OnMissingKey> {
+) -> Option<(OnMissingKey, StatusCode)> {
     if limiter.has("onMissingKey") && identity.is_some_and(identity::Identity::always_finds) {
         problems.warn(
             limiter.place_of_key("onMissingKey"),
@@ -127,11 +134,25 @@ fn on_missing_key(
             "remove it, or take `ip` out of `identity`",
         );
     }
-    Some(match limiter.text("onMissingKey")? {
+    if let Some(section) = limiter.view("onMissingKey") {
+        let status = section.whole("deny").and_then(|status| u16::try_from(status).ok())?;
+        let status = StatusCode::from_u16(status).ok()?;
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            problems.error(
+                section.place_of("deny"),
+                "429 says that waiting helps, which it does not where nobody knows who asks",
+                "write 401 or 403",
+            );
+            return None;
+        }
+        return Some((OnMissingKey::Deny, status));
+    }
+    let on_missing_key = match limiter.text("onMissingKey")? {
         "pass" => OnMissingKey::Pass,
         "share" => OnMissingKey::Share,
         _ => OnMissingKey::Deny,
-    })
+    };
+    Some((on_missing_key, Reason::MissingKey.status()))
 }
 
 fn ambiguous(limiter: &View<'_>) -> Option<bool> {

@@ -11,7 +11,7 @@ use tollgate::{
 
 use super::super::format;
 use super::super::problem::{Place, Problems};
-use super::super::view::View;
+use super::super::view::{Item, View};
 use super::Shared;
 
 /// The names of policies so far, and the keys where they stand.
@@ -88,6 +88,46 @@ pub(super) fn algorithm(
         _ => {}
     }
     Some(algorithm)
+}
+
+/// The algorithm of `global` or `client`. Nobody waits in two queues, so where all of a file is a
+/// leaky_bucket these measure, and what waits is what has a rate of its own. Files for an older
+/// gateway, which name one strategy for everything, run by that.
+pub(super) fn algorithm_everywhere(
+    view: &View<'_>,
+    shared: &Shared<'_>,
+    problems: &mut Problems,
+) -> Option<Algorithm> {
+    let algorithm = algorithm(view, shared, problems)?;
+    let says = ["strategy", "mode", "maxWait"].into_iter().any(|key| view.has(key));
+    if says || !is_queue(algorithm) || !shared.an_api_queues {
+        return Some(algorithm);
+    }
+    problems.warn(
+        view.place(),
+        "this only measures: a request waits in one queue, and some of `apis` have theirs",
+        "write `mode: meter` to say so, or another `strategy`",
+    );
+    Some(Algorithm::LeakyBucket { mode: LeakyMode::Meter })
+}
+
+/// Whether an api of the file is a queue, in which requests do wait.
+pub(super) fn an_api_queues(limiter: &View<'_>) -> bool {
+    let routes = limiter.items("routes");
+    let routes = routes.iter().filter_map(Item::view);
+    let apis = routes.chain([limiter.clone()]).flat_map(|view| view.items("apis"));
+    apis.filter_map(|item| item.view()).any(|api| {
+        let inherits = |key: &str| if api.has(key) { &api } else { limiter };
+        (api.has("limit") || api.has("share"))
+            && inherits("strategy").text("strategy") == Some("leaky_bucket")
+            && inherits("shadow").flag("shadow") != Some(true)
+            && api.text("mode") == Some("queue")
+    })
+}
+
+/// Whether requests wait in it for their turn.
+pub(super) const fn is_queue(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } })
 }
 
 fn leaky_mode(view: &View<'_>, problems: &mut Problems) -> Option<LeakyMode> {

@@ -1,16 +1,16 @@
 //! Quotas that hold at the same time, for everybody and in tiers.
 
-use tollgate::{Algorithm, LeakyMode, Policy, Quota};
+use tollgate::{Algorithm, Policy, Quota};
 
 use super::super::problem::Problems;
 use super::super::view::{Item, View};
-use super::policy::{self, Names, is_bucket, no_effect};
+use super::policy::{self, Names, is_bucket, is_queue, no_effect};
 use crate::plan::Bandwidth;
 
 /// A quota, and the section that says it.
 pub(super) type Said<'a> = (View<'a>, Quota);
 
-/// The quotas of everybody, and then those of each tier.
+/// The quotas of everybody, and then those of each tier: none where it is unlimited.
 pub(super) struct Quotas<'a> {
     pub(super) everybody: Vec<Said<'a>>,
     pub(super) tiers: Vec<Vec<Said<'a>>>,
@@ -33,7 +33,7 @@ impl Client {
 /// The policies of one limit.
 pub(super) struct Policies {
     pub(super) first: Policy,
-    pub(super) tiers: Vec<Policy>,
+    pub(super) tiers: Vec<Option<Policy>>,
     pub(super) also: Vec<Bandwidth>,
 }
 
@@ -124,11 +124,6 @@ pub(super) fn of_section<'a>(
     quotas
 }
 
-/// Whether requests wait in it for their turn.
-pub(super) const fn is_queue(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } })
-}
-
 /// Each is a charge of every request, and a layer decides 64 at once.
 const MOST_AT_A_TIME: usize = 8;
 
@@ -170,8 +165,11 @@ impl<'a> Quotas<'a> {
         };
         let first = self.everybody.first().and_then(|said| build(name, said, problems));
         let mut tiers = Vec::new();
-        for said in self.tiers.iter().filter_map(|tier| tier.first()) {
-            tiers.push(build(name, said, problems));
+        for tier in &self.tiers {
+            tiers.push(match tier.first() {
+                Some(said) => build(name, said, problems).map(Some),
+                None => Some(None),
+            });
         }
         let mut also = Vec::new();
         let all = || std::iter::once(&self.everybody).chain(&self.tiers);
@@ -208,13 +206,24 @@ pub(super) fn of_tiers<'a>(
     let Some(view) = limiter.view("tiers") else {
         return tiers;
     };
-    let views = view.others().into_iter().map(|(_, item): (_, Item<'a>)| item.view());
-    for view in views {
-        let quotas = view.and_then(|view| of_section(&view, algorithm, problems));
+    for (_, item) in view.others() {
+        let quotas = of_tier(&item, algorithm, problems);
         tiers = tiers.zip(quotas).map(|(mut tiers, quotas)| {
             tiers.push(quotas);
             tiers
         });
     }
     tiers
+}
+
+fn of_tier<'a>(
+    item: &Item<'a>,
+    algorithm: Algorithm,
+    problems: &mut Problems,
+) -> Option<Vec<Said<'a>>> {
+    match item.view() {
+        Some(view) => of_section(&view, algorithm, problems),
+        // The one word that may stand here; another is told already.
+        None => (item.text()? == "unlimited").then(Vec::new),
+    }
 }

@@ -6,8 +6,7 @@ use tollgate::{Algorithm, Excess, OnStoreError, Receipt};
 
 use super::super::problem::Problems;
 use super::super::view::{Item, View};
-use super::policy::no_effect;
-use super::quotas::is_queue;
+use super::policy::{is_queue, no_effect};
 use crate::plan::{ReservePlan, SettleBy, Statuses};
 
 /// What the policy is that this is about.

@@ -55,6 +55,18 @@ pub(super) const MISSING: &[(&str, &str)] = &[
     ("share", "All such requests share one quota of each policy."),
 ];
 
+pub(super) const MISSING_STATUS: Section = Section {
+    name: "onMissingKey",
+    doc: "A request in which `identity` finds nobody is refused.",
+    fields: &[required(
+        "deny",
+        Shape::Whole { min: 400, max: 499 },
+        "The status, in place of 403; any of these but 429, which says that waiting helps. With 401 the answer names in `WWW-Authenticate` how to say who one is.",
+    )],
+    either: &[],
+    others: None,
+};
+
 pub(super) const JWT: Section = Section {
     name: "jwt",
     doc: "Tokens in `Authorization: Bearer …`. One that is invalid identifies nobody. Where the keys come from is one of `secret`, `keyFile`, `jwksFile` and `jwksUrl`.",

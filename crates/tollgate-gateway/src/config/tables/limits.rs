@@ -142,10 +142,13 @@ pub(super) const TIERS: Section = Section {
     either: &[],
     others: Some(&Others {
         key: format::IDENTIFIER,
-        shape: Shape::Section(&TIER),
-        doc: "The quota of a client in the tier of this name.",
+        shape: Shape::Either(&[Shape::Word(UNLIMITED), Shape::Section(&TIER)]),
+        doc: "The quota of a client in the tier of this name, or `unlimited`: neither `client` nor a share of it holds there, but for its `concurrency` and `penalty`.",
     }),
 };
+
+/// A word, because a zero is mostly a mistake.
+const UNLIMITED: &[(&str, &str)] = &[("unlimited", "Nothing holds there.")];
 
 pub(super) const TIER: Section = Section {
     name: "tiers.NAME",

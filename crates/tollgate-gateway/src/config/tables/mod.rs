@@ -38,7 +38,7 @@ mod telemetry;
 use self::answers::{HEADERS, RESPONSE};
 pub(super) use self::beside::CONCURRENCY;
 use self::beside::WAITING;
-use self::identity::{API_KEY, API_KEYS, IDENTITY_ANY, JWT, MISSING, SUBJECTS};
+use self::identity::{API_KEY, API_KEYS, IDENTITY_ANY, JWT, MISSING, MISSING_STATUS, SUBJECTS};
 use self::limits::{API, COSTS, POLICY, TIERS};
 pub(super) use self::server::LISTEN;
 use self::server::{ADMIN, LISTEN_ANY, PATH, PATHS, ROUTE, TARGET, TIMEOUTS};
@@ -102,7 +102,7 @@ pub(super) static RATE_LIMITER: Section = Section {
         ),
         default(
             "onMissingKey",
-            Shape::Word(MISSING),
+            Shape::Either(&[Shape::Word(MISSING), Shape::Section(&MISSING_STATUS)]),
             "deny",
             "What becomes of a request in which `identity` finds nobody.",
         ),

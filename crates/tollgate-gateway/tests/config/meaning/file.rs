@@ -11,7 +11,7 @@ use super::with;
 use crate::support::{files, plan, read_text};
 
 #[test]
-fn the_file_of_mission_b_means_what_it_meant_there() {
+fn the_file_of_an_older_gateway_means_what_it_meant_there() {
     let file = files("good").into_iter().find(|file| file.ends_with("blog.yaml")).unwrap();
     let plan = plan(&fs::read_to_string(file).unwrap());
     let route = &plan.routes[0];
@@ -54,7 +54,7 @@ fn defaults_are_those_of_the_table() {
     let admin = with("  admin: {peers: [\"http://10.0.0.7:8081\"]}\n");
     assert_eq!((admin.admin, admin.admin_peers.len()), (plan.admin, 1));
     assert_eq!(plan.store, StorePlan::MEMORY);
-    assert_eq!(plan.on_missing_key, OnMissingKey::Deny);
+    assert_eq!((plan.on_missing_key, plan.missing_key_status.as_u16()), (OnMissingKey::Deny, 403));
     assert!(plan.paths.reject_ambiguous);
     let seconds = |span: Duration| span.as_secs();
     let t = plan.timeouts;
@@ -126,7 +126,8 @@ fn aliases_repeat_what_they_name() {
     pro: *quota
 ",
     );
-    assert_eq!(plan.routes[0].limits.client.as_ref().unwrap().tiers[0].quota().limit(), 10);
+    let client = plan.routes[0].limits.client.as_ref().unwrap();
+    assert_eq!(client.policy_in(Some(0)).unwrap().quota().limit(), 10);
 }
 
 #[test]

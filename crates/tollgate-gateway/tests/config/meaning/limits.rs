@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::Method;
 use tollgate::{Algorithm, Cost, Excess, LeakyMode, Micros, Refill};
-use tollgate_gateway::plan::{LimitPlan, SettleBy, Statuses};
+use tollgate_gateway::plan::{LimitPlan, RouteLimits, SettleBy, Statuses};
 
 use super::{api, with};
 use crate::support::plan;
@@ -249,6 +249,35 @@ fn what_is_settled_and_what_waits_is_said_in_one_place() {
     assert_eq!(reserve(a), Some((SettleBy::Header, 300)));
     assert_eq!(reserve(b), Some((SettleBy::Trailer, 3_600)));
     assert_eq!(reserve(c), Some((SettleBy::Bytes(1_000), 3_600)));
+}
+
+#[test]
+fn where_all_is_a_leaky_bucket_what_every_request_meets_measures_and_apis_queue() {
+    let limits = |client: &str, apis: &str| {
+        let plan = plan(&format!(
+            "rateLimiter:\n  target: http://localhost:3000\n  strategy: leaky_bucket\n  \
+             client: {{limit: 9, window: 9s{client}}}\n  {apis}"
+        ));
+        plan.routes[0].limits.clone()
+    };
+    let queues = |limit: &LimitPlan| limit.policy.as_ref().unwrap().queues();
+    let client = |limits: RouteLimits| queues(limits.client.as_ref().unwrap());
+    let api =
+        |rest: &str| format!("apis: [{{identifier: a, path: /a, limit: 9, window: 9s{rest}}}]\n");
+    let both = limits("", &api(""));
+    assert!(queues(&both.apis[0].limit) && !client(both));
+    // Where no api queues, the client does.
+    for apis in [
+        String::new(),
+        api(", strategy: token_bucket"),
+        api(", mode: meter"),
+        api(", shadow: true"),
+        "apis: [{identifier: a, path: /a, concurrency: 9}]\n".to_owned(),
+    ] {
+        assert!(client(limits("", &apis)), "{apis}");
+    }
+    // And one that says so is taken at its word.
+    assert!(!client(limits(", mode: meter", "")));
 }
 
 #[test]

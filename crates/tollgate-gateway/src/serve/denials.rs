@@ -1,0 +1,65 @@
+//! What those get who are denied.
+
+use bytes::Bytes;
+use http::header::WWW_AUTHENTICATE;
+use http::{HeaderValue, Response, StatusCode};
+use tollgate::denial::{Members, Problem, Reason};
+use tollgate::{Denial, DenialResponse};
+
+use crate::plan::{ApiKeyPlace, IdentitySource, Plan};
+
+/// Problems with the members of the file, and its status for those of whom nobody knows who
+/// they are.
+pub(super) struct Denials {
+    problem: Problem,
+    missing_key: StatusCode,
+    challenge: Option<HeaderValue>,
+}
+
+impl Denials {
+    pub(super) fn of(plan: &Plan) -> Self {
+        let members: Members = plan.members.clone();
+        let missing_key = plan.missing_key_status;
+        // A 401 has to say how one would say who one is (RFC 9110, 15.5.2).
+        let challenge = (missing_key == StatusCode::UNAUTHORIZED).then(|| challenge(plan));
+        Self { problem: Problem::with_members(members), missing_key, challenge }
+    }
+
+    fn finished<'a>(&self, denial: &Denial<'a>) -> Denial<'a> {
+        match denial.reason() {
+            Reason::MissingKey => denial.clone().with_status(self.missing_key),
+            _ => denial.clone(),
+        }
+    }
+}
+
+impl DenialResponse for Denials {
+    fn respond(&self, denial: &Denial<'_>) -> Response<Bytes> {
+        let mut response = self.problem.respond(&self.finished(denial));
+        if let (Reason::MissingKey, Some(challenge)) = (denial.reason(), &self.challenge) {
+            response.headers_mut().insert(WWW_AUTHENTICATE, challenge.clone());
+        }
+        response
+    }
+
+    fn respond_grpc(&self, denial: &Denial<'_>) -> Response<Bytes> {
+        self.problem.respond_grpc(&self.finished(denial))
+    }
+}
+
+/// The schemes of `Authorization` by which `identity` finds somebody. A field of its own has none
+/// that is registered; its name then stands for one.
+fn challenge(plan: &Plan) -> HeaderValue {
+    let schemes = plan.identity.iter().filter_map(|source| match source {
+        IdentitySource::User(_) => Some("Bearer"),
+        IdentitySource::ApiKey(keys) => Some(match &keys.place {
+            ApiKeyPlace::Usual => "X-API-Key",
+            ApiKeyPlace::Header(name) => name.as_str(),
+            ApiKeyPlace::Authorization(scheme) => scheme,
+        }),
+        IdentitySource::Ip { .. } => None,
+    });
+    let schemes = schemes.collect::<Vec<_>>().join(", ");
+    // Names of fields and schemes are tokens, which fit into a field.
+    HeaderValue::try_from(schemes).unwrap_or(HeaderValue::from_static("Bearer"))
+}

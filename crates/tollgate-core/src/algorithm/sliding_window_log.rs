@@ -128,7 +128,7 @@ impl Rule for SlidingWindowLog {
     #[inline]
     fn refresh<'a>(&self, state: &'a State, now: Timestamp) -> View<'a> {
         let seen = if state.entries.is_empty() { now } else { now.max(state.last_seen) };
-        let expired = |entry: &Entry| entry.at + self.window <= seen;
+        let expired = |entry: &Entry| seen.since(entry.at) >= self.window;
         let head = state.skip_while(0, expired);
         let base = if head == 0 { state.base } else { state.entries[head - 1].total };
         View { state, seen, head, base }

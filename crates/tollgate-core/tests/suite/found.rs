@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Algorithm, LeakyMode, Micros, Policy, Quota, Resolution};
+use tollgate_core::{Algorithm, LeakyMode, Micros, Policy, Quota, Resolution, Timestamp};
 
 use crate::limiter::limiter;
 
@@ -70,4 +70,13 @@ fn a_log_read_under_a_shorter_window_is_fresh_when_it_says_so() {
     let key = key.converted(&short, 140);
     assert_eq!(key.peek(10).reset_after, Micros::ZERO);
     assert!(key.is_fresh(10));
+}
+
+/// Nothing comes later than the last instant that there is, so nothing ends there.
+#[test]
+fn a_log_counts_at_the_last_instant_of_all() {
+    let mut key = limiter(&policy(2, 1_000, log(Resolution::Exact)));
+    let last = Timestamp::MAX.as_micros();
+    let admitted = (0..5).filter(|_| key.request(last, 1).allows()).count();
+    assert_eq!(admitted, 2);
 }

@@ -86,7 +86,8 @@ use crate::body::{AnyBody, SameBody};
 /// * What a limit denies waits for it instead, if that says [`Excess::Wait`](crate::Excess).
 /// * What counts in flight ([`Policy::concurrent_requests`](crate::Policy)) counts until the
 ///   response has ended, is dropped, or fails. Leases of what takes long are renewed by a
-///   task of the tokio runtime. A connection that is upgraded is over when it is.
+///   task of the tokio runtime. One that upgrades its connection (a WebSocket) is over with
+///   the answer that says so, however long the connection lasts.
 /// * If the store cannot decide, each policy does what its
 ///   [`OnStoreError`](crate::OnStoreError) says.
 ///

@@ -107,6 +107,9 @@ impl<St: Store> Rules<St> {
                 let Question { applied, charged, .. } = question;
                 self.trace_shadows(&verdict, applied);
                 let delay = self.delay(&verdict, applied);
+                if delay == Micros::ZERO && !self.tells() {
+                    return Ruling::Pass;
+                }
                 let rest = self.rest(&verdict, charged.as_deref(), explained, applied);
                 let admitted = Admitted { verdict, applied, rest };
                 Ruling::Admit { admitted, delay, charged }

@@ -137,10 +137,10 @@ impl<St: Store> Rules<St> {
         }
         let mut answer = self.decide(&[charge]);
         let now = at_once(&mut answer);
-        if now.as_ref().is_some_and(|answer| self.is_unremarkable(answer)) {
+        let sight = sight.keeping([keyed]);
+        if now.as_ref().is_some_and(|answer| self.passes_untold(answer, applied, &sight)) {
             return Step::Follow(Ruling::Pass);
         }
-        let sight = sight.keeping([keyed]);
         let question = Question { applied, charged: None, seed: 0, bytes: 0, sight };
         match now {
             Some(answer) => Step::Follow(self.weigh(answer, question, head.method, head.headers)),

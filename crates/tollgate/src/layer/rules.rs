@@ -28,7 +28,7 @@ pub(super) struct Rules<St> {
     pub(super) keeper: Option<Keeper<St>>,
     /// Whether anything of a request is remembered besides what the store was asked.
     pub(super) remembers: bool,
-    /// Whether an admission leaves no trace but in events of level debug.
+    /// Whether of an admission there is nothing to be told but in events of level debug.
     pub(super) is_silent: bool,
     pub(super) misconfigured: AtomicBool,
     /// Whether the last answer of the store was that it cannot decide.
@@ -74,15 +74,13 @@ impl<St: Store> Rules<St> {
         let holds = keeper.is_some();
         let tiers = Tiers::new(options.tiers.as_ref(), &limits);
         let rule = |limit: Limit| Rule { fields: Fields::new(&limit, tiers.as_ref()), limit };
-        let has_shadows = limits.iter().any(|limit| !limit.enforce);
         let rules: Box<[_]> = limits.into_iter().map(rule).collect();
         let tells =
             options.expose_verdicts || options.explain || options.headers.any() || settles || holds;
-        let is_watched = cfg!(feature = "metrics") || has_shadows;
         Self {
             store,
             remembers: queue.is_some() || settles || waits || holds || options.headers.has_jitter(),
-            is_silent: !(tells || is_watched || waits || queue.is_some()),
+            is_silent: !(tells || waits || queue.is_some()),
             witness: Witness::new(&rules, &options),
             rules,
             options,

@@ -13,6 +13,7 @@ use super::queued::Charged;
 use super::reservation::OpenCharges;
 use super::rules::{Applied, Rule, Rules, bits};
 use super::verdicts::Verdicts;
+use super::witness::Sight;
 use crate::body::InFlight;
 use crate::denial::{Denial, Dialect};
 use crate::headers::{PolicyFields, X_RATELIMIT_EXPLAIN};
@@ -65,19 +66,34 @@ impl<St: Store> Rules<St> {
         method: &Method,
         headers: &HeaderMap,
     ) -> Ruling<St> {
-        if self.is_unremarkable(&answer) {
+        if self.passes_untold(&answer, question.applied, &question.sight) {
             return Ruling::Pass;
         }
         self.weigh(answer, question, method, headers)
     }
 
-    /// Whether nobody is told of the answer: then it is not worth carrying on.
+    /// Whether the request goes on and neither client nor log is told why: then the answer is
+    /// not worth carrying on. Who counts has seen it.
     #[inline]
-    pub(super) fn is_unremarkable(&self, answer: &Result<Verdict, StoreError>) -> bool {
-        self.is_silent
+    pub(super) fn passes_untold(
+        &self,
+        answer: &Result<Verdict, StoreError>,
+        applied: Applied,
+        sight: &Sight,
+    ) -> bool {
+        let is_untold = self.is_silent
             && LevelFilter::current() < LevelFilter::DEBUG
             && !self.failing.load(Ordering::Relaxed)
-            && answer.as_ref().is_ok_and(Verdict::is_admitted)
+            && answer.as_ref().is_ok_and(Verdict::is_admitted);
+        if is_untold {
+            self.see(answer, applied, sight);
+        }
+        is_untold
+    }
+
+    fn see(&self, answer: &Result<Verdict, StoreError>, applied: Applied, sight: &Sight) {
+        let applied = bits(applied.rules).map(|index| (index, &self.rules[index]));
+        self.witness.tell(applied, sight, answer, self.store.name());
     }
 
     /// The same of an answer that somebody may be told of.
@@ -94,8 +110,7 @@ impl<St: Store> Rules<St> {
         {
             return Ruling::Wait(Asked { answer, question });
         }
-        let applied = bits(question.applied.rules).map(|index| (index, &self.rules[index]));
-        self.witness.tell(applied, &question.sight, &answer, self.store.name());
+        self.see(&answer, question.applied, &question.sight);
         // A change of state is news, a request is not.
         if answer.is_ok() && self.failing.load(Ordering::Relaxed) {
             self.failing.store(false, Ordering::Relaxed);

@@ -6,7 +6,9 @@ use std::time::Duration;
 use http::{Method, Request};
 use tollgate::failure::Fallback;
 use tollgate::key::ClientIp;
-use tollgate::{Limit, MemoryStore, Observer, OnStoreError, RateLimitLayer, Strikes};
+use tollgate::{
+    HeaderOptions, Limit, MemoryStore, Observer, OnStoreError, RateLimitLayer, Strikes,
+};
 use tower::Layer;
 
 use super::{Meter, counted};
@@ -39,6 +41,33 @@ async fn each_decision_counts_once_with_what_became_of_it() {
     assert_eq!(ask(&service, request(Method::DELETE, "/")).await.status(), 503);
     assert_eq!(meter.outcomes("closed"), counted(&[("failed_closed", 1.0)]));
     assert_eq!(meter.sum("tollgate_decisions_total", &["first", "failed_open"]), 1.0);
+}
+
+/// Clients are told nothing by such a layer, and it carries no verdict about.
+#[tokio::test]
+async fn a_layer_without_fields_counts_what_passes() {
+    let meter = Meter::start();
+    let (_, store) = memory();
+    let staged = Staged::new(store);
+    let silent = HeaderOptions::default().ratelimit(false).x_ratelimit(false);
+    let alone = builder(&staged, [Limit::global(log("alone", 2))]).headers(silent);
+    let beside = [Limit::global(log("beside", 2)), Limit::global(log("trial", 1)).shadow()];
+    let beside = builder(&staged, beside).headers(silent);
+    for service in [alone, beside].map(|layer| layer.build().unwrap().layer(hello())) {
+        for expected in [200, 200, 429] {
+            assert_eq!(status(&service).await, expected);
+        }
+        staged.fail(Fault::NotCharged);
+        assert_eq!(status(&service).await, 200);
+        staged.recover();
+    }
+    let expected = counted(&[("allow", 2.0), ("deny", 1.0), ("failed_open", 1.0)]);
+    assert_eq!(meter.outcomes("alone"), expected);
+    assert_eq!(meter.outcomes("beside"), expected);
+    assert_eq!(meter.sum("tollgate_decisions_total", &["trial", "shadow_deny"]), 2.0);
+    for policy in ["policy=\"alone\"", "policy=\"beside\""] {
+        assert_eq!(meter.sum("tollgate_units_charged_total", &[policy]), 2.0);
+    }
 }
 
 #[tokio::test]

@@ -85,10 +85,12 @@ macro_rules! any_table {
         }
 
         $(impl Kind for $rule {
+            #[inline]
             fn table(any: &AnyTable) -> Option<&Table<Self>> {
                 if let AnyTable::$rule(table) = any { Some(table) } else { None }
             }
 
+            #[inline]
             fn table_mut(any: &mut AnyTable) -> Option<&mut Table<Self>> {
                 if let AnyTable::$rule(table) = any { Some(table) } else { None }
             }

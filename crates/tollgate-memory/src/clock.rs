@@ -28,6 +28,8 @@ pub struct SystemClock {
     /// What the counter showed at `made_at`.
     made: u64,
     made_at: Timestamp,
+    /// Microseconds a tick of the counter, times 2^64.
+    micros_per_tick: u64,
 }
 
 impl SystemClock {
@@ -36,15 +38,29 @@ impl SystemClock {
         let counter = quanta::Clock::new();
         let made = counter.raw();
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let micros = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
-        Self { counter, made, made_at: Timestamp::from_micros(micros) }
+        let made_at = Timestamp::from_micros(saturating(since_epoch.as_micros()));
+        // Over so many ticks the counter tells its rate to a part in 10^11. What is divided by is
+        // known here, so that each look multiplies once.
+        let nanos = u128::from(counter.delta_as_nanos(0, TICKS));
+        let micros_per_tick = saturating((nanos << 64) / u128::from(TICKS) / 1_000);
+        Self { counter, made, made_at, micros_per_tick }
     }
 }
 
+/// Some minutes of any counter.
+const TICKS: u64 = 1 << 40;
+
+fn saturating(number: u128) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
 impl Clock for SystemClock {
+    #[inline]
     fn now(&self) -> Timestamp {
-        let elapsed = self.counter.delta_as_nanos(self.made, self.counter.raw());
-        Timestamp::from_micros(self.made_at.as_micros() + elapsed / 1_000)
+        // Another processor's counter may be a little behind the one that `made` was read from.
+        let ticks = self.counter.raw().saturating_sub(self.made);
+        let micros = (u128::from(ticks) * u128::from(self.micros_per_tick)) >> 64;
+        Timestamp::from_micros(self.made_at.as_micros() + micros as u64)
     }
 }
 

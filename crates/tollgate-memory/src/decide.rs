@@ -36,7 +36,8 @@ impl<C: Clock> Inner<C> {
     #[inline(never)]
     pub(crate) fn decide_all(&self, charges: &[Charge<'_>]) -> Result<Verdict, StoreError> {
         let (sums, sum_of) = self.sums(charges)?;
-        let mut shards = self.lock_in_order(sums.iter().map(|sum| sum.shard));
+        let mut shards = Locked::default();
+        self.lock_in_order(sums.iter().map(|sum| sum.shard), &mut shards);
         let now = self.clock.now();
         // Making a table may take over an idle one, and seats refer to tables by number.
         for sum in &sums {

@@ -2,9 +2,12 @@
 
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
-use tollgate_core::{Charge, Cost, Decision, Outcome, Timestamp, Verdict};
+use tollgate_core::{Charge, Cost, Decision, Outcome, Timestamp, Verdict, with_rule};
 
+use crate::any_table::Kind;
+use crate::part::Spot;
 use crate::shard::Shard;
+use crate::table::decide;
 use crate::{Clock, Inner};
 
 /// Requests of more charges take the long way.
@@ -12,24 +15,26 @@ const MOST: usize = 4;
 
 /// A charge, and where its key is if it is known.
 #[derive(Clone, Copy)]
-struct Known {
+struct Known<'a> {
+    charge: &'a Charge<'a>,
+    hash: u64,
     /// The number of the shard.
     shard: usize,
     table: usize,
-    hash: u64,
+    bucket: usize,
 }
 
 impl<C: Clock> Inner<C> {
     /// Decides one charge on a key that is known: the path of nearly every request.
+    // Always inlined, because a decision that is returned is written and read again at once in
+    // other widths, which waits for the writes: that was a quarter of all.
     #[inline(always)]
     pub(crate) fn decide_one(&self, charge: &Charge<'_>) -> Option<(Decision, Timestamp)> {
-        let hash = self.hash(charge.key);
-        let mut shard = self.shards[self.shard_number(hash)].lock();
-        // Under the lock, so that time does not step back from one decision to the next.
-        let now = self.clock.now();
-        let table = shard.own.known_table(charge.policy)?;
-        let decision = shard.own.decide(table, hash, charge.key, charge.cost, now)?;
-        Some((decision, now))
+        let Charge { policy, key, cost, .. } = *charge;
+        let hash = self.hash(key);
+        let shard = self.shards[self.shard_number(hash)].lock();
+        let spot = Spot { policy, key, hash, table: shard.own.known_table(policy)? };
+        with_rule!(policy.rule(), rule => decide_by(rule, shard, spot, cost, &self.clock))
     }
 
     /// Decides a few charges on keys that are all known. `None`, and nothing has changed,
@@ -41,68 +46,104 @@ impl<C: Clock> Inner<C> {
         if charges.len() > MOST || !charges.iter().all(is_plain) || names_a_policy_twice(charges) {
             return None;
         }
-        let mut known = [Known { shard: 0, table: 0, hash: 0 }; MOST];
-        let known = &mut known[..charges.len()];
-        for (known, charge) in known.iter_mut().zip(charges) {
-            known.hash = self.hash(charge.key);
-            known.shard = self.shard_number(known.hash);
+        let mut known = SmallVec::<[Known<'_>; MOST]>::new();
+        for charge in charges {
+            let hash = self.hash(charge.key);
+            let shard = self.shard_number(hash);
+            known.push(Known { charge, hash, shard, table: 0, bucket: 0 });
         }
-        let mut shards = self.lock_in_order(known.iter().map(|known| known.shard));
-        let now = self.clock.now();
-        let mut decisions = SmallVec::<[Decision; MOST]>::new();
-        for (known, charge) in known.iter_mut().zip(charges) {
-            let shard = shards.of(known.shard);
-            known.table = shard.own.known_table(charge.policy)?;
-            let Known { table, hash, .. } = *known;
-            decisions.push(shard.own.assess(table, hash, charge.key, charge.cost, now)?);
+        let mut shards = Locked::default();
+        self.lock_in_order(known.iter().map(|known| known.shard), &mut shards);
+        for known in &mut known {
+            let part = &shards.of(known.shard).own;
+            known.table = part.known_table(known.charge.policy)?;
+            known.bucket = part.bucket(known.table, known.hash, known.charge.key)?;
         }
-        let mut denials = charges.iter().zip(&decisions);
-        let admitted = !denials.any(|(charge, decision)| charge.enforce && decision.denies());
-        for ((known, charge), decision) in known.iter().zip(charges).zip(&mut decisions) {
-            if decision.denies() {
-                continue;
-            }
-            let (own, Known { table, hash, .. }) = (&mut shards.of(known.shard).own, *known);
-            if admitted {
-                own.charge(table, hash, charge.key, charge.cost, now);
-            } else if let Some(untouched) = own.assess(table, hash, charge.key, Cost::ZERO, now) {
-                // Nothing is taken, so what is left is what a request for nothing sees.
-                *decision = Decision { outcome: Outcome::Pass, ..untouched };
-            }
-        }
-        Some(Verdict::new(admitted, now, decisions))
+        Some(decide_known(&known, &mut shards, self.clock.now()))
     }
 
     /// Locks shards in the order of their numbers, so that no two requests can wait for
-    /// each other.
-    pub(crate) fn lock_in_order(&self, numbers: impl Iterator<Item = usize>) -> Locked<'_> {
-        let mut numbers: SmallVec<[usize; MOST]> = numbers.collect();
-        // Mostly there are two, and in order every other time.
-        if !numbers.is_sorted_by(|a, b| a < b) {
-            numbers.sort_unstable();
-            numbers.dedup();
+    /// each other. They are put where they are to stay: what has just been written in words
+    /// and is moved in wider ones waits for the writes.
+    pub(crate) fn lock_in_order<'a>(
+        &'a self,
+        numbers: impl Iterator<Item = usize>,
+        shards: &mut Locked<'a>,
+    ) {
+        let mut order = SmallVec::<[usize; MOST]>::new();
+        for number in numbers {
+            order.push(number);
         }
-        let guards = numbers.iter().map(|&number| self.shards[number].lock()).collect();
-        Locked { numbers, guards }
+        // Mostly there are two, and in order every other time.
+        if !order.is_sorted_by(|a, b| a < b) {
+            order.sort_unstable();
+            order.dedup();
+        }
+        for &number in &order {
+            shards.0.push((number, self.shards[number].lock()));
+        }
     }
 }
 
-/// The shards of a request, locked.
-pub(crate) struct Locked<'a> {
-    numbers: SmallVec<[usize; MOST]>,
-    guards: SmallVec<[MutexGuard<'a, Shard>; MOST]>,
+/// Charges all that may pass, or none if an enforced one may not.
+fn decide_known(known: &[Known<'_>], shards: &mut Locked<'_>, now: Timestamp) -> Verdict {
+    let admitted = known.iter().all(|&Known { charge, shard, table, bucket, .. }| {
+        !charge.enforce || shards.of(shard).own.assess(table, bucket, charge.cost, now).allows()
+    });
+    let decisions = known.iter().map(|&Known { charge, shard, table, bucket, .. }| {
+        let part = &mut shards.of(shard).own;
+        if admitted {
+            return part.decide(table, bucket, charge.cost, now);
+        }
+        let decision = part.assess(table, bucket, charge.cost, now);
+        if decision.denies() {
+            return decision;
+        }
+        // Nothing is taken, so what is left is what a request for nothing sees.
+        let untouched = part.assess(table, bucket, Cost::ZERO, now);
+        Decision { outcome: Outcome::Pass, ..untouched }
+    });
+    Verdict::new(admitted, now, decisions)
 }
+
+/// Decides on a key that is known, and charges it if `cost` may pass.
+#[inline(always)]
+fn decide_by<R: Kind>(
+    rule: &R,
+    mut shard: MutexGuard<'_, Shard>,
+    spot: Spot<'_>,
+    cost: Cost,
+    clock: &impl Clock,
+) -> Option<(Decision, Timestamp)> {
+    let state = shard.own.state_mut::<R>(spot)?;
+    // Under the lock, so that time does not step back from one decision to the next; and after
+    // the search, which would wait for it.
+    let now = clock.now();
+    if rule.max_heap_bytes() > 0 {
+        return Some((decide(rule, state, cost, now), now));
+    }
+    // Of a state that is a few words only whether it allows is worked out here, and the rest from
+    // a copy while others have the lock.
+    let before = state.clone();
+    decide(rule, state, cost, now);
+    drop(shard);
+    Some((rule.assess(rule.refresh(&before, now), now, cost), now))
+}
+
+/// The shards of a request, locked, each with its number.
+#[derive(Default)]
+pub(crate) struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); MOST]>);
 
 impl Locked<'_> {
     /// The shard of this number, which is among them.
     #[inline]
     pub(crate) fn of(&mut self, number: usize) -> &mut Shard {
-        let index = self.numbers.iter().position(|locked| *locked == number);
-        &mut self.guards[index.expect("a request uses the shards that it has locked")]
+        let shard = self.0.iter_mut().find(|(locked, _)| *locked == number);
+        &mut shard.expect("a request uses the shards that it has locked").1
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Shard> {
-        self.guards.iter_mut().map(|guard| &mut **guard)
+        self.0.iter_mut().map(|(_, guard)| &mut **guard)
     }
 }
 

@@ -77,46 +77,34 @@ impl Part {
         }
     }
 
-    /// Decides on a key that is in the table of its policy, and charges it if `cost`
-    /// may pass: the path of nearly every request.
-    // Always, because a decision that is returned is written and read again at once in other
-    // widths, which waits for the writes: that was a quarter of all.
-    #[inline(always)]
+    /// The bucket of a key in the table of its policy, which is its own until the table changes.
+    #[inline]
+    pub(crate) fn bucket(&self, table: usize, hash: u64, key: &Key) -> Option<usize> {
+        with_table!(&self.tables[table], table => table.bucket(hash, key))
+    }
+
+    /// Decides on the key in a bucket, and charges it if `cost` may pass.
+    #[inline]
     pub(crate) fn decide(
         &mut self,
         table: usize,
-        hash: u64,
-        key: &Key,
+        bucket: usize,
         cost: Cost,
         now: Timestamp,
-    ) -> Option<Decision> {
-        with_table!(&mut self.tables[table], table => table.decide(hash, key, cost, now))
+    ) -> Decision {
+        with_table!(&mut self.tables[table], table => table.decide(bucket, cost, now))
     }
 
-    /// Charges a key in the table of its policy what was assessed as allowed.
-    #[inline]
-    pub(crate) fn charge(
-        &mut self,
-        table: usize,
-        hash: u64,
-        key: &Key,
-        cost: Cost,
-        now: Timestamp,
-    ) {
-        with_table!(&mut self.tables[table], table => table.charge(hash, key, cost, now));
-    }
-
-    /// What the policy says about `cost` for a key in the table of its policy.
+    /// What the policy says about `cost` for the key in a bucket.
     #[inline]
     pub(crate) fn assess(
         &self,
         table: usize,
-        hash: u64,
-        key: &Key,
+        bucket: usize,
         cost: Cost,
         now: Timestamp,
-    ) -> Option<Decision> {
-        with_table!(&self.tables[table], table => table.assess(hash, key, cost, now))
+    ) -> Decision {
+        with_table!(&self.tables[table], table => table.assess(bucket, cost, now))
     }
 
     /// Where the state of a key is.
@@ -138,6 +126,7 @@ impl Part {
     }
 
     /// The state of a key in the table of its policy, to change it.
+    #[inline]
     pub(crate) fn state_mut<R: Kind>(&mut self, spot: Spot<'_>) -> Option<&mut R::State> {
         R::table_mut(&mut self.tables[spot.table])?.find_mut(spot.hash, spot.key)
     }

@@ -29,49 +29,47 @@ struct Entry<S> {
 /// has been looked through once before a quarter of it is new.
 const SWEEP: usize = 4;
 
+/// Why a bucket is not empty.
+const FOUND: &str = "a bucket is used under the lock under which it was found";
+
+/// Decides on a state, and charges it if `cost` may pass.
+#[inline(always)]
+pub(crate) fn decide<R: Rule>(
+    rule: &R,
+    state: &mut R::State,
+    cost: Cost,
+    now: Timestamp,
+) -> Decision {
+    let decision = rule.assess(rule.refresh(state, now), now, cost);
+    if decision.allows() && cost > Cost::ZERO {
+        rule.charge(state, now, cost);
+    }
+    decision
+}
+
 impl<R: Rule> Table<R> {
     pub(crate) fn new(policy: Policy, rule: R) -> Self {
         Self { policy, rule, entries: HashTable::new(), cursor: 0, promised: 0 }
     }
 
-    /// Decides on a key that is here, and charges it if `cost` may pass.
+    /// The bucket of a key, which is its own until the table changes.
+    #[inline]
+    pub(crate) fn bucket(&self, hash: u64, key: &Key) -> Option<usize> {
+        self.entries.find_bucket_index(hash, |entry| entry.key == *key)
+    }
+
+    /// Decides on the key in a bucket, and charges it if `cost` may pass.
     #[inline(always)]
-    pub(crate) fn decide(
-        &mut self,
-        hash: u64,
-        key: &Key,
-        cost: Cost,
-        now: Timestamp,
-    ) -> Option<Decision> {
-        let entry = self.entries.find_mut(hash, |entry| entry.key == *key)?;
-        let decision = self.rule.assess(self.rule.refresh(&entry.state, now), now, cost);
-        if decision.allows() && cost > Cost::ZERO {
-            self.rule.charge(&mut entry.state, now, cost);
-        }
-        Some(decision)
+    pub(crate) fn decide(&mut self, bucket: usize, cost: Cost, now: Timestamp) -> Decision {
+        let entry = self.entries.get_bucket_mut(bucket).expect(FOUND);
+        decide(&self.rule, &mut entry.state, cost, now)
     }
 
-    /// Charges a key that is here what was assessed as allowed.
-    #[inline]
-    pub(crate) fn charge(&mut self, hash: u64, key: &Key, cost: Cost, now: Timestamp) {
-        if cost > Cost::ZERO
-            && let Some(entry) = self.entries.find_mut(hash, |entry| entry.key == *key)
-        {
-            self.rule.charge(&mut entry.state, now, cost);
-        }
-    }
-
-    /// What the policy says about `cost` for a key that is here.
-    #[inline]
-    pub(crate) fn assess(
-        &self,
-        hash: u64,
-        key: &Key,
-        cost: Cost,
-        now: Timestamp,
-    ) -> Option<Decision> {
-        let state = self.find(hash, key)?;
-        Some(self.rule.assess(self.rule.refresh(state, now), now, cost))
+    /// What the policy says about `cost` for the key in a bucket.
+    #[inline(always)]
+    pub(crate) fn assess(&self, bucket: usize, cost: Cost, now: Timestamp) -> Decision {
+        let entry = self.entries.get_bucket(bucket).expect(FOUND);
+        self.rule.assess(self.rule.refresh(&entry.state, now), now, cost)
     }
 
     #[inline]
@@ -79,6 +77,7 @@ impl<R: Rule> Table<R> {
         self.entries.find(hash, |entry| entry.key == *key).map(|entry| &entry.state)
     }
 
+    #[inline]
     pub(crate) fn find_mut(&mut self, hash: u64, key: &Key) -> Option<&mut R::State> {
         self.entries.find_mut(hash, |entry| entry.key == *key).map(|entry| &mut entry.state)
     }

@@ -118,7 +118,7 @@ impl<St: Store> Rules<St> {
 
     /// Most layers have one limit, and then there is nothing to collect; and mostly nothing to
     /// be kept either, of the request and of an answer that is there at once.
-    #[inline]
+    #[inline(always)]
     fn ask_about_one(&self, rule: &Rule, tier: InTier, head: &Head<'_>) -> Step<St> {
         let (subject, cost) = match self.keyed(&rule.limit, head) {
             Ok(Some(keyed)) => keyed,
@@ -158,7 +158,7 @@ impl<St: Store> Rules<St> {
 
     /// Whose quota a limit uses for the request, and how much of it; none if the request
     /// is none of its business. An error is the answer to the request.
-    #[inline]
+    #[inline(always)]
     fn keyed(
         &self,
         limit: &Limit,

@@ -60,6 +60,70 @@ fn is_port(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
 }
 
+/// An address as one number: IPv6 as it is and IPv4 mapped into it, so that one address has one
+/// number however it was written.
+///
+/// It also stays in registers, where an [`IpAddr`] is written to memory and read in other widths
+/// at each turn, which waits for the writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Address(u128);
+
+impl Address {
+    /// ::ffff:0:0/96, the IPv4-mapped addresses.
+    const MAPPED: u128 = 0xffff;
+    /// 64:ff9b::/96, the well-known prefix of RFC 6052.
+    const NAT64: u128 = 0x0064_ff9b << 64;
+
+    #[inline]
+    fn from_v4(bits: u32) -> Self {
+        Self(Self::MAPPED << 32 | u128::from(bits))
+    }
+
+    /// The IPv4 address, if it is one.
+    #[inline]
+    pub(super) fn v4(self) -> Option<u32> {
+        self.in_prefix(Self::MAPPED)
+    }
+
+    /// The IPv4 address for which a translator has put this one.
+    #[inline]
+    fn embedded_v4(self) -> Option<u32> {
+        self.in_prefix(Self::NAT64)
+    }
+
+    /// The last 32 bits, if this is what stands before them.
+    #[inline]
+    fn in_prefix(self, prefix: u128) -> Option<u32> {
+        #[expect(clippy::cast_possible_truncation, reason = "the others were compared")]
+        (self.0 >> 32 == prefix).then_some(self.0 as u32)
+    }
+
+    /// The bytes of an IPv6 address.
+    #[inline]
+    pub(super) fn octets(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+
+    /// The same, IPv4 as such.
+    #[inline]
+    pub(super) fn ip(self) -> IpAddr {
+        match self.v4() {
+            Some(v4) => Ipv4Addr::from_bits(v4).into(),
+            None => Ipv6Addr::from_bits(self.0).into(),
+        }
+    }
+}
+
+impl From<IpAddr> for Address {
+    #[inline]
+    fn from(ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(v4) => Self::from_v4(v4.to_bits()),
+            IpAddr::V6(v6) => Self(v6.to_bits()),
+        }
+    }
+}
+
 /// How much of an address counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Masks {
@@ -89,19 +153,13 @@ impl Masks {
         Ok(())
     }
 
-    /// The network that counts as one, of an address that is canonical already.
+    /// The network that counts as one.
     #[inline]
-    pub(super) fn apply(&self, ip: IpAddr) -> IpAddr {
-        match (ip, embedded_v4(ip).filter(|_| self.nat64)) {
-            (_, Some(v4)) | (IpAddr::V4(v4), None) => {
-                // Neither shift is by the whole width, since no prefix is empty.
-                let mask = u32::MAX << (32 - u32::from(self.v4));
-                Ipv4Addr::from_bits(v4.to_bits() & mask).into()
-            }
-            (IpAddr::V6(v6), None) => {
-                let mask = u128::MAX << (128 - u32::from(self.v6));
-                Ipv6Addr::from_bits(v6.to_bits() & mask).into()
-            }
+    pub(super) fn apply(&self, address: Address) -> Address {
+        // No shift is by the whole width, since no prefix is empty.
+        match address.v4().or_else(|| address.embedded_v4().filter(|_| self.nat64)) {
+            Some(v4) => Address::from_v4(v4 & u32::MAX << (32 - u32::from(self.v4))),
+            None => Address(address.0 & u128::MAX << (128 - u32::from(self.v6))),
         }
     }
 }
@@ -111,19 +169,5 @@ fn checked(bits: u8, family: &'static str, max: u8) -> Result<u8, ClientIpError>
         Ok(bits)
     } else {
         Err(ClientIpError::Prefix { bits, family, max })
-    }
-}
-
-/// The IPv4 address in one of the well-known prefix of RFC 6052, 64:ff9b::/96.
-#[inline]
-fn embedded_v4(ip: IpAddr) -> Option<Ipv4Addr> {
-    match ip {
-        IpAddr::V6(v6) => match v6.octets() {
-            [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d] => {
-                Some(Ipv4Addr::new(a, b, c, d))
-            }
-            _ => None,
-        },
-        IpAddr::V4(_) => None,
     }
 }

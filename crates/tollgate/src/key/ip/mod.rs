@@ -16,7 +16,7 @@ use super::encode::{Tag, plain};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::Head;
 
-use address::Masks;
+use address::{Address, Masks};
 use forwarding::Forwarding;
 use peer::Peer;
 
@@ -180,39 +180,53 @@ impl ClientIp {
     ///
     /// # Errors
     /// As [`KeySource::subject`].
-    #[inline]
     pub fn address(&self, head: &Head<'_>) -> Result<Option<IpAddr>, KeyError> {
+        Ok(self.find(head)?.map(Address::ip))
+    }
+
+    #[inline(always)]
+    fn find(&self, head: &Head<'_>) -> Result<Option<Address>, KeyError> {
         let peer = match &self.peer {
             Some(peer) => match peer(head) {
-                Some(ip) => Peer::Address(ip),
+                Some(ip) => Peer::Address(ip.into()),
                 None => return Ok(None),
             },
             None => Peer::of(head.extensions),
         };
         let peer = match (peer, self.unix) {
-            (Peer::Address(ip), _) => Some(ip.to_canonical()),
+            (Peer::Address(address), _) => Some(address),
             (Peer::Unix, Unix::Trust) => None,
             (Peer::Unix, Unix::Skip) => return Ok(None),
             (Peer::Unix, Unix::Refuse) => return Err(KeyError::UnixPeer),
             (Peer::Unknown, _) => return Err(KeyError::NoPeerAddress),
         };
-        if peer.is_some_and(|ip| !self.proxies.contains(ip)) {
-            return Ok(peer);
+        match peer {
+            Some(address) if self.proxies.is_empty() => Ok(Some(address)),
+            peer => Ok(self.behind_proxies(head, peer)),
         }
-        Ok(self.forwarding.client(head.headers, &self.proxies, peer))
+    }
+
+    /// The client for whom the peer speaks, if it is a proxy.
+    fn behind_proxies(&self, head: &Head<'_>, peer: Option<Address>) -> Option<Address> {
+        let ip = peer.map(Address::ip);
+        if ip.is_some_and(|ip| !self.proxies.contains(ip)) {
+            return peer;
+        }
+        self.forwarding.client(head.headers, &self.proxies, ip).map(Address::from)
     }
 
     #[inline]
-    fn key(&self, ip: IpAddr) -> Key {
-        match self.masks.apply(ip) {
+    fn key(&self, address: Address) -> Key {
+        let network = self.masks.apply(address);
+        match network.v4() {
             // Of known length, so that the key is put together in registers.
-            IpAddr::V4(ip) => {
-                let [a, b, c, d] = ip.octets();
+            Some(v4) => {
+                let [a, b, c, d] = v4.to_be_bytes();
                 Key::new([Tag::Ipv4 as u8, a, b, c, d])
             }
-            IpAddr::V6(ip) => {
+            None => {
                 let bytes = usize::from(self.masks.v6().div_ceil(8));
-                plain(Tag::Ipv6, &ip.octets()[..bytes])
+                plain(Tag::Ipv6, &network.octets()[..bytes])
             }
         }
     }
@@ -220,7 +234,8 @@ impl ClientIp {
 
 impl KeySource for ClientIp {
     fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
-        Ok(self.address(head)?.map(|ip| Subject { kind: SubjectKind::Ip, key: self.key(ip) }))
+        let address = self.find(head)?;
+        Ok(address.map(|address| Subject { kind: SubjectKind::Ip, key: self.key(address) }))
     }
 
     fn can_be_missing(&self) -> bool {
@@ -228,8 +243,8 @@ impl KeySource for ClientIp {
     }
 
     fn named(&self, name: &SubjectName) -> Option<Subject> {
-        let SubjectName::Ip(ip) = name else { return None };
-        Some(Subject { kind: SubjectKind::Ip, key: self.key(ip.to_canonical()) })
+        let &SubjectName::Ip(ip) = name else { return None };
+        Some(Subject { kind: SubjectKind::Ip, key: self.key(ip.into()) })
     }
 }
 

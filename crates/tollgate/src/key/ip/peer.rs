@@ -1,8 +1,10 @@
 //! Who opened the connection.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use http::Extensions;
+
+use super::address::Address;
 
 /// An extension that says: this request came over a Unix socket.
 ///
@@ -15,20 +17,20 @@ pub struct UnixPeer;
 /// Who opened the connection, as far as the extensions tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
-    Address(IpAddr),
+    Address(Address),
     Unix,
     Unknown,
 }
 
 impl Peer {
-    #[inline]
+    #[inline(always)]
     pub(super) fn of(extensions: &Extensions) -> Self {
         let address = of_axum(extensions)
             .or_else(|| of_tonic(extensions))
             .or_else(|| extensions.get::<SocketAddr>().copied())
             .or_else(|| of_axum_test(extensions));
         match address {
-            Some(address) => Self::Address(address.ip()),
+            Some(address) => Self::Address(address.ip().into()),
             None if is_unix(extensions) => Self::Unix,
             None => Self::Unknown,
         }

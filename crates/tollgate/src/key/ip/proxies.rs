@@ -41,6 +41,11 @@ impl TrustedProxies {
         Ok(Self(networks.into()))
     }
 
+    /// Whether nobody is trusted.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether the address is one of them. IPv4-mapped addresses are IPv4 here too.
     pub fn contains(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();

@@ -1,7 +1,6 @@
 //! The question about a request: whom it concerns, what it costs, and what the store is asked.
 
 use std::pin::Pin;
-use std::slice;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
@@ -9,7 +8,7 @@ use bytes::Bytes;
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::{Method, Response};
 use smallvec::SmallVec;
-use tollgate_core::{Charge, Cost, Key, Store, Verdict};
+use tollgate_core::{Charge, Cost, Store, Verdict};
 
 use super::excess::Answer;
 use super::explain;
@@ -24,9 +23,10 @@ use crate::limit::shared_key;
 use crate::{Head, Limit, Listed, OnMissingKey, Subject, SubjectKind};
 
 /// What a request takes by one rule, and from whom.
-pub(super) struct Keyed {
+#[derive(Clone, Copy)]
+pub(super) struct Keyed<'a> {
     pub(super) index: usize,
-    pub(super) subject: Subject,
+    pub(super) subject: &'a Subject,
     pub(super) cost: Cost,
 }
 
@@ -91,16 +91,28 @@ impl<St: Store> Rules<St> {
         if let [rule] = &*self.rules {
             return self.ask_about_one(rule, tier, head);
         }
-        let mut keyed = SmallVec::<[Keyed; 4]>::new();
+        let mut found = SmallVec::<[(usize, Subject); 4]>::new();
         for (index, Rule { limit, .. }) in self.rules.iter().enumerate() {
-            match self.keyed(limit, head) {
-                Ok(Some((subject, cost))) => keyed.push(Keyed { index, subject, cost }),
+            if !limit.applies_to(head) {
+                continue;
+            }
+            let subject = match limit.key.subject(head) {
+                Ok(Some(subject)) => Ok(Some(subject)),
+                missing => self.without_key(limit, missing.err(), head),
+            };
+            match subject {
+                Ok(Some(subject)) => found.push((index, subject)),
                 Ok(None) => {}
                 Err(response) => return Step::Follow(Ruling::Refuse(response)),
             }
         }
-        if keyed.is_empty() {
+        if found.is_empty() {
             return Step::Follow(Ruling::Pass);
+        }
+        let mut keyed = SmallVec::<[Keyed<'_>; 4]>::new();
+        for (index, subject) in &found {
+            let cost = self.cost_of(&self.rules[*index].limit, head);
+            keyed.push(Keyed { index: *index, subject, cost });
         }
         let mut sight = self.witness.look(&self.rules, &keyed, head);
         let charges: SmallVec<[Charge<'_>; 4]> = keyed
@@ -112,7 +124,7 @@ impl<St: Store> Rules<St> {
         let bytes = self.bytes_of(head);
         let (answer, charged, seed) = self.put(&charges, applied, bytes, &mut sight);
         drop(charges);
-        let sight = sight.keeping(keyed);
+        let sight = sight.keeping(&keyed);
         self.step(answer, Question { applied, charged, seed, bytes, sight }, head)
     }
 
@@ -120,24 +132,38 @@ impl<St: Store> Rules<St> {
     /// be kept either, of the request and of an answer that is there at once.
     #[inline(always)]
     fn ask_about_one(&self, rule: &Rule, tier: InTier, head: &Head<'_>) -> Step<St> {
-        let (subject, cost) = match self.keyed(&rule.limit, head) {
-            Ok(Some(keyed)) => keyed,
-            Ok(None) => return Step::Follow(Ruling::Pass),
-            Err(response) => return Step::Follow(Ruling::Refuse(response)),
+        let Rule { limit, .. } = rule;
+        if !limit.applies_to(head) {
+            return Step::Follow(Ruling::Pass);
+        }
+        // Looked at where it was put.
+        let found = limit.key.subject(head);
+        let shared;
+        let subject = match found {
+            Ok(Some(ref subject)) => subject,
+            missing => match self.without_key(limit, missing.err(), head) {
+                Ok(Some(subject)) => {
+                    shared = subject;
+                    &shared
+                }
+                Ok(None) => return Step::Follow(Ruling::Pass),
+                Err(response) => return Step::Follow(Ruling::Refuse(response)),
+            },
         };
-        let keyed = Keyed { index: 0, subject, cost };
-        let mut sight = self.witness.look(&self.rules, slice::from_ref(&keyed), head);
+        let cost = self.cost_of(limit, head);
+        let keyed = [Keyed { index: 0, subject, cost }];
+        let mut sight = self.witness.look(&self.rules, &keyed, head);
         let applied = Applied { rules: 1, tier };
-        let charge = rule.charge(&keyed.subject.key, cost, tier);
+        let charge = rule.charge(&subject.key, cost, tier);
         if self.remembers {
             let bytes = self.bytes_of(head);
             let (answer, charged, seed) = self.put(&[charge], applied, bytes, &mut sight);
-            let sight = sight.keeping([keyed]);
+            let sight = sight.keeping(&keyed);
             return self.step(answer, Question { applied, charged, seed, bytes, sight }, head);
         }
         let mut answer = self.decide(&[charge]);
         let now = at_once(&mut answer);
-        let sight = sight.keeping([keyed]);
+        let sight = sight.keeping(&keyed);
         if now.as_ref().is_some_and(|answer| self.passes_untold(answer, applied, &sight)) {
             return Step::Follow(Ruling::Pass);
         }
@@ -156,41 +182,26 @@ impl<St: Store> Rules<St> {
         }
     }
 
-    /// Whose quota a limit uses for the request, and how much of it; none if the request
-    /// is none of its business. An error is the answer to the request.
-    #[inline(always)]
-    fn keyed(
-        &self,
-        limit: &Limit,
-        head: &Head<'_>,
-    ) -> Result<Option<(Subject, Cost)>, Box<Response<Bytes>>> {
-        if !limit.applies_to(head) {
-            return Ok(None);
-        }
-        let subject = match limit.key.subject(head) {
-            Ok(Some(subject)) => subject,
-            missing => match self.without_key(limit, missing.err(), head)? {
-                Some(key) => Subject { kind: SubjectKind::Other, key },
-                None => return Ok(None),
-            },
-        };
-        let costs = limit.costs.as_ref().unwrap_or(&self.options.costs);
-        Ok(Some((subject, costs.of(head))))
+    #[inline]
+    fn cost_of(&self, limit: &Limit, head: &Head<'_>) -> Cost {
+        limit.costs.as_ref().unwrap_or(&self.options.costs).of(head)
     }
 
-    /// What becomes of a request without a key, or of one whose key cannot be told. A
-    /// shadow policy lets both pass.
+    /// Under whom a request counts that has no key, or whose key cannot be told; none if it
+    /// does not count. A shadow policy lets both pass. An error is the answer to the request.
     #[cold]
     fn without_key(
         &self,
         limit: &Limit,
         error: Option<KeyError>,
         head: &Head<'_>,
-    ) -> Result<Option<Key>, Box<Response<Bytes>>> {
+    ) -> Result<Option<Subject>, Box<Response<Bytes>>> {
         let denial = match (error, limit.on_missing_key) {
             (Some(error), _) => self.misconfigured(&error),
             (None, Some(OnMissingKey::Pass)) => return Ok(None),
-            (None, Some(OnMissingKey::Share)) => return Ok(Some(shared_key())),
+            (None, Some(OnMissingKey::Share)) => {
+                return Ok(Some(Subject { kind: SubjectKind::Other, key: shared_key() }));
+            }
             (None, Some(OnMissingKey::Deny) | None) => {
                 let (policy, shadow) = (limit.policy.name(), !limit.enforce);
                 tracing::debug!(target: "tollgate", policy, shadow, "no key");

@@ -86,7 +86,7 @@ impl Witness {
     /// The store is about to be asked.
     #[inline]
     #[cfg_attr(not(feature = "metrics"), expect(unused_variables, reason = "nobody looks"))]
-    pub(super) fn look(&self, rules: &[Rule], keyed: &[Keyed], head: &Head<'_>) -> Sight {
+    pub(super) fn look(&self, rules: &[Rule], keyed: &[Keyed<'_>], head: &Head<'_>) -> Sight {
         let wanted = tracing::span_enabled!(target: SPANS, Level::DEBUG, "decision");
         Sight {
             waits: false,
@@ -212,16 +212,13 @@ impl Sight {
 
     /// What the store was asked, to be remembered until it answers.
     #[inline]
-    #[cfg_attr(
-        not(feature = "metrics"),
-        expect(unused_variables, unused_mut, clippy::needless_pass_by_value, reason = "unseen")
-    )]
-    pub(super) fn keeping(mut self, keyed: impl IntoIterator<Item = Keyed>) -> Self {
+    #[cfg_attr(not(feature = "metrics"), expect(unused_variables, unused_mut, reason = "unseen"))]
+    pub(super) fn keeping(mut self, keyed: &[Keyed<'_>]) -> Self {
         #[cfg(feature = "metrics")]
-        for Keyed { subject, cost, .. } in keyed {
+        for &Keyed { subject, cost, .. } in keyed {
             self.seen.push(Seen::new(subject.kind, cost));
             #[cfg(feature = "admin")]
-            self.keys.push(subject.key);
+            self.keys.push(subject.key.clone());
         }
         self
     }
@@ -229,8 +226,8 @@ impl Sight {
 
 impl Spans {
     #[cold]
-    fn new(rules: &[Rule], keyed: &[Keyed]) -> Box<Self> {
-        let span = |keyed: &Keyed| {
+    fn new(rules: &[Rule], keyed: &[Keyed<'_>]) -> Box<Self> {
+        let span = |keyed: &Keyed<'_>| {
             tracing::debug_span!(
                 target: SPANS,
                 "decision",

@@ -215,27 +215,26 @@ impl ClientIp {
         self.forwarding.client(head.headers, &self.proxies, ip).map(Address::from)
     }
 
-    #[inline]
-    fn key(&self, address: Address) -> Key {
+    #[inline(always)]
+    fn subject_at(&self, address: Address) -> Subject {
+        let kind = SubjectKind::Ip;
         let network = self.masks.apply(address);
-        match network.v4() {
-            // Of known length, so that the key is put together in registers.
-            Some(v4) => {
-                let [a, b, c, d] = v4.to_be_bytes();
-                Key::new([Tag::Ipv4 as u8, a, b, c, d])
-            }
-            None => {
-                let bytes = usize::from(self.masks.v6().div_ceil(8));
-                plain(Tag::Ipv6, &network.octets()[..bytes])
-            }
+        // Of known length, so that the key is put together in registers.
+        if let Some(v4) = network.v4() {
+            let [a, b, c, d] = v4.to_be_bytes();
+            return Subject { kind, key: Key::new([Tag::Ipv4 as u8, a, b, c, d]) };
         }
+        let bytes = usize::from(self.masks.v6().div_ceil(8));
+        Subject { kind, key: plain(Tag::Ipv6, &network.octets()[..bytes]) }
     }
 }
 
 impl KeySource for ClientIp {
     fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
-        let address = self.find(head)?;
-        Ok(address.map(|address| Subject { kind: SubjectKind::Ip, key: self.key(address) }))
+        match self.find(head)? {
+            Some(address) => Ok(Some(self.subject_at(address))),
+            None => Ok(None),
+        }
     }
 
     fn can_be_missing(&self) -> bool {
@@ -244,7 +243,7 @@ impl KeySource for ClientIp {
 
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         let &SubjectName::Ip(ip) = name else { return None };
-        Some(Subject { kind: SubjectKind::Ip, key: self.key(ip.into()) })
+        Some(self.subject_at(ip.into()))
     }
 }
 

@@ -63,6 +63,8 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
+            // Handed on as it is: most requests hold nothing.
+            KindProjection::Inner { body, in_flight: InFlight(None) } => body.poll_frame(cx),
             KindProjection::Inner { body, in_flight } => {
                 let frame = std::task::ready!(body.poll_frame(cx));
                 if !matches!(frame, Some(Ok(_))) {

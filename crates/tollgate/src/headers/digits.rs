@@ -79,12 +79,12 @@ pub(super) fn integer(number: u64) -> HeaderValue {
     }
 }
 
-/// A header value of an instant in Unix seconds.
+/// Lends a header value of an instant in Unix seconds.
 ///
 /// What ends within the same minute is told to one client after the other, so each thread
 /// keeps the values of the last instants that it has told: to share one costs a third of
 /// what it takes to write it anew.
-pub(super) fn instant(seconds: u64) -> HeaderValue {
+pub(super) fn with_instant(seconds: u64, mut put: impl FnMut(&HeaderValue)) {
     const KEPT: usize = 64;
     thread_local! {
         static TOLD: RefCell<[Option<(u64, HeaderValue)>; KEPT]> =
@@ -92,15 +92,17 @@ pub(super) fn instant(seconds: u64) -> HeaderValue {
     }
     // Less than `KEPT`, so it fits.
     let place = (seconds % KEPT as u64) as usize;
-    let told = |told: &RefCell<[Option<(u64, HeaderValue)>; KEPT]>| {
+    let told = TOLD.try_with(|told| {
         let mut told = told.borrow_mut();
         match &told[place] {
-            Some((same, value)) if *same == seconds => value.clone(),
-            _ => told[place].insert((seconds, integer(seconds))).1.clone(),
+            Some((same, value)) if *same == seconds => put(value),
+            _ => put(&told[place].insert((seconds, integer(seconds))).1),
         }
-    };
-    // A thread that ends has nothing kept any more.
-    TOLD.try_with(told).unwrap_or_else(|_| integer(seconds))
+    });
+    if told.is_err() {
+        // A thread that ends has nothing kept any more.
+        put(&integer(seconds));
+    }
 }
 
 /// The digits of a number below 1000.
@@ -154,7 +156,7 @@ mod tests {
     #[test]
     fn instants_that_share_a_place_are_told_apart() {
         for seconds in [1_795_290_616, 1_795_290_616 + 64, 1_795_290_616, 7, u64::MAX, 7 + 64, 7] {
-            assert_eq!(instant(seconds), seconds.to_string());
+            with_instant(seconds, |value| assert_eq!(value, &seconds.to_string()));
         }
     }
 

@@ -3,7 +3,7 @@
 use http::HeaderValue;
 use tollgate_core::{Algorithm, Decision, Micros, Policy, Refill};
 
-use super::digits::{Line, integer};
+use super::digits::Line;
 use super::intern::interned;
 
 /// The fields of one policy, rendered as far as they do not depend on a decision.
@@ -108,13 +108,10 @@ impl PolicyFields {
         self.quota_value.clone()
     }
 
-    /// The value of `X-RateLimit-Limit`: the limit of the decision, which is another one
-    /// where a store decides with a share of the quota.
-    pub(super) fn limit_value(&self, decision: &Decision) -> HeaderValue {
-        match &self.limit_value {
-            Some(value) if decision.limit == self.policy.capacity() => value.clone(),
-            _ => integer(decision.limit),
-        }
+    /// The value of `X-RateLimit-Limit`, unless the decision has another limit: where a store
+    /// decides with a share of the quota.
+    pub(super) fn limit_value(&self, decision: &Decision) -> Option<&HeaderValue> {
+        self.limit_value.as_ref().filter(|_| decision.limit == self.policy.capacity())
     }
 
     /// Appends the member of `RateLimit`: `"name";r=99;t=60`.

@@ -203,9 +203,15 @@ fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Row<
         headers.insert(X_RATELIMIT_REMAINING, theirs);
         return;
     }
-    headers.insert(X_RATELIMIT_LIMIT, fields.limit_value(decision));
-    let reset = digits::instant(reset_at(decided_at, shown));
-    headers.insert(X_RATELIMIT_RESET, reset);
+    // Each value goes into its place from where it is made: moved on the way, it would be read
+    // before it is written.
+    match fields.limit_value(decision) {
+        Some(value) => headers.insert(X_RATELIMIT_LIMIT, value.clone()),
+        None => headers.insert(X_RATELIMIT_LIMIT, digits::integer(decision.limit)),
+    };
+    digits::with_instant(reset_at(decided_at, shown), |value| {
+        headers.insert(X_RATELIMIT_RESET, value.clone());
+    });
 }
 
 /// Whether the set of a service inside stays: because that has denied, or because a

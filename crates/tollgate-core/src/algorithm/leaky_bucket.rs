@@ -80,16 +80,20 @@ impl LeakyBucket {
             && self.empty_at(State { level: state.level - cost, ..state }) == charged.leaves_at
     }
 
-    fn max_wait(&self) -> Micros {
+    /// By how much a request charged on top of `state` would wait too long. Without a longest
+    /// wait nobody asks how long it is.
+    fn too_long(&self, state: State, now: Timestamp) -> Micros {
         match self.mode {
-            LeakyMode::Queue { max_wait: Some(max_wait) } => max_wait,
-            _ => Micros::MAX,
+            LeakyMode::Queue { max_wait: Some(max_wait) } => {
+                Micros::new(self.delay(state, now).get().saturating_sub(max_wait.get()))
+            }
+            _ => Micros::ZERO,
         }
     }
 
     /// A request that would wait too long finds no room, whatever its cost.
     fn remaining(&self, state: State, now: Timestamp) -> u64 {
-        if self.delay(state, now) > self.max_wait() {
+        if self.too_long(state, now) > Micros::ZERO {
             return 0;
         }
         self.full.saturating_sub(state.level) / self.scale.unit
@@ -105,8 +109,9 @@ impl LeakyBucket {
             return (view, Outcome::Allow { delay: Micros::ZERO, charged_at: view.at });
         }
         let level = view.level + cost * self.scale.unit;
-        let delay = self.delay(view, now);
-        if level <= self.full && delay <= self.max_wait() {
+        let too_long = self.too_long(view, now);
+        if level <= self.full && too_long == Micros::ZERO {
+            let delay = self.delay(view, now);
             return (State { level, ..view }, Outcome::Allow { delay, charged_at: view.at });
         }
         // Room comes as the bucket drains, which it does not while the clock stands
@@ -115,7 +120,6 @@ impl LeakyBucket {
             0 => Micros::ZERO,
             over => (view.at + self.until_drained(over)).since(now),
         };
-        let too_long = Micros::new(delay.get().saturating_sub(self.max_wait().get()));
         (view, Outcome::Deny { retry_after: room_after.max(too_long) })
     }
 

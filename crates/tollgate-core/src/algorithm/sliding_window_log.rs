@@ -125,7 +125,7 @@ impl Rule for SlidingWindowLog {
         State { entries: VecDeque::new(), base: 0, last_seen: Timestamp::EPOCH }
     }
 
-    #[inline]
+    #[inline(always)]
     fn refresh<'a>(&self, state: &'a State, now: Timestamp) -> View<'a> {
         let seen = if state.entries.is_empty() { now } else { now.max(state.last_seen) };
         let expired = |entry: &Entry| seen.since(entry.at) >= self.window;
@@ -134,7 +134,7 @@ impl Rule for SlidingWindowLog {
         View { state, seen, head, base }
     }
 
-    #[inline]
+    #[inline(always)]
     fn assess(&self, view: View<'_>, now: Timestamp, cost: Cost) -> Decision {
         let cost = cost.get();
         let used = view.state.total() - view.base;
@@ -165,7 +165,7 @@ impl Rule for SlidingWindowLog {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn charge(&self, state: &mut State, now: Timestamp, cost: Cost) {
         let seen = self.prune(state, now);
         self.push(state, seen, cost.get());

@@ -101,7 +101,8 @@ impl Rule for TokenBucket {
         let (restored, at) = match self.refill {
             Refill::Greedy => (elapsed.saturating_mul(self.scale.rate), now),
             Refill::Interval => {
-                let intervals = elapsed / self.window;
+                // Mostly the interval is not over yet, and that is known without a division.
+                let intervals = if elapsed < self.window { 0 } else { elapsed / self.window };
                 let start = state.at + Micros::new(intervals * self.window);
                 (intervals.saturating_mul(self.limit), start)
             }

@@ -5,6 +5,7 @@
 
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED
+local MAX = number.MAX
 local add, since, mul_div_ceil = number.add, number.since, number.mul_div_ceil
 
 -- Time until so much has drained.
@@ -23,6 +24,13 @@ local function delay_of(rule, now, level, at)
   return 0
 end
 
+-- By how much a request charged on top of the state would wait too long. Without a longest
+-- wait there is room however long it is, and that is known without a division.
+local function too_long_of(rule, now, level, at)
+  if rule.max_wait == MAX then return 0 end
+  return since(delay_of(rule, now, level, at), rule.max_wait)
+end
+
 -- Whether nothing was charged after `charged`: without it, the bucket would have been
 -- empty just when its request was to leave.
 local function is_last(rule, state, charged)
@@ -35,7 +43,7 @@ end
 -- A request that would wait too long finds no room, whatever its cost.
 local function remaining_of(rule, now, level, at)
   local left = rule.full - level
-  if left <= 0 or delay_of(rule, now, level, at) > rule.max_wait then return 0 end
+  if left <= 0 or too_long_of(rule, now, level, at) > 0 then return 0 end
   return floor(left / rule.unit)
 end
 
@@ -63,15 +71,14 @@ local function assess(rule, now, cost, level, at)
   local scaled = cost * rule.unit
   -- In this order, because with a debt the sum of both could pass 2^53.
   local over = level - rule.full + scaled
-  local delay = delay_of(rule, now, level, at)
-  if over <= 0 and delay <= rule.max_wait then
-    return decide(rule, now, ALLOW, delay, at, level + scaled, at)
+  local too_long = too_long_of(rule, now, level, at)
+  if over <= 0 and too_long == 0 then
+    return decide(rule, now, ALLOW, delay_of(rule, now, level, at), at, level + scaled, at)
   end
   -- Room comes as the bucket drains, which it does not while the clock stands before
   -- the last charge; the wait shortens by itself even then.
   local room_after = 0
   if over > 0 then room_after = since(empty_at(rule, over, at), now) end
-  local too_long = since(delay, rule.max_wait)
   return decide(rule, now, DENY, max(room_after, too_long), 0, level, at)
 end
 

@@ -8,8 +8,9 @@ use tollgate::{Clock, Micros, SystemClock, Timestamp};
 
 /// A clock that moves on by one step at each look: by a microsecond, so that a log has an
 /// entry for each decision, or by so much that what was taken is back. It looks at the real
-/// clock as well, so that it costs no less than that. One thread looks at it at a time: it
-/// stores what it has loaded, since adding atomically would cost what no limiter does.
+/// clock as well, so that it costs no less than that. All requests are of one key, under whose
+/// lock it is looked at: so it stores what it has loaded, and an atomic addition that no limiter
+/// makes is not in the time.
 #[derive(Clone, Debug)]
 pub(crate) struct Ticking {
     real: SystemClock,

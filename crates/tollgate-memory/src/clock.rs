@@ -28,9 +28,13 @@ pub struct SystemClock {
     /// What the counter showed at `made_at`.
     made: u64,
     made_at: Timestamp,
-    /// Microseconds a tick of the counter, times 2^64.
-    micros_per_tick: u64,
+    rate: Rate,
 }
+
+/// How fast a counter ticks: the microseconds of a tick, times 2^[`SHIFT`](Self::SHIFT) and
+/// rounded up, so that the division is done once and each look multiplies.
+#[derive(Clone, Copy)]
+struct Rate(u64);
 
 impl SystemClock {
     /// A clock that shows the system's time.
@@ -39,17 +43,32 @@ impl SystemClock {
         let made = counter.raw();
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let made_at = Timestamp::from_micros(saturating(since_epoch.as_micros()));
-        // Over so many ticks the counter tells its rate to a part in 10^11. What is divided by is
-        // known here, so that each look multiplies once.
-        let nanos = u128::from(counter.delta_as_nanos(0, TICKS));
-        let micros_per_tick = saturating((nanos << 64) / u128::from(TICKS) / 1_000);
-        Self { counter, made, made_at, micros_per_tick }
+        let rate = Rate::new(counter.delta_as_nanos(0, Rate::TICKS));
+        Self { counter, made, made_at, rate }
     }
 }
 
-/// Some minutes of any counter.
-const TICKS: u64 = 1 << 40;
+impl Rate {
+    /// There is room for 16 µs a tick, while counters tick some tens of times a microsecond; and
+    /// what is rounded up is a part in 10^12 of those that tick ten times a nanosecond.
+    const SHIFT: u32 = 60;
+    /// The ticks for whose time a counter is asked, which tell its rate to a part in 10^11.
+    const TICKS: u64 = 1 << 40;
 
+    /// The rate of a counter that ticks [`TICKS`](Self::TICKS) times in `nanos`.
+    fn new(nanos: u64) -> Self {
+        let ticks = u128::from(Self::TICKS) * 1_000;
+        Self(saturating((u128::from(nanos) << Self::SHIFT).div_ceil(ticks)))
+    }
+
+    /// The whole microseconds of so many ticks.
+    #[inline]
+    fn micros(self, ticks: u64) -> u64 {
+        saturating((u128::from(ticks) * u128::from(self.0)) >> Self::SHIFT)
+    }
+}
+
+#[inline]
 fn saturating(number: u128) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
@@ -59,8 +78,8 @@ impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         // Another processor's counter may be a little behind the one that `made` was read from.
         let ticks = self.counter.raw().saturating_sub(self.made);
-        let micros = (u128::from(ticks) * u128::from(self.micros_per_tick)) >> 64;
-        Timestamp::from_micros(self.made_at.as_micros() + micros as u64)
+        let micros = self.made_at.as_micros().saturating_add(self.rate.micros(ticks));
+        Timestamp::from_micros(micros)
     }
 }
 
@@ -120,5 +139,26 @@ impl Default for ManualClock {
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_micros(self.0.load(Ordering::SeqCst))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Rate;
+
+    #[test]
+    fn ticks_of_any_counter_are_told_to_the_microsecond_for_months() {
+        // In ticks a second: the slowest that fit, those of ARM, of nanoseconds, and of x86.
+        for hertz in [70_000, 1_000_000, 24_000_000, 1_000_000_000, 3_187_201_000, 10_000_000_000] {
+            let nanos = u128::from(Rate::TICKS) * 1_000_000_000 / hertz;
+            let rate = Rate::new(u64::try_from(nanos).unwrap());
+            for exponent in 0..=17 {
+                let ticks = 10_u64.pow(exponent);
+                let exact = u128::from(ticks) * nanos / u128::from(Rate::TICKS) / 1_000;
+                let told = u128::from(rate.micros(ticks));
+                let slack = u128::from(ticks / 10_u64.pow(16));
+                assert!(told >= exact && told <= exact + 1 + slack, "{ticks} at {hertz}: {told}");
+            }
+        }
     }
 }

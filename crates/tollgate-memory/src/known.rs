@@ -1,5 +1,7 @@
 //! The short way of a request: all its keys are known.
 
+use std::mem::needs_drop;
+
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 use tollgate_core::{Charge, Cost, Decision, Outcome, Timestamp, Verdict, with_rule};
@@ -63,8 +65,8 @@ impl<C: Clock> Inner<C> {
     }
 
     /// Locks shards in the order of their numbers, so that no two requests can wait for
-    /// each other. They are put where they are to stay: what has just been written in words
-    /// and is moved in wider ones waits for the writes.
+    /// each other. They are pushed, one by one, to where they are to stay, which is empty: what
+    /// has just been written in words and is moved in wider ones waits for the writes.
     pub(crate) fn lock_in_order<'a>(
         &'a self,
         numbers: impl Iterator<Item = usize>,
@@ -103,6 +105,7 @@ fn decide_known(known: &[Known<'_>], shards: &mut Locked<'_>, now: Timestamp) ->
         let untouched = part.assess(table, bucket, Cost::ZERO, now);
         Decision { outcome: Outcome::Pass, ..untouched }
     });
+    // It takes each of them, in their order; so each is charged.
     Verdict::new(admitted, now, decisions)
 }
 
@@ -119,11 +122,11 @@ fn decide_by<R: Kind>(
     // Under the lock, so that time does not step back from one decision to the next; and after
     // the search, which would wait for it.
     let now = clock.now();
-    if rule.max_heap_bytes() > 0 {
+    if needs_drop::<R::State>() {
         return Some((decide(rule, state, cost, now), now));
     }
-    // Of a state that is a few words only whether it allows is worked out here, and the rest from
-    // a copy while others have the lock.
+    // Of a state that owns nothing a copy is cheap: here is worked out whether it allows, and the
+    // rest from the copy while others have the lock.
     let before = state.clone();
     decide(rule, state, cost, now);
     drop(shard);

@@ -258,32 +258,6 @@ fn what_is_in_flight_without_room_is_renewed_and_comes_back_under_any_limit() {
 }
 
 #[test]
-fn the_real_clock_shows_the_time_of_the_system() {
-    use std::time::{SystemTime, UNIX_EPOCH};
-    use tollgate_memory::Clock;
-    let system = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-    let shown = Duration::from_micros(MemoryStore::new().clock().now().as_micros());
-    assert!(shown.abs_diff(system) < Duration::from_secs(60), "{shown:?} {system:?}");
-}
-
-#[test]
-fn the_real_clock_runs_as_fast_as_that_of_the_system() {
-    use std::time::Instant;
-    use tollgate_memory::Clock;
-    let store = MemoryStore::new();
-    let around = Instant::now();
-    let begin = store.clock().now();
-    let within = Instant::now();
-    std::thread::sleep(Duration::from_millis(20));
-    let least = within.elapsed();
-    let shown = Duration::from_micros(store.clock().now().since(begin).get());
-    let most = around.elapsed();
-    // Both count whole microseconds, and by counters that were compared for some milliseconds.
-    let slack = Duration::from_micros(2) + most / 100;
-    assert!(least <= shown + slack && shown <= most + slack, "{least:?} {shown:?} {most:?}");
-}
-
-#[test]
 fn a_window_is_granted_once_while_threads_race_and_keys_are_swept() {
     const WINDOW: u64 = 50;
     let store = MemoryStore::builder().shards(1).build();

@@ -81,7 +81,7 @@ impl LeakyBucket {
     }
 
     /// By how much a request charged on top of `state` would wait too long. Without a longest
-    /// wait nobody asks how long it is.
+    /// wait there is room however long it is, and that is known without a division.
     fn too_long(&self, state: State, now: Timestamp) -> Micros {
         match self.mode {
             LeakyMode::Queue { max_wait: Some(max_wait) } => {

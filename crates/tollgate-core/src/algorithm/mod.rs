@@ -59,8 +59,8 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// The state of a key never charged.
     fn fresh(&self) -> Self::State;
 
-    // A store in memory decides by these three in some twenty nanoseconds. The rules have them
-    // always inlined, because a decision that comes back through memory is read in other
+    // A store in memory decides by these three in some twenty nanoseconds. The rules of rates have
+    // them always inlined, because a decision that comes back through memory is read in other
     // widths than it was written in, and that waits for the writes.
 
     /// Lets time pass up to `now`, without touching the state.

@@ -41,11 +41,12 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
     for seed in 0..8 {
         let mut rng = Rng::with_seed(seed);
         let mut reference = Reference::default();
+        let mut kept = Vec::new();
         let mut receipts: Vec<Receipt> = Vec::new();
         let mut settled_before = HashSet::new();
         for step in 0..length() {
             harness.advance(gap(&mut rng));
-            let policies = policies(&mut rng, seed);
+            let policies = policies(&mut rng, seed, &mut kept);
             let keys: Vec<_> = policies.iter().map(|_| key(&mut rng)).collect();
             let charges: Vec<_> = policies
                 .iter()
@@ -103,10 +104,18 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
 }
 
 /// One to three policies, no two of one name that differ: that is an error.
-fn policies(rng: &mut Rng, seed: u64) -> Vec<Policy> {
+/// Half of them are handles of one that was there before, as a service has them, and half are
+/// made anew, as after a reload.
+fn policies(rng: &mut Rng, seed: u64, kept: &mut Vec<Policy>) -> Vec<Policy> {
     let mut policies: Vec<Policy> = Vec::new();
     for _ in 0..rng.usize(1..=3) {
-        let policy = policy(rng, seed);
+        let mut policy = policy(rng, seed);
+        if rng.bool() {
+            match kept.iter().find(|kept| kept.shares_state_with(&policy)) {
+                Some(kept) => policy = kept.clone(),
+                None => kept.push(policy.clone()),
+            }
+        }
         let same = policies.iter().find(|other| other.name() == policy.name());
         policies.push(same.cloned().unwrap_or(policy));
     }
@@ -116,16 +125,23 @@ fn policies(rng: &mut Rng, seed: u64) -> Vec<Policy> {
 /// One of four names, each now and then under another quota or algorithm.
 fn policy(rng: &mut Rng, seed: u64) -> Policy {
     let name = rng.usize(..4);
-    let penalty = Algorithm::Penalty {
+    let penalty = |counts_denials| Algorithm::Penalty {
         terms: Terms {
             block: Micros::new(300),
             factor: 3,
             max_block: Micros::new(2_000),
             forget_after: Micros::new(1_500),
-            counts_denials: true,
+            counts_denials,
         },
     };
-    let modes = [&MODES[..], &[Algorithm::ConcurrentRequests, penalty]].concat();
+    let impatient = LeakyMode::Queue { max_wait: Some(Micros::new(700)) };
+    let others = [
+        Algorithm::ConcurrentRequests,
+        penalty(true),
+        Algorithm::LeakyBucket { mode: impatient },
+        penalty(false),
+    ];
+    let modes = [&MODES[..], &others].concat();
     let usual = modes[(name + 2 * seed as usize) % modes.len()];
     let algorithm = match rng.u8(..20) {
         0 => modes[rng.usize(..modes.len())],

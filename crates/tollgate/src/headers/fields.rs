@@ -108,8 +108,8 @@ impl PolicyFields {
         self.quota_value.clone()
     }
 
-    /// The value of `X-RateLimit-Limit`, unless the decision has another limit: where a store
-    /// decides with a share of the quota.
+    /// The value of `X-RateLimit-Limit`, if it is kept and not another: a store may decide with
+    /// a share of the quota.
     pub(super) fn limit_value(&self, decision: &Decision) -> Option<&HeaderValue> {
         self.limit_value.as_ref().filter(|_| decision.limit == self.policy.capacity())
     }

@@ -203,8 +203,8 @@ fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Row<
         headers.insert(X_RATELIMIT_REMAINING, theirs);
         return;
     }
-    // Each value goes into its place from where it is made: moved on the way, it would be read
-    // before it is written.
+    // Each value goes into its place from where it is made: to move what has just been written
+    // waits for the writes.
     match fields.limit_value(decision) {
         Some(value) => headers.insert(X_RATELIMIT_LIMIT, value.clone()),
         None => headers.insert(X_RATELIMIT_LIMIT, digits::integer(decision.limit)),

@@ -91,7 +91,7 @@ impl<St: Store> Rules<St> {
         if let [rule] = &*self.rules {
             return self.ask_about_one(rule, tier, head);
         }
-        let mut found = SmallVec::<[(usize, Subject); 4]>::new();
+        let mut found = SmallVec::<[(usize, Subject, Cost); 4]>::new();
         for (index, Rule { limit, .. }) in self.rules.iter().enumerate() {
             if !limit.applies_to(head) {
                 continue;
@@ -101,7 +101,7 @@ impl<St: Store> Rules<St> {
                 missing => self.without_key(limit, missing.err(), head),
             };
             match subject {
-                Ok(Some(subject)) => found.push((index, subject)),
+                Ok(Some(subject)) => found.push((index, subject, self.cost_of(limit, head))),
                 Ok(None) => {}
                 Err(response) => return Step::Follow(Ruling::Refuse(response)),
             }
@@ -110,9 +110,8 @@ impl<St: Store> Rules<St> {
             return Step::Follow(Ruling::Pass);
         }
         let mut keyed = SmallVec::<[Keyed<'_>; 4]>::new();
-        for (index, subject) in &found {
-            let cost = self.cost_of(&self.rules[*index].limit, head);
-            keyed.push(Keyed { index: *index, subject, cost });
+        for &(index, ref subject, cost) in &found {
+            keyed.push(Keyed { index, subject, cost });
         }
         let mut sight = self.witness.look(&self.rules, &keyed, head);
         let charges: SmallVec<[Charge<'_>; 4]> = keyed
@@ -123,7 +122,6 @@ impl<St: Store> Rules<St> {
         let applied = Applied { rules, tier };
         let bytes = self.bytes_of(head);
         let (answer, charged, seed) = self.put(&charges, applied, bytes, &mut sight);
-        drop(charges);
         let sight = sight.keeping(&keyed);
         self.step(answer, Question { applied, charged, seed, bytes, sight }, head)
     }
@@ -136,7 +134,7 @@ impl<St: Store> Rules<St> {
         if !limit.applies_to(head) {
             return Step::Follow(Ruling::Pass);
         }
-        // Looked at where it was put.
+        // Looked at where it was put: to move what has just been written waits for the writes.
         let found = limit.key.subject(head);
         let shared;
         let subject = match found {

@@ -218,6 +218,7 @@ impl ClientIp {
     #[inline(always)]
     fn subject_at(&self, address: Address) -> Subject {
         let kind = SubjectKind::Ip;
+        // A network of IPv6 addresses is never one of mapped addresses: those are IPv4 before.
         let network = self.masks.apply(address);
         // Of known length, so that the key is put together in registers.
         if let Some(v4) = network.v4() {

@@ -74,6 +74,9 @@ fn a_unix_socket_has_no_address_until_it_is_said_what_it_means() {
     assert_eq!(found(&behind().skip_unix_peer(), &request).unwrap(), None);
     assert_eq!(found(&trusting, &request).unwrap().unwrap(), "203.0.113.9");
 
+    // Who trusts no other proxy believes the last of the line.
+    assert_eq!(found(&ClientIp::peer().trust_unix_peer(), &request).unwrap().unwrap(), "10.0.0.2");
+
     let garbage = HeaderValue::from_static("203.0.113.9, unknown");
     request.headers_mut().insert("x-forwarded-for", garbage);
     assert_eq!(found(&trusting, &request).unwrap(), None);

@@ -1,12 +1,14 @@
 //! What holds whatever a client sends.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::HeaderName;
+use ipnet::{Ipv4Net, Ipv6Net};
 use proptest::prelude::*;
 
 use super::{PROXIES, behind, by_peer, key, request};
-use crate::key::TrustedProxies;
+use crate::key::encode::{Tag, plain};
+use crate::key::{ClientIp, TrustedProxies};
 
 /// Bytes that look like what the parsers look for, more often than chance would.
 fn line() -> impl Strategy<Value = Vec<u8>> {
@@ -48,7 +50,57 @@ fn untrusted() -> impl Strategy<Value = IpAddr> {
     any::<IpAddr>().prop_filter("no proxy", move |ip| !proxies.contains(*ip))
 }
 
+/// Addresses near the prefixes that mean something, more often than chance would.
+fn near_prefixes() -> impl Strategy<Value = IpAddr> {
+    let heads = prop::sample::select(vec![
+        [0, 0, 0, 0, 0, 0xffff],
+        [0, 0, 0, 0, 0, 0xfffe],
+        [0, 0, 0, 0, 1, 0xffff],
+        [0x64, 0xff9b, 0, 0, 0, 0],
+        [0x64, 0xff9b, 1, 0, 0, 0],
+        [0x64, 0xff9a, 0, 0, 0, 0],
+        [0, 0, 0, 0, 0, 0],
+    ]);
+    let headed = (heads, any::<[u16; 2]>()).prop_map(|([a, b, c, d, e, f], [g, h])| {
+        IpAddr::from(Ipv6Addr::new(a, b, c, d, e, f, g, h))
+    });
+    prop_oneof![3 => headed, 1 => any::<IpAddr>()]
+}
+
+/// The IPv4 address for which a translator has put this one.
+fn translated(ip: Ipv6Addr) -> Option<Ipv4Addr> {
+    let nat64: Ipv6Net = "64:ff9b::/96".parse().unwrap();
+    let [.., a, b, c, d] = ip.octets();
+    nat64.contains(&ip).then_some(Ipv4Addr::new(a, b, c, d))
+}
+
 proptest! {
+    #[test]
+    fn a_key_is_the_network_of_its_address(
+        ip in near_prefixes(),
+        v4_bits in 1..=32_u8,
+        v6_bits in 1..=128_u8,
+        nat64: bool,
+    ) {
+        let source = ClientIp::peer().nat64(nat64);
+        let source = source.v4_prefix(v4_bits).unwrap().v6_prefix(v6_bits).unwrap();
+        let embedded = match ip.to_canonical() {
+            IpAddr::V6(v6) if nat64 => translated(v6).map_or_else(|| v6.into(), IpAddr::from),
+            canonical => canonical,
+        };
+        let expected = match embedded {
+            IpAddr::V4(v4) => {
+                let network = Ipv4Net::new(v4, v4_bits).unwrap().network();
+                plain(Tag::Ipv4, &network.octets())
+            }
+            IpAddr::V6(v6) => {
+                let network = Ipv6Net::new(v6, v6_bits).unwrap().network();
+                plain(Tag::Ipv6, &network.octets()[..usize::from(v6_bits.div_ceil(8))])
+            }
+        };
+        prop_assert_eq!(by_peer(&source, &ip.to_string()), expected);
+    }
+
     #[test]
     fn no_bytes_make_the_parsers_panic(
         lines in prop::collection::vec(line(), 0..4),

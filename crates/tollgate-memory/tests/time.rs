@@ -1,0 +1,72 @@
+//! The clock of the system, and one that steps back.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tollgate_core::{
+    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Store, Timestamp,
+};
+use tollgate_memory::{Clock, ManualClock, MemoryStore};
+use tollgate_store_tests::reference::Reference;
+
+#[test]
+fn the_real_clock_shows_the_time_of_the_system() {
+    let system = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let shown = Duration::from_micros(MemoryStore::new().clock().now().as_micros());
+    assert!(shown.abs_diff(system) < Duration::from_secs(60), "{shown:?} {system:?}");
+}
+
+#[test]
+fn the_real_clock_runs_as_fast_as_that_of_the_system() {
+    let store = MemoryStore::new();
+    let around = Instant::now();
+    let begin = store.clock().now();
+    let within = Instant::now();
+    std::thread::sleep(Duration::from_millis(20));
+    let least = within.elapsed();
+    let shown = Duration::from_micros(store.clock().now().since(begin).get());
+    let most = around.elapsed();
+    // Both count whole microseconds, and by counters that were compared for some milliseconds.
+    let slack = Duration::from_micros(2) + most / 100;
+    assert!(least <= shown + slack && shown <= most + slack, "{least:?} {shown:?} {most:?}");
+}
+
+/// A processor's counter may be behind another's, and whoever moves a clock by hand may move it
+/// back. All keys are here before, since a state that was swept is not there at an earlier time.
+#[test]
+fn time_that_steps_back_changes_no_answer() {
+    for seed in 0..20 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let clock = ManualClock::default();
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        let mut reference = Reference::default();
+        let quota = Quota::new(7, Duration::from_micros(100));
+        let mut policies: Vec<_> = Algorithm::ALL
+            .map(|algorithm| Policy::new(format!("{algorithm}"), quota, algorithm).expect("builds"))
+            .into();
+        let queue = LeakyMode::Queue { max_wait: Some(Micros::new(40)) };
+        let queue = Algorithm::LeakyBucket { mode: queue };
+        policies.push(Policy::new("impatient", quota, queue).expect("builds"));
+        let keys = [Key::from("a"), Key::from("b")];
+        let begin = clock.now().as_micros();
+        for (policy, key) in
+            policies.iter().flat_map(|policy| keys.iter().map(move |key| (policy, key)))
+        {
+            let charges = [Charge::new(policy, key, Cost::ONE)];
+            let verdict = store.decide(&charges).into_inner().expect("decides");
+            assert_eq!(verdict, reference.decide(&charges, verdict.decided_at()));
+        }
+        for step in 0..500 {
+            clock.set(Timestamp::from_micros(begin + rng.u64(0..300)));
+            let first = rng.usize(..policies.len());
+            let second = (first + rng.usize(1..policies.len())) % policies.len();
+            let charge = |policy: usize, rng: &mut fastrand::Rng| {
+                Charge::new(&policies[policy], &keys[rng.usize(..2)], Cost::new(rng.u64(0..9)))
+            };
+            let charges = [charge(first, &mut rng), charge(second, &mut rng)];
+            let charges = &charges[..rng.usize(1..=2)];
+            let verdict = store.decide(charges).into_inner().expect("decides");
+            let expected = reference.decide(charges, verdict.decided_at());
+            assert_eq!(verdict, expected, "seed {seed}, step {step}: {charges:#?}");
+        }
+    }
+}

@@ -1,11 +1,12 @@
 //! What a flood of keys can and cannot do.
 
+mod receipts;
+
 use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate_core::{
-    Algorithm, Charge, Cost, Decision, Key, Micros, Policy, Quota, Receipt, ReceiptId, Settlement,
-    Store, StoreExt,
+    Algorithm, Charge, Cost, Decision, Key, Micros, Policy, Quota, Store, StoreExt,
 };
 use tollgate_memory::{ManualClock, MemoryStore, MemoryStoreBuilder};
 
@@ -158,106 +159,6 @@ fn peeks_and_denials_leave_no_key_behind() {
 }
 
 #[test]
-fn to_remember_no_receipts_is_an_error_that_names_the_cure() {
-    let (store, _clock) = build(|store| store.max_receipts(0));
-    let policy = per_minute(5);
-    let charges = [Charge::new(&policy, &Key::GLOBAL, Cost::ONE)];
-    let verdict = store.decide(&charges).into_inner().expect("decides");
-    let receipt = verdict.receipts(&charges, || ReceiptId(1)).next();
-    let receipt = receipt.expect("an admitted charge has a receipt");
-    let error = store.settle(&receipt, Cost::ZERO).into_inner().expect_err("no room for it");
-    assert!(error.to_string().contains("raise `max_receipts`"), "{error}");
-    assert!(!error.may_have_charged());
-    assert_eq!(charge(&store, &policy, &Key::GLOBAL, 0).remaining, 4);
-}
-
-#[test]
-fn what_was_too_much_comes_back_however_many_receipts_are_remembered() {
-    let (store, clock) = build(|store| store.max_receipts(4).shards(1));
-    let rate = per_minute(3);
-    let mut ids = (1..).map(ReceiptId);
-    let mut take = || {
-        let charges = [Charge::new(&rate, &Key::GLOBAL, Cost::ONE)];
-        let verdict = store.decide(&charges).into_inner().expect("decides");
-        let mut receipts = verdict.receipts(&charges, || ids.next().expect("endless"));
-        receipts.next().expect("there is room")
-    };
-    let settle = |receipt: &Receipt| {
-        clock.advance(Micros::new(1_000));
-        store.settle(receipt, Cost::ZERO).into_inner().expect("settles")
-    };
-    let slow = take();
-    let mut quick = Vec::new();
-    for _ in 0..100 {
-        let receipt = take();
-        assert_eq!(settle(&receipt), Settlement::Returned { units: 1 });
-        assert_eq!(settle(&receipt), Settlement::Repeated);
-        quick.push(receipt);
-    }
-    let again = |receipts: &[Receipt]| receipts.iter().map(settle).collect::<Vec<_>>();
-    assert_eq!(again(&quick[96..]), [Settlement::Repeated; 4], "the last are remembered");
-    assert_eq!(again(&quick[..96]), [Settlement::Lapsed; 96], "the others give back nothing");
-    assert_eq!(settle(&slow), Settlement::Lapsed, "it cannot be told from those");
-    let left = charge(&store, &rate, &Key::GLOBAL, 0);
-    assert_eq!(left.remaining, 2);
-}
-
-#[test]
-fn what_was_in_flight_comes_back_however_many_receipts_are_remembered() {
-    let (store, _clock) = build(|store| store.max_receipts(4).shards(1));
-    let hour = Duration::from_secs(3_600);
-    let in_flight = Policy::concurrent_requests("in flight", 2, hour).expect("builds");
-    let rate = per_minute(1_000);
-    let mut ids = (1..).map(ReceiptId);
-    let mut take = |policy: &Policy| {
-        let charges = [Charge::new(policy, &Key::GLOBAL, Cost::ONE)];
-        let verdict = store.decide(&charges).into_inner().expect("decides");
-        assert!(verdict.is_admitted(), "{policy}");
-        let mut receipts = verdict.receipts(&charges, || ids.next().expect("endless"));
-        receipts.next().expect("an admitted charge has a receipt")
-    };
-    let settle = |receipt: &Receipt| store.settle(receipt, Cost::ZERO).into_inner();
-    // Those of a rate fill their room, for an hour.
-    let lapsed = |settled| settled == Ok(Settlement::Lapsed);
-    let filled = (0..10).filter(|_| lapsed(settle(&take(&rate)).map_err(drop))).count();
-    assert_eq!(filled, 6);
-    for _ in 0..20 {
-        let receipt = take(&in_flight);
-        assert_eq!(settle(&receipt).expect("settles"), Settlement::Returned { units: 1 });
-        assert_eq!(settle(&receipt).expect("settles"), Settlement::Repeated);
-        let renewed = store.renew(&receipt).into_inner().expect("renews");
-        assert_eq!(renewed, None, "what was settled is not in flight");
-    }
-}
-
-#[test]
-fn what_is_in_flight_without_room_is_renewed_and_comes_back_under_any_limit() {
-    let (store, clock) = build(|store| store.max_keys(1));
-    charge(&store, &per_minute(5), &numbered(0), 1);
-    // Each has an entry that those without room share.
-    for name in ["a", "b", "c"] {
-        let policy = Policy::fixed_window_counter(name, Quota::per_minute(9)).expect("builds");
-        charge(&store, &policy, &numbered(1), 1);
-    }
-    let minute = Duration::from_secs(60);
-    let policy = |limit| Policy::concurrent_requests("q", limit, minute).expect("builds");
-    let (few, more) = (policy(4), policy(8));
-    let key = numbered(1);
-    let charges = [Charge::new(&few, &key, Cost::ONE)];
-    let verdict = store.decide(&charges).into_inner().expect("decides");
-    let mut receipt = verdict.receipts(&charges, || ReceiptId(1)).next().expect("a receipt");
-    for _ in 0..3 {
-        clock.advance(Micros::new(15_000_000));
-        receipt = store.renew(&receipt).into_inner().expect("renews").expect("in flight");
-        assert_eq!(charge(&store, &few, &key, 0).remaining, 3);
-    }
-    assert_eq!(charge(&store, &more, &key, 1).remaining, 6);
-    let settled = store.settle(&receipt, Cost::ZERO).into_inner().expect("settles");
-    assert_eq!(settled, Settlement::Returned { units: 1 });
-    assert_eq!(charge(&store, &more, &key, 0).remaining, 7);
-}
-
-#[test]
 fn a_window_is_granted_once_while_threads_race_and_keys_are_swept() {
     const WINDOW: u64 = 50;
     let store = MemoryStore::builder().shards(1).build();
@@ -288,29 +189,6 @@ fn a_window_is_granted_once_while_threads_race_and_keys_are_swept() {
             assert!(granted.insert(window), "key {} in window {} twice", window.0, window.1);
         }
     }
-}
-
-#[test]
-fn a_receipt_dated_ahead_of_the_clock_settles_once_too() {
-    let (store, clock) = build(|store| store.shards(1));
-    let policy = Policy::sliding_window_log("p", Quota::per_day(10)).expect("builds");
-    let key = numbered(0);
-    let receipt = |cost, id| {
-        let charges = [Charge::new(&policy, &key, Cost::new(cost))];
-        let verdict = store.decide(&charges).into_inner().expect("decides");
-        let receipt = verdict.receipts(&charges, || ReceiptId(id)).next();
-        receipt.expect("an admitted charge has a receipt")
-    };
-    charge(&store, &policy, &key, 1);
-    let start = tollgate_memory::Clock::now(&clock);
-    clock.set(start - Micros::new(7_200_000_000));
-    let (first, second) = (receipt(5, 1), receipt(1, 2));
-    let settle =
-        |receipt, actual| store.settle(receipt, Cost::new(actual)).into_inner().expect("settles");
-    settle(&first, 3);
-    clock.advance(Micros::new(3_600_000_001));
-    settle(&second, 1);
-    assert_eq!(settle(&first, 0), Settlement::Repeated);
 }
 
 #[test]

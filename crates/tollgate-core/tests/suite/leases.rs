@@ -186,7 +186,7 @@ fn what_cannot_be_leased_is_refused_with_the_cure() {
     }
     let policy = Policy::new("p", Quota::per_minute(60), greedy).unwrap();
     let policy = policy.with_lease(second).unwrap();
-    assert_eq!(policy.share(1, 2).lease(), Some(second));
+    assert_eq!(policy.share(1, 2).unwrap().lease(), Some(second));
     assert_eq!((second.units(60), second.units(1_000_000), second.units(3)), (3, 50_000, 1));
 }
 

@@ -6,8 +6,8 @@ use http::Method;
 use tollgate::key::SubjectName;
 use tollgate::status::{Inspect, LayerHandle};
 use tollgate::{
-    Costs, Head, Limit, Observer, Policy, RateLimit, RateLimitLayer, Reserve, Tier, TierSource,
-    WaitingRoom, headers,
+    Costs, Head, Limit, Observer, OnStoreError, Policy, RateLimit, RateLimitLayer, Reserve, Tier,
+    TierSource, WaitingRoom, headers,
 };
 use tower_layer::Layer;
 
@@ -199,9 +199,15 @@ impl<St: Inspect> Parts<'_, St> {
 
     /// A policy over the quota of whoever a plan is about.
     fn of(&self, policy: &Policy, plan: &LimitPlan) -> Limit {
+        let mut policy = policy.clone();
+        if policy.on_store_error() == OnStoreError::Local && !self.store.has_local_fallback() {
+            // A store in memory has no outage, and the layer refuses `Local` without a fallback.
+            // After a reload the file may name a store that is opened at the next start.
+            policy = policy.with_on_store_error(OnStoreError::Open);
+        }
         match plan.whose {
-            Whose::Everybody => Limit::global(policy.clone()),
-            Whose::Client => Limit::new(policy.clone(), Found(self.identity.clone())),
+            Whose::Everybody => Limit::global(policy),
+            Whose::Client => Limit::new(policy, Found(self.identity.clone())),
         }
     }
 }

@@ -34,6 +34,20 @@ async fn a_changed_file_takes_over_and_the_counters_stay() {
     assert_eq!(upstream.connections(), 1);
 }
 
+/// A store in memory has no outage. A store that the file names later is opened at the next start.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_may_say_local_while_the_store_is_in_memory() {
+    let upstream = Upstream::new().await;
+    let local = |limit| format!("{}onStoreError: local\n", lines(&upstream, limit));
+    let gateway = Gateway::start(&local(5));
+    let client = Client::new(gateway.address);
+    assert_eq!(client.get("/").await.header("x-ratelimit-remaining"), "4");
+    let redis = "store: {redis: {url: 'redis://127.0.0.1:6379'}}\n";
+    gateway.rewrite(&format!("{}{redis}", local(6)));
+    gateway.until_config(|config| config["version"] == 2).await;
+    assert_eq!(client.get("/").await.header("x-ratelimit-remaining"), "4");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_file_changes_nothing_and_is_told() {
     let upstream = Upstream::new().await;

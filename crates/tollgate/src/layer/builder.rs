@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tollgate_core::Store;
+use tollgate_core::{OnStoreError, Store};
 
 use super::RateLimitLayer;
 use super::options::Options;
@@ -75,16 +75,21 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// So many requests may wait at once for limits with [`Excess::Wait`](crate::Excess), in
-    /// all services of the layer together. Others are refused.
+    /// Up to `requests` may wait at once for limits with [`Excess::Wait`](crate::Excess), in all
+    /// services of the layer together. Others are rejected.
+    ///
+    /// This sets [`WaitingRoom::max_requests`] of the layer's waiting room. If the layer was given
+    /// a [`waiting_room`](Self::waiting_room) before, the bound holds for all layers that share
+    /// that room.
     #[must_use]
     pub fn max_waiting(mut self, requests: usize) -> Self {
-        self.options.room = WaitingRoom::new().max_requests(requests);
+        self.options.room = self.options.room.max_requests(requests);
         self
     }
 
-    /// Where requests wait for limits with [`Excess::Wait`](crate::Excess), bounded in number
-    /// and bytes: one for several layers, say.
+    /// The wait queue for limits with [`Excess::Wait`](crate::Excess), bounded in number and
+    /// bytes. Several layers can share one. It replaces the layer's own queue and
+    /// [`max_waiting`](Self::max_waiting) if that was set before.
     #[must_use]
     pub fn waiting_room(mut self, room: &WaitingRoom) -> Self {
         self.options.room = room.clone();
@@ -173,6 +178,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// See [`LayerError`].
     pub fn build(self) -> Result<RateLimitLayer<St>, LayerError> {
         let Self { store, mut limits, on_missing_key, options } = self;
+        check_local(&limits, &store)?;
         for limit in &mut limits {
             limit.on_missing_key = limit.on_missing_key.or(on_missing_key);
         }
@@ -215,6 +221,17 @@ fn check(limits: &[Limit]) -> Result<(), LayerError> {
         }
     }
     Ok(())
+}
+
+/// A policy that falls back to a local store needs one.
+fn check_local(limits: &[Limit], store: &impl Store) -> Result<(), LayerError> {
+    let is_local = |limit: &&Limit| limit.policy.on_store_error() == OnStoreError::Local;
+    match limits.iter().find(is_local) {
+        Some(limit) if !store.has_local_fallback() => {
+            Err(LayerError::NoLocalStore { name: limit.policy.name().to_owned() })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A penalty needs something that strikes it, and once for what is one request.
@@ -349,10 +366,22 @@ pub enum LayerError {
         waiting: String,
     },
 
+    /// A policy says [`OnStoreError::Local`], and the store has no local store to fall back to.
+    #[error(
+        "policy `{name}` has `OnStoreError::Local`, but the store has no local fallback: wrap it \
+         in `failure::Fallback::new(store, MemoryStore::new())`, or choose `OnStoreError::Open` \
+         or `OnStoreError::Closed`"
+    )]
+    NoLocalStore {
+        /// The policy.
+        name: String,
+    },
+
     /// A request can wait in one queue only.
     #[error(
         "`{first}` and `{second}` are both leaky buckets in queue mode, and a request can wait \
-         in one queue only: set `mode: meter` on one of them"
+         in one queue only: build one of them by `Policy::new` as an `Algorithm::LeakyBucket` \
+         with `LeakyMode::Meter`"
     )]
     TwoQueues {
         /// The first queue.

@@ -13,6 +13,7 @@ use tollgate_core::{Charge, Cost, Store, Verdict};
 use super::excess::Answer;
 use super::explain;
 use super::queued::Charged;
+use super::room::Arrived;
 use super::rules::{Applied, Rule, Rules};
 use super::ruling::Ruling;
 use super::tiers::InTier;
@@ -32,7 +33,7 @@ pub(super) struct Keyed<'a> {
 
 /// The first step of a request.
 pub(super) enum Step<St: Store> {
-    /// The store will answer, or the line in front of it.
+    /// The store will answer, or the wait queue in front of it.
     Await(Asked<St>),
     /// The ruling is there already.
     Follow(Ruling<St>),
@@ -45,9 +46,9 @@ pub(super) struct Asked<St: Store> {
 }
 
 impl<St: Store> Asked<St> {
-    /// Whether the request stands in line before the store answers.
+    /// Whether the request waits before the store answers.
     pub(super) const fn waits(&self) -> bool {
-        matches!(self.answer, Answer::Line(_))
+        matches!(self.answer, Answer::Waiting(_))
     }
 }
 
@@ -58,8 +59,8 @@ pub(super) struct Question {
     pub(super) charged: Option<Box<[Charged]>>,
     /// Stands for the key in the jitter of `Retry-After`.
     pub(super) seed: u64,
-    /// What the request takes while it waits, if it may.
-    pub(super) bytes: usize,
+    /// Its place in the wait queue, if a limit lets it wait.
+    pub(super) arrived: Arrived,
     pub(super) sight: Sight,
 }
 
@@ -120,10 +121,10 @@ impl<St: Store> Rules<St> {
             .collect();
         let rules = keyed.iter().fold(0, |bits, keyed| bits | 1 << keyed.index);
         let applied = Applied { rules, tier };
-        let bytes = self.bytes_of(head);
-        let (answer, charged, seed) = self.put(&charges, applied, bytes, &mut sight);
+        let arrived = self.arrive(head);
+        let (answer, charged, seed) = self.put(&charges, applied, arrived, &mut sight);
         let sight = sight.keeping(&keyed);
-        self.step(answer, Question { applied, charged, seed, bytes, sight }, head)
+        self.step(answer, Question { applied, charged, seed, arrived, sight }, head)
     }
 
     /// Most layers have one limit, and then there is nothing to collect; and mostly nothing to
@@ -154,10 +155,10 @@ impl<St: Store> Rules<St> {
         let applied = Applied { rules: 1, tier };
         let charge = rule.charge(&subject.key, cost, tier);
         if self.remembers {
-            let bytes = self.bytes_of(head);
-            let (answer, charged, seed) = self.put(&[charge], applied, bytes, &mut sight);
+            let arrived = self.arrive(head);
+            let (answer, charged, seed) = self.put(&[charge], applied, arrived, &mut sight);
             let sight = sight.keeping(&keyed);
-            return self.step(answer, Question { applied, charged, seed, bytes, sight }, head);
+            return self.step(answer, Question { applied, charged, seed, arrived, sight }, head);
         }
         let mut answer = self.decide(&[charge]);
         let now = at_once(&mut answer);
@@ -165,7 +166,8 @@ impl<St: Store> Rules<St> {
         if now.as_ref().is_some_and(|answer| self.passes_untold(answer, applied, &sight)) {
             return Step::Follow(Ruling::Pass);
         }
-        let question = Question { applied, charged: None, seed: 0, bytes: 0, sight };
+        let question =
+            Question { applied, charged: None, seed: 0, arrived: Arrived::default(), sight };
         match now {
             Some(answer) => Step::Follow(self.weigh(answer, question, head.method, head.headers)),
             None => Step::Await(Asked { answer: Answer::Store(answer), question }),
@@ -221,14 +223,13 @@ impl<St: Store> Rules<St> {
         })
     }
 
-    /// Asks the store, or stands in line for it, and notes what it takes to understand the
-    /// answer.
+    /// Asks the store, or waits for it, and notes what it takes to understand the answer.
     #[inline]
     fn put(
         &self,
         charges: &[Charge<'_>],
         applied: Applied,
-        bytes: usize,
+        arrived: Arrived,
         sight: &mut Sight,
     ) -> (Answer<St>, Option<Box<[Charged]>>, u64) {
         if !self.remembers {
@@ -237,11 +238,11 @@ impl<St: Store> Rules<St> {
         let kept =
             self.queue.is_some() || self.settles || self.room.is_some() || self.keeper.is_some();
         let charged: Option<Box<[_]>> = kept.then(|| charges.iter().map(Charged::of).collect());
-        let line = match (&self.room, &charged) {
-            (Some(room), Some(charged)) => self.follow_line(room, applied, charged, bytes, sight),
+        let waiting = match (&self.room, &charged) {
+            (Some(room), Some(charged)) => self.join(room, applied, charged, arrived, sight),
             _ => None,
         };
-        let answer = line.unwrap_or_else(|| {
+        let answer = waiting.unwrap_or_else(|| {
             let answer = self.decide(charges);
             match (&self.keeper, &charged) {
                 (Some(keeper), Some(charged)) => Answer::Watched(keeper.watch(answer, charged)),
@@ -262,10 +263,10 @@ impl<St: Store> Rules<St> {
         }
     }
 
-    /// What the request takes while it waits, if it may.
+    /// Gives the request a place in the wait queue, if a limit lets it wait.
     #[inline]
-    fn bytes_of(&self, head: &Head<'_>) -> usize {
-        self.room.as_ref().map_or(0, |room| room.bytes_of(head))
+    fn arrive(&self, head: &Head<'_>) -> Arrived {
+        self.room.as_ref().map_or_else(Arrived::default, |room| room.arrive(head))
     }
 
     pub(super) fn refuse(&self, head: &Head<'_>, denial: &Denial<'_>) -> Box<Response<Bytes>> {

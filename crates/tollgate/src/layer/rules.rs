@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
+use http::{HeaderMap, HeaderName};
 use tollgate_core::{Charge, Cost, Key, OnStoreError, Store};
 
 use super::in_flight::Keeper;
@@ -22,7 +23,9 @@ pub(super) struct Rules<St> {
     pub(super) queue: Option<usize>,
     /// Whether a charge may have to be corrected when the response is known.
     pub(super) settles: bool,
-    /// Where requests wait that a limit denies, if one lets them.
+    /// The header fields in which the service states a cost: no response keeps them.
+    pub(super) cost_headers: Box<[HeaderName]>,
+    /// The wait queue, if a limit lets requests wait.
     pub(super) room: Option<WaitingRoom>,
     /// Who keeps what requests hold, if a limit counts in flight.
     pub(super) keeper: Option<Keeper<St>>,
@@ -66,6 +69,8 @@ impl<St: Store> Rules<St> {
     pub(super) fn new(store: St, limits: Vec<Limit>, options: Options) -> Self {
         let queue = limits.iter().position(|limit| limit.enforce && limit.policy.queues());
         let settles = limits.iter().any(|limit| limit.settling.settles());
+        let reserves = limits.iter().filter_map(|limit| limit.settling.reserve.as_ref());
+        let cost_headers = reserves.filter_map(|reserve| reserve.header.clone()).collect();
         let waits = limits.iter().any(|limit| limit.patience().is_some());
         let room = waits.then(|| options.room.clone());
         let in_tiers = |limit| Limit::tiers(limit).map(|(_, policy)| policy);
@@ -87,6 +92,7 @@ impl<St: Store> Rules<St> {
             tiers,
             queue,
             settles,
+            cost_headers,
             room,
             keeper,
             misconfigured: AtomicBool::new(false),
@@ -101,6 +107,13 @@ impl<St: Store> Rules<St> {
             || self.options.headers.any()
             || self.settles
             || self.keeper.is_some()
+    }
+
+    /// Removes the header fields in which the service states a cost.
+    pub(super) fn remove_costs(&self, headers: &mut HeaderMap) {
+        for name in &self.cost_headers {
+            headers.remove(name);
+        }
     }
 
     /// Whether handlers and outer layers may read the verdict.

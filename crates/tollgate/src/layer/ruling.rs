@@ -14,6 +14,7 @@ use super::reservation::OpenCharges;
 use super::rules::{Applied, Rule, Rules, bits};
 use super::verdicts::Verdicts;
 use super::witness::Sight;
+use crate::ResponseHead;
 use crate::body::InFlight;
 use crate::denial::{Denial, Dialect};
 use crate::headers::{PolicyFields, X_RATELIMIT_EXPLAIN};
@@ -24,7 +25,7 @@ pub(super) enum Ruling<St: Store> {
     Pass,
     /// It goes on after `delay`; the response will tell of the verdict.
     Admit { admitted: Admitted, delay: Micros, charged: Option<Box<[Charged]>> },
-    /// It stands in line.
+    /// It enters the wait queue.
     Wait(Asked<St>),
     /// It ends here.
     Refuse(Box<Response<Bytes>>),
@@ -106,7 +107,7 @@ impl<St: Store> Rules<St> {
     ) -> Ruling<St> {
         let (answer, explained) = self.explained(answer, question.applied);
         if self.room.is_some()
-            && let Some(answer) = self.line_up(&answer, &mut question)
+            && let Some(answer) = self.wait(&answer, &mut question)
         {
             return Ruling::Wait(Asked { answer, question });
         }
@@ -204,9 +205,11 @@ impl<St: Store> Rules<St> {
         let Admitted { verdict, applied, rest } = admitted;
         let open = rest.as_ref().and_then(|rest| rest.open.as_ref());
         let corrected = open.and_then(|open| {
-            open.settle_by(response, self.applied(*applied).map(|rule| &rule.limit));
+            let limits = self.applied(*applied).map(|rule| &rule.limit);
+            open.settle_by(&ResponseHead::of(response), limits);
             open.corrected(verdict)
         });
+        self.remove_costs(response.headers_mut());
         let verdict = corrected.as_ref().unwrap_or(verdict);
         let rows = self.rows(verdict, *applied);
         self.options.headers.write(response.headers_mut(), verdict.decided_at(), rows);
@@ -245,9 +248,9 @@ impl<St: Store> Rules<St> {
         response
     }
 
-    /// The store could not decide: a closed policy refuses, all others let pass. One
-    /// that is to be decided locally should not come here, as
-    /// [`Fallback`](crate::failure::Fallback) has decided it; without that it refuses.
+    /// The store could not decide: policies that fail closed reject, and policies that fail open
+    /// let pass. A policy that falls back to a local store rejects too: the local store has
+    /// failed as well, or the request costs more than the local share.
     fn without_verdict(
         &self,
         error: &StoreError,

@@ -1,5 +1,7 @@
 //! Whose quota: keys that are missing, servers that do not tell, and what builds.
 
+use std::time::Duration;
+
 use axum::Router;
 use axum::extract::{Extension as Inserted, Request as AxumRequest};
 use axum::middleware::{Next, from_fn};
@@ -9,7 +11,8 @@ use tollgate::key::{
     ApiKey, ApiKeys, ClientIp, Extension, Global, Header, KeyError, KeySource, MatchedRoute,
 };
 use tollgate::{
-    Head, LayerError, Limit, OnMissingKey, Policy, Quota, RateLimitLayer, StoreExt, Subject,
+    Head, LayerError, Limit, OnMissingKey, OnStoreError, Policy, Quota, RateLimitLayer, StoreExt,
+    Strikes, Subject,
 };
 use tower::Layer;
 
@@ -49,6 +52,24 @@ fn what_cannot_work_is_refused_when_the_layer_is_built() {
         error(vec![queue("q0"), queue("q1")]),
         Some(LayerError::TwoQueues { first: "q0".to_owned(), second: "q1".to_owned() })
     );
+    let local = log("p0", 99).with_on_store_error(OnStoreError::Local);
+    assert_eq!(
+        error(many().skip(1).take(1).chain([Limit::global(local)]).collect()),
+        Some(LayerError::NoLocalStore { name: name() })
+    );
+}
+
+#[test]
+fn a_layer_of_one_policy_is_checked_like_any_other() {
+    let (_, store) = memory();
+    let error = |policy| RateLimitLayer::global(store.clone(), policy).err();
+    let strikes = Strikes::of_failures(1, Duration::from_secs(60));
+    let name = || "p0".to_owned();
+    let penalty = Policy::penalty("p0", strikes).unwrap();
+    assert_eq!(error(penalty), Some(LayerError::NoFailures { name: name() }));
+    let local = log("p0", 1).with_on_store_error(OnStoreError::Local);
+    assert_eq!(error(local), Some(LayerError::NoLocalStore { name: name() }));
+    assert_eq!(error(log("p0", 1)), None);
 }
 
 #[test]
@@ -59,7 +80,8 @@ fn every_error_of_building_says_what_and_how_to_cure_it() {
         (LayerError::TooManyLimits { given: 65 }, "nest two layers"),
         (LayerError::SameName { name: name() }, "give each a name of its own"),
         (LayerError::MissingKeyUndecided { name: name() }, "`.on_missing_key(OnMissingKey::Deny)`"),
-        (LayerError::TwoQueues { first: name(), second: name() }, "`mode: meter`"),
+        (LayerError::TwoQueues { first: name(), second: name() }, "`LeakyMode::Meter`"),
+        (LayerError::NoLocalStore { name: name() }, "`failure::Fallback::new(store, "),
     ] {
         assert!(error.to_string().contains(cure), "{error}");
     }
@@ -264,7 +286,7 @@ async fn one_route_is_one_quota_however_its_path_is_spelled() {
 async fn the_store_of_a_layer_can_be_read_and_reset() {
     let (_, store) = memory();
     let policy = log("global", 1);
-    let layer = RateLimitLayer::global(store, policy.clone());
+    let layer = RateLimitLayer::global(store, policy.clone()).unwrap();
     let service = layer.layer(hello());
     assert_eq!((status(&service).await, status(&service).await), (200, 429));
     tollgate::Store::reset(layer.store(), &policy, &tollgate::Key::GLOBAL).await.unwrap();

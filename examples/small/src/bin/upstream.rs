@@ -35,7 +35,7 @@ pub(crate) fn polite<St: Store>(store: St) -> Result<RateLimitLayer<St>, Box<dyn
 
 /// The third party, for the sake of the example: it is behind a limit as well, and refuses.
 pub(crate) fn third_party<St: Store>(store: St) -> Result<Router, Box<dyn Error>> {
-    let limit = RateLimitLayer::global(store, Policy::sliding_window_log("granted", THEIRS)?);
+    let limit = RateLimitLayer::global(store, Policy::sliding_window_log("granted", THEIRS)?)?;
     Ok(Router::new().route("/", get(|| async { "here you are" })).layer(limit))
 }
 

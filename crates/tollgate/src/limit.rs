@@ -58,7 +58,7 @@ pub enum OnMissingKey {
     Share,
 }
 
-/// What the layer does with a request that a limit denies.
+/// How the layer treats a request that a limit denies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Excess {
     /// It rejects the request at once.
@@ -69,7 +69,7 @@ pub enum Excess {
     ///
     /// # Order
     ///
-    /// Each key serves waiting requests in the order in which they came. While a request waits for
+    /// Each key serves waiting requests in the order of their arrival. While a request waits for
     /// a key, no request that came later takes units of that key.
     ///
     /// A request waits for a key while the store denies it under that key, or while an earlier

@@ -91,9 +91,8 @@ impl<St: Inspect> App<St> {
         };
         let identity = Identity::new(&plan, &lasting.key_sets)?;
         let lists = lists::lists(&plan, &identity)?;
-        // Who waits in it goes on waiting, and nobody overtakes.
-        let kept = before.filter(|app| app.plan.waiting == plan.waiting);
-        let room = kept.map_or_else(|| room(plan.waiting), |app| app.room.clone());
+        // Requests of both versions wait in one order.
+        let room = before.map_or_else(WaitingRoom::new, |app| app.room.clone());
         let parts = Parts {
             plan: &plan,
             store: &lasting.store,
@@ -113,6 +112,9 @@ impl<St: Inspect> App<St> {
             doors.insert(listen.addr, Door { tls, proxy_protocol, most: listen.max_connections });
         }
         let (summary, reserves) = (lasting.summary.clone(), plan.reserves());
+        // Last: if this version fails, the version before goes on with its own bounds.
+        let (requests, bytes) = plan.waiting;
+        let room = room.max_requests(requests).max_bytes(bytes);
         Ok(Self { plan, doors, routes, identity, clients, summary, reserves, lists, room })
     }
 
@@ -247,10 +249,6 @@ fn refuse(fault: Fault, version: Version) -> Response<Body> {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
-}
-
-fn room((requests, bytes): (usize, usize)) -> WaitingRoom {
-    WaitingRoom::new().max_requests(requests).max_bytes(bytes)
 }
 
 fn timeouts(plan: &Plan) -> Timeouts {

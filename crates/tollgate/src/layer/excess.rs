@@ -138,8 +138,8 @@ impl<St: Store> Patient<St> {
     }
 
     /// Denies the request under these keys without asking for units, so that it takes none that
-    /// earlier requests wait for. They may be done when the quota is whole again; nobody knows
-    /// how much earlier.
+    /// earlier requests wait for. `Retry-After` is when the quota is whole again: there is no way
+    /// to tell how much earlier the other requests will have passed.
     pub(super) async fn reject(self, keys: u64) -> Result<Verdict, StoreError> {
         let peeked = {
             let peek = |charged| Charge { cost: Cost::ZERO, ..Charged::charge(charged) };

@@ -2,8 +2,8 @@
 //!
 //! A request waits for a key while the store's last answer denies it there, or while an earlier
 //! request waits for the key. It is in the lanes of these keys and in no others, so that it
-//! holds up nobody for a key that it does not wait for. It asks the store when it waits for no
-//! key any more, and until the answer is there it stays in the lanes that it was in last.
+//! holds up no other request at a key that it does not wait for. It asks the store when it waits
+//! for no key any more, and stays in the last lanes until the answer is there.
 //!
 //! The earliest request is never behind another, so the requests cannot wait for each other in
 //! a circle.
@@ -18,7 +18,7 @@ use tollgate_core::{Key, Policy};
 
 use super::rules::bits;
 
-/// What requests wait for: a key of a policy.
+/// A key of a policy, for which requests wait.
 #[derive(Clone)]
 pub(super) struct LaneKey {
     pub(super) policy: Policy,
@@ -79,9 +79,9 @@ impl Lanes {
         keys.fold(0, |keys, number| keys | 1 << number)
     }
 
-    /// Puts a request into the lanes of the keys that it waits for: those that deny it, and
-    /// those that an earlier request waits for. `false` if there are none, and it may ask the
-    /// store.
+    /// Puts a request into the lanes of the keys that it waits for: the `denying` keys, and each
+    /// key that an earlier request waits for. Returns `false` if there are none: then the request
+    /// may ask the store.
     pub(super) fn place(&mut self, member: &mut Member, denying: u64) -> bool {
         let waits_for = denying | self.behind(member);
         if waits_for == 0 {

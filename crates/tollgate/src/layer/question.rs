@@ -121,8 +121,8 @@ impl<St: Store> Rules<St> {
             .collect();
         let rules = keyed.iter().fold(0, |bits, keyed| bits | 1 << keyed.index);
         let applied = Applied { rules, tier };
-        let arrived = self.arrive(head);
-        let (answer, charged, seed) = self.put(&charges, applied, arrived, &mut sight);
+        let mut arrived = self.arrived(head);
+        let (answer, charged, seed) = self.put(&charges, applied, &mut arrived, &mut sight);
         let sight = sight.keeping(&keyed);
         self.step(answer, Question { applied, charged, seed, arrived, sight }, head)
     }
@@ -155,8 +155,8 @@ impl<St: Store> Rules<St> {
         let applied = Applied { rules: 1, tier };
         let charge = rule.charge(&subject.key, cost, tier);
         if self.remembers {
-            let arrived = self.arrive(head);
-            let (answer, charged, seed) = self.put(&[charge], applied, arrived, &mut sight);
+            let mut arrived = self.arrived(head);
+            let (answer, charged, seed) = self.put(&[charge], applied, &mut arrived, &mut sight);
             let sight = sight.keeping(&keyed);
             return self.step(answer, Question { applied, charged, seed, arrived, sight }, head);
         }
@@ -229,7 +229,7 @@ impl<St: Store> Rules<St> {
         &self,
         charges: &[Charge<'_>],
         applied: Applied,
-        arrived: Arrived,
+        arrived: &mut Arrived,
         sight: &mut Sight,
     ) -> (Answer<St>, Option<Box<[Charged]>>, u64) {
         if !self.remembers {
@@ -263,10 +263,11 @@ impl<St: Store> Rules<St> {
         }
     }
 
-    /// Gives the request a place in the wait queue, if a limit lets it wait.
+    /// The bytes that the request holds while it waits, if a limit lets it.
     #[inline]
-    fn arrive(&self, head: &Head<'_>) -> Arrived {
-        self.room.as_ref().map_or_else(Arrived::default, |room| room.arrive(head))
+    fn arrived(&self, head: &Head<'_>) -> Arrived {
+        let bytes = self.room.as_ref().map_or(0, |room| room.bytes_of(head));
+        Arrived { number: 0, bytes }
     }
 
     pub(super) fn refuse(&self, head: &Head<'_>, denial: &Denial<'_>) -> Box<Response<Bytes>> {

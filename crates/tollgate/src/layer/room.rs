@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::Version;
 use http::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
@@ -31,8 +31,6 @@ pub struct WaitingRoom {
 
 struct Shared {
     bounds: Bounds,
-    /// How many requests have arrived.
-    arrivals: AtomicU64,
     queue: Mutex<Queue>,
 }
 
@@ -46,6 +44,8 @@ struct Bounds {
 
 #[derive(Default)]
 struct Queue {
+    /// How many requests have arrived.
+    arrivals: Arrival,
     waiting: usize,
     bytes: usize,
     lanes: Lanes,
@@ -54,8 +54,8 @@ struct Queue {
 /// When a request came, and how many bytes it holds while it waits.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Arrived {
-    number: Arrival,
-    bytes: usize,
+    pub(super) number: Arrival,
+    pub(super) bytes: usize,
 }
 
 /// A request in the wait queue. It leaves the queue when this is dropped.
@@ -83,8 +83,7 @@ impl WaitingRoom {
             bytes: AtomicUsize::new(64 << 20),
             body_window: AtomicUsize::new(1 << 20),
         };
-        let (arrivals, queue) = (AtomicU64::new(0), Mutex::default());
-        Self { shared: Arc::new(Shared { bounds, arrivals, queue }) }
+        Self { shared: Arc::new(Shared { bounds, queue: Mutex::default() }) }
     }
 
     /// Up to `requests` may wait at once.
@@ -110,15 +109,8 @@ impl WaitingRoom {
         self
     }
 
-    /// Gives a request its place in the order of arrival.
-    #[inline]
-    pub(super) fn arrive(&self, head: &Head<'_>) -> Arrived {
-        let number = self.shared.arrivals.fetch_add(1, Ordering::Relaxed);
-        Arrived { number, bytes: self.bytes_of(head) }
-    }
-
     /// The bytes that a request holds while it waits.
-    fn bytes_of(&self, head: &Head<'_>) -> usize {
+    pub(super) fn bytes_of(&self, head: &Head<'_>) -> usize {
         let body_window = self.shared.bounds.body_window.load(Ordering::Relaxed);
         let headers = head.headers;
         let fields = headers.iter().map(|(name, value)| name.as_str().len() + value.len());
@@ -136,14 +128,17 @@ impl WaitingRoom {
         fields.fold(REST.saturating_add(body), usize::saturating_add)
     }
 
-    /// Whether no request waits.
+    /// Gives a request its number in the order of arrival. Returns as well whether other requests
+    /// wait.
     #[inline]
-    pub(super) fn is_idle(&self) -> bool {
-        self.shared.queue.lock().lanes.is_empty()
+    pub(super) fn arrive(&self) -> (Arrival, bool) {
+        let mut queue = self.shared.queue.lock();
+        queue.arrivals += 1;
+        (queue.arrivals, !queue.lanes.is_empty())
     }
 
-    /// Enters the lanes of the keys that the request waits for: those in `denying`, and those that
-    /// an earlier request waits for. Both numbers have a bit for each of `keys`.
+    /// Enters the lanes of the keys that the request waits for: the `denying` keys, and each key
+    /// that an earlier request waits for. Both numbers have a bit for each of `keys`.
     pub(super) fn enter(
         &self,
         arrived: Arrived,
@@ -229,11 +224,6 @@ mod tests {
 
     use super::*;
 
-    fn arrived(room: &WaitingRoom, bytes: usize) -> Arrived {
-        let number = room.shared.arrivals.fetch_add(1, Ordering::Relaxed);
-        Arrived { number, bytes }
-    }
-
     /// A request for one key arrives, and is denied.
     fn deny(room: &WaitingRoom, name: &str, bytes: usize) -> Entry {
         enter(room, name, bytes, 0b1)
@@ -247,7 +237,7 @@ mod tests {
     fn enter(room: &WaitingRoom, name: &str, bytes: usize, denying: u64) -> Entry {
         let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
         let keys = [LaneKey { policy, key: Key::from(name) }].into();
-        room.enter(arrived(room, bytes), keys, 0b1, denying)
+        room.enter(Arrived { number: room.arrive().0, bytes }, keys, 0b1, denying)
     }
 
     fn waiter(entry: Entry) -> Waiter {

@@ -23,7 +23,7 @@ pub(super) struct Rules<St> {
     pub(super) queue: Option<usize>,
     /// Whether a charge may have to be corrected when the response is known.
     pub(super) settles: bool,
-    /// The header fields in which the service states a cost: no response keeps them.
+    /// The headers that state a cost to the layer: no response keeps them.
     pub(super) cost_headers: Box<[HeaderName]>,
     /// The wait queue, if a limit lets requests wait.
     pub(super) room: Option<WaitingRoom>,
@@ -109,7 +109,7 @@ impl<St: Store> Rules<St> {
             || self.keeper.is_some()
     }
 
-    /// Removes the header fields in which the service states a cost.
+    /// Removes the headers that state a cost to the layer.
     pub(super) fn remove_costs(&self, headers: &mut HeaderMap) {
         for name in &self.cost_headers {
             headers.remove(name);

@@ -11,20 +11,23 @@ use super::rules::{Applied, Rules, bits};
 use super::witness::Sight;
 
 impl<St: Store> Rules<St> {
-    /// Lets a request wait that earlier requests wait in front of.
+    /// Gives a request its number in the order of arrival, and lets it wait if earlier requests
+    /// wait for one of its keys.
     pub(super) fn join(
         &self,
         room: &WaitingRoom,
         applied: Applied,
         charged: &[Charged],
-        arrived: Arrived,
+        arrived: &mut Arrived,
         sight: &mut Sight,
     ) -> Option<Answer<St>> {
-        if room.is_idle() || charged.iter().any(never_passes) {
+        let (number, others_wait) = room.arrive();
+        arrived.number = number;
+        if !others_wait || charged.iter().any(never_passes) {
             return None;
         }
         let Candidate { patient, keys, may_wait, first } = self.candidate(applied, charged)?;
-        let answer: Answer<St> = match room.enter(arrived, keys, may_wait, 0) {
+        let answer: Answer<St> = match room.enter(*arrived, keys, may_wait, 0) {
             Entry::Free => return None,
             Entry::Waits(waiter) => {
                 let waits = self.witness.waits(Some(first));
@@ -79,7 +82,7 @@ impl<St: Store> Rules<St> {
 /// A request that may wait.
 struct Candidate<St> {
     patient: Patient<St>,
-    /// The keys of its charges, and the bits of those that it may wait for.
+    /// The keys of its charges, and a bit for each key that it may wait for.
     keys: Box<[LaneKey]>,
     may_wait: u64,
     /// The first of its limits that it may wait for, which its wait is counted under.

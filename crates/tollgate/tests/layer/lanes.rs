@@ -252,7 +252,7 @@ impl Policies {
         ]
     }
 
-    /// What a request needs a unit of.
+    /// The keys that a request needs a unit of.
     fn needs(&self, sent: &Sent) -> Vec<(Policy, Key)> {
         let head = sent.request(0);
         let client = ClientIp::peer().subject(&Head::of(&head)).unwrap().unwrap().key;
@@ -271,7 +271,7 @@ struct UnderWay {
     leaves_at: Option<u64>,
     /// The keys without a unit for it at the end of the last step.
     lacked: Vec<(Policy, Key)>,
-    /// How many steps have ended in which it could have passed, but had not.
+    /// For how many steps it could have passed, but has not.
     idle: u32,
 }
 

@@ -1,4 +1,4 @@
-//! The header in which a service states a cost is between the service and the layer.
+//! The header that states a cost is between the service and the layer.
 
 use std::convert::Infallible;
 

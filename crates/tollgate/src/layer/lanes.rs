@@ -80,7 +80,7 @@ impl Lanes {
     }
 
     /// Puts a request into the lanes of the keys that it waits for: the `denying` keys, and each
-    /// key that an earlier request waits for. Returns `false` if there are none: then the request
+    /// key that an earlier request waits for. Returns `false` if the request waits for no key: then it
     /// may ask the store.
     pub(super) fn place(&mut self, member: &mut Member, denying: u64) -> bool {
         let waits_for = denying | self.behind(member);

@@ -39,6 +39,26 @@ async fn no_spelling_of_a_path_is_a_way_around_its_limit() {
     assert_eq!(answer.status, 200);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn preflights_are_exempt_unless_the_file_limits_them() {
+    let upstream = Upstream::new().await;
+    for (line, last) in [("", 200), ("exemptPreflights: false\n", 429)] {
+        let client = "client: {limit: 1, windowSeconds: 3600}\n";
+        let gateway = Gateway::start(&format!("{}{client}{line}", upstream.target()));
+        let client = Client::new(gateway.address);
+        let preflight =
+            [("origin", "http://other.example"), ("access-control-request-method", "PUT")];
+        for expected in [200, last] {
+            let answer = client.send("OPTIONS", "/", &preflight, "").await.unwrap();
+            assert_eq!(answer.status, expected, "{line}");
+        }
+        // Part of a preflight is not one.
+        client.send("OPTIONS", "/", &preflight[..1], "").await.unwrap();
+        let answer = client.send("OPTIONS", "/", &preflight[..1], "").await.unwrap();
+        assert_eq!(answer.status, 429);
+    }
+}
+
 /// To HTTP they are other methods; to some services they are the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_spelling_of_a_method_is_a_way_around_its_limit_or_its_cost() {

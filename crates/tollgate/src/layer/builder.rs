@@ -21,6 +21,7 @@ use crate::{Costs, Head, HeaderOptions, Limit, Lists, OnMissingKey, Paths, Waiti
 /// | [`tiers`](Self::tiers) | must be said if a limit has any | nobody else can know |
 /// | [`lists`](Self::lists) | nobody | who is refused, and who is never limited, should be named |
 /// | [`exempt`](Self::exempt) | nothing | what is not limited should be named |
+/// | [`exempt_preflights`](Self::exempt_preflights) | yes | to a page a denied preflight looks like a broken network |
 /// | [`on_missing_key`](Self::on_missing_key) | must be said if a key can be missing | both answers surprise somebody |
 /// | [`max_waiting`](Self::max_waiting), [`waiting_room`](Self::waiting_room) | 1024 requests, 64 MiB | each holds a connection and its request in memory |
 /// | [`headers`](Self::headers) | all | clients that know where they stand stop in time |
@@ -102,6 +103,19 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     #[must_use]
     pub fn exempt_paths(self, paths: Paths) -> Self {
         self.exempt(move |head| paths.exempt(head))
+    }
+
+    /// Whether [CORS preflights](Head::is_preflight) pass without asking the store. By default
+    /// they do, because a browser sends them by itself, and to its page a denied preflight looks
+    /// like a broken network.
+    ///
+    /// A client can send any number of them. A CORS layer outside of this one answers them itself,
+    /// so they never arrive here. If your service takes no requests from other sites, or a proxy
+    /// adds the CORS headers, set this to `false`: preflights then cost what OPTIONS costs.
+    #[must_use]
+    pub fn exempt_preflights(mut self, exempt: bool) -> Self {
+        self.options.exempt_preflights = exempt;
+        self
     }
 
     /// What becomes of a request that does not say whose quota it uses, where a limit

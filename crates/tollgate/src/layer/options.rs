@@ -15,6 +15,7 @@ use crate::{Costs, HeaderOptions, Lists};
 pub(super) struct Options {
     pub(super) costs: Costs,
     pub(super) exempt: Vec<Arc<Condition>>,
+    pub(super) exempt_preflights: bool,
     pub(super) headers: HeaderOptions,
     pub(super) response: Arc<dyn DenialResponse>,
     pub(super) expose_verdicts: bool,
@@ -33,6 +34,7 @@ impl Default for Options {
         Self {
             costs: Costs::default(),
             exempt: Vec::new(),
+            exempt_preflights: true,
             headers: HeaderOptions::default(),
             response: Arc::new(Problem::default()),
             expose_verdicts: false,

@@ -5,8 +5,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
-use http::{Method, Response};
+use http::Response;
 use smallvec::SmallVec;
 use tollgate_core::{Charge, Cost, Store, Verdict};
 
@@ -84,7 +83,9 @@ impl<St: Store> Rules<St> {
         if listed == Listed::Allowed {
             return Step::Follow(Ruling::Pass);
         }
-        if is_preflight(head) || self.options.exempt.iter().any(|exempt| exempt(head)) {
+        if self.options.exempt_preflights && head.is_preflight()
+            || self.options.exempt.iter().any(|exempt| exempt(head))
+        {
             return Step::Follow(Ruling::Pass);
         }
         let tier = self.tiers.as_ref().map_or(InTier::NONE, |tiers| tiers.of(head));
@@ -281,14 +282,6 @@ fn at_once<F: Future + Unpin>(answer: &mut F) -> Option<F::Output> {
         Poll::Ready(answer) => Some(answer),
         Poll::Pending => None,
     }
-}
-
-/// A preflight is sent by a browser on its own account, and one that is refused looks to
-/// the page like a network that is down.
-pub(super) fn is_preflight(head: &Head<'_>) -> bool {
-    *head.method == Method::OPTIONS
-        && head.headers.contains_key(ORIGIN)
-        && head.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
 /// A number that is the same for a client on all replicas (FNV-1a over its keys).

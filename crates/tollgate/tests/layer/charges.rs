@@ -67,6 +67,21 @@ async fn a_preflight_is_free_and_another_options_request_is_not() {
 }
 
 #[tokio::test]
+async fn a_preflight_is_limited_if_so_said() {
+    let store = counted();
+    let layer = builder(&store, [Limit::global(log("global", 1))]).exempt_preflights(false);
+    let service = layer.build().unwrap().layer(hello());
+    for expected in [200, 429] {
+        let mut preflight = request(Method::OPTIONS, "/");
+        for name in ["origin", "access-control-request-method"] {
+            preflight.headers_mut().insert(name, HeaderValue::from_static("x"));
+        }
+        assert_eq!(ask(&service, preflight).await.status(), expected);
+    }
+    assert_eq!(store.calls(), 2);
+}
+
+#[tokio::test]
 async fn exempt_paths_do_not_touch_the_store() {
     let store = counted();
     let limits = [Limit::global(log("global", 1)), Limit::new(log("ip", 1), ClientIp::peer())];

@@ -119,7 +119,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     }
 
     /// What becomes of a request that does not say whose quota it uses, where a limit
-    /// does not say it itself.
+    /// does not say it itself. Limits whose key cannot be missing ignore it.
     #[must_use]
     pub fn on_missing_key(mut self, on_missing_key: OnMissingKey) -> Self {
         self.on_missing_key = Some(on_missing_key);
@@ -187,7 +187,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// See [`LayerError`].
     pub fn build(self) -> Result<RateLimitLayer<St>, LayerError> {
         let Self { store, mut limits, on_missing_key, options } = self;
-        for limit in &mut limits {
+        for limit in limits.iter_mut().filter(|limit| limit.key.can_be_missing()) {
             limit.on_missing_key = limit.on_missing_key.or(on_missing_key);
         }
         check(&limits)?;
@@ -212,8 +212,10 @@ fn check(limits: &[Limit]) -> Result<(), LayerError> {
         if limits[..index].iter().any(|other| other.policy.name() == limit.policy.name()) {
             return Err(LayerError::SameName { name: name() });
         }
-        if limit.key.can_be_missing() && limit.on_missing_key.is_none() {
-            return Err(LayerError::MissingKeyUndecided { name: name() });
+        match (limit.key.can_be_missing(), limit.on_missing_key) {
+            (true, None) => return Err(LayerError::MissingKeyUndecided { name: name() }),
+            (false, Some(_)) => return Err(LayerError::KeyNeverMissing { name: name() }),
+            _ => {}
         }
         if limit.policy.counts_in_flight() && limit.settling.settles() {
             return Err(LayerError::SettlesInFlight { name: name() });
@@ -309,6 +311,17 @@ pub enum LayerError {
          source that always finds one, such as `ClientIp`"
     )]
     MissingKeyUndecided {
+        /// The policy.
+        name: String,
+    },
+
+    /// A limit says what becomes of requests without a key, and its source always finds one.
+    #[error(
+        "policy `{name}`: `.on_missing_key(..)` has no effect, because the key source finds a key \
+         in every request or fails: remove it from the limit, or put it on the layer's builder as \
+         a default for limits that need it"
+    )]
+    KeyNeverMissing {
         /// The policy.
         name: String,
     },

@@ -1,12 +1,14 @@
 //! Whose quota: keys that are missing, servers that do not tell, and what builds.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::{Extension as Inserted, Request as AxumRequest};
 use axum::middleware::{Next, from_fn};
 use axum::routing::get as on_get;
 use http::{HeaderName, HeaderValue, Method, Request};
 use tollgate::key::{
-    ApiKey, ApiKeys, ClientIp, Extension, Global, Header, KeyError, KeySource, MatchedRoute,
+    ApiKey, ApiKeys, ClientIp, Extension, Global, Header, KeyError, KeySource, MatchedRoute, chain,
 };
 use tollgate::{
     Head, LayerError, Limit, OnMissingKey, Policy, Quota, RateLimitLayer, StoreExt, Subject,
@@ -59,9 +61,41 @@ fn every_error_of_building_says_what_and_how_to_cure_it() {
         (LayerError::TooManyLimits { given: 65 }, "nest two layers"),
         (LayerError::SameName { name: name() }, "give each a name of its own"),
         (LayerError::MissingKeyUndecided { name: name() }, "`.on_missing_key(OnMissingKey::Deny)`"),
+        (LayerError::KeyNeverMissing { name: name() }, "remove it"),
         (LayerError::TwoQueues { first: name(), second: name() }, "`mode: meter`"),
     ] {
         assert!(error.to_string().contains(cure), "{error}");
+    }
+}
+
+#[test]
+fn an_answer_for_a_key_that_cannot_be_missing_is_refused() {
+    let (_, store) = memory();
+    let limit =
+        |key: Arc<dyn KeySource>| Limit::new(log("p0", 99), key).on_missing_key(OnMissingKey::Pass);
+    let error = |limit: Limit| builder(&store, [limit]).build().err();
+    let never_missing: [Arc<dyn KeySource>; 5] = [
+        Arc::new(Global),
+        Arc::new(ClientIp::peer()),
+        Arc::new(tenant().or(ClientIp::peer())),
+        Arc::new(chain([Arc::new(tenant()) as Arc<dyn KeySource>, Arc::new(ClientIp::peer())])),
+        Arc::new((Global, ClientIp::peer())),
+    ];
+    for key in never_missing {
+        let expected = LayerError::KeyNeverMissing { name: "p0".to_owned() };
+        assert_eq!(error(limit(Arc::clone(&key))), Some(expected));
+        // The answer of the layer is a default for the limits that need one.
+        let builder = builder(&store, [Limit::new(log("p0", 99), key)]);
+        assert!(builder.on_missing_key(OnMissingKey::Pass).build().is_ok());
+    }
+    let may_be_missing: [Arc<dyn KeySource>; 4] = [
+        Arc::new(tenant()),
+        Arc::new(ClientIp::peer().skip_unix_peer()),
+        Arc::new(tenant().or(MatchedRoute)),
+        Arc::new((MatchedRoute, ClientIp::peer())),
+    ];
+    for key in may_be_missing {
+        assert_eq!(error(limit(key)), None);
     }
 }
 

@@ -67,8 +67,8 @@ async fn an_operator_finds_the_key_that_requests_have() {
     ];
     for (policy, source, name, shown) in sources {
         let (_, store) = memory();
-        let limit = Limit::new(log(policy, 1), source).on_missing_key(OnMissingKey::Share);
-        let layer = layer(&store, [limit]);
+        let layer = builder(&store, [Limit::new(log(policy, 1), source)]);
+        let layer = layer.on_missing_key(OnMissingKey::Share).build().unwrap();
         let admin = Admin::builder().token(TOKEN).layer(&layer).show_subjects(Shown::Clear);
         let admin = admin.build().unwrap();
         let service = layer.layer(hello());

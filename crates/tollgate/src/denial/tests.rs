@@ -168,10 +168,11 @@ fn without_a_verdict_there_are_no_numbers() {
     let (json, retry_after) = problem(&Denial::missing_key());
     assert_eq!(retry_after, None);
     assert_eq!((&json["status"], &json["code"]), (&json!(403), &json!("missing-key")));
-    let (json, retry_after) = problem(&Denial::misconfigured("Serve with ConnectInfo."));
+    let (json, retry_after) = problem(&Denial::misconfigured());
     assert_eq!(retry_after, None);
     assert_eq!(json["status"], 500);
-    assert_eq!(json["detail"], "Serve with ConnectInfo.");
+    let detail = "The server cannot tell who is asking. The log of the server says why.";
+    assert_eq!(json["detail"], detail);
 }
 
 #[test]
@@ -255,7 +256,7 @@ fn grpc_reads_the_outcome_in_the_headers() {
         (Denial::store_unavailable(&fields, Micros::new(1)), "14"),
         (Denial::missing_key(), "7"),
         (Denial::denied_subject(), "7"),
-        (Denial::misconfigured("50 % é"), "13"),
+        (Denial::misconfigured(), "13"),
     ] {
         let response = denial.respond(dialect, &Problem::default());
         assert_eq!(response.status(), StatusCode::OK);

@@ -1,12 +1,13 @@
 //! The question about a request: whom it concerns, what it costs, and what the store is asked.
 
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
 use smallvec::SmallVec;
+use tokio::time::Instant;
 use tollgate_core::{Charge, Cost, Store, Verdict};
 
 use super::excess::Answer;
@@ -210,16 +211,15 @@ impl<St: Store> Rules<St> {
         if limit.enforce { Err(self.refuse(head, &denial)) } else { Ok(None) }
     }
 
-    /// The server is set up so that nobody can tell who is asking.
+    /// The server is set up so that a key source cannot work. The log says what to do, once in a
+    /// while because all requests fail alike; a client could do nothing with it.
     fn misconfigured(&self, error: &KeyError) -> Denial<'static> {
-        if !self.misconfigured.swap(true, Ordering::Relaxed) {
+        let mut logged = self.misconfigured.lock();
+        if logged.is_none_or(|at| at.elapsed() >= LOG_AGAIN) {
+            *logged = Some(Instant::now());
             tracing::error!(target: "tollgate", %error, "cannot tell who is asking");
         }
-        Denial::misconfigured(match error {
-            // Written by others, it may say what is no client's business.
-            KeyError::Other(_) => "The key source failed; the server's log says why.".into(),
-            ours => ours.to_string(),
-        })
+        Denial::misconfigured()
     }
 
     /// Asks the store, or stands in line for it, and notes what it takes to understand the
@@ -274,6 +274,9 @@ impl<St: Store> Rules<St> {
         Box::new(denial.respond(dialect, &*self.options.response))
     }
 }
+
+/// Often enough for a log that was rotated.
+const LOG_AGAIN: Duration = Duration::from_secs(60);
 
 /// The answer, if it is there already.
 #[inline(always)]

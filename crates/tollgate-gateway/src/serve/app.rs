@@ -194,7 +194,7 @@ impl<St: Inspect> App<St> {
             }
         };
         tracing::debug!(reason = denial.reason().code(), "deny");
-        let dialect = Dialect::of(request.method(), request.headers());
+        let dialect = Dialect::of(&Head::of(request));
         let problem = Problem::with_members(self.plan.members.clone());
         Err(Box::new(denial.respond(dialect, &problem).map(Body::from)))
     }

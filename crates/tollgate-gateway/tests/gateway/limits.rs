@@ -194,8 +194,11 @@ async fn who_does_not_say_who_he_is_gets_the_status_that_the_file_chooses() {
         assert_eq!((&body["status"], &body["code"]), (&401.into(), &"missing-key".into()));
     }
     let grpc = [("content-type", "application/grpc")];
-    let answer = client.send("POST", "/", &grpc, "").await.unwrap();
+    let answer = client.send("POST", "/pkg.Service/Call", &grpc, "").await.unwrap();
     assert_eq!((answer.status.as_u16(), answer.header("grpc-status")), (200, "16"));
+    // On any other path the content type changes nothing.
+    let answer = client.send("POST", "/", &grpc, "").await.unwrap();
+    assert_eq!((answer.status.as_u16(), answer.headers.get("grpc-status")), (401, None));
     assert!(upstream.seen().is_empty());
     // Another denial has the status of its reason.
     let known = [("authorization", "Key gold-key")];

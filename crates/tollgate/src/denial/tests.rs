@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{Method, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tollgate_core::{Calendar, Decision, Policy, Quota};
 
 use super::*;
+use crate::Head;
 use crate::headers::{RATELIMIT, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET};
 
 /// 2026-09-21T14:13:20.5Z
@@ -208,7 +209,8 @@ fn a_service_adds_members_of_its_own() {
 #[test]
 fn head_gets_the_headers_alone() {
     let denial = Denial::store_unavailable([], Micros::new(1));
-    let dialect = Dialect::of(&Method::HEAD, &HeaderMap::new());
+    let request = Request::builder().method(Method::HEAD).body(()).unwrap();
+    let dialect = Dialect::of(&Head::of(&request));
     let head = denial.respond(dialect, &Problem::default());
     let get = denial.respond(Dialect::Http, &Problem::default());
     assert!(head.body().is_empty() && !get.body().is_empty());
@@ -247,9 +249,8 @@ fn grpc_reads_the_outcome_in_the_headers() {
         let options = HeaderOptions::default();
         Denial::of_verdict(NOW, [(&fields[0], decision)], &options, 7)
     };
-    let json = HeaderValue::from_static("application/grpc+json");
-    let headers = HeaderMap::from_iter([(CONTENT_TYPE, json)]);
-    let dialect = Dialect::of(&Method::POST, &headers);
+    let request = Request::post("/pkg.Service/Call").header(CONTENT_TYPE, "application/grpc+json");
+    let dialect = Dialect::of(&Head::of(&request.body(()).unwrap()));
     for (denial, status) in [
         (of(&spent), "8"),
         (of(&never), "7"),

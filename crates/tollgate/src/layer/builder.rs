@@ -22,6 +22,7 @@ use crate::{Costs, Head, HeaderOptions, Limit, Lists, OnMissingKey, Paths, Waiti
 /// | [`lists`](Self::lists) | nobody | who is refused, and who is never limited, should be named |
 /// | [`exempt`](Self::exempt) | nothing | what is not limited should be named |
 /// | [`exempt_preflights`](Self::exempt_preflights) | yes | to a page a denied preflight looks like a broken network |
+/// | [`grpc`](Self::grpc) | routes of the form `/package.Service/Method` | a content type alone is the client's word |
 /// | [`on_missing_key`](Self::on_missing_key) | must be said if a key can be missing | both answers surprise somebody |
 /// | [`max_waiting`](Self::max_waiting), [`waiting_room`](Self::waiting_room) | 1024 requests, 64 MiB | each holds a connection and its request in memory |
 /// | [`headers`](Self::headers) | all | clients that know where they stand stop in time |
@@ -115,6 +116,19 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     #[must_use]
     pub fn exempt_preflights(mut self, exempt: bool) -> Self {
         self.options.exempt_preflights = exempt;
+        self
+    }
+
+    /// Whether the services inside are gRPC: all of them, or none.
+    ///
+    /// A gRPC call costs 1 ([`Costs`]), and its denial is a gRPC status, which has the HTTP
+    /// status 200. Without this option a request is a call if it is a POST, its content type says
+    /// so, and its route (or its path, where no router has matched a route) has the form
+    /// `/package.Service/Method`. tonic's routes have it, except those of services without a
+    /// package: these need `.grpc(true)`. With `.grpc(false)` no request is a call.
+    #[must_use]
+    pub fn grpc(mut self, all: bool) -> Self {
+        self.options.is_grpc = Some(all);
         self
     }
 

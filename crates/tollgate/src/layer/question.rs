@@ -169,7 +169,7 @@ impl<St: Store> Rules<St> {
         }
         let question = Question { applied, charged: None, seed: 0, bytes: 0, sight };
         match now {
-            Some(answer) => Step::Follow(self.weigh(answer, question, head.method, head.headers)),
+            Some(answer) => Step::Follow(self.weigh(answer, question, head)),
             None => Step::Await(Asked { answer: Answer::Store(answer), question }),
         }
     }
@@ -177,14 +177,14 @@ impl<St: Store> Rules<St> {
     /// A store in memory has answered by now, and what it says is not carried about.
     fn step(&self, mut answer: Answer<St>, question: Question, head: &Head<'_>) -> Step<St> {
         match at_once(&mut answer) {
-            Some(answer) => Step::Follow(self.rule(answer, question, head.method, head.headers)),
+            Some(answer) => Step::Follow(self.rule(answer, question, head)),
             None => Step::Await(Asked { answer, question }),
         }
     }
 
     #[inline]
     fn cost_of(&self, limit: &Limit, head: &Head<'_>) -> Cost {
-        limit.costs.as_ref().unwrap_or(&self.options.costs).of(head)
+        limit.costs.as_ref().unwrap_or(&self.options.costs).among(head, self.options.is_grpc)
     }
 
     /// Under whom a request counts that has no key, or whose key cannot be told; none if it
@@ -270,8 +270,12 @@ impl<St: Store> Rules<St> {
     }
 
     pub(super) fn refuse(&self, head: &Head<'_>, denial: &Denial<'_>) -> Box<Response<Bytes>> {
-        let dialect = Dialect::of(head.method, head.headers);
-        Box::new(denial.respond(dialect, &*self.options.response))
+        Box::new(denial.respond(self.dialect(head), &*self.options.response))
+    }
+
+    /// In which form a request wants its denial.
+    pub(super) fn dialect(&self, head: &Head<'_>) -> Dialect {
+        Dialect::among(head, self.options.is_grpc)
     }
 }
 

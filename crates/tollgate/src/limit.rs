@@ -137,6 +137,12 @@ impl Limit {
     }
 
     /// What becomes of a request that does not say whose quota it uses.
+    ///
+    /// A layer does not build if the key [cannot be missing](KeySource::can_be_missing).
+    /// [`ClientIp::peer`](crate::key::ClientIp::peer) is such a key: a server that tells no peer
+    /// address is set up wrongly, and every request is answered with 500. Code that takes any
+    /// source puts the answer on the
+    /// [layer's builder](crate::RateLimitLayerBuilder::on_missing_key).
     #[must_use]
     pub const fn on_missing_key(mut self, on_missing_key: OnMissingKey) -> Self {
         self.on_missing_key = Some(on_missing_key);

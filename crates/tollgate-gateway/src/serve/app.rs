@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use http::header::{CONNECTION, HOST, HeaderValue};
 use http::uri::{Authority, Scheme};
@@ -189,12 +189,14 @@ impl<St: Inspect> App<St> {
             Ok(Listed::Denied) => Denial::denied_subject(),
             Ok(listed) => return Ok(listed),
             Err(error) => {
-                tracing::error!(%error, "cannot tell who is listed");
-                Denial::misconfigured("The lists of subjects failed; the log says why.")
+                // Every connection has a peer address, so that this does not happen.
+                static LOGGED: Once = Once::new();
+                LOGGED.call_once(|| tracing::error!(%error, "cannot tell who is listed"));
+                Denial::misconfigured()
             }
         };
         tracing::debug!(reason = denial.reason().code(), "deny");
-        let dialect = Dialect::of(request.method(), request.headers());
+        let dialect = Dialect::of(&Head::of(request));
         let problem = Problem::with_members(self.plan.members.clone());
         Err(Box::new(denial.respond(dialect, &problem).map(Body::from)))
     }

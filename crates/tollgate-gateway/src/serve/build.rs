@@ -134,6 +134,7 @@ impl<St: Inspect> Parts<'_, St> {
         let mut layer = RateLimitLayer::builder(self.store.clone())
             .headers(self.plan.headers)
             .on_missing_key(self.plan.on_missing_key)
+            .exempt_preflights(self.plan.exempt_preflights)
             .observer(self.observer)
             .endpoint(api.map_or("other", |api| &api.limit.name))
             .tiers(self.tiers())

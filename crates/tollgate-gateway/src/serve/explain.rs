@@ -111,6 +111,10 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
         let _ = writeln!(out, "is not limited: the path is exempt");
         return Ok(());
     }
+    if plan.exempt_preflights && Head::of(&described.request(&path)?).is_preflight() {
+        let _ = writeln!(out, "is not limited: it is a CORS preflight");
+        return Ok(());
+    }
     let _ = writeln!(out, "{}", client.in_words(plan));
     let limits = limits(plan, route, described, &path, &client, out);
     if limits.is_empty() {

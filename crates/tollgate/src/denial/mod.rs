@@ -24,7 +24,6 @@ mod respond;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use http::header::CACHE_CONTROL;
@@ -57,7 +56,6 @@ pub struct Denial<'a> {
     shown: Option<Shown>,
     retry_after: Option<Micros>,
     retry_after_secs: Option<u64>,
-    cure: Option<Cow<'a, str>>,
 }
 
 /// The numbers of one policy, the same as in the `X-RateLimit` fields.
@@ -150,10 +148,10 @@ impl<'a> Denial<'a> {
         Self::new(Reason::DeniedSubject)
     }
 
-    /// The layer lacks something that whoever runs the service has to provide; `cure`
-    /// says what. It is sent to the client, so it names no secrets.
-    pub fn misconfigured(cure: impl Into<Cow<'a, str>>) -> Self {
-        Self { cure: Some(cure.into()), ..Self::new(Reason::Misconfigured) }
+    /// The layer lacks something that the service has to provide. The response does not say what:
+    /// that is for the operator, and belongs into the log.
+    pub const fn misconfigured() -> Self {
+        Self::new(Reason::Misconfigured)
     }
 
     fn because(self, reason: Reason) -> Self {
@@ -168,7 +166,6 @@ impl<'a> Denial<'a> {
             shown: None,
             retry_after: None,
             retry_after_secs: None,
-            cure: None,
         }
     }
 

@@ -18,6 +18,7 @@ use super::queued::Queued;
 use super::rules::Rules;
 use super::ruling::{Admitted, Ruling};
 use super::verdicts::Verdicts;
+use crate::Head;
 use crate::body::{BodyMode, InFlight};
 
 pin_project! {
@@ -172,7 +173,7 @@ where
                     let mut pending = pending.take().expect(POLLED_AGAIN);
                     let question = pending.question.take().expect(POLLED_AGAIN);
                     let Pending { rules, request, .. } = &*pending;
-                    let ruling = rules.rule(answer, question, request.method(), request.headers());
+                    let ruling = rules.rule(answer, question, &Head::of(request));
                     pending.follow(ruling)
                 }
                 StateProjection::Waiting { pending, admitted, queued } => {

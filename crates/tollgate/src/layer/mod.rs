@@ -75,8 +75,8 @@ use crate::body::{AnyBody, SameBody};
 /// # When a request passes
 ///
 /// * Whoever is on one of its [`Lists`](crate::Lists) is refused, or passes.
-/// * A CORS preflight and whatever [`exempt`](RateLimitLayerBuilder::exempt) names pass
-///   without asking the store.
+/// * A CORS preflight ([unless](RateLimitLayerBuilder::exempt_preflights) you limit them) and
+///   whatever [`exempt`](RateLimitLayerBuilder::exempt) names pass without asking the store.
 /// * Every [`Limit`] that applies names a key and a cost. The store decides them all in
 ///   one step: if one denies, none is charged.
 /// * A request that is denied gets a response from [`denial`](crate::denial) and never

@@ -1,13 +1,13 @@
 //! The question about a request: whom it concerns, what it costs, and what the store is asked.
 
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
-use http::{Method, Response};
+use http::Response;
 use smallvec::SmallVec;
+use tokio::time::Instant;
 use tollgate_core::{Charge, Cost, Store, Verdict};
 
 use super::excess::Answer;
@@ -85,7 +85,9 @@ impl<St: Store> Rules<St> {
         if listed == Listed::Allowed {
             return Step::Follow(Ruling::Pass);
         }
-        if is_preflight(head) || self.options.exempt.iter().any(|exempt| exempt(head)) {
+        if self.options.exempt_preflights && head.is_preflight()
+            || self.options.exempt.iter().any(|exempt| exempt(head))
+        {
             return Step::Follow(Ruling::Pass);
         }
         let tier = self.tiers.as_ref().map_or(InTier::NONE, |tiers| tiers.of(head));
@@ -169,7 +171,7 @@ impl<St: Store> Rules<St> {
         let question =
             Question { applied, charged: None, seed: 0, arrived: Arrived::default(), sight };
         match now {
-            Some(answer) => Step::Follow(self.weigh(answer, question, head.method, head.headers)),
+            Some(answer) => Step::Follow(self.weigh(answer, question, head)),
             None => Step::Await(Asked { answer: Answer::Store(answer), question }),
         }
     }
@@ -177,14 +179,14 @@ impl<St: Store> Rules<St> {
     /// A store in memory has answered by now, and what it says is not carried about.
     fn step(&self, mut answer: Answer<St>, question: Question, head: &Head<'_>) -> Step<St> {
         match at_once(&mut answer) {
-            Some(answer) => Step::Follow(self.rule(answer, question, head.method, head.headers)),
+            Some(answer) => Step::Follow(self.rule(answer, question, head)),
             None => Step::Await(Asked { answer, question }),
         }
     }
 
     #[inline]
     fn cost_of(&self, limit: &Limit, head: &Head<'_>) -> Cost {
-        limit.costs.as_ref().unwrap_or(&self.options.costs).of(head)
+        limit.costs.as_ref().unwrap_or(&self.options.costs).among(head, self.options.is_grpc)
     }
 
     /// Under whom a request counts that has no key, or whose key cannot be told; none if it
@@ -211,16 +213,15 @@ impl<St: Store> Rules<St> {
         if limit.enforce { Err(self.refuse(head, &denial)) } else { Ok(None) }
     }
 
-    /// The server is set up so that nobody can tell who is asking.
+    /// The server is set up so that a key source cannot work. The log says what to do, once in a
+    /// while because all requests fail alike; a client could do nothing with it.
     fn misconfigured(&self, error: &KeyError) -> Denial<'static> {
-        if !self.misconfigured.swap(true, Ordering::Relaxed) {
+        let mut logged = self.misconfigured.lock();
+        if logged.is_none_or(|at| at.elapsed() >= LOG_AGAIN) {
+            *logged = Some(Instant::now());
             tracing::error!(target: "tollgate", %error, "cannot tell who is asking");
         }
-        Denial::misconfigured(match error {
-            // Written by others, it may say what is no client's business.
-            KeyError::Other(_) => "The key source failed; the server's log says why.".into(),
-            ours => ours.to_string(),
-        })
+        Denial::misconfigured()
     }
 
     /// Asks the store, or waits for it, and notes what it takes to understand the answer.
@@ -271,10 +272,17 @@ impl<St: Store> Rules<St> {
     }
 
     pub(super) fn refuse(&self, head: &Head<'_>, denial: &Denial<'_>) -> Box<Response<Bytes>> {
-        let dialect = Dialect::of(head.method, head.headers);
-        Box::new(denial.respond(dialect, &*self.options.response))
+        Box::new(denial.respond(self.dialect(head), &*self.options.response))
+    }
+
+    /// In which form a request wants its denial.
+    pub(super) fn dialect(&self, head: &Head<'_>) -> Dialect {
+        Dialect::among(head, self.options.is_grpc)
     }
 }
+
+/// Often enough for a log that was rotated.
+const LOG_AGAIN: Duration = Duration::from_secs(60);
 
 /// The answer, if it is there already.
 #[inline(always)]
@@ -283,14 +291,6 @@ fn at_once<F: Future + Unpin>(answer: &mut F) -> Option<F::Output> {
         Poll::Ready(answer) => Some(answer),
         Poll::Pending => None,
     }
-}
-
-/// A preflight is sent by a browser on its own account, and one that is refused looks to
-/// the page like a network that is down.
-pub(super) fn is_preflight(head: &Head<'_>) -> bool {
-    *head.method == Method::OPTIONS
-        && head.headers.contains_key(ORIGIN)
-        && head.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
 /// A number that is the same for a client on all replicas (FNV-1a over its keys).

@@ -3,6 +3,8 @@
 use std::sync::atomic::AtomicBool;
 
 use http::{HeaderMap, HeaderName};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 use tollgate_core::{Charge, Cost, Key, OnStoreError, Store};
 
 use super::in_flight::Keeper;
@@ -33,7 +35,8 @@ pub(super) struct Rules<St> {
     pub(super) remembers: bool,
     /// Whether of an admission there is nothing to be told but in events of level debug.
     pub(super) is_silent: bool,
-    pub(super) misconfigured: AtomicBool,
+    /// When the log last said that a key source cannot work.
+    pub(super) misconfigured: Mutex<Option<Instant>>,
     /// Whether the last answer of the store was that it cannot decide.
     pub(super) failing: AtomicBool,
 }
@@ -95,7 +98,7 @@ impl<St: Store> Rules<St> {
             cost_headers,
             room,
             keeper,
-            misconfigured: AtomicBool::new(false),
+            misconfigured: Mutex::new(None),
             failing: AtomicBool::new(false),
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, HeaderValue, Method, Response};
+use http::{Extensions, HeaderValue, Response};
 use tollgate_core::{Decision, Micros, OnStoreError, Outcome, Store, StoreError, Verdict};
 use tracing::level_filters::LevelFilter;
 
@@ -14,10 +14,10 @@ use super::reservation::OpenCharges;
 use super::rules::{Applied, Rule, Rules, bits};
 use super::verdicts::Verdicts;
 use super::witness::Sight;
-use crate::ResponseHead;
 use crate::body::InFlight;
 use crate::denial::{Denial, Dialect};
 use crate::headers::{PolicyFields, X_RATELIMIT_EXPLAIN};
+use crate::{Head, ResponseHead};
 
 /// What is to be done with a request.
 pub(super) enum Ruling<St: Store> {
@@ -64,13 +64,12 @@ impl<St: Store> Rules<St> {
         &self,
         answer: Result<Verdict, StoreError>,
         question: Question,
-        method: &Method,
-        headers: &HeaderMap,
+        head: &Head<'_>,
     ) -> Ruling<St> {
         if self.passes_untold(&answer, question.applied, &question.sight) {
             return Ruling::Pass;
         }
-        self.weigh(answer, question, method, headers)
+        self.weigh(answer, question, head)
     }
 
     /// Whether the request goes on and neither client nor log is told why: then the answer is
@@ -102,8 +101,7 @@ impl<St: Store> Rules<St> {
         &self,
         answer: Result<Verdict, StoreError>,
         mut question: Question,
-        method: &Method,
-        headers: &HeaderMap,
+        head: &Head<'_>,
     ) -> Ruling<St> {
         let (answer, explained) = self.explained(answer, question.applied);
         if self.room.is_some()
@@ -131,11 +129,11 @@ impl<St: Store> Rules<St> {
                 Ruling::Admit { admitted, delay, charged }
             }
             Ok(verdict) => {
-                let dialect = Dialect::of(method, headers);
+                let dialect = self.dialect(head);
                 let Question { applied, seed, .. } = question;
                 Ruling::Refuse(Box::new(self.deny(&verdict, explained, applied, seed, dialect)))
             }
-            Err(error) => self.without_verdict(&error, question.applied, method, headers),
+            Err(error) => self.without_verdict(&error, question.applied, head),
         }
     }
 
@@ -251,13 +249,7 @@ impl<St: Store> Rules<St> {
     /// The store could not decide: policies that fail closed reject, and policies that fail open
     /// let pass. A policy that falls back to a local store rejects too: the local store has
     /// failed as well, or the request costs more than the local share.
-    fn without_verdict(
-        &self,
-        error: &StoreError,
-        applied: Applied,
-        method: &Method,
-        headers: &HeaderMap,
-    ) -> Ruling<St> {
+    fn without_verdict(&self, error: &StoreError, applied: Applied, head: &Head<'_>) -> Ruling<St> {
         if !self.failing.swap(true, Ordering::Relaxed) {
             tracing::warn!(target: "tollgate", %error, "the store cannot decide, policies fail");
         }
@@ -274,7 +266,7 @@ impl<St: Store> Rules<St> {
         let probe = error.retry_after().unwrap_or(PROBE);
         let denial =
             Denial::store_unavailable(refusing.map(|rule| rule.fields.of(applied.tier)), probe);
-        let dialect = Dialect::of(method, headers);
+        let dialect = self.dialect(head);
         Ruling::Refuse(Box::new(denial.respond(dialect, &*self.options.response)))
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use http::{HeaderValue, Request};
 use tollgate_core::{Charge, Cost, Key, Policy, Quota};
 
-use super::question::{is_preflight, seed_of};
+use super::question::seed_of;
 use super::queued::next_id;
 use crate::Head;
 
@@ -55,6 +55,6 @@ fn only_a_whole_preflight_is_one() {
         for name in headers {
             request.headers_mut().insert(*name, HeaderValue::from_static("x"));
         }
-        assert_eq!(is_preflight(&Head::of(&request)), expected, "{method} {headers:?}");
+        assert_eq!(Head::of(&request).is_preflight(), expected, "{method} {headers:?}");
     }
 }

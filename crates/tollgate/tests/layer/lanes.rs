@@ -218,8 +218,8 @@ impl Sent {
 }
 
 fn sent() -> impl Strategy<Value = Sent> {
-    let leaves = prop_oneof![3 => Just(None), 1 => (1..200_u64).prop_map(Some)];
-    (0..150_u64, 1..4_u8, any::<bool>(), leaves).prop_map(
+    let leaves = prop_oneof![3 => Just(None), 1 => (1..60_u64).prop_map(Some)];
+    (0..50_u64, 1..4_u8, any::<bool>(), leaves).prop_map(
         |(at, client, is_report, leaves_after)| Sent { at, client, is_report, leaves_after },
     )
 }
@@ -238,9 +238,9 @@ impl Policies {
             Policy::sliding_window_log(name, quota).unwrap()
         };
         Self {
-            shared: policy("shared", 2, 47),
-            own: policy("own", 1, 101),
-            reports: policy("reports", 1, 73),
+            shared: policy("shared", 2, 17),
+            own: policy("own", 1, 31),
+            reports: policy("reports", 1, 23),
         }
     }
 
@@ -357,7 +357,7 @@ async fn passes_in_order(requests: Vec<Sent>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
     fn each_key_goes_to_those_that_wait_for_it_by_arrival_and_never_idles(

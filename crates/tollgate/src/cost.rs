@@ -29,9 +29,9 @@ use crate::{Head, grpc};
 /// The client writes the content type, so that alone does not make a POST a call. The request
 /// also has to be for a gRPC service: the route that a router has matched, or without a router
 /// the path, has the form `/package.Service/Method`.
-/// [`RateLimitLayerBuilder::grpc`](crate::RateLimitLayerBuilder::grpc) says so of services
-/// without a package, or that there are none. A call is never cheaper than its route, nor than
-/// what [`flat`](Costs::flat) or [`method`](Costs::method) say of a POST.
+/// [`RateLimitLayerBuilder::grpc`](crate::RateLimitLayerBuilder::grpc) includes services without a
+/// package, or excludes all. A call is never cheaper than its route, nor than what
+/// [`flat`](Costs::flat) or [`method`](Costs::method) say of a POST.
 ///
 /// ```
 /// use http::Method;

@@ -16,7 +16,7 @@ use crate::key::route;
 pub(crate) fn is_call(head: &Head<'_>, is_grpc: Option<bool>) -> bool {
     let is_method =
         || is_method(route::pattern(head.extensions).unwrap_or_else(|| head.uri.path()));
-    is_grpc != Some(false) && says_call(head) && is_grpc.unwrap_or_else(is_method)
+    says_call(head) && is_grpc.unwrap_or_else(is_method)
 }
 
 /// Whether a client says that its request is a gRPC call.

@@ -46,9 +46,8 @@ impl Paths {
     /// These patterns, or what is wrong with one of them.
     ///
     /// # Errors
-    /// A pattern that does not begin with `/`, or has a `*` other than the last segment, or
-    /// a parameter of a router in it, or is ambiguous: it would match nothing, and nobody would
-    /// notice.
+    /// A pattern that would match nothing: it does not begin with `/`, has a `*` other than the
+    /// last segment, has a parameter of a router in it, or is ambiguous.
     pub fn new<P: AsRef<str>>(patterns: impl IntoIterator<Item = P>) -> Result<Self, PathsError> {
         let mut paths = Self::default();
         for pattern in patterns {
@@ -115,8 +114,7 @@ impl Paths {
 /// A path that all servers read in the same way, percent-decoded.
 struct Decoded<'a> {
     text: Cow<'a, str>,
-    /// Whether an ASCII character is escaped that could stand in a path as it is: that has two
-    /// spellings, while one that must be escaped has only its escape.
+    /// Whether an ASCII character is escaped that needs no escape, so that it has two spellings.
     has_needless_escape: bool,
 }
 
@@ -183,8 +181,7 @@ mod tests {
 
     use super::*;
 
-    /// What the two questions answer about a path, for `/static/*`, `/login`, `/검색` and
-    /// `/caf%C3%A9/*`.
+    /// The answers to the two questions about a path.
     #[derive(Debug, PartialEq)]
     enum Is {
         /// Limited and exempt.

@@ -130,7 +130,7 @@ async fn serve<St: Inspect>(
     metrics: PrometheusHandle,
     tracing: Tracing,
 ) -> Result<ExitCode, String> {
-    let settings = observed::settings()?;
+    let settings = observed::settings(loaded.plan.admin)?;
     let observer = Observer::new();
     let summary = Summary::new(observer.clone());
     let lasting = Lasting {

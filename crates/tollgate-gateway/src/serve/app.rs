@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use http::header::{CONNECTION, HOST, HeaderValue};
-use http::uri::{Authority, Scheme};
+use http::uri::Scheme;
 use http::{Request, Response, Version};
 use hyper::body::Incoming;
 use tokio_rustls::rustls::ServerConfig;
@@ -24,7 +24,7 @@ use super::lists;
 use super::summary::Summary;
 use crate::files;
 use crate::plan::Plan;
-use crate::proxy::path::Ambiguous;
+use crate::proxy::path::{Ambiguous, PathFault};
 use crate::proxy::{Body, Clients, Connection, Fault, Timeouts, Tunnels, admit};
 use crate::trace::{self, Tracing};
 
@@ -156,8 +156,10 @@ impl<St: Inspect> App<St> {
         if let Err(fault) = admit(&mut request, ambiguous) {
             return refuse(fault, request.version());
         }
-        let Some(route) = self.route(&request) else {
-            return Fault::NoRoute.response();
+        let route = match self.route(&request) {
+            Ok(Some(route)) => route,
+            Ok(None) => return Fault::NoRoute.response(),
+            Err(fault) => return Fault::from(fault).response(),
         };
         trace::note_route(&route.plan.name);
         let extensions = request.extensions_mut();
@@ -204,15 +206,18 @@ impl<St: Inspect> App<St> {
         listed: Listed,
     ) -> Response<Body> {
         let path = request.uri().path();
-        let is_free = listed == Listed::Allowed;
-        let answered = if is_free || self.plan.exempt.iter().any(|exempt| exempt.matches(path)) {
+        let answered = if listed == Listed::Allowed || self.plan.is_exempt(path) {
             route.free.clone().call(request).await
         } else {
+            let limits = match route.limits(request.method(), path) {
+                Ok(limits) => limits,
+                Err(fault) => return Fault::from(fault).response(),
+            };
             let asker = self.identity.find(&Head::of(&request));
             if asker.is_nobody() {
                 self.summary.nobody();
             }
-            match route.limits(request.method(), path) {
+            match limits {
                 // Both are always ready: nothing between here and the upstream waits.
                 Some(mut limited) => {
                     request.extensions_mut().insert(asker);
@@ -224,17 +229,10 @@ impl<St: Inspect> App<St> {
         answered.unwrap_or_else(|never| match never {})
     }
 
-    fn route(&self, request: &Request<Incoming>) -> Option<&ReadyRoute<St>> {
-        let path = request.uri().path();
+    fn route(&self, request: &Request<Incoming>) -> Result<Option<&ReadyRoute<St>>, PathFault> {
         let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
-        // It has been checked to be one.
-        let host = host.and_then(|host| host.parse::<Authority>().ok());
-        let host = host.as_ref().map(|host| host.host().trim_end_matches('.'));
-        self.routes.iter().find(|route| {
-            let is_host =
-                |wanted: &String| host.is_some_and(|host| host.eq_ignore_ascii_case(wanted));
-            route.plan.host.as_ref().is_none_or(is_host) && route.plan.path.matches(path)
-        })
+        let route = self.plan.route(host, request.uri().path())?;
+        Ok(route.and_then(|route| self.routes.get(route)))
     }
 }
 

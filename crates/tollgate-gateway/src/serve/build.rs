@@ -19,6 +19,7 @@ use crate::plan::{
     ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan, Protocol, Route, SettleBy,
     Statuses, Target, Whose,
 };
+use crate::proxy::path::PathFault;
 use crate::proxy::{self, Clients, Forward, Fronts, Tunnels, UntilItsEnd, Upstream};
 
 /// A service behind its limits.
@@ -45,13 +46,22 @@ struct Limiter<St> {
 }
 
 impl<St: Inspect> ReadyRoute<St> {
-    /// The route behind the limits of a request to a path in normal form.
-    pub(super) fn limits(&self, method: &Method, path: &str) -> Option<Limited<St>> {
-        let apis = &self.plan.limits.apis;
-        let matches = |api: &ApiPlan| api.methods.contain(method) && api.path.matches(path);
-        let kind = apis.iter().position(matches).unwrap_or(apis.len());
-        let Limiter { layer, prices } = self.limiters.get(kind)?.as_ref()?;
-        Some(layer.layer(Settled::new(self.free.clone(), prices.clone())))
+    /// The route behind the limits of a request to a path in normal form. `None` if there is no
+    /// limit.
+    ///
+    /// # Errors
+    /// See [`RouteLimits::api`](crate::plan::RouteLimits::api).
+    pub(super) fn limits(
+        &self,
+        method: &Method,
+        path: &str,
+    ) -> Result<Option<Limited<St>>, PathFault> {
+        let limits = &self.plan.limits;
+        let kind = limits.api(method, path)?.unwrap_or(limits.apis.len());
+        let limiter = self.limiters.get(kind).and_then(Option::as_ref);
+        Ok(limiter.map(|Limiter { layer, prices }| {
+            layer.layer(Settled::new(self.free.clone(), prices.clone()))
+        }))
     }
 
     /// The layers of all kinds of requests, unless an earlier route has the same.

@@ -20,6 +20,7 @@ mod protection;
 mod sharing;
 mod smuggling;
 mod streams;
+mod spellings;
 mod support;
 mod timeouts;
 mod together;

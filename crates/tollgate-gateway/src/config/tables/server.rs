@@ -147,10 +147,10 @@ pub(super) const PATHS: Section = Section {
         "ambiguous",
         Shape::Word(&[
             ("reject", "They are answered with 400."),
-            ("keep", "They stay as they are."),
+            ("keep", "They stay as they are, and such paths are never exempt."),
         ]),
         "reject",
-        "What becomes of `%2F`, `%5C`, `%00` and broken escapes, which servers read in different ways.",
+        "The treatment of `%2F`, `%5C`, `%00` and broken escapes, which servers read in different ways.",
     )],
     either: &[],
     others: None,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use http::header::{CONNECTION, HOST, HeaderValue};
 use http::uri::Scheme;
-use http::{Request, Response, Version};
+use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use tokio_rustls::rustls::ServerConfig;
 use tollgate::denial::{Dialect, Problem};
@@ -16,7 +16,7 @@ use tollgate::{Denial, Head, Listed, Lists, Observer, WaitingRoom, headers};
 use tower_service::Service;
 
 use super::activity::Patience;
-use super::build::{Parts, ReadyRoute};
+use super::build::{self, Parts, ReadyRoute};
 use super::error::BuildError;
 use super::identity::Identity;
 use super::keys::{KeySet, KeySets};
@@ -25,7 +25,7 @@ use super::summary::Summary;
 use crate::files;
 use crate::plan::Plan;
 use crate::proxy::path::{Ambiguous, PathFault};
-use crate::proxy::{Body, Clients, Connection, Fault, Timeouts, Tunnels, admit};
+use crate::proxy::{Body, Clients, Common, Connection, Failures, Fault, Timeouts, Tunnels, admit};
 use crate::trace::{self, Tracing};
 
 /// One version of the configuration at work.
@@ -60,6 +60,8 @@ pub(super) struct Lasting<St> {
     /// Counters live here, which is why they survive a reload.
     pub(super) store: St,
     pub(super) tunnels: Tunnels,
+    /// Failures of upstreams in the log.
+    pub(super) failures: Failures,
     /// What stands in `Via`.
     pub(super) name: Arc<str>,
     /// What has been decided under each policy, which goes on after a reload.
@@ -94,12 +96,18 @@ impl<St: Inspect> App<St> {
         // Who waits in it goes on waiting, and nobody overtakes.
         let kept = before.filter(|app| app.plan.waiting == plan.waiting);
         let room = kept.map_or_else(|| room(plan.waiting), |app| app.room.clone());
+        let common = Common {
+            fronts: build::fronts(&plan),
+            identity: build::identity_fields(&plan),
+            clients: clients.clone(),
+            tunnels: lasting.tunnels.at_most(plan.max_tunnels),
+            failures: lasting.failures.clone(),
+            name: Arc::clone(&lasting.name),
+        };
         let parts = Parts {
             plan: &plan,
             store: &lasting.store,
-            clients: &clients,
-            tunnels: &lasting.tunnels,
-            name: &lasting.name,
+            common: &common,
             identity: &identity,
             observer: &lasting.observer,
             room: &room,
@@ -155,6 +163,9 @@ impl<St: Inspect> App<St> {
             if self.plan.paths.reject_ambiguous { Ambiguous::Refuse } else { Ambiguous::Keep };
         if let Err(fault) = admit(&mut request, ambiguous) {
             return refuse(fault, request.version());
+        }
+        if request.uri().path() == "*" {
+            return nothing();
         }
         let route = match self.route(&request) {
             Ok(Some(route)) => route,
@@ -240,10 +251,17 @@ impl<St: Inspect> App<St> {
 /// connection is not clear either.
 fn refuse(fault: Fault, version: Version) -> Response<Body> {
     let mut response = fault.response();
-    if version <= Version::HTTP_11 && matches!(fault, Fault::Host | Fault::Framing | Fault::Coding)
-    {
+    let is_unclear = matches!(fault, Fault::Host | Fault::Framing | Fault::Coding | Fault::Upgrade);
+    if version <= Version::HTTP_11 && is_unclear {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
+    response
+}
+
+/// The answer to OPTIONS of the whole server, which asks whether it is there.
+fn nothing() -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
     response
 }
 

@@ -4,14 +4,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http::header::UPGRADE;
 use http::{Request, Uri};
 use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, ResponseFuture};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio_rustls::rustls::{self, ClientConfig};
 use tower_service::Service;
 
+use super::begun::Noted;
 use super::body::Body;
 use super::settings::{Protocol, Timeouts};
 
@@ -25,6 +27,9 @@ type Pool = Client<Patient<HttpsConnector<HttpConnector>>, Body>;
 pub struct Clients {
     http1: Pool,
     http2: Pool,
+    /// HTTP/1 for upgrades. It keeps no connection: some upstreams take a connection for upgraded
+    /// although their answer denies the upgrade, and would misread the next request on it.
+    upgrades: Pool,
     timeouts: Timeouts,
     /// Whether they know which certificates to trust.
     tls: bool,
@@ -60,11 +65,12 @@ impl Clients {
         };
         let connector = || HttpsConnectorBuilder::new().with_tls_config(config.clone());
         let patient = |inner| Patient { inner, limit: timeouts.connect };
-        let http1 = connector().https_or_http().enable_http1().wrap_connector(tcp());
-        let http2 = connector().https_or_http().enable_http2().wrap_connector(tcp());
+        let http1 = patient(connector().https_or_http().enable_http1().wrap_connector(tcp()));
+        let http2 = patient(connector().https_or_http().enable_http2().wrap_connector(tcp()));
         Ok(Self {
-            http1: builder().build(patient(http1)),
-            http2: builder().http2_only(true).build(patient(http2)),
+            http1: builder().build(http1.clone()),
+            http2: builder().http2_only(true).build(http2),
+            upgrades: builder().pool_max_idle_per_host(0).build(http1),
             timeouts,
             tls,
         })
@@ -81,6 +87,9 @@ impl Clients {
 
     pub(crate) fn request(&self, protocol: Protocol, request: Request<Body>) -> ResponseFuture {
         match protocol {
+            Protocol::Http1 if request.headers().contains_key(UPGRADE) => {
+                self.upgrades.request(request)
+            }
             Protocol::Http1 => self.http1.request(request),
             Protocol::Http2 => self.http2.request(request),
         }
@@ -117,7 +126,7 @@ fn tcp() -> HttpConnector {
     connector
 }
 
-/// Gives up on a connection that takes too long, TLS included.
+/// Gives up on a connection that takes too long, TLS included, and notes when an answer begins.
 #[derive(Clone, Debug)]
 struct Patient<C> {
     inner: C,
@@ -137,9 +146,9 @@ where
     C: Service<Uri, Error = BoxError>,
     C::Future: Send + 'static,
 {
-    type Response = C::Response;
+    type Response = TokioIo<Noted<TokioIo<C::Response>>>;
     type Error = BoxError;
-    type Future = Connecting<C::Response>;
+    type Future = Connecting<Self::Response>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.inner.poll_ready(cx)
@@ -150,7 +159,7 @@ where
         let connecting = self.inner.call(target);
         Box::pin(async move {
             match tokio::time::timeout(limit, connecting).await {
-                Ok(outcome) => outcome,
+                Ok(outcome) => outcome.map(|stream| TokioIo::new(Noted::new(TokioIo::new(stream)))),
                 Err(_) => Err(ConnectTimeout(limit).into()),
             }
         })

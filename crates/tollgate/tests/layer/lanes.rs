@@ -219,9 +219,9 @@ impl Sent {
 
 fn sent() -> impl Strategy<Value = Sent> {
     let leaves = prop_oneof![3 => Just(None), 1 => (1..60_u64).prop_map(Some)];
-    (0..50_u64, 1..4_u8, any::<bool>(), leaves).prop_map(
-        |(at, client, is_report, leaves_after)| Sent { at, client, is_report, leaves_after },
-    )
+    (0..50_u64, 1..4_u8, any::<bool>(), leaves).prop_map(|(at, client, is_report, leaves_after)| {
+        Sent { at, client, is_report, leaves_after }
+    })
 }
 
 /// The policies of the property: for all requests, for each client, and for all reports.

@@ -28,7 +28,7 @@ impl Combiner {
         let received = Instant::now();
         for (ticket, row) in tickets.iter().zip(reply.rows) {
             let answer = match row {
-                Row::Verdict(verdict) => {
+                Row::Verdict(verdict, _) => {
                     self.shared.deny_cache.learn(ticket, &verdict, sent);
                     Ok(Answer::Verdict(verdict))
                 }

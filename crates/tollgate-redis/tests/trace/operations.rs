@@ -84,7 +84,9 @@ impl Trace {
                 self.receipts[index] = receipt;
             }
         }
-        expected.rows.push(Row::Verdict(verdict));
+        let frozen = self.reference.frozen(&charges, &verdict, expected.now);
+        self.frozen += frozen.iter().filter(|span| **span > Micros::ZERO).count();
+        expected.rows.push(Row::Verdict(verdict, frozen.into()));
     }
 
     /// Settles a receipt, or renews its lease.

@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 
 use crate::address::{Address, Servers};
 use crate::check::About;
+use crate::clock::Clock;
 use crate::cluster::{Cluster, Connect, Place};
 use crate::combiner::{Bounds, Combiner, Shared};
 use crate::deny_cache::DenyCache;
@@ -31,6 +32,7 @@ pub struct RedisStoreBuilder {
     bounds: Bounds,
     deny_cache: Duration,
     time: Option<Arc<AtomicU64>>,
+    clock: Clock,
 }
 
 /// A store that cannot be made. That Redis is not to be had is no such error: a store
@@ -70,6 +72,7 @@ impl RedisStoreBuilder {
             },
             deny_cache: Duration::from_secs(1),
             time: None,
+            clock: Clock::default(),
         })
     }
 
@@ -125,26 +128,40 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// How long a denial is remembered, at most; zero to ask Redis each time.
+    /// How long a denial is remembered, at most; zero to ask Redis each time. Default: a second.
     ///
-    /// Until it could pass, a request like one that was denied is denied without asking.
-    /// That is what Redis would say, unless another process gave units back, reset the key
-    /// or raised the quota meanwhile, or Redis lost data: who shortens this hears of that
-    /// sooner. Such a verdict has [`Source::Cache`](tollgate_core::Source::Cache): the waits
-    /// in it are lower bounds, and what remained is what did when Redis was asked. Default: a
-    /// second.
+    /// While a key has no unit left, no replica can charge it, so requests for it are denied
+    /// without asking. Such a verdict has [`Source::Cache`](tollgate_core::Source::Cache), and
+    /// its numbers are those that Redis would return. Each cost is asked about once. Policies of
+    /// the request that have units left are not asked: their outcome is
+    /// [`Skip`](tollgate_core::Outcome::Skip), and clients see no numbers of them.
+    ///
+    /// Within this time a store does not notice that another process gave units back, reset the
+    /// key or raised the quota, that Redis lost data or its clock stepped, or that another policy
+    /// of the request ran out of units, which may mean a longer wait. A shorter time lets it
+    /// notice sooner.
     pub const fn deny_cache(mut self, bound: Duration) -> Self {
         self.deny_cache = bound;
         self
     }
 
-    /// Decides at this time, in microseconds of the epoch, instead of at Redis': for tests.
-    /// Denials are not remembered then, as that goes by another clock.
+    /// Decides at this time, in microseconds of the epoch, instead of at Redis': for tests. The
+    /// store itself goes by it too. Denials are not remembered, unless that is set afterwards.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn time(mut self, time: Arc<AtomicU64>) -> Self {
+        self.clock = Clock::new(Some(Arc::clone(&time)), true);
         self.time = Some(time);
         self.deny_cache(Duration::ZERO)
+    }
+
+    /// The store goes by this clock, in microseconds, while Redis has its own: for tests of a
+    /// machine that was suspended, whose timers stood still.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    pub fn clock(mut self, clock: Arc<AtomicU64>) -> Self {
+        self.clock = Clock::new(Some(clock), false);
+        self
     }
 
     /// Where Redis is, without credentials: for people to read.
@@ -161,10 +178,11 @@ impl RedisStoreBuilder {
         }
         let tls =
             self.address.uses_tls.then(|| tls::config(self.authorities.as_deref())).transpose()?;
-        let leases = Leases::new(self.time.clone());
+        let leases = Leases::new(self.clock.clone());
         let shared = Arc::new(Shared {
             runtime,
-            deny_cache: DenyCache::new(self.deny_cache),
+            deny_cache: DenyCache::new(self.deny_cache, self.clock.clone()),
+            clock: self.clock,
             counters: Arc::default(),
             nonce: AtomicU64::new(random()),
             time: self.time,

@@ -65,6 +65,7 @@ mod address;
 mod builder;
 mod bytes;
 mod check;
+mod clock;
 mod cluster;
 mod combiner;
 mod deny_cache;
@@ -347,6 +348,6 @@ impl fmt::Debug for RedisStore {
 #[doc(hidden)]
 pub mod protocol {
     pub use crate::encode::{Ask, Batch, EncodeError, Line, Spent};
-    pub use crate::reply::{BadReply, Fault, Reply, Row};
+    pub use crate::reply::{BadReply, Fault, Frozen, Reply, Row};
     pub use crate::script::{SHA1, TEXT};
 }

@@ -24,6 +24,7 @@ use tokio::runtime::Handle;
 use tollgate_core::StoreError;
 
 use self::lane::{DirectLane, Lane, Lanes, TaskLane};
+use crate::clock::Clock;
 use crate::deny_cache::DenyCache;
 use crate::failure::STORE;
 use crate::route::Route;
@@ -61,6 +62,7 @@ pub(crate) struct Bounds {
 pub(crate) struct Shared {
     pub(crate) runtime: Handle,
     pub(crate) deny_cache: DenyCache,
+    pub(crate) clock: Clock,
     pub(crate) counters: Arc<Counters>,
     /// Makes calls tell their replies from those of others.
     pub(crate) nonce: AtomicU64,

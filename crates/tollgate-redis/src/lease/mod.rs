@@ -5,7 +5,6 @@
 //! | `key.rs`, `blocks/` | one key, and what is held of it |
 //! | `demand.rs` | whether it is busy enough for blocks, and how large they are to be |
 //! | `keeper.rs` | who fetches blocks and returns them |
-//! | `clock.rs` | the time that no one can set |
 //!
 //! A request is answered here if there is a block with room for each of its charges, and else
 //! it is decided by Redis, all of it, as if nothing were leased. That no limit is exceeded is
@@ -15,7 +14,6 @@
 //! know.
 
 mod blocks;
-mod clock;
 mod demand;
 mod keeper;
 mod key;
@@ -31,10 +29,10 @@ use smallvec::SmallVec;
 use tollgate_core::{Charge, Cost, Source, Verdict};
 
 use self::blocks::Taken;
-use self::clock::{Clock, Moment};
 use self::key::LeasedKey;
 use crate::RedisStore;
 use crate::builder::random;
+use crate::clock::{Clock, Moment};
 use crate::encode::Ask;
 
 /// The keys of a store of which units are leased, or may be.
@@ -61,10 +59,10 @@ const MOST: usize = 4096;
 const BETWEEN_SWEEPS: Moment = 20_000;
 
 impl Leases {
-    pub(crate) fn new(time: Option<Arc<AtomicU64>>) -> Self {
+    pub(crate) fn new(clock: Clock) -> Self {
         Self {
             keys: RwLock::default(),
-            clock: Clock::new(time),
+            clock,
             hasher: RandomState::default(),
             ids: AtomicU64::new(random()),
         }

@@ -4,8 +4,8 @@ use tollgate_core::StoreError;
 
 use super::Blocks;
 use super::block::{Block, Closed, Returned};
+use crate::clock::{Clock, Moment};
 use crate::encode::Ask;
-use crate::lease::clock::{Clock, Moment};
 use crate::ticket::Leased;
 
 /// What there is to do about a key.

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use tollgate_core::{Granted, Lease, Micros, Policy, Quota, StoreError, Timestamp};
 
 use super::{Blocks, Plan, Returned};
+use crate::clock::{Clock, Moment};
 use crate::encode::{Ask, Spent};
-use crate::lease::clock::{Clock, Moment};
 use crate::lease::demand::HOT;
 use crate::ticket::Leased;
 
@@ -23,7 +22,7 @@ fn hot() -> (Blocks, Clock, Arc<AtomicU64>) {
         blocks.asked(0);
     }
     blocks.has_keeper = true;
-    (blocks, Clock::new(Some(Arc::clone(&time))), time)
+    (blocks, Clock::new(Some(Arc::clone(&time)), true), time)
 }
 
 fn called(blocks: &mut Blocks, now: Moment) -> (Returned, Ask) {
@@ -37,7 +36,7 @@ fn granted(units: u64, now: Moment) -> Result<Leased, StoreError> {
     let decided_at = Timestamp::from_micros(now);
     let (lasts, reset_after) = (Micros::new(TTL), Micros::new(TTL));
     let granted = Granted { units, lasts, remaining: 50, reset_after, retry_after: Micros::new(5) };
-    Ok(Leased { granted, decided_at, sent: Instant::now() })
+    Ok(Leased { granted, decided_at, sent: now })
 }
 
 #[test]

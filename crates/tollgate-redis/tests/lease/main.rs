@@ -3,6 +3,7 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test that finds something else has failed")]
 
+mod asleep;
 mod beside;
 mod bounds;
 #[path = "../../../tollgate-core/tests/suite/oracle.rs"]

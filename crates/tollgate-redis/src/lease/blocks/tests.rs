@@ -76,6 +76,18 @@ fn what_is_left_goes_back_in_time_and_a_key_nobody_asks_for_is_left() {
     assert!(!blocks.has_keeper);
 }
 
+/// The machine slept while the answer was on its way.
+#[test]
+fn a_block_that_comes_too_late_is_not_spent() {
+    let (mut blocks, clock, time) = hot();
+    let (spent, ask) = called(&mut blocks, 0);
+    time.store(TTL + 1, Ordering::SeqCst);
+    blocks.learn(spent, ask, granted(8, 0), &clock);
+    assert!(blocks.take(1, &clock).is_none());
+    // Redis has charged it in full, so there is nothing to tell.
+    assert!(matches!(blocks.plan(TTL + 1, || 8), Plan::Leave));
+}
+
 #[test]
 fn a_call_that_failed_is_not_made_again_at_once() {
     for (error, next_ask) in [

@@ -194,7 +194,8 @@ impl Holds {
         Decision { outcome, limit: alone.limit, remaining, reset_after }
     }
 
-    /// Grants up to `units` for `ttl`: as many as are left, or none, and says which.
+    /// Grants up to `units` for `ttl`: as many as are left, or none, and says which. None as well
+    /// if there is a hold of this name: one of two holders would settle that of the other.
     pub fn grant<R: Rule>(
         &mut self,
         rule: &R,
@@ -206,7 +207,8 @@ impl Holds {
     ) -> Option<Hold> {
         let left = self.assess(rule, rule.refresh(state, now), now, Cost::ZERO).remaining;
         let units = units.min(left);
-        if units == 0 || self.0.len() >= Self::MAX {
+        let is_known = self.0.iter().any(|hold| hold.id == id);
+        if units == 0 || self.0.len() >= Self::MAX || is_known {
             return None;
         }
         let until = (now + ttl).min(rule.last_instant(state, now)).max(now);

@@ -14,6 +14,7 @@ use crate::cluster::{Cluster, Connect, Place};
 use crate::combiner::{Bounds, Combiner, Shared};
 use crate::deny_cache::DenyCache;
 use crate::encode::Batch;
+use crate::ids::Ids;
 use crate::lease::Leases;
 use crate::names::Names;
 use crate::node::Node;
@@ -33,6 +34,7 @@ pub struct RedisStoreBuilder {
     deny_cache: Duration,
     time: Option<Arc<AtomicU64>>,
     clock: Clock,
+    seed: Option<u64>,
 }
 
 /// A store that cannot be made. That Redis is not to be had is no such error: a store
@@ -73,6 +75,7 @@ impl RedisStoreBuilder {
             deny_cache: Duration::from_secs(1),
             time: None,
             clock: Clock::default(),
+            seed: None,
         })
     }
 
@@ -164,6 +167,15 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// The random bits of the process, for tests of processes that have the same: copies of a
+    /// machine.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
     /// Where Redis is, without credentials: for people to read.
     pub fn address(&self) -> impl fmt::Display {
         self.address.clone()
@@ -184,7 +196,7 @@ impl RedisStoreBuilder {
             deny_cache: DenyCache::new(self.deny_cache, self.clock.clone()),
             clock: self.clock,
             counters: Arc::default(),
-            nonce: AtomicU64::new(random()),
+            ids: self.seed.map_or_else(Ids::default, Ids::new),
             time: self.time,
         });
         let (address, bounds, timeout) = (self.address, self.bounds, self.bounds.timeout);
@@ -219,10 +231,3 @@ impl fmt::Debug for RedisStoreBuilder {
 
 /// Who waits longer than this is no longer there; instants that much later can be told.
 const LONGEST: Duration = Duration::from_secs(3600);
-
-/// Where nonces begin: elsewhere in each process, though they need only differ within one
-/// connection.
-pub(crate) fn random() -> u64 {
-    use std::hash::BuildHasher;
-    foldhash::fast::RandomState::default().hash_one(0)
-}

@@ -73,6 +73,7 @@ mod encode;
 mod failure;
 mod future;
 mod header;
+mod ids;
 mod interned;
 mod lease;
 mod names;

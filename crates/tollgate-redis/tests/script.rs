@@ -208,7 +208,7 @@ fn a_log_behind_many_blocks_is_read_to_its_end() {
     }
     for id in 0..64 {
         let mut batch = Batch::new(1);
-        let ask = Ask { id, units: 2, ttl: Micros::new(1_000_000) };
+        let ask = Ask { tag: id as u32, units: 2, ttl: Micros::new(1_000_000) };
         batch.lease(b"k", &policy, &[], ask, None).expect("room");
         let now = Timestamp::from_micros(now + 200 + id);
         let Row::Leased(granted) = client.call(&batch, Some(now)).rows.remove(0) else { panic!() };

@@ -52,7 +52,7 @@ impl Combiner {
         let sent = Sent { instant: Instant::now(), moment: self.shared.clock.now() };
         let time = self.shared.time.as_ref().map(|time| time.load(Ordering::Relaxed));
         let now = time.map(Timestamp::from_micros).or_else(|| node.at_server(sent.instant));
-        let nonce = self.shared.nonce.fetch_add(1, Ordering::Relaxed);
+        let nonce = self.shared.ids.nonce(sent.moment);
         let mut batch = Batch::at(nonce, now.unwrap_or_default());
         tickets.retain(|ticket| self.add(&mut batch, ticket, node));
         if tickets.is_empty() {

@@ -20,7 +20,6 @@ mod key;
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
@@ -31,7 +30,6 @@ use tollgate_core::{Charge, Cost, Source, Verdict};
 use self::blocks::Taken;
 use self::key::LeasedKey;
 use crate::RedisStore;
-use crate::builder::random;
 use crate::clock::{Clock, Moment};
 use crate::encode::Ask;
 
@@ -41,8 +39,6 @@ pub(crate) struct Leases {
     keys: RwLock<Keys>,
     clock: Clock,
     hasher: RandomState,
-    /// What blocks are called: no two processes begin at the same number.
-    ids: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -60,12 +56,7 @@ const BETWEEN_SWEEPS: Moment = 20_000;
 
 impl Leases {
     pub(crate) fn new(clock: Clock) -> Self {
-        Self {
-            keys: RwLock::default(),
-            clock,
-            hasher: RandomState::default(),
-            ids: AtomicU64::new(random()),
-        }
+        Self { keys: RwLock::default(), clock, hasher: RandomState::default() }
     }
 
     /// Answers a request from blocks, if all that it takes is in some.
@@ -165,10 +156,6 @@ impl Leases {
         charge.key.hash(&mut hasher);
         hasher.finish()
     }
-
-    fn next_id(&self) -> u64 {
-        self.ids.fetch_add(1, Ordering::Relaxed)
-    }
 }
 
 /// Whether a charge before it takes from the same quota.
@@ -216,7 +203,7 @@ impl RedisStore {
         let keys: Vec<_> = leases.keys.read().table.iter().cloned().collect();
         let now = leases.clock.now();
         let nothing = |key: &LeasedKey| Ask {
-            id: 0,
+            tag: 0,
             units: 0,
             ttl: key.policy.lease().unwrap_or_default().time_to_live(),
         };

@@ -6,6 +6,7 @@
 mod asleep;
 mod beside;
 mod bounds;
+mod copies;
 #[path = "../../../tollgate-core/tests/suite/oracle.rs"]
 #[expect(dead_code, reason = "it is that of the core, which asks more of it")]
 mod oracle;

@@ -51,7 +51,7 @@ fn a_block_in_use_has_the_next_one_behind_it_and_its_end_is_told_with_the_ask() 
     assert!(blocks.calls_keeper() && !blocks.calls_keeper());
     let (spent, ask) = called(&mut blocks, 0);
     assert!(spent.is_empty());
-    blocks.learn(spent, Ask { id: 8, ..ask }, granted(8, 0), &clock);
+    blocks.learn(spent, Ask { tag: 8, ..ask }, granted(8, 0), &clock);
     // The next one begins where the first ends, which is told with the next ask.
     assert!((0..6).all(|_| blocks.take(1, &clock).is_some()));
     assert!(matches!(blocks.plan(0, || 9), Plan::Wait(Some(750_000))));

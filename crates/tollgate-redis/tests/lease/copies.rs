@@ -1,13 +1,13 @@
 //! Machines that are restored from one snapshot: what is random in one of them is the same in all.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tollgate_core::{Lease, Policy, Quota, Source};
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::Redis;
 
-use crate::{ask, until_leased};
+use crate::{ask, drain, until_all_is_spent, until_leased};
 
 async fn copies(server: &Redis) -> [RedisStore; 2] {
     let builder = RedisStore::builder(&server.url()).unwrap().timeout(Duration::from_secs(10));
@@ -40,28 +40,6 @@ async fn no_copy_returns_the_block_of_another() {
     let spent = drain(&one, &large).await;
     assert!(spent > 0);
     until_all_is_spent(&[(&copy, &small), (&one, &large)], admitted + spent, 1_000).await;
-}
-
-/// Takes one unit after the other, and says how many there were.
-async fn drain(store: &RedisStore, policy: &Policy) -> u64 {
-    let mut admitted = 0;
-    while ask(store, policy, 1).await.is_admitted() {
-        admitted += 1;
-    }
-    admitted
-}
-
-/// Takes what is left until all units were spent. Some may be on their way to a store.
-async fn until_all_is_spent(stores: &[(&RedisStore, &Policy)], mut admitted: u64, limit: u64) {
-    let until = Instant::now() + Duration::from_secs(20);
-    while admitted < limit {
-        assert!(Instant::now() < until, "{admitted} of {limit}");
-        for (store, policy) in stores {
-            admitted += drain(store, policy).await;
-        }
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(admitted, limit);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

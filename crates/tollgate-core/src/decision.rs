@@ -97,9 +97,9 @@ pub enum Source {
     /// since. Waits, `remaining` and `reset_after` are what the store would say now. A policy
     /// that may have changed meanwhile was not asked: [`Outcome::Skip`].
     Cache,
-    /// A block of units that this process has leased from the store. What remains and the
-    /// waits are lower bounds: they are from when the block was granted, and of what others
-    /// may spend all counts as spent. Receipts bear the date of the grant, before which it was
+    /// A block of units that this process has leased from the store. `remaining` and
+    /// `reset_after` are not exact: they are from when the last block was granted, at most the
+    /// lease's time ago, and what the store decided since then is missing. Receipts bear the date of the grant, before which it was
     /// surely not spent: a bucket and a counter give back what still counts, a log nothing.
     Lease,
 }

@@ -164,7 +164,8 @@ impl Holds {
     /// `retry_after` is when it passes if nobody returns what is held; returned units make it
     /// pass sooner. Of a sliding window counter it is a little late, since what is held now
     /// will have aged with the rest. Where so much is held that it alone stands in the way, it
-    /// is the end of the first hold, and may be too early. `reset_after` is a lower bound.
+    /// is the end of the first hold, and may be too early. `reset_after` counts what is held as spent
+    /// now: it is longer if that is spent later, shorter if it is returned.
     pub fn assess<R: Rule>(
         &self,
         rule: &R,

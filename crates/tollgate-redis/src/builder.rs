@@ -134,9 +134,9 @@ impl RedisStoreBuilder {
     /// How long a denial is remembered, at most; zero to ask Redis each time. Default: a second.
     ///
     /// While a key has no unit left, no replica can charge it, so requests for it are denied
-    /// without asking. Such a verdict has [`Source::Cache`](tollgate_core::Source::Cache), and
-    /// its numbers are those that Redis would return. Each cost is asked about once. Policies of
-    /// the request that have units left are not asked: their outcome is
+    /// without asking. Such a verdict has [`Source::Cache`](tollgate_core::Source::Cache) and the
+    /// numbers that Redis would return. The store asks once about each cost. It does not ask other
+    /// policies of the request, which have units left: their outcome is
     /// [`Skip`](tollgate_core::Outcome::Skip), and clients see no numbers of them.
     ///
     /// Within this time a store does not notice that another process gave units back, reset the

@@ -47,7 +47,7 @@ impl Clock {
     }
 
     /// The instant of a moment, for timers. By hand, none ever comes by itself. A suspended
-    /// machine makes a timer late: whoever it wakes has to look at the clock again.
+    /// machine makes a timer late, so look at the clock again after it.
     pub(crate) fn instant(&self, moment: Moment) -> Option<Instant> {
         match self.by_hand {
             None => {

@@ -16,35 +16,34 @@ use crate::clock::{Clock, Moment};
 use crate::names::Name;
 use crate::ticket::{Line, Request, Ticket};
 
-/// Remembers keys of which Redis has nothing left, and when requests of each cost pass.
+/// Remembers keys that have no unit left, and when requests of each cost pass.
 ///
 /// Such a key is *frozen* until the first instant at which one unit fits. Until then no replica
 /// can charge it. So the instants at which costs pass and at which the key is fresh again stay
-/// where they are, and an answer from here has the numbers that Redis would return. A key with
-/// units left is asked about: another replica may take them.
+/// where they are, and an answer from here has the numbers that Redis would return. Redis is
+/// asked about a key with units left, because another replica may take them.
 ///
-/// The wait for one cost does not tell the wait for another. A cost that was not asked about yet
-/// is asked about.
+/// The wait for one cost does not tell the wait for another, so Redis is asked once about each.
 ///
 /// A request with several charges is answered from here if all of their keys are known: at least
-/// one denies, and each of the others is frozen too or had room for its charge when this process
-/// last heard of it. What is left of those with room is not known any more. The answer
-/// leaves such policies out ([`Outcome::Skip`]).
+/// one denies, and each of the others is frozen too or had room for its charge in the last answer
+/// of Redis. Other replicas may have charged the keys with room since then. So the answer leaves
+/// their policies out ([`Outcome::Skip`]).
 ///
 /// A frozen key changes all the same where another process settles, resets it or raises the
-/// quota, where leased units come back, and where Redis loses data or its clock steps. This
-/// process learns of that late, so nothing is remembered for long. It knows what it does itself:
+/// quota, where leased units are returned, and where Redis loses data or its clock steps. This
+/// process learns of that late, so it remembers nothing for long. Its own actions it takes into
+/// account:
 ///
-/// * a reset makes it forget everything, and answers that were on their way before are not
-///   remembered;
-/// * a policy that settles is never remembered, from its first receipt on, and one that counts in
-///   flight not at all: units come back at any time;
-/// * a penalty is asked about until it blocks, since it may count the denial;
+/// * a reset clears everything, and answers that were on their way before are not remembered;
+/// * a policy that settles is never remembered from its first receipt on, and a concurrency limit
+///   not at all: their units may be returned at any time;
+/// * a penalty is remembered only while it blocks, since before that it may count the denial;
 /// * another quota is another key.
 ///
-/// A key counts as frozen from before the call was sent, so it is asked about too early rather
-/// than too late. A wait counts from when the answer had come: a client that obeys it is not
-/// early.
+/// The time for which a key is frozen counts from before the call was sent, so Redis is asked too
+/// early rather than too late. A wait counts from when the answer had come, so a client that obeys
+/// it is not early.
 #[derive(Debug)]
 pub(crate) struct DenyCache {
     /// How long at most; zero for never.
@@ -67,7 +66,7 @@ struct Entries {
     swept: Moment,
 }
 
-/// What Redis last said of a key.
+/// The last answer of Redis about a key.
 #[derive(Debug)]
 struct Known {
     state: Name,
@@ -83,9 +82,9 @@ struct Known {
 
 #[derive(Debug)]
 enum Room {
-    /// So many units fitted.
+    /// The number of units that fitted.
     Units(u64),
-    /// Not one.
+    /// Not one fits.
     None(Frozen),
 }
 
@@ -122,8 +121,8 @@ impl DenyCache {
         }
     }
 
-    /// What was known when a request was made: its answer is remembered only if nothing
-    /// has been forgotten since.
+    /// A number for the state of this cache when a request is made: its answer is remembered only
+    /// if nothing has been forgotten since.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
@@ -151,8 +150,8 @@ impl DenyCache {
             .then(|| Verdict::new(false, at, decisions).with_source(Source::Cache))
     }
 
-    /// Learns from an answer that came of a call between two moments. `frozen` says for how long
-    /// keys that deny have nothing left.
+    /// Learns from the answer to a call between two moments. `frozen` is for how long each key
+    /// that denies has no unit left.
     pub(crate) fn learn(
         &self,
         ticket: &Ticket,
@@ -215,7 +214,7 @@ impl DenyCache {
             Room::Units(decision.remaining)
         };
         let mut stands = Micros::from(self.bound);
-        // What others hold comes back within a lease's time, or is spent.
+        // Other replicas return or spend their blocks within a lease's time.
         let lease = line.policy.lease().map(|lease| lease.time_to_live());
         let frozen = Some(frozen).filter(|frozen| *frozen > Micros::ZERO);
         for bound in [lease, frozen].into_iter().flatten() {
@@ -276,13 +275,13 @@ impl Known {
         self.state == line.state && self.policy.shares_state_with(&line.policy)
     }
 
-    /// What it is by Redis' clock, or was a moment ago, if the key is frozen.
+    /// The time of Redis, or a little less, if the key is frozen.
     fn frozen_at(&self, now: Moment) -> Option<Timestamp> {
         let passed = Micros::new(now.saturating_sub(self.received));
         matches!(self.room, Room::None(_)).then(|| self.decided_at + passed)
     }
 
-    /// What the policy says of a charge at an instant, if that is known.
+    /// The decision on a charge at an instant, if it is known.
     fn say(&self, line: &Line, at: Timestamp) -> Option<Decision> {
         let (cost, limit) = (line.cost, line.policy.capacity());
         let frozen = match &self.room {
@@ -301,7 +300,7 @@ impl Known {
         Some(Decision { outcome, limit, remaining: 0, reset_after })
     }
 
-    /// Turns to what was said later.
+    /// Takes a later answer in place of this one.
     fn renew(&mut self, mut later: Self) {
         if later.decided_at < self.decided_at {
             // Of two calls under way, the first may be answered last.
@@ -311,7 +310,7 @@ impl Known {
             && now.until == before.until
             && later.received < self.until
         {
-            // Nothing was charged in between, so what is known of other costs stands.
+            // No one charged the key in between, so the instants of other costs stand.
             for pass in &before.passes {
                 if now.passes.len() < COSTS && now.passes.iter().all(|(cost, _)| *cost != pass.0) {
                     now.passes.push(*pass);

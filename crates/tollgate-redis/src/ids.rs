@@ -38,8 +38,8 @@ impl Ids {
         self.process.wrapping_add(next(&self.blocks)) as u32
     }
 
-    /// What a call sent at a moment is told by. It need only differ from those of other calls over
-    /// the same connection. Copies of a machine may for a moment think that they have the same.
+    /// A number that the reply to a call sent at a moment repeats. It has to differ from the numbers
+    /// of other calls over the same connection, of which two copies of a machine may have a copy.
     pub(crate) fn nonce(&self, sent: Moment) -> u64 {
         self.process ^ (sent << COUNT_BITS | next(&self.calls) & ((1 << COUNT_BITS) - 1))
     }

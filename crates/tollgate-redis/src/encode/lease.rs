@@ -17,7 +17,7 @@ pub struct Spent {
 /// A block that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// What the name of the block ends in.
+    /// The end of the block's name.
     pub tag: u32,
     /// So many units at most; none where blocks are only settled.
     pub units: u64,

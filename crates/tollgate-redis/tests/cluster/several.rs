@@ -140,9 +140,9 @@ async fn a_denial_gives_back_and_says_what_is_left() {
     assert_eq!(after - before, 3, "it, and a look at each of the others");
 }
 
-/// A copy of a machine counts its receipts as the machine does, and each is for charges of its own.
+/// A copy of a machine counts its receipts as the machine does, and each copy settles its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_copies_of_a_machine_give_back_comes_back() {
+async fn copies_of_a_machine_refund_their_own_charges() {
     let cluster = masters();
     let builder = builder(&cluster).seed(7);
     let copies = [connect(builder.clone()).await, connect(builder).await];
@@ -153,7 +153,7 @@ async fn what_copies_of_a_machine_give_back_comes_back() {
     assert!(copies[0].decide(&[all]).await.unwrap().is_admitted());
     let charges = [all, Charge::new(&address, &key, Cost::ONE)];
     for n in 0..20 {
-        // The address is charged, and given back as there is nothing left for all.
+        // The address is charged, and then refunded, because the other policy denies.
         let verdict = copies[n % 2].decide(&charges).await.unwrap();
         assert!(!verdict.is_admitted());
         assert_eq!(verdict.decisions()[1].remaining, 10, "after {n}");

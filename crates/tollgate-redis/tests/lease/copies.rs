@@ -1,4 +1,4 @@
-//! Machines that are restored from one snapshot: what is random in one of them is the same in all.
+//! Machines that are restored from one snapshot: all of them have the same random bits.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -19,7 +19,7 @@ async fn copies(server: &Redis) -> [RedisStore; 2] {
     copies
 }
 
-/// So many units in 400 days, of which a replica may hold a part for as long.
+/// A limit per 400 days, of which a replica may hold a part for as long.
 fn leased(limit: u64, share: Lease) -> Policy {
     let window = Policy::MAX_WINDOW;
     let policy = Policy::sliding_window_log("p", Quota::new(limit, window)).unwrap();
@@ -36,7 +36,7 @@ async fn no_copy_returns_the_block_of_another() {
     copy.return_leases().await;
     let exact = Policy::new("p", large.quota(), large.algorithm()).unwrap();
     admitted += drain(&copy, &exact).await;
-    // What the first one holds was kept for it.
+    // Redis kept the units that the first one holds.
     let spent = drain(&one, &large).await;
     assert!(spent > 0);
     until_all_is_spent(&[(&copy, &small), (&one, &large)], admitted + spent, 1_000).await;
@@ -79,7 +79,7 @@ async fn copies_that_lease_side_by_side_admit_no_more_than_there_is() {
     until_all_is_spent(&stores, admitted, 20_000).await;
 }
 
-/// Names have the time of Redis in them, so no two processes may be told the same.
+/// Names have the time of Redis in them, so no two processes may get the same one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_two_calls_to_a_server_are_at_one_time() {
     let server = Redis::start();

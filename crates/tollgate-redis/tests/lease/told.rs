@@ -1,4 +1,4 @@
-//! What clients are told under a policy that is leased, and how it may be wrong.
+//! The numbers that clients see under a leased policy, and how they may be wrong.
 
 use tollgate_core::{Decision, Policy, Source, Verdict};
 
@@ -16,7 +16,7 @@ async fn what_remains_is_as_of_the_last_block_and_others_show_with_the_next() {
         let policy = policy(600, algorithm);
         let exact = Policy::new("p", policy.quota(), algorithm).unwrap();
         let (first, mut spent) = until_leased(&store, &policy).await;
-        // What Redis decided after it had granted the block is missing.
+        // Charges that Redis decided after it had granted the block are missing.
         assert!(remaining(&first) >= 600 - spent, "{algorithm}");
         for _ in 0..50 {
             assert!(ask(&other, &exact, 1).await.is_admitted());

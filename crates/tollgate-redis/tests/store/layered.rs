@@ -1,4 +1,4 @@
-//! What clients of a layer are told by a denial that is remembered.
+//! The responses that clients of a layer get from a remembered denial.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -58,7 +58,7 @@ fn bucket() -> Policy {
     Policy::token_bucket("bucket", Quota::per_hour(60).burst(3)).unwrap()
 }
 
-/// Whether so many seconds are `minutes`, less what the test took.
+/// Whether `seconds` are `minutes`, less the time that the test took.
 fn is_about(seconds: u64, minutes: u64) -> bool {
     (minutes * 60 - 30..=minutes * 60).contains(&seconds)
 }
@@ -81,7 +81,7 @@ async fn a_dearer_request_is_told_its_own_wait_and_not_that_of_a_cheaper_one() {
     }
     // Each cost was asked about once.
     assert_eq!(ask(&store, &[&bucket], "GET").await.remembered, 5);
-    // A request that can never pass is told so, and not to come back.
+    // A request that can never pass gets no wait.
     let delete = ask(&store, &[&bucket], "DELETE").await;
     assert_eq!((delete.status, delete.headers.get("retry-after")), (403, None), "{delete:?}");
 }

@@ -29,7 +29,7 @@ const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::LeakyBucket { mode: QUEUE },
     Algorithm::LeakyBucket { mode: SHORT_QUEUE },
 ];
-/// What the methods of HTTP usually cost.
+/// The usual costs of HTTP methods.
 const COSTS: [u64; 4] = [1, 3, 5, 10];
 /// No window of these ends while a test runs.
 const LONG: Quota = Quota::new(20, Duration::from_secs(400 * 86_400));
@@ -72,7 +72,7 @@ impl Scene {
     }
 }
 
-/// What is compared, and how often it was.
+/// Counts the comparisons of each kind.
 #[derive(Default)]
 struct Seen(HashMap<String, u32>);
 

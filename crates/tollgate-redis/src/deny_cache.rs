@@ -41,9 +41,9 @@ use crate::ticket::{Line, Request, Ticket};
 /// * a penalty is remembered only while it blocks, since before that it may count the denial;
 /// * another quota is another key.
 ///
-/// The time for which a key is frozen counts from before the call was sent, so Redis is asked too
-/// early rather than too late. A wait counts from when the answer had come, so a client that obeys
-/// it is not early.
+/// The end of a freeze counts from before the call was sent, so Redis is asked too early rather
+/// than too late. A wait counts from when the answer had come, so a client that obeys it is not
+/// early.
 #[derive(Debug)]
 pub(crate) struct DenyCache {
     /// How long at most; zero for never.

@@ -19,7 +19,7 @@ async fn copies(server: &Redis) -> [RedisStore; 2] {
     copies
 }
 
-/// A limit per 400 days, of which a replica may hold a part for as long.
+/// A limit per 400 days. A replica may hold a part of it for as long.
 fn leased(limit: u64, share: Lease) -> Policy {
     let window = Policy::MAX_WINDOW;
     let policy = Policy::sliding_window_log("p", Quota::new(limit, window)).unwrap();

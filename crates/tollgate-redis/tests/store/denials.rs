@@ -194,6 +194,24 @@ async fn what_another_process_gives_back_is_seen_within_the_bound() {
     }
 }
 
+/// Redis says another instant for the first unit, so what was learnt before is wrong.
+#[tokio::test]
+async fn a_key_that_another_process_reset_and_used_up_again_is_asked_about_anew() {
+    let server = Redis::start();
+    let (store, other) = (cached(&server).await, cached(&server).await);
+    let policy = Policy::token_bucket("p", Quota::per_day(5)).unwrap();
+    assert!(charge(&store, &policy, "k", 5).await.is_admitted());
+    for source in [Source::Store, Source::Cache] {
+        assert_eq!(charge(&store, &policy, "k", 3).await.source(), source);
+    }
+    other.reset(&policy, &Key::from("k")).await.unwrap();
+    assert!(charge(&other, &policy, "k", 5).await.is_admitted());
+    assert_eq!(charge(&store, &policy, "k", 5).await.source(), Source::Store);
+    for source in [Source::Store, Source::Cache] {
+        assert_eq!(charge(&store, &policy, "k", 3).await.source(), source);
+    }
+}
+
 #[tokio::test]
 async fn it_can_be_switched_off() {
     let server = Redis::start();

@@ -14,6 +14,10 @@ pub(crate) type Moment = u64;
 /// [`Instant`] and the timers of tokio stand still meanwhile, and Redis does not: what was leased
 /// for a second before an hour of sleep has ended, and what was denied may pass. A virtual machine
 /// that its host stops may not notice. Then only the size of what it holds bounds the error.
+///
+/// Deadlines and pauses between attempts may stand still too: a request that slept is decided
+/// within its timeout after the sleep, or refused by Redis as late and sent once more. How long a
+/// receipt or a permit counts is for Redis alone to decide.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock {
     /// Only tests have a time of their own.

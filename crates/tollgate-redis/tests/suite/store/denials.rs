@@ -1,0 +1,326 @@
+//! What is remembered of denials, and when it is not.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use tollgate_core::{
+    Algorithm, Charge, Cost, Decision, Key, LeakyMode, Micros, Outcome, Policy, Quota, Receipt,
+    ReceiptId, Refill, Resolution, Source, Store, StoreExt, Strikes, Verdict,
+};
+use tollgate_redis::RedisStore;
+use tollgate_test_servers::{Proxy, Redis};
+
+use super::{charge, connected, patient, policy};
+
+pub(crate) async fn cached(server: &Redis) -> RedisStore {
+    connected(patient(&server.url()).deny_cache(Duration::from_secs(60))).await
+}
+
+#[tokio::test]
+async fn a_flood_of_denied_requests_asks_redis_once() {
+    let server = Redis::start();
+    let store = cached(&server).await;
+    let policy = policy(1);
+    charge(&store, &policy, "k", 1).await;
+    let first = charge(&store, &policy, "k", 1).await;
+    assert_eq!(first.source(), Source::Store);
+    let asked = store.stats().requests;
+    for _ in 0..100 {
+        let verdict = charge(&store, &policy, "k", 1).await;
+        assert!(!verdict.is_admitted());
+        assert_eq!(verdict.source(), Source::Cache);
+        let (was, is) = (first.decisions()[0], verdict.decisions()[0]);
+        assert_eq!((was.limit, was.remaining), (is.limit, is.remaining));
+        assert!(is.retry_after() <= was.retry_after() && is.retry_after() > Some(Micros::ZERO));
+        assert!(is.reset_after <= was.reset_after);
+        assert!(verdict.decided_at() >= first.decided_at());
+    }
+    assert_eq!(store.stats().requests, asked);
+    assert_eq!(store.stats().deny_cache_hits, 100);
+}
+
+#[tokio::test]
+async fn a_key_with_units_left_is_asked_about() {
+    let server = Redis::start();
+    let store = cached(&server).await;
+    let policy = policy(10);
+    charge(&store, &policy, "k", 7).await;
+    for _ in 0..3 {
+        let denied = charge(&store, &policy, "k", 5).await;
+        assert_eq!((denied.source(), denied.is_admitted()), (Source::Store, false));
+    }
+    // Another replica may take them.
+    let other = cached(&server).await;
+    assert!(charge(&other, &policy, "k", 3).await.is_admitted());
+    assert_eq!(charge(&store, &policy, "k", 5).await.decisions()[0].remaining, 0);
+    assert_eq!(charge(&store, &policy, "k", 5).await.source(), Source::Cache);
+}
+
+#[tokio::test]
+async fn only_costs_and_keys_that_were_asked_about_are_remembered() {
+    let server = Redis::start();
+    let store = cached(&server).await;
+    let policy = policy(10);
+    charge(&store, &policy, "k", 10).await;
+    for cost in [5, 1, 6, 7] {
+        // When one unit fits is said with every denial.
+        let first = if cost == 1 { Source::Cache } else { Source::Store };
+        assert_eq!(charge(&store, &policy, "k", cost).await.source(), first);
+        assert_eq!(charge(&store, &policy, "k", cost).await.source(), Source::Cache);
+    }
+    assert_eq!(charge(&store, &policy, "other", 5).await.source(), Source::Store);
+    // To peek is never denied, and what costs too much will never pass.
+    let key = Key::from("k");
+    let peek = store.peek(&policy, &key).await.unwrap();
+    assert_eq!((peek.source(), peek.is_admitted()), (Source::Store, true));
+    let exceeds = charge(&store, &policy, "k", 11).await;
+    assert_eq!(exceeds.decisions()[0].outcome, Outcome::Exceed);
+    assert_eq!(exceeds.source(), Source::Cache);
+    // More costs than are kept: the last ones are.
+    for cost in [2, 3, 4] {
+        charge(&store, &policy, "k", cost).await;
+    }
+    assert_eq!(charge(&store, &policy, "k", 4).await.source(), Source::Cache);
+    assert_eq!(charge(&store, &policy, "k", 5).await.source(), Source::Store);
+}
+
+/// A replica may have taken what the other policy has left, which nothing here tells.
+#[tokio::test]
+async fn what_a_policy_says_that_denied_with_units_left_is_asked_for() {
+    let server = Redis::start();
+    let store = cached(&server).await;
+    let (few, many) = (policy(3), Policy::fixed_window_counter("many", Quota::per_day(9)).unwrap());
+    let key = Key::GLOBAL;
+    let both = |cost| [&few, &many].map(|policy| Charge::new(policy, &key, Cost::new(cost)));
+    assert!(store.decide(&both(3)).await.unwrap().is_admitted());
+    assert_eq!(store.decide(&both(3)).await.unwrap().source(), Source::Store);
+    // `many` had room for three units, and nothing is said of it now.
+    let denied = store.decide(&both(3)).await.unwrap();
+    assert_eq!(denied.source(), Source::Cache);
+    assert!(matches!(denied.decisions()[0].outcome, Outcome::Deny { .. }));
+    assert_eq!(denied.decisions()[1], Decision::skipped(9));
+    // With two units left it denies as well, and for how long only Redis can say.
+    store.charge(&many, &key, Cost::new(4)).await.unwrap();
+    store.charge(&few, &key, Cost::new(2)).await.unwrap();
+    let mixed = [both(2)[0], both(3)[1]];
+    for _ in 0..2 {
+        let denied = store.decide(&mixed).await.unwrap();
+        assert_eq!(denied.source(), Source::Store);
+        assert!(denied.decisions().iter().all(Decision::denies));
+    }
+    // A key of which nothing is known may be out of units for longer.
+    let other = Policy::fixed_window_counter("other", Quota::per_day(9)).unwrap();
+    let unknown = [both(2)[0], Charge::new(&other, &key, Cost::ONE)];
+    assert_eq!(store.decide(&unknown).await.unwrap().source(), Source::Store);
+    assert_eq!(store.decide(&unknown).await.unwrap().source(), Source::Cache);
+}
+
+/// Each denial is a strike, and the block is longer than the denial.
+#[tokio::test]
+async fn a_penalty_is_asked_about_until_it_blocks() {
+    let server = Redis::start();
+    let store = cached(&server).await;
+    let strikes = Strikes::of_denials(3, Duration::from_secs(600)).block(2 * DAY);
+    let (limit, penalty) = (policy(1), Policy::penalty("penalty", strikes).unwrap());
+    let key = Key::GLOBAL;
+    let both = [&limit, &penalty].map(|policy| Charge::new(policy, &key, Cost::ONE));
+    assert!(store.decide(&both).await.unwrap().is_admitted());
+    for strike in 1..=5 {
+        let denied = store.decide(&both).await.unwrap();
+        assert_eq!(denied.source() == Source::Cache, strike > 3, "{strike}: {denied:?}");
+        assert_eq!(denied.decisions()[1].denies(), strike >= 3, "{strike}: {denied:?}");
+    }
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+#[tokio::test]
+async fn a_raised_quota_is_asked_for_anew() {
+    let server = Redis::start();
+    let store = cached(&server).await;
+    charge(&store, &policy(1), "k", 1).await;
+    assert!(!charge(&store, &policy(1), "k", 1).await.is_admitted());
+    assert!(charge(&store, &policy(2), "k", 1).await.is_admitted());
+}
+
+#[tokio::test]
+async fn a_reset_of_ones_own_is_known_at_once() {
+    let server = Redis::start();
+    let store = cached(&server).await;
+    let policy = policy(1);
+    for _ in 0..20 {
+        assert!(charge(&store, &policy, "k", 1).await.is_admitted());
+        assert!(!charge(&store, &policy, "k", 1).await.is_admitted());
+        // The denial is under way while the reset is asked for, and may come after it.
+        let key = Key::from("k");
+        let denied = store.charge(&policy, &Key::from("k"), Cost::new(1));
+        let (denied, reset) = tokio::join!(denied, store.reset(&policy, &key));
+        let (_, ()) = (denied.unwrap(), reset.unwrap());
+        // Whoever was decided last: what is remembered now is true.
+        store.reset(&policy, &key).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_policy_that_settles_is_not_remembered() {
+    let server = Redis::start();
+    let store = cached(&server).await;
+    let policy = policy(10);
+    let key = Key::from("k");
+    let charges = [Charge::new(&policy, &key, Cost::new(10))];
+    let verdict = store.decide(&charges).await.unwrap();
+    let receipts: Vec<Receipt> = verdict.receipts(&charges, || ReceiptId(1)).collect();
+    assert!(!charge(&store, &policy, "k", 1).await.is_admitted());
+    store.settle(&receipts[0], Cost::new(9)).await.unwrap();
+    assert!(charge(&store, &policy, "k", 1).await.is_admitted());
+    for _ in 0..3 {
+        assert_eq!(charge(&store, &policy, "k", 1).await.source(), Source::Store);
+    }
+}
+
+#[tokio::test]
+async fn what_another_process_gives_back_is_seen_within_the_bound() {
+    let server = Redis::start();
+    let store = connected(patient(&server.url()).deny_cache(Duration::from_millis(100))).await;
+    let other = connected(patient(&server.url())).await;
+    let policy = policy(1);
+    charge(&store, &policy, "k", 1).await;
+    assert!(!charge(&store, &policy, "k", 1).await.is_admitted());
+    other.reset(&policy, &Key::from("k")).await.unwrap();
+    let began = std::time::Instant::now();
+    while !charge(&store, &policy, "k", 1).await.is_admitted() {
+        assert!(began.elapsed() < Duration::from_secs(5));
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Redis says another instant for the first unit, so what was learnt before is wrong.
+#[tokio::test]
+async fn a_key_that_another_process_reset_and_used_up_again_is_asked_about_anew() {
+    let server = Redis::start();
+    let (store, other) = (cached(&server).await, cached(&server).await);
+    let policy = Policy::token_bucket("p", Quota::per_day(5)).unwrap();
+    assert!(charge(&store, &policy, "k", 5).await.is_admitted());
+    for source in [Source::Store, Source::Cache] {
+        assert_eq!(charge(&store, &policy, "k", 3).await.source(), source);
+    }
+    other.reset(&policy, &Key::from("k")).await.unwrap();
+    assert!(charge(&other, &policy, "k", 5).await.is_admitted());
+    assert_eq!(charge(&store, &policy, "k", 5).await.source(), Source::Store);
+    for source in [Source::Store, Source::Cache] {
+        assert_eq!(charge(&store, &policy, "k", 3).await.source(), source);
+    }
+}
+
+#[tokio::test]
+async fn it_can_be_switched_off() {
+    let server = Redis::start();
+    let store = connected(patient(&server.url()).deny_cache(Duration::ZERO)).await;
+    let policy = policy(1);
+    for _ in 0..5 {
+        assert_eq!(charge(&store, &policy, "k", 1).await.source(), Source::Store);
+    }
+}
+
+#[tokio::test]
+async fn a_shadow_that_would_deny_is_no_denial() {
+    let server = Redis::start();
+    let store = cached(&server).await;
+    let policy = policy(1);
+    let key = Key::from("k");
+    charge(&store, &policy, "k", 1).await;
+    for _ in 0..3 {
+        let shadow = [Charge::new(&policy, &key, Cost::ONE).shadow()];
+        let verdict = store.decide(&shadow).await.unwrap();
+        assert!(verdict.is_admitted() && verdict.source() == Source::Store);
+    }
+}
+
+/// The same requests to two stores in turn, one that remembers and one that asks each time,
+/// each with keys of its own: both admit the same.
+#[tokio::test]
+async fn with_it_and_without_it_the_same_requests_pass() {
+    let server = Redis::start();
+    let with =
+        connected(patient(&server.url()).namespace("with").deny_cache(Duration::from_secs(60)))
+            .await;
+    let without =
+        connected(patient(&server.url()).namespace("without").deny_cache(Duration::ZERO)).await;
+    let mut rng = Rng::with_seed(11);
+    let algorithms = [
+        Algorithm::FixedWindowCounter,
+        Algorithm::SlidingWindowCounter,
+        Algorithm::SlidingWindowLog { resolution: Resolution::Auto },
+        Algorithm::TokenBucket { refill: Refill::Interval },
+        Algorithm::LeakyBucket { mode: LeakyMode::Meter },
+    ];
+    // Nothing comes back while this runs, so that the instant of asking plays no part.
+    let policies: Vec<Policy> = algorithms
+        .into_iter()
+        .enumerate()
+        .map(|(n, algorithm)| {
+            Policy::new(format!("p{n}"), Quota::per_day(40 + n as u64), algorithm).unwrap()
+        })
+        .collect();
+    let (mut admitted, mut denied) = (0, 0);
+    for step in 0..3_000 {
+        let count = rng.usize(1..=3);
+        let chosen: Vec<_> = (0..count)
+            .map(|_| {
+                (&policies[rng.usize(..policies.len())], Key::from(["a", "b"][rng.usize(..2)]))
+            })
+            .collect();
+        let charges: Vec<_> = chosen
+            .iter()
+            .map(|(policy, key)| Charge {
+                policy,
+                key,
+                cost: Cost::new(rng.u64(0..=6)),
+                enforce: rng.u8(..5) > 0,
+                dry: false,
+            })
+            .collect();
+        let (one, other): (Verdict, Verdict) =
+            (with.decide(&charges).await.unwrap(), without.decide(&charges).await.unwrap());
+        assert_eq!(one.is_admitted(), other.is_admitted(), "step {step}: {charges:?}");
+        if one.is_admitted() {
+            admitted += 1
+        } else {
+            denied += 1
+        }
+        if rng.u16(..200) == 0 {
+            let (policy, key) = &chosen[0];
+            with.reset(policy, key).await.unwrap();
+            without.reset(policy, key).await.unwrap();
+        }
+    }
+    assert!(admitted > 200 && denied > 200, "{admitted} {denied}");
+    assert!(with.stats().deny_cache_hits > 100, "{:?}", with.stats());
+}
+
+/// The reset is carried out after a denial that is remembered, and nobody hears of it.
+#[tokio::test]
+async fn a_reset_whose_answer_is_lost_may_have_been_made() {
+    let server = Redis::start();
+    let proxy = Proxy::start(server.address());
+    let builder = patient(&proxy.url()).deny_cache(Duration::from_secs(60));
+    let store = connected(builder).await;
+    let policy = policy(1);
+    let key = Key::from("k");
+    charge(&store, &policy, "k", 1).await;
+    // Asked for, and not sent yet, while a denial comes in.
+    let reset = store.reset(&policy, &key);
+    assert!(!charge(&store, &policy, "k", 1).await.is_admitted());
+    let name = store.name_of(&policy, &key);
+    let name = std::str::from_utf8(&name).unwrap();
+    proxy.swallow_replies();
+    let reset = tokio::spawn(reset);
+    while server.cmd(&["EXISTS", name]).number() == 1 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    proxy.cut();
+    proxy.pass();
+    assert!(reset.await.unwrap().unwrap_err().may_have_charged());
+    store.connected().await;
+    assert!(charge(&store, &policy, "k", 1).await.is_admitted());
+}

@@ -153,7 +153,7 @@ impl RedisStoreBuilder {
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn time(mut self, time: Arc<AtomicU64>) -> Self {
-        self.clock = Clock::new(Some(Arc::clone(&time)), true);
+        self.clock = Clock::by_hand(Arc::clone(&time), true);
         self.time = Some(time);
         self.deny_cache(Duration::ZERO)
     }
@@ -163,7 +163,7 @@ impl RedisStoreBuilder {
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn clock(mut self, clock: Arc<AtomicU64>) -> Self {
-        self.clock = Clock::new(Some(clock), false);
+        self.clock = Clock::by_hand(clock, false);
         self
     }
 

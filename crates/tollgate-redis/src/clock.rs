@@ -27,9 +27,10 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// The clock of the machine, or one that is moved by hand.
-    pub(crate) fn new(by_hand: Option<Arc<AtomicU64>>, is_redis: bool) -> Self {
-        Self { by_hand, is_redis }
+    /// A clock that a test moves.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) fn by_hand(time: Arc<AtomicU64>, is_redis: bool) -> Self {
+        Self { by_hand: Some(time), is_redis }
     }
 
     pub(crate) fn now(&self) -> Moment {

@@ -341,7 +341,7 @@ mod tests {
     /// A cache that remembers for a minute, and its clock.
     fn cache() -> (DenyCache, Arc<AtomicU64>) {
         let time = Arc::new(AtomicU64::new(USUALLY));
-        let clock = Clock::new(Some(Arc::clone(&time)), true);
+        let clock = Clock::by_hand(Arc::clone(&time), true);
         (DenyCache::new(Duration::from_secs(60), clock), time)
     }
 

@@ -22,7 +22,7 @@ fn hot() -> (Blocks, Clock, Arc<AtomicU64>) {
         blocks.asked(0);
     }
     blocks.has_keeper = true;
-    (blocks, Clock::new(Some(Arc::clone(&time)), true), time)
+    (blocks, Clock::by_hand(Arc::clone(&time), true), time)
 }
 
 fn called(blocks: &mut Blocks, now: Moment) -> (Returned, Ask) {

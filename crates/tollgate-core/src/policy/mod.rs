@@ -119,6 +119,9 @@ impl Policy {
     ///
     /// Up to 10 000 units, as each request is kept by itself, and leases of up to an hour.
     /// Some 30 seconds are usual: a lease is renewed over the network in half of its time.
+    ///
+    /// A denial says when enough leases will have expired, which is the latest instant at which
+    /// the request passes. Clients of the layer are told one second instead, which is a guess.
     pub fn concurrent_requests(
         name: impl Into<String>,
         limit: u64,

@@ -11,7 +11,8 @@
 //! | [`Reason::Misconfigured`] | 500 | `#misconfigured` | 13 `INTERNAL` |
 //!
 //! What a limit of [concurrent requests](crate::Policy::concurrent_requests) denies is a
-//! `#quota-exceeded` with `"quota_unit":"concurrent-requests"` and no `window`.
+//! `#quota-exceeded` with `"quota_unit":"concurrent-requests"` and no `window`. Its wait of one
+//! second is a guess: no one knows when a request in flight will end.
 //!
 //! The body is a problem (RFC 9457). The types of the first and the third are those of
 //! the draft that also defines the `RateLimit` fields.
@@ -243,8 +244,9 @@ impl<'a> Denial<'a> {
         self.shown.map(|shown| shown.reset_at)
     }
 
-    /// The exact wait until the request can pass; none if waiting does not help. What counts
-    /// in flight is worth asking for again in a second.
+    /// The exact wait until the request can pass, if nothing else is charged meanwhile; none if
+    /// waiting does not help. It is not exact for a concurrency limit, where it is a guess of one
+    /// second, nor for a policy that is [leased](crate::Policy::with_lease).
     pub const fn retry_after(&self) -> Option<Micros> {
         self.retry_after
     }

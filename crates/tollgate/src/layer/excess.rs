@@ -201,7 +201,7 @@ impl<St: Store> Drop for Asked<St> {
                 && verdict.is_admitted()
             {
                 let charges: Vec<_> = charged.iter().map(Charged::charge).collect();
-                let receipts = verdict.receipts(&charges, next_id);
+                let receipts = verdict.receipts(&charges, || next_id(&verdict));
                 for receipt in receipts.filter(|receipt| !receipt.policy.penalises()) {
                     settle(&store, &receipt, Cost::ZERO);
                 }

@@ -93,7 +93,7 @@ impl OpenCharges {
         limits: &(impl Iterator<Item = &'a Limit> + Clone),
     ) -> Option<Self> {
         let charges: Vec<_> = charged.iter().map(Charged::charge).collect();
-        let open = verdict.receipts(&charges, next_id).filter_map(|receipt| {
+        let open = verdict.receipts(&charges, || next_id(verdict)).filter_map(|receipt| {
             let mut limits = limits.clone().enumerate();
             let (place, limit) =
                 limits.find(|(_, limit)| limit.policy.name() == receipt.policy.name())?;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use http::{HeaderValue, Request};
-use tollgate_core::{Charge, Cost, Key, Policy, Quota};
+use tollgate_core::{Charge, Cost, Decision, Key, Policy, Quota, Timestamp, Verdict};
 
 use super::question::seed_of;
 use super::queued::next_id;
@@ -35,7 +35,11 @@ fn clients_are_told_apart_behind_a_limit_that_all_share() {
 
 #[test]
 fn receipts_have_names_of_their_own_in_all_threads() {
-    let names = || (0..1_000).map(|_| next_id()).collect::<Vec<_>>();
+    let decision = Decision::skipped(1);
+    let names = move || {
+        let verdict = Verdict::single(true, Timestamp::EPOCH, decision);
+        (0..1_000).map(|_| next_id(&verdict)).collect::<Vec<_>>()
+    };
     let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(names)).collect();
     let all: HashSet<_> =
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).chain(names()).collect();

@@ -140,6 +140,26 @@ async fn a_denial_gives_back_and_says_what_is_left() {
     assert_eq!(after - before, 3, "it, and a look at each of the others");
 }
 
+/// A copy of a machine counts its receipts as the machine does, and each copy settles its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn copies_of_a_machine_refund_their_own_charges() {
+    let cluster = masters();
+    let builder = builder(&cluster).seed(7);
+    let copies = [connect(builder.clone()).await, connect(builder).await];
+    let (global, address) = (policy("global", 20), policy("address", 10));
+    let key = keys(&copies[0], is_on(0)).next().unwrap();
+    let everybody = keys(&copies[0], is_on(2)).next().unwrap();
+    let all = Charge::new(&global, &everybody, Cost::new(20));
+    assert!(copies[0].decide(&[all]).await.unwrap().is_admitted());
+    let charges = [all, Charge::new(&address, &key, Cost::ONE)];
+    for n in 0..20 {
+        // The address is charged, and then refunded, because the other policy denies.
+        let verdict = copies[n % 2].decide(&charges).await.unwrap();
+        assert!(!verdict.is_admitted());
+        assert_eq!(verdict.decisions()[1].remaining, 10, "after {n}");
+    }
+}
+
 /// What is given back may let the next one pass, so such denials are not remembered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn denials_over_several_slots_are_asked_for_each_time() {

@@ -6,6 +6,8 @@ mod combining;
 mod connecting;
 mod denials;
 mod ending;
+mod layered;
+mod remembered;
 
 use std::time::Duration;
 

@@ -57,9 +57,7 @@ async fn a_master_that_steps_back_is_left_for_the_new_one() {
         let told = sentinels.sentinels()[0].cmd(&["SENTINEL", "FAILOVER", Sentinels::NAME]);
         assert_eq!(told.error(), None);
         let new = sentinels.wait_for_failover(old);
-        until("the old one follows", SECONDS, || {
-            (sentinels.node(old).info("role") == "slave").then_some(())
-        });
+        sentinels.wait_until_follows(old);
         let began = Instant::now();
         goes_on(&load);
         assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());

@@ -56,17 +56,7 @@ async fn a_server_that_has_become_a_replica_charges_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_loads_is_waited_for() {
     let redis = Redis::builder().append_only().start();
-    for key in 0..400 {
-        redis.cmd(&["SET", &format!("filler:{key}"), &"x".repeat(1024)]);
-    }
-    redis.cmd(&["BGREWRITEAOF"]);
-    until("the log is rewritten", Duration::from_secs(10), || {
-        let fields = ["aof_rewrite_in_progress", "aof_rewrite_scheduled"];
-        fields.iter().all(|field| redis.info(field) == "0").then_some(())
-    });
-    // A second of loading or more, during which it answers that it loads.
-    redis.configure("key-load-delay", "2000");
-    redis.configure("loading-process-events-interval-bytes", "1024");
+    redis.fill_for_a_slow_start();
     let scene = Scene::new(&redis.url()).await;
     let load = scene.load();
     sleep(CALM).await;

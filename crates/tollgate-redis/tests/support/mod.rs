@@ -100,6 +100,17 @@ impl Client {
         self.connection.cmd(command)
     }
 
+    /// Asks when a key expires, in milliseconds; -1 if never, -2 if there is no key.
+    pub fn say_expiry(&mut self, key: &[u8]) {
+        self.say(&[b"EVAL", EXPIRY.as_bytes(), b"1", key]);
+    }
+
+    /// When a key expires, in milliseconds; -1 if never, -2 if there is no key.
+    pub fn expiry(&mut self, key: &[u8]) -> Value {
+        self.say_expiry(key);
+        self.hear()
+    }
+
     pub fn call(&mut self, batch: &Batch, time: Option<Timestamp>) -> Reply {
         self.say_call(batch, time);
         self.hear_reply(batch)
@@ -134,3 +145,17 @@ impl Client {
         used.sum::<f64>() * 1e6
     }
 }
+
+/// Redis before 7 knows no PEXPIRETIME. It says how long the key lives, from an instant that
+/// two looks at its clock in the same millisecond tell.
+const EXPIRY: &str = "
+    if redis.REDIS_VERSION_NUM then return redis.call('PEXPIRETIME', KEYS[1]) end
+    local function now()
+      local time = redis.call('TIME')
+      return time[1] * 1000 + math.floor(time[2] / 1000)
+    end
+    local at, left
+    repeat
+      at, left = now(), redis.call('PTTL', KEYS[1])
+    until at == now()
+    return left < 0 and left or at + left";

@@ -26,8 +26,10 @@ impl ClusterBuilder {
             .set("cluster-require-full-coverage", "no")
             // However long it was cut off, a replica may take over.
             .set("cluster-replica-validity-factor", 0)
-            // Replicas stay where they are.
-            .set("cluster-allow-replica-migration", "no");
+            // No replica has so many siblings that it would move to another master.
+            .set("cluster-migration-barrier", 1_000)
+            // See `Cluster::failover`.
+            .set("repl-ping-replica-period", 1);
         Self { masters: 3, replicas: 3, node }
     }
 

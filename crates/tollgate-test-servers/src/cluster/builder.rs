@@ -26,7 +26,7 @@ impl ClusterBuilder {
             .set("cluster-require-full-coverage", "no")
             // However long it was cut off, a replica may take over.
             .set("cluster-replica-validity-factor", 0)
-            // No replica has so many siblings that it would move to another master.
+            // Replicas stay where they are.
             .set("cluster-migration-barrier", 1_000)
             // See `Cluster::failover`.
             .set("repl-ping-replica-period", 1);

@@ -1,4 +1,4 @@
-//! What a server can do, where servers differ. Tests ask the server itself, not for its version.
+//! Abilities that not every server has. Tests look for the ability, not at the version.
 
 use super::Redis;
 use crate::client::Value;

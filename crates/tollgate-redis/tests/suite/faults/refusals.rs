@@ -1,0 +1,160 @@
+//! Redis is there and refuses.
+
+use std::time::Duration;
+
+use tokio::task::block_in_place;
+use tokio::time::sleep;
+use tollgate_test_servers::{Redis, until};
+
+use super::scene::{CALM, Held, SOON, Scene, TASKS, Told};
+
+const SECONDS: Duration = Duration::from_secs(10);
+
+/// Every refusal says that nothing was charged, and nothing was.
+async fn nothing_is_charged_between(
+    redis: Redis,
+    refuse: impl FnOnce(&Redis),
+    heal: impl FnOnce(&Redis),
+) {
+    let scene = Scene::patient(&redis.url()).await;
+    let load = scene.load();
+    sleep(CALM).await;
+    refuse(&redis);
+    scene.policies_fail().await;
+    heal(&redis);
+    let recovery = scene.until_up().await;
+    sleep(CALM).await;
+    let report = load.end().await;
+    report.print(recovery);
+    assert!(recovery < SOON, "{recovery:?}");
+    assert!(report.count(Told::NotCharged) > 0, "the fault did not happen");
+    assert_eq!(report.count(Told::MaybeCharged), 0);
+    assert_eq!(report.compare(&scene).await, Held::default());
+    scene.policies_decide().await;
+}
+
+fn set(redis: &Redis, name: &str, value: &str) {
+    assert_eq!(redis.cmd(&["CONFIG", "SET", name, value]).error(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_memory_charges_nothing() {
+    let redis = Redis::builder().max_memory("100mb", "noeviction").start();
+    let refuse = |redis: &Redis| set(redis, "maxmemory", "1");
+    nothing_is_charged_between(redis, refuse, |redis| set(redis, "maxmemory", "100mb")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_cannot_save_charges_nothing() {
+    let refuse = |redis: &Redis| {
+        // A file cannot take the place of a folder.
+        std::fs::create_dir(redis.folder().join("dump.rdb")).expect("a full disk?");
+        set(redis, "save", "3600 1");
+        redis.cmd(&["BGSAVE"]);
+        until("saving fails", SECONDS, || {
+            (redis.info("rdb_last_bgsave_status") == "err").then_some(())
+        });
+    };
+    nothing_is_charged_between(Redis::start(), refuse, |redis| set(redis, "save", "")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_the_replicas_that_it_needs_charges_nothing() {
+    let redis = Redis::start();
+    if !redis.can_hold_back_scripts() {
+        return println!("not tested: this server lets scripts write all the same");
+    }
+    let needs = |count| move |redis: &Redis| set(redis, "min-replicas-to-write", count);
+    nothing_is_charged_between(redis, needs("1"), needs("0")).await;
+}
+
+/// It might be a master that was replaced: only a new connection finds the new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_to_what_has_become_a_replica_is_given_up() {
+    let redis = Redis::start();
+    let scene = Scene::without_breaker(&redis.url()).await;
+    let connections = || scene.store().stats().connections;
+    let load = scene.load();
+    sleep(CALM).await;
+    let before = connections();
+    redis.cmd(&["REPLICAOF", "127.0.0.1", "1"]);
+    block_in_place(|| {
+        until("another connection", SECONDS, || (connections() > before).then_some(()));
+    });
+    redis.cmd(&["REPLICAOF", "NO", "ONE"]);
+    scene.until_up().await;
+    let report = load.end().await;
+    report.print(Duration::ZERO);
+    assert!(report.count(Told::NotCharged) > 0, "the fault did not happen");
+    // A connection that ends costs what is under way on it.
+    let most = TASKS * usize::try_from(connections() - before).expect("a few");
+    assert!(report.count(Told::MaybeCharged) <= most, "{most}");
+    assert_eq!(report.compare(&scene).await.lost, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_has_become_a_replica_charges_nothing() {
+    let redis = Redis::start();
+    let scene = Scene::new(&redis.url()).await;
+    let load = scene.load();
+    sleep(CALM).await;
+    // Of nobody: it keeps what it has.
+    redis.cmd(&["REPLICAOF", "127.0.0.1", "1"]);
+    scene.policies_fail().await;
+    redis.cmd(&["REPLICAOF", "NO", "ONE"]);
+    let recovery = scene.until_up().await;
+    sleep(CALM).await;
+    let report = load.end().await;
+    report.print(recovery);
+    assert!(recovery < SOON, "{recovery:?}");
+    // It also asks for a new connection, which costs whoever is under way on the old one.
+    assert!(report.count(Told::NotCharged) > 0, "the fault did not happen");
+    assert_eq!(report.compare(&scene).await.lost, 0);
+    scene.policies_decide().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_loads_is_waited_for() {
+    let redis = Redis::builder().append_only().start();
+    redis.fill_for_a_slow_start();
+    let scene = Scene::new(&redis.url()).await;
+    let load = scene.load();
+    sleep(CALM).await;
+    redis.launch();
+    scene.policies_fail().await;
+    until("it says that it loads", SECONDS, || {
+        redis.try_cmd(&["GET", "filler:0"]).ok()?.error().map(drop)
+    });
+    scene.policies_fail().await;
+    redis.wait_until_ready();
+    let recovery = scene.until_up().await;
+    sleep(CALM).await;
+    let report = load.end().await;
+    report.print(recovery);
+    assert!(recovery < SOON, "{recovery:?}");
+    assert_eq!(report.compare(&scene).await.lost, 0);
+    scene.policies_decide().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_that_changes_locks_out_until_it_is_right_again() {
+    let redis = Redis::builder().password("right").start();
+    let scene = Scene::new(&redis.url()).await;
+    let load = scene.load();
+    sleep(CALM).await;
+    // Stays logged in while the password is another.
+    let mut admin = redis.connect().expect("a server");
+    admin.cmd(&["CONFIG", "SET", "requirepass", "other"]);
+    admin.cmd(&["CLIENT", "KILL", "TYPE", "NORMAL"]);
+    scene.policies_fail().await;
+    sleep(CALM).await;
+    scene.policies_fail().await;
+    admin.cmd(&["CONFIG", "SET", "requirepass", "right"]);
+    let recovery = scene.until_up().await;
+    sleep(CALM).await;
+    let report = load.end().await;
+    report.print(recovery);
+    assert!(recovery < SOON, "{recovery:?}");
+    assert_eq!(report.compare(&scene).await.lost, 0);
+    scene.policies_decide().await;
+}

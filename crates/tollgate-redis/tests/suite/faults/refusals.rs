@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::task::block_in_place;
 use tokio::time::sleep;
+use tollgate::{Cost, Key, Policy, Quota, StoreExt};
 use tollgate_test_servers::{Redis, until};
 
 use super::scene::{CALM, Held, SOON, Scene, TASKS, Told};
@@ -42,6 +43,21 @@ async fn a_server_without_memory_charges_nothing() {
     let redis = Redis::builder().max_memory("100mb", "noeviction").start();
     let refuse = |redis: &Redis| set(redis, "maxmemory", "1");
     nothing_is_charged_between(redis, refuse, |redis| set(redis, "maxmemory", "100mb")).await;
+}
+
+/// A denial writes nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_memory_goes_on_to_deny() {
+    let redis = Redis::start();
+    let scene = Scene::patient(&redis.url()).await;
+    let policy = Policy::token_bucket("full", Quota::per_day(1)).expect("builds");
+    let charge = || scene.store().charge(&policy, &Key::GLOBAL, Cost::ONE);
+    assert!(charge().await.expect("all is well").is_admitted());
+    set(&redis, "maxmemory", "1");
+    assert!(!charge().await.expect("a denial").is_admitted());
+    let other = Key::from("other");
+    let error = scene.store().charge(&policy, &other, Cost::ONE).await.expect_err("no memory");
+    assert!(!error.may_have_charged(), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::process::{Command, Stdio};
 
 use crate::process::{self, Failure};
+use crate::servers::{self, Server};
 use crate::tools;
 
 /// What can be said on the command line.
@@ -12,6 +13,11 @@ pub(crate) struct Args {
     /// Run the heavy and the long tests too (sets TOLLGATE_HEAVY=1 and TOLLGATE_LONG=1)
     #[arg(long)]
     all: bool,
+
+    /// Test the Redis store against this server instead, which is fetched but not installed;
+    /// say it again for several
+    #[arg(long = "server", value_name = "SERVER")]
+    servers: Vec<Server>,
 
     /// Install missing programs with sudo; root needs no such permission
     #[arg(long)]
@@ -24,6 +30,14 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let path = tools::provide(tools::FOR_TESTS, args.install)?;
+    if !args.servers.is_empty() {
+        return servers::test(&args.servers, &path, |command| {
+            let mut nextest = process::cargo(&["nextest", "run", "--no-fail-fast"]);
+            nextest.args(servers::TESTS).args(&args.runner);
+            nextest.envs(command.get_envs().filter_map(|(k, v)| Some((k, v?))));
+            process::run(&mut nextest)
+        });
+    }
     let prepare = |mut command: Command| {
         command.env("PATH", &path);
         if args.all {

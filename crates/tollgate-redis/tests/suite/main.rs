@@ -15,3 +15,4 @@ mod store;
 mod support;
 mod trace;
 mod twin;
+mod versions;

@@ -76,12 +76,15 @@ impl Client {
     }
 
     pub fn say_call(&mut self, batch: &Batch, time: Option<Timestamp>) {
-        let args = batch.args(time);
-        let count = batch.keys().len().to_string();
+        let keys: Vec<_> = batch.keys().map(<[u8]>::to_vec).collect();
+        self.say_script(&keys, &batch.args(time));
+    }
+
+    pub fn say_script(&mut self, keys: &[Vec<u8>], args: &[Vec<u8>]) {
+        let count = keys.len().to_string();
         let sha1 = self.sha1.clone();
         let mut command: Vec<&[u8]> = vec![b"EVALSHA", &sha1, count.as_bytes()];
-        command.extend(batch.keys());
-        command.extend(args.iter().map(Vec::as_slice));
+        command.extend(keys.iter().chain(args).map(Vec::as_slice));
         self.say(&command);
     }
 

@@ -71,7 +71,7 @@ impl ValueEnum for Server {
     }
 }
 
-/// What is tested against each server, for `cargo test` and for nextest.
+/// The tests that run against each server, for `cargo test` and for nextest.
 pub(crate) const TESTS: [&str; 7] = [
     "--package",
     "tollgate-redis",
@@ -102,14 +102,14 @@ pub(crate) fn test(
 }
 
 impl Server {
-    /// A folder in which the program `redis-server` is this server. It is fetched unless it is
-    /// there already.
+    /// Returns a folder whose program `redis-server` is this server. The server is fetched unless
+    /// the folder exists.
     pub(crate) fn provide(self) -> Result<PathBuf, Failure> {
         let folder = Path::new(&workspace::target_folder()?).join("servers").join(self.name);
         let programs = folder.join("bin");
         if !programs.join(PROGRAM).is_file() {
             println!("Fetching {}; nothing is installed.", self.name);
-            // What an earlier attempt left may be half of it.
+            // An earlier attempt may have ended halfway.
             let _ = fs::remove_dir_all(&folder);
             self.fetch(&folder)?;
         }
@@ -160,7 +160,7 @@ impl Server {
         let installed = TAKEN_FOR_INSTALLED.map(|package| {
             format!(
                 "Package: {package}\nStatus: install ok installed\nVersion: 9999\n\
-                 Architecture: all\nMaintainer: nobody\nDescription: not needed\n\n"
+                 Architecture: all\nMaintainer: none\nDescription: not needed\n\n"
             )
         });
         write(&apt.join("status"), &installed.concat())?;
@@ -172,7 +172,7 @@ impl Server {
             ("Dir::Etc::sourcelist", apt.join("debian.sources")),
             ("Dir::Etc::sourceparts", "/dev/null".into()),
             ("Dir::Etc::preferencesparts", "/dev/null".into()),
-            // Whoever runs the tests may write below `target`, and apt's own user may not.
+            // The user of the tests can write below `target`; the user `_apt` cannot.
             ("APT::Sandbox::User", "root".into()),
         ];
         let apt_get = |arguments: &[&str]| {
@@ -224,7 +224,7 @@ fn mirror() -> Result<String, Failure> {
     let found = texts.filter_map(|text| mirror_in(&text).map(str::to_owned)).next();
     found.ok_or_else(|| {
         Failure::Unready(format!(
-            "no mirror of Debian in /etc/apt, from which the servers would be fetched\n\
+            "cannot fetch servers: /etc/apt names no mirror of Debian\n\
              cure: set {MIRROR} to the URL of one, which ends in /debian"
         ))
     })
@@ -251,7 +251,7 @@ fn loader(tree: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
-/// What is in a folder, in the order of the names.
+/// The files and folders in a folder, in the order of their names.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = folder.read_dir().and_then(|entries| {
         entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()
@@ -281,7 +281,7 @@ fn run(command: &mut Command) -> Result<(), Failure> {
     })
 }
 
-/// What tests start.
+/// The program that tests start.
 const PROGRAM: &str = "redis-server";
 
 const MIRROR: &str = "TOLLGATE_DEBIAN_MIRROR";

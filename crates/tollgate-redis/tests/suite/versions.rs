@@ -53,7 +53,7 @@ fn an_old_build_and_this_one_decide_as_if_they_were_one() {
         bless();
     }
     let server = Server::start();
-    let script = fs::read_to_string(fixture("script.lua")).expect("a script");
+    let script = fs::read_to_string(fixture("script")).expect("a script");
     let (mut old, mut new) = (server.connect_with(&script), server.connect());
     let all = recorded();
     assert_eq!(all.len(), scenes().count(), "one block of calls for each scene");
@@ -148,7 +148,7 @@ impl<'a> Play<'a> {
         Row::Verdict(verdict)
     }
 
-    /// Gives back a part, or for a penalty adds to it.
+    /// Refunds a part, or for a penalty adds to the strikes.
     fn settle(&mut self, batch: &mut Batch, now: Timestamp) -> Row {
         let receipt = self.receipts.remove(0);
         let actual = if self.policy.penalises() { Cost::new(7) } else { Cost::ONE };
@@ -252,7 +252,7 @@ fn bless() {
         calls.push(lines.collect::<Vec<_>>().join("\n"));
     }
     fs::write(fixture("calls"), calls.join("\n\n") + "\n").expect("a full disk?");
-    fs::write(fixture("script.lua"), TEXT).expect("a full disk?");
+    fs::write(fixture("script"), TEXT).expect("a full disk?");
 }
 
 fn fixture(name: &str) -> PathBuf {

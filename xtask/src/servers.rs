@@ -8,6 +8,7 @@ use std::env;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -82,23 +83,25 @@ pub(crate) const TESTS: [&str; 7] = [
     "--all-features",
 ];
 
-/// Tests each of these servers, all of them though one fails.
-pub(crate) fn test(
+/// Runs `test` for each of these servers, with the `PATH` that leads to it: for all of them, though
+/// one fails.
+pub(crate) fn each(
     servers: &[Server],
     path: &OsStr,
-    mut test: impl FnMut(Command) -> Result<(), Failure>,
+    mut test: impl FnMut(&OsStr) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut failed = Vec::new();
     for server in servers {
         println!("\n== {}", server.name);
-        let folders = [server.provide()?].into_iter().chain(env::split_paths(path));
-        let mut command = Command::new("");
-        command.env("PATH", env::join_paths(folders).unwrap_or_else(|_| path.to_owned()));
-        if test(command).is_err() {
-            failed.push(server.name);
+        let folders = iter::once(server.provide()?).chain(env::split_paths(path));
+        let path = env::join_paths(folders).map_err(|error| {
+            Failure::Unready(format!("cannot put {} on the PATH: {error}", server.name))
+        })?;
+        if let Err(failure) = test(&path) {
+            failed.push(format!("{}: {failure}", server.name));
         }
     }
-    if failed.is_empty() { Ok(()) } else { Err(Failure::Broken(failed.join(" "))) }
+    if failed.is_empty() { Ok(()) } else { Err(Failure::Broken(failed.join("\n"))) }
 }
 
 impl Server {
@@ -190,16 +193,14 @@ impl Server {
     /// Writes the program that tests start, as the last of all.
     fn write_program(self, folder: &Path, tree: &Path) -> Result<(), Failure> {
         let loader = loader(tree)?;
-        let [loader, machine] = [Some(&*loader), loader.parent()].map(|path| {
-            let path = path.and_then(|path| path.strip_prefix(tree).ok());
-            path.unwrap_or(Path::new("")).display().to_string()
-        });
-        let machine = machine.trim_start_matches("usr/");
+        let loader = loader.strip_prefix(tree).unwrap_or(&loader).display().to_string();
+        let (libraries, _) = loader.rsplit_once('/').unwrap_or_default();
+        let libraries = libraries.trim_start_matches("usr/");
         let script = format!(
             "#!/bin/sh\n\
              # {} with the loader and the libraries of Debian {}.\n\
              tree=${{0%/*}}/../tree\n\
-             libraries=$tree/{machine}:$tree/usr/{machine}\n\
+             libraries=$tree/{libraries}:$tree/usr/{libraries}\n\
              exec \"$tree/{loader}\" --library-path \"$libraries\" \"$tree/usr/bin/{}\" \"$@\"\n",
             self.name, self.suites, self.package,
         );

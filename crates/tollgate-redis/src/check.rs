@@ -195,8 +195,8 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// What a server is called, and its version under that name. Those that descend from Redis report
-/// `redis_version` as well, for clients that look for nothing else.
+/// The name of a server, and its version under that name. Forks of Redis report `redis_version` as
+/// well, for clients that look for nothing else.
 fn own_version(info: &str) -> Option<(&'static str, &str)> {
     let fields =
         [("Valkey", "valkey_version"), ("Redict", "redict_version"), ("Redis", "redis_version")];

@@ -92,7 +92,7 @@ fn answered(text: &str) -> Failure {
     Failure::Refused(refusal)
 }
 
-/// The error by which a server refused a command of a script. Before version 7 Redis wraps it:
+/// The refusal of a command of a script, without what Redis before version 7 wraps it in:
 /// `ERR Error running script (call to f_…): @user_script:9: @user_script: 9: -OOM command not …`
 ///
 /// Only a command that was refused before it began has the dash. An error of a command that
@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// Word for word from Redis 6.0 and 6.2; `CALL` stands for the beginning of each.
+    /// Texts of Redis 6.0 and 6.2.
     #[test]
     fn errors_that_redis_6_wraps_mean_the_same_as_later_ones() {
         const CALL: &str = "ERR Error running script (call to \

@@ -11,6 +11,7 @@ mod compose;
 mod process;
 mod purity;
 mod screenshot;
+mod servers;
 mod test;
 mod tools;
 mod twin;

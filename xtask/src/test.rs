@@ -1,9 +1,12 @@
 //! `cargo xtask test`: everything that tests need, then every test.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::process::{Command, Stdio};
 
+use clap::ValueEnum as _;
+
 use crate::process::{self, Failure};
+use crate::servers::{self, Server};
 use crate::tools;
 
 /// What can be said on the command line.
@@ -12,6 +15,11 @@ pub(crate) struct Args {
     /// Run the heavy and the long tests too (sets TOLLGATE_HEAVY=1 and TOLLGATE_LONG=1)
     #[arg(long)]
     all: bool,
+
+    /// Test the Redis store against this server instead, which is fetched but not installed;
+    /// say it again for several
+    #[arg(long = "server", value_name = "SERVER")]
+    servers: Vec<Server>,
 
     /// Install missing programs with sudo; root needs no such permission
     #[arg(long)]
@@ -24,34 +32,57 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let path = tools::provide(tools::FOR_TESTS, args.install)?;
-    let prepare = |mut command: Command| {
-        command.env("PATH", &path);
-        if args.all {
-            command.envs([("TOLLGATE_HEAVY", "1"), ("TOLLGATE_LONG", "1")]);
-        }
-        command
-    };
+    if !args.servers.is_empty() {
+        let test = |path: &OsStr| tests(&servers::TESTS, &args.runner, args.all, path);
+        return servers::each(&args.servers, &path, test);
+    }
+    tests(&["--workspace", "--all-features"], &args.runner, args.all, &path)?;
+    if args.all {
+        // Long tests are about the store and not about the server.
+        let test = |path: &OsStr| tests(&servers::TESTS, &args.runner, false, path);
+        servers::each(Server::value_variants(), &path, test)?;
+    }
+    // Documentation tests, which no run above takes along.
+    process::run(&mut prepare(
+        process::cargo(&["test", "--workspace", "--all-features", "--doc"]),
+        args.all,
+        &path,
+    ))
+}
 
+fn prepare(mut command: Command, is_long: bool, path: &OsStr) -> Command {
+    command.env("PATH", path);
+    if is_long {
+        command.envs([("TOLLGATE_HEAVY", "1"), ("TOLLGATE_LONG", "1")]);
+    }
+    command
+}
+
+/// Runs the selected tests.
+fn tests(
+    selection: &[&str],
+    runner: &[OsString],
+    is_long: bool,
+    path: &OsStr,
+) -> Result<(), Failure> {
     if has_nextest() {
-        let mut command = process::cargo(&["nextest", "run", "--workspace", "--all-features"]);
+        let mut command = process::cargo(&["nextest", "run", "--no-fail-fast"]);
         // By a variable, so that an old cargo-nextest that does not know the option runs
         // as well, and so that it can be given after `--`.
-        command.env("NEXTEST_NO_TESTS", "fail").args(&args.runner);
-        process::run(&mut prepare(command))?;
-    } else {
-        println!("cargo-nextest is not installed, so `cargo test` runs the tests, more slowly.");
-        // `--tests` leaves out the documentation tests, which have their own run below.
-        let mut command = process::cargo(&["test", "--workspace", "--all-features", "--tests"]);
-        command.args(&args.runner);
-        let mut executed = 0;
-        process::run_watching(&mut prepare(command), |line| executed += executed_in(line))?;
-        if executed == 0 {
-            return Err(Failure::Broken(NO_TESTS.to_owned()));
-        }
+        command.env("NEXTEST_NO_TESTS", "fail").args(selection).args(runner);
+        return process::run(&mut prepare(command, is_long, path));
     }
-
-    // Neither run above takes these along.
-    process::run(&mut prepare(process::cargo(&["test", "--workspace", "--all-features", "--doc"])))
+    println!("cargo-nextest is not installed, so `cargo test` runs the tests, more slowly.");
+    // `--tests` leaves out the documentation tests, which have their own run.
+    let mut command = process::cargo(&["test", "--tests"]);
+    command.args(selection).args(runner);
+    let mut executed = 0;
+    let mut command = prepare(command, is_long, path);
+    process::run_watching(&mut command, |line| executed += executed_in(line))?;
+    if executed == 0 {
+        return Err(Failure::Broken(NO_TESTS.to_owned()));
+    }
+    Ok(())
 }
 
 fn has_nextest() -> bool {

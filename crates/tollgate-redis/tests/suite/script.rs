@@ -57,7 +57,7 @@ fn fill(client: &mut Client, key: &str, policy: &Policy, now: u64) {
 }
 
 fn held(client: &mut Client, key: &str) -> [Value; 2] {
-    [b"GET".as_slice(), b"PEXPIRETIME"].map(|command| client.run(&[command, key.as_bytes()]))
+    [client.run(&[b"GET", key.as_bytes()]), client.expiry(key.as_bytes())]
 }
 
 fn writes(client: &mut Client) -> u64 {
@@ -283,7 +283,7 @@ fn a_receipt_is_not_used_up_by_a_value_that_cannot_be_read() {
     let again = settle(&mut server.connect(), 0);
     assert_eq!(again, Row::Settlement(Settlement::Repeated));
     let expiry = (now + Receipt::LIFETIME.get()).div_ceil(1_000);
-    assert_eq!(client.run(&[b"PEXPIRETIME", b"r"]), Value::Number(expiry as i64));
+    assert_eq!(client.expiry(b"r"), Value::Number(expiry as i64));
     assert_eq!(receipt.source, Source::Store);
 }
 

@@ -27,9 +27,13 @@ fn masters() -> Cluster {
 
 /// Settings of a store that asks Redis each time, in keys of its own.
 fn builder(cluster: &Cluster) -> RedisStoreBuilder {
+    builder_at(&cluster.url())
+}
+
+fn builder_at(url: &str) -> RedisStoreBuilder {
     static STORES: AtomicU32 = AtomicU32::new(0);
-    let namespace = format!("store-{}", STORES.fetch_add(1, Ordering::Relaxed));
-    RedisStore::builder(&cluster.url())
+    let namespace = format!("tollgate:store-{}", STORES.fetch_add(1, Ordering::Relaxed));
+    RedisStore::builder(url)
         .expect("a URL")
         .namespace(namespace)
         .deny_cache(Duration::ZERO)

@@ -1,5 +1,6 @@
 //! Addresses, logins, and what is said about a server.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tollgate_core::{Cost, Key, Policy, Quota, Store, StoreExt};
@@ -139,6 +140,11 @@ async fn nothing_is_said_about_a_server_that_is_well() {
     let report = report(&store).await;
     assert_eq!(report.warnings, []);
     assert_eq!(report.is_cluster, Some(false));
+    // `Valkey server v=8.1.1 sha=…`
+    let program = Command::new("redis-server").arg("--version").output().unwrap().stdout;
+    let program = String::from_utf8(program).unwrap();
+    let [name, version] = [report.name, report.version.as_deref()].map(Option::unwrap);
+    assert!(program.starts_with(&format!("{name} server v={version} ")), "{program}: {version}");
     assert!(report.clock_ahead.unwrap().abs() < 5_000_000, "{report:?}");
     // And nothing of the look stays.
     assert_eq!(server.cmd(&["DBSIZE"]).number(), 0);

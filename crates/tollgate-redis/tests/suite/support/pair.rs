@@ -98,7 +98,7 @@ impl<'a> Pair<'a> {
         } else {
             i64::try_from((now + after).as_micros().div_ceil(1_000)).expect("a time")
         };
-        let found = self.client.run(&[b"PEXPIRETIME", self.key.as_bytes()]);
+        let found = self.client.expiry(self.key.as_bytes());
         assert_eq!(found, Value::Number(expiry), "{} at {}", self.key, self.now);
     }
 }

@@ -118,7 +118,7 @@ impl Trace {
             decisions += expected.rows.iter().filter(|row| matches!(row, Row::Verdict(..))).count();
             client.say_call(&expected.batch, Some(expected.now));
             for (key, _) in &expected.expiries {
-                client.say(&[b"PEXPIRETIME", key]);
+                client.say_expiry(key);
             }
             self.under_way.push_back(expected);
             if self.under_way.len() == PIPELINE {

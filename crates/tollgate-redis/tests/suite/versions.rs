@@ -145,7 +145,8 @@ impl<'a> Play<'a> {
         let verdict = self.reference.decide(&charges, now);
         let id = self.next_id();
         self.receipts.extend(verdict.receipts(&charges, || ReceiptId(id.into())));
-        Row::Verdict(verdict)
+        let frozen = self.reference.frozen(&charges, &verdict, now);
+        Row::Verdict(verdict, frozen.into())
     }
 
     /// Refunds a part, or for a penalty adds to the strikes.
@@ -168,12 +169,13 @@ impl<'a> Play<'a> {
     /// Settles the block before, one unit of which was used, and asks for another.
     fn lease(&mut self, batch: &mut Batch, now: Timestamp) -> Row {
         let spent: Vec<_> = self.block.take().into_iter().collect();
-        let ask = Ask { id: self.next_id(), units: 3, ttl: Micros::new(500_000) };
+        let tag = u32::try_from(self.next_id()).expect("a scene has few");
+        let ask = Ask { tag, units: 3, ttl: Micros::new(500_000) };
         batch.lease(KEY, self.policy, &spent, ask, None).expect("room");
         let used: Vec<_> = spent.iter().map(|block| (block.id, block.units)).collect();
-        let block = (ask.id, ask.units, ask.ttl);
+        let block = (ask.id(now), ask.units, ask.ttl);
         let granted = self.reference.lease((self.policy, &Key::GLOBAL), now, &used, block);
-        self.block = (granted.units > 0).then_some(Spent { id: ask.id, units: 1 });
+        self.block = (granted.units > 0).then_some(Spent { id: ask.id(now), units: 1 });
         Row::Leased(granted)
     }
 

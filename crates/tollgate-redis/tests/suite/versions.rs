@@ -218,8 +218,12 @@ impl Call {
     /// `key … | argument … | reply`, all in hexadecimal.
     fn parse(line: &str) -> Self {
         let words = |part: &str| part.split_whitespace().map(bytes).collect::<Vec<_>>();
-        let [keys, args, reply] =
-            line.split('|').map(words).collect::<Vec<_>>().try_into().unwrap();
+        let [keys, args, reply] = line
+            .split('|')
+            .map(words)
+            .collect::<Vec<_>>()
+            .try_into()
+            .expect("as many parts as there were");
         Self { keys, args, reply: reply.concat() }
     }
 

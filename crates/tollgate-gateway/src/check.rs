@@ -47,7 +47,7 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
         writeln!(out, "not limited: {path}")?;
     }
     if !plan.exempt_preflights {
-        writeln!(out, "limited as other requests: CORS preflights")?;
+        writeln!(out, "limited like other requests: CORS preflights")?;
     }
     for route in &plan.routes {
         write_route(out, plan, route)?;

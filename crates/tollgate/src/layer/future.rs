@@ -150,16 +150,17 @@ where
                     let told = told.take();
                     let mut response = answer?;
                     let mut in_flight = InFlight::default();
-                    if let Some((rules, None)) = &told {
-                        rules.remove_costs(response.headers_mut());
-                    }
-                    if let Some((rules, Some(admitted))) = told {
-                        rules.tell(&mut response, &admitted);
-                        let (verdict, held) = admitted.into_parts();
-                        if rules.expose_verdicts() {
-                            Verdicts::push_outer(response.extensions_mut(), verdict);
+                    match told {
+                        Some((rules, Some(admitted))) => {
+                            rules.tell(&mut response, &admitted);
+                            let (verdict, held) = admitted.into_parts();
+                            if rules.expose_verdicts() {
+                                Verdicts::push_outer(response.extensions_mut(), verdict);
+                            }
+                            in_flight = held;
                         }
-                        in_flight = held;
+                        Some((rules, None)) => rules.remove_costs(response.headers_mut()),
+                        None => {}
                     }
                     return Poll::Ready(Ok(response.map(|body| M::inner(body, in_flight))));
                 }

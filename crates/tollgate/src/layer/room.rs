@@ -54,6 +54,7 @@ struct Queue {
 /// When a request came, and how many bytes it holds while it waits.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Arrived {
+    /// Set just before the request asks the store.
     pub(super) number: Arrival,
     pub(super) bytes: usize,
 }

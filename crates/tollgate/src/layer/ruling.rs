@@ -247,8 +247,8 @@ impl<St: Store> Rules<St> {
     }
 
     /// The store could not decide: policies that fail closed reject, and policies that fail open
-    /// let pass. A policy that falls back to a local store rejects too: the local store has
-    /// failed as well, or the request costs more than the local share.
+    /// let pass. A policy that falls back to a local store rejects too: the local store could not
+    /// decide either, or the request costs more than the local share.
     fn without_verdict(&self, error: &StoreError, applied: Applied, head: &Head<'_>) -> Ruling<St> {
         if !self.failing.swap(true, Ordering::Relaxed) {
             tracing::warn!(target: "tollgate", %error, "the store cannot decide, policies fail");

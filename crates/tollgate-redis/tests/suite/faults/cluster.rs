@@ -10,7 +10,7 @@ use tollgate::{Cost, Key, Policy, Quota, StoreExt};
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::Cluster;
 
-use super::scene::{CALM, OUTAGE, Scene, Told};
+use super::scene::{CALM, OUTAGE, SOON, Scene, Told};
 
 /// Keys that one node and those that others serve.
 struct Shards {
@@ -57,19 +57,23 @@ async fn only_its_own_keys_suffer(fault: fn(&Cluster), heal: fn(&Cluster)) {
     let cluster = Cluster::start();
     let scene = Scene::without_breaker(&cluster.url()).await;
     let shards = Shards::find(&cluster, scene.store(), 0).await;
+    // Not before both sides have been looked at.
+    let may_take_over = |word| {
+        let answer = cluster.node(3).cmd(&["CONFIG", "SET", "cluster-replica-no-failover", word]);
+        assert_eq!(answer.error(), None);
+    };
+    may_take_over("yes");
     let load = scene.load();
     sleep(CALM).await;
     fault(&cluster);
-    let start = Instant::now();
-    let (mut rounds, mut failed, mut spoiled) = (0, 0, 0);
-    while start.elapsed() < 2 * OUTAGE {
-        let others = shards.failures(scene.store(), &shards.others).await;
-        spoiled += usize::from(others > 0);
-        failed += shards.failures(scene.store(), &shards.own).await;
-        rounds += 1;
+    for _ in 0..2 {
+        // Time enough for the connection to the node to be given up.
+        sleep(OUTAGE).await;
+        assert_eq!(shards.failures(scene.store(), &shards.others).await, 0);
+        assert_eq!(shards.failures(scene.store(), &shards.own).await, shards.own.len());
     }
+    may_take_over("no");
     let heir = block_in_place(|| cluster.wait_for_failover(shards.slot, 0));
-    let failover = start.elapsed();
     let start = Instant::now();
     while shards.failures(scene.store(), &shards.own).await > 0 {
         assert!(start.elapsed() < Duration::from_secs(20), "node {heir} is not found");
@@ -80,12 +84,8 @@ async fn only_its_own_keys_suffer(fault: fn(&Cluster), heal: fn(&Cluster)) {
     block_in_place(|| cluster.wait_until_ok());
     sleep(CALM).await;
     let report = load.end().await;
-    println!("failover {failover:?}; {failed} failed in {rounds} rounds, {spoiled} spoiled");
     report.print(recovery);
-    assert_eq!(failed, rounds * shards.own.len());
-    // A machine with much to do stands still for a moment too, but not all the time.
-    assert!(spoiled * 2 < rounds, "{spoiled} of {rounds}");
-    assert!(recovery < Duration::from_secs(2), "{recovery:?}");
+    assert!(recovery < SOON, "{recovery:?}");
     // Only what it had not passed on to its replica.
     let held = report.compare(&scene).await;
     assert!(held.lost < report.count(Told::Admitted) / 10, "{held:?}");

@@ -123,7 +123,8 @@ async fn a_slot_that_moves_under_load_takes_its_counts_along() {
     const LIMIT: u64 = 1_000_000;
     let cluster = Cluster::builder().replicas(0).start();
     let scene = Scene::without_breaker(&cluster.url()).await;
-    let hot = Policy::sliding_window_counter("hot", Quota::per_hour(LIMIT)).expect("builds");
+    let hot = Policy::fixed_window_counter("hot", Quota::new(LIMIT, Policy::MAX_WINDOW));
+    let hot = hot.expect("builds");
     let key = Key::new(b"hot");
     scene.store().charge(&hot, &key, Cost::ONE).await.expect("all is well");
     let find = |node: usize| {

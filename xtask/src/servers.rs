@@ -5,7 +5,7 @@
 //! programs goes first on the `PATH` of tests, which then start it as their `redis-server`.
 
 use std::env;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::iter;
@@ -83,31 +83,18 @@ pub(crate) const TESTS: [&str; 7] = [
     "--all-features",
 ];
 
-/// Runs `test` for each of these servers, with the `PATH` that leads to it: for all of them, though
-/// one fails.
-pub(crate) fn each(
-    servers: &[Server],
-    path: &OsStr,
-    mut test: impl FnMut(&OsStr) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    let mut failed = Vec::new();
-    for server in servers {
-        println!("\n== {}", server.name);
-        let folders = iter::once(server.provide()?).chain(env::split_paths(path));
-        let path = env::join_paths(folders).map_err(|error| {
-            Failure::Unready(format!("cannot put {} on the PATH: {error}", server.name))
-        })?;
-        if let Err(failure) = test(&path) {
-            failed.push(format!("{}: {failure}", server.name));
-        }
-    }
-    if failed.is_empty() { Ok(()) } else { Err(Failure::Broken(failed.join("\n"))) }
-}
-
 impl Server {
+    /// Returns a `PATH` that leads to this server first. The server is fetched if need be.
+    pub(crate) fn before(self, path: &OsStr) -> Result<OsString, Failure> {
+        let folders = iter::once(self.provide()?).chain(env::split_paths(path));
+        env::join_paths(folders).map_err(|error| {
+            Failure::Unready(format!("cannot put {} on the PATH: {error}", self.name))
+        })
+    }
+
     /// Returns a folder whose program `redis-server` is this server. The server is fetched unless
     /// the folder exists.
-    pub(crate) fn provide(self) -> Result<PathBuf, Failure> {
+    fn provide(self) -> Result<PathBuf, Failure> {
         let folder = Path::new(&workspace::target_folder()?).join("servers").join(self.name);
         let programs = folder.join("bin");
         if !programs.join(PROGRAM).is_file() {

@@ -106,6 +106,9 @@ where
     let mut look = std::pin::pin!(look);
     loop {
         tokio::select! {
+            // First, so that a request that has arrived is read before the time is looked at: a
+            // busy machine may be late with both.
+            biased;
             ended = &mut serving => return ended.map_err(io::Error::other),
             () = leaving.asked() => {
                 // HTTP/2 can say which requests it will still answer. In HTTP/1 one may be under

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tollgate_core::{Key, Policy, Quota, StoreExt};
+use tollgate_core::{Key, Policy, StoreExt};
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::{Sentinels, until};
 
@@ -15,7 +15,7 @@ async fn connect(sentinels: &Sentinels) -> (RedisStore, Policy) {
     let builder = RedisStore::builder(&sentinels.url()).expect("a URL");
     let store = builder.deny_cache(Duration::ZERO).timeout(TIMEOUT).connect().expect("settings");
     store.connected().await;
-    (store, Policy::fixed_window_counter("p", Quota::per_hour(1_000_000)).expect("a quota"))
+    (store, super::policy("p", 1_000_000))
 }
 
 fn goes_on(load: &Load) {

@@ -10,7 +10,7 @@ use tollgate::{Cost, Key, Policy, Quota, StoreExt};
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::Cluster;
 
-use super::scene::{CALM, Scene, Told};
+use super::scene::{CALM, SOON, Scene, Told};
 
 /// Keys that one node and those that others serve.
 struct Shards {
@@ -83,7 +83,6 @@ async fn only_its_own_keys_suffer(fault: fn(&Cluster), heal: fn(&Cluster)) {
     }
     take_over(true);
     let heir = block_in_place(|| cluster.wait_for_failover(shards.slot, 0));
-    let failover = start.elapsed();
     let start = Instant::now();
     while shards.failures(scene.store(), &shards.own).await > 0 {
         assert!(start.elapsed() < Duration::from_secs(20), "node {heir} is not found");
@@ -94,9 +93,9 @@ async fn only_its_own_keys_suffer(fault: fn(&Cluster), heal: fn(&Cluster)) {
     block_in_place(|| cluster.wait_until_ok());
     sleep(CALM).await;
     let report = load.end().await;
-    println!("failover {failover:?}; {well} of {rounds} rounds were well");
+    println!("{well} of {rounds} rounds were well");
     report.print(recovery);
-    assert!(recovery < Duration::from_secs(2), "{recovery:?}");
+    assert!(recovery < SOON, "{recovery:?}");
     // Only what it had not passed on to its replica.
     let held = report.compare(&scene).await;
     assert!(held.lost < report.count(Told::Admitted) / 10, "{held:?}");
@@ -134,7 +133,8 @@ async fn a_slot_that_moves_under_load_takes_its_counts_along() {
     const LIMIT: u64 = 1_000_000;
     let cluster = Cluster::builder().replicas(0).start();
     let scene = Scene::without_breaker(&cluster.url()).await;
-    let hot = Policy::sliding_window_counter("hot", Quota::per_hour(LIMIT)).expect("builds");
+    let hot = Policy::fixed_window_counter("hot", Quota::new(LIMIT, Policy::MAX_WINDOW));
+    let hot = hot.expect("builds");
     let key = Key::new(b"hot");
     scene.store().charge(&hot, &key, Cost::ONE).await.expect("all is well");
     let find = |node: usize| {

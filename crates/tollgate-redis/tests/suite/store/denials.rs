@@ -259,7 +259,8 @@ async fn with_it_and_without_it_the_same_requests_pass() {
         .into_iter()
         .enumerate()
         .map(|(n, algorithm)| {
-            Policy::new(format!("p{n}"), Quota::per_day(40 + n as u64), algorithm).unwrap()
+            let quota = Quota::new(40 + n as u64, Policy::MAX_WINDOW);
+            Policy::new(format!("p{n}"), quota, algorithm).unwrap()
         })
         .collect();
     let (mut admitted, mut denied) = (0, 0);

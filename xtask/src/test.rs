@@ -33,7 +33,7 @@ pub(crate) struct Args {
     install: bool,
 
     /// Run all of it so many times, every second time beside one busy loop per processor
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
 

@@ -109,11 +109,11 @@ impl<St: Store> Patient<St> {
         self,
         mut waiter: Waiter,
         denied: Option<Denied>,
-        waits: Waits,
+        _waits: Waits,
     ) -> Result<Verdict, StoreError> {
         let until = Instant::now() + self.longest();
         let mut denied = denied.unwrap_or_else(|| Denied(Box::default()));
-        let answer = loop {
+        loop {
             let now = Instant::now();
             if waiter.waits(denied.keys_after(Some(now))) {
                 if now >= until {
@@ -132,9 +132,7 @@ impl<St: Store> Patient<St> {
                 Some(again) => denied = again,
                 None => break answer,
             }
-        };
-        drop(waits);
-        answer
+        }
     }
 
     /// Denies the request under these keys without asking for units, so that it takes none that

@@ -1,6 +1,6 @@
 -- The call: its arguments, the time, and the codes of which requests and replies are made.
--- README.md has the layouts, and the order in which the files make up one script: each uses what
--- the ones before it define.
+-- README.md has the layouts, and the order of the files in the script: each file uses names that the
+-- files before it define.
 
 local spread = unpack or table.unpack
 local call, pcall, pack, unpack = redis.call, redis.pcall, struct.pack, struct.unpack

@@ -50,7 +50,7 @@ do
             header = forms:sub(form + 1, form + 13)
           elseif code >= 5 and code <= 9 and code ~= 8 then
             -- Limit and window of a bucket come in lowest terms, which is its scale. Tokens that
-            -- come back in intervals are whole.
+            -- are refilled in intervals are whole.
             unit = code == 6 and 1 or window
             header, full = forms:sub(form + 1, form + 18), unpack('>I5', forms, form + 14) * unit
           else

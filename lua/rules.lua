@@ -1,6 +1,6 @@
 -- Rules: what a header says of how units are counted. Here the general path begins.
 
--- Kinds of rows: the byte with which a row begins.
+-- Kinds of rows: the first byte of each row.
 local STALE, DENIED, ADMITTED, FAULT = '\0', '\1', '\2', '\3'
 local RETURNED, CHARGED, REPEATED, LAPSED, FORGOTTEN = '\4', '\5', '\6', '\7', '\8'
 local RENEWED, LEASED = '\9', '\16'

@@ -21,7 +21,7 @@ const LAZY: [&str; 9] = [
     "penalty",
 ];
 
-/// What every call does first, and the path that ends most of them.
+/// The start of every call, and the path that ends most calls.
 const PLAIN: [&str; 2] = ["call", "plain"];
 
 /// The general path, one file after the other as they are: each uses what stands before it, and

@@ -89,7 +89,10 @@ impl Batch {
         for run in &self.runs {
             let before = bytes.rest;
             let read = match kind {
-                LATE => Some(rows.extend((0..run.count).map(|_| Row::Stale))),
+                LATE => {
+                    rows.extend((0..run.count).map(|_| Row::Stale));
+                    Some(())
+                }
                 STATES => self.states(&mut bytes, run, now, &mut rows),
                 ROWS => self.rows(&mut bytes, run, now, &mut rows),
                 _ => None,

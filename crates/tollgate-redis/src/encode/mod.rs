@@ -142,7 +142,7 @@ impl Batch {
         self.run_of.is_empty()
     }
 
-    /// The bytes with which the reply has to begin.
+    /// The first bytes that the reply must have.
     pub(crate) const fn nonce(&self) -> [u8; 8] {
         self.nonce
     }
@@ -204,7 +204,7 @@ impl Batch {
     }
 }
 
-/// The bytes of a run of requests to decide, but for their number.
+/// The bytes of a run of requests to decide, except their number.
 fn equal_bytes<'a>(requests: &'a [u8], run: &Run) -> &'a [u8] {
     &requests[run.bytes.start + COUNT.end..run.bytes.end]
 }

@@ -39,7 +39,7 @@ impl Trace {
                 dry,
             })
             .collect();
-        expected.batch.decide(&lines).expect("a call holds so many");
+        expected.batch.decide(&lines).expect("room");
         expected.text.push(format!("{charges:?}"));
         if expected.stale || policies.iter().any(|policy| expected.is_elsewhen(policy)) {
             expected.rows.push(Row::Stale);
@@ -120,7 +120,7 @@ impl Trace {
         let key = redis_key(&receipt.policy, &receipt.key);
         let receipt_key = format!("r:{}", receipt.id.0).into_bytes();
         let encoded = expected.batch.renew(&key, &receipt_key, receipt);
-        encoded.expect("a call holds so many");
+        encoded.expect("room");
         expected.text.push(format!("renew {receipt:?}"));
         if expected.stale {
             expected.rows.push(Row::Stale);
@@ -158,7 +158,7 @@ impl Trace {
         let key = redis_key(&receipt.policy, &receipt.key);
         let receipt_key = format!("r:{}", receipt.id.0).into_bytes();
         let encoded = expected.batch.settle(&key, &receipt_key, receipt, actual);
-        encoded.expect("a call holds so many");
+        encoded.expect("room");
         expected.text.push(format!("{receipt:?} to {actual:?}"));
         if stale {
             expected.rows.push(Row::Stale);
@@ -244,7 +244,7 @@ impl Trace {
     pub(super) fn reset(&mut self, expected: &mut Expected) {
         let (policy, key) = (self.policy(), self.key());
         let name = redis_key(&policy, &key);
-        expected.batch.reset(&name).expect("a call holds so many");
+        expected.batch.reset(&name).expect("room");
         expected.text.push(format!("reset {policy:?} {key:?}"));
         if expected.stale {
             expected.rows.push(Row::Stale);

@@ -8,12 +8,32 @@ local steps = {
 
 load_keys()
 
-local rows, n = { pack('>c8I7B', nonce, now, ROWS) }, 1
+-- Of requests that are not denied, the number of each row that is not true unless it is written.
+local rows, n, made = { pack('>c8I7B', nonce, now, ROWS) }, 1, {}
 for i = 1, #ops do
   local op = ops[i]
   for _ = 1, op.count do
     n = n + 1
+    changes = false
     rows[n] = op.stale and STALE or steps[op.kind](op)
+    if changes and rows[n]:sub(1, 1) ~= DENIED then made[#made + 1] = n end
+  end
+end
+
+local function takes_memory()
+  for i = 1, #entries do
+    local entry = entries[i]
+    if entry.settled_until or entry.changed and entry.rule then return true end
+  end
+  return false
+end
+
+if #made > 0 and takes_memory() then
+  -- Where memory is full, Redis refuses the first write of a script. This one changes nothing.
+  local done = redis.pcall('SETRANGE', KEYS[1], 0, '')
+  if type(done) == 'table' and done.err and done.err:find('OOM', 1, true) then
+    for i = 1, #made do rows[made[i]] = UNMADE end
+    return table.concat(rows)
   end
 end
 

@@ -57,6 +57,10 @@ impl Combiner {
                     Err(StoreError::invalid(STORE, format_args!("{key}: {fault}"))
                         .with_source(fault))
                 }
+                Row::Unmade => Err(StoreError::not_charged(
+                    STORE,
+                    "OOM: the server has no memory left for a charge; raise maxmemory",
+                )),
                 Row::Stale => {
                     self.shared.counters.count_late();
                     if received < ticket.deadline && ticket.take_back() {

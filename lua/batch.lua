@@ -12,11 +12,18 @@ load_keys()
 local rows, n, made = { pack('>c8I7B', nonce, now, ROWS) }, 1, {}
 for i = 1, #ops do
   local op = ops[i]
+  local row, is_last = STALE, op.stale
   for _ = 1, op.count do
     n = n + 1
-    changes = false
-    rows[n] = op.stale and STALE or steps[op.kind](op)
-    if changes and rows[n]:sub(1, 1) ~= DENIED then made[#made + 1] = n end
+    if not is_last then
+      changes = false
+      row = steps[op.kind](op)
+      local is_denied = row:sub(1, 1) == DENIED
+      if changes and not is_denied then made[#made + 1] = n end
+      -- A denial that changes nothing is the answer to the equal requests after it.
+      is_last = is_denied and not changes
+    end
+    rows[n] = row
   end
 end
 

@@ -3,6 +3,7 @@
 //! | file | is |
 //! |---|---|
 //! | `lane.rs` | which requests go together, and when |
+//! | `work.rs` | how much work of Redis they may be |
 //! | `travel.rs` | their way from server to server, until one carries them out |
 //! | `call.rs` | one call to one server |
 //! | `answers.rs` | what its reply or its failure is to each of them |
@@ -13,6 +14,7 @@ mod call;
 mod lane;
 mod travel;
 mod watch;
+mod work;
 
 use std::pin::Pin;
 use std::sync::Arc;

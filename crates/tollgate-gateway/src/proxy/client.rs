@@ -8,14 +8,19 @@ use http::{Request, Uri};
 use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, ResponseFuture};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio_rustls::rustls::{self, ClientConfig};
 use tower_service::Service;
 
 use super::body::Body;
 use super::settings::{Protocol, Timeouts};
+use super::socket::Socket;
+use crate::flow::Paced;
 
-type Pool = Client<Patient<HttpsConnector<HttpConnector>>, Body>;
+type Pool = Client<Patient<HttpsConnector<HttpConnector>>, Sent>;
+
+/// In a box, because each connection has room for some dozen requests with their bodies.
+type Sent = Pin<Box<Paced<Body>>>;
 
 /// Pools of connections to any number of upstreams. Clones share them.
 ///
@@ -54,17 +59,18 @@ impl Clients {
                 .timer(TokioTimer::new())
                 .pool_timer(TokioTimer::new())
                 .pool_idle_timeout(timeouts.pool)
+                .http1_max_buf_size(HEAD_BYTES)
                 .http2_initial_stream_window_size(STREAM_BYTES)
                 .http2_initial_connection_window_size(CONNECTION_BYTES);
             builder
         };
         let connector = || HttpsConnectorBuilder::new().with_tls_config(config.clone());
-        let patient = |inner| Patient { inner, limit: timeouts.connect };
+        let patient = |inner, protocol| Patient { inner, limit: timeouts.connect, protocol };
         let http1 = connector().https_or_http().enable_http1().wrap_connector(tcp());
         let http2 = connector().https_or_http().enable_http2().wrap_connector(tcp());
         Ok(Self {
-            http1: builder().build(patient(http1)),
-            http2: builder().http2_only(true).build(patient(http2)),
+            http1: builder().build(patient(http1, Protocol::Http1)),
+            http2: builder().http2_only(true).build(patient(http2, Protocol::Http2)),
             timeouts,
             tls,
         })
@@ -80,12 +86,16 @@ impl Clients {
     }
 
     pub(crate) fn request(&self, protocol: Protocol, request: Request<Body>) -> ResponseFuture {
+        let request = request.map(|body| Box::pin(Paced::request(body)));
         match protocol {
             Protocol::Http1 => self.http1.request(request),
             Protocol::Http2 => self.http2.request(request),
         }
     }
 }
+
+/// The most bytes of the head of a response.
+const HEAD_BYTES: usize = 64 << 10;
 
 /// How much of one response over HTTP/2 waits here for a client that reads slowly.
 const STREAM_BYTES: u32 = 256 << 10;
@@ -122,6 +132,7 @@ fn tcp() -> HttpConnector {
 struct Patient<C> {
     inner: C,
     limit: Duration,
+    protocol: Protocol,
 }
 
 /// A connection did not stand in time.
@@ -135,24 +146,27 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 impl<C> Service<Uri> for Patient<C>
 where
     C: Service<Uri, Error = BoxError>,
+    C::Response: hyper::rt::Read,
     C::Future: Send + 'static,
 {
-    type Response = C::Response;
+    type Response = TokioIo<Socket<C::Response>>;
     type Error = BoxError;
-    type Future = Connecting<C::Response>;
+    type Future = Connecting<Self::Response>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, target: Uri) -> Self::Future {
-        let limit = self.limit;
+        let (limit, protocol) = (self.limit, self.protocol);
         let connecting = self.inner.call(target);
         Box::pin(async move {
-            match tokio::time::timeout(limit, connecting).await {
-                Ok(outcome) => outcome,
-                Err(_) => Err(ConnectTimeout(limit).into()),
-            }
+            let connected = tokio::time::timeout(limit, connecting).await;
+            let stream = connected.map_err(|_| ConnectTimeout(limit))??;
+            Ok(match protocol {
+                Protocol::Http1 => Socket::http1(stream),
+                Protocol::Http2 => Socket::http2(stream),
+            })
         })
     }
 }

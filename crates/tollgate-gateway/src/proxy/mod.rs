@@ -11,6 +11,7 @@
 //! | `hop.rs` | fields that are about one connection and end with it |
 //! | `forwarded.rs` | what the upstream is told about the client it cannot see |
 //! | `client.rs` | connections to upstreams, kept for further requests |
+//! | `socket.rs` | one of these connections, read in small parts |
 //! | `body.rs` | bodies that pass through piece by piece |
 //! | `tunnel.rs` | connections that have changed to another protocol |
 //! | `fault.rs` | what a request gets that no upstream answered |
@@ -25,12 +26,13 @@ mod hop;
 pub(crate) mod normal;
 pub mod path;
 mod settings;
+mod socket;
 mod tunnel;
 
 use std::net::SocketAddr;
 
 pub use self::body::{Body, BodyError, Timed};
-pub(crate) use self::body::{UntilItsEnd, Watch};
+pub(crate) use self::body::{Received, UntilItsEnd, Watch};
 #[cfg(feature = "otlp")]
 pub(crate) use self::client::tls_config;
 pub use self::client::{Clients, RootsError};

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -152,14 +151,14 @@ impl<B> Answer<B> {
     }
 }
 
-impl<B: http_body::Body<Data = Bytes>> http_body::Body for Answer<B> {
-    type Data = Bytes;
+impl<B: http_body::Body> http_body::Body for Answer<B> {
+    type Data = B::Data;
     type Error = B::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         self.project().body.poll_frame(cx)
     }
 

@@ -25,7 +25,8 @@ use super::activity::{Activity, Answer, Patience, Watched, Working};
 use super::app::Door;
 use super::gateway::Gateway;
 use super::room::Place;
-use super::streams::{Pieces, Streams};
+use super::streams::Streams;
+use crate::flow::{Paced, Share};
 use crate::proxy::{Body, Connection};
 use crate::trace::Traced;
 
@@ -96,7 +97,11 @@ where
     let service = service_fn(|request: Request<Incoming>| {
         let working = Working::begin(&activity, request.version() == Version::HTTP_2);
         let gateway = Arc::clone(gateway);
-        async move { Ok::<_, Infallible>(answer(&gateway, request, connection, working).await) }
+        // In a box, which ends with the head of the response: a task keeps the size of the largest
+        // thing it ever did.
+        Box::pin(async move {
+            Ok::<_, Infallible>(answer(&gateway, request, connection, working).await)
+        })
     });
     let builder = builder(terms.patience);
     let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
@@ -153,7 +158,7 @@ async fn answer<St: Inspect>(
     mut request: Request<Incoming>,
     connection: Connection,
     working: Working,
-) -> Response<Answer<Pieces<Body>>> {
+) -> Response<Answer<Paced<Body>>> {
     let is_http1 = request.version() <= Version::HTTP_11;
     let traced = Traced::begin(gateway.tracing(), &mut request, connection.is_tls);
     let app = gateway.app_to_keep();
@@ -162,11 +167,11 @@ async fn answer<St: Inspect>(
     if is_http1 && gateway.draining.is_cancelled() && !response.status().is_informational() {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    response.map(|body| Answer::new(Pieces::new(body), working, traced))
+    response.map(|body| Answer::new(Paced::response(body), working, traced))
 }
 
 fn builder(patience: Patience) -> Builder<Streams> {
-    let mut builder = Builder::new(Streams { stall: patience.stall });
+    let mut builder = Builder::new(Streams { stall: patience.stall, share: Share::default() });
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -177,6 +182,8 @@ fn builder(patience: Patience) -> Builder<Streams> {
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
+        .initial_stream_window_size(UPLOAD_BYTES)
+        .initial_connection_window_size(UPLOADS_BYTES)
         .max_pending_accept_reset_streams(RESETS)
         .max_local_error_reset_streams(RESETS)
         .max_header_list_size(HEAD_BYTES as u32)
@@ -239,7 +246,13 @@ impl<'a> Leaving<'a> {
 const HEAD_BYTES: usize = 64 * 1024;
 
 /// How many requests one connection may have under way in HTTP/2.
-const STREAMS: u32 = 128;
+const STREAMS: u32 = 100;
+
+/// How much of one request's body may come before its target takes it.
+const UPLOAD_BYTES: u32 = 128 << 10;
+
+/// The same for all requests of a connection.
+const UPLOADS_BYTES: u32 = 1 << 20;
 
 /// How many streams a client may have opened and reset before we have seen them; one that
 /// does more is at work on CVE-2023-44487.

@@ -192,7 +192,7 @@ async fn a_client_is_told_how_many_requests_it_may_have_under_way() {
     let (kind, settings) = &said[0];
     assert_eq!(*kind, SETTINGS);
     let streams = settings.chunks(6).find(|setting| setting[..2] == [0, 3]).unwrap();
-    assert_eq!(u32::from_be_bytes(streams[2..].try_into().unwrap()), 128);
+    assert_eq!(u32::from_be_bytes(streams[2..].try_into().unwrap()), 100);
 }
 
 #[tokio::test(flavor = "multi_thread")]

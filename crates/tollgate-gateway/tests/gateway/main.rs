@@ -26,4 +26,5 @@ mod together;
 mod tokens;
 #[cfg(feature = "otlp")]
 mod tracing;
+mod unread;
 mod upgrades;

@@ -121,12 +121,25 @@ impl Gateway {
 
     /// The most memory that it has had so far, in MiB.
     pub(crate) fn peak_memory(&self) -> u64 {
-        self.status("VmHWM:")
+        self.status("VmHWM:") / 1024
     }
 
     /// The memory it has now, in MiB.
     pub(crate) fn memory(&self) -> u64 {
-        self.status("VmRSS:")
+        self.status("VmRSS:") / 1024
+    }
+
+    /// The same in KiB, and without the program itself.
+    pub(crate) fn resident(&self) -> u64 {
+        self.status("RssAnon:")
+    }
+
+    /// The processor time that it has taken so far, in ticks of the system.
+    pub(crate) fn processor_time(&self) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
+        // The name before may hold anything; user and system time are the 14th and 15th.
+        let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
+        fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
     }
 
     /// What the system allows it.
@@ -137,7 +150,7 @@ impl Gateway {
     fn status(&self, line: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
         let line = status.lines().find_map(|it| it.strip_prefix(line)).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
+        line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
     /// What the admin address says under this path.

@@ -68,12 +68,15 @@ where
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let this = self.project();
-        if let Poll::Ready(frame) = this.body.poll_frame(cx) {
+        let mut this = self.project();
+        if let Poll::Ready(frame) = this.body.as_mut().poll_frame(cx) {
             *this.is_silent = false;
             let mut frame = frame;
             if let Some(upload) = this.upload {
                 upload.moved();
+                if frame.is_none() || this.body.is_end_stream() {
+                    upload.ended();
+                }
                 if let Some(Ok(frame)) = &mut frame
                     && let Some(trailers) = frame.trailers_mut()
                 {
@@ -109,12 +112,24 @@ pub(super) struct Upload {
     began: Instant,
     moved_at: AtomicU64,
     waits: AtomicBool,
+    received: Received,
+}
+
+/// Whether the whole body of a request has come, as an extension of the request. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Received(Arc<AtomicBool>);
+
+impl Received {
+    /// Whether it has come, and has been read.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl Upload {
-    pub(super) fn new() -> Arc<Self> {
+    pub(super) fn new(received: Received) -> Arc<Self> {
         let (moved_at, waits) = (AtomicU64::new(0), AtomicBool::new(false));
-        Arc::new(Self { began: Instant::now(), moved_at, waits })
+        Arc::new(Self { began: Instant::now(), moved_at, waits, received })
     }
 
     /// Since when nothing has been missing but the response: the last piece was passed on
@@ -135,6 +150,10 @@ impl Upload {
 
     fn waits(&self) {
         self.waits.store(true, Ordering::Relaxed);
+    }
+
+    fn ended(&self) {
+        self.received.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -292,7 +311,7 @@ mod tests {
     async fn a_sender_may_pause_for_so_long_and_no_longer() {
         let pauses = [9, 9, 9].map(Duration::from_secs).into();
         let body = Timed::new(Script { pauses, pause: None }, Duration::from_secs(10));
-        let upload = Upload::new();
+        let upload = Upload::new(Received::default());
         let mut body = body.watched(Arc::clone(&upload));
         let start = Instant::now();
         for _ in 0..3 {

@@ -16,7 +16,7 @@ use hyper_util::client::legacy::Error as ClientError;
 use tokio::time::{Instant, sleep_until};
 use tower_service::Service;
 
-use super::body::{Body, Timed, Upload};
+use super::body::{Body, Received, Timed, Upload};
 use super::client::Clients;
 use super::fault::Fault;
 use super::forwarded::{self, Caller, Fronts};
@@ -80,10 +80,11 @@ impl Shared {
             return Err(Fault::Loop);
         }
         let upgrade = self.take_upgrade(&mut request)?;
+        let received = request.extensions().get::<Received>().cloned().unwrap_or_default();
         // HTTP/2 has no such upgrades.
         let protocol = if upgrade.is_some() { Protocol::Http1 } else { self.upstream.protocol };
         self.readdress(&mut request, protocol)?;
-        let mut response = self.exchange(request, protocol).await?;
+        let mut response = self.exchange(request, protocol, received).await?;
         // What the upstream spoke with us is not what we speak with the client.
         *response.version_mut() = Version::HTTP_11;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -181,9 +182,10 @@ impl Shared {
         &self,
         request: Request<Incoming>,
         protocol: Protocol,
+        received: Received,
     ) -> Result<Response<Incoming>, Fault> {
         let idle = self.clients.timeouts().body;
-        let upload = Upload::new();
+        let upload = Upload::new(received);
         let (parts, body) = request.into_parts();
         if !body.is_end_stream() {
             let body = Body::of(Timed::new(body, idle).watched(Arc::clone(&upload)));

@@ -41,6 +41,10 @@ pub(super) struct Activity {
     moved_at: AtomicU64,
     /// In HTTP/2 a byte need not belong to a request.
     is_h2: AtomicBool,
+    /// The answer to the last request was made before its body had been read.
+    leaves_unread: AtomicBool,
+    /// All has been said; what the client still sends is thrown away.
+    lingers: AtomicBool,
 }
 
 const NEVER: u64 = u64::MAX;
@@ -55,12 +59,18 @@ impl Activity {
             head_since: AtomicU64::new(NEVER),
             moved_at: AtomicU64::new(0),
             is_h2: AtomicBool::new(false),
+            leaves_unread: AtomicBool::new(false),
+            lingers: AtomicBool::new(false),
         })
     }
 
     /// When patience with the connection ends, if it goes on as it does. `None` while a
-    /// request waits for its answer, which has limits of its own.
+    /// request waits for its answer and while the connection lingers, which have limits of
+    /// their own.
     pub(super) fn deadline(&self, patience: Patience) -> Option<Instant> {
+        if self.lingers.load(Ordering::Relaxed) {
+            return None;
+        }
         let after = |millis: &AtomicU64, patience: Duration| {
             self.began + Duration::from_millis(millis.load(Ordering::Relaxed)) + patience
         };
@@ -69,11 +79,29 @@ impl Activity {
             let all_answered = self.responses.load(Ordering::Relaxed) == requests;
             return all_answered.then(|| after(&self.moved_at, patience.stall));
         }
-        let in_head = self.head_since.load(Ordering::Relaxed) != NEVER;
-        if in_head && !self.is_h2() {
+        if self.is_in_head() && !self.is_h2() {
             return Some(after(&self.head_since, patience.head));
         }
         Some(after(&self.free_since, patience.keep_alive))
+    }
+
+    fn is_in_head(&self) -> bool {
+        self.head_since.load(Ordering::Relaxed) != NEVER
+    }
+
+    /// The body of the request that is being answered may go on coming.
+    pub(super) fn leaves_unread(&self) {
+        self.leaves_unread.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the client may be in the middle of a message when its connection is closed.
+    pub(super) fn is_being_sent_more(&self) -> bool {
+        self.leaves_unread.load(Ordering::Relaxed)
+    }
+
+    /// From now on the connection has a time limit of its own.
+    pub(super) fn lingers(&self) {
+        self.lingers.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn is_working(&self) -> bool {
@@ -92,6 +120,10 @@ impl Activity {
     fn moved(&self, is_read: bool) {
         let now = self.now();
         self.moved_at.store(now, Ordering::Relaxed);
+        if !is_read && !self.is_working() && self.is_in_head() {
+            // An answer to a head that is not valid, and may go on.
+            self.leaves_unread();
+        }
         if is_read && self.requests.load(Ordering::Relaxed) == 0 {
             let first =
                 self.head_since.compare_exchange(NEVER, now, Ordering::Relaxed, Ordering::Relaxed);
@@ -112,8 +144,14 @@ impl Working {
     pub(super) fn begin(activity: &Arc<Activity>, is_h2: bool) -> Self {
         activity.requests.fetch_add(1, Ordering::Relaxed);
         activity.head_since.store(NEVER, Ordering::Relaxed);
+        activity.leaves_unread.store(false, Ordering::Relaxed);
         activity.is_h2.fetch_or(is_h2, Ordering::Relaxed);
         Self { activity: Arc::clone(activity), answers: false }
+    }
+
+    /// It is answered before its body has been read.
+    pub(super) fn leaves_unread(&self) {
+        self.activity.leaves_unread();
     }
 
     /// Its response is under way.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, Version};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -24,10 +25,11 @@ use tollgate::status::Inspect;
 use super::activity::{Activity, Answer, Patience, Watched, Working};
 use super::app::Door;
 use super::gateway::Gateway;
+use super::linger::Lingering;
 use super::room::Place;
 use super::streams::Streams;
 use crate::flow::{Paced, Share};
-use crate::proxy::{Body, Connection};
+use crate::proxy::{Body, Connection, Received};
 use crate::trace::Traced;
 
 /// Serves a connection that a listener has accepted, until it ends or the gateway drains.
@@ -93,6 +95,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let activity = Activity::new();
+    let stream = Lingering::new(stream, Arc::clone(&activity));
     let stream = Watched { stream, activity: Arc::clone(&activity) };
     let service = service_fn(|request: Request<Incoming>| {
         let working = Working::begin(&activity, request.version() == Version::HTTP_2);
@@ -111,6 +114,9 @@ where
     let mut look = std::pin::pin!(look);
     loop {
         tokio::select! {
+            // First, so that what has come is seen before patience ends with a connection on which
+            // nothing came.
+            biased;
             ended = &mut serving => return ended.map_err(io::Error::other),
             () = leaving.asked() => {
                 // HTTP/2 can say which requests it will still answer. In HTTP/1 one may be under
@@ -160,14 +166,42 @@ async fn answer<St: Inspect>(
     working: Working,
 ) -> Response<Answer<Paced<Body>>> {
     let is_http1 = request.version() <= Version::HTTP_11;
+    let upload = Upload::of(&mut request);
     let traced = Traced::begin(gateway.tracing(), &mut request, connection.is_tls);
     let app = gateway.app_to_keep();
     let mut response = traced.within(app.answer(request, connection)).await;
     traced.answered(&response);
-    if is_http1 && gateway.draining.is_cancelled() && !response.status().is_informational() {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    if is_http1 && !response.status().is_informational() {
+        let unread = upload.filter(|upload| !upload.received.is_whole());
+        if unread.is_some() {
+            working.leaves_unread();
+        }
+        if gateway.draining.is_cancelled() || unread.is_some_and(|upload| !upload.is_small) {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
     }
     response.map(|body| Answer::new(Paced::response(body), working, traced))
+}
+
+/// The body of a request over HTTP/1, if it has one.
+struct Upload {
+    received: Received,
+    /// Whether hyper may keep the connection though nobody reads the body: it reads what has come
+    /// by then, and closes where that is not all.
+    is_small: bool,
+}
+
+impl Upload {
+    fn of(request: &mut Request<Incoming>) -> Option<Self> {
+        let body = request.body();
+        if request.version() > Version::HTTP_11 || body.is_end_stream() {
+            return None;
+        }
+        let is_small = body.size_hint().upper().is_some_and(|size| size <= SMALL_BODY);
+        let received = Received::default();
+        request.extensions_mut().insert(received.clone());
+        Some(Self { received, is_small })
+    }
 }
 
 fn builder(patience: Patience) -> Builder<Streams> {
@@ -257,6 +291,9 @@ const UPLOADS_BYTES: u32 = 1 << 20;
 /// How many streams a client may have opened and reset before we have seen them; one that
 /// does more is at work on CVE-2023-44487.
 const RESETS: usize = 32;
+
+/// Up to this size a body that nobody reads is read at once, most of the time.
+const SMALL_BODY: u64 = 8 << 10;
 
 /// How long a client that was asked to leave may take to go.
 const LAST_CALL: Duration = Duration::from_secs(1);

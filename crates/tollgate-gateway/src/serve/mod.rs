@@ -14,6 +14,7 @@
 //! | `source.rs`, `folders.rs`, `reload.rs` | where the configuration comes from, where a change of it shows, and when it is read again |
 //! | `listener.rs`, `room.rs`, `connection.rs` | connections, from the first byte to the last |
 //! | `activity.rs` | what a connection is doing |
+//! | `linger.rs` | the end of a connection whose client may still be sending |
 //! | `streams.rs` | streams of HTTP/2 whose client does not read |
 //! | `store.rs` | Redis, and what stands in for it while it is away |
 //! | `admin.rs` | where operators look |
@@ -33,6 +34,7 @@ mod folders;
 mod gateway;
 mod identity;
 mod keys;
+mod linger;
 mod listener;
 mod lists;
 mod observed;

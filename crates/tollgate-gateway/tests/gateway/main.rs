@@ -28,3 +28,4 @@ mod tokens;
 mod tracing;
 mod unread;
 mod upgrades;
+mod uploads;

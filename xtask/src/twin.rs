@@ -17,9 +17,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let path = tools::provide(tools::FOR_TESTS, args.install)?;
     // In release, because the references of long logs are copied for every decision.
-    let test = ["test", "--release", "--package", "tollgate-redis", "--test", "twin"];
+    let test = ["test", "--release", "--package", "tollgate-redis", "--test", "suite"];
     let mut command = process::cargo(&test);
-    command.args(["--", "--nocapture"]).env("PATH", path).env("TOLLGATE_LONG", "1");
+    command.args(["--", "twin::", "--nocapture"]).env("PATH", path).env("TOLLGATE_LONG", "1");
     command.env("TOLLGATE_SEED", args.seed.to_string());
     process::run(&mut command)
 }

@@ -3,7 +3,7 @@
 //! What a decision costs Redis: microseconds of its processor time, which INFO tells and
 //! which does not count what other programs take.
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/suite/support/mod.rs"]
 mod support;
 
 use std::time::Duration;

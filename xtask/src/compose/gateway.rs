@@ -30,7 +30,8 @@ fn within(engine: &Engine, folder: &Path) -> Result<(), Failure> {
     replace(folder, "folder.yml", &other_folder)?;
     let other_folder = folder.join("folder.yml");
     let files = ["examples/gateway/docker-compose.yml", &*other_folder.to_string_lossy()];
-    engine.with_project(&files, &PORTS, &[], |project| {
+    let token = [("TOLLGATE_ADMIN_TOKEN", TOKEN)];
+    engine.with_project(&files, &PORTS, &token, |project| {
         project.up(&[])?;
         let user = process::read(&mut project.command(&["exec", "-T", "gateway1", "id", "-u"]))?;
         check("the gateway does not run as root", user.trim() != "0", &user)?;
@@ -56,9 +57,14 @@ fn shares_a_quota(project: &Project<'_>) -> Result<(), Failure> {
 }
 
 fn has_an_admin_address(project: &Project<'_>) -> Result<(), Failure> {
-    for path in ["/readyz", "/status", "/metrics", "/"] {
+    for path in ["/readyz", "/"] {
         let status = status(&project.url("ADMIN_PORT", path), &[]);
         check(&format!("the admin address has {path}"), status == "200", &status)?;
+    }
+    for path in ["/status", "/metrics", "/config"] {
+        let url = project.url("ADMIN_PORT", path);
+        let statuses = format!("{} {}", status(&url, &[]), status(&url, &OPERATOR));
+        check(&format!("{path} needs the token"), statuses == "401 200", &statuses)?;
     }
     let at = project.published("gateway1", "8081");
     check("it is for this machine alone", at.starts_with("127.0.0.1:"), &at)?;
@@ -74,7 +80,7 @@ fn reads_its_file_again(project: &Project<'_>, folder: &Path, text: &str) -> Res
     both_say(project, "another number counts", FASTER)?;
     replace(folder, "shared.yaml", &text.replace("limit: 60\n", "limit: many\n"))?;
     let config = wait_for(Duration::from_secs(20), || {
-        let config = curl(&[&project.url("ADMIN_PORT", "/config")]);
+        let config = operate(&project.url("ADMIN_PORT", "/config"));
         (config.contains("`many`"), config)
     });
     check("a bad file is told", config.is_ok(), line(&either(config), "\"message\""))?;
@@ -123,7 +129,7 @@ fn answers_what_is_under_way(project: &Project<'_>) -> Result<(), Failure> {
     thread::scope(|scope| {
         let waiting = scope.spawn(ask);
         let waits = wait_for(Duration::from_secs(20), || {
-            let metrics = curl(&[&project.url("ADMIN_PORT", "/metrics")]);
+            let metrics = operate(&project.url("ADMIN_PORT", "/metrics"));
             let waits = metrics.contains("tollgate_waiting_requests{policy=\"slow\"} 1");
             (waits, line(&metrics, "tollgate_waiting_requests{").to_owned())
         });
@@ -132,6 +138,11 @@ fn answers_what_is_under_way(project: &Project<'_>) -> Result<(), Failure> {
         let status = waiting.join().unwrap_or_else(|_| "a panic".to_owned());
         check("who waited has an answer", status == "200", &status)
     })
+}
+
+/// The answer of the admin address to a request with the token.
+fn operate(url: &str) -> String {
+    curl(&[&[url], &OPERATOR[..]].concat())
 }
 
 fn head(url: &str) -> String {
@@ -153,6 +164,9 @@ fn replace(folder: &Path, name: &str, text: &str) -> Result<(), Failure> {
 fn unready(path: &Path, error: &io::Error) -> Failure {
     Failure::Unready(format!("{}: {error}", path.display()))
 }
+
+const TOKEN: &str = "not-a-secret-of-this-test";
+const OPERATOR: [&str; 2] = ["--header", "Authorization: Bearer not-a-secret-of-this-test"];
 
 const GATEWAYS: [&str; 2] = ["GATEWAY1_PORT", "GATEWAY2_PORT"];
 const PORTS: [&str; 3] = ["GATEWAY1_PORT", "GATEWAY2_PORT", "ADMIN_PORT"];

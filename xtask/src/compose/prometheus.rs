@@ -1,5 +1,5 @@
 //! What Prometheus knows of the replicas. Grafana is not started: it only asks Prometheus, and
-//! `tests/tests/observed` has its questions.
+//! `tests/tests/suite/observed` has its questions.
 
 use std::time::Duration;
 

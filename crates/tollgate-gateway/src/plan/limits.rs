@@ -7,6 +7,7 @@ use tollgate::{Cost, Excess, OnStoreError, Policy};
 
 use super::matching::is_same;
 use super::{Methods, PathMatch, ReservePlan, Statuses};
+use crate::proxy::path::{PathFault, in_all_readings, other_readings};
 
 /// What holds for the requests of a route: all of `global`, `client` and the first of
 /// `apis` that matches, all or none. Routes that inherit a limit share its quota.
@@ -29,6 +30,18 @@ impl RouteLimits {
     /// Those that every request meets.
     pub fn everywhere(&self) -> impl Iterator<Item = &LimitPlan> {
         self.global.iter().chain(&self.client).map(Arc::as_ref)
+    }
+
+    /// The api that a request to a path in normal form meets: the first that matches it, in any
+    /// of its readings.
+    ///
+    /// # Errors
+    /// Two readings meet different apis.
+    pub fn api(&self, method: &Method, path: &str) -> Result<Option<usize>, PathFault> {
+        in_all_readings(path, |path| {
+            let matches = |api: &ApiPlan| api.methods.contain(method) && api.path.matches(path);
+            self.apis.iter().position(matches)
+        })
     }
 
     /// Those that a request meets, for each kind of request.
@@ -181,8 +194,14 @@ impl CostTable {
         Self { paths: Vec::new(), methods: Vec::new(), other: cost }
     }
 
-    /// What a request to a path in normal form costs.
+    /// The cost of a request to a path in normal form. If the path has several readings, the
+    /// highest of their costs.
     pub fn of(&self, method: &Method, path: &str) -> Cost {
+        let readings = other_readings(path).map(|reading| self.of_reading(method, &reading));
+        readings.fold(self.of_reading(method, path), Cost::max)
+    }
+
+    fn of_reading(&self, method: &Method, path: &str) -> Cost {
         let rule =
             self.paths.iter().find(|rule| rule.methods.contain(method) && rule.path.matches(path));
         if let Some(rule) = rule {

@@ -24,6 +24,7 @@ mod telemetry;
 use std::net::SocketAddr;
 
 use http::StatusCode;
+use http::uri::Authority;
 use tollgate::denial::Members;
 use tollgate::key::TrustedProxies;
 use tollgate::{HeaderOptions, OnMissingKey};
@@ -42,6 +43,8 @@ pub use self::settling::{ReservePlan, SettleBy, Statuses};
 pub use self::store::{RedisPlan, StorePlan, Topology};
 pub use self::subjects::SubjectsPlan;
 pub use self::telemetry::{LogFormat, LogPlan, TracingPlan};
+
+use crate::proxy::path::{PathFault, ambiguity, in_all_readings};
 
 /// Everything that the gateway does.
 #[derive(Clone, Debug)]
@@ -93,6 +96,29 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The route that a request to a path in normal form takes: the first that matches it, in any
+    /// of its readings.
+    ///
+    /// # Errors
+    /// Two readings take different routes.
+    pub fn route(&self, host: Option<&str>, path: &str) -> Result<Option<usize>, PathFault> {
+        let host = host.and_then(|host| host.parse::<Authority>().ok());
+        let host = host.as_ref().map(|host| host.host().trim_end_matches('.'));
+        in_all_readings(path, |path| {
+            self.routes.iter().position(|route| {
+                let is_host =
+                    |wanted: &String| host.is_some_and(|host| host.eq_ignore_ascii_case(wanted));
+                route.host.as_ref().is_none_or(is_host) && route.path.matches(path)
+            })
+        })
+    }
+
+    /// Whether requests to a path in normal form are not limited. A path with several readings
+    /// is never exempt.
+    pub fn is_exempt(&self, path: &str) -> bool {
+        self.exempt.iter().any(|exempt| exempt.matches(path)) && ambiguity(path).is_none()
+    }
+
     /// Whether upstreams say somewhere what a request has cost.
     pub fn reserves(&self) -> bool {
         self.routes.iter().any(|route| route.limits.all().any(|limit| limit.reserve.is_some()))

@@ -15,7 +15,9 @@ use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep};
 use tollgate::body::{BodyMode, InFlight};
 
-use super::forwarded;
+use super::entrance::MOST_FIELDS;
+use super::failures::Health;
+use super::{forwarded, hop};
 
 /// Why a body ended early.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +28,9 @@ pub enum BodyError {
     /// The connection it came over broke, or what came was no body.
     #[error(transparent)]
     Broken(#[from] hyper::Error),
+    /// It ends with too many fields.
+    #[error("more than {MOST_FIELDS} trailers came")]
+    Trailers,
 }
 
 pin_project! {
@@ -38,22 +43,35 @@ pin_project! {
         #[pin]
         body: B,
         // In a box, because the client of hyper wants bodies that can be moved.
-        silence: Option<Pin<Box<Sleep>>>,
+        pause: Option<Pin<Box<Sleep>>>,
         is_silent: bool,
         idle: Duration,
-        upload: Option<Arc<Upload>>,
+        sender: Sender,
+        // Why the body ends early. It is held back until what came before has been sent.
+        broken: Option<BodyError>,
     }
 }
 
+/// Who sends a body.
+#[derive(Debug)]
+enum Sender {
+    Client(Arc<Upload>),
+    Upstream(Arc<Health>),
+}
+
 impl<B> Timed<B> {
-    pub(super) const fn new(body: B, idle: Duration) -> Self {
-        Self { body, silence: None, is_silent: false, idle, upload: None }
+    /// The body of a request. Its progress goes to `upload`.
+    pub(super) const fn request(body: B, idle: Duration, upload: Arc<Upload>) -> Self {
+        Self::new(body, idle, Sender::Client(upload))
     }
 
-    /// Tells `upload` how the body gets on.
-    pub(super) fn watched(mut self, upload: Arc<Upload>) -> Self {
-        self.upload = Some(upload);
-        self
+    /// The body of a response. If it breaks off, that goes to `health`.
+    pub(super) const fn response(body: B, idle: Duration, health: Arc<Health>) -> Self {
+        Self::new(body, idle, Sender::Upstream(health))
+    }
+
+    const fn new(body: B, idle: Duration, sender: Sender) -> Self {
+        Self { body, pause: None, is_silent: false, idle, sender, broken: None }
     }
 }
 
@@ -69,42 +87,90 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let mut this = self.project();
-        if let Poll::Ready(frame) = this.body.as_mut().poll_frame(cx) {
-            *this.is_silent = false;
-            let mut frame = frame;
-            if let Some(upload) = this.upload {
-                upload.moved();
-                if frame.is_none() || this.body.is_end_stream() {
-                    upload.ended();
+        if this.broken.is_none() {
+            let error = match this.body.as_mut().poll_frame(cx) {
+                Poll::Ready(Some(Err(error))) => error.into(),
+                Poll::Ready(frame) => {
+                    *this.is_silent = false;
+                    if frame.is_none() || this.body.is_end_stream() {
+                        this.sender.ended();
+                    }
+                    return Poll::Ready(frame.map(|frame| this.sender.clean(frame?)));
                 }
-                if let Some(Ok(frame)) = &mut frame
-                    && let Some(trailers) = frame.trailers_mut()
-                {
-                    forwarded::clean_trailers(trailers);
+                Poll::Pending => {
+                    this.sender.waits();
+                    let silence = this.pause.get_or_insert_with(|| Box::pin(sleep(*this.idle)));
+                    if !*this.is_silent {
+                        *this.is_silent = true;
+                        silence.as_mut().reset(Instant::now() + *this.idle);
+                    }
+                    ready!(silence.as_mut().poll(cx));
+                    BodyError::Idle(*this.idle)
                 }
-            }
-            return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Broken)));
+            };
+            let Sender::Upstream(health) = this.sender else {
+                return Poll::Ready(Some(Err(error)));
+            };
+            let what = "the upstream broke off in the body of a response";
+            health.failed("response-broke-off", &what, Some(&error));
+            *this.broken = Some(error);
+            // hyper drops unsent bytes when a body fails, and with them perhaps the head.
+            let rest = this.pause.get_or_insert_with(|| Box::pin(sleep(REST)));
+            rest.as_mut().reset(Instant::now() + REST);
         }
-        if let Some(upload) = this.upload {
-            upload.waits();
+        if let Some(rest) = this.pause {
+            ready!(rest.as_mut().poll(cx));
         }
-        let silence = this.silence.get_or_insert_with(|| Box::pin(sleep(*this.idle)));
-        if !*this.is_silent {
-            *this.is_silent = true;
-            silence.as_mut().reset(Instant::now() + *this.idle);
-        }
-        ready!(silence.as_mut().poll(cx));
-        Poll::Ready(Some(Err(BodyError::Idle(*this.idle))))
+        Poll::Ready(this.broken.take().map(Err))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.broken.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
 }
+
+impl Sender {
+    /// A piece of the body. Trailers lose the fields that a message may not have so late.
+    fn clean(&self, mut frame: Frame<Bytes>) -> Result<Frame<Bytes>, BodyError> {
+        let trailers = frame.trailers_mut();
+        match self {
+            Self::Client(upload) => {
+                upload.moved();
+                if let Some(trailers) = trailers {
+                    forwarded::clean_trailers(trailers);
+                    if trailers.len() > MOST_FIELDS {
+                        return Err(BodyError::Trailers);
+                    }
+                }
+            }
+            Self::Upstream(_) => {
+                if let Some(trailers) = trailers {
+                    hop::remove_framing(trailers);
+                }
+            }
+        }
+        Ok(frame)
+    }
+
+    fn waits(&self) {
+        if let Self::Client(upload) = self {
+            upload.waits();
+        }
+    }
+
+    fn ended(&self) {
+        if let Self::Client(upload) = self {
+            upload.ended();
+        }
+    }
+}
+
+/// How long a body that breaks off pauses first, so that what has come of the response is sent.
+const REST: Duration = Duration::from_millis(100);
 
 /// How the body of a request gets on, for whoever waits for the response to it.
 #[derive(Debug)]
@@ -310,9 +376,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_sender_may_pause_for_so_long_and_no_longer() {
         let pauses = [9, 9, 9].map(Duration::from_secs).into();
-        let body = Timed::new(Script { pauses, pause: None }, Duration::from_secs(10));
         let upload = Upload::new(Received::default());
-        let mut body = body.watched(Arc::clone(&upload));
+        let script = Script { pauses, pause: None };
+        let mut body = Timed::request(script, Duration::from_secs(10), Arc::clone(&upload));
         let start = Instant::now();
         for _ in 0..3 {
             body.frame().await.unwrap().unwrap();
@@ -328,7 +394,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_slow_receiver_is_not_a_silent_sender() {
         let pauses = [1, 1].map(Duration::from_secs).into();
-        let mut body = Timed::new(Script { pauses, pause: None }, Duration::from_secs(10));
+        let script = Script { pauses, pause: None };
+        let mut body = Timed::request(script, Duration::from_secs(10), Upload::new());
         body.frame().await.unwrap().unwrap();
         tokio::time::advance(Duration::from_secs(100)).await;
         body.frame().await.unwrap().unwrap();

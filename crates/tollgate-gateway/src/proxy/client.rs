@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http::header::UPGRADE;
 use http::{Request, Uri};
 use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -30,6 +31,9 @@ type Sent = Pin<Box<Paced<Body>>>;
 pub struct Clients {
     http1: Pool,
     http2: Pool,
+    /// HTTP/1 for upgrades. It keeps no connection: some upstreams take a connection for upgraded
+    /// although their answer denies the upgrade, and would misread the next request on it.
+    upgrades: Pool,
     timeouts: Timeouts,
     /// Whether they know which certificates to trust.
     tls: bool,
@@ -67,10 +71,13 @@ impl Clients {
         let connector = || HttpsConnectorBuilder::new().with_tls_config(config.clone());
         let patient = |inner, protocol| Patient { inner, limit: timeouts.connect, protocol };
         let http1 = connector().https_or_http().enable_http1().wrap_connector(tcp());
+        let http1 = patient(http1, Protocol::Http1);
         let http2 = connector().https_or_http().enable_http2().wrap_connector(tcp());
+        let http2 = patient(http2, Protocol::Http2);
         Ok(Self {
-            http1: builder().build(patient(http1, Protocol::Http1)),
-            http2: builder().http2_only(true).build(patient(http2, Protocol::Http2)),
+            http1: builder().build(http1.clone()),
+            http2: builder().http2_only(true).build(http2),
+            upgrades: builder().pool_max_idle_per_host(0).build(http1),
             timeouts,
             tls,
         })
@@ -88,6 +95,9 @@ impl Clients {
     pub(crate) fn request(&self, protocol: Protocol, request: Request<Body>) -> ResponseFuture {
         let request = request.map(|body| Box::pin(Paced::request(body)));
         match protocol {
+            Protocol::Http1 if request.headers().contains_key(UPGRADE) => {
+                self.upgrades.request(request)
+            }
             Protocol::Http1 => self.http1.request(request),
             Protocol::Http2 => self.http2.request(request),
         }
@@ -127,7 +137,7 @@ fn tcp() -> HttpConnector {
     connector
 }
 
-/// Gives up on a connection that takes too long, TLS included.
+/// Gives up on a connection that takes too long, TLS included, and notes when an answer begins.
 #[derive(Clone, Debug)]
 struct Patient<C> {
     inner: C,
@@ -163,10 +173,7 @@ where
         Box::pin(async move {
             let connected = tokio::time::timeout(limit, connecting).await;
             let stream = connected.map_err(|_| ConnectTimeout(limit))??;
-            Ok(match protocol {
-                Protocol::Http1 => Socket::http1(stream),
-                Protocol::Http2 => Socket::http2(stream),
-            })
+            Ok(Socket::new(stream, protocol))
         })
     }
 }

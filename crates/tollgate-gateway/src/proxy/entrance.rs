@@ -12,8 +12,9 @@ use super::path::{Ambiguous, PathFault, normalise};
 
 /// Brings a request into the one form that routes, limits and the upstream see.
 ///
-/// Afterwards its URI is a normal path with the query as it was sent, and `Host` is there
-/// once (unless HTTP/1.0 named none), says where the client wanted to go and is an authority.
+/// Afterwards its URI is a normal path with the query as it was sent, or `*` for OPTIONS of the
+/// whole server. `Host` is there once (unless HTTP/1.0 named none), says where the client wanted
+/// to go and is an authority.
 ///
 /// What HTTP itself forbids hyper has refused by now: lengths that contradict each other,
 /// a `Transfer-Encoding` that does not end in `chunked`, line feeds in a field. Of a length
@@ -22,11 +23,10 @@ use super::path::{Ambiguous, PathFault, normalise};
 /// # Errors
 /// What cannot be brought into that form.
 pub fn admit<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<(), Fault> {
-    if request.method() == Method::CONNECT {
-        return Err(Fault::Connect);
-    }
+    check_method(request.method())?;
     set_host(request)?;
     set_path(request, ambiguous)?;
+    let is_http11 = request.version() == Version::HTTP_11;
     let headers = request.headers_mut();
     check_length(headers)?;
     if headers.contains_key(TRANSFER_ENCODING) && !hop::is_merely_chunked(headers) {
@@ -34,6 +34,28 @@ pub fn admit<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<(), Fa
     }
     meet_expectation(headers)?;
     join_cookies(headers);
+    if headers.len() > MOST_FIELDS {
+        return Err(Fault::Fields);
+    }
+    if is_http11 && hop::upgrade(headers).is_some() && has_body(headers) {
+        return Err(Fault::Upgrade);
+    }
+    Ok(())
+}
+
+/// The most fields in the head of a request, and the most trailers. The parser of HTTP/1 has this
+/// bound by itself, and that of HTTP/2 has none.
+pub(super) const MOST_FIELDS: usize = 100;
+
+/// To HTTP `trace` is another method than `TRACE`, but some services treat them alike.
+fn check_method(method: &Method) -> Result<(), Fault> {
+    if method.as_str().eq_ignore_ascii_case("CONNECT") {
+        return Err(Fault::Connect);
+    }
+    // The service would return the fields that the gateway and the proxies in front have added.
+    if method.as_str().eq_ignore_ascii_case("TRACE") {
+        return Err(Fault::Trace);
+    }
     Ok(())
 }
 
@@ -75,6 +97,10 @@ fn set_path<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<(), Fau
         // A host alone is what CONNECT has.
         return Err(PathFault::NotAbsolute.into());
     }
+    if uri.path() == "*" && request.method() == Method::OPTIONS {
+        *request.uri_mut() = Uri::from_static("*");
+        return Ok(());
+    }
     // The target `http://host` means `/`.
     let path = if uri.path().is_empty() { "/" } else { uri.path() };
     let normal = normalise(path, ambiguous)?;
@@ -97,6 +123,15 @@ fn check_length(headers: &HeaderMap) -> Result<(), Fault> {
     let is_number =
         first.is_none_or(|length| !length.is_empty() && length.iter().all(u8::is_ascii_digit));
     if is_number && lines.next().is_none() { Ok(()) } else { Err(Fault::Framing) }
+}
+
+/// Whether a body follows, as these two fields say in HTTP/1.
+///
+/// Some services ignore both fields in a request for an upgrade. They would read the body as
+/// another request, which no limit has counted.
+fn has_body(headers: &HeaderMap) -> bool {
+    let is_zero = |length: &HeaderValue| length.as_bytes().iter().all(|digit| *digit == b'0');
+    headers.contains_key(TRANSFER_ENCODING) || !headers.get_all(CONTENT_LENGTH).iter().all(is_zero)
 }
 
 /// We ask the client for its body as soon as somebody reads it, so that nobody behind us has
@@ -202,8 +237,29 @@ mod tests {
             assert_eq!(admitted(Version::HTTP_11, target, &[host]), Err(fault), "{target}");
         }
         let mut tunnel = request(Version::HTTP_11, "a:443", &[host]);
-        *tunnel.method_mut() = Method::CONNECT;
-        assert_eq!(admit(&mut tunnel, Ambiguous::Keep), Err(Fault::Connect));
+        for (method, fault) in
+            [("CONNECT", Fault::Connect), ("TRACE", Fault::Trace), ("Trace", Fault::Trace)]
+        {
+            *tunnel.method_mut() = method.parse().unwrap();
+            assert_eq!(admit(&mut tunnel, Ambiguous::Keep), Err(fault));
+        }
+    }
+
+    #[test]
+    fn an_upgrade_has_no_body() {
+        let asked = [("host", "a"), ("connection", "upgrade"), ("upgrade", "websocket")];
+        for (version, field, is_refused) in [
+            (Version::HTTP_11, ("content-length", "1"), true),
+            (Version::HTTP_11, ("transfer-encoding", "chunked"), true),
+            (Version::HTTP_11, ("content-length", "00"), false),
+            (Version::HTTP_11, ("accept", "*/*"), false),
+            // No upgrade in this version, and so an ordinary request.
+            (Version::HTTP_10, ("content-length", "1"), false),
+        ] {
+            let lines = [&asked[..], &[field]].concat();
+            let outcome = admitted(version, "/", &lines).err();
+            assert_eq!(outcome, is_refused.then_some(Fault::Upgrade), "{field:?}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use http::{Response, StatusCode};
 
 use super::body::{Body, BodyError};
 use super::client::ConnectTimeout;
+use super::entrance::MOST_FIELDS;
 use super::path::PathFault;
 
 /// Why a request was not answered by an upstream.
@@ -30,6 +31,15 @@ pub enum Fault {
     /// A gateway opens no tunnels.
     #[error("this gateway forwards requests and opens no tunnels")]
     Connect,
+    /// The service would return the fields that proxies have added.
+    #[error("this gateway does not answer TRACE")]
+    Trace,
+    /// There are too many fields.
+    #[error("the request has more than {MOST_FIELDS} header fields or trailers")]
+    Fields,
+    /// Some services would read the body as a second request.
+    #[error("a request that asks to change the protocol may have no body")]
+    Upgrade,
     /// Something is expected that we do not know.
     #[error("the only expectation that is met is `100-continue`")]
     Expectation,
@@ -66,11 +76,12 @@ impl Fault {
     /// The status of the answer.
     pub const fn status(self) -> StatusCode {
         match self {
-            Self::Path(_) | Self::Host | Self::Framing | Self::BrokenClient => {
+            Self::Path(_) | Self::Host | Self::Framing | Self::Upgrade | Self::BrokenClient => {
                 StatusCode::BAD_REQUEST
             }
             Self::Coding => StatusCode::NOT_IMPLEMENTED,
-            Self::Connect => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Connect | Self::Trace => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Fields => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::Expectation => StatusCode::EXPECTATION_FAILED,
             Self::SlowClient => StatusCode::REQUEST_TIMEOUT,
             Self::NoRoute => StatusCode::NOT_FOUND,
@@ -81,6 +92,11 @@ impl Fault {
         }
     }
 
+    /// Whether the service has received the request and its outcome is unknown.
+    pub const fn hides_an_outcome(self) -> bool {
+        matches!(self, Self::BadAnswer | Self::AnswerTimeout)
+    }
+
     /// A word for programs.
     pub const fn code(self) -> &'static str {
         match self {
@@ -89,6 +105,9 @@ impl Fault {
             Self::Framing => "bad-framing",
             Self::Coding => "unknown-coding",
             Self::Connect => "no-tunnels",
+            Self::Trace => "no-trace",
+            Self::Fields => "too-many-fields",
+            Self::Upgrade => "bad-upgrade",
             Self::Expectation => "unknown-expectation",
             Self::SlowClient => "request-timeout",
             Self::BrokenClient => "request-broken-off",
@@ -112,13 +131,14 @@ impl Fault {
             match cause.downcast_ref() {
                 Some(BodyError::Idle(_)) => return Self::SlowClient,
                 Some(BodyError::Broken(_)) => return Self::BrokenClient,
+                Some(BodyError::Trailers) => return Self::Fields,
                 None => source = cause.source(),
             }
         }
         if error.is_connect() { Self::Unreachable } else { Self::BadAnswer }
     }
 
-    /// The answer.
+    /// The answer, with the fault among its extensions.
     pub fn response(self) -> Response<Body> {
         let status = self.status();
         let body = serde_json::json!({
@@ -130,6 +150,7 @@ impl Fault {
         });
         let mut response = Response::new(Body::from(Bytes::from(body.to_string())));
         *response.status_mut() = status;
+        response.extensions_mut().insert(self);
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -1,26 +1,33 @@
 //! One request to one upstream and back.
 
 use std::convert::Infallible;
+use std::error::Error;
+use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+};
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::client::legacy::Error as ClientError;
-use tokio::time::{Instant, sleep_until};
+use hyper_util::client::legacy::connect::capture_connection;
+use tokio::time::{Instant, sleep, sleep_until};
 use tower_service::Service;
 
 use super::body::{Body, Received, Timed, Upload};
 use super::client::Clients;
+use super::failures::{Failures, Health};
 use super::fault::Fault;
 use super::forwarded::{self, Caller, Fronts};
 use super::settings::{Host, Protocol, Upstream};
+use super::socket::has_begun;
 use super::tunnel::{Place, Tunnels};
 use super::{Connection, hop};
 
@@ -36,23 +43,32 @@ pub struct Forward {
 #[derive(Debug)]
 struct Shared {
     upstream: Upstream,
-    fronts: Fronts,
-    clients: Clients,
-    tunnels: Tunnels,
-    name: Arc<str>,
+    common: Common,
+    health: Arc<Health>,
+}
+
+/// The settings that all upstreams have in common.
+#[derive(Clone, Debug)]
+pub struct Common {
+    /// The proxies in front of us.
+    pub fronts: Fronts,
+    /// The fields that identify clients and that the configuration names.
+    pub identity: Arc<[HeaderName]>,
+    /// Connections to upstreams.
+    pub clients: Clients,
+    /// Connections that have changed to another protocol.
+    pub tunnels: Tunnels,
+    /// Failures of upstreams in the log.
+    pub failures: Failures,
+    /// The name in `Via`. A request that carries it has come through here before.
+    pub name: Arc<str>,
 }
 
 impl Forward {
-    /// Forwards to `upstream`, over `clients`. `name` is what stands in `Via`; a request
-    /// that carries it has come through here before.
-    pub fn new(
-        upstream: Upstream,
-        fronts: Fronts,
-        clients: Clients,
-        tunnels: Tunnels,
-        name: Arc<str>,
-    ) -> Self {
-        Self { shared: Arc::new(Shared { upstream, fronts, clients, tunnels, name }) }
+    /// Forwards to `upstream`.
+    pub fn new(upstream: Upstream, common: Common) -> Self {
+        let health = common.failures.of(&upstream.authority);
+        Self { shared: Arc::new(Shared { upstream, common, health }) }
     }
 }
 
@@ -76,14 +92,14 @@ impl Service<Request<Incoming>> for Forward {
 
 impl Shared {
     async fn forward(&self, mut request: Request<Incoming>) -> Result<Response<Body>, Fault> {
-        if forwarded::has_passed(request.headers(), &self.name) {
+        if forwarded::has_passed(request.headers(), &self.common.name) {
             return Err(Fault::Loop);
         }
         let upgrade = self.take_upgrade(&mut request)?;
         let received = request.extensions().get::<Received>().cloned().unwrap_or_default();
         // HTTP/2 has no such upgrades.
         let protocol = if upgrade.is_some() { Protocol::Http1 } else { self.upstream.protocol };
-        self.readdress(&mut request, protocol)?;
+        self.readdress(&mut request, protocol, upgrade.as_ref())?;
         let mut response = self.exchange(request, protocol, received).await?;
         // What the upstream spoke with us is not what we speak with the client.
         *response.version_mut() = Version::HTTP_11;
@@ -93,47 +109,61 @@ impl Shared {
         let headers = response.headers_mut();
         if headers.contains_key(TRANSFER_ENCODING) {
             if !hop::is_merely_chunked(headers) {
-                return Err(Fault::BadAnswer);
+                return Err(self.invalid("the answer has a transfer coding other than `chunked`"));
             }
             // The encoding counts, and the length of who says both is a lie (RFC 9112 §6.3);
             // whoever read our answer by it would take its rest for another one.
             headers.remove(CONTENT_LENGTH);
         }
-        hop::remove(headers);
-        let idle = self.clients.timeouts().body;
-        Ok(response.map(|body| Body::of(Timed::new(body, idle))))
+        hop::remove(headers, &[]);
+        self.health.answered();
+        let idle = self.clients().timeouts().body;
+        let health = Arc::clone(&self.health);
+        Ok(response.map(|body| Body::of(Timed::response(body, idle, health))))
+    }
+
+    const fn clients(&self) -> &Clients {
+        &self.common.clients
     }
 
     /// The client's wish to change to another protocol, if it has one.
     ///
     /// Room is taken before the upstream is asked: it might open what nobody can use.
     fn take_upgrade(&self, request: &mut Request<Incoming>) -> Result<Option<Upgrade>, Fault> {
-        if request.version() != Version::HTTP_11 || hop::upgrade(request.headers()).is_none() {
+        let protocols = hop::upgrade(request.headers());
+        let Some(protocols) = protocols.filter(|_| request.version() == Version::HTTP_11) else {
             return Ok(None);
-        }
-        let place = self.tunnels.room().ok_or(Fault::Crowded)?;
-        Ok(Some(Upgrade { client: hyper::upgrade::on(request), place }))
+        };
+        let place = self.common.tunnels.room().ok_or(Fault::Crowded)?;
+        Ok(Some(Upgrade { protocols, client: hyper::upgrade::on(request), place }))
     }
 
     /// From what the client wrote to what the upstream gets.
-    fn readdress(&self, request: &mut Request<Incoming>, protocol: Protocol) -> Result<(), Fault> {
+    fn readdress(
+        &self,
+        request: &mut Request<Incoming>,
+        protocol: Protocol,
+        upgrade: Option<&Upgrade>,
+    ) -> Result<(), Fault> {
+        let Common { fronts, identity, name, .. } = &self.common;
         let connection = request.extensions().get::<Connection>().copied();
         // Whoever serves us without a word about the connection is no server of ours.
         let connection = connection.ok_or(Fault::Host)?;
         let version = request.version();
-        let upgrade = hop::upgrade(request.headers());
         let reads_trailers = hop::reads_trailers(request.headers());
         let target = self.target(request.uri())?;
+        let has_unknown_length =
+            !request.body().is_end_stream() && request.body().size_hint().exact().is_none();
         let headers = request.headers_mut();
-        hop::remove(headers);
+        hop::remove(headers, identity);
         let host = headers.get(HOST).cloned();
         let caller = Caller {
             peer: connection.peer,
             is_tls: connection.is_tls,
             host: host.as_ref().and_then(|host| host.to_str().ok()),
         };
-        forwarded::write(headers, caller, &self.fronts);
-        forwarded::append_via(headers, version, &self.name);
+        forwarded::write(headers, caller, fronts);
+        forwarded::append_via(headers, version, name);
         if protocol == Protocol::Http2 || self.upstream.host == Host::Target {
             // The client writes that of the target.
             headers.remove(HOST);
@@ -142,11 +172,15 @@ impl Shared {
             headers.insert(TE, HeaderValue::from_static("trailers"));
         }
         if protocol == Protocol::Http1 {
-            if let Some(protocols) = upgrade {
+            if let Some(Upgrade { protocols, .. }) = upgrade {
                 headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-                headers.insert(UPGRADE, protocols);
+                headers.insert(UPGRADE, protocols.clone());
             } else if reads_trailers {
                 headers.insert(CONNECTION, HeaderValue::from_static("te"));
+            }
+            if has_unknown_length {
+                // Without this field, hyper sends no body of a GET or HEAD.
+                headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
             }
         }
         *request.uri_mut() = target;
@@ -184,11 +218,11 @@ impl Shared {
         protocol: Protocol,
         received: Received,
     ) -> Result<Response<Incoming>, Fault> {
-        let idle = self.clients.timeouts().body;
+        let idle = self.clients().timeouts().body;
         let upload = Upload::new(received);
         let (parts, body) = request.into_parts();
         if !body.is_end_stream() {
-            let body = Body::of(Timed::new(body, idle).watched(Arc::clone(&upload)));
+            let body = Body::of(Timed::request(body, idle, Arc::clone(&upload)));
             let request = Request::from_parts(parts, body);
             return self
                 .send(request, protocol, &upload)
@@ -200,6 +234,7 @@ impl Shared {
             self.send(Request::from_parts(parts, Body::empty()), protocol, &upload).await;
         if let (Err(Failure::Client(error)), Some(parts)) = (&sent, again)
             && broke_off(error)
+            && !has_begun(error)
         {
             sent = self.send(Request::from_parts(parts, Body::empty()), protocol, &upload).await;
         }
@@ -208,20 +243,30 @@ impl Shared {
 
     async fn send(
         &self,
-        request: Request<Body>,
+        mut request: Request<Body>,
         protocol: Protocol,
         upload: &Upload,
     ) -> Result<Response<Incoming>, Failure> {
-        let patience = self.clients.timeouts().response;
-        let mut answer = std::pin::pin!(self.clients.request(protocol, request));
-        // Connecting has a limit of its own, and is not the time of the answer.
-        let mut deadline = std::pin::pin!(sleep_until(Instant::now() + patience));
+        let timeouts = self.clients().timeouts();
+        let mut connection = capture_connection(&mut request);
+        let mut answer = std::pin::pin!(self.clients().request(protocol, request));
+        tokio::select! {
+            biased;
+            answer = &mut answer => return answer.map_err(Failure::Client),
+            _ = connection.wait_for_connection_metadata() => {}
+            // The connector has this limit too, for each attempt. Over HTTP/2 a request can wait
+            // for several attempts of other requests.
+            () = sleep(timeouts.connect) => return Err(Failure::NoConnection),
+        }
+        // The time of the answer begins now, and again with each piece of the body.
+        let connected = Instant::now();
+        let mut deadline = std::pin::pin!(sleep_until(connected + timeouts.response));
         loop {
             tokio::select! {
                 biased;
                 answer = &mut answer => return answer.map_err(Failure::Client),
                 () = &mut deadline => {
-                    let due = upload.complete_since() + patience;
+                    let due = upload.complete_since().max(connected) + timeouts.response;
                     if due <= Instant::now() {
                         return Err(Failure::Silence);
                     }
@@ -233,21 +278,35 @@ impl Shared {
 
     /// What the client is told; the log says more.
     fn fault(&self, failure: Failure) -> Fault {
-        let upstream = &self.upstream.authority;
         match failure {
-            Failure::Silence => {
-                tracing::warn!(%upstream, "the upstream did not answer in time");
-                Fault::AnswerTimeout
+            Failure::Silence => self.failed(Fault::AnswerTimeout, &Fault::AnswerTimeout, None),
+            Failure::NoConnection => {
+                self.failed(Fault::ConnectTimeout, &Fault::ConnectTimeout, None)
             }
             Failure::Client(error) => {
                 let fault = Fault::of(&error);
+                // Other faults are those of the client.
                 if fault.status().is_server_error() {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(%upstream, error, "{fault}");
+                    return self.failed(fault, &fault, Some(&error));
                 }
                 fault
             }
         }
+    }
+
+    /// An answer that cannot be passed on.
+    fn invalid(&self, why: &str) -> Fault {
+        self.failed(Fault::BadAnswer, &why, None)
+    }
+
+    fn failed(
+        &self,
+        fault: Fault,
+        what: &dyn fmt::Display,
+        error: Option<&(dyn Error + 'static)>,
+    ) -> Fault {
+        self.health.failed(fault.code(), what, error);
+        fault
     }
 
     /// The upstream has changed to another protocol.
@@ -256,21 +315,27 @@ impl Shared {
         mut response: Response<Incoming>,
         upgrade: Option<Upgrade>,
     ) -> Result<Response<Body>, Fault> {
-        // Nobody asked for it.
-        let Upgrade { client, place } = upgrade.ok_or(Fault::BadAnswer)?;
+        let unasked = || self.invalid("the answer is a change of protocol that was not asked for");
+        let Upgrade { protocols, client, place } = upgrade.ok_or_else(unasked)?;
+        if !hop::was_asked_for(response.headers(), &protocols) {
+            return Err(unasked());
+        }
+        self.health.answered();
         let upstream = hyper::upgrade::on(&mut response);
-        self.tunnels.open(client, upstream, place, self.clients.timeouts().tunnel);
+        let idle = self.clients().timeouts().tunnel;
+        self.common.tunnels.open(client, upstream, place, idle);
         let headers = response.headers_mut();
-        let protocol = headers.get(UPGRADE).cloned().ok_or(Fault::BadAnswer)?;
-        hop::remove(headers);
+        let answered = headers.get(UPGRADE).cloned();
+        hop::remove(headers, &[]);
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        headers.insert(UPGRADE, protocol);
+        headers.extend(answered.map(|protocol| (UPGRADE, protocol)));
         Ok(response.map(|_| Body::empty()))
     }
 }
 
 /// A client that would like to change to another protocol, and room for that.
 struct Upgrade {
+    protocols: HeaderValue,
     client: OnUpgrade,
     place: Place,
 }
@@ -278,6 +343,7 @@ struct Upgrade {
 /// Why there is no answer.
 enum Failure {
     Client(ClientError),
+    NoConnection,
     Silence,
 }
 
@@ -286,9 +352,9 @@ fn is_harmless(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-/// Whether the connection ended before a byte of an answer came.
+/// Whether the connection ended before the head of an answer did.
 fn broke_off(error: &ClientError) -> bool {
-    let mut source = std::error::Error::source(error);
+    let mut source = Error::source(error);
     while let Some(cause) = source {
         if let Some(error) = cause.downcast_ref::<hyper::Error>() {
             return error.is_incomplete_message() || error.is_canceled() || is_reset(error);
@@ -299,7 +365,7 @@ fn broke_off(error: &ClientError) -> bool {
 }
 
 fn is_reset(error: &hyper::Error) -> bool {
-    let io = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<io::Error>());
+    let io = Error::source(error).and_then(|cause| cause.downcast_ref::<io::Error>());
     io.is_some_and(|io| {
         matches!(io.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
     })

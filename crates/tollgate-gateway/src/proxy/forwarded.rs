@@ -6,6 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use http::header::{self, FORWARDED, HeaderMap, HeaderName, HeaderValue, VIA};
 use tollgate::key::TrustedProxies;
 
+use super::hop;
+
 /// The proxies in front of us.
 #[derive(Clone, Debug)]
 pub struct Fronts {
@@ -36,7 +38,7 @@ pub(super) fn write(headers: &mut HeaderMap, caller: Caller<'_>, fronts: &Fronts
         let name = name.as_str();
         // Many services read `_` as `-` and then cannot tell the two apart, so that nobody
         // may write such a name: a proxy passes on what it does not know.
-        is_about_path(name)
+        is_harmful(name)
             || is_about_client(name, fronts.header.as_ref()) && (!is_front || name.contains('_'))
     };
     let dropped: Vec<_> = headers.keys().filter(|name| invented(name)).cloned().collect();
@@ -58,13 +60,15 @@ pub(super) fn write(headers: &mut HeaderMap, caller: Caller<'_>, fronts: &Fronts
 }
 
 /// Removes from the trailers of a request what must not come so late: where a service adds
-/// trailers to the fields of the head, they would say who the client is (RFC 9110 §6.5.1).
+/// trailers to the fields of the head, they would say who the client is or where the request
+/// ends (RFC 9110 §6.5.1).
 pub(super) fn clean_trailers(trailers: &mut HeaderMap) {
+    hop::remove_framing(trailers);
     let dropped: Vec<_> = trailers
         .keys()
         .filter(|name| {
             is_about_client(name.as_str(), None)
-                || is_about_path(name.as_str())
+                || is_harmful(name.as_str())
                 || *name == header::HOST
                 || *name == VIA
         })
@@ -83,14 +87,15 @@ fn is_about_client(name: &str, own: Option<&HeaderName>) -> bool {
         || own.is_some_and(|own| is_spelling(name, own.as_str()))
 }
 
-/// Whether a field replaces the path, and with it the limit that was asked. A proxy in front that
-/// does not know it passes on what a stranger wrote, so that nobody may write it.
-fn is_about_path(name: &str) -> bool {
-    PATHS.iter().any(|known| is_spelling(name, known))
+/// Whether a field is always removed. A trusted proxy that does not know the field forwards what a
+/// stranger wrote.
+fn is_harmful(name: &str) -> bool {
+    let is_hidden_framing = name.contains('_') && hop::is_framing(name);
+    is_hidden_framing || HARMFUL.iter().any(|known| is_spelling(name, known))
 }
 
 /// Whether a name is this one, with `_` for `-` or without.
-fn is_spelling(name: &str, known: &str) -> bool {
+pub(super) fn is_spelling(name: &str, known: &str) -> bool {
     let dashed = |byte| if byte == b'_' { b'-' } else { byte };
     name.len() == known.len() && name.bytes().map(dashed).eq(known.bytes().map(dashed))
 }
@@ -149,18 +154,38 @@ const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 /// `X-Forwarded-For` and all that services have added to it: `-Port`, `-Prefix`, `-User`.
 const PREFIX: &str = "x-forwarded-";
 
-/// Of these we write but one, but services believe them as they do those we write.
-const NAMES: [&str; 6] = [
+/// Services believe these as they believe the fields that the gateway writes.
+const NAMES: [&str; 25] = [
     "forwarded",
-    "x-real-ip",
+    "forwarded-for",
+    "x-forwarded",
+    "x-original-forwarded-for",
+    "client-ip",
     "x-client-ip",
     "x-cluster-client-ip",
     "true-client-ip",
+    "x-real-ip",
+    "x-remote-ip",
+    "x-remote-addr",
+    "remote-addr",
+    "x-originating-ip",
+    "proxy-client-ip",
+    "wl-proxy-client-ip",
     "cf-connecting-ip",
+    "cf-connecting-ipv6",
+    "cf-pseudo-ipv4",
+    "fastly-client-ip",
+    "fly-client-ip",
+    "x-appengine-user-ip",
+    "x-azure-clientip",
+    "x-azure-socketip",
+    "x-envoy-external-address",
+    "x-nf-client-connection-ip",
 ];
 
-/// There are services that take the path from these.
-const PATHS: [&str; 2] = ["x-original-url", "x-rewrite-url"];
+/// Some services take the path from the first three, so that another limit was asked. CGI programs
+/// get `Proxy` as the variable `HTTP_PROXY`, and send their own requests through that proxy.
+const HARMFUL: [&str; 4] = ["x-original-url", "x-original-uri", "x-rewrite-url", "proxy"];
 
 #[cfg(test)]
 mod tests {
@@ -233,10 +258,17 @@ mod tests {
             ("x-our-balancer", "127.0.0.1"),
             ("x_our_balancer", "127.0.0.1"),
             ("cf-connecting-ip", "127.0.0.1"),
+            ("x-forwarded", "127.0.0.1"),
+            ("x_forwarded", "127.0.0.1"),
+            ("client_ip", "127.0.0.1"),
             ("x-original-url", "/login"),
             ("x-rewrite-url", "/login"),
+            ("x_original_uri", "/login"),
+            ("proxy", "http://127.0.0.1:9"),
+            ("content_length", "0"),
+            ("transfer_encoding", "chunked"),
         ];
-        let kept = [("x-forwarded", "1"), ("x-request-id", "2"), ("x_request_id", "3")];
+        let kept = [("x-request-id", "2"), ("x_request_id", "3"), ("proxy-status", "4")];
         let headers = told("192.0.2.1:9", None, &[&invented[..], &kept].concat());
         let names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         for (name, _) in invented {
@@ -249,7 +281,7 @@ mod tests {
         let headers = told("127.0.0.1:9", None, &invented);
         let names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         for (name, _) in invented {
-            let is_of_a_proxy = !name.contains('_') && !name.ends_with("-url");
+            let is_of_a_proxy = !name.contains('_') && !name.ends_with("-url") && name != "proxy";
             assert_eq!(names.contains(&name), is_of_a_proxy, "{name}");
         }
     }

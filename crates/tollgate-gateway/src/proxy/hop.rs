@@ -1,22 +1,28 @@
 //! Header fields that are about one connection and end with it.
 
 use http::header::{
-    self, CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+    self, CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TE,
+    TRANSFER_ENCODING, UPGRADE,
 };
 
-/// Removes what is about the connection the message came on (RFC 9110 §7.6.1): the fields
-/// that are known to be, and those that `Connection` names.
+use super::forwarded;
+
+/// Removes the fields that are about the connection the message came on (RFC 9110 §7.6.1): the
+/// known ones, and the ones that `Connection` names. `Connection` cannot remove the fields of
+/// `identity`: without its key, a request may be that of another client to the service.
 ///
 /// It has to be done before fields of our own are added: a client could name those in its
 /// `Connection` otherwise and have them removed.
-pub(super) fn remove(headers: &mut HeaderMap) {
+pub(super) fn remove(headers: &mut HeaderMap, identity: &[HeaderName]) {
     let mut named = Vec::new();
     for line in headers.get_all(CONNECTION) {
         for name in line.as_bytes().split(|byte| *byte == b',') {
             match HeaderName::from_bytes(name.trim_ascii()) {
                 // What says where a message ends and for whom it is concerns everybody:
                 // whoever names it wants the next server to read another message.
-                Ok(name) if !END_TO_END.contains(&name) => named.push(name),
+                Ok(name) if !END_TO_END.contains(&name) && !identity.contains(&name) => {
+                    named.push(name);
+                }
                 _ => {}
             }
         }
@@ -32,6 +38,29 @@ pub(super) fn is_merely_chunked(headers: &HeaderMap) -> bool {
     let mut codings = tokens(headers, &TRANSFER_ENCODING);
     codings.next().is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"))
         && codings.next().is_none()
+}
+
+/// Whether a field is about the connection or the length of a message. Many services read `_` as
+/// `-`, so both spellings count.
+pub(super) fn is_framing(name: &str) -> bool {
+    let is_known = |known: &HeaderName| forwarded::is_spelling(name, known.as_str());
+    is_known(&CONTENT_LENGTH) || HOP_BY_HOP.iter().any(is_known)
+}
+
+/// Removes from trailers what only a head can say (RFC 9110 §6.5.1). HTTP/2 cannot carry it at
+/// all, and a message that ends with it would be broken off.
+pub(super) fn remove_framing(trailers: &mut HeaderMap) {
+    let framing = trailers.keys().filter(|name| is_framing(name.as_str()));
+    for name in framing.cloned().collect::<Vec<_>>() {
+        trailers.remove(name);
+    }
+}
+
+/// Whether an answer changes only to protocols that were `asked` for.
+pub(super) fn was_asked_for(answer: &HeaderMap, asked: &HeaderValue) -> bool {
+    let asked = || asked.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    answer.get_all(UPGRADE).iter().count() == 1
+        && tokens(answer, &UPGRADE).all(|token| asked().any(|it| it.eq_ignore_ascii_case(token)))
 }
 
 /// Whether the client reads trailers (`TE: trailers`); all else in `TE` is for us alone.
@@ -76,12 +105,13 @@ static HOP_BY_HOP: [HeaderName; 9] = [
     UPGRADE,
 ];
 
-static END_TO_END: [HeaderName; 12] = [
+static END_TO_END: [HeaderName; 13] = [
     HOST,
-    header::CONTENT_LENGTH,
+    CONTENT_LENGTH,
     header::CONTENT_TYPE,
     header::AUTHORIZATION,
     header::COOKIE,
+    HeaderName::from_static("x-api-key"),
     header::FORWARDED,
     header::VIA,
     HeaderName::from_static("x-forwarded-for"),
@@ -117,20 +147,52 @@ mod tests {
             ("x-kept", "3"),
             ("trailer", "x-sum"),
         ]);
-        remove(&mut fields);
+        remove(&mut fields, &[]);
         assert_eq!(fields, headers(&[("x-kept", "3"), ("trailer", "x-sum")]));
     }
 
     #[test]
     fn connection_removes_nothing_that_concerns_everybody() {
-        let kept = [("host", "a"), ("content-length", "5"), ("x-forwarded-for", "192.0.2.1")];
+        let kept = [
+            ("host", "a"),
+            ("content-length", "5"),
+            ("x-forwarded-for", "192.0.2.1"),
+            ("x-api-key", "k"),
+            ("x-our-key", "k"),
+        ];
         let mut fields = headers(&kept);
         fields.insert(
             CONNECTION,
-            HeaderValue::from_static("host, content-length, x-forwarded-for, authorization"),
+            HeaderValue::from_static(
+                "host, content-length, x-forwarded-for, authorization, x-api-key, X-Our-Key",
+            ),
         );
-        remove(&mut fields);
+        remove(&mut fields, &[HeaderName::from_static("x-our-key")]);
         assert_eq!(fields, headers(&kept));
+    }
+
+    #[test]
+    fn a_protocol_was_asked_for_if_the_request_lists_it() {
+        for (asked, answered, expected) in [
+            ("websocket", &["websocket"][..], true),
+            ("websocket", &["WebSocket"], true),
+            ("a/1, b", &["b"], true),
+            ("a/1, b", &["b, a/1"], true),
+            ("a/1, b", &["a/1", "b"], false),
+            ("a/1", &["a/2"], false),
+            ("a/1", &["a/1, b"], false),
+            ("a/1", &["a/1", "b"], false),
+            ("a/1", &[""], false),
+            ("a/1", &[], false),
+        ] {
+            let fields: Vec<_> = answered.iter().map(|it| ("upgrade", *it)).collect();
+            let asked = HeaderValue::from_static(asked);
+            assert_eq!(
+                was_asked_for(&headers(&fields), &asked),
+                expected,
+                "{asked:?} {answered:?}"
+            );
+        }
     }
 
     #[test]

@@ -11,14 +11,16 @@
 //! | `hop.rs` | fields that are about one connection and end with it |
 //! | `forwarded.rs` | what the upstream is told about the client it cannot see |
 //! | `client.rs` | connections to upstreams, kept for further requests |
-//! | `socket.rs` | one of these connections, read in small parts |
+//! | `socket.rs` | one of these connections |
 //! | `body.rs` | bodies that pass through piece by piece |
 //! | `tunnel.rs` | connections that have changed to another protocol |
 //! | `fault.rs` | what a request gets that no upstream answered |
+//! | `failures.rs` | what the log says of upstreams that fail |
 
 mod body;
 mod client;
 mod entrance;
+mod failures;
 mod fault;
 mod forward;
 mod forwarded;
@@ -37,8 +39,9 @@ pub(crate) use self::body::{Received, UntilItsEnd, Watch};
 pub(crate) use self::client::tls_config;
 pub use self::client::{Clients, RootsError};
 pub use self::entrance::admit;
+pub use self::failures::Failures;
 pub use self::fault::Fault;
-pub use self::forward::Forward;
+pub use self::forward::{Common, Forward};
 pub use self::forwarded::Fronts;
 pub use self::settings::{Host, Protocol, Timeouts, Upstream};
 pub(crate) use self::tunnel::TUNNELS;

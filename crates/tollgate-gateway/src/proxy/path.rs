@@ -78,6 +78,46 @@ pub fn normalise(path: &str, ambiguous: Ambiguous) -> Result<Cow<'_, str>, PathF
     Ok(Cow::Owned(normal))
 }
 
+/// The result of `find` for a path in normal form, in all of its readings. Most paths have one.
+///
+/// # Errors
+/// `find` returns different values for two readings.
+pub fn in_all_readings<T: PartialEq>(
+    normal: &str,
+    find: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, PathFault> {
+    let found = find(normal);
+    let Some(escape) = ambiguity(normal) else { return Ok(found) };
+    other_readings(normal).try_fold(found, |found, reading| match (found, find(&reading)) {
+        (Some(one), Some(other)) if one != other => Err(PathFault::Ambiguous(escape)),
+        (one, other) => Ok(one.or(other)),
+    })
+}
+
+/// The first escape in a path in normal form that gives the path several readings, if there is one.
+pub fn ambiguity(normal: &str) -> Option<&'static str> {
+    let escapes = READINGS.iter().map(|(escape, _)| *escape);
+    // Without the sign there is no escape at all.
+    escapes.filter(|_| normal.contains('%')).find(|escape| normal.contains(escape))
+}
+
+/// The readings of a path in normal form besides itself. A server has another reading if it decodes
+/// some escapes before it looks for separators.
+pub fn other_readings(normal: &str) -> impl Iterator<Item = String> {
+    let escapes: Vec<_> = READINGS.iter().filter(|(escape, _)| normal.contains(escape)).collect();
+    (1_u32..1 << escapes.len()).filter_map(move |decoded| {
+        let chosen = escapes.iter().enumerate().filter(|(bit, _)| decoded >> bit & 1 == 1);
+        let path = chosen.fold(normal.to_owned(), |path, (_, (escape, character))| {
+            path.replace(escape, character)
+        });
+        normalise(&path, Ambiguous::Keep).ok().map(Cow::into_owned)
+    })
+}
+
+/// Escapes that some servers take for separators, and one that some take for the beginning of
+/// parameters, as a proxy between the gateway and the service may decode it.
+const READINGS: [(&str, &str); 3] = [("%2F", "/"), ("%5C", "/"), ("%3B", ";")];
+
 /// Most paths are normal already, and this is all that is done with them.
 fn is_normal(path: &str) -> bool {
     let mut before = 0;
@@ -209,6 +249,44 @@ mod tests {
         for path in ["/", "/api/item/7", "/a.b/c..d/~x", "/a/"] {
             let normal = normalise(path, Ambiguous::Refuse);
             assert!(matches!(normal, Ok(Cow::Borrowed(_))), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_path_has_a_reading_for_each_set_of_escapes_that_a_server_decodes() {
+        for (path, readings) in [
+            ("/a/b%20c", &[][..]),
+            ("/static/..%2Flogin", &["/login"]),
+            ("/a%5Cb%2F..%2Flogin", &["/a%5Cb/../login", "/a/b%2F..%2Flogin", "/a/login"]),
+            ("/a/..%3B/b", &["/b"]),
+            ("/a%3Bx%2Fb", &["/a%3Bx/b", "/a", "/a/b"]),
+            ("/%2F%2Fa", &["/a"]),
+        ] {
+            let normal = |reading: &&str| normalise(reading, Ambiguous::Keep).unwrap().into_owned();
+            let mut expected: Vec<_> = readings.iter().map(normal).collect();
+            let mut found: Vec<_> = other_readings(path).collect();
+            expected.sort();
+            found.sort();
+            assert_eq!(found, expected, "{path}");
+            assert_eq!(ambiguity(path).is_some(), !readings.is_empty(), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_found_in_one_reading_holds_for_the_path_and_two_are_too_many() {
+        let find = |path: &str| match path {
+            "/login" => Some(1),
+            _ => path.starts_with("/files/").then_some(2),
+        };
+        for (path, found) in [
+            ("/login", Ok(Some(1))),
+            ("/other", Ok(None)),
+            ("/x/..%2Flogin", Ok(Some(1))),
+            ("/files/a%2Fb", Ok(Some(2))),
+            ("/files/..%2Fx", Ok(Some(2))),
+            ("/files/..%2Flogin", Err(PathFault::Ambiguous("%2F"))),
+        ] {
+            assert_eq!(in_all_readings(path, find), found, "{path}");
         }
     }
 

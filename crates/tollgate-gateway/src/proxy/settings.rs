@@ -45,7 +45,8 @@ pub enum Host {
 pub struct Timeouts {
     /// Until a connection to the upstream stands, TLS included.
     pub connect: Duration,
-    /// From the last byte of the request until the head of the upstream's response.
+    /// From the last byte of the request, once there is a connection, until the head of the
+    /// upstream's response.
     pub response: Duration,
     /// Between two pieces of a body, in either direction.
     pub body: Duration,

@@ -1,44 +1,61 @@
-//! A connection to a target, of which hyper reads a bounded part at a time.
+//! A connection to an upstream.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
+use http::Extensions;
+use hyper::rt::{Read, Write};
+use hyper_util::client::legacy::Error as ClientError;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 
-/// A connection to a target.
+use super::settings::Protocol;
+
+/// Whether a byte came on a connection since something was last sent on it. Clones share it.
+#[derive(Clone, Debug, Default)]
+struct Begun(Arc<AtomicBool>);
+
+/// Whether the upstream had begun to answer the request that failed.
+pub(super) fn has_begun(error: &ClientError) -> bool {
+    let mut extensions = Extensions::new();
+    if let Some(connected) = error.connect_info() {
+        connected.get_extras(&mut extensions);
+    }
+    extensions.get::<Begun>().is_some_and(|begun| begun.0.load(Ordering::Relaxed))
+}
+
+/// A connection to an upstream, inside TLS: what comes there is HTTP.
 #[derive(Debug)]
 pub(super) struct Socket<S> {
     io: Take<TokioIo<S>>,
+    /// How much is read at a time.
     most: u64,
+    begun: Begun,
 }
 
-impl<S: hyper::rt::Read> Socket<S> {
-    /// For HTTP/1: hyper reads a chunk ahead of what the client takes, and as much at once as
-    /// the target sends. Of many answers that nobody reads that would be much.
-    pub(super) fn http1(stream: S) -> TokioIo<Self> {
-        Self::new(stream, READ)
-    }
-
-    /// For HTTP/2, which has windows.
-    pub(super) fn http2(stream: S) -> TokioIo<Self> {
-        Self::new(stream, u64::MAX)
-    }
-
-    fn new(stream: S, most: u64) -> TokioIo<Self> {
-        TokioIo::new(Self { io: TokioIo::new(stream).take(most), most })
+impl<S: Read> Socket<S> {
+    pub(super) fn new(stream: S, protocol: Protocol) -> TokioIo<Self> {
+        let most = match protocol {
+            Protocol::Http1 => READ,
+            // It has windows.
+            Protocol::Http2 => u64::MAX,
+        };
+        let io = TokioIo::new(stream).take(most);
+        TokioIo::new(Self { io, most, begun: Begun::default() })
     }
 }
 
-impl<S: hyper::rt::Read + Connection> Connection for Socket<S> {
+impl<S: Read + Connection> Connection for Socket<S> {
     fn connected(&self) -> Connected {
-        self.io.get_ref().inner().connected()
+        self.io.get_ref().inner().connected().extra(self.begun.clone())
     }
 }
 
-impl<S: hyper::rt::Read + Unpin> AsyncRead for Socket<S> {
+impl<S: Read + Unpin> AsyncRead for Socket<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -46,16 +63,22 @@ impl<S: hyper::rt::Read + Unpin> AsyncRead for Socket<S> {
     ) -> Poll<io::Result<()>> {
         let most = self.most;
         self.io.set_limit(most);
-        Pin::new(&mut self.io).poll_read(cx, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(cx, buffer);
+        if buffer.filled().len() > before {
+            self.begun.0.store(true, Ordering::Relaxed);
+        }
+        read
     }
 }
 
-impl<S: hyper::rt::Read + hyper::rt::Write + Unpin> AsyncWrite for Socket<S> {
+impl<S: Read + Write + Unpin> AsyncWrite for Socket<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.begun.0.store(false, Ordering::Relaxed);
         Pin::new(self.io.get_mut()).poll_write(cx, data)
     }
 
@@ -64,6 +87,7 @@ impl<S: hyper::rt::Read + hyper::rt::Write + Unpin> AsyncWrite for Socket<S> {
         cx: &mut Context<'_>,
         data: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.begun.0.store(false, Ordering::Relaxed);
         Pin::new(self.io.get_mut()).poll_write_vectored(cx, data)
     }
 
@@ -80,5 +104,7 @@ impl<S: hyper::rt::Read + hyper::rt::Write + Unpin> AsyncWrite for Socket<S> {
     }
 }
 
-/// One byte less than hyper's first buffer: each time that one is filled it takes a larger one.
+/// hyper takes a chunk more than the client does, and chunks as large as what was read at once:
+/// many responses that are not read would take much memory. One byte more would fill hyper's first
+/// buffer, and after each one that is filled hyper takes a larger one.
 const READ: u64 = 8 * 1024 - 1;

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use http::header::{CONNECTION, HOST, HeaderValue};
-use http::uri::{Authority, Scheme};
-use http::{Request, Response, Version};
+use http::uri::Scheme;
+use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use tokio_rustls::rustls::ServerConfig;
 use tollgate::denial::{Dialect, Problem};
@@ -16,7 +16,7 @@ use tollgate::{Denial, Head, Listed, Lists, Observer, WaitingRoom, headers};
 use tower_service::Service;
 
 use super::activity::Patience;
-use super::build::{Parts, ReadyRoute};
+use super::build::{self, Parts, ReadyRoute};
 use super::error::BuildError;
 use super::identity::Identity;
 use super::keys::{KeySet, KeySets};
@@ -24,8 +24,8 @@ use super::lists;
 use super::summary::Summary;
 use crate::files;
 use crate::plan::Plan;
-use crate::proxy::path::Ambiguous;
-use crate::proxy::{Body, Clients, Connection, Fault, Timeouts, Tunnels, admit};
+use crate::proxy::path::{Ambiguous, PathFault};
+use crate::proxy::{Body, Clients, Common, Connection, Failures, Fault, Timeouts, Tunnels, admit};
 use crate::trace::{self, Tracing};
 
 /// One version of the configuration at work.
@@ -60,6 +60,8 @@ pub(super) struct Lasting<St> {
     /// Counters live here, which is why they survive a reload.
     pub(super) store: St,
     pub(super) tunnels: Tunnels,
+    /// Failures of upstreams in the log.
+    pub(super) failures: Failures,
     /// What stands in `Via`.
     pub(super) name: Arc<str>,
     /// What has been decided under each policy, which goes on after a reload.
@@ -94,12 +96,18 @@ impl<St: Inspect> App<St> {
         // Who waits in it goes on waiting, and nobody overtakes.
         let kept = before.filter(|app| app.plan.waiting == plan.waiting);
         let room = kept.map_or_else(|| room(plan.waiting), |app| app.room.clone());
+        let common = Common {
+            fronts: build::fronts(&plan),
+            identity: build::identity_fields(&plan),
+            clients: clients.clone(),
+            tunnels: lasting.tunnels.at_most(plan.max_tunnels),
+            failures: lasting.failures.clone(),
+            name: Arc::clone(&lasting.name),
+        };
         let parts = Parts {
             plan: &plan,
             store: &lasting.store,
-            clients: &clients,
-            tunnels: &lasting.tunnels,
-            name: &lasting.name,
+            common: &common,
             identity: &identity,
             observer: &lasting.observer,
             room: &room,
@@ -156,8 +164,13 @@ impl<St: Inspect> App<St> {
         if let Err(fault) = admit(&mut request, ambiguous) {
             return refuse(fault, request.version());
         }
-        let Some(route) = self.route(&request) else {
-            return Fault::NoRoute.response();
+        if request.uri().path() == "*" {
+            return nothing();
+        }
+        let route = match self.route(&request) {
+            Ok(Some(route)) => route,
+            Ok(None) => return Fault::NoRoute.response(),
+            Err(fault) => return Fault::from(fault).response(),
         };
         trace::note_route(&route.plan.name);
         let extensions = request.extensions_mut();
@@ -204,15 +217,18 @@ impl<St: Inspect> App<St> {
         listed: Listed,
     ) -> Response<Body> {
         let path = request.uri().path();
-        let is_free = listed == Listed::Allowed;
-        let answered = if is_free || self.plan.exempt.iter().any(|exempt| exempt.matches(path)) {
+        let answered = if listed == Listed::Allowed || self.plan.is_exempt(path) {
             route.free.clone().call(request).await
         } else {
+            let limits = match route.limits(request.method(), path) {
+                Ok(limits) => limits,
+                Err(fault) => return Fault::from(fault).response(),
+            };
             let asker = self.identity.find(&Head::of(&request));
             if asker.is_nobody() {
                 self.summary.nobody();
             }
-            match route.limits(request.method(), path) {
+            match limits {
                 // Both are always ready: nothing between here and the upstream waits.
                 Some(mut limited) => {
                     request.extensions_mut().insert(asker);
@@ -224,17 +240,10 @@ impl<St: Inspect> App<St> {
         answered.unwrap_or_else(|never| match never {})
     }
 
-    fn route(&self, request: &Request<Incoming>) -> Option<&ReadyRoute<St>> {
-        let path = request.uri().path();
+    fn route(&self, request: &Request<Incoming>) -> Result<Option<&ReadyRoute<St>>, PathFault> {
         let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
-        // It has been checked to be one.
-        let host = host.and_then(|host| host.parse::<Authority>().ok());
-        let host = host.as_ref().map(|host| host.host().trim_end_matches('.'));
-        self.routes.iter().find(|route| {
-            let is_host =
-                |wanted: &String| host.is_some_and(|host| host.eq_ignore_ascii_case(wanted));
-            route.plan.host.as_ref().is_none_or(is_host) && route.plan.path.matches(path)
-        })
+        let route = self.plan.route(host, request.uri().path())?;
+        Ok(route.and_then(|route| self.routes.get(route)))
     }
 }
 
@@ -242,10 +251,17 @@ impl<St: Inspect> App<St> {
 /// connection is not clear either.
 fn refuse(fault: Fault, version: Version) -> Response<Body> {
     let mut response = fault.response();
-    if version <= Version::HTTP_11 && matches!(fault, Fault::Host | Fault::Framing | Fault::Coding)
-    {
+    let is_unclear = matches!(fault, Fault::Host | Fault::Framing | Fault::Coding | Fault::Upgrade);
+    if version <= Version::HTTP_11 && is_unclear {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
+    response
+}
+
+/// The answer to OPTIONS of the whole server, which asks whether it is there.
+fn nothing() -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
     response
 }
 

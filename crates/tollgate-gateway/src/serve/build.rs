@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::Method;
+use http::{HeaderName, Method, StatusCode};
 use tollgate::key::SubjectName;
 use tollgate::status::{Inspect, LayerHandle};
 use tollgate::{
@@ -16,10 +16,11 @@ use super::error::BuildError;
 use super::identity::{Asker, Found, Identity};
 use super::settled::{Prices, Settled};
 use crate::plan::{
-    ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan, Protocol, Route, SettleBy,
-    Statuses, Target, Whose,
+    ApiKeyPlace, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan, Protocol,
+    Route, SettleBy, Statuses, Target, Whose,
 };
-use crate::proxy::{self, Clients, Forward, Fronts, Tunnels, UntilItsEnd, Upstream};
+use crate::proxy::path::PathFault;
+use crate::proxy::{self, Common, Fault, Forward, Fronts, UntilItsEnd, Upstream};
 
 /// A service behind its limits.
 pub(super) type Limited<St> = RateLimit<Settled, St, UntilItsEnd>;
@@ -45,13 +46,22 @@ struct Limiter<St> {
 }
 
 impl<St: Inspect> ReadyRoute<St> {
-    /// The route behind the limits of a request to a path in normal form.
-    pub(super) fn limits(&self, method: &Method, path: &str) -> Option<Limited<St>> {
-        let apis = &self.plan.limits.apis;
-        let matches = |api: &ApiPlan| api.methods.contain(method) && api.path.matches(path);
-        let kind = apis.iter().position(matches).unwrap_or(apis.len());
-        let Limiter { layer, prices } = self.limiters.get(kind)?.as_ref()?;
-        Some(layer.layer(Settled::new(self.free.clone(), prices.clone())))
+    /// The route behind the limits of a request to a path in normal form. `None` if there is no
+    /// limit.
+    ///
+    /// # Errors
+    /// See [`RouteLimits::api`](crate::plan::RouteLimits::api).
+    pub(super) fn limits(
+        &self,
+        method: &Method,
+        path: &str,
+    ) -> Result<Option<Limited<St>>, PathFault> {
+        let limits = &self.plan.limits;
+        let kind = limits.api(method, path)?.unwrap_or(limits.apis.len());
+        let limiter = self.limiters.get(kind).and_then(Option::as_ref);
+        Ok(limiter.map(|Limiter { layer, prices }| {
+            layer.layer(Settled::new(self.free.clone(), prices.clone()))
+        }))
     }
 
     /// The layers of all kinds of requests, unless an earlier route has the same.
@@ -65,9 +75,7 @@ impl<St: Inspect> ReadyRoute<St> {
 pub(super) struct Parts<'a, St> {
     pub(super) plan: &'a Plan,
     pub(super) store: &'a St,
-    pub(super) clients: &'a Clients,
-    pub(super) tunnels: &'a Tunnels,
-    pub(super) name: &'a Arc<str>,
+    pub(super) common: &'a Common,
     pub(super) identity: &'a Identity,
     pub(super) observer: &'a Observer,
     pub(super) room: &'a WaitingRoom,
@@ -87,30 +95,10 @@ impl<St: Inspect> Parts<'_, St> {
                 Some(other) => Arc::clone(&other.limiters),
                 None => Arc::new(self.limiters(route)?),
             };
-            let free = self.forward(&route.target);
+            let free = Forward::new(upstream(&route.target), self.common.clone());
             ready.push(ReadyRoute { plan: route.clone(), free, limiters, shares_limiters });
         }
         Ok(ready)
-    }
-
-    fn forward(&self, target: &Target) -> Forward {
-        Forward::new(
-            upstream(target),
-            self.fronts(),
-            self.clients.clone(),
-            self.tunnels.at_most(self.plan.max_tunnels),
-            Arc::clone(self.name),
-        )
-    }
-
-    fn fronts(&self) -> Fronts {
-        let header = self.plan.identity.iter().find_map(|source| match source {
-            IdentitySource::Ip { header: Some(ForwardingHeader::Single(name)), .. } => {
-                Some(name.clone())
-            }
-            _ => None,
-        });
-        Fronts { proxies: self.plan.trusted_proxies.clone(), header }
     }
 
     fn limiters(&self, route: &Route) -> Result<Limiters<St>, BuildError> {
@@ -153,7 +141,14 @@ impl<St: Inspect> Parts<'_, St> {
                 layer = layer.limit(enforced(self.of(policy, plan).excess(plan.excess), plan));
             }
             if let Some(penalty) = &plan.penalty {
-                let blocked = counting(self.of(&penalty.policy, plan), penalty.failures.as_ref());
+                let blocked = self.of(&penalty.policy, plan);
+                let blocked = match penalty.failures.clone() {
+                    // An outage blocks no client: an answer of the gateway is not a strike.
+                    Some(failures) => {
+                        blocked.count_only(move |response| contain(&failures, response.status))
+                    }
+                    None => blocked,
+                };
                 layer = layer.limit(enforced(blocked, plan));
             }
         }
@@ -252,10 +247,40 @@ fn corrected(limit: Limit, plan: &LimitPlan) -> Limit {
     }
 }
 
-/// Of which only responses with these statuses count, if that is said.
+/// The limit, for which only responses with these statuses count, if there is a list. A request
+/// whose outcome is unknown counts as well.
 fn counting(limit: Limit, statuses: Option<&Vec<Statuses>>) -> Limit {
     let Some(statuses) = statuses.cloned() else { return limit };
-    limit.count_only(move |response| statuses.iter().any(|it| it.contain(response.status)))
+    limit.count_only(move |response| {
+        let fault = response.extensions.get::<Fault>();
+        contain(&statuses, response.status) || fault.is_some_and(|it| it.hides_an_outcome())
+    })
+}
+
+fn contain(statuses: &[Statuses], status: StatusCode) -> bool {
+    statuses.iter().any(|it| it.contain(status))
+}
+
+/// The proxies in front, and where they name the client.
+pub(super) fn fronts(plan: &Plan) -> Fronts {
+    let header = plan.identity.iter().find_map(|source| match source {
+        IdentitySource::Ip { header: Some(ForwardingHeader::Single(name)), .. } => {
+            Some(name.clone())
+        }
+        _ => None,
+    });
+    Fronts { proxies: plan.trusted_proxies.clone(), header }
+}
+
+/// The fields that identify clients and that the file names.
+pub(super) fn identity_fields(plan: &Plan) -> Arc<[HeaderName]> {
+    let named = plan.identity.iter().filter_map(|source| match source {
+        IdentitySource::ApiKey(ApiKeysPlan { place: ApiKeyPlace::Header(name), .. }) => {
+            Some(name.clone())
+        }
+        _ => None,
+    });
+    named.collect()
 }
 
 fn upstream(target: &Target) -> Upstream {

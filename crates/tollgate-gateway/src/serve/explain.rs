@@ -17,7 +17,7 @@ use super::identity::{Found, Identity};
 use super::keys::KeySets;
 use super::{lists, store};
 use crate::check;
-use crate::plan::{LimitPlan, Plan, Route, StorePlan, Whose};
+use crate::plan::{ApiPlan, LimitPlan, Plan, Route, StorePlan, Whose};
 use crate::proxy::path::{Ambiguous, normalise};
 
 /// A request in words.
@@ -86,9 +86,16 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
             return Ok(());
         }
     };
-    let Some(route) = route(plan, &path, described.host.as_deref()) else {
-        let _ = writeln!(out, "is answered with 404: no route takes it");
-        return Ok(());
+    let route = match plan.route(described.host.as_deref(), &path) {
+        Ok(Some(route)) => &plan.routes[route],
+        Ok(None) => {
+            let _ = writeln!(out, "is answered with 404: no route takes it");
+            return Ok(());
+        }
+        Err(fault) => {
+            let _ = writeln!(out, "is answered with 400: {fault}");
+            return Ok(());
+        }
     };
     let _ = writeln!(out, "goes to route {}, {}", route.name, check::target(&route.target));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -107,12 +114,19 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
         Listed::Neither => {}
     }
     // After the lists: whoever is denied is denied everywhere.
-    if plan.exempt.iter().any(|exempt| exempt.matches(&path)) {
+    if plan.is_exempt(&path) {
         let _ = writeln!(out, "is not limited: the path is exempt");
         return Ok(());
     }
+    let api = match route.limits.api(&described.method, &path) {
+        Ok(api) => api.map(|api| &route.limits.apis[api]),
+        Err(fault) => {
+            let _ = writeln!(out, "is answered with 400: {fault}");
+            return Ok(());
+        }
+    };
     let _ = writeln!(out, "{}", client.in_words(plan));
-    let limits = limits(plan, route, described, &path, &client, out);
+    let limits = limits(plan, route, api, described, &path, &client, out);
     if limits.is_empty() {
         let _ = writeln!(out, "  no quota is asked");
         return Ok(());
@@ -207,29 +221,17 @@ impl Client {
     }
 }
 
-fn route<'a>(plan: &'a Plan, path: &str, host: Option<&str>) -> Option<&'a Route> {
-    let host = host.and_then(|host| host.parse::<Authority>().ok());
-    let host = host.as_ref().map(|host| host.host().trim_end_matches('.'));
-    plan.routes.iter().find(|route| {
-        let is_host = |wanted: &String| host.is_some_and(|host| host.eq_ignore_ascii_case(wanted));
-        route.host.as_ref().is_none_or(is_host) && route.path.matches(path)
-    })
-}
-
 /// The limits that are about the request, each told in words.
 fn limits<'a>(
     plan: &Plan,
     route: &'a Route,
+    api: Option<&'a ApiPlan>,
     described: &Described,
     path: &str,
     client: &Client,
     out: &mut String,
 ) -> Vec<Met<'a>> {
     let all = &route.limits;
-    let api = all
-        .apis
-        .iter()
-        .find(|api| api.methods.contain(&described.method) && api.path.matches(path));
     let everywhere = [&all.global, &all.client].into_iter().flatten();
     let everywhere = everywhere.map(|limit| ("every request".to_owned(), &**limit));
     let api = api.map(|api| (format!("{} {}", api.methods, api.path), &api.limit));

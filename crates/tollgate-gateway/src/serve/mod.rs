@@ -19,7 +19,7 @@
 //! | `store.rs` | Redis, and what stands in for it while it is away |
 //! | `admin.rs` | where operators look |
 //! | `observed.rs` | what they see besides the configuration |
-//! | `summary.rs` | denials in the log |
+//! | `summary.rs` | denials and failures in the log |
 //! | `signals.rs` | what the system tells the program |
 
 mod activity;
@@ -71,7 +71,7 @@ use self::signals::{Signal, Signals};
 pub use self::source::{Load, Loaded, Source};
 use self::summary::Summary;
 use crate::plan::{Plan, StorePlan};
-use crate::proxy::Tunnels;
+use crate::proxy::{Failures, Tunnels};
 use crate::trace::Tracing;
 
 /// What stood in the way.
@@ -132,12 +132,14 @@ async fn serve<St: Inspect>(
     metrics: PrometheusHandle,
     tracing: Tracing,
 ) -> Result<ExitCode, String> {
-    let settings = observed::settings()?;
+    let settings = observed::settings(loaded.plan.admin)?;
     let observer = Observer::new();
-    let summary = Summary::new(observer.clone());
+    let failures = Failures::default();
+    let summary = Summary::new(observer.clone(), failures.clone());
     let lasting = Lasting {
         store,
         tunnels: Tunnels::default(),
+        failures: failures.clone(),
         name: name().into(),
         observer,
         summary: summary.clone(),

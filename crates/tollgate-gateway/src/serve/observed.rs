@@ -4,6 +4,7 @@
 use std::collections::hash_map::RandomState;
 use std::fmt::Write as _;
 use std::hash::BuildHasher;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -42,12 +43,24 @@ pub(super) fn count() -> Result<PrometheusHandle, String> {
     Ok(metrics)
 }
 
-/// What the environment says of the admin router. Read before anything is bound.
-pub(super) fn settings() -> Result<AdminBuilder, String> {
+/// The settings of the admin router at `address` from the environment. Read before anything is
+/// bound.
+pub(super) fn settings(address: SocketAddr) -> Result<AdminBuilder, String> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    // Without a token nobody knows it; numbers can be seen all the same.
-    let token = variable(TOKEN).unwrap_or_else(unknown);
-    let mut admin = Admin::builder().token(token);
+    let token = variable(TOKEN);
+    // Elsewhere, a stranger can send any host, also one that is on the list.
+    let is_ours = address.ip().to_canonical().is_loopback();
+    if token.is_none() && !is_ours {
+        tracing::warn!(
+            "the admin address {address} is not on loopback and {TOKEN} is not set: only /healthz \
+             and /readyz are answered there; `openssl rand -hex 32` makes a token"
+        );
+    }
+    // A random token in its place. On loopback, numbers are shown without it.
+    let mut admin = Admin::builder().token(token.unwrap_or_else(unknown));
+    if !is_ours {
+        admin = admin.numbers_need_token();
+    }
     for host in variable(HOSTS).iter().flat_map(|hosts| hosts.split(',')) {
         admin = admin.allow_host(host.trim());
     }

@@ -1,4 +1,5 @@
-//! Denials in the log: a line for each policy now and then, however many there are.
+//! Denials and failures in the log: a line for each policy and each upstream now and then, however
+//! many there are.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,10 +10,13 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, interval};
 use tollgate::{Denials, Observer};
 
-/// What has been told of denials, and what is still to be told. Clones share it.
+use crate::proxy::Failures;
+
+/// Writes denials and failures to the log. Clones share the state.
 #[derive(Clone)]
 pub(super) struct Summary {
     observer: Observer,
+    failures: Failures,
     /// Requests in which nobody was found.
     nobody: Arc<AtomicU64>,
     told: Arc<Mutex<Told>>,
@@ -24,9 +28,9 @@ struct Told {
 }
 
 impl Summary {
-    pub(super) fn new(observer: Observer) -> Self {
+    pub(super) fn new(observer: Observer, failures: Failures) -> Self {
         let told = Told { at: Instant::now(), denials: HashMap::new() };
-        Self { observer, nobody: Arc::default(), told: Arc::new(Mutex::new(told)) }
+        Self { observer, failures, nobody: Arc::default(), told: Arc::new(Mutex::new(told)) }
     }
 
     /// Nobody was found in a request.
@@ -58,6 +62,7 @@ impl Summary {
         for line in told.news(self.observer.denials(), passed) {
             tracing::info!(target: "tollgate", "{line}");
         }
+        self.failures.tell(passed);
         told.at = Instant::now();
     }
 }

@@ -4,14 +4,14 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Channel, Full};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::support::{Client, Gateway, RawUpstream, Upstream, exchange};
+use crate::support::{Client, Gateway, Outcome, RawHttp2, RawUpstream, Upstream, exchange};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_arrives_as_it_was_sent_and_says_who_sent_it() {
@@ -311,4 +311,88 @@ async fn the_client_is_asked_for_its_body_when_somebody_reads_it() {
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.ends_with("5 bytes"), "{answer}");
     assert_eq!(upstream.last().header("expect"), "");
+}
+
+/// A request to this gateway over HTTP/2 whose body states no length.
+async fn without_a_length(gateway: &Gateway, method: &str, trailers: HeaderMap) -> u16 {
+    let stream = TcpStream::connect(gateway.address).await.unwrap();
+    let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::builder().method(method).uri(format!("http://{}/", gateway.address));
+    let request = request.header("trailer", "x-end").body(()).unwrap();
+    let (answer, mut body) = client.send_request(request, false).unwrap();
+    body.send_data(Bytes::from_static(b"hello"), false).unwrap();
+    body.send_trailers(trailers).unwrap();
+    answer.await.unwrap().status().as_u16()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_get_and_a_head_keep_a_body_of_unknown_length() {
+    let upstream = Upstream::new().await;
+    for protocol in ["http1", "http2"] {
+        let target = format!("{{url: 'http://{}', protocol: {protocol}}}", upstream.address);
+        let gateway = Gateway::start(&format!("target: {target}\n"));
+        for method in ["GET", "HEAD", "POST"] {
+            let request = format!(
+                "{method} / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTrailer: x-end\r\n\
+                 Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nx-end: yes\r\n\r\n"
+            );
+            let answer = exchange(gateway.address, &request);
+            assert!(answer.starts_with("HTTP/1.1 200"), "{protocol} {method}: {answer}");
+            let over_http1 = upstream.last();
+            let trailers = HeaderMap::from_iter([(
+                http::HeaderName::from_static("x-end"),
+                HeaderValue::from_static("yes"),
+            )]);
+            assert_eq!(without_a_length(&gateway, method, trailers.clone()).await, 200);
+            for seen in [over_http1, upstream.last()] {
+                assert_eq!(seen.method, method);
+                assert_eq!((&*seen.body, seen.trailers), (&b"hello"[..], Some(trailers.clone())));
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trace_is_refused_in_any_letters() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&upstream.target());
+    for client in [Client::new(gateway.address), Client::http2(gateway.address)] {
+        for method in ["TRACE", "trace", "Trace"] {
+            let answer = client.send(method, "/", &[("cookie", "secret")], "").await.unwrap();
+            assert_eq!((answer.status.as_u16(), &*answer.code()), (405, "no-trace"), "{method}");
+        }
+    }
+    assert_eq!(upstream.seen().len(), 0);
+}
+
+/// It is a question to the gateway, and no service is behind it.
+#[tokio::test(flavor = "multi_thread")]
+async fn options_of_the_whole_server_are_answered_by_the_gateway() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&upstream.target());
+    let head = "OPTIONS * HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let answer = exchange(gateway.address, head);
+    assert!(answer.starts_with("HTTP/1.1 204 No Content\r\n"), "{answer}");
+    let answer = exchange(gateway.address, "OPTIONS * HTTP/1.1\r\nConnection: close\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("bad-host"), "{answer}");
+    let mut http2 = RawHttp2::new(gateway.address);
+    let fields = [(":method", "OPTIONS"), (":scheme", "http"), (":path", "*"), (":authority", "a")];
+    http2.headers(1, &fields, true);
+    assert_eq!(http2.outcome(1), Outcome::Status(204));
+    assert_eq!(upstream.seen().len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_has_at_most_a_hundred_trailers() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&upstream.target());
+    let trailers = |count: u32| {
+        let field =
+            |number| (format!("x-{number}").parse().unwrap(), HeaderValue::from_static("1"));
+        (0..count).map(field).collect::<HeaderMap>()
+    };
+    assert_eq!(without_a_length(&gateway, "POST", trailers(100)).await, 200);
+    assert_eq!(without_a_length(&gateway, "POST", trailers(101)).await, 431);
+    assert_eq!(upstream.seen().len(), 1);
 }

@@ -1,12 +1,13 @@
 //! What the gateway says while it runs.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
+use std::time::Instant;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Client, Gateway, Upstream, whole};
+use crate::support::{Client, Gateway, RawUpstream, Upstream, whole};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
@@ -147,4 +148,97 @@ fn flag_and_variable_go_before_the_file_and_the_last_word_is_a_line_too() {
     let (code, said) = run(&["--log-format", "xml"], None);
     assert_eq!(code, Some(2));
     assert!(said.contains("[possible values: text, json]"), "{said}");
+}
+
+/// The lines about this upstream, and how many requests they say have failed.
+fn told_of(log: &str, upstream: SocketAddr) -> (Vec<&str>, usize) {
+    let name = upstream.to_string();
+    let lines: Vec<_> = log.lines().filter(|line| line.contains(&name)).collect();
+    let failed = |line: &&str| match line.split_once(" more request") {
+        Some((before, _)) => before.rsplit(' ').next().unwrap().parse().unwrap(),
+        None => usize::from(line.contains(" WARN ")),
+    };
+    let failed = lines.iter().map(failed).sum();
+    (lines, failed)
+}
+
+/// Three lines in ten seconds: it begins to fail, it answers again, and a count.
+fn most(started: Instant) -> usize {
+    3 * (started.elapsed().as_secs() as usize / 10 + 2)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_is_down_takes_a_few_lines_however_many_requests_fail() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let mut gateway = Gateway::start(&format!("target: http://{address}\n"));
+    let client = Client::new(gateway.address);
+    let started = Instant::now();
+    for _ in 0..500 {
+        assert_eq!(client.get("/").await.status, 502);
+    }
+    gateway.until_logged("cannot be reached");
+    let upstream = Upstream::listening(tokio::net::TcpListener::bind(address).await.unwrap());
+    assert_eq!(client.get("/").await.status, 200);
+    gateway.until_logged("the upstream answers again");
+    for _ in 0..500 {
+        assert_eq!(client.get("/").await.status, 200);
+    }
+    drop(upstream);
+    gateway.signal("TERM");
+    assert!(gateway.wait().success());
+    gateway.until_logged("stopped");
+    let log = gateway.log();
+    let (lines, failed) = told_of(&log, address);
+    assert!(lines[0].contains(" WARN ") && lines[0].contains("Connection refused"), "{log}");
+    assert!(lines.last().unwrap().contains(" INFO "), "{log}");
+    assert!(lines.len() <= most(started), "{} lines: {log}", lines.len());
+    assert_eq!(failed, 500, "{log}");
+}
+
+/// An upstream that fails every other request changes its state with each of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_comes_and_goes_takes_no_more_lines() {
+    let upstream = Upstream::answering(|seen| {
+        use http_body_util::{BodyExt, Full};
+        let answer = http::Response::builder();
+        // To HTTP/1 no change of protocol without being asked for.
+        let answer = if seen.uri.path() == "/bad" { answer.status(101) } else { answer };
+        answer.body(Full::from("").boxed()).unwrap()
+    })
+    .await;
+    let mut gateway = Gateway::start(&upstream.target());
+    let client = Client::new(gateway.address);
+    let started = Instant::now();
+    for _ in 0..200 {
+        assert_eq!(client.get("/").await.status, 200);
+        assert_eq!(client.get("/bad").await.status, 502);
+    }
+    gateway.signal("TERM");
+    assert!(gateway.wait().success());
+    gateway.until_logged("stopped");
+    let log = gateway.log();
+    let (lines, failed) = told_of(&log, upstream.address);
+    assert!(lines.len() <= most(started), "{} lines: {log}", lines.len());
+    assert_eq!(failed, 200, "{log}");
+}
+
+/// Each is a 502 whose reason only the log can say.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_invalid_answer_is_explained_in_the_log() {
+    for (answer, reason) in [
+        ("HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: a\r\n\r\n", "change of protocol"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", "transfer coding"),
+        ("SSH-2.0-OpenSSH\r\n\r\n", "invalid HTTP"),
+        ("HTTP/1.1 200 OK\r\nContent-", "message completed"),
+    ] {
+        let upstream = RawUpstream::closing(answer);
+        let gateway = Gateway::start(&upstream.target());
+        let said = Client::new(gateway.address).get("/").await;
+        assert_eq!((said.status.as_u16(), &*said.code()), (502, "upstream-invalid"));
+        gateway.until_logged(&upstream.address.to_string());
+        let log = gateway.log();
+        assert!(log.contains(reason), "no {reason} in {log}");
+    }
 }

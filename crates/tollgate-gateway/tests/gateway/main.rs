@@ -4,6 +4,7 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "all of it is tests, also what stands around `#[test]`")]
 
+mod chunks;
 mod clients;
 mod configuration;
 mod connections;
@@ -19,6 +20,8 @@ mod products;
 mod protection;
 mod sharing;
 mod smuggling;
+mod spellings;
+mod strangers;
 mod streams;
 mod support;
 mod timeouts;

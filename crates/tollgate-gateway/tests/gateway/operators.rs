@@ -155,3 +155,48 @@ async fn the_page_knows_the_peers_of_the_file() {
     let config = gateway.until_config(|config| config["version"] == 2).await;
     assert_eq!(config["waitsForRestart"], serde_json::json!(["admin"]));
 }
+
+/// A client on another machine can send any host, also `localhost`.
+#[tokio::test(flavor = "multi_thread")]
+async fn beyond_loopback_the_admin_address_says_nothing_without_the_token() {
+    let upstream = Upstream::new().await;
+    for admin in ["0.0.0.0:0", "'[::]:0'"] {
+        let gateway = Gateway::start(&format!("{}admin: {admin}\n", lines(&upstream, 3)));
+        let client = Client::new(([127, 0, 0, 1], gateway.admin.port()).into());
+        for path in [
+            "/status",
+            "/config",
+            "/metrics",
+            "/events",
+            "/top",
+            "/status/client/ip:127.0.0.1",
+            "/no-such",
+        ] {
+            for host in ["localhost", "127.0.0.1", "[::1]:8081"] {
+                let answer = client.send("GET", path, &[("host", host)], "").await.unwrap();
+                assert_eq!(answer.status, 401, "{path} {host}");
+                let wrong = [("host", host), ("authorization", "Bearer 0123456789abcdee")];
+                let answer = client.send("GET", path, &wrong, "").await.unwrap();
+                assert_eq!(answer.status, 401, "{path} {host}");
+            }
+        }
+        let known = [("host", "localhost"), ("authorization", "Bearer 0123456789abcdef")];
+        for path in ["/status", "/config", "/metrics", "/top"] {
+            assert_eq!(client.send("GET", path, &known, "").await.unwrap().status, 200, "{path}");
+        }
+        // Probes know no token; the page holds no data, and asks for the token itself.
+        for (path, host) in [("/healthz", "probe"), ("/readyz", "probe"), ("/", "localhost")] {
+            let answer = client.send("GET", path, &[("host", host)], "").await.unwrap();
+            assert_eq!(answer.status, 200, "{path}");
+        }
+    }
+}
+
+#[test]
+fn an_admin_address_beyond_loopback_without_a_token_is_told_at_the_start() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let lines = "target: http://localhost:1\nadmin: 0.0.0.0:0\n";
+    std::fs::write(folder.path().join("a.yaml"), crate::support::whole(lines)).unwrap();
+    let gateway = Gateway::start_under(folder, "a.yaml", &[("TOLLGATE_ADMIN_TOKEN", "")]);
+    gateway.until_logged("TOLLGATE_ADMIN_TOKEN");
+}

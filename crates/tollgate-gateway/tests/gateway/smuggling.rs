@@ -1,6 +1,6 @@
 //! Requests that two servers could read as different ones.
 
-use crate::support::{Gateway, RawUpstream, exchange};
+use crate::support::{Gateway, Outcome, RawHttp2, RawUpstream, exchange};
 
 /// What the gateway says to these bytes, and what the upstream gets of it.
 fn sent(request: &str) -> (String, Vec<String>) {
@@ -58,6 +58,175 @@ fn a_head_that_is_not_clear_is_refused() {
     ] {
         is_refused(head);
     }
+}
+
+/// To some servers each of these requests ends at another place.
+#[test]
+fn no_spelling_of_a_length_or_an_encoding_reaches_the_service_as_it_was_written() {
+    let upstream = RawUpstream::new();
+    let gateway = Gateway::start(&upstream.target());
+    let next = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
+    let rest = format!("0\r\n\r\n{next}");
+    let all = format!("Content-Length: {}", rest.len());
+    let lengths = ["Content-Length: 4", "Content-Length: 0", &all];
+    let encodings = [
+        "Transfer-Encoding: chunked",
+        "transfer-encoding: Chunked",
+        "Transfer-Encoding:chunked",
+        "Transfer-Encoding:\tchunked",
+        "Transfer-Encoding:  chunked  ",
+        "Transfer-Encoding: chunked\t",
+        "Transfer-Encoding : chunked",
+        "Transfer-Encoding\t: chunked",
+        " Transfer-Encoding: chunked",
+        "Transfer-Encoding:\r\n chunked",
+        "Transfer-Encoding\r\n : chunked",
+        "X: y\nTransfer-Encoding: chunked",
+        "X: y\rTransfer-Encoding: chunked",
+        "X: y\0\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: xchunked",
+        "Transfer-Encoding: x chunked",
+        "Transfer-Encoding: chunked x",
+        "Transfer-Encoding: chunked;q=1",
+        "Transfer-Encoding: \"chunked\"",
+        "Transfer-Encoding: 'chunked'",
+        "Transfer-Encoding: ,chunked",
+        "Transfer-Encoding: chunked,",
+        "Transfer-Encoding: identity, chunked",
+        "Transfer-Encoding: chunked, identity",
+        "Transfer-Encoding: cow, chunked",
+        "Transfer-Encoding: \x0bchunked",
+        "Transfer-Encoding: chunked\x0b",
+        "Transfer-Encoding: chunk\u{212a}ed",
+        "Transfer-Encoding:",
+        "Transfer-Encoding: chunked\r\nTransfer-encoding: cow",
+        "Transfer-Encoding: cow\r\nTransfer-Encoding: chunked",
+        "Transfer_Encoding: chunked",
+        "Transfer-Encoding\0: chunked",
+        "Content-Encoding: chunked",
+        "Connection: Transfer-Encoding\r\nTransfer-Encoding: chunked",
+        "Connection: Content-Length",
+        "Content-Length: 5",
+        "Content-Length: 4, 5",
+        "Content-Length: 4 5",
+        "Content-Length: 4;5",
+        "Content-Length: \"4\"",
+        "Content-Length: 04",
+        "Content-Length: 4.0",
+        "Content-Length: 4e0",
+        "Content-Length: ４",
+        "Content-Length:",
+        "Content-Length : 4",
+        "Content-Length:\r\n 4",
+        "Content-Length: 18446744073709551620",
+        "Content_Length: 5",
+        "Host: b",
+        "Host : b",
+    ];
+    for (length, encoding) in lengths.iter().flat_map(|it| encodings.map(|other| (it, other))) {
+        for fields in [format!("{length}\r\n{encoding}"), format!("{encoding}\r\n{length}")] {
+            let head =
+                format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\nConnection: close\r\n\r\n");
+            exchange(gateway.address, &format!("{head}{rest}"));
+        }
+    }
+    for request in upstream.requests() {
+        let (head, body) = request.split_once("\r\n\r\n").unwrap();
+        let head = head.to_ascii_lowercase();
+        assert!(head.starts_with("post / http/1.1\r\n"), "{request:?}");
+        assert!(!head.contains(['\0', '\x0b']) && !head.contains("smuggled"), "{request:?}");
+        let framing: Vec<_> = head
+            .split("\r\n")
+            .filter(|line| {
+                let name = line.split(':').next().unwrap().trim().replace('_', "-");
+                name == "content-length" || name == "transfer-encoding"
+            })
+            .collect();
+        match framing[..] {
+            ["transfer-encoding: chunked"] => assert_eq!(body, "0\r\n\r\n", "{request:?}"),
+            [length] => {
+                let length = length.strip_prefix("content-length: ").unwrap();
+                assert_eq!(length.parse(), Ok(body.len()), "{request:?}");
+                assert!(length.bytes().all(|byte| byte.is_ascii_digit()), "{request:?}");
+            }
+            _ => panic!("{framing:?} in {request:?}"),
+        }
+    }
+    // The valid spellings have come through.
+    assert!(upstream.requests().len() > 20, "{}", upstream.requests().len());
+}
+
+/// Servers disagree about line feeds without a carriage return. The service gets none of them.
+#[test]
+fn a_line_ends_in_one_place() {
+    let upstream = RawUpstream::new();
+    let gateway = Gateway::start(&upstream.target());
+    for request in [
+        "GET / HTTP/1.1\nHost: a\nConnection: close\n\n",
+        "GET / HTTP/1.1\r\nHost: a\nX: y\r\nConnection: close\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\n",
+        "GET / HTTP/1.1\r\nHost: a\rX: y\r\nConnection: close\r\n\r\n",
+        "GET / HTTP/1.1\rHost: a\r\nConnection: close\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nX\n: y\r\nConnection: close\r\n\r\n",
+        "GET /\r\n HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+        "\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    ] {
+        exchange(gateway.address, request);
+    }
+    for request in upstream.requests() {
+        for line in request.split("\r\n") {
+            assert!(!line.contains(['\r', '\n']), "{request:?}");
+        }
+        assert!(request.ends_with("\r\n\r\n"), "{request:?}");
+    }
+}
+
+/// HTTP/2 has lengths of its own, and fields that say others are for servers of HTTP/1.
+#[test]
+fn a_request_of_http2_has_no_framing_of_http1() {
+    let upstream = RawUpstream::new();
+    let gateway = Gateway::start(&upstream.target());
+    let head = [(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
+    for fields in [
+        &[("transfer-encoding", "chunked")][..],
+        &[("connection", "close")],
+        &[("upgrade", "websocket")],
+        &[("content-length", "0")],
+        &[("content-length", "100")],
+        &[("content-length", "5"), ("content-length", "6")],
+        &[("content-length", "5, 6")],
+        &[("content-length", "+5")],
+        &[("x", "y\r\nContent-Length: 0")],
+        &[("x", "y\nz: 1")],
+        &[("x", "y\0")],
+        &[("x\r\ny", "z")],
+        &[("x: y", "z")],
+        &[("X-Upper", "z")],
+        &[("", "z")],
+    ] {
+        let mut http2 = RawHttp2::new(gateway.address);
+        http2.headers(1, &[&head[..], fields].concat(), false);
+        http2.data(1, b"hello", true);
+        let outcome = http2.outcome(1);
+        assert!(!matches!(outcome, Outcome::Status(200)), "{fields:?}: {outcome:?}");
+    }
+    for head in [
+        &[(":method", "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\nGET"), head[1], head[2], head[3]],
+        &[head[0], head[1], (":path", "/ HTTP/1.1\r\nX: y"), head[3]],
+        &[head[0], head[1], (":path", "/a b"), head[3]],
+        &[head[0], head[1], (":path", "a"), head[3]],
+        &[head[0], head[1], (":path", ""), head[3]],
+        &[head[0], head[1], head[2], (":authority", "a\r\nX: y")],
+        &[head[0], head[1], head[2], (":authority", "a/b")],
+        &[head[0], (":scheme", "http://b/?"), head[2], head[3]],
+    ] {
+        let mut http2 = RawHttp2::new(gateway.address);
+        http2.headers(1, head, true);
+        let outcome = http2.outcome(1);
+        assert!(!matches!(outcome, Outcome::Status(200)), "{head:?}: {outcome:?}");
+    }
+    let requests = upstream.requests();
+    assert_eq!(requests, Vec::<String>::new());
 }
 
 /// RFC 9112 §6.3 leaves the choice to refuse it or to believe the encoding.
@@ -184,4 +353,22 @@ fn an_answer_in_another_coding_is_not_passed_on_without_its_name() {
     let answer =
         exchange(gateway.address, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
+}
+
+/// Clients would disagree about the end of the answer.
+#[test]
+fn an_answer_with_two_lengths_is_not_passed_on() {
+    for fields in [
+        "Content-Length: 2\r\nContent-Length: 3\r\n",
+        "Content-Length: 2, 3\r\n",
+        "Content-Length: +2\r\n",
+        "Content-Length: 2x\r\n",
+    ] {
+        let answer = format!("HTTP/1.1 200 OK\r\n{fields}\r\nhi!");
+        let upstream = RawUpstream::closing(answer.leak());
+        let gateway = Gateway::start(&upstream.target());
+        let answer =
+            exchange(gateway.address, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 502"), "{fields}: {answer}");
+    }
 }

@@ -5,7 +5,11 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::{Client, Gateway, Upstream, exchange};
+use tempfile::TempDir;
+use tokio::net::TcpSocket;
+
+use crate::encryption::certificate;
+use crate::support::{Client, Gateway, Outcome, RawHttp2, RawUpstream, Upstream, exchange};
 
 /// Accepts, says this to whatever comes, and then nothing.
 fn says(answer: &'static str) -> SocketAddr {
@@ -72,18 +76,139 @@ async fn an_upstream_that_does_not_answer_is_answered_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_stops_halfway_is_cut_off_and_not_completed() {
     let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n";
-    for (upstream, stays) in [(says(head), true), (breaks_off(head), false)] {
+    for upstream in [says(head), breaks_off(head)] {
         let gateway =
             Gateway::start(&format!("target: http://{upstream}\ntimeouts: {{idle: 200ms}}\n"));
         let answer =
             exchange(gateway.address, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         assert!(!answer.contains("0\r\n\r\n"), "{answer}");
-        // What breaks off at once may be cut off before a byte of it was passed on.
-        if stays || !answer.is_empty() {
-            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        }
-        assert!(!stays || answer.contains("hello"), "{answer}");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.contains("hello"), "{answer}");
     }
+}
+
+/// The head says what has happened, and the break that this is not all of it.
+#[test]
+fn an_answer_that_breaks_off_in_its_body_keeps_its_head() {
+    for answer in [
+        "HTTP/1.1 201 Created\r\nX-Id: 7\r\nContent-Length: 5\r\n\r\n",
+        "HTTP/1.1 201 Created\r\nX-Id: 7\r\nContent-Length: 5\r\n\r\nhe",
+        "HTTP/1.1 201 Created\r\nX-Id: 7\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "HTTP/1.1 201 Created\r\nX-Id: 7\r\nTransfer-Encoding: chunked\r\n\r\nnonsense",
+    ] {
+        let gateway = Gateway::start(&format!("target: http://{}\n", breaks_off(answer)));
+        for _ in 0..5 {
+            let request = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
+            let answer = exchange(gateway.address, request);
+            assert!(answer.starts_with("HTTP/1.1 201 Created\r\n"), "{answer:?}");
+            assert!(answer.contains("\r\nx-id: 7\r\n"), "{answer:?}");
+            assert!(!answer.ends_with("0\r\n\r\n"), "{answer:?}");
+            let mut http2 = RawHttp2::new(gateway.address);
+            let head =
+                [(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
+            http2.headers(1, &head, false);
+            http2.data(1, b"hi", true);
+            assert_eq!(http2.outcome(1), Outcome::Status(201));
+            assert_eq!(http2.outcome(1), Outcome::Reset);
+        }
+        gateway.until_logged("broke off in the body of a response");
+    }
+}
+
+/// Takes no further connection: a request to connect is never answered.
+async fn takes_nobody() -> (SocketAddr, impl Sized) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut queue = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(500)) {
+        queue.push(stream);
+        assert!(queue.len() < 100, "the queue of a listener has no end here");
+    }
+    (address, (listener, queue))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_not_answered_is_an_upstream_that_cannot_be_reached() {
+    let (address, _queue) = takes_nobody().await;
+    for protocol in ["http1", "http2"] {
+        // Before the connection stands, the time of the answer has not begun.
+        let gateway = Gateway::start(&format!(
+            "target: {{url: 'http://{address}', protocol: {protocol}}}\n\
+             timeouts: {{connect: 900ms, response: 200ms}}\n"
+        ));
+        for body in ["", "hello"] {
+            let client = Client::new(gateway.address);
+            let answer = client.send("POST", "/", &[], body).await.unwrap();
+            let code = (answer.status.as_u16(), answer.code());
+            assert_eq!(code, (504, "upstream-connect-timeout".to_owned()), "{protocol} {body:?}");
+        }
+    }
+}
+
+/// Passes bytes on in both directions, the first of the server's after a pause.
+fn pausing(server: SocketAddr, pause: Duration) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let server = TcpStream::connect(server).unwrap();
+            let (mut from, mut to) = (stream.try_clone().unwrap(), server.try_clone().unwrap());
+            thread::spawn(move || std::io::copy(&mut from, &mut to));
+            thread::spawn(move || {
+                // It is real time that the gateway measures, in a process of its own.
+                thread::sleep(pause);
+                std::io::copy(&mut &server, &mut &stream)
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_of_the_answer_begins_when_the_connection_stands() {
+    let upstream = Upstream::new().await;
+    let folder = TempDir::new().unwrap();
+    certificate(&folder, "localhost");
+    let trusted = folder.path().join("localhost.pem");
+    let tls = "{address: '127.0.0.1:0', tls: {certificate: localhost.pem, key: localhost.key}}";
+    let server = Gateway::start_in(folder, &format!("listen: [{tls}]\n{}", upstream.target()));
+    for body in ["", "hello"] {
+        // To connect takes longer than the answer may.
+        let port = pausing(server.address, Duration::from_secs(3)).port();
+        let folder = TempDir::new().unwrap();
+        let lines =
+            format!("target: https://localhost:{port}\ntimeouts: {{connect: 20s, response: 2s}}\n");
+        std::fs::write(folder.path().join("slow.yaml"), crate::support::whole(&lines)).unwrap();
+        let roots = trusted.to_str().unwrap();
+        let gateway = Gateway::start_under(folder, "slow.yaml", &[("SSL_CERT_FILE", roots)]);
+        let answer = Client::new(gateway.address).send("POST", "/", &[], body).await.unwrap();
+        assert_eq!(answer.status, 200, "{body:?}: {answer:?}");
+    }
+}
+
+/// The service has begun to answer, and so has done what it was asked for.
+#[test]
+fn a_get_is_not_sent_again_once_a_byte_of_an_answer_has_come() {
+    for answer in [
+        "H",
+        "HTTP/1.1 200 OK\r\nContent-",
+        "HTTP/1.1 100 Continue\r\n\r\n",
+        "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n",
+    ] {
+        let upstream = RawUpstream::closing(answer);
+        let gateway = Gateway::start(&upstream.target());
+        let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        let said = exchange(gateway.address, request);
+        assert!(said.starts_with("HTTP/1.1 502") && said.contains("upstream-invalid"), "{said}");
+        assert_eq!(upstream.requests().len(), 1, "{answer:?}");
+    }
+    // Without one it may never have come there.
+    let upstream = RawUpstream::closing("");
+    let gateway = Gateway::start(&upstream.target());
+    exchange(gateway.address, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert_eq!(upstream.requests().len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

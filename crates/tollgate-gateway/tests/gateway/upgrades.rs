@@ -2,12 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tungstenite::Message;
 
-use crate::support::{Gateway, RawUpstream, exchange};
+use crate::support::{Gateway, RawClient, RawUpstream, exchange};
 
 /// A WebSocket server that sends back what it hears.
 fn echo() -> String {
@@ -158,6 +159,114 @@ fn an_upstream_that_changes_its_protocol_unasked_is_not_believed() {
     let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let answer = exchange(gateway.address, request);
     assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
+    gateway.until_logged("a change of protocol that was not asked for");
+}
+
+/// Some services ignore the length of a request that asks for an upgrade. They would read its
+/// body as another request, past every limit.
+#[test]
+fn an_upgrade_with_a_body_is_refused_and_does_not_reach_the_service() {
+    let upstream = RawUpstream::new();
+    let gateway = Gateway::start(&upstream.target());
+    let hidden = "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
+    let length = hidden.len();
+    for (method, framing, body) in [
+        ("GET", format!("Content-Length: {length}"), hidden.to_owned()),
+        ("POST", format!("Content-Length: {length}"), hidden.to_owned()),
+        (
+            "GET",
+            "Transfer-Encoding: chunked".into(),
+            format!("{length:x}\r\n{hidden}\r\n0\r\n\r\n"),
+        ),
+        ("GET", "Transfer-Encoding: chunked".into(), "0\r\n\r\n".into()),
+    ] {
+        let request = format!(
+            "{method} / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             {framing}\r\n\r\n{body}"
+        );
+        // It reads to the end: the connection is closed.
+        let answer = exchange(gateway.address, &request);
+        assert!(answer.starts_with("HTTP/1.1 400"), "{framing}: {answer}");
+        assert!(answer.contains("bad-upgrade"), "{framing}: {answer}");
+        assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{framing}: {answer}");
+    }
+    assert_eq!(upstream.requests(), Vec::<String>::new());
+    // No body, said explicitly.
+    let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\n\
+                   Content-Length: 0\r\n\r\n";
+    assert!(exchange(gateway.address, request).starts_with("HTTP/1.1 200"));
+    assert!(upstream.requests()[0].contains("upgrade: websocket"));
+    // An upgrade that is not forwarded leaves an ordinary request.
+    let request = "POST / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, close\r\nUpgrade: h2c\r\n\
+                   Content-Length: 2\r\n\r\nhi";
+    assert!(exchange(gateway.address, request).starts_with("HTTP/1.1 200"));
+    let request = &upstream.requests()[1];
+    assert!(request.ends_with("\r\n\r\nhi") && !request.contains("upgrade"), "{request}");
+}
+
+/// HTTP/1.0 has no upgrades, and such a request takes no tunnel.
+#[test]
+fn http_1_0_goes_on_without_its_upgrade() {
+    let upstream = RawUpstream::new();
+    let gateway = Gateway::start(&upstream.target());
+    let request = "GET / HTTP/1.0\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+    let answer = exchange(gateway.address, request);
+    assert!(answer.starts_with("HTTP/1.1 200") || answer.starts_with("HTTP/1.0 200"), "{answer}");
+    let request = upstream.requests().pop().unwrap().to_ascii_lowercase();
+    assert!(!request.contains("upgrade"), "{request}");
+}
+
+/// A service that believes the connection has changed reads what comes next in its own way.
+#[test]
+fn a_connection_that_carried_an_upgrade_is_never_used_again() {
+    let upstream =
+        RawUpstream::answering("HTTP/1.1 426 Upgrade Required\r\nContent-Length: 2\r\n\r\nno");
+    let gateway = Gateway::start(&upstream.target());
+    let mut client = RawClient::new(gateway.address);
+    let plain = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    for (request, connections) in [(plain, 1), (plain, 1), (UPGRADE, 2), (plain, 2), (UPGRADE, 3)] {
+        let answer = client.ask(request);
+        assert!(answer.starts_with("HTTP/1.1 426"), "{answer}");
+        assert_eq!(upstream.connections(), connections, "{request}");
+    }
+}
+
+/// Changes to this protocol whatever was asked, and says when the connection has ended.
+fn changes_to(answer: &'static str) -> (String, mpsc::Receiver<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = format!("target: http://{}\n", listener.local_addr().unwrap());
+    let (ended, end) = mpsc::channel();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(answer.as_bytes());
+            let _ = stream.read_to_end(&mut Vec::new());
+            let _ = ended.send(());
+        }
+    });
+    (target, end)
+}
+
+#[test]
+fn a_change_to_another_protocol_than_was_asked_for_is_refused() {
+    for (answer, status) in [
+        ("HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: other/1\r\n\r\n", "502"),
+        ("HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: reader/1, other/1\r\n\r\n", "502"),
+        ("HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n", "502"),
+        ("HTTP/1.1 101 S\r\nConnection: upgrade\r\n\r\n", "502"),
+        ("HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: Reader/1\r\n\r\n", "101"),
+    ] {
+        let (target, end) = changes_to(answer);
+        let gateway = Gateway::start(&target);
+        let mut client = RawClient::new(gateway.address);
+        let said = client.ask(&UPGRADE.replace("reader/1", "first/1, reader/1"));
+        assert!(said.starts_with(&format!("HTTP/1.1 {status}")), "{answer}: {said}");
+        if status == "502" {
+            assert!(said.contains("upstream-invalid"), "{said}");
+            end.recv_timeout(Duration::from_secs(20)).expect("the upstream's connection ends");
+            gateway.until_logged("a change of protocol that was not asked for");
+        }
+    }
 }
 
 /// Where the upstream refuses, the connection stays what it was.

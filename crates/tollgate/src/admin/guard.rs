@@ -7,12 +7,15 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::AdminError;
+use super::page;
 use super::peers::{FromPeer, Peers};
 use super::problem::Problem;
 
 /// Lets in whom it knows.
 pub(super) struct Guard {
     pub(super) token: Token,
+    /// Whether the token is needed for everything but the page.
+    pub(super) numbers_need_token: bool,
     pub(super) hosts: Hosts,
     pub(super) peers: Peers,
 }
@@ -45,6 +48,12 @@ impl Guard {
             return Err(Problem::new(StatusCode::FORBIDDEN, detail));
         }
         Ok(None)
+    }
+
+    /// Refuses who does not know the token, where it is needed for numbers too. The files of the
+    /// page hold none, and no browser loads them with a token.
+    pub(super) fn check_reader(&self, path: &str, headers: &HeaderMap) -> Result<(), Problem> {
+        if self.numbers_need_token && !page::has(path) { self.check_token(headers) } else { Ok(()) }
     }
 
     /// Refuses who does not know the token.

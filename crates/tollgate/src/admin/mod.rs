@@ -18,6 +18,8 @@
 //! # Attacker
 //! * Mount it on a listener of its own, on loopback or a network of operators. Where a
 //!   request comes from is never taken for permission: behind a proxy all come from there.
+//!   Where others can reach it, let numbers need the token too
+//!   ([`AdminBuilder::numbers_need_token`]).
 //! * Whatever names a subject or changes anything needs `Authorization: Bearer` and the
 //!   token, which is compared in constant time. There is no router without a token.
 //! * Only requests to hosts on a list are answered, so that no website can reach it under a
@@ -84,6 +86,7 @@ impl Admin {
     pub fn builder() -> AdminBuilder {
         AdminBuilder {
             token: None,
+            numbers_need_token: false,
             hosts: Vec::new(),
             shown: Shown::default(),
             layers: Vec::new(),
@@ -102,6 +105,7 @@ impl Admin {
 #[must_use]
 pub struct AdminBuilder {
     token: Option<String>,
+    numbers_need_token: bool,
     hosts: Vec<String>,
     shown: Shown,
     layers: Vec<Layers>,
@@ -120,6 +124,14 @@ impl AdminBuilder {
     /// What who asks for more than numbers must know: 16 characters or more.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
+        self
+    }
+
+    /// Asks for the token wherever the router answers, also for numbers; only the files of the
+    /// page need none. For an address that others can reach: a host on the list keeps websites
+    /// out, and a program can write any.
+    pub const fn numbers_need_token(mut self) -> Self {
+        self.numbers_need_token = true;
         self
     }
 
@@ -204,7 +216,12 @@ impl AdminBuilder {
         let target =
             self.target.map(|target| peers::origin(&target).ok_or(AdminError::Target(target)));
         let state = State(Arc::new(Shared {
-            guard: Guard { token, hosts: Hosts::new(self.hosts)?, peers },
+            guard: Guard {
+                token,
+                numbers_need_token: self.numbers_need_token,
+                hosts: Hosts::new(self.hosts)?,
+                peers,
+            },
             display: Display::new(self.shown),
             layers: self.layers,
             metrics: self.metrics,

@@ -16,12 +16,17 @@ use super::State;
 use super::problem::Problem;
 
 pub(super) fn router() -> Router<State> {
-    let mut router = Router::new().route("/page/settings.json", get(settings));
+    let mut router = Router::new().route(SETTINGS, get(settings));
     for (path, kind, text) in FILES {
         let answer = move |Extract(state): Extract<State>| async move { file(&state, kind, text) };
         router = router.route(path, get(answer));
     }
     router
+}
+
+/// Whether this path is one of the page.
+pub(super) fn has(path: &str) -> bool {
+    path == SETTINGS || FILES.iter().any(|(own, ..)| *own == path)
 }
 
 /// What the page has to know before it can ask for anything.
@@ -77,6 +82,8 @@ fn policy(state: &State) -> HeaderValue {
 }
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+const SETTINGS: &str = "/page/settings.json";
 
 const FILES: [(&str, &str, &str); 9] = [
     ("/", "text/html; charset=utf-8", include_str!("page/index.html")),

@@ -53,11 +53,20 @@ pub(super) fn router(state: State, further: Router) -> Router {
 
 async fn check_site(Extract(state): Extract<State>, request: Request, next: Next) -> Response {
     let guard = &state.0.guard;
-    match guard.check_site(request.method(), request.uri(), request.headers()) {
-        Ok(None) => next.run(request).await,
-        Ok(Some(FromPeer::Read(origin))) => peers::readable(next.run(request).await, origin),
-        Ok(Some(FromPeer::Preflight(origin))) => peers::preflight(origin),
+    let origin = match guard.check_site(request.method(), request.uri(), request.headers()) {
+        Ok(None) => None,
+        Ok(Some(FromPeer::Read(origin))) => Some(origin),
+        // Browsers ask this without the token.
+        Ok(Some(FromPeer::Preflight(origin))) => return peers::preflight(origin),
+        Err(problem) => return problem.into_response(),
+    };
+    let response = match guard.check_reader(request.uri().path(), request.headers()) {
+        Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
+    };
+    match origin {
+        Some(origin) => peers::readable(response, origin),
+        None => response,
     }
 }
 

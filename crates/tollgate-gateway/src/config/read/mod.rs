@@ -55,7 +55,8 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     let limits = limits::limits(&shared, &mut names, problems);
     let routes = routes::routes(root, &shared, &limits, &mut names, problems);
     let identity = identity::identity(&limiter, &tiers, problems);
-    let exempt = paths::exempt(&limiter, problems);
+    let reject_ambiguous = ambiguous(&limiter);
+    let exempt = paths::exempt(&limiter, reject_ambiguous == Some(false), problems);
     let server = server::server(&limiter, problems);
     let headers = headers(&limiter);
     let members = members(&limiter);
@@ -65,7 +66,6 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     let log = telemetry::log(&limiter);
     let tracing = telemetry::tracing(&limiter, problems);
 
-    let reject_ambiguous = ambiguous(&limiter);
     // Where it is not known, less is known not to match.
     match reject_ambiguous {
         Some(true) => unmatched::warn(Ambiguous::Refuse, problems),

@@ -118,8 +118,12 @@ pub(super) fn methods(view: &View<'_>) -> Option<Methods> {
     Some(Methods::new(methods))
 }
 
-/// The paths that are not limited.
-pub(super) fn exempt(limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<PathMatch>> {
+/// The paths that are not limited. `is_kept` is whether ambiguous spellings are kept.
+pub(super) fn exempt(
+    limiter: &View<'_>,
+    is_kept: bool,
+    problems: &mut Problems,
+) -> Option<Vec<PathMatch>> {
     let mut paths = Some(Vec::new());
     for item in limiter.items("exempt") {
         let path = path(&item, problems);
@@ -134,6 +138,16 @@ pub(super) fn exempt(limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<
             paths.push(path);
             paths
         });
+    }
+    let holds_others = |path: &PathMatch| !matches!(path, PathMatch::Plain(_));
+    if let Some(section) = limiter.view("paths").filter(|_| is_kept)
+        && paths.iter().flatten().any(holds_others)
+    {
+        problems.warn(
+            section.place_of("ambiguous"),
+            "a path with `%2F`, `%5C` or `%3B` is limited, although `exempt` matches it",
+            "write `ambiguous: reject`, unless clients of yours send such paths",
+        );
     }
     paths
 }

@@ -140,8 +140,8 @@ fn check_admin(admin: SocketAddr, listen: &[Listen], limiter: &View<'_>, problem
     } else if !admin.ip().is_loopback() {
         problems.warn(
             limiter.place_of("admin"),
-            "whoever reaches the admin address reads the configuration and the state of clients",
-            "use 127.0.0.1, or make sure that a firewall stands before it",
+            "beyond loopback, the admin address answers only /healthz and /readyz without the token",
+            "set TOLLGATE_ADMIN_TOKEN where `tollgate serve` runs, or use 127.0.0.1",
         );
     }
 }

@@ -73,7 +73,7 @@ pub(super) static RATE_LIMITER: Section = Section {
             "admin",
             Shape::Either(&[text(format::ADDRESS), Shape::Section(&ADMIN)]),
             "127.0.0.1:8081",
-            "Where health, state, metrics and a live page are served: an address, or a section. Never on a public listener.",
+            "Where health, state, metrics and a live page are served: an address, or a section. Never on a public listener. Beyond loopback all but health needs the token.",
         ),
         optional("target", TARGET, "Where requests go that no route takes."),
         optional(

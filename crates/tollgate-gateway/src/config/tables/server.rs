@@ -147,10 +147,10 @@ pub(super) const PATHS: Section = Section {
         "ambiguous",
         Shape::Word(&[
             ("reject", "They are answered with 400."),
-            ("keep", "They stay as they are."),
+            ("keep", "They stay as they are, and such paths are never exempt."),
         ]),
         "reject",
-        "What becomes of `%2F`, `%5C`, `%00` and broken escapes, which servers read in different ways.",
+        "The treatment of `%2F`, `%5C`, `%00` and broken escapes, which servers read in different ways.",
     )],
     either: &[],
     others: None,
@@ -160,12 +160,12 @@ pub(super) const TIMEOUTS: Section = Section {
     name: "timeouts",
     doc: "How long things may take.",
     fields: &[
-        default("connect", Shape::Span, "5s", "Connecting to the target."),
+        default("connect", Shape::Span, "5s", "Connecting to the target, TLS included."),
         default(
             "response",
             Shape::Span,
             "60s",
-            "From the end of a request to the head of the target's response.",
+            "From the end of a request, once connected, to the head of the target's response.",
         ),
         default("idle", Shape::Span, "60s", "Between two pieces of a body, in either direction."),
         default(

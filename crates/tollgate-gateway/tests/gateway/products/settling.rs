@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Full};
 use tokio::task::JoinSet;
 use tollgate_test_servers::Redis;
 
-use crate::support::{Client, Gateway, Upstream, exchange};
+use crate::support::{Client, Gateway, RawUpstream, Upstream, exchange};
 
 /// `ok`, at the cost that the path ends in: `/a/7` is 7.
 async fn upstream_with_a_price() -> Upstream {
@@ -191,5 +191,41 @@ async fn gateways_that_share_a_quota_let_no_more_be_tried_together() {
         let told = (answer.status.as_u16(), answer.header("x-ratelimit-remaining").to_owned());
         assert_eq!(told.0, 401, "{n}");
         assert!(told.1.parse::<u64>().unwrap() >= 4, "{n} {}", told.1);
+    }
+}
+
+/// Only the answer of the service could have said whether the guess was wrong.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_without_an_answer_of_the_service_counts_where_failures_count() {
+    for (upstream, status) in [
+        // It reads the request and stays silent, or closes.
+        (RawUpstream::answering(""), 504),
+        (RawUpstream::closing(""), 502),
+        (RawUpstream::closing("HTTP/1.1 40"), 502),
+    ] {
+        let lines = format!(
+            "{}timeouts: {{response: 300ms}}\n\
+             apis:\n\
+             - {{identifier: login, path: /login, limit: 2, windowSeconds: 3600, \
+                  countOnly: {{status: 401}}}}\n",
+            upstream.target()
+        );
+        let gateway = Gateway::start(&lines);
+        let client = Client::new(gateway.address);
+        for expected in [status, status, 429] {
+            let answer = client.send("POST", "/login", &[], "guess").await.unwrap();
+            assert_eq!(answer.status, expected, "{answer:?}");
+        }
+    }
+    // A request that the service never received was not a guess.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let gateway = Gateway::start(&format!(
+        "target: http://{closed}\n\
+         apis: [{{identifier: login, path: /login, limit: 2, windowSeconds: 3600, \
+                  countOnly: {{status: 401}}}}]\n"
+    ));
+    for _ in 0..4 {
+        let answer = Client::new(gateway.address).get("/login").await;
+        assert_eq!((answer.status.as_u16(), &*answer.code()), (502, "upstream-unreachable"));
     }
 }

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "otlp")]
 mod collector;
+mod frames;
 mod gateway;
 mod raw;
 mod upstream;
@@ -10,8 +11,9 @@ use std::env;
 
 #[cfg(feature = "otlp")]
 pub(crate) use self::collector::{Collector, Sent};
+pub(crate) use self::frames::{Outcome, RawHttp2};
 pub(crate) use self::gateway::{Client, Gateway, whole};
-pub(crate) use self::raw::{RawUpstream, exchange, exchange_bytes};
+pub(crate) use self::raw::{RawClient, RawUpstream, exchange, exchange_bytes};
 pub(crate) use self::upstream::Upstream;
 
 /// Whether the tests may take much memory and some minutes.

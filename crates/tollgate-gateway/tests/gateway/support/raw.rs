@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -13,7 +14,7 @@ pub(crate) fn exchange(address: SocketAddr, request: &str) -> String {
 
 pub(crate) fn exchange_bytes(address: SocketAddr, request: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(request).unwrap();
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer) {
@@ -24,26 +25,65 @@ pub(crate) fn exchange_bytes(address: SocketAddr, request: &[u8]) -> Vec<u8> {
     answer
 }
 
+/// A client that keeps its connection, and reads one answer after the other.
+pub(crate) struct RawClient {
+    stream: TcpStream,
+    read: Vec<u8>,
+}
+
+impl RawClient {
+    pub(crate) fn new(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self { stream, read: Vec::new() }
+    }
+
+    /// Sends a request and returns the answer, whose length its head states.
+    pub(crate) fn ask(&mut self, request: &str) -> String {
+        self.stream.write_all(request.as_bytes()).unwrap();
+        let head = read_until(&mut self.stream, &mut self.read, |bytes| find(bytes, b"\r\n\r\n"));
+        let head = head.expect("the connection ended before an answer");
+        let lines = String::from_utf8_lossy(&self.read[..head]).to_ascii_lowercase();
+        let length = lines.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let whole = head + length.map_or(0, |length| length.parse().unwrap());
+        let end = |bytes: &[u8]| (bytes.len() >= whole).then_some(whole);
+        read_until(&mut self.stream, &mut self.read, end).expect("the answer ended early");
+        String::from_utf8(self.read.drain(..whole).collect()).unwrap()
+    }
+}
+
 /// An upstream that keeps what it gets as it is on the wire.
 pub(crate) struct RawUpstream {
     pub(crate) address: SocketAddr,
     requests: Arc<Mutex<Vec<String>>>,
+    connections: Arc<AtomicUsize>,
 }
 
 impl RawUpstream {
     /// Answers each request with these bytes.
     pub(crate) fn answering(answer: &'static str) -> Self {
+        Self::start(answer, false)
+    }
+
+    /// Answers one request on each connection with these bytes, and closes it.
+    pub(crate) fn closing(answer: &'static str) -> Self {
+        Self::start(answer, true)
+    }
+
+    fn start(answer: &'static str, closes: bool) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&requests);
+        let connections = Arc::new(AtomicUsize::new(0));
+        let (seen, counter) = (Arc::clone(&requests), Arc::clone(&connections));
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
+                counter.fetch_add(1, Ordering::Relaxed);
                 let seen = Arc::clone(&seen);
-                thread::spawn(move || serve(stream, answer, &seen));
+                thread::spawn(move || serve(stream, answer, closes, &seen));
             }
         });
-        Self { address, requests }
+        Self { address, requests, connections }
     }
 
     /// Answers each request with `ok`.
@@ -55,9 +95,19 @@ impl RawUpstream {
     pub(crate) fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().clone()
     }
+
+    /// How many connections were ever made.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// The line of the configuration that leads here.
+    pub(crate) fn target(&self) -> String {
+        format!("target: http://{}\n", self.address)
+    }
 }
 
-fn serve(mut stream: TcpStream, answer: &str, seen: &Mutex<Vec<String>>) {
+fn serve(mut stream: TcpStream, answer: &str, closes: bool, seen: &Mutex<Vec<String>>) {
     let mut buffer = Vec::new();
     loop {
         let Some(end) = read_until(&mut stream, &mut buffer, |bytes| find(bytes, b"\r\n\r\n"))
@@ -78,7 +128,7 @@ fn serve(mut stream: TcpStream, answer: &str, seen: &Mutex<Vec<String>>) {
         let Some(whole) = whole else { return };
         let request: Vec<u8> = buffer.drain(..whole).collect();
         seen.lock().unwrap().push(String::from_utf8_lossy(&request).into_owned());
-        if stream.write_all(answer.as_bytes()).is_err() {
+        if stream.write_all(answer.as_bytes()).is_err() || closes {
             return;
         }
     }
@@ -106,3 +156,6 @@ fn read_until(
 fn find(bytes: &[u8], text: &[u8]) -> Option<usize> {
     bytes.windows(text.len()).position(|part| part == text).map(|start| start + text.len())
 }
+
+/// Longer than anything takes that does happen.
+const PATIENCE: Duration = Duration::from_secs(20);

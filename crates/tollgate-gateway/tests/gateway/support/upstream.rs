@@ -45,7 +45,12 @@ type Answer = Response<BoxBody<Bytes, Infallible>>;
 impl Upstream {
     /// Answers `ok`.
     pub(crate) async fn new() -> Self {
-        Self::answering(|_| Response::new(Full::from("ok").boxed())).await
+        Self::listening(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap())
+    }
+
+    /// The same on a listener that is there already.
+    pub(crate) fn listening(listener: TcpListener) -> Self {
+        Self::serving(listener, |_| std::future::ready(Response::new(Full::from("ok").boxed())))
     }
 
     /// Reads the whole of each request, and answers it with what `answer` makes of it.
@@ -62,7 +67,16 @@ impl Upstream {
     where
         F: Future<Output = Answer> + Send + 'static,
     {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        Self::serving(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap(), answer)
+    }
+
+    fn serving<F>(
+        listener: TcpListener,
+        answer: impl Fn(&Seen) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Answer> + Send + 'static,
+    {
         let address = listener.local_addr().unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let connections = Arc::new(AtomicUsize::new(0));

@@ -52,7 +52,7 @@ async function readOnce(origin, token, stopped, onEvent) {
       credentials: "omit",
       signal: AbortSignal.any([stopped, silent.signal]),
     });
-    if (response.status === 401 && token) return REFUSED;
+    if (response.status === 401) return token ? REFUSED : NEEDED;
     if (!response.ok) return `answered ${response.status}`;
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let text = "";
@@ -79,6 +79,7 @@ function sleep(milliseconds, stopped) {
 
 const ENDED = "it stopped";
 const REFUSED = "the token is refused";
+const NEEDED = "it asks for the token";
 
 /** In milliseconds: how long nothing may come, when a line comes every second. */
 const SILENCE = 6000;

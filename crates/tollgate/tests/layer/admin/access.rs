@@ -113,3 +113,40 @@ async fn websites_are_refused_whatever_name_they_come_by() {
         assert_eq!(send(&admin, request).await.status(), expected, "{uri}");
     }
 }
+
+/// A program writes any host that it likes, also `localhost`.
+#[tokio::test]
+async fn numbers_need_the_token_too_where_that_is_said() {
+    const PEER: &str = "http://127.0.0.1:9101";
+    let (_, store) = memory();
+    let layer = layer(&store, [Limit::global(log("all", 9))]);
+    let further = axum::Router::new().route("/config", axum::routing::get(|| async { "secret" }));
+    let admin = Admin::builder().token(TOKEN).layer(&layer).metrics(String::new).further(further);
+    let admin = admin.peer(PEER).numbers_need_token().build().unwrap();
+    let ask = async |method: &str, path: &str, fields: &[(&str, &str)]| {
+        let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        send(&admin, request.body(Body::empty()).unwrap()).await
+    };
+    let token = format!("Bearer {TOKEN}");
+    for path in ["/status", "/metrics", "/events", "/top", "/config"] {
+        assert_eq!(ask("GET", path, &[]).await.status(), 401, "{path}");
+        let wrong = [("authorization", "Bearer 0123456789abcdeF")];
+        assert_eq!(ask("GET", path, &wrong).await.status(), 401, "{path}");
+        assert_eq!(ask("GET", path, &[("authorization", &token)]).await.status(), 200, "{path}");
+    }
+    // Which paths there are is a number as well.
+    assert_eq!(ask("GET", "/no-such", &[]).await.status(), 401);
+    // No browser sends a token with a page that it opens.
+    for path in ["/", "/page/main.js", "/page/settings.json"] {
+        assert_eq!(ask("GET", path, &[]).await.status(), 200, "{path}");
+    }
+    // The page of a peer may read why it is refused.
+    let preflight = [("origin", PEER), ("access-control-request-method", "GET")];
+    assert_eq!(ask("OPTIONS", "/events", &preflight).await.status(), 204);
+    let refused = ask("GET", "/events", &[("origin", PEER)]).await;
+    assert_eq!(refused.status(), 401);
+    assert_eq!(refused.headers()["access-control-allow-origin"], PEER);
+}

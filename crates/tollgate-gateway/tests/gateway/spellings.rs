@@ -1,0 +1,150 @@
+//! Paths that two servers could read as different ones.
+
+use crate::support::{Client, Gateway, Upstream, exchange};
+
+/// A login behind a strict limit, beside paths that are exempt and paths with an own limit.
+fn lines(upstream: &Upstream, ambiguous: &str) -> String {
+    format!(
+        "{}strategy: sliding_window_log\n\
+         paths: {{ambiguous: {ambiguous}}}\n\
+         exempt: [/static/*, {{expression: regex, value: '^/assets/'}}]\n\
+         client: {{limit: 1000, windowSeconds: 3600}}\n\
+         costs: {{paths: [{{path: /login, cost: 100}}]}}\n\
+         apis:\n\
+         - {{identifier: login, path: /login, limit: 200, windowSeconds: 3600}}\n\
+         - {{identifier: files, path: '/files/*', limit: 5000, windowSeconds: 3600}}\n",
+        upstream.target()
+    )
+}
+
+/// Each of these is `/login` to some servers.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_ambiguous_spelling_is_exempt_or_skips_the_limit_of_an_api() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, "keep"));
+    let mut answers = Vec::new();
+    for path in [
+        "/static/..%2Flogin",
+        "/static/..%2flogin",
+        "/static%2F..%2Flogin",
+        "/static/%2e%2e%2flogin",
+        "/static/%2E%2E%5Clogin",
+        "/static/..\\login",
+        "/static/..%3B/login",
+        "/static/..%3b%2flogin",
+        "/static/.%2e;x/login",
+        "/static/..;/login",
+        "/static/../login",
+        "/assets/..%2Flogin",
+        "/assets%5C..%2Flogin",
+        "/x/..%2F..%5C..%2Flogin",
+        "/%2Flogin",
+        "/login%3Bx",
+        "/login;x",
+        // Only a server to which `\` is a letter resolves this to `/login`.
+        "/a%5Cb%2F..%2Flogin",
+    ] {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let answer = exchange(gateway.address, &request);
+        answers.push((path, answer["HTTP/1.1 ".len()..][..3].to_owned()));
+    }
+    let (passed, denied) = answers.split_at(2);
+    assert!(passed.iter().all(|(_, status)| status == "200"), "{answers:?}");
+    assert!(denied.iter().all(|(_, status)| status == "429"), "{answers:?}");
+    assert_eq!(upstream.seen().len(), 2);
+    // Other paths are still exempt.
+    for path in ["/static/a.css", "/assets/%C3%A9", "/static/x/../b;v=1"] {
+        let answer = Client::new(gateway.address).get(path).await;
+        assert_eq!((answer.status.as_u16(), answer.header("x-ratelimit-limit")), (200, ""));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_ambiguous_counts_even_where_no_reading_of_it_has_a_limit_of_its_own() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, "keep"));
+    let client = Client::new(gateway.address);
+    for (path, remaining) in [("/static/a%2Fb", "999"), ("/static/a%5Cb", "998")] {
+        let answer = client.get(path).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.header("x-ratelimit-remaining")),
+            (200, remaining)
+        );
+    }
+    assert_eq!(upstream.last().uri.to_string(), "/static/a%5Cb");
+}
+
+/// The gateway cannot decide which of the two limits the service would need.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_path_that_is_under_another_limit_in_each_reading_is_refused() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, "keep"));
+    let client = Client::new(gateway.address);
+    for path in ["/files/..%2Flogin", "/files/..%5Clogin", "/files/a/..%2F..%5C%2E./login"] {
+        let answer = client.get(path).await;
+        assert_eq!((answer.status.as_u16(), &*answer.code()), (400, "bad-path"), "{path}");
+    }
+    // Here both readings are under the same limit.
+    let answer = client.get("/files/a%2Fb").await;
+    assert_eq!((answer.status.as_u16(), answer.header("x-ratelimit-remaining")), (200, "999"));
+    assert_eq!(upstream.last().uri.to_string(), "/files/a%2Fb");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_spelling_reaches_the_service_but_the_one_that_was_limited() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, "reject"));
+    let mut passed = 0;
+    for path in [
+        "/login",
+        "//login",
+        "/./login",
+        "/login;x=1",
+        "/%6Cogin",
+        "/l%6fgin",
+        "/x/../login",
+        "/x/%2e%2e/login",
+        "/x/.%2E;y/login",
+        "/static/../login",
+        "/static/..;/login",
+        "/../login",
+        "/../../login",
+        "/static/%2e%2e/login",
+        "/;/login",
+        "/%2e/login",
+        "/static/..%3B/login",
+        "/login%3Bx",
+        "http://a/login",
+        "http://a//login?x",
+    ] {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let answer = exchange(gateway.address, &request);
+        let status = &answer["HTTP/1.1 ".len()..][..3];
+        passed += u32::from(status == "200");
+        assert!(matches!(status, "200" | "429"), "{path}: {answer}");
+    }
+    assert_eq!(passed, 2);
+    for path in [
+        "/static/..%2Flogin",
+        "/static/..%5clogin",
+        "/static/..\\login",
+        "/login%00",
+        "/login%",
+        "/login%0",
+        "/%l6ogin",
+        "login",
+        "*",
+        "/static/..%c0%af%2flogin",
+        "/a b",
+        "/login\u{7f}",
+    ] {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let answer = exchange(gateway.address, &request);
+        assert!(answer.starts_with("HTTP/1.1 400"), "{path}: {answer}");
+    }
+    assert!(
+        upstream.seen().iter().all(|seen| seen.uri.path() == "/login"),
+        "{:?}",
+        upstream.seen()
+    );
+}

@@ -1,0 +1,192 @@
+//! Fields that a stranger forges to be taken for another client.
+
+use crate::support::{Client, Gateway, Outcome, RawHttp2, RawUpstream, Upstream, exchange};
+
+/// Fields that services believe of the proxies in front of them.
+const OF_PROXIES: [&str; 20] = [
+    "Forwarded",
+    "Forwarded-For",
+    "X-Forwarded",
+    "X-Forwarded-For",
+    "X-Forwarded-User",
+    "X-Original-Forwarded-For",
+    "Client-IP",
+    "X-Client-IP",
+    "X-Real-IP",
+    "X-Cluster-Client-IP",
+    "True-Client-IP",
+    "CF-Connecting-IP",
+    "Fastly-Client-IP",
+    "Fly-Client-IP",
+    "WL-Proxy-Client-IP",
+    "X-Envoy-External-Address",
+    "X-Original-URI",
+    "X-Original-URL",
+    "X-Rewrite-URL",
+    "Proxy",
+];
+
+#[test]
+fn fields_of_proxies_do_not_come_from_strangers_in_any_spelling() {
+    const FORGED: &str = "198.51.100.66";
+    let upstream = RawUpstream::new();
+    let gateway = Gateway::start(&upstream.target());
+    let underscored = OF_PROXIES.map(|name| name.replace('-', "_"));
+    let names = || OF_PROXIES.into_iter().chain(underscored.iter().map(String::as_str));
+    let forged: String = names().map(|name| format!("{name}: {FORGED}\r\n")).collect();
+    let request = format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{forged}\r\n");
+    assert!(exchange(gateway.address, &request).starts_with("HTTP/1.1 200"));
+    let mut http2 = RawHttp2::new(gateway.address);
+    let lower: Vec<_> = names().map(str::to_ascii_lowercase).collect();
+    let head = [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
+    let fields = head.into_iter().chain(lower.iter().map(|name| (name.as_str(), FORGED)));
+    http2.headers(1, &fields.collect::<Vec<_>>(), true);
+    assert_eq!(http2.outcome(1), Outcome::Status(200));
+    for request in upstream.requests() {
+        assert!(!request.contains(FORGED), "{request}");
+        assert!(request.contains("x-forwarded-for: 127.0.0.1\r\n"), "{request}");
+    }
+    assert_eq!(upstream.requests().len(), 2);
+}
+
+/// To services that read `_` as `-` they say where the body ends.
+#[test]
+fn fields_of_framing_are_not_passed_on_with_underscores() {
+    let upstream = RawUpstream::new();
+    for trusted in ["", "trustedProxies: [loopback]\n"] {
+        let gateway = Gateway::start(&format!("{}{trusted}", upstream.target()));
+        let answer = exchange(
+            gateway.address,
+            "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\
+             Content_Length: 0\r\nTransfer_Encoding: chunked\r\nProxy_Connection: keep-alive\r\n\
+             Keep_Alive: 9\r\nX_Request_Id: 7\r\n\r\nhi",
+        );
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let request = upstream.requests().pop().unwrap().to_ascii_lowercase();
+        for name in ["content_length", "transfer_encoding", "proxy_connection", "keep_alive"] {
+            assert!(!request.contains(name), "{name}: {request}");
+        }
+        assert!(request.contains("\r\ncontent-length: 2\r\n"), "{request}");
+        assert!(request.contains("\r\nx_request_id: 7\r\n"), "{request}");
+    }
+}
+
+/// Without its key, a request may be that of a more trusted client to the service.
+#[test]
+fn connection_does_not_take_away_what_identifies_a_client() {
+    let upstream = RawUpstream::new();
+    let digest = "a".repeat(64);
+    let keys = format!(
+        "identity: [apiKey, ip]\napiKeys: {{header: X-Our-Key, keys: [{{sha256: {digest}}}]}}\n"
+    );
+    let gateway = Gateway::start(&format!("{}{keys}", upstream.target()));
+    let answer = exchange(
+        gateway.address,
+        "GET / HTTP/1.1\r\nHost: a\r\nX-API-Key: one\r\nX-Our-Key: two\r\n\
+         Authorization: three\r\nCookie: four\r\nX-Private: five\r\n\
+         Connection: close, X-API-Key, x-our-key, Authorization, Cookie, X-Private\r\n\r\n",
+    );
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let request = upstream.requests().pop().unwrap();
+    for line in ["x-api-key: one", "x-our-key: two", "authorization: three", "cookie: four"] {
+        assert!(request.contains(line), "no {line} in {request}");
+    }
+    assert!(!request.contains("x-private"), "{request}");
+}
+
+/// There is no trusted proxy in front.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_address_is_no_other_client() {
+    let upstream = Upstream::new().await;
+    for header in ["", "identity: {key: ipv4, header: X-Forwarded-For}\n"] {
+        let limit = "client: {limit: 1, windowSeconds: 3600}\ntrustedProxies: [192.0.2.0/24]\n";
+        let gateway = Gateway::start(&format!("{}{limit}{header}", upstream.target()));
+        let client = Client::new(gateway.address);
+        assert_eq!(client.get("/").await.status, 200);
+        for (number, name) in OF_PROXIES.into_iter().enumerate() {
+            let forged = format!("198.51.100.{number}");
+            let answer = client.send("GET", "/", &[(name, &forged)], "").await.unwrap();
+            assert_eq!(answer.status, 429, "{name}");
+        }
+        // The last element of a list is the nearest hop, and two lines are one list.
+        for lines in [
+            &[("x-forwarded-for", "198.51.100.1, 127.0.0.1")][..],
+            &[("x-forwarded-for", "198.51.100.2"), ("x-forwarded-for", "198.51.100.3")],
+            &[("x-forwarded-for", "198.51.100.4"), ("forwarded", "for=198.51.100.5")],
+        ] {
+            assert_eq!(client.send("GET", "/", lines, "").await.unwrap().status, 429, "{lines:?}");
+        }
+    }
+}
+
+/// With a proxy in front, what it wrote is at the end of the list.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_wrote_before_it_came_to_a_trusted_proxy_is_not_believed() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&format!(
+        "{}client: {{limit: 1, windowSeconds: 3600}}\ntrustedProxies: [loopback]\n\
+         identity: {{key: ipv4, header: X-Forwarded-For}}\n",
+        upstream.target()
+    ));
+    let client = Client::new(gateway.address);
+    for (number, list) in [
+        "203.0.113.7",
+        "198.51.100.1, 203.0.113.7",
+        "127.0.0.1, 203.0.113.7",
+        "nonsense, 203.0.113.7",
+        "203.0.113.7:1234",
+        "::ffff:203.0.113.7",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let answer = client.send("GET", "/", &[("x-forwarded-for", list)], "").await.unwrap();
+        assert_eq!(answer.status, if number == 0 { 200 } else { 429 }, "{list}");
+    }
+}
+
+/// HTTP/1 has this bound in its parser.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_has_a_hundred_fields_in_both_versions() {
+    let upstream = RawUpstream::new();
+    let gateway = Gateway::start(&upstream.target());
+    let names: Vec<_> = (0..101).map(|number| format!("x-{number}")).collect();
+    let fields: Vec<_> = names.iter().map(|name| (name.as_str(), "1")).collect();
+    let (http1, http2) = (Client::new(gateway.address), Client::http2(gateway.address));
+    // The gateway counts `Host`, which in HTTP/2 is part of the target.
+    for client in [&http1, &http2] {
+        let answer = client.send("GET", "/", &fields[..99], "").await.unwrap();
+        assert_eq!(answer.status, 200);
+        let answer = client.send("GET", "/", &fields[..100], "").await.unwrap();
+        assert_eq!(answer.status, 431);
+    }
+    assert_eq!(upstream.requests().len(), 2);
+    // HTTP/2 has a field for each cookie, and all of them are one line.
+    let cookies: Vec<_> = (0..150).map(|_| ("cookie", "a=1")).collect();
+    assert_eq!(http2.send("GET", "/", &cookies, "").await.unwrap().status, 200);
+    let request = upstream.requests().pop().unwrap();
+    assert_eq!(request.matches("cookie: ").count(), 1, "{request}");
+}
+
+/// The one that HTTP/2 names is that of its target.
+#[test]
+fn a_host_has_one_meaning_in_http2() {
+    let upstream = RawUpstream::new();
+    let gateway = Gateway::start(&upstream.target());
+    let head = [(":method", "GET"), (":scheme", "http"), (":path", "/")];
+    for (fields, outcome) in [
+        (&[(":authority", "a"), ("host", "a")][..], Outcome::Status(200)),
+        (&[("host", "a")], Outcome::Status(200)),
+        (&[(":authority", "a"), ("host", "b")], Outcome::Status(400)),
+        (&[(":authority", "a"), ("host", "a"), ("host", "a")], Outcome::Status(400)),
+        (&[(":authority", "eve@a")], Outcome::Status(400)),
+        (&[], Outcome::Status(400)),
+    ] {
+        let mut http2 = RawHttp2::new(gateway.address);
+        http2.headers(1, &[&head[..], fields].concat(), true);
+        assert_eq!(http2.outcome(1), outcome, "{fields:?}");
+    }
+    let hosts = upstream.requests();
+    let hosts: Vec<_> = hosts.iter().filter(|it| it.contains("\r\nhost: a\r\n")).collect();
+    assert_eq!(hosts.len(), 2, "{hosts:?}");
+}

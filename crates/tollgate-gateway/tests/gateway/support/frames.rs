@@ -1,0 +1,126 @@
+//! HTTP/2 as frames: for what no client would send.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// A connection whose client writes each frame itself.
+pub(crate) struct RawHttp2 {
+    stream: TcpStream,
+}
+
+/// How the server ended a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// With a response of this status.
+    Status(u16),
+    /// With RST_STREAM.
+    Reset,
+    /// With GOAWAY, or with the end of the connection.
+    Closed,
+}
+
+impl RawHttp2 {
+    pub(crate) fn new(address: SocketAddr) -> Self {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+        let mut http2 = Self { stream };
+        http2.frame(SETTINGS, 0, 0, &[]);
+        http2
+    }
+
+    /// HEADERS with these fields as they are, whatever they hold.
+    pub(crate) fn headers(&mut self, stream: u32, fields: &[(&str, &str)], is_last: bool) {
+        let mut block = Vec::new();
+        for (name, value) in fields {
+            // HPACK: a literal that is not indexed, with a new name.
+            block.push(0);
+            for text in [name, value] {
+                length(&mut block, text.len());
+                block.extend_from_slice(text.as_bytes());
+            }
+        }
+        self.frame(HEADERS, END_HEADERS | u8::from(is_last), stream, &block);
+    }
+
+    pub(crate) fn data(&mut self, stream: u32, bytes: &[u8], is_last: bool) {
+        self.frame(DATA, u8::from(is_last), stream, bytes);
+    }
+
+    fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
+        frame.extend([kind, flags]);
+        frame.extend(stream.to_be_bytes());
+        frame.extend(payload);
+        // After a fault of the client the server may have closed.
+        let _ = self.stream.write_all(&frame);
+    }
+
+    /// Reads until the server has ended this stream or begun its response.
+    pub(crate) fn outcome(&mut self, stream: u32) -> Outcome {
+        loop {
+            let mut head = [0; 9];
+            if self.stream.read_exact(&mut head).is_err() {
+                return Outcome::Closed;
+            }
+            let [a, b, c, kind, _, id @ ..] = head;
+            let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+            if self.stream.read_exact(&mut payload).is_err() {
+                return Outcome::Closed;
+            }
+            let is_ours = u32::from_be_bytes(id) == stream;
+            match kind {
+                HEADERS if is_ours => return Outcome::Status(status(&payload)),
+                RST_STREAM if is_ours => return Outcome::Reset,
+                GOAWAY => return Outcome::Closed,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A length in HPACK, with seven bits in its first byte.
+fn length(block: &mut Vec<u8>, length: usize) {
+    let Some(mut rest) = length.checked_sub(127) else {
+        return block.push(length as u8);
+    };
+    block.push(127);
+    while rest >= 128 {
+        block.push(rest as u8 | 128);
+        rest >>= 7;
+    }
+    block.push(rest as u8);
+}
+
+/// The status, which is the first field of a response.
+fn status(block: &[u8]) -> u16 {
+    match block {
+        // In the static table of HPACK.
+        [entry @ 0x88..=0x8E, ..] => [200, 204, 206, 304, 400, 404, 500][usize::from(entry - 0x88)],
+        // A value of three digits, in the code of Huffman: `0` to `2` have five bits, others six.
+        [0x48, length, code @ ..] if length & 0x80 != 0 => {
+            let code = code[..usize::from(length & 0x7F)].iter();
+            let mut bits = code.flat_map(|byte| (0..8).rev().map(move |bit| byte >> bit & 1));
+            let mut take = |count| bits.by_ref().take(count).fold(0, |all, bit| all << 1 | bit);
+            (0..3).fold(0, |status, _| {
+                let digit = match take(5) {
+                    digit @ 0..=2 => digit,
+                    start => (start << 1 | take(1)) - 0b01_1001 + 3,
+                };
+                status * 10 + u16::from(digit)
+            })
+        }
+        _ => panic!("a response that does not begin with its status: {block:?}"),
+    }
+}
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+const END_HEADERS: u8 = 4;
+
+/// Longer than anything takes that does happen.
+const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,0 +1,278 @@
+//! Nodes that die, freeze or forget.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use tollgate::failure::{Breaker, BreakerState};
+use tollgate_core::{Cost, Key, Policy, StoreError, StoreExt};
+use tollgate_redis::RedisStore;
+use tollgate_test_servers::{Cluster, until};
+
+use super::load::{Lateness, Load, Tally};
+use super::{builder, connect, is_on, keys, policy, remaining, slot};
+
+/// Short beside a failover, and long for a machine on which many servers are tested at once:
+/// what is not broken must not fail.
+const TIMEOUT: Duration = Duration::from_millis(1_500);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn while_a_master_is_dead_only_its_slots_fail_until_a_replica_leads() {
+    let cluster = Cluster::start();
+    let shards = Shards::begin(&cluster).await;
+    let heir = tokio::task::block_in_place(|| {
+        shards.go_on(&[0, 1, 2]);
+        cluster.node(1).kill();
+        shards.go_on(&[0, 2]);
+        let heir = cluster.wait_for_failover(shards.slot(1), 1);
+        shards.recover();
+        // It comes back as a replica of the other.
+        cluster.node(1).restart();
+        cluster.wait_until_ok();
+        shards.go_on(&[0, 1, 2]);
+        heir
+    });
+    assert_ne!(heir, 1);
+    shards.end_with_errors().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn while_a_master_is_frozen_only_its_slots_fail_until_a_replica_leads() {
+    let cluster = Cluster::start();
+    let shards = Shards::begin(&cluster).await;
+    tokio::task::block_in_place(|| {
+        shards.go_on(&[0, 1, 2]);
+        cluster.node(1).stop();
+        shards.go_on(&[0, 2]);
+        let heir = cluster.wait_for_failover(shards.slot(1), 1);
+        assert_ne!(heir, 1);
+        // While the old one still holds its connections and says nothing.
+        shards.recover();
+        cluster.node(1).cont();
+        cluster.wait_until_ok();
+        shards.go_on(&[0, 1, 2]);
+    });
+    shards.end_with_errors().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_replica_that_takes_over_in_order_costs_nobody_a_unit() {
+    let cluster = Cluster::start();
+    let shards = Shards::begin(&cluster).await;
+    tokio::task::block_in_place(|| {
+        shards.go_on(&[0, 1, 2]);
+        cluster.failover(cluster.replicas_of(1)[0]);
+        shards.recover();
+        cluster.failover(1);
+        shards.recover();
+    });
+    let ended = shards.end().await;
+    for (tally, used) in &ended.tallies {
+        // What was under way when a master let go may or may not have counted.
+        tally.charged_each_once(*used);
+    }
+    ended.are_well(&[0, 2]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_node_that_forgets_the_script_is_told_it_again() {
+    let cluster = Cluster::builder().replicas(0).start();
+    let shards = Shards::begin(&cluster).await;
+    let told = |node: usize| cluster.node(node).calls("eval");
+    tokio::task::block_in_place(|| {
+        shards.go_on(&[0, 1, 2]);
+        // Several calls may have been the first.
+        let before = told(0);
+        for _ in 0..10 {
+            cluster.node(1).cmd(&["SCRIPT", "FLUSH"]);
+            shards.go_on(&[0, 1, 2]);
+        }
+        assert_eq!(told(0), before);
+        assert!(told(1) > 10);
+    });
+    shards.end().await.are_well(&[0, 1, 2]);
+}
+
+/// Each slot has calls of its own, but what they are sent to has so much room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_node_is_sent_so_many_calls_at_a_time_and_no_more() {
+    let cluster = Cluster::builder().replicas(0).start();
+    // Less than it takes to tell a silent connection from a slow one: that would be replaced.
+    let store = connect(builder(&cluster).timeout(Duration::from_millis(500))).await;
+    let policy = policy("p", 10);
+    let many: Vec<_> = keys(&store, is_on(0)).take(600).collect();
+    // From here on its time is known, for which it would be asked first.
+    store.peek(&policy, &many[0]).await.unwrap();
+    let sent = || (store.stats().calls, cluster.node(0).calls("evalsha"));
+    let (calls, executed) = sent();
+    cluster.node(0).stop();
+    let mut requests = JoinSet::new();
+    let began = Instant::now();
+    for key in &many {
+        requests.spawn(store.charge(&policy, key, Cost::ONE));
+    }
+    // On a machine that is late the last have time left when the first have given up.
+    let was_late = began.elapsed() > Duration::from_millis(50);
+    let answers = requests.join_all().await;
+    cluster.node(0).cont();
+    let may_be = answers.iter().filter(|it| it.as_ref().is_err_and(StoreError::may_have_charged));
+    let may_be = may_be.count();
+    assert!(answers.iter().all(Result::is_err));
+    let after = sent();
+    assert_eq!(after.0 - calls, may_be as u64);
+    assert!(after.1 - executed <= may_be as u64, "{after:?}");
+    assert!(may_be == 128 || was_late && may_be < 600, "{may_be}");
+}
+
+/// A service starts before its cluster does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_store_without_a_cluster_fails_in_time_and_finds_it_when_it_comes() {
+    let cluster = Cluster::builder().replicas(0).start();
+    cluster.nodes().iter().for_each(|node| node.kill());
+    let store = builder(&cluster).timeout(TIMEOUT).connect().unwrap();
+    let (policy, began) = (policy("p", 10), Instant::now());
+    let error = store.charge(&policy, &Key::GLOBAL, Cost::ONE).await.expect_err("nobody is there");
+    assert!(!error.may_have_charged(), "{error}");
+    assert!(began.elapsed() < 2 * TIMEOUT, "{:?}", began.elapsed());
+    tokio::task::block_in_place(|| {
+        cluster.nodes().iter().for_each(|node| node.restart());
+        cluster.wait_until_ok();
+    });
+    store.connected().await;
+    assert!(store.charge(&policy, &Key::GLOBAL, Cost::ONE).await.unwrap().is_admitted());
+}
+
+/// Load on each of three shards, the second of which has trouble.
+struct Shards {
+    store: RedisStore,
+    loads: Vec<(Load, Policy, Key)>,
+    lateness: Lateness,
+}
+
+/// What came of it, and how many units each shard says were charged.
+struct Ended {
+    tallies: Vec<(Tally, u64)>,
+    lateness: Duration,
+}
+
+impl Shards {
+    async fn begin(cluster: &Cluster) -> Self {
+        let store = connect(builder(cluster).timeout(TIMEOUT)).await;
+        let loads = (0..3).map(|node| {
+            let key = keys(&store, is_on(node)).next().expect("there are enough");
+            // Each has another limit, so that a reply to another shows.
+            let policy = policy("p", 1_000_000 + node as u64);
+            (Load::begin(&store, std::slice::from_ref(&policy), &key, 8), policy, key)
+        });
+        let loads = loads.collect();
+        let lateness = Lateness::watch(&[cluster.node(0), cluster.node(2)]);
+        Self { store, loads, lateness }
+    }
+
+    fn slot(&self, shard: usize) -> u16 {
+        let (_, policy, key) = &self.loads[shard];
+        slot(&self.store, policy, key)
+    }
+
+    /// Waits until more requests have been admitted on each of these.
+    fn go_on(&self, shards: &[usize]) {
+        for &shard in shards {
+            let load = &self.loads[shard].0;
+            let before = load.admitted();
+            let what = format!("requests on shard {shard} go on");
+            until(&what, Duration::from_secs(10), || (load.admitted() > before + 10).then_some(()));
+        }
+    }
+
+    /// All shards are well again, and soon.
+    fn recover(&self) {
+        let began = Instant::now();
+        self.go_on(&[1, 0, 2]);
+        assert!(began.elapsed() < 2 * TIMEOUT, "{:?}", began.elapsed());
+    }
+
+    async fn end(self) -> Ended {
+        let mut tallies = Vec::new();
+        for (load, policy, key) in self.loads {
+            let tally = load.end().await;
+            let left = remaining(&self.store, &policy, &key).await;
+            tallies.push((tally, policy.capacity() - left));
+        }
+        Ended { tallies, lateness: self.lateness.end() }
+    }
+
+    async fn end_with_errors(self) {
+        let ended = self.end().await;
+        let (tally, _) = &ended.tallies[1];
+        assert!(tally.refused + tally.lost > 0, "{tally:?}");
+        assert!(tally.slowest < 2 * TIMEOUT + ended.lateness, "{tally:?}");
+        assert_eq!(tally.denied, 0);
+        ended.are_well(&[0, 2]);
+    }
+}
+
+impl Ended {
+    fn are_well(&self, shards: &[usize]) {
+        for &shard in shards {
+            let (tally, used) = &self.tallies[shard];
+            tally.is_well(*used, self.lateness);
+        }
+    }
+}
+
+/// Who begins while a master is dead waits for the replica that takes over, and no longer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_store_is_connected_once_another_leads_for_a_node_that_is_dead() {
+    let cluster = Cluster::start();
+    cluster.node(1).kill();
+    let store = builder(&cluster).connect().expect("settings");
+    let connected = tokio::time::timeout(Duration::from_secs(20), store.connected()).await;
+    assert!(connected.is_ok() && store.is_connected(), "{:?}", store.reports());
+}
+
+/// A breaker around the store counts failures, and a third of all requests fail. Yet what
+/// the other nodes have is decided; and what the dead one has does not wait each time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_breaker_leaves_the_way_to_other_nodes_open() {
+    let cluster = Cluster::builder().replicas(0).start();
+    let inner = connect(builder(&cluster).timeout(TIMEOUT)).await;
+    let dead: Vec<_> = keys(&inner, is_on(1)).take(10).collect();
+    let well: Vec<_> = keys(&inner, |slot| !is_on(1)(slot)).take(20).collect();
+    let store = Breaker::new(inner);
+    let policy = policy("p", 1_000_000);
+    cluster.node(1).kill();
+    let ask = |keys: &[Key], times: usize| {
+        let (store, policy, keys) = (store.clone(), policy.clone(), keys.to_vec());
+        async move {
+            let (mut failed, mut slow) = (0, 0);
+            for n in 0..times {
+                let began = Instant::now();
+                let answer = store.charge(&policy, &keys[n % keys.len()], Cost::ONE).await;
+                failed += u32::from(answer.is_err());
+                slow += u32::from(began.elapsed() >= TIMEOUT);
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            (failed, slow)
+        }
+    };
+    let dead: Vec<_> = (0..16).map(|_| tokio::spawn(ask(&dead, 300))).collect();
+    let (failed, _) = ask(&well, 300).await;
+    assert_eq!(failed, 0, "of those for nodes that are well");
+    assert_eq!(store.state(), BreakerState::Closed);
+    let mut all = 0;
+    for task in dead {
+        let (failed, slow) = task.await.expect("answers");
+        assert_eq!(failed, 300);
+        all += slow;
+    }
+    // Those that found out, and the probes.
+    assert!(all < 16 * 300 / 10, "{all} waited for the timeout");
+
+    // With all of them dead the breaker has something to tell.
+    cluster.node(0).kill();
+    cluster.node(2).kill();
+    let began = Instant::now();
+    while store.state() == BreakerState::Closed {
+        assert!(began.elapsed() < Duration::from_secs(15), "the breaker stays closed");
+        let _ = ask(&well, 4).await;
+    }
+}

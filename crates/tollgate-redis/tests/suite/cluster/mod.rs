@@ -1,0 +1,73 @@
+//! The store over a Redis Cluster, and behind Sentinels, that the tests start and break
+//! themselves.
+
+mod conformance;
+mod failing;
+mod joining;
+mod load;
+mod moving;
+mod sentinel;
+mod several;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use fred::util::redis_keyslot;
+use tollgate_core::{Key, Policy, Quota, StoreExt};
+use tollgate_redis::{RedisStore, RedisStoreBuilder};
+use tollgate_test_servers::{Cluster, until};
+
+/// Many servers share this machine with each other.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Three masters and nobody to follow them.
+fn masters() -> Cluster {
+    Cluster::builder().replicas(0).start()
+}
+
+/// Settings of a store that asks Redis each time, in keys of its own.
+fn builder(cluster: &Cluster) -> RedisStoreBuilder {
+    static STORES: AtomicU32 = AtomicU32::new(0);
+    let namespace = format!("store-{}", STORES.fetch_add(1, Ordering::Relaxed));
+    RedisStore::builder(&cluster.url())
+        .expect("a URL")
+        .namespace(namespace)
+        .deny_cache(Duration::ZERO)
+        .timeout(PATIENCE)
+}
+
+async fn connect(builder: RedisStoreBuilder) -> RedisStore {
+    let store = builder.connect().expect("settings");
+    store.connected().await;
+    // The look at each server is over, so that its calls are not counted among ours.
+    let looked = || store.reports().iter().all(|report| report.version.is_some());
+    tokio::task::block_in_place(|| {
+        until("the servers are looked at", PATIENCE, || looked().then_some(()))
+    });
+    store
+}
+
+/// So many units an hour: nothing comes back by itself while a test runs.
+fn policy(name: &str, limit: u64) -> Policy {
+    Policy::fixed_window_counter(name, Quota::per_hour(limit)).expect("a quota")
+}
+
+/// Keys whose states are in a slot that is wanted.
+fn keys(store: &RedisStore, is_wanted: impl Fn(u16) -> bool) -> impl Iterator<Item = Key> {
+    let any = policy("any", 1);
+    let numbers = (0..).map(|n: u32| Key::from(format!("key {n}").as_str()));
+    numbers.filter(move |key| is_wanted(slot(store, &any, key)))
+}
+
+fn slot(store: &RedisStore, policy: &Policy, key: &Key) -> u16 {
+    redis_keyslot(&store.name_of(policy, key))
+}
+
+/// Whether one of three masters that nothing has happened to has a slot.
+fn is_on(node: usize) -> impl Fn(u16) -> bool {
+    move |slot| usize::from(slot) * 3 / 16_384 == node
+}
+
+async fn remaining(store: &RedisStore, policy: &Policy, key: &Key) -> u64 {
+    store.peek(policy, key).await.expect("an answer").decisions()[0].remaining
+}

@@ -1,0 +1,145 @@
+//! Slots that move from one master to another.
+
+use std::time::Duration;
+
+use tollgate_core::{Charge, Cost, Store, StoreExt};
+use tollgate_test_servers::until;
+
+use super::load::{Lateness, Load};
+use super::{builder, connect, is_on, keys, masters, policy, remaining, slot};
+
+/// A slot moves to and fro while requests for keys in it go on, some for two at a time, and
+/// others elsewhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_slot_moves_under_load_and_each_request_is_charged_once() {
+    let cluster = masters();
+    let store = connect(builder(&cluster)).await;
+    let [moving, staying] = [0, 2].map(|node| keys(&store, is_on(node)).next().unwrap());
+    let (policy, other) = (policy("p", 1_000_000), policy("other", 2_000_000));
+    let slot = slot(&store, &policy, &moving);
+
+    let neighbour = keys(&store, |other| other == slot).nth(1).unwrap();
+    let pair = [self::policy("one", 3_000_000), self::policy("two", 4_000_000)];
+
+    let load = Load::begin(&store, std::slice::from_ref(&policy), &moving, 16);
+    let pairs = Load::begin(&store, &pair, &neighbour, 8);
+    let elsewhere = Load::begin(&store, std::slice::from_ref(&other), &staying, 8);
+    let lateness = Lateness::watch(&cluster.nodes().iter().collect::<Vec<_>>());
+    let goes_on = |load: &Load| {
+        let before = load.admitted();
+        let after = before + 20;
+        until("requests go on", Duration::from_secs(10), || {
+            (load.admitted() > after).then_some(())
+        });
+    };
+    tokio::task::block_in_place(|| {
+        for _ in 0..rounds() {
+            for to in [1, 0] {
+                goes_on(&load);
+                let migration = cluster.migration(slot, to);
+                goes_on(&load);
+                while migration.move_keys(1) > 0 {
+                    goes_on(&load);
+                }
+                goes_on(&pairs);
+                migration.finish();
+            }
+        }
+        goes_on(&load);
+        goes_on(&pairs);
+    });
+    let (tally, of_pairs, untouched) = (load.end().await, pairs.end().await, elsewhere.end().await);
+    let late = lateness.end();
+    tally.is_well(1_000_000 - remaining(&store, &policy, &moving).await, late);
+    for policy in &pair {
+        of_pairs.is_well(policy.capacity() - remaining(&store, policy, &neighbour).await, late);
+    }
+    untouched.is_well(2_000_000 - remaining(&store, &other, &staying).await, late);
+}
+
+fn rounds() -> usize {
+    if std::env::var_os("TOLLGATE_LONG").is_some_and(|it| it == "1") { 30 } else { 3 }
+}
+
+/// While some keys of a request are here and some there, no node can decide it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_request_whose_keys_are_on_two_nodes_waits_for_them_to_meet() {
+    let cluster = masters();
+    let store = connect(builder(&cluster)).await;
+    let key = keys(&store, is_on(0)).next().unwrap();
+    let policies = [policy("one", 10), policy("two", 20)];
+    let charges = policies.each_ref().map(|policy| Charge::new(policy, &key, Cost::ONE));
+    assert!(store.decide(&charges).await.unwrap().is_admitted());
+
+    let migration = cluster.migration(slot(&store, &policies[0], &key), 1);
+    assert_eq!(migration.move_keys(1), 1);
+    let refused = || store.stats().refused;
+    let before = refused();
+    let waiting = tokio::spawn(store.decide(&charges));
+    tokio::task::block_in_place(|| {
+        until("it is refused", Duration::from_secs(5), || (refused() > before + 2).then_some(()));
+        assert!(!waiting.is_finished());
+        assert_eq!(migration.move_keys(1), 1);
+    });
+    assert!(waiting.await.unwrap().unwrap().is_admitted());
+    // From now on it is sent on at once.
+    let before = refused();
+    assert!(store.decide(&charges).await.unwrap().is_admitted());
+    assert_eq!(refused(), before + 1, "an ASK, and the other node has them");
+    tokio::task::block_in_place(|| migration.finish());
+    assert!(store.decide(&charges).await.unwrap().is_admitted());
+    let before = refused();
+    assert!(store.decide(&charges).await.unwrap().is_admitted());
+    assert_eq!(refused(), before, "the map knows");
+    for (policy, limit) in policies.iter().zip([10, 20]) {
+        assert_eq!(remaining(&store, policy, &key).await, limit - 5);
+    }
+}
+
+/// Nobody waits for the keys of somebody else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn requests_of_one_call_part_when_their_keys_do() {
+    let cluster = masters();
+    let store = connect(builder(&cluster)).await;
+    let policy = policy("p", 1_000);
+    let first = keys(&store, is_on(0)).next().unwrap();
+    let slot = slot(&store, &policy, &first);
+    let neighbours: Vec<_> = keys(&store, |other| other == slot).take(3).collect();
+    for key in &neighbours {
+        assert!(store.charge(&policy, key, Cost::ONE).await.unwrap().is_admitted());
+    }
+    let migration = cluster.migration(slot, 1);
+    assert_eq!(migration.move_keys(1), 1);
+    let mut requests = tokio::task::JoinSet::new();
+    for n in 0..300 {
+        requests.spawn(store.charge(&policy, &neighbours[n % 3], Cost::ONE));
+    }
+    for verdict in requests.join_all().await {
+        assert!(verdict.unwrap().is_admitted());
+    }
+    assert!(store.stats().requests > store.stats().calls, "none went together");
+    tokio::task::block_in_place(|| {
+        while migration.move_keys(1) > 0 {}
+        migration.finish();
+    });
+    for key in &neighbours {
+        assert_eq!(remaining(&store, &policy, key).await, 1_000 - 101);
+    }
+}
+
+/// A node that keys arrive at has never seen the script.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_node_without_the_script_is_told_it_along_with_the_keys() {
+    let cluster = masters();
+    let store = connect(builder(&cluster)).await;
+    let (policy, key) = (policy("p", 10), keys(&store, is_on(0)).next().unwrap());
+    let migration = cluster.migration(slot(&store, &policy, &key), 1);
+    cluster.node(1).cmd(&["SCRIPT", "FLUSH"]);
+    // A look at the node may have told it the script before.
+    let before = cluster.node(1).calls("eval");
+    // No key is there yet, so the other node answers ASK at once.
+    assert!(store.charge(&policy, &key, Cost::ONE).await.unwrap().is_admitted());
+    assert!(cluster.node(1).calls("eval") > before);
+    tokio::task::block_in_place(|| migration.finish());
+    assert_eq!(remaining(&store, &policy, &key).await, 9);
+}

@@ -1,0 +1,73 @@
+//! The store behind Sentinels, while they replace the master.
+
+use std::time::{Duration, Instant};
+
+use tollgate_core::{Key, Policy, Quota, StoreExt};
+use tollgate_redis::RedisStore;
+use tollgate_test_servers::{Sentinels, until};
+
+use super::load::{Lateness, Load};
+
+const TIMEOUT: Duration = Duration::from_secs(1);
+const SECONDS: Duration = Duration::from_secs(10);
+
+async fn connect(sentinels: &Sentinels) -> (RedisStore, Policy) {
+    let builder = RedisStore::builder(&sentinels.url()).expect("a URL");
+    let store = builder.deny_cache(Duration::ZERO).timeout(TIMEOUT).connect().expect("settings");
+    store.connected().await;
+    (store, Policy::fixed_window_counter("p", Quota::per_hour(1_000_000)).expect("a quota"))
+}
+
+fn goes_on(load: &Load) {
+    let before = load.admitted();
+    until("requests go on", SECONDS, || (load.admitted() > before + 20).then_some(()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_master_that_dies_is_followed_by_its_replica() {
+    let sentinels = Sentinels::start();
+    let (store, policy) = connect(&sentinels).await;
+    let lateness = Lateness::watch(&[&sentinels.sentinels()[1]]);
+    let load = Load::begin(&store, std::slice::from_ref(&policy), &Key::GLOBAL, 16);
+    tokio::task::block_in_place(|| {
+        goes_on(&load);
+        let old = sentinels.kill_master();
+        let new = sentinels.wait_for_failover(old);
+        assert_ne!(old, new);
+        let began = Instant::now();
+        goes_on(&load);
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    });
+    let tally = load.end().await;
+    assert!(tally.refused + tally.lost > 0, "{tally:?}");
+    assert!(tally.slowest < 2 * TIMEOUT + lateness.end(), "{tally:?}");
+    assert_eq!(tally.denied, 0);
+}
+
+/// Sentinels have it end its connections; whoever comes back to it finds a replica.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_master_that_steps_back_is_left_for_the_new_one() {
+    let sentinels = Sentinels::start();
+    let (store, policy) = connect(&sentinels).await;
+    let lateness = Lateness::watch(&[&sentinels.sentinels()[1]]);
+    let load = Load::begin(&store, std::slice::from_ref(&policy), &Key::GLOBAL, 16);
+    tokio::task::block_in_place(|| {
+        goes_on(&load);
+        let old = sentinels.master();
+        let told = sentinels.sentinels()[0].cmd(&["SENTINEL", "FAILOVER", Sentinels::NAME]);
+        assert_eq!(told.error(), None);
+        let new = sentinels.wait_for_failover(old);
+        until("the old one follows", SECONDS, || {
+            (sentinels.node(old).info("role") == "slave").then_some(())
+        });
+        let began = Instant::now();
+        goes_on(&load);
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        assert!(sentinels.node(new).calls("evalsha") + sentinels.node(new).calls("eval") > 20);
+    });
+    let tally = load.end().await;
+    assert!(tally.slowest < 2 * TIMEOUT + lateness.end(), "{tally:?}");
+    let left = store.peek(&policy, &Key::GLOBAL).await.unwrap().decisions()[0].remaining;
+    // What the old one took after it had been replaced is lost with it.
+    assert!(left < policy.capacity() && policy.capacity() - left <= tally.admitted + tally.lost);
+}

@@ -1,0 +1,336 @@
+//! Requests with charges to keys of several slots.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use tollgate_core::{
+    Charge, Cost, Key, Lease, Outcome, Policy, Quota, ReceiptId, Settlement, Source, Store,
+    StoreExt,
+};
+use tollgate_test_servers::until;
+
+use super::{PATIENCE, builder, connect, is_on, keys, masters, policy, remaining};
+
+/// In four hundred at a time, addresses would have more in all than everybody together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn never_admit_more_than_any_quota_and_what_they_took_comes_back() {
+    let cluster = masters();
+    let store = connect(builder(&cluster)).await;
+    let hour = |limit| Quota::per_hour(limit);
+    let pairs = [
+        (policy("global", 100), policy("address", 20)),
+        (
+            Policy::sliding_window_log("global log", hour(100)).unwrap(),
+            Policy::sliding_window_log("address log", hour(20)).unwrap(),
+        ),
+        (
+            Policy::sliding_window_counter("global counter", hour(100)).unwrap(),
+            Policy::fixed_window_counter("address of counter", hour(20)).unwrap(),
+        ),
+    ];
+    let addresses: Vec<_> = (0..8).map(|n| Key::from(format!("10.0.0.{n}").as_str())).collect();
+    for (global, address) in pairs {
+        let mut requests = JoinSet::new();
+        for n in 0..400 {
+            let (store, global, address) = (store.clone(), global.clone(), address.clone());
+            let key = addresses[n % addresses.len()].clone();
+            requests.spawn(async move {
+                let charges = [
+                    Charge::new(&global, &Key::GLOBAL, Cost::ONE),
+                    Charge::new(&address, &key, Cost::ONE),
+                ];
+                let verdict = store.decide(&charges).await.unwrap();
+                (n, verdict)
+            });
+        }
+        let verdicts = requests.join_all().await;
+        let mut admitted = [0; 8];
+        for (n, verdict) in &verdicts {
+            let denied = verdict.decisions().iter().any(|decision| decision.denies());
+            assert_eq!(verdict.is_admitted(), !denied, "{verdict:?}");
+            admitted[n % 8] += u64::from(verdict.is_admitted());
+        }
+        let all: u64 = admitted.iter().sum();
+        assert!(all <= 100, "{global}: {admitted:?}");
+        // All that was denied gave back what it had taken, on every node.
+        assert_eq!(remaining(&store, &global, &Key::GLOBAL).await, 100 - all, "{global}");
+        for (key, admitted) in addresses.iter().zip(admitted) {
+            assert_eq!(remaining(&store, &address, key).await, 20 - admitted, "{address}");
+        }
+        // So what was denied for a moment passes now, to the last unit.
+        for n in 0..200 {
+            let key = &addresses[n % addresses.len()];
+            let charges = [
+                Charge::new(&global, &Key::GLOBAL, Cost::ONE),
+                Charge::new(&address, key, Cost::ONE),
+            ];
+            store.decide(&charges).await.unwrap();
+        }
+        assert_eq!(remaining(&store, &global, &Key::GLOBAL).await, 0, "{global}");
+    }
+}
+
+/// What each slot has to be asked for in turn, a replica answers at once from blocks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn leased_units_of_several_slots_are_spent_together_or_not_at_all() {
+    let cluster = masters();
+    let builder = builder(&cluster);
+    let (store, other) = (connect(builder.clone()).await, connect(builder).await);
+    let leased = |name| policy(name, 4_000).with_lease(Lease::of(1, 10)).unwrap();
+    let (global, address) = (leased("global"), leased("address"));
+    let key = keys(&store, is_on(0)).next().unwrap();
+    let everybody = keys(&store, is_on(2)).next().unwrap();
+    let charges =
+        [Charge::new(&global, &everybody, Cost::ONE), Charge::new(&address, &key, Cost::ONE)];
+    let (mut admitted, mut leased) = (0, 0);
+    for n in 0..6_000 {
+        let store = if n % 2 == 0 { &store } else { &other };
+        let verdict = store.decide(&charges).await.unwrap();
+        admitted += u64::from(verdict.is_admitted());
+        leased += u64::from(verdict.source() == Source::Lease);
+        if n % 8 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert!(admitted <= 4_000 && admitted > 3_000 && leased > 1_000, "{admitted}, {leased}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_denial_gives_back_and_says_what_is_left() {
+    let cluster = masters();
+    let store = connect(builder(&cluster)).await;
+    let (global, address) = (policy("global", 3), policy("address", 10));
+    let (wide, key) = (policy("wide", 50), Key::from("10.0.0.1"));
+    let network = Key::from("10.0.0.0/24");
+    let charges = [
+        Charge::new(&global, &Key::GLOBAL, Cost::new(2)),
+        Charge::new(&address, &key, Cost::ONE),
+        Charge::new(&wide, &network, Cost::ONE),
+    ];
+    let verdict = store.decide(&charges).await.unwrap();
+    let left: Vec<_> = verdict.decisions().iter().map(|decision| decision.remaining).collect();
+    assert!(verdict.is_admitted());
+    assert_eq!(left, [1, 9, 49]);
+    assert_eq!(verdict.receipts(&charges, || ReceiptId(1)).count(), 3);
+
+    let verdict = store.decide(&charges).await.unwrap();
+    let [all, one, some] = verdict.decisions() else { panic!("{verdict:?}") };
+    assert!(!verdict.is_admitted());
+    assert!(matches!(all.outcome, Outcome::Deny { .. }));
+    assert_eq!((one.outcome, one.remaining), (Outcome::Pass, 9));
+    assert_eq!((some.outcome, some.remaining), (Outcome::Pass, 49));
+    assert_eq!(verdict.receipts(&charges, || ReceiptId(1)).count(), 0);
+    assert_eq!(remaining(&store, &address, &key).await, 9);
+
+    // What is left behind of that is gone soon: many denials must not fill the memory.
+    for node in cluster.nodes() {
+        for name in node.cmd(&["KEYS", "*#*"]).list() {
+            let left = node.cmd(&["PTTL", name.text()]).number();
+            // It ends with a whole millisecond, after the one in which this is asked perhaps.
+            assert!(left <= 5_001, "{name:?} lives for {left} ms");
+        }
+    }
+
+    // The narrowest is asked first, so a denial there touches nobody else.
+    let before: u64 = cluster.nodes().iter().map(|node| node.calls("evalsha")).sum();
+    let denied = Charge::new(&address, &key, Cost::new(10));
+    let verdict = store.decide(&[charges[0], denied, charges[2]]).await.unwrap();
+    assert!(matches!(verdict.decisions()[1].outcome, Outcome::Deny { .. }));
+    let after: u64 = cluster.nodes().iter().map(|node| node.calls("evalsha")).sum();
+    assert_eq!(after - before, 3, "it, and a look at each of the others");
+}
+
+/// What is given back may let the next one pass, so such denials are not remembered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn denials_over_several_slots_are_asked_for_each_time() {
+    let cluster = masters();
+    let store = connect(builder(&cluster).deny_cache(PATIENCE)).await;
+    let (global, address, alone) = (policy("global", 1), policy("address", 14), policy("alone", 1));
+    let key = Key::from("10.0.0.1");
+    let both =
+        [Charge::new(&global, &Key::GLOBAL, Cost::ONE), Charge::new(&address, &key, Cost::new(5))];
+    for n in 0..3 {
+        assert_eq!(store.decide(&both).await.unwrap().is_admitted(), n == 0);
+        assert_eq!(store.charge(&alone, &key, Cost::ONE).await.unwrap().is_admitted(), n == 0);
+    }
+    // Once the one of a single slot is known, that.
+    assert_eq!(store.stats().deny_cache_hits, 1);
+    // Whoever is denied while a request holds five units that it will give back could pass
+    // a moment later.
+    for _ in 0..3 {
+        assert!(!store.charge(&address, &key, Cost::new(10)).await.unwrap().is_admitted());
+    }
+    assert_eq!(store.stats().deny_cache_hits, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn each_receipt_is_settled_where_its_charge_is() {
+    let cluster = masters();
+    let store = connect(builder(&cluster)).await;
+    let (global, address) = (policy("global", 100), policy("address", 10));
+    let key = Key::from("10.0.0.1");
+    let charges = [
+        Charge::new(&global, &Key::GLOBAL, Cost::new(5)),
+        Charge::new(&address, &key, Cost::new(5)),
+    ];
+    let verdict = store.decide(&charges).await.unwrap();
+    let mut ids = (1..).map(ReceiptId);
+    for receipt in verdict.receipts(&charges, || ids.next().unwrap()) {
+        let settled = store.settle(&receipt, Cost::new(2)).await.unwrap();
+        assert_eq!(settled, Settlement::Returned { units: 3 });
+        assert_eq!(store.settle(&receipt, Cost::ZERO).await.unwrap(), Settlement::Repeated);
+    }
+    assert_eq!(remaining(&store, &global, &Key::GLOBAL).await, 98);
+    assert_eq!(remaining(&store, &address, &key).await, 8);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_queue_is_joined_only_by_what_all_others_admit() {
+    let cluster = masters();
+    let store = connect(builder(&cluster)).await;
+    let queue = Policy::leaky_bucket("queue", Quota::per_hour(5)).unwrap();
+    let (global, key) = (policy("global", 2), Key::from("upload"));
+    let charges =
+        [Charge::new(&queue, &key, Cost::ONE), Charge::new(&global, &Key::GLOBAL, Cost::ONE)];
+    let first = store.decide(&charges).await.unwrap();
+    let second = store.decide(&charges).await.unwrap();
+    assert_eq!(first.delay().get(), 0);
+    assert!(second.delay().get() > 700_000_000, "{second:?}");
+    for _ in 0..5 {
+        assert!(!store.decide(&charges).await.unwrap().is_admitted());
+    }
+    assert_eq!(remaining(&store, &queue, &key).await, 3);
+}
+
+/// What only watches neither denies nor is charged for what others deny, and its node may
+/// be down.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_shadow_stands_in_nobodys_way() {
+    let cluster = masters();
+    let store = connect(builder(&cluster).timeout(Duration::from_millis(300))).await;
+    let (enforced, shadow) = (policy("enforced", 3), policy("shadow", 2));
+    let here = keys(&store, is_on(0)).next().unwrap();
+    let there = keys(&store, is_on(1)).next().unwrap();
+    let charges = [
+        Charge::new(&shadow, &there, Cost::ONE).shadow(),
+        Charge::new(&enforced, &here, Cost::ONE),
+    ];
+    for n in 0..5 {
+        let verdict = store.decide(&charges).await.unwrap();
+        assert_eq!(verdict.is_admitted(), n < 3, "request {n}");
+    }
+    assert_eq!(remaining(&store, &shadow, &there).await, 0);
+
+    cluster.node(1).stop();
+    let enforced = policy("another", 3);
+    let charges = [charges[0], Charge::new(&enforced, &here, Cost::ONE)];
+    let verdict = store.decide(&charges).await.unwrap();
+    assert!(verdict.is_admitted());
+    assert_eq!(verdict.decisions()[0].outcome, Outcome::Skip);
+    assert_eq!(verdict.decisions()[1].remaining, 2);
+    cluster.node(1).cont();
+}
+
+/// Whether the node fails or its caller leaves meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_was_charged_before_a_node_that_is_down_is_given_back() {
+    let cluster = masters();
+    let store = connect(builder(&cluster).timeout(Duration::from_millis(300))).await;
+    let (narrow, wide) = (policy("narrow", 10), policy("wide", 100));
+    let here = keys(&store, is_on(0)).next().unwrap();
+    let there = keys(&store, is_on(1)).next().unwrap();
+    let charges = [Charge::new(&wide, &there, Cost::ONE), Charge::new(&narrow, &here, Cost::ONE)];
+    assert!(store.decide(&charges).await.unwrap().is_admitted());
+
+    cluster.node(1).stop();
+    let error = store.decide(&charges).await.expect_err("a node is silent");
+    assert!(error.may_have_charged(), "{error}");
+    let whole = || tokio::runtime::Handle::current().block_on(remaining(&store, &narrow, &here));
+    let heals = |what: &str| {
+        tokio::task::block_in_place(|| {
+            until(what, Duration::from_secs(5), || (whole() == 9).then_some(()));
+        });
+    };
+    heals("what was charged at the one node comes back");
+
+    let left = tokio::time::timeout(Duration::from_millis(20), store.decide(&charges)).await;
+    assert!(left.is_err(), "the caller was to leave first");
+    heals("what was charged for one who left comes back");
+
+    cluster.node(1).kill();
+    let error = store.decide(&charges).await.expect_err("a node is dead");
+    heals("what was charged before a node that is dead comes back");
+    assert!(error.is_outage());
+}
+
+/// The first slot takes most of the time, and at the second others wait already who have
+/// come later and so may wait longer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_request_that_comes_late_to_its_second_slot_ends_with_its_own_time() {
+    let cluster = masters();
+    let timeout = Duration::from_secs(1);
+    let store = connect(builder(&cluster).timeout(timeout).max_calls(1)).await;
+    let (narrow, wide) = (policy("narrow", 10), policy("wide", 100));
+    let here = keys(&store, is_on(0)).next().unwrap();
+    let there = keys(&store, is_on(1)).next().unwrap();
+    let charges = [Charge::new(&wide, &there, Cost::ONE), Charge::new(&narrow, &here, Cost::ONE)];
+    assert!(store.decide(&charges).await.unwrap().is_admitted());
+
+    cluster.node(0).stop();
+    cluster.node(1).stop();
+    let began = Instant::now();
+    let asked = {
+        let (store, charges) =
+            (store.clone(), charges.map(|it| (it.policy.clone(), it.key.clone())));
+        tokio::spawn(async move {
+            let charges =
+                charges.each_ref().map(|(policy, key)| Charge::new(policy, key, Cost::ONE));
+            let answer = store.decide(&charges).await;
+            (answer, began.elapsed())
+        })
+    };
+    tokio::time::sleep(timeout / 2).await;
+    let mut others = JoinSet::new();
+    for _ in 0..4 {
+        others.spawn(store.decide(&charges[..1]));
+    }
+    tokio::time::sleep(timeout / 20).await;
+    cluster.node(0).cont();
+    let (answer, took) = asked.await.unwrap();
+    assert!(answer.is_err(), "{answer:?}");
+    // With the time of those others it would be half as much again.
+    assert!(took < timeout + timeout * 2 / 5, "{took:?}");
+    cluster.node(1).cont();
+    others.join_all().await;
+}
+
+/// A place in a queue cannot be given back once others stand behind it. Who had it is not
+/// told that nothing was charged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_cannot_be_given_back_may_have_been_charged() {
+    let cluster = masters();
+    let store = connect(builder(&cluster)).await;
+    let here = keys(&store, is_on(0)).next().unwrap();
+    let there = keys(&store, is_on(1)).next().unwrap();
+    let queue = |name, limit| Policy::leaky_bucket(name, Quota::per_hour(limit)).unwrap();
+    let (first, second) = (queue("first", 1_000), queue("second", 2_000));
+    // It refuses to write, and says so at once.
+    cluster.node(1).cmd(&["CONFIG", "SET", "maxmemory", "1"]);
+    let mut requests = JoinSet::new();
+    for n in 0..200 {
+        let (store, first, second) = (store.clone(), first.clone(), second.clone());
+        let (here, there) = (here.clone(), there.clone());
+        requests.spawn(async move {
+            let charges =
+                [Charge::new(&first, &here, Cost::ONE), Charge::new(&second, &there, Cost::ONE)];
+            let answer = store.decide(&charges[..1 + n % 2]).await;
+            match answer {
+                Ok(verdict) => u64::from(verdict.is_admitted()),
+                Err(error) => u64::from(error.may_have_charged()),
+            }
+        });
+    }
+    let most: u64 = requests.join_all().await.into_iter().sum();
+    let used = 1_000 - remaining(&store, &first, &here).await;
+    assert!(used <= most, "{used} were charged, and {most} knew that they might be");
+}

@@ -1,0 +1,75 @@
+//! The store passes the suite of all stores, on a server of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate_core::Micros;
+use tollgate_redis::RedisStore;
+use tollgate_store_tests::{Harness, store_tests};
+
+use crate::support::Server;
+
+/// Decades ahead: keys expire by the server's own time, which must not get there.
+const START: u64 = 4_000_000_000_000_000;
+
+/// Many servers share this machine with each other.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A time that is moved by hand: the script is told it.
+struct MovedByHand {
+    _server: Server,
+    time: Arc<AtomicU64>,
+}
+
+impl Harness for MovedByHand {
+    type Store = RedisStore;
+
+    async fn start() -> (Self, RedisStore) {
+        let server = Server::start();
+        let time = Arc::new(AtomicU64::new(START));
+        let store = RedisStore::builder(&server.url())
+            .expect("a URL")
+            .time(Arc::clone(&time))
+            .timeout(PATIENCE);
+        let store = store.connect().expect("settings");
+        store.connected().await;
+        (Self { _server: server, time }, store)
+    }
+
+    fn advance(&self, span: Micros) -> bool {
+        self.time.fetch_add(span.get(), Ordering::Relaxed);
+        true
+    }
+}
+
+mod with_a_time_moved_by_hand {
+    use super::*;
+    store_tests!(MovedByHand);
+}
+
+/// Redis' own time.
+struct RealTime {
+    _server: Server,
+}
+
+impl Harness for RealTime {
+    type Store = RedisStore;
+
+    async fn start() -> (Self, RedisStore) {
+        let server = Server::start();
+        // What is remembered of a denial is less exact than the suite asks for.
+        let store = RedisStore::builder(&server.url())
+            .expect("a URL")
+            .deny_cache(Duration::ZERO)
+            .timeout(PATIENCE);
+        let store = store.connect().expect("settings");
+        store.connected().await;
+        (Self { _server: server }, store)
+    }
+}
+
+mod in_real_time {
+    use super::*;
+    store_tests!(RealTime);
+}

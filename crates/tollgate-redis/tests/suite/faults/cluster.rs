@@ -1,0 +1,191 @@
+//! A node of a Cluster fails, or its slots go elsewhere.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::task::{JoinSet, block_in_place};
+use tokio::time::sleep;
+use tollgate::{Cost, Key, Policy, Quota, StoreExt};
+use tollgate_redis::RedisStore;
+use tollgate_test_servers::Cluster;
+
+use super::scene::{CALM, OUTAGE, Scene, Told};
+
+/// Keys that one node and those that others serve.
+struct Shards {
+    policy: Policy,
+    own: Vec<Key>,
+    others: Vec<Key>,
+    /// A slot of the first.
+    slot: u16,
+}
+
+impl Shards {
+    /// Looks for the node where each of some keys appears. Nobody else may write.
+    async fn find(cluster: &Cluster, store: &RedisStore, node: usize) -> Self {
+        let policy = Policy::sliding_window_log("probe", Quota::per_hour(1_000_000));
+        let policy = policy.expect("builds");
+        let (mut own, mut others) = (Vec::new(), Vec::new());
+        let size = || cluster.node(node).cmd(&["DBSIZE"]).number();
+        for id in 0..40_u32 {
+            let key = Key::new(format!("probe {id}").as_bytes());
+            let before = size();
+            store.charge(&policy, &key, Cost::ONE).await.expect("all is well");
+            if size() > before { own.push(key) } else { others.push(key) }
+        }
+        let names = cluster.node(node).cmd(&["KEYS", "*:probe"]);
+        let slot = cluster.slot_of(names.list()[0].text());
+        assert!(own.len() > 3 && others.len() > 10, "{} and {}", own.len(), others.len());
+        Self { policy, own, others, slot }
+    }
+
+    /// How many requests under these keys fail, of all at once.
+    async fn failures(&self, store: &RedisStore, keys: &[Key]) -> usize {
+        let answers: Vec<_> =
+            keys.iter().map(|key| store.charge(&self.policy, key, Cost::ONE)).collect();
+        let mut failures = 0;
+        for answer in answers {
+            failures += usize::from(answer.await.is_err());
+        }
+        failures
+    }
+}
+
+/// Breaks a master in some way, with a load on all, and looks at both sides of the crack.
+async fn only_its_own_keys_suffer(fault: fn(&Cluster), heal: fn(&Cluster)) {
+    let cluster = Cluster::start();
+    let scene = Scene::without_breaker(&cluster.url()).await;
+    let shards = Shards::find(&cluster, scene.store(), 0).await;
+    let load = scene.load();
+    sleep(CALM).await;
+    fault(&cluster);
+    let start = Instant::now();
+    let (mut rounds, mut failed, mut spoiled) = (0, 0, 0);
+    while start.elapsed() < 2 * OUTAGE {
+        let others = shards.failures(scene.store(), &shards.others).await;
+        spoiled += usize::from(others > 0);
+        failed += shards.failures(scene.store(), &shards.own).await;
+        rounds += 1;
+    }
+    let heir = block_in_place(|| cluster.wait_for_failover(shards.slot, 0));
+    let failover = start.elapsed();
+    let start = Instant::now();
+    while shards.failures(scene.store(), &shards.own).await > 0 {
+        assert!(start.elapsed() < Duration::from_secs(20), "node {heir} is not found");
+        sleep(Duration::from_millis(5)).await;
+    }
+    let recovery = start.elapsed();
+    heal(&cluster);
+    block_in_place(|| cluster.wait_until_ok());
+    sleep(CALM).await;
+    let report = load.end().await;
+    println!("failover {failover:?}; {failed} failed in {rounds} rounds, {spoiled} spoiled");
+    report.print(recovery);
+    assert_eq!(failed, rounds * shards.own.len());
+    // A machine with much to do stands still for a moment too, but not all the time.
+    assert!(spoiled * 2 < rounds, "{spoiled} of {rounds}");
+    assert!(recovery < Duration::from_secs(2), "{recovery:?}");
+    // Only what it had not passed on to its replica.
+    let held = report.compare(&scene).await;
+    assert!(held.lost < report.count(Told::Admitted) / 10, "{held:?}");
+    scene.policies_decide().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_killed_leaves_the_others_alone() {
+    only_its_own_keys_suffer(|cluster| cluster.node(0).kill(), |cluster| cluster.node(0).restart())
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_stands_still_leaves_the_others_alone() {
+    only_its_own_keys_suffer(|cluster| cluster.node(0).stop(), |cluster| cluster.node(0).cont())
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failover_that_was_asked_for_loses_and_doubles_nothing() {
+    let cluster = Cluster::start();
+    let scene = Scene::without_breaker(&cluster.url()).await;
+    let load = scene.load();
+    sleep(CALM).await;
+    block_in_place(|| cluster.failover(4));
+    sleep(CALM).await;
+    let report = load.end().await;
+    report.print(Duration::ZERO);
+    assert_eq!(report.compare(&scene).await.lost, 0);
+    scene.policies_decide().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_moves_under_load_takes_its_counts_along() {
+    const LIMIT: u64 = 1_000_000;
+    let cluster = Cluster::builder().replicas(0).start();
+    let scene = Scene::without_breaker(&cluster.url()).await;
+    let hot = Policy::sliding_window_counter("hot", Quota::per_hour(LIMIT)).expect("builds");
+    let key = Key::new(b"hot");
+    scene.store().charge(&hot, &key, Cost::ONE).await.expect("all is well");
+    let find = |node: usize| {
+        let names = cluster.node(node).cmd(&["KEYS", "*:hot"]);
+        names.list().first().map(|name| cluster.slot_of(name.text()))
+    };
+    let slot = (0..3).find_map(find).expect("it was charged");
+    let home = cluster.master_of(slot);
+
+    let load = scene.load();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let served = Arc::new(AtomicU64::new(0));
+    let mut tasks = JoinSet::new();
+    for _ in 0..16 {
+        let (store, hot, key) = (scene.store().clone(), hot.clone(), key.clone());
+        let (is_over, served) = (Arc::clone(&is_over), Arc::clone(&served));
+        tasks.spawn(async move {
+            let [mut admitted, mut not, mut maybe] = [0_u64; 3];
+            while !is_over.load(Ordering::Relaxed) {
+                match store.charge(&hot, &key, Cost::ONE).await {
+                    Ok(_) => {
+                        admitted += 1;
+                        served.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Err(error) if error.may_have_charged() => maybe += 1,
+                    Err(_) => not += 1,
+                }
+                sleep(Duration::from_millis(1)).await;
+            }
+            [admitted, not, maybe]
+        });
+    }
+    for to in [(home + 1) % 3, (home + 2) % 3, home] {
+        // At each step requests are served: before a key has moved, while none is left, and
+        // afterwards.
+        let migration = block_in_place(|| cluster.migration(slot, to));
+        some_are(&served).await;
+        while block_in_place(|| migration.move_keys(1)) > 0 {}
+        some_are(&served).await;
+        block_in_place(|| migration.finish());
+        some_are(&served).await;
+    }
+    is_over.store(true, Ordering::Relaxed);
+    let counts = tasks.join_all().await;
+    let [admitted, not, maybe] = [0, 1, 2].map(|it| counts.iter().map(|all| all[it]).sum::<u64>());
+    let report = load.end().await;
+    report.print(Duration::ZERO);
+    println!("of the hot key {admitted} were admitted, {not} not charged, {maybe} maybe");
+    let verdict = scene.store().peek(&hot, &key).await.expect("all is well");
+    // One was charged to find the slot.
+    let charged = LIMIT - verdict.decisions()[0].remaining - 1;
+    assert!((admitted..=admitted + maybe).contains(&charged), "{charged} were charged");
+    assert!(not + maybe < admitted / 4, "{not} and {maybe} of {admitted} failed");
+    assert_eq!(report.compare(&scene).await.lost, 0);
+    assert_eq!(cluster.master_of(slot), home);
+}
+
+/// Waits until more were served than can have been under way.
+async fn some_are(served: &AtomicU64) {
+    let (start, before) = (Instant::now(), served.load(Ordering::Relaxed));
+    while served.load(Ordering::Relaxed) < before + 100 {
+        assert!(start.elapsed() < Duration::from_secs(10), "nobody is served");
+        sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,148 @@
+//! What lies between fails.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tollgate::{Cost, Key, Policy, Quota, StoreExt};
+use tollgate_redis::RedisStore;
+use tollgate_test_servers::{Flow, Proxy, Redis};
+
+use super::scene::{CALM, OUTAGE, SOON, Scene, Told};
+
+fn pair() -> (Redis, Proxy) {
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.address());
+    (redis, proxy)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_reply_is_lost_with_its_connection_is_not_made_again() {
+    let (redis, proxy) = pair();
+    let scene = Scene::new(&proxy.url()).await;
+    let load = scene.load();
+    for _ in 0..5 {
+        sleep(CALM / 2).await;
+        let before = redis.calls("evalsha");
+        proxy.swallow_replies();
+        while redis.calls("evalsha") == before {
+            sleep(Duration::from_millis(1)).await;
+        }
+        proxy.cut();
+        proxy.pass();
+        scene.until_up().await;
+    }
+    let report = load.end().await;
+    report.print(Duration::ZERO);
+    let held = report.compare(&scene).await;
+    assert!(held.lost == 0 && !held.ghosts.is_empty(), "the fault did not happen: {held:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_network_that_swallows_everything_is_left_for_a_new_connection() {
+    let (_redis, proxy) = pair();
+    let scene = Scene::new(&proxy.url()).await;
+    let load = scene.load();
+    sleep(CALM).await;
+    proxy.black_hole();
+    scene.policies_fail().await;
+    sleep(OUTAGE).await;
+    scene.policies_fail().await;
+    proxy.pass();
+    let recovery = scene.until_up().await;
+    sleep(CALM).await;
+    let report = load.end().await;
+    report.print(recovery);
+    assert!(recovery < SOON, "{recovery:?}");
+    // A reply may have been on its way when the hole opened, for no more than a call each.
+    let held = report.compare(&scene).await;
+    assert_eq!(held.lost, 0);
+    assert!(report.count(Told::MaybeCharged) > held.ghosts.len());
+    scene.policies_decide().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_arrives_late_is_refused_and_charged_to_nobody() {
+    let (_redis, proxy) = pair();
+    let scene = Scene::new(&proxy.url()).await;
+    let load = scene.load();
+    sleep(CALM).await;
+    let first = scene.next();
+    proxy.flows(Flow::Hold, Flow::Pass);
+    scene.policies_fail().await;
+    // What was asked until now is late for certain once the timeout has passed.
+    let last = scene.next();
+    sleep(CALM).await;
+    proxy.pass();
+    let recovery = scene.until_up().await;
+    sleep(CALM).await;
+    let report = load.end().await;
+    report.print(recovery);
+    assert!(recovery < SOON, "{recovery:?}");
+    assert!(report.count(Told::MaybeCharged) > 0, "the fault did not happen");
+    let held = report.compare(&scene).await;
+    assert_eq!(held.lost, 0);
+    // A busy machine may read an answer too late that came in time, before and afterwards.
+    let late = held.ghosts.iter().filter(|id| (first..last).contains(id));
+    assert_eq!(late.count(), 0, "{held:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replies_that_take_longer_than_the_timeout_leave_charges_and_no_second_ones() {
+    let (_redis, proxy) = pair();
+    let scene = Scene::new(&proxy.url()).await;
+    let load = scene.load();
+    sleep(CALM).await;
+    proxy.delay(Duration::from_millis(200));
+    scene.policies_fail().await;
+    proxy.pass();
+    let recovery = scene.until_up().await;
+    sleep(CALM).await;
+    let report = load.end().await;
+    report.print(recovery);
+    assert!(recovery < SOON, "{recovery:?}");
+    let held = report.compare(&scene).await;
+    assert!(held.lost == 0 && !held.ghosts.is_empty(), "the fault did not happen: {held:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_is_never_exceeded_however_often_the_connection_breaks() {
+    const LIMIT: u64 = 300;
+    let (_redis, proxy) = pair();
+    let store = RedisStore::connect(&proxy.url()).expect("a URL");
+    store.connected().await;
+    let policy = Policy::sliding_window_log("all", Quota::per_hour(LIMIT)).expect("builds");
+    let mut tasks = JoinSet::new();
+    for _ in 0..32 {
+        let (store, policy) = (store.clone(), policy.clone());
+        tasks.spawn(async move {
+            let mut admitted = 0;
+            loop {
+                match store.charge(&policy, &Key::GLOBAL, Cost::ONE).await {
+                    Ok(verdict) if verdict.is_admitted() => admitted += 1,
+                    // By now all is used up, whatever breaks.
+                    Ok(_) => return admitted,
+                    Err(_) => {}
+                }
+                sleep(Duration::from_millis(5)).await;
+            }
+        });
+    }
+    let breaking = async {
+        for _ in 0.. {
+            proxy.swallow_replies();
+            sleep(Duration::from_millis(2)).await;
+            proxy.cut();
+            proxy.pass();
+            sleep(Duration::from_millis(60)).await;
+        }
+    };
+    let admitted: u64 = tokio::select! {
+        admitted = tasks.join_all() => admitted.into_iter().sum(),
+        () = breaking => unreachable!(),
+    };
+    println!("{admitted} of {LIMIT} were admitted");
+    assert!(admitted <= LIMIT);
+    // Who was told nothing may have been charged: no more than that is missing.
+    assert!(admitted > LIMIT / 10, "{admitted}");
+}

@@ -1,0 +1,51 @@
+//! Leased policies in requests in which others have a say.
+
+use tollgate_core::{Algorithm, Charge, Cost, Key, Policy, Quota, Refill, Source, Store};
+use tollgate_redis::RedisStore;
+
+use super::{Scene, policy};
+
+/// Asks so often about one unit of each, and says how many passed, and how many from blocks.
+async fn ask(store: &RedisStore, all: &[(&Policy, &Key)], times: usize) -> (usize, usize) {
+    let charges: Vec<_> =
+        all.iter().map(|(policy, key)| Charge::new(policy, key, Cost::ONE)).collect();
+    let (mut admitted, mut leased) = (0, 0);
+    for _ in 0..times {
+        let verdict = store.decide(&charges).await.unwrap();
+        admitted += usize::from(verdict.is_admitted());
+        leased += usize::from(verdict.source() == Source::Lease);
+        // A keeper that has something to do does it.
+        tokio::task::yield_now().await;
+    }
+    (admitted, leased)
+}
+
+#[tokio::test]
+async fn nothing_is_leased_that_no_request_could_spend() {
+    let scene = Scene::start();
+    let store = scene.store().await;
+    let leased = policy(100, Algorithm::TokenBucket { refill: Refill::Greedy });
+    let exact = Policy::fixed_window_counter("exact", Quota::per_minute(10_000)).unwrap();
+    let both = [(&leased, &Key::GLOBAL), (&exact, &Key::GLOBAL)];
+    assert_eq!(ask(&store, &both, 120).await, (100, 0));
+}
+
+#[tokio::test]
+async fn a_key_that_all_share_is_leased_for_those_who_are_busy_themselves() {
+    let scene = Scene::start();
+    let store = scene.store().await;
+    let all = policy(200, Algorithm::FixedWindowCounter);
+    let each = Policy::fixed_window_counter("each", Quota::per_minute(1_000)).unwrap();
+    let each = each.with_lease(all.lease().unwrap()).unwrap();
+    let mut passed = 0;
+    for client in 0..30_u8 {
+        let client = Key::new([client]);
+        let both = [(&all, &Key::GLOBAL), (&each, &client)];
+        passed += ask(&store, &both, 5).await.0;
+    }
+    let left = store.decide(&[Charge::new(&all, &Key::GLOBAL, Cost::ZERO)]).await.unwrap();
+    assert_eq!((passed, left.decisions()[0].remaining), (150, 50));
+    let busy = Key::new("busy");
+    let (passed, leased) = ask(&store, &[(&all, &Key::GLOBAL), (&each, &busy)], 40).await;
+    assert!(passed == 40 && leased > 0, "{passed}, {leased}");
+}

@@ -1,0 +1,162 @@
+//! What a block is good for, to the microsecond and to the unit.
+
+use std::sync::atomic::Ordering;
+
+use tollgate_core::{
+    Charge, Cost, Key, Lease, Outcome, Policy, Quota, ReceiptId, Settlement, Source, Store,
+};
+
+use super::{ALGORITHMS, START, Scene, TTL, ask, policy, until_leased};
+
+#[tokio::test]
+async fn a_block_is_spent_up_to_its_last_microsecond_and_not_after() {
+    let scene = Scene::start();
+    for algorithm in ALGORITHMS {
+        let policy =
+            Policy::new(format!("{algorithm:?}"), policy(6_000, algorithm).quota(), algorithm);
+        let policy = policy.unwrap().with_lease(Lease::of(1, 5)).unwrap();
+        let store = scene.store().await;
+        scene.set(START + 10_000_000);
+        until_leased(&store, &policy).await;
+        scene.set(scene.now() + TTL);
+        let last = ask(&store, &policy, 1).await;
+        assert_eq!((last.source(), last.is_admitted()), (Source::Lease, true), "{algorithm}");
+        scene.set(scene.now() + 1);
+        assert_eq!(ask(&store, &policy, 1).await.source(), Source::Store, "{algorithm}");
+    }
+}
+
+#[tokio::test]
+async fn a_block_of_a_window_ends_with_it() {
+    let scene = Scene::start();
+    for (name, algorithm) in [("fixed", ALGORITHMS[0]), ("sliding", ALGORITHMS[3])] {
+        let quota = Quota::per_minute(6_000);
+        let policy =
+            Policy::new(name, quota, algorithm).unwrap().with_lease(Lease::of(1, 5)).unwrap();
+        let store = scene.store().await;
+        scene.set(START + 59_999_990);
+        until_leased(&store, &policy).await;
+        scene.set(START + 59_999_999);
+        assert_eq!(ask(&store, &policy, 1).await.source(), Source::Lease);
+        scene.set(START + 60_000_000);
+        assert_eq!(ask(&store, &policy, 1).await.source(), Source::Store);
+    }
+}
+
+/// The price: what lies in the hands of replicas. And all of it can be had when they return it.
+#[tokio::test]
+async fn what_lies_unused_is_at_most_a_share_for_each_replica_and_comes_back() {
+    for algorithm in ALGORITHMS {
+        let scene = Scene::start();
+        let policy = policy(6_000, algorithm);
+        let stores = [scene.store().await, scene.store().await, scene.store().await];
+        let mut admitted = 0;
+        let mut rng = fastrand::Rng::with_seed(7);
+        // One after the other falls silent with what it holds.
+        for silent in 0..3 {
+            for _ in 0..1_500 {
+                let store = &stores[rng.usize(silent..3)];
+                admitted += u64::from(ask(store, &policy, 1).await.is_admitted());
+                tokio::task::yield_now().await;
+            }
+        }
+        while ask(&stores[2], &policy, 1).await.is_admitted() {
+            admitted += 1;
+        }
+        assert!(admitted <= 6_000, "{algorithm}: {admitted}");
+        assert!(admitted >= 6_000 - 3 * 1_200, "{algorithm}: {admitted}");
+        assert!(stores.iter().map(|store| store.stats().leased).sum::<u64>() > 1_000);
+        // Nothing lapses while time stands still.
+        for store in &stores {
+            store.return_leases().await;
+        }
+        let exact = Policy::new("p", policy.quota(), algorithm).unwrap();
+        while ask(&stores[0], &exact, 1).await.is_admitted() {
+            admitted += 1;
+        }
+        assert_eq!(admitted, 6_000, "{algorithm}");
+    }
+}
+
+#[tokio::test]
+async fn first_requests_are_exact_and_so_is_a_key_that_is_seldom_asked_for() {
+    let scene = Scene::start();
+    let (store, policy) = (scene.store().await, policy(600_000, ALGORITHMS[4]));
+    for _ in 0..200 {
+        // Ten in a lease's time.
+        scene.set(scene.now() + TTL / 10);
+        assert_eq!(ask(&store, &policy, 1).await.source(), Source::Store);
+        tokio::task::yield_now().await;
+    }
+    assert!(until_leased(&store, &policy).await.1 > 5);
+}
+
+#[tokio::test]
+async fn a_request_is_answered_here_only_if_all_it_takes_is() {
+    let scene = Scene::start();
+    let store = scene.store().await;
+    let leased = policy(60_000, ALGORITHMS[4]);
+    let other = Policy::token_bucket("other", Quota::per_minute(60_000)).unwrap();
+    until_leased(&store, &leased).await;
+    let key = Key::GLOBAL;
+    let both = [Charge::new(&leased, &key, Cost::ONE), Charge::new(&other, &key, Cost::ONE)];
+    assert_eq!(store.decide(&both).await.unwrap().source(), Source::Store);
+    let twins = [both[0], both[0]];
+    assert_eq!(store.decide(&twins).await.unwrap().source(), Source::Store);
+    let peek = [Charge::new(&leased, &key, Cost::ZERO)];
+    assert_eq!(store.decide(&peek).await.unwrap().source(), Source::Store);
+    // With a block of each, it is.
+    let other = other.clone().with_lease(Lease::default()).unwrap();
+    until_leased(&store, &other).await;
+    until_leased(&store, &leased).await;
+    let both = [both[0], Charge::new(&other, &key, Cost::ONE)];
+    let verdict = store.decide(&both).await.unwrap();
+    assert_eq!((verdict.source(), verdict.decisions().len()), (Source::Lease, 2));
+}
+
+#[tokio::test]
+async fn a_receipt_of_a_leased_unit_gives_back_once_and_only_what_still_counts() {
+    let scene = Scene::start();
+    let policy = policy(6_000, ALGORITHMS[0]);
+    let (store, other) = (scene.store().await, scene.store().await);
+    let (verdict, taken) = until_leased(&store, &policy).await;
+    let key = Key::GLOBAL;
+    let charges = [Charge::new(&policy, &key, Cost::ONE)];
+    let receipt = verdict.receipts(&charges, || ReceiptId(1)).next().unwrap();
+    assert_eq!(receipt.source, Source::Lease);
+    let settled = store.settle(&receipt, Cost::ZERO).await.unwrap();
+    assert_eq!(settled, Settlement::Returned { units: 1 });
+    // In another process too.
+    assert_eq!(other.settle(&receipt, Cost::ZERO).await.unwrap(), Settlement::Repeated);
+    store.return_leases().await;
+    let exact = Policy::new("p", policy.quota(), policy.algorithm()).unwrap();
+    let left = ask(&other, &exact, 1).await.decisions()[0].remaining;
+    assert_eq!(left, 6_000 - taken + 1 - 1);
+}
+
+#[tokio::test]
+async fn a_reset_leaves_what_is_leased_to_be_spent() {
+    let scene = Scene::start();
+    for algorithm in ALGORITHMS {
+        let policy = policy(600, algorithm);
+        let (store, other) = (scene.store().await, scene.store().await);
+        let (verdict, _) = until_leased(&store, &policy).await;
+        let Outcome::Allow { .. } = verdict.decisions()[0].outcome else { panic!("{verdict:?}") };
+        store.reset(&policy, &Key::GLOBAL).await.unwrap();
+        let exact = Policy::new("p", policy.quota(), algorithm).unwrap();
+        let mut admitted = 0;
+        while ask(&other, &exact, 1).await.is_admitted() {
+            admitted += 1;
+        }
+        let mut local = 0;
+        loop {
+            let verdict = ask(&store, &policy, 1).await;
+            if !verdict.is_admitted() {
+                break;
+            }
+            local += 1;
+        }
+        assert!(local > 0 && admitted + local <= 600, "{algorithm}: {admitted} and {local}");
+        scene.time.fetch_add(120_000_000, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,89 @@
+//! Leases over a real server: that no limit is exceeded, what lies unused, and what becomes of
+//! blocks whose holder is gone.
+#![expect(clippy::unwrap_used, reason = "a test that finds something else has failed")]
+
+mod beside;
+mod bounds;
+#[path = "../../../../tollgate-core/tests/suite/oracle.rs"]
+#[expect(dead_code, reason = "it is that of the core, which asks more of it")]
+mod oracle;
+mod replicas;
+mod traces;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate_core::{
+    Algorithm, Cost, Key, LeakyMode, Lease, Policy, Quota, Refill, Resolution, Source, StoreExt,
+    Verdict,
+};
+use tollgate_redis::RedisStore;
+use tollgate_test_servers::Redis;
+
+/// What can be leased.
+const ALGORITHMS: [Algorithm; 6] = [
+    Algorithm::FixedWindowCounter,
+    Algorithm::SlidingWindowLog { resolution: Resolution::Exact },
+    Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth },
+    Algorithm::SlidingWindowCounter,
+    Algorithm::TokenBucket { refill: Refill::Greedy },
+    Algorithm::LeakyBucket { mode: LeakyMode::Meter },
+];
+
+const TTL: u64 = 1_000_000;
+
+/// Decades ahead of the server's own clock, by which keys expire, and at the start of a minute.
+const START: u64 = 4_000_000_020_000_000;
+
+/// Up to a fifth of so many a minute in the hands of a replica, for a second.
+fn policy(limit: u64, algorithm: Algorithm) -> Policy {
+    let policy = Policy::new("p", Quota::per_minute(limit), algorithm).unwrap();
+    policy.with_lease(Lease::of(1, 5)).unwrap()
+}
+
+/// A server, and the time of all stores there, moved by hand.
+struct Scene {
+    server: Redis,
+    time: Arc<AtomicU64>,
+}
+
+impl Scene {
+    fn start() -> Self {
+        Self { server: Redis::start(), time: Arc::new(AtomicU64::new(START)) }
+    }
+
+    async fn store(&self) -> RedisStore {
+        let builder = RedisStore::builder(&self.server.url()).unwrap();
+        let builder = builder.timeout(Duration::from_secs(10)).time(Arc::clone(&self.time));
+        let store = builder.connect().unwrap();
+        tokio::time::timeout(Duration::from_secs(20), store.connected()).await.unwrap();
+        store
+    }
+
+    fn now(&self) -> u64 {
+        self.time.load(Ordering::SeqCst)
+    }
+
+    fn set(&self, now: u64) {
+        self.time.store(now, Ordering::SeqCst);
+    }
+}
+
+async fn ask(store: &RedisStore, policy: &Policy, cost: u64) -> Verdict {
+    store.charge(policy, &Key::GLOBAL, Cost::new(cost)).await.unwrap()
+}
+
+/// Asks until an answer comes from a block, and says what that was and what was taken until
+/// then.
+async fn until_leased(store: &RedisStore, policy: &Policy) -> (Verdict, u64) {
+    for asked in 1..=10_000 {
+        let verdict = ask(store, policy, 1).await;
+        assert!(verdict.is_admitted(), "the limit is far away");
+        if verdict.source() == Source::Lease {
+            return (verdict, asked);
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("nothing was leased");
+}

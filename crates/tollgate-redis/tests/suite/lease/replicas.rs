@@ -1,0 +1,157 @@
+//! Replicas in real time.
+
+use std::time::{Duration, Instant};
+
+use tollgate_core::{Cost, Key, Lease, Policy, Quota, Source, StoreExt};
+use tollgate_redis::RedisStore;
+use tollgate_test_servers::{Proxy, Redis};
+
+use super::{ask, until_leased};
+
+async fn connected(url: &str) -> RedisStore {
+    let builder = RedisStore::builder(url).unwrap().timeout(Duration::from_secs(10));
+    let store = builder.connect().unwrap();
+    tokio::time::timeout(Duration::from_secs(20), store.connected()).await.unwrap();
+    store
+}
+
+fn daily(limit: u64) -> Policy {
+    let policy = Policy::sliding_window_log("p", Quota::per_day(limit)).unwrap();
+    policy.with_lease(Lease::of(1, 10)).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn three_at_once_on_a_busy_key_never_admit_more_and_ask_redis_seldom() {
+    let server = Redis::start();
+    let policy = daily(200_000);
+    let mut tasks = tokio::task::JoinSet::new();
+    let mut stores = Vec::new();
+    for _ in 0..3 {
+        let store = connected(&server.url()).await;
+        stores.push(store.clone());
+        for _ in 0..8 {
+            let (store, policy) = (store.clone(), policy.clone());
+            tasks.spawn(async move {
+                let mut admitted = 0_u64;
+                while ask(&store, &policy, 1).await.is_admitted() {
+                    admitted += 1;
+                    if admitted.is_multiple_of(64) {
+                        tokio::task::yield_now().await;
+                    }
+                }
+                admitted
+            });
+        }
+    }
+    let admitted: u64 = tasks.join_all().await.into_iter().sum();
+    let sum = |of: fn(&RedisStore) -> u64| stores.iter().map(of).sum::<u64>();
+    let (requests, leased) =
+        (sum(|store| store.stats().requests), sum(|store| store.stats().leased));
+    assert!(admitted <= 200_000, "{admitted}");
+    // What no block has lapsed with is in the hands of somebody.
+    assert!(leased > 150_000 && requests < 40_000, "{leased} of {admitted}, {requests} asked");
+}
+
+#[tokio::test]
+async fn what_is_not_spent_goes_back_before_it_lapses() {
+    let server = Redis::start();
+    let policy = Policy::sliding_window_log("p", Quota::per_day(10_000)).unwrap();
+    // A second is left to whoever takes the block back, however busy the machine is.
+    let policy = policy.with_lease(Lease::of(1, 10).ttl(Duration::from_secs(4))).unwrap();
+    let store = connected(&server.url()).await;
+    let (_, taken) = until_leased(&store, &policy).await;
+    // Nobody asks any more, and after three seconds the block goes back.
+    let other = connected(&server.url()).await;
+    let exact = Policy::new("p", policy.quota(), policy.algorithm()).unwrap();
+    let start = Instant::now();
+    loop {
+        let left = other.peek(&exact, &Key::GLOBAL).await;
+        if left.unwrap().decisions()[0].remaining == 10_000 - taken {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(15), "in vain");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Whatever is lost on the way, asks, grants or what is told of blocks, counts as spent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_network_that_loses_things_makes_nobody_pass_that_should_not() {
+    const LIMIT: u64 = 60_000;
+    let server = Redis::start();
+    let policy = daily(LIMIT);
+    let proxies = [(); 3].map(|()| Proxy::start(server.address()));
+    let mut tasks = tokio::task::JoinSet::new();
+    for proxy in &proxies {
+        let builder =
+            RedisStore::builder(&proxy.url()).unwrap().timeout(Duration::from_millis(100));
+        let store = builder.connect().unwrap();
+        for _ in 0..4 {
+            let (store, policy) = (store.clone(), policy.clone());
+            tasks.spawn(async move {
+                let (mut admitted, start) = (0_u64, Instant::now());
+                while start.elapsed() < Duration::from_secs(4) {
+                    let asked = store.charge(&policy, &Key::GLOBAL, Cost::ONE).await;
+                    admitted += u64::from(asked.is_ok_and(|verdict| verdict.is_admitted()));
+                    // As fast as the limit lasts for the test.
+                    tokio::time::sleep(Duration::from_micros(200)).await;
+                }
+                admitted
+            });
+        }
+    }
+    let mut rng = fastrand::Rng::with_seed(1);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(3) {
+        let proxy = &proxies[rng.usize(..3)];
+        match rng.u8(..4) {
+            0 => proxy.swallow_replies(),
+            1 => proxy.black_hole(),
+            2 => proxy.cut(),
+            _ => proxy.pass(),
+        }
+        tokio::time::sleep(Duration::from_millis(rng.u64(10..150))).await;
+    }
+    proxies.iter().for_each(Proxy::pass);
+    let mut admitted: u64 = tasks.join_all().await.into_iter().sum();
+    assert!(admitted > 1_000, "{admitted}");
+    // What is left after that is taken by one that loses nothing.
+    let store = connected(&server.url()).await;
+    let exact = Policy::new("p", policy.quota(), policy.algorithm()).unwrap();
+    while ask(&store, &exact, 1).await.is_admitted() {
+        admitted += 1;
+    }
+    assert!(admitted <= LIMIT, "{admitted}");
+}
+
+/// A block is good for as long as it lasts, and then nothing passes that Redis does not decide.
+#[tokio::test]
+async fn a_replica_that_is_cut_off_spends_what_it_has_and_no_more() {
+    let server = Redis::start();
+    let proxy = Proxy::start(server.address());
+    let builder = RedisStore::builder(&proxy.url()).unwrap().timeout(Duration::from_millis(100));
+    let store = builder.connect().unwrap();
+    store.connected().await;
+    let policy = daily(100_000);
+    loop {
+        let verdict = store.charge(&policy, &Key::GLOBAL, Cost::ONE);
+        if verdict.await.is_ok_and(|verdict| verdict.source() == Source::Lease) {
+            break;
+        }
+    }
+    proxy.black_hole();
+    let start = Instant::now();
+    let mut spent = 0;
+    loop {
+        let verdict = store.charge(&policy, &Key::GLOBAL, Cost::ONE);
+        match verdict.await {
+            Ok(verdict) => {
+                assert_eq!(verdict.source(), Source::Lease);
+                spent += 1;
+            }
+            Err(_) => break,
+        }
+    }
+    assert!(spent <= 10_000 && start.elapsed() < Duration::from_secs(5), "{spent}");
+    drop(server);
+}

@@ -1,0 +1,96 @@
+//! Replicas that lease, on random traces, against an oracle that sees each unit as it is spent.
+
+use fastrand::Rng;
+use tollgate_core::{Outcome, Policy, Source};
+use tollgate_redis::RedisStore;
+
+use super::oracle::Oracle;
+use super::{ALGORITHMS, START, Scene, TTL, ask, policy};
+
+macro_rules! traces {
+    ($($test:ident $index:literal)+) => {
+        $(
+            #[tokio::test]
+            async fn $test() {
+                let mut leased = 0;
+                for (seed, limit) in [(1, 60), (2, 600), (3, 6_000)] {
+                    leased += trace(&policy(limit, ALGORITHMS[$index]), seed).await;
+                }
+                assert!(leased > 500, "{leased} were leased");
+            }
+        )+
+    };
+}
+
+traces! {
+    a_fixed_window_never_admits_more_than_it_has 0
+    an_exact_log_never_admits_more_than_it_has 1
+    a_log_of_thousandths_never_admits_more_than_it_has 2
+    a_sliding_window_counter_never_admits_more_than_it_has 3
+    a_bucket_never_admits_more_than_it_has 4
+    a_meter_never_admits_more_than_it_has 5
+}
+
+/// Three replicas, two of which lease and end now and then without a word, while the third asks
+/// each time. The time moves on to where blocks end and windows begin, to the microsecond.
+async fn trace(policy: &Policy, seed: u64) -> u64 {
+    let scene = Scene::start();
+    let mut rng = Rng::with_seed(seed);
+    let exact = Policy::new("p", policy.quota(), policy.algorithm()).unwrap();
+    let mut stores = vec![scene.store().await, scene.store().await, scene.store().await];
+    let mut oracle = Oracle::new(policy);
+    let (mut leased, mut ends_at) = (0, START);
+    let steps = if std::env::var_os("TOLLGATE_LONG").is_some() { 3_000 } else { 500 };
+    for step in 0..steps {
+        let replica = rng.usize(..3);
+        if rng.u8(..10) == 0 {
+            // All that is left, so that a single unit more would be too much.
+            let rest = ask(&stores[2], &exact, 0).await.decisions()[0].remaining;
+            // Unless a block was fetched in between.
+            if ask(&stores[2], &exact, rest).await.is_admitted() {
+                let (at, what) = (scene.now(), format_args!("{policy:?} {seed} step {step}"));
+                assert!(oracle.allows(at, rest), "{what}: all {rest} at {at}");
+                oracle.take(at, rest);
+            }
+        }
+        let policy = if replica == 2 { &exact } else { policy };
+        for _ in 0..rng.usize(..40) {
+            let cost = [1, 1, 1, 2, 5][rng.usize(..5)];
+            let verdict = ask(&stores[replica], policy, cost).await;
+            if !verdict.is_admitted() {
+                break;
+            }
+            let at = scene.now();
+            let allows = oracle.allows(at, cost);
+            assert!(allows, "{policy:?} seed {seed} step {step}: {cost} units at {at}");
+            oracle.take(at, cost);
+            if verdict.source() == Source::Lease {
+                leased += 1;
+                if let Outcome::Allow { charged_at, .. } = verdict.decisions()[0].outcome {
+                    // Of most blocks, the last microsecond.
+                    ends_at = charged_at.as_micros() + TTL;
+                }
+            }
+        }
+        let now = scene.now();
+        oracle.forget(now);
+        scene.set(match rng.u8(..40) {
+            0..20 => now,
+            20..30 => now + rng.u64(..TTL / 10),
+            30..35 => (ends_at + rng.u64(..3)).saturating_sub(1).max(now),
+            35 => ((now / 60_000_000 + 1) * 60_000_000 - 1 + rng.u64(..2)).max(now),
+            36 => now + rng.u64(..20_000_000),
+            _ => now + rng.u64(..2 * TTL),
+        });
+        if rng.u8(..100) == 0 {
+            let replica = rng.usize(..2);
+            stores[replica] = scene.store().await;
+        }
+        // What keepers have begun may come to its end, or not.
+        for _ in 0..rng.u8(..4) {
+            tokio::task::yield_now().await;
+        }
+    }
+    drop::<Vec<RedisStore>>(stores);
+    leased
+}

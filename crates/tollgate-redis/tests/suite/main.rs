@@ -1,0 +1,16 @@
+//! One program for all tests of the store: each further program is linked anew.
+
+#[cfg(unix)]
+mod cluster;
+mod conformance;
+#[cfg(unix)]
+mod faults;
+#[cfg(unix)]
+mod lease;
+mod scenes;
+mod script;
+#[cfg(unix)]
+mod store;
+mod support;
+mod trace;
+mod twin;

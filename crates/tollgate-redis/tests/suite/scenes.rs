@@ -1,0 +1,335 @@
+//! Scenes that random traces meet too seldom, played with the script and the reference in
+//! step.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fastrand::Rng;
+use tollgate_core::algorithm::penalty::Terms;
+use tollgate_core::{
+    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Refill, Resolution, Settlement,
+    Timestamp,
+};
+use tollgate_store_tests::reference::Reference;
+
+use crate::support::Server;
+use crate::support::pair::Pair;
+
+const MODES: [Algorithm; 9] = [
+    Algorithm::FixedWindowCounter,
+    EXACT,
+    THOUSANDTH,
+    Algorithm::SlidingWindowCounter,
+    Algorithm::TokenBucket { refill: Refill::Greedy },
+    INTERVAL,
+    Algorithm::LeakyBucket { mode: LeakyMode::Meter },
+    Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } },
+    Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(Micros::new(9_000)) } },
+];
+const INTERVAL: Algorithm = Algorithm::TokenBucket { refill: Refill::Interval };
+const EXACT: Algorithm = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
+const THOUSANDTH: Algorithm = Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth };
+
+fn policy(limit: u64, window: u64, algorithm: Algorithm) -> Policy {
+    Policy::new("p", Quota::new(limit, Duration::from_micros(window)), algorithm).expect("builds")
+}
+
+/// The year 2100: far ahead of Redis' own clock, so that nothing expires meanwhile.
+const START: u64 = 4_102_444_800_000_000;
+
+/// The core drops the oldest entries of a log that is more than a small quota has been
+/// promised room for; the script need not. No answer tells.
+#[test]
+fn a_full_log_may_be_read_under_a_small_limit() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for (seed, (algorithm, limit)) in
+        [(EXACT, 40), (EXACT, 300), (THOUSANDTH, 300), (EXACT, 2_000)].into_iter().enumerate()
+    {
+        let mut rng = Rng::with_seed(seed as u64);
+        let window = 1_000_000;
+        let full = policy(limit, window, algorithm);
+        let mut pair = Pair::new(&mut client, format!("log:{seed}"), START);
+        // A debt, so that the log holds up to twice its limit.
+        let (_, receipt) = pair.charge(&full, 1);
+        pair.now += 1_000;
+        pair.settle(&receipt.expect("a receipt"), 1 + limit / 2);
+        while pair.charge(&full, rng.u64(1..=2)).0.allows() {
+            pair.now += rng.u64(1..window / limit);
+        }
+        for _ in 0..60 {
+            pair.now += rng.u64(0..window / 40);
+            let small = [(1, window), (3, window), (3, 50), (7, window / 2), (20, 2 * window)]
+                [rng.usize(..5)];
+            let small = policy(small.0, small.1, [EXACT, THOUSANDTH][rng.usize(..2)]);
+            for cost in 0..=small.capacity() + 1 {
+                pair.charge(&small, cost);
+            }
+            if rng.bool() {
+                pair.charge(&full, 1);
+            }
+        }
+    }
+}
+
+/// Old and new replicas in turn on one key, as in a rolling deploy: what both let pass, the
+/// larger quota alone would have let pass, and no later.
+#[test]
+fn two_versions_side_by_side_admit_no_more_than_the_larger() {
+    const WINDOW: u64 = 20_000;
+    let server = Server::start();
+    let mut client = server.connect();
+    let mut by_smaller = BTreeMap::new();
+    for (algorithm, seed) in MODES.into_iter().flat_map(|mode| (0..12).map(move |n| (mode, n))) {
+        let mut rng = Rng::with_seed(seed);
+        let limit = rng.u64(2..=40);
+        let larger = policy(limit, WINDOW, algorithm);
+        let longer = match algorithm {
+            // The windows of a counter have to nest, see `Rule::convert`.
+            Algorithm::FixedWindowCounter | Algorithm::SlidingWindowCounter => {
+                WINDOW * rng.u64(1..=2)
+            }
+            _ => WINDOW + rng.u64(0..=WINDOW),
+        };
+        let smaller = policy(rng.u64(1..=limit), longer, algorithm);
+        let key = format!("{algorithm:?}:{seed}");
+        let mut pair = Pair::new(&mut client, &key, START);
+        let (mut alone, mut admitted) = (Reference::default(), Vec::new());
+        for _ in 0..250 {
+            pair.now += [0, rng.u64(0..900), rng.u64(0..WINDOW / 2)][rng.usize(..3)];
+            let old = rng.bool();
+            let dearest = if rng.bool() { 2 } else { limit };
+            let cost = rng.u64(1..=dearest);
+            let (decision, _) = pair.charge(if old { &smaller } else { &larger }, cost);
+            if decision.denies() {
+                continue;
+            }
+            *by_smaller.entry(format!("{algorithm:?}")).or_insert(0) += u32::from(old);
+            admitted.push((pair.now, cost));
+            if algorithm != INTERVAL {
+                let charge = Charge::new(&larger, &Key::GLOBAL, Cost::new(cost));
+                let verdict = alone.decide(&[charge], Timestamp::from_micros(pair.now));
+                assert!(verdict.is_admitted(), "{key}: {admitted:?}");
+                assert!(verdict.delay() <= decision.delay(), "{key}: {admitted:?}");
+            }
+        }
+        if algorithm == INTERVAL {
+            // When an interval begins depends on who was asked, but not how often one does.
+            let (limit, burst) = (larger.quota().limit(), larger.capacity());
+            for (from, (start, _)) in admitted.iter().enumerate() {
+                let mut sum = 0;
+                for (end, cost) in &admitted[from..] {
+                    sum += cost;
+                    let most = burst + limit * ((end - start) / WINDOW + 1);
+                    assert!(sum <= most, "{key}: {start} to {end} of {admitted:?}");
+                }
+            }
+        }
+        assert!(admitted.len() > 10, "{key}: {}", admitted.len());
+    }
+    assert!(by_smaller.values().all(|&count| count > 100), "{by_smaller:?}");
+}
+
+/// The clock steps back into the day before, and there the key is forgotten and charged anew:
+/// what was charged on the later day is dated after that, and still none of it.
+#[test]
+fn a_charge_of_another_day_gives_nothing_back() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let day = tollgate_calendar::day("Europe/Berlin").expect("a zone");
+    let policy = Policy::fixed_window_counter("p", Quota::per_calendar(9, day)).expect("builds");
+    let midnight = day.period(Timestamp::from_micros(START)).end().as_micros();
+    let mut pair = Pair::new(&mut client, "day", midnight + 1);
+    let (_, later) = pair.charge(&policy, 5);
+    pair.now = midnight - 2_000;
+    // Time stands still until the key is forgotten.
+    let (decision, _) = pair.charge(&policy, 1);
+    assert_eq!(decision.remaining, 3);
+    pair.reset(&policy);
+    let (_, earlier) = pair.charge(&policy, 4);
+    pair.now += 1_000;
+    let later = later.expect("a receipt");
+    assert_eq!(pair.settle(&later, 0), Settlement::Returned { units: 0 });
+    let earlier = earlier.expect("a receipt");
+    assert_eq!(pair.settle(&earlier, 1), Settlement::Returned { units: 3 });
+}
+
+/// No instant is later than `Timestamp::MAX`: whatever would be is at it.
+#[test]
+fn everything_is_over_when_time_is() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let end = Timestamp::MAX.as_micros();
+    for (index, algorithm) in MODES.into_iter().enumerate() {
+        for window in [50, 2_000, 1_000_000, 400 * 86_400_000_000] {
+            let versions = [policy(5, window, algorithm), policy(3, 50.max(window * 2 / 3), EXACT)];
+            for before in [1, 2, 40, 60, window / 2, window, window + 7, 2 * window] {
+                let mut pair =
+                    Pair::new(&mut client, format!("{index}:{window}:{before}"), end - before);
+                let (_, receipt) = pair.charge(&versions[0], 2);
+                let receipt = receipt.expect("a receipt");
+                pair.charge(&versions[0], 3);
+                pair.now += before / 3;
+                pair.charge(&versions[0], 4);
+                pair.settle(&receipt, [0, 1, 4, 50][before as usize % 4]);
+                pair.charge(&versions[1], 1);
+                pair.now = end - 1;
+                pair.charge(&versions[0], 1);
+                pair.charge(&versions[1], 1);
+            }
+        }
+    }
+}
+
+/// With a debt of as much again, a bucket of 2^52 lacks 2^53; a cost on top passes that.
+#[test]
+fn the_largest_bucket_in_debt_is_counted_to_the_unit() {
+    const WINDOW: u64 = 1_000_001;
+    let server = Server::start();
+    let mut client = server.connect();
+    for (index, algorithm) in [MODES[4], MODES[6], MODES[7]].into_iter().enumerate() {
+        // Three of its 2^53 come back in a microsecond, so the end of time is not in the way.
+        let quota = Quota::new(3, Duration::from_micros(WINDOW)).burst((1 << 52) / WINDOW);
+        let policy = Policy::new("p", quota, algorithm).expect("builds");
+        let mut pair = Pair::new(&mut client, index.to_string(), START);
+        let (_, receipt) = pair.charge(&policy, 1);
+        pair.settle(&receipt.expect("a receipt"), u64::MAX);
+        for step in 0..40 {
+            pair.now += step % 3;
+            let (decision, _) = pair.charge(&policy, policy.capacity() - step % 5);
+            assert!(decision.retry_after().is_some(), "{algorithm:?}");
+        }
+    }
+}
+
+/// The clock steps back behind a charge and its key is reset. Then a receipt may be good for
+/// more than is there, which is not to be given back.
+#[test]
+fn a_queue_gives_back_no_more_than_it_holds() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let queue = policy(100, 50, MODES[7]);
+    let mut pair = Pair::new(&mut client, "queue", START);
+    let (_, receipt) = pair.charge(&queue, 5);
+    pair.now -= 1;
+    pair.reset(&queue);
+    pair.charge(&queue, 1);
+    pair.now += 1;
+    pair.charge(&queue, 4);
+    let settled = pair.settle(&receipt.expect("a receipt"), 0);
+    assert_eq!(settled, Settlement::Returned { units: 0 });
+    assert_eq!(pair.charge(&queue, 0).0.remaining, 96);
+}
+
+/// A receipt of before is void, even in the microsecond that follows.
+#[test]
+fn what_is_reset_or_carried_over_is_not_given_back() {
+    let server = Server::start();
+    let mut client = server.connect();
+    // The last of all would wait too long here.
+    for (index, algorithm) in MODES.into_iter().take(8).enumerate() {
+        let (first, second) = (policy(10, 1 << 40, algorithm), policy(20, 1 << 40, algorithm));
+        let mut pair = Pair::new(&mut client, format!("reset:{index}"), START);
+        let receipt = pair.charge(&first, 5).1.expect("a receipt");
+        pair.reset(&first);
+        pair.now += 1;
+        let fresh = pair.charge(&first, 4).1.expect("a receipt");
+        assert_eq!(pair.settle(&receipt, 0), Settlement::Returned { units: 0 }, "{algorithm:?}");
+        assert_eq!(pair.settle(&fresh, 1), Settlement::Returned { units: 3 }, "{algorithm:?}");
+        let receipt = pair.charge(&first, 5).1.expect("a receipt");
+        pair.now += 1;
+        pair.charge(&second, 1);
+        pair.now += 1;
+        let back = pair.charge(&first, 1).1.expect("a receipt");
+        pair.now += 1;
+        let last = pair.charge(&first, 1).1.expect("a receipt");
+        assert_eq!(pair.settle(&last, 0), Settlement::Returned { units: 1 }, "{algorithm:?}");
+        for void in [receipt, back] {
+            assert_eq!(pair.settle(&void, 0), Settlement::Returned { units: 0 }, "{algorithm:?}");
+        }
+        assert!(pair.charge(&first, 10).0.denies(), "{algorithm:?}");
+    }
+}
+
+/// A log is read by its beginning, which is not all that a penalty has left under the name.
+#[test]
+fn what_was_a_penalty_may_be_read_as_a_log() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let block = Micros::new(1_000);
+    let terms = Terms {
+        block,
+        factor: 1,
+        max_block: block,
+        forget_after: Micros::ZERO,
+        counts_denials: false,
+    };
+    let penalty = policy(1_000, 1_000_000, Algorithm::Penalty { terms });
+    let mut pair = Pair::new(&mut client, "penalty".to_owned(), START);
+    let (_, receipt) = pair.charge(&penalty, 1);
+    pair.now += 1;
+    pair.settle(&receipt.expect("a receipt"), 1 + 500);
+    pair.now += 1;
+    for algorithm in [EXACT, THOUSANDTH] {
+        pair.charge(&policy(10, 1_000_000, algorithm), 0);
+    }
+}
+
+/// What was given back at its end leaves no room behind.
+#[test]
+fn a_short_log_is_as_long_as_its_entries() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let log = policy(100, 1_000_000, EXACT);
+    let mut pair = Pair::new(&mut client, "log", START);
+    let mut receipts = Vec::new();
+    for entries in 1..=4 {
+        pair.now += 1;
+        receipts.extend(pair.charge(&log, 2).1);
+        assert_eq!(pair.stored(), 56 + 14 * entries);
+    }
+    for entries in (0..4).rev() {
+        pair.settle(&receipts.pop().expect("four"), 0);
+        assert_eq!(pair.stored(), if entries > 0 { 56 + 14 * entries } else { 0 });
+    }
+}
+
+/// A long one has room for an eighth more, so that most charges write a header, an entry and
+/// an expiry.
+#[test]
+fn a_long_log_is_written_in_place() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let log = policy(1_000, 1_000_000, EXACT);
+    let mut pair = Pair::new(&mut client, "log", START);
+    let charge = |pair: &mut Pair<'_>, count: u64| {
+        for _ in 0..count {
+            pair.now += 1;
+            assert!(pair.charge(&log, 1).0.allows());
+        }
+    };
+    charge(&mut pair, 400);
+    let before = ["set", "setrange"].map(|name| pair.client.stats(name).0);
+    charge(&mut pair, 100);
+    let after = ["set", "setrange"].map(|name| pair.client.stats(name).0);
+    let (whole, parts) = (after[0] - before[0], after[1] - before[1]);
+    assert!((1..=3).contains(&whole), "{whole} times as a whole");
+    assert_eq!(parts, 2 * (100 - whole));
+}
+
+/// A log of which nothing counts under a shorter window stands for no later instant either.
+#[test]
+fn a_log_that_converts_to_nothing_lets_the_clock_step_back() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let (long, short) = (policy(5, 1_000, EXACT), policy(5, 50, EXACT));
+    let mut pair = Pair::new(&mut client, "log", START);
+    pair.now = START + 60;
+    pair.charge(&long, 1);
+    pair.now = START + 200;
+    let receipt = pair.charge(&long, 1).1.expect("a receipt");
+    pair.settle(&receipt, 0);
+    pair.now = START + 20;
+    let charged = pair.charge(&short, 1).1.expect("a receipt").charged;
+    assert_eq!(charged.charged_at.as_micros(), START + 20);
+}

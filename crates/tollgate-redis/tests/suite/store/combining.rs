@@ -1,0 +1,250 @@
+//! Many requests in a call, and each decided as if it were alone.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use tollgate_core::{
+    Charge, Cost, Key, Policy, Quota, Receipt, ReceiptId, Settlement, Store, StoreExt,
+};
+use tollgate_redis::RedisStore;
+use tollgate_test_servers::{Proxy, Redis};
+
+use super::{charge, connected, patient, policy};
+
+pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// 400 tasks ask at once for mixed costs under several policies. What was admitted is what
+/// some order of them would have been: no unit more, and none is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn any_interleaving_admits_what_some_order_would_have() {
+    let server = Redis::start();
+    let store = connected(patient(&server.url())).await;
+    for seed in 0..5_u64 {
+        let global = policy(300 + seed);
+        let log = Policy::sliding_window_log(format!("log {seed}"), Quota::per_day(20)).unwrap();
+        let before = store.stats();
+        let tasks: Vec<_> = (0..400_u64)
+            .map(|n| {
+                let (store, global, log) = (store.clone(), global.clone(), log.clone());
+                tokio::spawn(async move {
+                    let cost = [1, 3, 5, 10][((n * 7 + seed) % 4) as usize];
+                    let (whole, user) =
+                        (Key::new(format!("{seed}")), Key::new(format!("{}", n % 20)));
+                    let cost = Cost::new(cost);
+                    let charges =
+                        [Charge::new(&global, &whole, cost), Charge::new(&log, &user, cost)];
+                    let verdict = store.decide(&charges).await.unwrap();
+                    (verdict.is_admitted(), user, cost.get(), verdict.decisions()[0].remaining)
+                })
+            })
+            .collect();
+        let mut answers = Vec::new();
+        for task in tasks {
+            answers.push(task.await.unwrap());
+        }
+        let admitted: Vec<_> = answers.iter().filter(|(admitted, ..)| *admitted).collect();
+        let spent: u64 = admitted.iter().map(|(_, _, cost, _)| cost).sum();
+        let left = store.peek(&global, &Key::new(format!("{seed}"))).await.unwrap();
+        assert_eq!(left.decisions()[0].remaining, global.capacity() - spent);
+        assert!(spent <= global.capacity());
+        // Each admission saw another remainder: nobody was decided on the same state.
+        let mut remaining: Vec<_> = admitted.iter().map(|(.., remaining)| remaining).collect();
+        remaining.sort_unstable();
+        remaining.dedup();
+        assert_eq!(remaining.len(), admitted.len());
+        for user in 0..20 {
+            let user = Key::new(format!("{user}"));
+            let of_user = admitted.iter().filter(|(_, key, ..)| *key == user);
+            let spent: u64 = of_user.map(|(_, _, cost, _)| cost).sum();
+            let left = store.peek(&log, &user).await.unwrap().decisions()[0].remaining;
+            assert_eq!(left, 20 - spent);
+        }
+        // Nothing is left for who was refused: no request was denied that still fits.
+        for (_, user, cost, _) in answers.iter().filter(|(admitted, ..)| !admitted) {
+            let user = store.peek(&log, user).await.unwrap().decisions()[0].remaining;
+            assert!(*cost > user || *cost > left.decisions()[0].remaining);
+        }
+        let after = store.stats();
+        let calls = after.calls - before.calls;
+        let requests = after.requests - before.requests;
+        assert!(requests >= 400 && calls < requests, "{calls} calls of {requests} requests");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_script_that_is_flushed_in_a_storm_loses_nothing() {
+    let server = Redis::start();
+    let store = connected(patient(&server.url())).await;
+    let policy = policy(10_000);
+    let tasks: Vec<_> = (0..64)
+        .map(|_| {
+            let (store, policy) = (store.clone(), policy.clone());
+            tokio::spawn(async move {
+                for _ in 0..40 {
+                    assert!(charge(&store, &policy, "k", 1).await.is_admitted());
+                }
+            })
+        })
+        .collect();
+    for _ in 0..20 {
+        server.cmd(&["SCRIPT", "FLUSH"]);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let left = store.peek(&policy, &Key::from("k")).await.unwrap().decisions()[0].remaining;
+    assert_eq!(left, 10_000 - 64 * 40);
+    assert!(server.calls("eval") >= 1);
+}
+
+#[tokio::test]
+async fn a_foreign_value_fails_those_who_name_it_in_the_middle_of_a_batch() {
+    let server = Redis::start();
+    let store = connected(patient(&server.url())).await;
+    let policy = policy(10);
+    charge(&store, &policy, "bad", 1).await;
+    // The look at the server after each connection has a key of its own for a moment.
+    let keys = server.cmd(&["KEYS", "*:p"]);
+    let bad = keys.list()[0].text().to_owned();
+    server.cmd(&["DEL", &bad]);
+    server.cmd(&["RPUSH", &bad, "not", "ours"]);
+    let keys: Vec<_> = ["a", "bad", "b", "bad", "c"].into_iter().map(Key::from).collect();
+    let asked: Vec<_> = keys.iter().map(|key| store.charge(&policy, key, Cost::ONE)).collect();
+    for (key, answer) in keys.iter().zip(asked) {
+        let answer = answer.await;
+        if *key == Key::from("bad") {
+            let error = answer.unwrap_err();
+            assert!(!error.is_outage() && !error.may_have_charged(), "{error}");
+            assert!(error.to_string().contains(&bad), "{error}");
+        } else {
+            assert!(answer.unwrap().is_admitted());
+        }
+    }
+    assert_eq!(server.cmd(&["LRANGE", &bad, "0", "-1"]).list().len(), 2, "it is as it was");
+}
+
+/// Behind a black hole, so that what is sent never comes back.
+#[tokio::test]
+async fn a_full_queue_fails_at_once_and_who_has_left_is_not_sent() {
+    let server = Redis::start();
+    let proxy = Proxy::start(server.address());
+    let builder = patient(&proxy.url()).max_calls(1).max_queue(3);
+    let store = connected(builder).await;
+    let policy = policy(100);
+    charge(&store, &policy, "k", 1).await;
+    proxy.delay(Duration::from_millis(300));
+
+    let ask = || store.charge(&policy, &Key::from("k"), Cost::ONE);
+    // One alone, one in the call that follows, three that wait.
+    let mut under_way: Vec<_> = (0..2).map(|_| ask()).collect();
+    for future in &mut under_way {
+        assert!(poll_once(future).is_pending());
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let mut waiting: Vec<_> = (0..3).map(|_| ask()).collect();
+    let began = Instant::now();
+    let error = ask().await.unwrap_err();
+    assert!(!error.may_have_charged() && error.is_outage(), "{error}");
+    assert!(began.elapsed() < Duration::from_millis(100));
+    // Two of the three leave before their call begins.
+    waiting.truncate(1);
+    for future in under_way.into_iter().chain(waiting) {
+        assert!(future.await.unwrap().is_admitted());
+    }
+    proxy.pass();
+    let left = store.peek(&policy, &Key::from("k")).await.unwrap().decisions()[0].remaining;
+    assert_eq!(left, 100 - 1 - 3);
+}
+
+#[tokio::test]
+async fn a_call_goes_on_when_its_caller_leaves() {
+    let server = Redis::start();
+    let store = connected(patient(&server.url())).await;
+    let policy = policy(100);
+    // The first call of all asks for the time before it is one.
+    store.peek(&policy, &Key::from("k")).await.unwrap();
+    for _ in 0..20 {
+        let mut alone = store.charge(&policy, &Key::from("k"), Cost::ONE);
+        let _ = poll_once(&mut alone);
+        drop(alone);
+        // Whoever comes next does not wait for it.
+        charge(&store, &policy, "k", 1).await;
+    }
+    let left = store.peek(&policy, &Key::from("k")).await.unwrap().decisions()[0].remaining;
+    assert_eq!(left, 100 - 40);
+}
+
+/// A future that is held and not polled, as in a select whose other branch runs, must not
+/// stand in the way of others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_nobody_polls_stands_in_nobodys_way() {
+    let server = Redis::start();
+    let store = connected(patient(&server.url()).max_calls(1)).await;
+    let policy = policy(100);
+    let mut held = store.charge(&policy, &Key::from("k"), Cost::ONE);
+    let _ = poll_once(&mut held);
+    for _ in 0..5 {
+        let others = charge(&store, &policy, "k", 1);
+        tokio::time::timeout(Duration::from_secs(5), others).await.unwrap();
+    }
+    assert!(held.await.unwrap().is_admitted());
+}
+
+#[tokio::test]
+async fn receipts_are_settled_and_keys_reset_by_another_process() {
+    let server = Redis::start();
+    let (one, other) =
+        (connected(patient(&server.url())).await, connected(patient(&server.url())).await);
+    let policy = policy(100);
+    let key = Key::from("k");
+    let charges = [Charge::new(&policy, &key, Cost::new(30))];
+    let verdict = one.decide(&charges).await.unwrap();
+    let receipts: Vec<Receipt> = verdict.receipts(&charges, || ReceiptId(7)).collect();
+    let settled = other.settle(&receipts[0], Cost::new(10)).await.unwrap();
+    assert_eq!(settled, Settlement::Returned { units: 20 });
+    assert_eq!(one.settle(&receipts[0], Cost::ZERO).await.unwrap(), Settlement::Repeated);
+    assert_eq!(one.peek(&policy, &key).await.unwrap().decisions()[0].remaining, 90);
+    other.reset(&policy, &key).await.unwrap();
+    assert_eq!(one.peek(&policy, &key).await.unwrap().decisions()[0].remaining, 100);
+}
+
+#[tokio::test]
+async fn replicas_of_one_limit_need_no_clock_of_their_own() {
+    let server = Redis::start();
+    let stores: Vec<RedisStore> = {
+        let mut stores = Vec::new();
+        for _ in 0..3 {
+            stores.push(connected(patient(&server.url())).await);
+        }
+        stores
+    };
+    let policy = Arc::new(policy(100));
+    let mut admitted = 0;
+    for n in 0..150 {
+        admitted += u64::from(charge(&stores[n % 3], &policy, "k", 1).await.is_admitted());
+    }
+    assert_eq!(admitted, 100);
+}
+
+/// More than any call holds, though to one key alone.
+#[tokio::test]
+async fn a_request_with_no_end_of_charges_is_answered_and_stands_in_nobodys_way() {
+    let server = Redis::start();
+    let store = connected(patient(&server.url())).await;
+    let policy = policy(100_000);
+    let key = Key::from("k");
+    let charges = vec![Charge::new(&policy, &key, Cost::ONE); 70_000];
+    // Nobody polls it, so that the others are queued.
+    let held = store.charge(&policy, &key, Cost::ONE);
+    let (many, one) = (store.decide(&charges), store.charge(&policy, &key, Cost::ONE));
+    let answers = async { (many.await, one.await) };
+    let (many, one) = tokio::time::timeout(Duration::from_secs(8), answers).await.unwrap();
+    assert_eq!(many.unwrap().decisions()[0].remaining, 30_000);
+    assert!(one.unwrap().is_admitted());
+    drop(held);
+}

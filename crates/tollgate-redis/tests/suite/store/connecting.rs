@@ -1,0 +1,214 @@
+//! Addresses, logins, and what is said about a server.
+
+use std::time::{Duration, Instant};
+
+use tollgate_core::{Cost, Key, Policy, Quota, Store, StoreExt};
+use tollgate_redis::{ConnectError, RedisStore, RedisWarning};
+use tollgate_test_servers::Redis;
+
+use super::{charge, connected, patient, policy};
+
+/// What the script may do, and nothing else.
+const RIGHTS: &str = "~tollgate:* +evalsha +eval +time +get +mget +getrange +strlen +exists +set \
+                      +setrange +del +pexpireat";
+
+async fn report(store: &RedisStore) -> tollgate_redis::RedisReport {
+    let started = Instant::now();
+    loop {
+        let report = store.reports().remove(0);
+        if report != tollgate_redis::RedisReport::default() {
+            return report;
+        }
+        assert!(started.elapsed() < Duration::from_secs(10), "nothing was found out");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn all_ways_to_a_server_lead_to_the_same_limit() {
+    let server = Redis::builder().password("s3cret").databases(4).start();
+    let policy = policy(10);
+    let socket = server.socket_url().replace("://", "://:s3cret@localhost");
+    for (taken, url) in [server.url(), socket].into_iter().enumerate() {
+        let store = connected(patient(&url)).await;
+        let verdict = charge(&store, &policy, "k", 1).await;
+        assert_eq!(verdict.decisions()[0].remaining, 9 - taken as u64, "{url}");
+    }
+    // Another database is another limit.
+    let store = connected(patient(&format!("{}/3", server.url()))).await;
+    assert_eq!(charge(&store, &policy, "k", 1).await.decisions()[0].remaining, 9);
+}
+
+#[tokio::test]
+async fn tls_is_spoken_with_those_whom_the_authority_vouches_for() {
+    let server = Redis::builder().tls().start();
+    let authority = std::fs::read(server.authority()).unwrap();
+    let store = connected(patient(&server.url()).certificate_authorities(authority)).await;
+    assert!(charge(&store, &policy(1), "k", 1).await.is_admitted());
+
+    // The system vouches for nobody here, or for others.
+    match RedisStore::builder(&server.url()).unwrap().connect() {
+        Err(ConnectError::Tls(_)) => {}
+        Ok(store) => {
+            let error = store.charge(&policy(1), &Key::GLOBAL, Cost::ONE).await.unwrap_err();
+            assert!(!error.may_have_charged() || error.is_outage(), "{error}");
+            assert!(!store.is_connected());
+        }
+        Err(other) => panic!("{other}"),
+    }
+    let nonsense = RedisStore::builder(&server.url()).unwrap().certificate_authorities("nonsense");
+    assert!(matches!(nonsense.connect(), Err(ConnectError::Tls(_))));
+}
+
+#[tokio::test]
+async fn a_user_with_the_rights_of_the_script_needs_no_others() {
+    let server = Redis::builder().user("limiter", "s3cret", RIGHTS).start();
+    let store = connected(patient(&server.url_of("limiter", "s3cret"))).await;
+    let policy = policy(10);
+    let key = Key::from("k");
+    let verdict = store.charge(&policy, &key, Cost::ONE).await.unwrap();
+    assert!(verdict.is_admitted());
+    store.reset(&policy, &key).await.unwrap();
+    assert_eq!(store.peek(&policy, &key).await.unwrap().decisions()[0].remaining, 10);
+    let report = report(&store).await;
+    let [RedisWarning::EvictionUnknown(_)] = &report.warnings[..] else { panic!("{report:?}") };
+}
+
+#[tokio::test]
+async fn what_will_hurt_is_said_at_once() {
+    let rights = "~tollgate:* +@all -pexpireat -set";
+    let server = Redis::builder()
+        .user("limiter", "s3cret", rights)
+        .max_memory("100mb", "allkeys-lru")
+        .start();
+    let store = connected(patient(&server.url_of("limiter", "s3cret"))).await;
+    let report = report(&store).await;
+    assert!(report.version.is_some_and(|version| version.contains('.')));
+    assert_eq!(report.maxmemory_policy.as_deref(), Some("allkeys-lru"));
+    let [RedisWarning::Eviction(_), RedisWarning::Rights(_)] = &report.warnings[..] else {
+        panic!("{:?}", report.warnings);
+    };
+    // Nobody can tell what the script has written before it came to what it may not.
+    let error = store.charge(&policy(1), &Key::GLOBAL, Cost::ONE).await.unwrap_err();
+    assert!(error.is_outage() && error.may_have_charged(), "{error}");
+}
+
+/// A script that may not do all it has to has done a part of it when it finds out.
+#[tokio::test]
+async fn what_a_script_without_all_rights_leaves_behind_is_not_denied() {
+    let rights = "~tollgate:* +@all -pexpireat";
+    let server = Redis::builder().user("limiter", "s3cret", rights).start();
+    let url = server.url_of("limiter", "s3cret");
+    let store = connected(patient(&url)).await;
+    let log = Policy::sliding_window_log("log", Quota::per_day(500)).unwrap();
+    let key = Key::from("k");
+    let (mut admitted, mut maybe) = (0, 0);
+    // A long log is written in place, and only then is it told when it ends.
+    for _ in 0..400 {
+        match store.charge(&log, &key, Cost::ONE).await {
+            Ok(verdict) => admitted += u64::from(verdict.is_admitted()),
+            Err(error) => maybe += u64::from(error.may_have_charged()),
+        }
+    }
+    let left = store.peek(&log, &key).await.unwrap().decisions()[0].remaining;
+    assert!(admitted + maybe >= 500 - left, "{admitted} {maybe} {left}");
+    assert!(maybe > 0, "the fault did not happen");
+    let report = report(&store).await;
+    assert!(
+        report.warnings.iter().any(|warning| matches!(warning, RedisWarning::Rights(_))),
+        "{report:?}"
+    );
+}
+
+#[tokio::test]
+async fn no_timeout_is_too_long() {
+    let server = Redis::start();
+    let store =
+        connected(patient(&server.url()).timeout(Duration::MAX).max_batch(usize::MAX)).await;
+    for _ in 0..2 {
+        assert!(charge(&store, &policy(10), "k", 1).await.is_admitted());
+    }
+    assert!(!charge(&store, &policy(10), "k", 9).await.is_admitted());
+    assert!(!charge(&store, &policy(10), "k", 9).await.is_admitted());
+}
+
+#[tokio::test]
+async fn nothing_is_said_about_a_server_that_is_well() {
+    let server = Redis::builder().set("maxmemory-policy", "noeviction").start();
+    let store = connected(patient(&server.url())).await;
+    let report = report(&store).await;
+    assert_eq!(report.warnings, []);
+    assert_eq!(report.is_cluster, Some(false));
+    assert!(report.clock_ahead.unwrap().abs() < 5_000_000, "{report:?}");
+    // And nothing of the look stays.
+    assert_eq!(server.cmd(&["DBSIZE"]).number(), 0);
+}
+
+#[tokio::test]
+async fn a_service_starts_without_redis_and_connects_when_it_comes() {
+    let server = Redis::start();
+    server.kill();
+    let store = RedisStore::connect(&server.url()).unwrap();
+    let policy = policy(10);
+    let began = Instant::now();
+    let error = store.charge(&policy, &Key::GLOBAL, Cost::ONE).await.unwrap_err();
+    assert!(error.is_outage());
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    server.launch();
+    server.wait_until_ready();
+    tokio::time::timeout(Duration::from_secs(10), store.connected()).await.unwrap();
+    let began = Instant::now();
+    while store.charge(&policy, &Key::GLOBAL, Cost::ONE).await.is_err() {
+        assert!(began.elapsed() < Duration::from_secs(5));
+    }
+}
+
+/// Calls that fail ask for another connection, once a second. While there is none they have
+/// nothing to ask for, and what they asked must not be made up for when there is one.
+#[tokio::test]
+async fn an_outage_ends_with_one_connection_however_long_it_was() {
+    let server = Redis::start();
+    let store = connected(RedisStore::builder(&server.url()).unwrap()).await;
+    let policy = policy(1_000_000);
+    let ask = async || store.charge(&policy, &Key::GLOBAL, Cost::ONE).await;
+    server.kill();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(5) {
+        ask().await.unwrap_err();
+    }
+    server.restart();
+    let began = Instant::now();
+    let mut answered = 0;
+    while answered < 100 {
+        answered = if ask().await.is_ok() { answered + 1 } else { 0 };
+        assert!(began.elapsed() < Duration::from_secs(20));
+    }
+    assert_eq!(store.stats().connections, 2);
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_an_outage_and_shows_in_no_text() {
+    let server = Redis::builder().password("s3cret").start();
+    let url = server.url().replace("s3cret", "wr0ng");
+    let store = RedisStore::connect(&url).unwrap();
+    let error = store.charge(&policy(1), &Key::GLOBAL, Cost::ONE).await.unwrap_err();
+    assert!(error.is_outage());
+    let builder = RedisStore::builder(&url).unwrap();
+    for text in
+        [format!("{error}"), format!("{error:?}"), format!("{store:?}"), format!("{builder:?}")]
+    {
+        assert!(!text.contains("wr0ng"), "{text}");
+    }
+}
+
+#[test]
+fn a_store_is_made_within_a_runtime() {
+    let made = RedisStore::connect("redis://127.0.0.1");
+    assert!(matches!(made, Err(ConnectError::NoRuntime)));
+}
+
+#[tokio::test]
+async fn a_namespace_cannot_break_the_braces() {
+    let made = RedisStore::builder("redis://127.0.0.1").unwrap().namespace("a{b").connect();
+    assert!(matches!(made, Err(ConnectError::Namespace(_))));
+}

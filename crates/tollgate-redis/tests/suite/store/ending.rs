@@ -1,0 +1,150 @@
+//! What is left when a store goes, and what becomes of those who asked when its runtime does.
+
+use std::time::{Duration, Instant};
+
+use tokio::runtime::{Builder, Handle, Runtime};
+use tollgate_core::{Charge, Cost, Key, Store, StoreExt};
+use tollgate_redis::RedisStore;
+use tollgate_test_servers::{Proxy, Redis};
+
+use super::{connected, patient, policy};
+
+/// Waits until no task of this runtime is left, but for those of the test.
+async fn until_idle(before: usize) {
+    let began = Instant::now();
+    while Handle::current().metrics().num_alive_tasks() > before {
+        let left = Handle::current().metrics().num_alive_tasks();
+        assert!(began.elapsed() < Duration::from_secs(5), "{left} tasks, and {before} before");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn tasks() -> usize {
+    Handle::current().metrics().num_alive_tasks()
+}
+
+#[tokio::test]
+async fn no_task_and_no_connection_outlives_the_last_clone() {
+    let server = Redis::start();
+    let before = tasks();
+    let store = connected(patient(&server.url())).await;
+    let clone = store.clone();
+    store.charge(&policy(10), &Key::GLOBAL, Cost::ONE).await.unwrap();
+    drop(store);
+    clone.charge(&policy(10), &Key::GLOBAL, Cost::ONE).await.unwrap();
+    let asked = clone.charge(&policy(10), &Key::GLOBAL, Cost::ONE);
+    drop(clone);
+    assert!(asked.await.unwrap().is_admitted(), "who has asked gets an answer");
+    until_idle(before).await;
+    let clients = server.cmd(&["CLIENT", "LIST"]);
+    assert_eq!(clients.text().lines().count(), 1, "{}", clients.text());
+}
+
+#[tokio::test]
+async fn a_store_that_never_connected_leaves_nothing_either() {
+    let server = Redis::start();
+    server.kill();
+    let before = tasks();
+    let store = RedisStore::connect(&server.url()).unwrap();
+    store.charge(&policy(10), &Key::GLOBAL, Cost::ONE).await.unwrap_err();
+    drop(store);
+    until_idle(before).await;
+    // Nobody says who has the slots.
+    let cluster = RedisStore::connect(&server.url().replace("redis:", "redis-cluster:")).unwrap();
+    cluster.charge(&policy(10), &Key::GLOBAL, Cost::ONE).await.unwrap_err();
+    drop(cluster);
+    until_idle(before).await;
+}
+
+fn other() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// A service may end one runtime and go on in another for a while.
+#[test]
+fn a_store_whose_runtime_is_gone_says_so() {
+    let server = Redis::start();
+    for url in [server.url(), server.url().replace("redis:", "redis-cluster:")] {
+        let (first, second) = (other(), other());
+        let store = first.block_on(async {
+            let builder = RedisStore::builder(&url).unwrap();
+            builder.timeout(Duration::from_millis(200)).connect().unwrap()
+        });
+        drop(first);
+        let policy = policy(10);
+        let keys = [Key::from("a"), Key::from("b")];
+        let one = [Charge::new(&policy, &keys[0], Cost::ONE)];
+        let two = keys.each_ref().map(|key| Charge::new(&policy, key, Cost::ONE));
+        for charges in [&one[..], &two[..]] {
+            // The first goes by itself and the second with a task.
+            let (alone, queued) = (store.decide(charges), store.decide(charges));
+            let answers = async { (alone.await, queued.await) };
+            let answers = second
+                .block_on(async { tokio::time::timeout(Duration::from_secs(5), answers).await });
+            let (alone, queued) = answers.expect("an answer, if not a good one");
+            for answer in [alone, queued] {
+                assert!(answer.unwrap_err().is_outage(), "{url}");
+            }
+        }
+    }
+}
+
+#[test]
+fn who_waits_when_the_runtime_goes_is_told() {
+    let server = Redis::start();
+    let proxy = Proxy::start(server.address());
+    for url in [proxy.url(), server.url().replace("redis:", "redis-cluster:")] {
+        let (first, second) = (other(), other());
+        let store = first.block_on(async {
+            let store = patient(&url).connect().unwrap();
+            if url == proxy.url() {
+                store.connected().await;
+            }
+            store
+        });
+        proxy.swallow_replies();
+        let policy = policy(10);
+        let ask = || store.charge(&policy, &Key::GLOBAL, Cost::ONE);
+        let mut asked = [ask(), ask(), ask(), ask()];
+        // They are on their way when it ends.
+        first.block_on(async {
+            for future in &mut asked {
+                assert!(super::combining::poll_once(future).is_pending());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        });
+        drop(first);
+        let answers = async {
+            for future in asked {
+                assert!(future.await.unwrap_err().is_outage());
+            }
+        };
+        second
+            .block_on(async { tokio::time::timeout(Duration::from_secs(5), answers).await })
+            .expect("an answer, if not a good one");
+        proxy.pass();
+    }
+}
+
+#[test]
+fn a_store_answers_in_another_runtime_and_in_none() {
+    let server = Redis::start();
+    let (first, second) = (Builder::new_multi_thread().enable_all().build().unwrap(), other());
+    let store = first.block_on(connected(patient(&server.url())));
+    let policy = policy(10);
+    let ask = || store.charge(&policy, &Key::GLOBAL, Cost::ONE);
+    second.block_on(async {
+        for _ in 0..2 {
+            let (alone, queued) = (ask(), ask());
+            assert!(alone.await.unwrap().is_admitted() && queued.await.unwrap().is_admitted());
+        }
+    });
+    let mut asked = ask();
+    let verdict = tollgate_test_servers::until("an answer", Duration::from_secs(5), || {
+        match super::combining::poll_once(&mut asked) {
+            std::task::Poll::Ready(verdict) => Some(verdict.unwrap()),
+            std::task::Poll::Pending => None,
+        }
+    });
+    assert_eq!(verdict.decisions()[0].remaining, 5);
+}

@@ -1,0 +1,32 @@
+//! The store against real servers: how it connects, how it combines requests, and what it
+//! remembers of denials.
+#![expect(clippy::unwrap_used, reason = "a test that finds something else has failed")]
+
+mod combining;
+mod connecting;
+mod denials;
+mod ending;
+
+use std::time::Duration;
+
+use tollgate_core::{Cost, Key, Policy, Quota, StoreExt, Verdict};
+use tollgate_redis::{RedisStore, RedisStoreBuilder};
+
+/// Settings for a machine that is busy with other tests.
+fn patient(url: &str) -> RedisStoreBuilder {
+    RedisStore::builder(url).unwrap().timeout(Duration::from_secs(10))
+}
+
+async fn connected(builder: RedisStoreBuilder) -> RedisStore {
+    let store = builder.connect().unwrap();
+    tokio::time::timeout(Duration::from_secs(20), store.connected()).await.unwrap();
+    store
+}
+
+fn policy(limit: u64) -> Policy {
+    Policy::fixed_window_counter("p", Quota::per_day(limit)).unwrap()
+}
+
+async fn charge(store: &RedisStore, policy: &Policy, key: &str, cost: u64) -> Verdict {
+    store.charge(policy, &Key::from(key), Cost::new(cost)).await.unwrap()
+}

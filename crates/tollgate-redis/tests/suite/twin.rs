@@ -1,0 +1,68 @@
+//! The script against the pure functions: the same requests at the same instants, every
+//! field of every answer, and what Redis holds afterwards.
+//!
+//! Redis expires keys by its own clock, which no test can move. So the time that is handed
+//! to the script lies decades ahead of it, and with it every expiry: no key goes away by
+//! itself, and stepping back in time is as in a store that forgets nothing.
+
+use tollgate_redis::protocol::TEXT;
+
+use crate::support::Server;
+use crate::trace::{Family, Trace};
+
+/// Decisions of a test, one in `share` of all: a million with `TOLLGATE_LONG`.
+fn run(family: Family, share: usize) {
+    run_with(TEXT, family, share);
+}
+
+fn run_with(script: &str, family: Family, share: usize) {
+    let all = if std::env::var_os("TOLLGATE_LONG").is_some() { 1_000_000 } else { 40_000 };
+    let server = Server::start();
+    let mut client = server.connect_with(script);
+    let first = std::env::var("TOLLGATE_SEED").map_or(0, |seed| seed.parse().expect("a number"));
+    let (mut done, mut granted, mut seed) = (0, 0, first);
+    while done < all / share {
+        let (decisions, blocks) = Trace::new(family, seed).run(&mut client);
+        (done, granted) = (done + decisions, granted + blocks);
+        seed += 1;
+    }
+    // What is given to others to spend would let totals grow less.
+    assert!(family == Family::Heavy || granted > done / 100, "{granted} blocks");
+    println!(
+        "{family:?}: {done} decisions, {granted} blocks in {} traces from {first}",
+        seed - first
+    );
+}
+
+/// Every algorithm and mode, several charges, shadows, versions of a quota, settling,
+/// leasing and resetting, a clock that steps back, one request a call and twenty.
+#[test]
+fn the_script_decides_as_the_core_does() {
+    run(Family::Any, 2);
+}
+
+/// Logs of hundreds and thousands of entries, which are read in parts and written in place.
+#[test]
+fn long_logs_are_as_exact_as_short_ones() {
+    run(Family::LongLogs, 4);
+}
+
+/// Up to the last instant but one that a double holds.
+#[test]
+fn time_may_run_to_its_end() {
+    run(Family::EndOfTime, 8);
+}
+
+/// Running totals of a log start over past 2^52, before a double has gaps.
+#[test]
+fn sums_may_grow_past_what_a_double_holds() {
+    run(Family::Heavy, 8);
+}
+
+/// A server that does not tell its version is taken for one without SET … PXAT.
+#[test]
+fn an_old_server_keeps_the_same_states_for_the_same_time() {
+    let old = TEXT.replace("redis.REDIS_VERSION_NUM", "nil");
+    assert_ne!(old, TEXT);
+    run_with(&old, Family::Any, 8);
+}

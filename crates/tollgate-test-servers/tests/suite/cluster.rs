@@ -1,0 +1,101 @@
+//! A cluster: how it starts, and how its slots change hands.
+
+use std::time::{Duration, Instant};
+
+use tollgate_test_servers::{Client, Cluster, Value};
+
+#[test]
+fn three_masters_share_the_slots_and_each_has_a_replica() {
+    let start = Instant::now();
+    let cluster = Cluster::start();
+    assert!(start.elapsed() < Duration::from_secs(20));
+    assert_eq!(cluster.slots(), [(0..=5460, 0), (5461..=10921, 1), (10922..=16383, 2)]);
+    for master in 0..3 {
+        assert_eq!(cluster.replicas_of(master), [master + 3]);
+    }
+    assert_eq!(cluster.slot_of("{tag}:a"), cluster.slot_of("{tag}:b"));
+    assert!(cluster.url().starts_with("redis-cluster://127.0.0.1:"));
+    assert_eq!(cluster.url().matches("node=127.0.0.1:").count(), 5);
+
+    let slot = cluster.slot_of("key");
+    let master = cluster.master_of(slot);
+    assert_eq!(cluster.node(master).cmd(&["SET", "key", "1"]).text(), "OK");
+    let moved = cluster.node((master + 1) % 3).cmd(&["GET", "key"]);
+    let address = cluster.node(master).address();
+    assert_eq!(moved.error(), Some(format!("MOVED {slot} {address}").as_str()));
+    // Every node tells clients where all are.
+    for node in cluster.nodes() {
+        let slots = node.cmd(&["CLUSTER", "SLOTS"]);
+        assert_eq!(slots.list().len(), 3);
+        assert!(slots.list().iter().all(|range| range.list()[2].list()[0].text() == "127.0.0.1"));
+    }
+}
+
+#[test]
+fn a_slot_moves_step_by_step() {
+    let cluster = Cluster::builder().masters(2).replicas(0).start();
+    let slot = cluster.slot_of("{tag}");
+    let from = cluster.master_of(slot);
+    let to = 1 - from;
+    let [old, new] = [cluster.node(from), cluster.node(to)];
+    let keys: Vec<_> = (0..5).map(|key| format!("{{tag}}:{key}")).collect();
+    for key in &keys {
+        old.cmd(&["SET", key, "1", "PX", "100000"]);
+    }
+    let refusal = |value: Value| value.error().map(|error| error[..3].to_owned());
+
+    let migration = cluster.migration(slot, to);
+    assert_eq!(old.cmd(&["INCR", &keys[0]]), Value::Number(2));
+    let ask = old.cmd(&["INCR", "{tag}:new"]);
+    assert_eq!(ask.error(), Some(format!("ASK {slot} {}", new.address()).as_str()));
+    assert_eq!(refusal(new.cmd(&["INCR", "{tag}:new"])), Some("MOV".to_owned()));
+    let mut asking = Client::tcp(new.address()).expect("a server");
+    asking.cmd(&["ASKING"]);
+    assert_eq!(asking.cmd(&["INCR", "{tag}:new"]), Value::Number(1));
+
+    assert_eq!(migration.move_keys(2), 2);
+    let both = old.cmd(&["MGET", &keys[0], &keys[1], &keys[2], &keys[3], &keys[4]]);
+    assert_eq!(refusal(both), Some("TRY".to_owned()));
+    while migration.move_keys(2) > 0 {}
+    assert_eq!(migration.from(), from);
+    migration.finish();
+
+    assert_eq!(cluster.master_of(slot), to);
+    assert_eq!(refusal(old.cmd(&["GET", &keys[0]])), Some("MOV".to_owned()));
+    assert_eq!(new.cmd(&["GET", &keys[0]]).text(), "2");
+    assert!(new.cmd(&["PTTL", &keys[4]]).number() > 50_000);
+    cluster.migrate(slot, from);
+    assert_eq!(old.cmd(&["GET", &keys[0]]).text(), "2");
+    cluster.wait_until_ok();
+}
+
+#[test]
+fn a_replica_takes_over_with_and_without_being_told() {
+    let cluster = Cluster::builder().each_node(|node| node.password("secret")).start();
+    cluster.failover(4);
+    assert_eq!(cluster.slots(), [(0..=5460, 0), (5461..=10921, 4), (10922..=16383, 2)]);
+    assert_eq!(cluster.replicas_of(4), [1]);
+
+    // What the replica has not heard when the master dies is lost with it.
+    let keys = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let key = keys.into_iter().find(|key| cluster.master_of(cluster.slot_of(key)) == 0);
+    let key = key.expect("one of eight");
+    let slot = cluster.slot_of(key);
+    cluster.node(0).cmd(&["SET", key, "old"]);
+    assert_eq!(cluster.node(0).cmd(&["WAIT", "1", "5000"]), Value::Number(1));
+    cluster.node(3).stop();
+    cluster.node(0).cmd(&["CLIENT", "KILL", "TYPE", "REPLICA"]);
+    cluster.node(0).cmd(&["SET", key, "new"]);
+    cluster.node(0).kill();
+    cluster.node(3).cont();
+    assert_eq!(cluster.wait_for_failover(slot, 0), 3);
+    assert_eq!(cluster.node(3).cmd(&["GET", key]).text(), "old");
+
+    cluster.node(0).restart();
+    cluster.wait_until_ok();
+    assert_eq!(cluster.replicas_of(3), [0]);
+    assert_eq!(cluster.node(0).info("role"), "slave");
+    // A slot moves with its keys though a password is asked for.
+    cluster.migrate(slot, 2);
+    assert_eq!(cluster.node(2).cmd(&["GET", key]).text(), "old");
+}

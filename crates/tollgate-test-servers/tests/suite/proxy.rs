@@ -1,0 +1,150 @@
+//! A proxy: what passes, what does not, and what was counted.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use tollgate_test_servers::{Client, Flow, Proxy, Redis, Value, until};
+
+fn pair() -> (Redis, Proxy, Client) {
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.address());
+    let mut client = Client::tcp(proxy.address()).expect("a proxy");
+    assert_eq!(client.cmd(&["PING"]).text(), "PONG");
+    (redis, proxy, client)
+}
+
+/// The requests of one name that have reached the server.
+fn reaches(redis: &Redis, command: &str, count: u64) {
+    until("a request reaches the server", LIMIT, || (redis.calls(command) == count).then_some(()));
+}
+
+#[test]
+fn what_passes_is_counted_both_ways() {
+    let (redis, proxy, mut client) = pair();
+    assert_eq!(proxy.url(), format!("redis://{}", proxy.address()));
+    let big = "x".repeat(1 << 20);
+    client.say(&["SET", "key", &big]);
+    client.say(&["get", "key"]);
+    assert_eq!(client.hear().text(), "OK");
+    assert_eq!(client.hear().text(), big);
+    assert_eq!(redis.calls("get"), 1);
+    let (requests, replies) = (proxy.requests(), proxy.replies());
+    assert_eq!([requests.messages(), replies.messages()], [3, 3]);
+    assert_eq!([requests.calls("GET"), requests.calls("ping"), requests.calls("x")], [1, 1, 0]);
+    assert_eq!(replies.bytes(), "+PONG\r\n+OK\r\n$1048576\r\n\r\n".len() as u64 + (1 << 20));
+    assert!(requests.bytes() > 1 << 20);
+    assert_eq!(proxy.connections(), 1);
+    drop(client);
+    until("the connection ends", LIMIT, || (proxy.connections() == 0).then_some(()));
+}
+
+#[test]
+fn a_black_hole_takes_everything_and_tells_nobody() {
+    let (redis, proxy, mut client) = pair();
+    proxy.black_hole();
+    let mut other = Client::tcp(proxy.address()).expect("accepted");
+    for client in [&mut client, &mut other] {
+        client.say(&["INCR", "count"]);
+        client.send().expect("taken");
+    }
+    until("both were swallowed", LIMIT, || (proxy.requests().calls("INCR") == 2).then_some(()));
+    proxy.pass();
+    // The first answer to come is that to what is said now.
+    assert_eq!(client.cmd(&["INCR", "count"]), Value::Number(1));
+    assert_eq!(redis.calls("incr"), 1);
+}
+
+#[test]
+fn replies_are_swallowed_and_then_the_connection_is_cut() {
+    let (redis, proxy, mut client) = pair();
+    proxy.swallow_replies();
+    client.say(&["INCR", "count"]);
+    client.send().expect("taken");
+    reaches(&redis, "incr", 1);
+    until("the reply was swallowed", LIMIT, || (proxy.replies().messages() == 2).then_some(()));
+    proxy.cut();
+    assert_eq!(proxy.connections(), 0);
+    assert!(client.try_hear().is_err());
+    proxy.pass();
+    let mut client = Client::tcp(proxy.address()).expect("a proxy");
+    assert_eq!(client.cmd(&["GET", "count"]).text(), "1");
+}
+
+#[test]
+fn replies_come_late_but_in_order_and_all_at_once() {
+    let (_redis, proxy, mut client) = pair();
+    let late = Duration::from_millis(150);
+    proxy.delay(late);
+    let start = Instant::now();
+    for _ in 0..3 {
+        client.say(&["INCR", "count"]);
+        client.send().expect("taken");
+    }
+    for count in 1..=3 {
+        assert_eq!(client.hear(), Value::Number(count));
+        assert!(start.elapsed() >= late);
+    }
+    // Not one after the other: that would take three times as long.
+    assert!(start.elapsed() < 3 * late, "{:?}", start.elapsed());
+}
+
+#[test]
+fn what_is_held_goes_on_later() {
+    let (redis, proxy, mut client) = pair();
+    proxy.flows(Flow::Hold, Flow::Pass);
+    client.say(&["INCR", "count"]);
+    client.send().expect("taken");
+    until("the proxy has it", LIMIT, || (proxy.requests().calls("INCR") == 1).then_some(()));
+    assert_eq!(redis.calls("incr"), 0);
+    proxy.pass();
+    assert_eq!(client.hear(), Value::Number(1));
+}
+
+#[test]
+fn connections_are_refused_while_open_ones_stay() {
+    let (_redis, proxy, mut client) = pair();
+    proxy.refuse();
+    assert!(Client::tcp(proxy.address()).is_err());
+    assert_eq!(client.cmd(&["PING"]).text(), "PONG");
+    proxy.cut();
+    assert!(client.try_cmd(&["PING"]).is_err());
+    proxy.accept();
+    assert!(Client::tcp(proxy.address()).is_ok());
+}
+
+#[test]
+fn a_client_of_a_server_that_is_down_is_turned_away() {
+    let (redis, proxy, mut client) = pair();
+    redis.kill();
+    assert!(client.try_hear().is_err());
+    assert!(Client::tcp(proxy.address()).and_then(|mut it| it.try_cmd(&["PING"])).is_err());
+    redis.restart();
+    let mut client = Client::tcp(proxy.address()).expect("a proxy");
+    assert_eq!(client.cmd(&["PING"]).text(), "PONG");
+}
+
+#[test]
+fn the_end_of_what_a_server_says_is_not_lost() {
+    let server = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let proxy = Proxy::start(server.local_addr().expect("bound"));
+    let mut client = TcpStream::connect(proxy.address()).expect("a proxy");
+    proxy.delay(Duration::from_millis(50));
+    let (mut serving, _) = server.accept().expect("a client");
+    serving.write_all(&[7; 100_000]).expect("a client");
+    drop(serving);
+    let mut said = Vec::new();
+    client.read_to_end(&mut said).expect("an end");
+    assert_eq!(said, [7; 100_000]);
+}
+
+#[test]
+fn the_port_is_free_when_the_proxy_goes() {
+    let (_redis, proxy, mut client) = pair();
+    let address = proxy.address();
+    drop(proxy);
+    assert!(client.try_hear().is_err());
+    TcpListener::bind(address).expect("free");
+}
+
+const LIMIT: Duration = Duration::from_secs(10);

@@ -1,0 +1,100 @@
+//! Whose quota a request uses, and that nobody can choose it.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use jsonwebtoken::{EncodingKey, Header, encode};
+use serde_json::json;
+
+use super::support::Replica;
+use crate::client::{Answer, Client};
+
+const SECRET: &str = "a secret of thirty-two bytes or more";
+
+/// An `Authorization` field for `user`, valid for an hour.
+fn bearer(user: &str, secret: &str) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let claims = json!({ "sub": user, "exp": (now + Duration::from_secs(3600)).as_secs() });
+    let key = EncodingKey::from_secret(secret.as_bytes());
+    format!("Bearer {}", encode(&Header::default(), &claims, &key).unwrap())
+}
+
+/// A replica where each subject may ask twice.
+fn start(flags: &[&str]) -> (Replica, Client) {
+    let replica = Replica::start(&[&["--limit", "2"], flags].concat());
+    let client = replica.client();
+    (replica, client)
+}
+
+async fn statuses<const N: usize>(client: &Client, headers: &[(&str, &str)]) -> [u16; N] {
+    let mut statuses = [0; N];
+    for status in &mut statuses {
+        *status = client.get("/items", headers).await.status.as_u16();
+    }
+    statuses
+}
+
+fn is_nobody(answer: &Answer) {
+    assert_eq!(answer.status, 403);
+    assert_eq!(answer.json()["code"], "missing-key");
+}
+
+#[tokio::test]
+async fn a_stranger_wins_no_fresh_quota_by_x_forwarded_for() {
+    let (_replica, client) = start(&["--key", "ip"]);
+    for (address, expected) in [("203.0.113.1", 200), ("203.0.113.2", 200), ("203.0.113.3", 429)] {
+        let answer = client.get("/items", &[("x-forwarded-for", address)]).await;
+        assert_eq!(answer.status, expected, "{address}");
+    }
+}
+
+#[tokio::test]
+async fn a_trusted_proxy_names_the_client() {
+    let (_replica, client) = start(&["--key", "ip", "--trusted-proxies", "10.0.0.0/8,127.0.0.0/8"]);
+    let one = [("x-forwarded-for", "203.0.113.1")];
+    assert_eq!(statuses(&client, &one).await, [200, 200, 429]);
+    let another = [("x-forwarded-for", "203.0.113.2")];
+    assert_eq!(statuses(&client, &another).await, [200, 200, 429]);
+    // What stands further left was written by the client itself.
+    let forged = [("x-forwarded-for", "198.51.100.9, 203.0.113.1")];
+    assert_eq!(statuses(&client, &forged).await, [429]);
+    // A hop through a second trusted proxy does not change who the client is.
+    let hops = [("x-forwarded-for", "203.0.113.2, 10.1.2.3")];
+    assert_eq!(statuses(&client, &hops).await, [429]);
+}
+
+#[tokio::test]
+async fn users_are_those_whose_token_is_signed() {
+    let (_replica, client) = start(&["--key", "user", "--jwt-secret", SECRET]);
+    let (alice, bob) = (bearer("alice", SECRET), bearer("bob", SECRET));
+    assert_eq!(statuses(&client, &[("authorization", &alice)]).await, [200, 200, 429]);
+    assert_eq!(statuses(&client, &[("authorization", &bob)]).await, [200, 200, 429]);
+    is_nobody(&client.get("/items", &[]).await);
+    let forged = bearer("carol", "another secret of thirty-two bytes");
+    is_nobody(&client.get("/items", &[("authorization", &forged)]).await);
+}
+
+#[tokio::test]
+async fn an_api_key_counts_if_it_is_accepted() {
+    let (_replica, client) = start(&["--key", "api-key", "--api-keys", "k-1, k-2"]);
+    assert_eq!(statuses(&client, &[("x-api-key", "k-1")]).await, [200, 200, 429]);
+    assert_eq!(statuses(&client, &[("x-api-key", "k-2")]).await, [200, 200, 429]);
+    is_nobody(&client.get("/items", &[("x-api-key", "k-3")]).await);
+    is_nobody(&client.get("/items", &[]).await);
+
+    let (_replica, client) = start(&["--key", "api-key"]);
+    assert_eq!(statuses(&client, &[("x-api-key", "anything")]).await, [200, 200, 429]);
+    is_nobody(&client.get("/items", &[]).await);
+}
+
+#[tokio::test]
+async fn a_chain_asks_for_user_then_api_key_then_address() {
+    let (_replica, client) =
+        start(&["--key", "chain", "--jwt-secret", SECRET, "--api-keys", "k-1"]);
+    let alice = bearer("alice", SECRET);
+    let both = [("authorization", &*alice), ("x-api-key", "k-1")];
+    assert_eq!(statuses(&client, &both).await, [200, 200, 429]);
+    assert_eq!(statuses(&client, &[("x-api-key", "k-1")]).await, [200, 200, 429]);
+    // An unknown key is an address like any other.
+    assert_eq!(statuses(&client, &[("x-api-key", "k-9")]).await, [200, 200, 429]);
+    assert_eq!(statuses(&client, &[]).await, [429]);
+}

@@ -1,0 +1,29 @@
+//! What a replica says while it runs.
+
+use serde_json::Value;
+
+use super::support::Replica;
+
+#[tokio::test]
+async fn with_json_each_line_is_an_object_and_no_line_has_a_secret() {
+    let flags =
+        ["--log-format", "json", "--limit", "1", "--key", "api-key", "--api-keys", "hunter2"];
+    let replica = Replica::start_logging(&flags);
+    let client = replica.client();
+    for status in [200, 429] {
+        let answer = client.get("/items", &[("x-api-key", "hunter2")]).await;
+        assert_eq!(answer.status, status);
+    }
+    let log = replica.into_log();
+    let lines: Vec<Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}")))
+        .collect();
+    for key in ["timestamp", "level", "target", "message"] {
+        assert!(lines.iter().all(|line| line[key].is_string()), "{key}: {log}");
+    }
+    for message in ["deny", "stopped"] {
+        assert!(lines.iter().any(|line| line["message"] == message), "{message}: {log}");
+    }
+    assert!(!log.contains("hunter2"), "{log}");
+}

@@ -1,0 +1,144 @@
+//! `balancer.sh`, against one server and against three that take turns.
+
+use std::ffi::OsString;
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::Router;
+use demo::args::Args;
+use demo::{app, limits};
+use tokio::net::TcpListener;
+use tollgate::MemoryStore;
+use tower::ServiceExt;
+
+use super::support::Replica;
+
+fn balancer(args: &[&str]) -> Output {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/balancer.sh");
+    Command::new("bash").arg(script).args(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn the_scenario_passes_as_printed() {
+    let replica = Replica::start(&["--server-id", "api1"]);
+    let output = balancer(&[&replica.url()]);
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{printed}{}", text(&output.stderr));
+    for line in [
+        "  1  GET     200  remaining  99  api1",
+        " 10  POST    201  remaining  70  api1",
+        " 15  SEARCH  200  remaining  55  api1",
+        " 20  DELETE  204  remaining   5  api1",
+        " 21  POST    201  remaining   0  api1",
+        " 22  GET     429  remaining   0  api1",
+    ] {
+        assert!(printed.lines().any(|printed| printed == line), "{line} is not in\n{printed}");
+    }
+    assert!(!printed.contains("took turns"), "{printed}");
+}
+
+#[test]
+fn the_first_difference_ends_the_scenario() {
+    let replica = Replica::start(&["--limit", "99"]);
+    let output = balancer(&[&replica.url()]);
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("FAILED at request 1: remaining '98', expected 99"), "{printed}");
+    assert!(!printed.contains("  2  GET"), "{printed}");
+}
+
+#[test]
+fn a_server_that_is_not_there_is_no_difference() {
+    // A port below 1024 that nothing has used for decades, so that no other test takes it.
+    let output = balancer(&["http://127.0.0.1:1"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).starts_with("error: no answer from http://127.0.0.1:1: "));
+}
+
+#[test]
+fn who_waits_as_long_as_it_was_told_passes() {
+    let replica = Replica::start(&["--window", "10s"]);
+    let output = balancer(&["--window", "10", "--wait", &replica.url()]);
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{printed}{}", text(&output.stderr));
+    assert!(printed.contains("as Retry-After says\n 29  GET     200  remaining "), "{printed}");
+}
+
+#[test]
+fn a_mistake_in_the_call_is_no_difference() {
+    for (args, expected) in [
+        (&["--servers", "few"][..], "error: --servers 'few': expected a whole number from 1"),
+        (&["--window"], "error: --window '': expected a whole number from 1"),
+        (&["--wiat"], "error: unknown option --wiat; see -h"),
+        (&["http://a", "http://b"], "error: expected one URL, got more; see -h"),
+    ] {
+        let output = balancer(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(text(&output.stderr).starts_with(expected), "{args:?}: {output:?}");
+    }
+}
+
+/// Three replicas in one process, which share a store, and a balancer that sends each request
+/// to the one that is due.
+fn three(due: fn(usize) -> usize) -> Router {
+    let store = MemoryStore::new();
+    let replicas = ["api1", "api2", "api3"].map(|name| {
+        let line = ["demo", "--server-id", name].map(OsString::from);
+        let args = Args::from_command_line(line).unwrap();
+        app::router(&args.server_id, limits::layer(&args, store.clone()).unwrap())
+    });
+    let requests = Arc::new(AtomicUsize::new(0));
+    Router::new().fallback_service(tower::service_fn(move |request| {
+        let due = due(requests.fetch_add(1, Ordering::Relaxed));
+        replicas[due].clone().oneshot(request)
+    }))
+}
+
+/// The scenario against a balancer of three.
+async fn balanced(due: fn(usize) -> usize) -> Output {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, three(due)).await });
+    let ask = move || balancer(&["--servers", "3", &url]);
+    tokio::task::spawn_blocking(ask).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_servers_that_take_turns_share_the_quota() {
+    let output = balanced(|request| request % 3).await;
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{printed}{}", text(&output.stderr));
+    for line in [
+        "  1  GET     200  remaining  99  api1",
+        "  2  GET     200  remaining  98  api2",
+        "  3  GET     200  remaining  97  api3",
+        // Each has items of its own. This one was created on another, as its second.
+        " 20  DELETE  404  remaining   5  api2",
+        // Whoever is asked refuses what is too much.
+        " 22  GET     429  remaining   0  api1",
+        " 23  POST    429  remaining   0  api2",
+        " 24  SEARCH  429  remaining   0  api3",
+        "3 servers took turns: api1 api2 api3",
+    ] {
+        assert!(printed.lines().any(|printed| printed == line), "{line} is not in\n{printed}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_out_of_turn_is_a_difference() {
+    for (due, expected) in [
+        ((|request| request % 2) as fn(usize) -> usize, "3: api1 answered out of turn"),
+        (|request| request / 2 % 3, "2: api1 answered out of turn, expected another"),
+        (|request| [0, 1, 2, 1][request % 4], "4: api2 answered out of turn, expected api1"),
+    ] {
+        let output = balanced(due).await;
+        let printed = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{printed}");
+        assert!(printed.contains(&format!("FAILED at request {expected}")), "{printed}");
+    }
+}

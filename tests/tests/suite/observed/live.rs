@@ -1,0 +1,214 @@
+//! A real Prometheus over real processes: whatever the dashboard and the alerts ask for is there.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::routing::get;
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tollgate_replicas::{Plan, Process, Redis, Replica};
+
+use super::files::{file, queries};
+use super::prometheus::Prometheus;
+use crate::client::Client;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_panel_and_every_alert_has_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let redis = Redis::start(LOCAL, folder).unwrap();
+    let url = format!("redis://{}", redis.address());
+    let shared = ["--store", &url, "--limit", "20", "--window", "1s", "--on-store-error", "local"];
+    let shared = replica("shared", &shared, folder);
+    let queue = ["--algorithm", "leaky_bucket", "--limit", "20", "--window", "1s", "--burst", "5"];
+    let queue = replica("queue", &queue, folder);
+    let gateway = gateway(shared.plan.listen, key_set().await, folder);
+    let addresses = [admin(&shared.process), admin(&queue.process), admin(&gateway)];
+    let prometheus = Prometheus::start(folder, &addresses).await;
+
+    let working = Arc::new(AtomicBool::new(true));
+    let public = [shared.plan.listen, queue.plan.listen, said(&gateway, "listening")];
+    // Four at a time, so that the queue is one.
+    let clients: Vec<_> = (0..12)
+        .map(|n| tokio::spawn(keep_asking(Client::new(None, public[n % 3]), Arc::clone(&working))))
+        .collect();
+
+    let mut missing = Vec::new();
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(60) {
+        missing.clear();
+        for (what, query) in asked(&prometheus).await {
+            if prometheus.query(&query).await.is_empty() {
+                missing.push(format!("{what}: {query}"));
+            }
+        }
+        if missing.is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    working.store(false, Ordering::Relaxed);
+    for client in clients {
+        client.await.unwrap();
+    }
+    assert!(missing.is_empty(), "no data after {:?}:\n{}", start.elapsed(), missing.join("\n"));
+
+    // And what is there is true.
+    for (query, at_least) in [
+        ("sum(tollgate_decisions_total{policy=\"global\",outcome=\"deny\"})", 1.0),
+        ("sum(tollgate_redis_calls_total{outcome=\"answered\"})", 1.0),
+        ("sum(tollgate_wait_seconds_count)", 1.0),
+        ("sum(tollgate_config_version)", 1.0),
+        ("count(tollgate_store_available == 1)", 4.0),
+    ] {
+        let value = prometheus.query(query).await.iter().sum::<f64>();
+        assert!(value >= at_least, "{query}: {value}");
+    }
+    let targets = prometheus.get("/api/v1/targets").await;
+    for target in targets["activeTargets"].as_array().unwrap() {
+        assert_eq!(target["health"], "up", "{target}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prometheus_runs_with_the_files_that_compose_mounts() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = file("prometheus/prometheus.yml").canonicalize().unwrap();
+    let prometheus = Prometheus::start_with(folder.path(), &config).await;
+    let rules = prometheus.get("/api/v1/rules").await;
+    let groups = rules["groups"].as_array().unwrap();
+    let loaded = groups.iter().flat_map(|group| group["rules"].as_array().unwrap());
+    assert!(loaded.filter(|rule| rule["type"] == "alerting").count() >= 9, "{rules}");
+    // It asks each replica of compose on the port of its admin address, once it has found them.
+    let url = |target: &Value| target["scrapeUrl"].as_str().unwrap().to_owned();
+    let start = Instant::now();
+    let urls = loop {
+        let targets = prometheus.get("/api/v1/targets").await;
+        let mut urls: Vec<_> =
+            targets["activeTargets"].as_array().unwrap().iter().map(url).collect();
+        urls.sort();
+        if !urls.is_empty() {
+            break urls;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "{targets}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    let compose = fs::read_to_string(file("../docker-compose.yml")).unwrap();
+    let setting = |name: &str| {
+        let line = compose.lines().find_map(|line| line.trim().strip_prefix(name)).unwrap();
+        line.trim_start_matches(':').trim().to_owned()
+    };
+    let (_, port) = setting("TOLLGATE_ADMIN:").rsplit_once(':').map(owned).unwrap();
+    let hosts = setting("TOLLGATE_ADMIN_HOSTS:");
+    let names = hosts.split(',').filter(|name| compose.contains(&format!("\n  {name}:\n")));
+    let expected: Vec<_> = names.map(|name| format!("http://{name}:{port}/metrics")).collect();
+    assert_eq!((urls.len(), &urls), (3, &expected));
+    // And a replica lets itself be called by these names.
+    let replica = replica("api1", &["--admin-hosts", &hosts], folder.path());
+    let client = Client::new(None, admin(&replica.process));
+    for name in hosts.split(',') {
+        let host = format!("{name}:{port}");
+        let answer = client.get("/metrics", &[("host", &host)]).await;
+        assert_eq!(answer.status, 200, "{name}");
+        assert!(std::str::from_utf8(&answer.body).unwrap().contains("tollgate_"), "{name}");
+    }
+    assert_ne!(client.get("/metrics", &[("host", "elsewhere:9100")]).await.status, 200);
+}
+
+fn owned((left, right): (&str, &str)) -> (String, String) {
+    (left.to_owned(), right.to_owned())
+}
+
+/// What panels ask, and what alerts compare, with the variables of the dashboard filled in.
+async fn asked(prometheus: &Prometheus) -> Vec<(String, String)> {
+    let rules = prometheus.get("/api/v1/rules").await;
+    let mut asked = queries();
+    for group in rules["groups"].as_array().unwrap() {
+        for rule in group["rules"].as_array().unwrap() {
+            let name = rule["name"].as_str().unwrap().to_owned();
+            assert_ne!(rule["health"], "err", "{name}: {rule}");
+            let query = rule["query"].as_str().unwrap();
+            // Of a comparison the left side, since what is well compares to nothing.
+            let (left, _) = match rule["type"].as_str() {
+                Some("alerting") => query.rsplit_once([' ']).unwrap(),
+                _ => (query, ""),
+            };
+            asked.push((name, left.trim_end_matches([' ', '<', '>']).to_owned()));
+        }
+    }
+    for (_, query) in &mut asked {
+        *query = query.replace("$policy", ".*").replace("$__rate_interval", "20s");
+    }
+    asked
+}
+
+async fn keep_asking(client: Client, working: Arc<AtomicBool>) {
+    while working.load(Ordering::Relaxed) {
+        client.get("/items", &[]).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+const TOKEN: &str = "0123456789abcdef";
+
+fn replica(name: &str, flags: &[&str], folder: &Path) -> Replica {
+    let admin = ["--admin", "127.0.0.1:0", "--admin-token", TOKEN];
+    let plan = Plan {
+        program: env!("CARGO_BIN_EXE_replica").into(),
+        name: name.to_owned(),
+        listen: LOCAL,
+        flags: admin.iter().chain(flags).map(|flag| (*flag).to_owned()).collect(),
+        variables: vec![("RUST_LOG".to_owned(), "error".to_owned())],
+        folder: folder.to_owned(),
+    };
+    Replica::start(plan).unwrap()
+}
+
+/// Serves the keys of an issuer: an example of RFC 8037.
+async fn key_set() -> SocketAddr {
+    let set = r#"{"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "one", "alg": "EdDSA",
+        "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+    let router = Router::new().route("/keys", get(move || async move { set }));
+    let listener = TcpListener::bind(LOCAL).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    address
+}
+
+/// With all that can be counted: lists, and keys of tokens that somebody serves.
+fn gateway(target: SocketAddr, keys: SocketAddr, folder: &Path) -> Process {
+    let config = format!(
+        "rateLimiter:\n  listen: 127.0.0.1:0\n  admin: 127.0.0.1:0\n  target: http://{target}\n  \
+         strategy: sliding_window_log\n  global: {{limit: 10, windowSeconds: 1}}\n  \
+         identity: [user, ip]\n  jwt: {{jwksUrl: 'http://{keys}/keys'}}\n  \
+         deny: {{addresses: [192.0.2.1]}}\n"
+    );
+    fs::write(folder.join("gateway.yaml"), config).unwrap();
+    let args = ["serve", "--config", "gateway.yaml"];
+    let program = env!("CARGO_BIN_EXE_gateway");
+    let process = Process::start("gateway", program, args, &[], folder).unwrap();
+    let start = Instant::now();
+    while !process.said().contains("admin ") {
+        assert!(start.elapsed() < Duration::from_secs(10), "{}", process.said());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    process
+}
+
+fn admin(process: &Process) -> SocketAddr {
+    said(process, "admin")
+}
+
+/// An address in the banner.
+fn said(process: &Process, what: &str) -> SocketAddr {
+    let said = process.said();
+    let line = said.lines().map(str::trim).find(|line| line.starts_with(what));
+    let line = line.unwrap_or_else(|| panic!("no {what} in {said}"));
+    line.rsplit_once("http://").unwrap().1.parse().unwrap()
+}

@@ -1,0 +1,167 @@
+//! Whom the page is for: any width, any light, with keys alone, and read aloud.
+
+use std::collections::BTreeSet;
+
+use chromiumoxide::cdp::browser_protocol::accessibility::GetFullAxTreeParams;
+use serde_json::Value;
+
+use super::support::Stage;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_alone_send_requests_and_open_the_answers() {
+    let stage = Stage::new(&[]).await;
+    stage.is_live().await;
+    let tab = &stage.tab;
+    tab.until("!document.querySelector('#sending').hidden").await;
+    for (button, words) in [
+        ("GET", "1 × GET: 1 × 200; by 1 × api"),
+        ("SEARCH", "1 × SEARCH: 1 × 200; by 1 × api"),
+        ("POST", "1 × POST: 1 × 201; by 1 × api"),
+        ("DELETE", "1 × DELETE: 1 × "),
+        // Of the 81 units that are left, 16 requests of 5 use 80.
+        ("POST × 20", "20 × POST: 16 × 201, 4 × 429; by "),
+    ] {
+        tab.tab_to(&format!("document.activeElement.innerText === {button:?}")).await;
+        let outline: String =
+            tab.value("getComputedStyle(document.activeElement).outlineStyle").await;
+        assert_eq!(outline, "solid", "{button}: the focus is seen");
+        tab.press("Enter").await;
+        tab.shows("#summary", words).await;
+    }
+    // Nobody is asked more often than the others.
+    let summary = tab.text("#summary").await;
+    for name in ["× api1", "× api2", "× api3"] {
+        assert!(summary.contains(name), "{summary}");
+    }
+    let servers: BTreeSet<String> = tab
+        .value("[...document.querySelectorAll('summary')].map((row) => row.children[2].innerText)")
+        .await;
+    assert_eq!(servers.len(), 3, "{servers:?}");
+    tab.tab_to("document.activeElement.localName === 'summary'").await;
+    tab.press("Enter").await;
+    for field in ["ratelimit-policy", "x-ratelimit-remaining", "x-server-id", "x-request-id"] {
+        tab.shows("#answers details[open]", field).await;
+    }
+    assert_eq!(tab.complaints(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_fits_every_width_and_is_legible_in_any_light() {
+    let stage = Stage::new(&["--limit", "30", "--admin-subjects", "clear"]).await;
+    stage.is_live().await;
+    let tab = &stage.tab;
+    tab.until("!document.querySelector('#sending').hidden").await;
+    tab.run("[...document.querySelectorAll('#buttons button')].at(-3).click()").await;
+    tab.shows("#summary", "429").await;
+    tab.run("document.querySelector('#answers details').open = true").await;
+    tab.run(
+        "document.querySelector('#token').value = '0123456789abcdef';
+         document.querySelector('#use').click()",
+    )
+    .await;
+    tab.shows("#top", "global").await;
+    for scheme in ["light", "dark"] {
+        for width in [320, 360, 390, 768, 1280] {
+            tab.look(width, 800, scheme).await;
+            tab.until(&format!("innerWidth === {width}")).await;
+            let wide: Vec<String> = tab.value(TOO_WIDE).await;
+            assert!(wide.is_empty(), "{scheme} at {width}: {wide:?}");
+        }
+        let pale: Vec<String> = tab.value(TOO_PALE).await;
+        assert!(pale.is_empty(), "{scheme}: {pale:#?}");
+    }
+    let ground = "getComputedStyle(document.body).backgroundColor";
+    let dark: String = tab.value(ground).await;
+    tab.look(390, 800, "light").await;
+    assert_ne!(dark, tab.value::<String>(ground).await, "there are two schemes");
+    assert_eq!(tab.complaints(), [""; 0]);
+}
+
+/// What is wider than the screen.
+const TOO_WIDE: &str = r"[...document.querySelectorAll('*')]
+    .filter((it) => it.getBoundingClientRect().right > innerWidth + 0.5
+        || (it === document.documentElement && it.scrollWidth > innerWidth))
+    .map((it) => `${it.localName}.${it.className} ${it.getBoundingClientRect().right}`)";
+
+/// Texts whose contrast with what they stand on is below 4.5 (WCAG 2, AA).
+const TOO_PALE: &str = r"(() => {
+    const numbers = (colour) => colour.match(/[\d.]+/g).map(Number);
+    const light = (colour) => {
+        const [r, g, b] = numbers(colour).map((v) => v / 255)
+            .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const ground = (it) => {
+        const colour = getComputedStyle(it).backgroundColor;
+        return numbers(colour)[3] === 0 ? ground(it.parentElement) : colour;
+    };
+    const texts = [...document.querySelectorAll('body *')].filter((it) => it.checkVisibility()
+        && [...it.childNodes].some((node) => node.nodeType === 3 && node.data.trim()));
+    if (texts.length < 40) return ['too few texts: ' + texts.length];
+    return texts.map((it) => {
+        const style = getComputedStyle(it);
+        const colour = it instanceof SVGElement ? style.fill : style.color;
+        const [a, b] = [light(colour), light(ground(it))].sort((a, b) => b - a);
+        return [(a + 0.05) / (b + 0.05), it.textContent];
+    }).filter(([contrast]) => !(contrast >= 4.5)).map(String);
+})()";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_hears_the_page_is_told_what_the_others_see() {
+    let stage = Stage::new(&[]).await;
+    stage.is_live().await;
+    let tab = &stage.tab;
+    tab.until("!document.querySelector('#sending').hidden").await;
+    tab.shows("#policies", "100 of 100 left").await;
+    let nodes = tab.heard().await;
+    let named = |role: &str| {
+        let of_role = nodes.iter().filter(move |(it, _)| it == role);
+        of_role.map(|(_, name)| name.as_str()).collect::<Vec<_>>()
+    };
+    for role in ["banner", "main"] {
+        assert_eq!(named(role).len(), 1, "{role}");
+    }
+    for (role, names) in [
+        (
+            "region",
+            &["Quotas", "Requests a second", "Replicas", "Send requests", "Denied most"][..],
+        ),
+        ("meter", &["global"]),
+        ("heading", &["Tollgate", "Quotas", "global", "Requests a second", "Replicas", "api1"]),
+        ("button", &["GET", "GET × 20", "DELETE × 20", "Show"]),
+        ("textbox", &["Token"]),
+        ("image", &["Requests a second at global, five minutes"]),
+    ] {
+        for name in names {
+            assert!(named(role).contains(name), "no {role} {name:?} in {:?}", named(role));
+        }
+        assert!(named(role).iter().all(|name| !name.is_empty()), "{role}: {:?}", named(role));
+    }
+    // What is read out by itself does not change while nothing happens but time.
+    tab.run(
+        "window.told = 0; for (const it of document.querySelectorAll('[role=status]'))
+             new MutationObserver((all) => window.told += all.length)
+                 .observe(it, { childList: true, characterData: true, subtree: true })",
+    )
+    .await;
+    let before: f64 = tab.value("performance.now()").await;
+    tab.until(&format!("performance.now() > {before} + 3500")).await;
+    assert_eq!(tab.value::<u32>("window.told").await, 0);
+    assert_eq!(tab.complaints(), [""; 0]);
+}
+
+impl super::browser::Tab {
+    /// Role and name of all that assistive technology is told of.
+    async fn heard(&self) -> Vec<(String, String)> {
+        let tree = self.ask(GetFullAxTreeParams::default()).await;
+        let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or("").to_owned();
+        let nodes = tree.nodes.into_iter().filter(|node| !node.ignored);
+        nodes
+            .map(|node| {
+                let role = node.role.and_then(|role| role.value);
+                let name = node.name.and_then(|name| name.value);
+                (text(role.as_ref()), text(name.as_ref()))
+            })
+            .collect()
+    }
+}

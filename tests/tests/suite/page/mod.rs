@@ -1,0 +1,7 @@
+//! The live page in a browser, over real processes.
+
+mod browser;
+mod forms;
+mod moves;
+mod picture;
+mod support;

@@ -1,0 +1,147 @@
+//! What the page shows, and how long it goes on.
+
+use std::time::{Duration, Instant};
+
+use tollgate_replicas::Process;
+
+use super::browser::Tab;
+use super::support::{Stage, TOKEN};
+use crate::client::Client;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_shows_what_happens_while_it_happens() {
+    let stage = Stage::new(&["--limit", "20", "--admin-subjects", "clear"]).await;
+    stage.is_live().await;
+    let tab = &stage.tab;
+    tab.shows("#policies", "20 of 20 left").await;
+    let client = Client::new(None, stage.set.nginx.address());
+    for left in (11..20).rev() {
+        let answer = client.get("/items", &[]).await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.header("x-ratelimit-remaining"), left.to_string());
+    }
+    let status = Client::new(None, stage.set.admins[2]).get("/status", &[]).await.json();
+    assert_eq!(status["policies"][0]["remaining"], 11);
+    // The quota is one, whoever of the three has answered; the counts are added up.
+    tab.shows("#policies", "11 of 20 left").await;
+    tab.shows("#policies", "9 allowed, 0 denied").await;
+    tab.until("document.querySelector('[role=meter]').getAttribute('aria-valuenow') === '11'")
+        .await;
+    for _ in 0..15 {
+        client.get("/items", &[]).await;
+    }
+    tab.shows("#policies", "20 allowed, 4 denied").await;
+    tab.shows("#rates-words", "20 allowed, 4 denied").await;
+    // Of the time before there was a page it shows nothing.
+    let points: usize = tab.value("document.querySelector('#chart .denied').points.length").await;
+    assert!((1..100).contains(&points), "{points}");
+    // The line of denials leaves the ground.
+    tab.until(
+        "new Set([...document.querySelector('#chart .denied').points].map((p) => p.y)).size > 1",
+    )
+    .await;
+    for name in ["api1", "api2", "api3"] {
+        tab.shows("#replicas", name).await;
+    }
+    tab.shows("#replicas", "redis").await;
+    tab.shows("#replicas", "closed").await;
+
+    // Who is denied is shown with the token alone.
+    assert_eq!(tab.text("#top").await, "");
+    tab.run("document.querySelector('#token').focus()").await;
+    type_in(tab, "0123456789abcdeF").await;
+    tab.press("Enter").await;
+    tab.shows("#token-words", "refused by api1, api2, api3").await;
+    assert_eq!(tab.text("#top").await, "");
+    tab.press("Enter").await;
+    tab.until("document.activeElement.id === 'token'").await;
+    type_in(tab, TOKEN).await;
+    tab.press("Enter").await;
+    tab.shows("#top", "global").await;
+    tab.until("document.querySelector('#top td:last-child')?.innerText === '4'").await;
+    assert_eq!(tab.value::<usize>("localStorage.length").await, 0, "it ends with the tab");
+    assert_eq!(tab.complaints(), [""; 0]);
+}
+
+async fn type_in(tab: &Tab, text: &str) {
+    for letter in text.chars() {
+        tab.press(&letter.to_string()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_comes_back_is_seen_again() {
+    let mut stage = Stage::new(&["--store-timeout", "1s"]).await;
+    stage.is_live().await;
+    // The one that the page was loaded from, and another one.
+    for index in [0, 1] {
+        stage.set.replicas[index].process.kill();
+        stage.tab.shows("#connection", &format!("2 of 3 live; not api{}", index + 1)).await;
+        stage.tab.shows("#replicas", "lost: ").await;
+        stage.set.replicas[index].restart().unwrap();
+        stage.is_live().await;
+    }
+    // Those that are new count from nothing, and what is new is drawn all the same.
+    let client = Client::new(None, stage.set.nginx.address());
+    for _ in 0..6 {
+        client.get("/items", &[]).await;
+    }
+    stage.tab.shows("#rates-words", "6 allowed, 0 denied").await;
+    // A replica that is asked to stop lets go of the page at once.
+    stage.set.replicas[2].process.terminate();
+    let start = Instant::now();
+    assert!(stage.set.replicas[2].process.wait(Duration::from_secs(8)).is_some());
+    assert!(start.elapsed() < Duration::from_secs(8));
+    stage.tab.shows("#connection", "2 of 3 live; not api3").await;
+    // And a store that is away is told.
+    stage.set.redis.process.kill();
+    let asked = (0..30).map(|_| {
+        let client = client.clone();
+        tokio::spawn(async move { client.get("/items", &[]).await.status })
+    });
+    for answer in asked.collect::<Vec<_>>() {
+        assert_eq!(answer.await.unwrap(), 503);
+    }
+    stage.tab.shows("#connection", "is away").await;
+    stage.tab.shows("#replicas", "open").await;
+    assert_eq!(stage.tab.complaints(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_gateway_has_the_page_too_without_buttons() {
+    let stage = Stage::new(&[]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let target = stage.set.nginx.address();
+    let config = format!(
+        "rateLimiter:\n  listen: 127.0.0.1:0\n  admin: 127.0.0.1:0\n  target: http://{target}\n  \
+         strategy: sliding_window_log\n  global: {{limit: 10, windowSeconds: 60}}\n  \
+         client: {{limit: 5, windowSeconds: 60}}\n"
+    );
+    std::fs::write(folder.path().join("gateway.yaml"), config).unwrap();
+    let args = ["serve", "--config", "gateway.yaml"];
+    let program = env!("CARGO_BIN_EXE_gateway");
+    let process = Process::start("gateway", program, args, &[], folder.path()).unwrap();
+    let start = Instant::now();
+    while !process.said().contains("admin ") {
+        assert!(start.elapsed() < Duration::from_secs(10), "{}", process.said());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let said = process.said();
+    let address = |what: &str| {
+        let line = said.lines().find(|line| line.starts_with(what)).unwrap();
+        line.rsplit("http://").next().unwrap().to_owned()
+    };
+    let tab = Tab::open(&format!("http://{}", address("admin")), folder.path()).await;
+    tab.shows("#connection", "1 of 1 live").await;
+    tab.shows("#policies", "10 of 10 left").await;
+    let client = Client::new(None, address("listening").parse().unwrap());
+    for _ in 0..7 {
+        client.get("/items", &[]).await;
+    }
+    tab.shows("#policies", "5 of 10 left").await;
+    tab.shows("#policies", "5 allowed, 2 denied").await;
+    // With several policies, the rates are of the one that is chosen.
+    assert!(!tab.value::<bool>("document.querySelector('#choice').hidden").await);
+    assert!(tab.value::<bool>("document.querySelector('#sending').hidden").await);
+    assert_eq!(tab.complaints(), [""; 0]);
+}

@@ -1,0 +1,48 @@
+//! Replicas with a page.
+
+use std::path::Path;
+
+use tempfile::TempDir;
+use tollgate_replicas::{Admin, Order, Set};
+
+use super::browser::Tab;
+
+pub(crate) const TOKEN: &str = "0123456789abcdef";
+
+/// Three replicas behind nginx, and the page of the first one.
+pub(crate) struct Stage {
+    pub(crate) set: Set,
+    pub(crate) tab: Tab,
+    _folder: TempDir,
+}
+
+impl Stage {
+    pub(crate) async fn new(flags: &[&str]) -> Self {
+        // Enough for a busy machine, unless a test waits for it to pass.
+        let patient: &[&str] =
+            if flags.contains(&"--store-timeout") { &[] } else { &["--store-timeout", "10s"] };
+        let usual = patient.iter().chain(&["--on-store-error", "closed"]);
+        let order = Order {
+            program: env!("CARGO_BIN_EXE_replica").into(),
+            port: 0,
+            replica_port: 0,
+            redis_port: 0,
+            flags: usual.chain(flags).map(|flag| (*flag).to_owned()).collect(),
+            variables: vec![("RUST_LOG".to_owned(), "error".to_owned())],
+            admin: Some(Admin { port: 0, token: TOKEN.to_owned() }),
+        };
+        let set = Set::start(&order).unwrap_or_else(|failure| panic!("{failure}"));
+        let folder = tempfile::tempdir().unwrap();
+        let tab = Tab::open(&format!("http://{}", set.admins[0]), folder.path()).await;
+        Self { set, tab, _folder: folder }
+    }
+
+    pub(crate) async fn is_live(&self) {
+        self.tab.shows("#connection", "3 of 3 live").await;
+    }
+}
+
+/// The files of the repository.
+pub(crate) fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}

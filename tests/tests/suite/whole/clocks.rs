@@ -1,0 +1,87 @@
+//! Replicas whose clocks disagree: time is that of Redis.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use tollgate_replicas::{Replica, Set};
+
+use super::support::{client, start};
+use crate::client::Client;
+
+/// Three replicas, of which the first is a minute behind and the last a minute ahead.
+///
+/// By libfaketime and not by a flag of the demo, so that every clock of the process goes
+/// wrong, also one that nobody has thought of. Spans are not changed, as they are not on a
+/// machine whose clock is off.
+fn set_apart(flags: &[&str]) -> Set {
+    let mut set = start(flags);
+    let library = library();
+    for (replica, offset) in set.replicas.iter_mut().zip(["-60s", "+0s", "+60s"]) {
+        let variables = [
+            ("LD_PRELOAD", library.to_str().unwrap()),
+            ("FAKETIME", offset),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+            ("DONT_FAKE_MONOTONIC", "1"),
+        ];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        replica.plan.variables.extend(variables);
+        replica.restart().unwrap();
+    }
+    set
+}
+
+fn library() -> PathBuf {
+    let folders =
+        fs::read_dir("/usr/lib").unwrap().chain(fs::read_dir("/usr/lib64").into_iter().flatten());
+    let found = folders.flatten().map(|folder| folder.path().join("faketime/libfaketime.so.1"));
+    let found = found.into_iter().find(|library| library.exists());
+    found.expect("libfaketime, which `cargo xtask test` installs")
+}
+
+/// What a replica thinks the time is, in seconds from ours.
+async fn offset(replica: &Replica) -> i64 {
+    let answer = Client::new(None, replica.address()).get("/healthz", &[]).await;
+    let theirs = httpdate::parse_http_date(answer.header("date")).unwrap();
+    let seconds = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    seconds(theirs).cast_signed() - seconds(SystemTime::now()).cast_signed()
+}
+
+#[tokio::test]
+async fn clocks_a_minute_apart_change_nothing() {
+    for algorithm in ["sliding_window_log", "sliding_window_counter", "token_bucket"] {
+        let set = set_apart(&["--algorithm", algorithm, "--limit", "30", "--window", "60s"]);
+        for (replica, expected) in set.replicas.iter().zip([-60, 0, 60]) {
+            let offset = offset(replica).await;
+            assert!((offset - expected).abs() <= 2, "{offset} instead of {expected}");
+        }
+        let client = client(&set);
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        for request in 1..=36_u64 {
+            let answer = client.get("/items", &[]).await;
+            // In a bucket some units come back while this goes on, and the counter keeps one.
+            let left: u64 = answer.header("x-ratelimit-remaining").parse().unwrap();
+            let expected = 30_u64.saturating_sub(request);
+            assert!(left.abs_diff(expected) <= 1, "{algorithm}: {left} after {request}");
+            assert_eq!(answer.status == 429, request > 30, "{algorithm}: {request}: {answer:?}");
+            let reset: u64 = answer.header("x-ratelimit-reset").parse().unwrap();
+            assert!((now..=now + 125).contains(&reset), "{algorithm}: {reset} at {now}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_waited_for_one_clock_waited_for_all() {
+    let set = set_apart(&["--limit", "3", "--window", "2s"]);
+    let client = client(&set);
+    for expected in [200, 200, 200, 429] {
+        assert_eq!(client.get("/items", &[]).await.status, expected);
+    }
+    let denied = client.get("/items", &[]).await;
+    let wait: u64 = denied.header("retry-after").parse().unwrap();
+    assert!((1..=2).contains(&wait), "{wait}");
+    tokio::time::sleep(Duration::from_secs(wait)).await;
+    for _ in 0..3 {
+        assert_eq!(client.get("/items", &[]).await.status, 200);
+    }
+}

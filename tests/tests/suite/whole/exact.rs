@@ -1,0 +1,86 @@
+//! Many at once, through all replicas.
+
+use fastrand::Rng;
+use tokio::task::JoinSet;
+
+use super::support::{METHODS, client, start};
+use crate::client::Client;
+
+const LIMIT: u64 = 1000;
+
+/// What became of a request: its cost, and what was left after it if it was admitted.
+struct Outcome {
+    cost: u64,
+    left: Option<u64>,
+    server: String,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn four_hundred_at_once_are_admitted_as_one_limiter_could_one_by_one() {
+    let set = start(&["--limit", "1000", "--window", "1h", "--key", "api-key"]);
+    let client = client(&set);
+    for seed in 0..20 {
+        let outcomes = burst(&client, seed).await;
+        for name in ["api1", "api2", "api3"] {
+            assert!(outcomes.iter().any(|outcome| outcome.server == name), "{name} was not asked");
+        }
+        is_sequential(&outcomes).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    }
+}
+
+/// Asks 400 times at once, with a key of its own for each seed.
+async fn burst(client: &Client, seed: u64) -> Vec<Outcome> {
+    let mut random = Rng::with_seed(seed);
+    let mut requests = JoinSet::new();
+    for _ in 0..400 {
+        let (method, cost) = METHODS[random.usize(..METHODS.len())];
+        let client = client.clone();
+        requests.spawn(async move {
+            let key = format!("seed-{seed}");
+            let answer = client.send(method, "/items", &[("x-api-key", &key)], "").await;
+            let status = answer.status.as_u16();
+            // An admitted request may still fail in the service, as a POST without a body.
+            assert!(matches!(status, 200..500), "{method}: {answer:?}");
+            let left = (status != 429).then(|| answer.header("x-ratelimit-remaining"));
+            Outcome {
+                cost,
+                left: left.map(|left| left.parse().unwrap()),
+                server: answer.header("x-server-id").to_owned(),
+            }
+        });
+    }
+    requests.join_all().await
+}
+
+/// Whether there is an order in which a limiter that is asked one by one would have said the
+/// same: those that passed stand in a row, each of which leaves what the one before has left
+/// less its own cost, and what was refused would not fit in behind them.
+fn is_sequential(outcomes: &[Outcome]) -> Result<(), String> {
+    let mut passed: Vec<_> = outcomes.iter().filter_map(|it| Some((it.left?, it.cost))).collect();
+    passed.sort_unstable_by_key(|&(left, _)| std::cmp::Reverse(left));
+    let mut remaining = LIMIT;
+    for (left, cost) in passed {
+        if remaining.checked_sub(cost) != Some(left) {
+            return Err(format!("{cost} of {remaining} units left {left}"));
+        }
+        remaining = left;
+    }
+    let mut refused = outcomes.iter().filter(|it| it.left.is_none()).map(|it| it.cost);
+    refused
+        .find(|cost| *cost <= remaining)
+        .map_or(Ok(()), |cost| Err(format!("{cost} were refused, and {remaining} were never used")))
+}
+
+#[test]
+fn what_no_single_limiter_says_is_found() {
+    let outcome = |cost, left| Outcome { cost, left, server: String::new() };
+    for (outcomes, is_possible) in [
+        (vec![outcome(10, Some(985)), outcome(5, Some(995)), outcome(1, Some(984))], true),
+        (vec![outcome(10, Some(990)), outcome(10, Some(990))], false),
+        (vec![outcome(10, Some(990)), outcome(5, Some(984))], false),
+        (vec![outcome(999, Some(1)), outcome(3, None)], true),
+        (vec![outcome(999, Some(1)), outcome(1, None)], false),
+    ] {
+        assert_eq!(is_sequential(&outcomes).is_ok(), is_possible);
+    }
+}

@@ -1,0 +1,97 @@
+//! Replicas that hold units of one quota, and what becomes of those.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tollgate_replicas::{Replica, Set};
+
+use super::support::start;
+use crate::client::Client;
+
+const LIMIT: u64 = 20_000;
+/// In the hands of a replica at most.
+const SHARE: u64 = LIMIT / 10;
+/// How long a lease lasts.
+const TTL: Duration = Duration::from_secs(1);
+
+fn set() -> Set {
+    start(&["--limit", &LIMIT.to_string(), "--window", "1h", "--lease", "1/10"])
+}
+
+/// Asks one replica from several connections at once until it refuses, or so often, and says
+/// how many were admitted.
+async fn spend(replica: &Replica, most: u64) -> u64 {
+    let client = Client::new(None, replica.address());
+    let mut tasks = JoinSet::new();
+    for _ in 0..8 {
+        let client = client.clone();
+        tasks.spawn(async move {
+            let mut admitted = 0;
+            while admitted < most.div_ceil(8) {
+                match client.get("/items", &[]).await.status.as_u16() {
+                    200 => admitted += 1,
+                    429 => break,
+                    status => panic!("{status}"),
+                }
+            }
+            admitted
+        });
+    }
+    tasks.join_all().await.into_iter().sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_on_one_busy_key_admit_no_more_than_there_is_and_leave_little() {
+    let set = set();
+    let [a, b, c] = &set.replicas[..] else { panic!("three replicas") };
+    let (a, b, c) = tokio::join!(spend(a, LIMIT), spend(b, LIMIT), spend(c, LIMIT));
+    let admitted = a + b + c;
+    assert!(admitted <= LIMIT, "{admitted}");
+    // What lapsed on a busy machine may be more than what is held at one time.
+    assert!(admitted >= LIMIT - 6 * SHARE, "{admitted}");
+    // Eight ask at a time, so that Redis would have been called for every eighth at least.
+    let mut redis = tollgate_test_servers::Client::tcp(set.redis.address()).unwrap();
+    let (calls, _) = redis.stats("evalsha");
+    assert!(calls < admitted / 8 / 2, "{calls} calls for {admitted}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_killed_replica_held_is_never_spent_twice() {
+    let mut set = set();
+    let mut admitted = spend(&set.replicas[0], 3_000).await;
+    // With a block in its hands.
+    set.replicas[0].process.kill();
+    admitted += spend(&set.replicas[1], LIMIT).await;
+    tokio::time::sleep(TTL).await;
+    set.replicas[0].restart().unwrap();
+    for replica in &set.replicas {
+        admitted += spend(replica, LIMIT).await;
+    }
+    assert!(admitted <= LIMIT, "{admitted}");
+    assert!(admitted >= LIMIT - 6 * SHARE, "{admitted}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_stood_still_spends_nothing_that_has_lapsed() {
+    let set = set();
+    let mut admitted = spend(&set.replicas[0], 3_000).await;
+    set.replicas[0].process.freeze();
+    // Past the end of what it holds, which lapses; the others take all there is.
+    tokio::time::sleep(TTL + TTL / 4).await;
+    admitted += spend(&set.replicas[1], LIMIT).await;
+    admitted += spend(&set.replicas[2], LIMIT).await;
+    set.replicas[0].process.thaw();
+    admitted += spend(&set.replicas[0], LIMIT).await;
+    assert!(admitted <= LIMIT, "{admitted}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_ends_returns_what_it_holds() {
+    let mut set = set();
+    let mut admitted = spend(&set.replicas[0], 3_000).await;
+    set.replicas[0].process.terminate();
+    assert!(set.replicas[0].process.wait(Duration::from_secs(20)).is_some());
+    admitted += spend(&set.replicas[1], LIMIT).await;
+    assert!(admitted <= LIMIT, "{admitted}");
+    assert!(admitted >= LIMIT - 3 * SHARE, "{admitted}");
+}

@@ -1,0 +1,10 @@
+//! Three replicas behind nginx with one quota in Redis, as real processes.
+
+mod clocks;
+mod exact;
+mod leased;
+mod outages;
+mod proxy;
+mod restarts;
+mod scenario;
+mod support;

@@ -1,0 +1,63 @@
+//! What nginx says of the client, and what it keeps the client from saying.
+
+use super::support::{client, start};
+use crate::client::Client;
+use std::net::IpAddr;
+
+const BY_ADDRESS: [&str; 6] = ["--limit", "3", "--key", "ip", "--trusted-proxies", "127.0.0.1"];
+
+#[tokio::test]
+async fn a_forged_address_wins_no_fresh_quota() {
+    let set = start(&BY_ADDRESS);
+    let client = client(&set);
+    for expected in [200, 200, 200, 429] {
+        assert_eq!(client.get("/items", &[]).await.status, expected);
+    }
+    for forged in [
+        &[("x-forwarded-for", "203.0.113.7")][..],
+        &[("x-forwarded-for", "203.0.113.7, 127.0.0.1")],
+        &[("x-forwarded-for", "203.0.113.7"), ("x-forwarded-for", "203.0.113.8")],
+        &[("X_Forwarded_For", "203.0.113.7")],
+        &[("forwarded", "for=203.0.113.7")],
+        &[("x-real-ip", "203.0.113.7")],
+    ] {
+        assert_eq!(client.get("/items", forged).await.status, 429, "{forged:?}");
+    }
+}
+
+#[tokio::test]
+async fn clients_with_different_addresses_have_quotas_of_their_own() {
+    let set = start(&BY_ADDRESS);
+    for last in [1, 2] {
+        let from = IpAddr::from([127, 0, 0, last]);
+        let client = Client::new(Some(from), set.nginx.address());
+        for expected in [200, 200, 200, 429] {
+            assert_eq!(client.get("/items", &[]).await.status, expected, "{from}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_request_has_one_id_from_one_end_to_the_other() {
+    let set = start(&[]);
+    let client = client(&set);
+    let answer = client.get("/items", &[("x-request-id", "chosen by the client")]).await;
+    let ids: Vec<_> = answer.headers.get_all("x-request-id").iter().collect();
+    assert_eq!(ids.len(), 1, "{ids:?}");
+    let id = ids[0].to_str().unwrap();
+    assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
+}
+
+#[tokio::test]
+async fn the_health_of_nginx_is_its_own() {
+    let mut set = start(&["--limit", "1"]);
+    let client = client(&set);
+    for replica in &mut set.replicas {
+        replica.process.kill();
+    }
+    let answer = client.get("/nginx-health", &[]).await;
+    assert_eq!((answer.status.as_u16(), &answer.body[..]), (200, &b"ok\n"[..]));
+    let answer = client.get("/items", &[]).await;
+    assert_eq!(answer.status, 502);
+    assert_eq!(answer.header("x-request-id").len(), 32);
+}

@@ -37,6 +37,16 @@ local function ask(charge)
     assess(rule, entry, charge.state, charge.cost)
 end
 
+-- How long a denied key has no room for one unit, so that no charge can change it; zero if there
+-- is room. A state under another quota is converted anew at each call: of that nothing is known.
+local function frozen_for(charge)
+  local entry, rule = charge.entry, charge.rule
+  if charge.dry or charge.remaining > 0 or entry.rule ~= rule then return 0 end
+  if charge.outcome == DENY and charge.cost == 1 then return charge.wait end
+  local _, _, _, wait = assess(rule, entry, charge.state, 1)
+  return wait
+end
+
 -- Decides one request: all its charges, or none.
 local function decide(op)
   local admitted, strikes = ADMITTED, false
@@ -71,6 +81,8 @@ local function decide(op)
         keep(charge.entry, rule, state)
         rule.algorithm.charge(rule, state, now, charge.cost)
       end
+    elseif charge.outcome >= DENY and admitted == DENIED then
+      charge.charged_at = frozen_for(charge)
     end
     row = row .. struct.pack('>BI5I7I7I7', charge.outcome, charge.remaining,
       charge.reset_after, charge.wait, charge.charged_at)

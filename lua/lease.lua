@@ -52,6 +52,9 @@ local function grant(holds, rule, state, now, id, units, ttl)
   end
   units = min(units, left)
   if units == 0 or #holds >= MOST then return 0, now end
+  for place = 1, #holds do
+    if holds[place].id == id then return 0, now end
+  end
   local last = algorithm.last_instant and algorithm.last_instant(rule, state, now) or MAX
   last = max(min(add(now, ttl), last), now)
   local place = #holds + 1

@@ -18,7 +18,9 @@ local function lease_block(op)
   if op.units > 0 then
     local holds, state = entry.holds or { held = 0 }, entry.state
     if entry.rule ~= rule then state = state_under(rule, entry) end
-    units, last = leases.grant(holds, rule, state, now, op.id, op.units, op.ttl)
+    -- Copies of a machine ask under equal tags, but no two calls are at one time.
+    local id = struct.pack('>I4', now % 4294967296) .. op.tag
+    units, last = leases.grant(holds, rule, state, now, id, op.units, op.ttl)
     if units > 0 then
       keep(entry, rule, state)
       entry.holds = holds

@@ -57,7 +57,7 @@ do
       op.key, form, op.units, op.ttl, from = struct.unpack('>I2I2I5I7', operations, from)
       op.entry, op.rule = named(op.key, form)
       op.stale = is_elsewhen(op.rule)
-      op.id, from = operations:sub(from, from + 7), from + 8
+      op.tag, from = operations:sub(from, from + 3), from + 4
       count, from = struct.unpack('>B', operations, from)
       for i = 1, count do
         local id = operations:sub(from, from + 7)

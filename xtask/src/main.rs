@@ -11,6 +11,7 @@ mod compose;
 mod process;
 mod purity;
 mod screenshot;
+mod servers;
 mod test;
 mod tools;
 mod twin;
@@ -70,5 +71,36 @@ fn main() -> ExitCode {
                 Failure::Unready(_) => ExitCode::from(2),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::any::TypeId;
+
+    use clap::CommandFactory;
+
+    use super::Cli;
+
+    /// Without this setting clap takes `-1` for a flag that does not exist.
+    #[test]
+    fn the_error_for_a_negative_number_names_its_flag() {
+        let numbers =
+            [TypeId::of::<u16>(), TypeId::of::<u32>(), TypeId::of::<u64>(), TypeId::of::<usize>()];
+        let mut flags = 0;
+        for task in Cli::command().get_subcommands() {
+            for flag in task.get_opts() {
+                let kind = flag.get_value_parser().type_id();
+                if numbers.iter().any(|number| kind == *number) {
+                    let (name, task) = (flag.get_id(), task.get_name());
+                    assert!(
+                        flag.is_allow_negative_numbers_set(),
+                        "{task} --{name}: set `allow_negative_numbers`"
+                    );
+                    flags += 1;
+                }
+            }
+        }
+        assert!(flags >= 5, "{flags} flags take a number");
     }
 }

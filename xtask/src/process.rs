@@ -4,7 +4,7 @@ use std::env;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 /// Why a task ended early. The message says what, where and the cure.
 #[derive(Debug)]
@@ -49,16 +49,21 @@ pub(crate) fn root() -> PathBuf {
 
 /// Shows the command, runs it with our terminal and waits for its good end.
 pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
-    let shown = announce(command);
-    let status = command.status().map_err(|error| cannot_start(&shown, &error))?;
-    if status.success() { Ok(()) } else { Err(ended_badly(&shown, status)) }
+    let status = status(command)?;
+    expect_success(command, status)
 }
 
-/// Like [`run`], and hands every line of the standard output to `watch` as well.
-pub(crate) fn run_watching(
+/// Shows the command, runs it with our terminal and returns how it ended.
+pub(crate) fn status(command: &mut Command) -> Result<ExitStatus, Failure> {
+    let shown = announce(command);
+    command.status().map_err(|error| cannot_start(&shown, &error))
+}
+
+/// Like [`status`], and hands every line of the standard output to `watch` as well.
+pub(crate) fn status_watching(
     command: &mut Command,
     mut watch: impl FnMut(&str),
-) -> Result<(), Failure> {
+) -> Result<ExitStatus, Failure> {
     let shown = announce(command);
     let mut child =
         command.stdout(Stdio::piped()).spawn().map_err(|error| cannot_start(&shown, &error))?;
@@ -75,8 +80,12 @@ pub(crate) fn run_watching(
             line.clear();
         }
     }
-    let status = child.wait().map_err(|error| cannot_start(&shown, &error))?;
-    if status.success() { Ok(()) } else { Err(ended_badly(&shown, status)) }
+    child.wait().map_err(|error| cannot_start(&shown, &error))
+}
+
+/// Turns a bad end into a failure.
+pub(crate) fn expect_success(command: &Command, status: ExitStatus) -> Result<(), Failure> {
+    if status.success() { Ok(()) } else { Err(ended_badly(&describe(command), status)) }
 }
 
 /// Runs a command that only reports, and returns what it printed.
@@ -115,7 +124,7 @@ fn cannot_start(shown: &str, error: &io::Error) -> Failure {
     Failure::Unready(format!("could not run `{shown}`: {error}"))
 }
 
-fn ended_badly(shown: &str, status: std::process::ExitStatus) -> Failure {
+fn ended_badly(shown: &str, status: ExitStatus) -> Failure {
     Failure::Broken(format!("`{shown}` ended with {status}; its own output above says why"))
 }
 
@@ -143,8 +152,9 @@ mod tests {
         let mut seen = Vec::new();
         let mut command = Command::new("sh");
         command.args(["-c", "echo one; echo two; exit 3"]);
-        let failure = run_watching(&mut command, |line| seen.push(line.trim().to_owned()));
+        let status = status_watching(&mut command, |line| seen.push(line.trim().to_owned()));
         assert_eq!(seen, ["one", "two"]);
-        assert!(failure.unwrap_err().to_string().contains("exit status: 3"));
+        let failure = expect_success(&command, status.unwrap()).unwrap_err();
+        assert!(failure.to_string().contains("exit status: 3"));
     }
 }

@@ -10,7 +10,7 @@ pub(crate) struct Args {
     #[arg(long)]
     install: bool,
     /// The first seed: another one is another million decisions
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     seed: u64,
 }
 

@@ -10,19 +10,19 @@ pub(crate) use running::{demo, run};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Of nginx; 0 takes a free one
-    #[arg(long, default_value_t = 8080)]
+    #[arg(long, default_value_t = 8080, allow_negative_numbers = true)]
     port: u16,
 
     /// Of the first replica, before those of the others; 0 takes free ones
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     replica_port: u16,
 
     /// Of Redis; 0 takes a free one
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     redis_port: u16,
 
     /// Of the live page, at the first replica, before those of the others; 0 takes free ones
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     admin_port: u16,
 
     /// For each replica, as in `cargo xtask up -- --window 10s`; see `cargo run -p demo -- --help`

@@ -53,6 +53,19 @@ impl<'a> Charge<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReceiptId(pub u128);
 
+impl ReceiptId {
+    /// A name out of random bits of a process, the time of the verdict that made the charge, and
+    /// a count within the process.
+    ///
+    /// Machines that are restored from one snapshot have the bits and the count in common. The
+    /// time tells their receipts apart, where it is that of a store which they share: it does not
+    /// decide for two of them in one instant.
+    pub const fn new(process: u64, decided_at: Timestamp, count: u64) -> Self {
+        let process = process ^ decided_at.as_micros();
+        Self((process as u128) << 64 | count as u128)
+    }
+}
+
 /// Proof of one charge, with which the store can correct it once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {

@@ -45,12 +45,13 @@ pub enum Outcome {
     },
     /// The request costs more than the policy ever grants at once: it can never pass.
     Exceed,
-    /// The store could not decide, and the policy fails open.
+    /// The policy did not decide. Either the store could not, and the policy fails open; or the
+    /// store remembers that another policy denies the request, and did not ask this one.
     Skip,
 }
 
 impl Decision {
-    /// The answer of a policy that fails open while its store cannot decide.
+    /// The answer of a policy that did not decide. Its numbers say nothing.
     pub const fn skipped(limit: u64) -> Self {
         Self { outcome: Outcome::Skip, limit, remaining: 0, reset_after: Micros::ZERO }
     }
@@ -92,13 +93,13 @@ pub enum Source {
     /// A store in this process, with a share of the quota, because the other could not
     /// decide.
     Local,
-    /// The store itself, a moment ago: the request was denied then and nothing that it
-    /// knows of can have changed that. The waits are lower bounds, and what remains is
-    /// what did then.
+    /// The store itself, a moment ago: a key had no unit left, so no replica can have charged it
+    /// since. Waits, `remaining` and `reset_after` are what the store would say now. A policy
+    /// that may have changed meanwhile was not asked: [`Outcome::Skip`].
     Cache,
-    /// A block of units that this process has leased from the store. What remains and the
-    /// waits are lower bounds: they are from when the block was granted, and of what others
-    /// may spend all counts as spent. Receipts bear the date of the grant, before which it was
+    /// A block of units that this process has leased from the store. `remaining` and
+    /// `reset_after` are not exact: they are from when the last block was granted, at most the
+    /// lease's time ago, and what the store decided since then is missing. Receipts bear the date of the grant, before which it was
     /// surely not spent: a bucket and a counter give back what still counts, a log nothing.
     Lease,
 }

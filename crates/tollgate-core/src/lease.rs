@@ -164,7 +164,8 @@ impl Holds {
     /// `retry_after` is when it passes if nobody returns what is held; returned units make it
     /// pass sooner. Of a sliding window counter it is a little late, since what is held now
     /// will have aged with the rest. Where so much is held that it alone stands in the way, it
-    /// is the end of the first hold, and may be too early. `reset_after` is a lower bound.
+    /// is the end of the first hold, and may be too early. `reset_after` counts what is held as spent
+    /// now: it is longer if that is spent later, shorter if it is returned.
     pub fn assess<R: Rule>(
         &self,
         rule: &R,
@@ -194,7 +195,8 @@ impl Holds {
         Decision { outcome, limit: alone.limit, remaining, reset_after }
     }
 
-    /// Grants up to `units` for `ttl`: as many as are left, or none, and says which.
+    /// Grants up to `units` for `ttl`: as many as are left, or none, and says which. None as well
+    /// if there is a hold of this name: one of two holders would settle that of the other.
     pub fn grant<R: Rule>(
         &mut self,
         rule: &R,
@@ -206,7 +208,8 @@ impl Holds {
     ) -> Option<Hold> {
         let left = self.assess(rule, rule.refresh(state, now), now, Cost::ZERO).remaining;
         let units = units.min(left);
-        if units == 0 || self.0.len() >= Self::MAX {
+        let is_known = self.0.iter().any(|hold| hold.id == id);
+        if units == 0 || self.0.len() >= Self::MAX || is_known {
             return None;
         }
         let until = (now + ttl).min(rule.last_instant(state, now)).max(now);

@@ -118,6 +118,13 @@ pub trait Store: Clone + Send + Sync + 'static {
     fn name(&self) -> &'static str {
         "store"
     }
+
+    /// Whether a local store decides for policies with [`OnStoreError::Local`] while this store
+    /// cannot. The layer refuses to be built with such a policy if this is `false`, the default.
+    /// A wrapper returns the answer of the store inside it.
+    fn has_local_fallback(&self) -> bool {
+        false
+    }
 }
 
 /// Conveniences for every [`Store`].
@@ -248,7 +255,8 @@ pub enum OnStoreError {
     /// The request is refused with 503: for limits that guard something worth more
     /// than availability, such as logins.
     Closed,
-    /// A store in this process decides with a share of the quota. It takes a store that
-    /// knows of that one (the layer's `Fallback`); without it this is `Closed`.
+    /// A store in this process decides with a share of the quota. This takes a store with a
+    /// [local fallback](Store::has_local_fallback), such as the layer's `Fallback`: without one
+    /// the layer cannot be built.
     Local,
 }

@@ -46,6 +46,9 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     for path in &plan.exempt {
         writeln!(out, "not limited: {path}")?;
     }
+    if !plan.exempt_preflights {
+        writeln!(out, "limited like other requests: CORS preflights")?;
+    }
     for route in &plan.routes {
         write_route(out, plan, route)?;
     }

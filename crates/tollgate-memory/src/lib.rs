@@ -68,9 +68,16 @@ use self::shard::Shard;
 ///
 /// # Errors
 ///
-/// Deciding fails only if one request names a policy with two quotas. Settling fails
-/// only when more receipts were settled within [`Receipt::LIFETIME`] than
-/// [`max_receipts`](MemoryStoreBuilder::max_receipts), and never of what was in flight.
+/// The store has no outages. It returns an error only for a call that is wrong:
+///
+/// * [`decide`](Store::decide) if one request names a policy and key under two quotas;
+/// * [`renew`](Store::renew) if the policy is not a concurrency limit;
+/// * [`settle`](Store::settle) if the store was built with
+///   [`max_receipts(0)`](MemoryStoreBuilder::max_receipts) and the policy is not a concurrency
+///   limit.
+///
+/// A store that has settled more receipts than `max_receipts` forgets the first of them. It then
+/// answers older receipts with [`Settlement::Lapsed`], which is not an error.
 #[derive(Clone)]
 pub struct MemoryStore<C = SystemClock>(Arc<Inner<C>>);
 

@@ -123,7 +123,7 @@ fn logs(client: &mut Client, entries: u64) {
         for _ in 0..calls {
             now += step;
             let reply = client.call(batch, Some(Timestamp::from_micros(now)));
-            let Row::Verdict(verdict) = &reply.rows[0] else { panic!("{reply:?}") };
+            let Row::Verdict(verdict, _) = &reply.rows[0] else { panic!("{reply:?}") };
             assert_eq!(verdict.is_admitted(), passes);
         }
         let after = client.cpu_time();

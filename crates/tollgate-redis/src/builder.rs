@@ -9,10 +9,12 @@ use tokio::runtime::Handle;
 
 use crate::address::{Address, Servers};
 use crate::check::About;
+use crate::clock::Clock;
 use crate::cluster::{Cluster, Connect, Place};
 use crate::combiner::{Bounds, Combiner, Shared};
 use crate::deny_cache::DenyCache;
 use crate::encode::Batch;
+use crate::ids::Ids;
 use crate::lease::Leases;
 use crate::names::Names;
 use crate::node::Node;
@@ -31,6 +33,8 @@ pub struct RedisStoreBuilder {
     bounds: Bounds,
     deny_cache: Duration,
     time: Option<Arc<AtomicU64>>,
+    clock: Clock,
+    seed: Option<u64>,
 }
 
 /// A store that cannot be made. That Redis is not to be had is no such error: a store
@@ -70,6 +74,8 @@ impl RedisStoreBuilder {
             },
             deny_cache: Duration::from_secs(1),
             time: None,
+            clock: Clock::default(),
+            seed: None,
         })
     }
 
@@ -125,26 +131,49 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// How long a denial is remembered, at most; zero to ask Redis each time.
+    /// How long a denial is remembered, at most; zero to ask Redis each time. Default: a second.
     ///
-    /// Until it could pass, a request like one that was denied is denied without asking.
-    /// That is what Redis would say, unless another process gave units back, reset the key
-    /// or raised the quota meanwhile, or Redis lost data: who shortens this hears of that
-    /// sooner. Such a verdict has [`Source::Cache`](tollgate_core::Source::Cache): the waits
-    /// in it are lower bounds, and what remained is what did when Redis was asked. Default: a
-    /// second.
+    /// While a key has no unit left, no replica can charge it, so requests for it are denied
+    /// without asking. Such a verdict has [`Source::Cache`](tollgate_core::Source::Cache) and the
+    /// numbers that Redis would return. The store asks once about each cost. It does not ask other
+    /// policies of the request, which have units left: their outcome is
+    /// [`Skip`](tollgate_core::Outcome::Skip), and clients see no numbers of them.
+    ///
+    /// Within this time a store does not notice that another process gave units back, reset the
+    /// key or raised the quota, that Redis lost data or its clock stepped, or that another policy
+    /// of the request ran out of units, which may mean a longer wait. A shorter time lets it
+    /// notice sooner.
     pub const fn deny_cache(mut self, bound: Duration) -> Self {
         self.deny_cache = bound;
         self
     }
 
-    /// Decides at this time, in microseconds of the epoch, instead of at Redis': for tests.
-    /// Denials are not remembered then, as that goes by another clock.
+    /// Decides at this time, in microseconds of the epoch, instead of at Redis': for tests. The
+    /// store itself goes by it too. Denials are not remembered, unless that is set afterwards.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn time(mut self, time: Arc<AtomicU64>) -> Self {
+        self.clock = Clock::by_hand(Arc::clone(&time), true);
         self.time = Some(time);
         self.deny_cache(Duration::ZERO)
+    }
+
+    /// The store goes by this clock, in microseconds, while Redis has its own: for tests of a
+    /// machine that was suspended, whose timers stood still.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    pub fn clock(mut self, clock: Arc<AtomicU64>) -> Self {
+        self.clock = Clock::by_hand(clock, false);
+        self
+    }
+
+    /// The random bits of the process, for tests of processes that have the same: copies of a
+    /// machine.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
     }
 
     /// Where Redis is, without credentials: for people to read.
@@ -161,12 +190,13 @@ impl RedisStoreBuilder {
         }
         let tls =
             self.address.uses_tls.then(|| tls::config(self.authorities.as_deref())).transpose()?;
-        let leases = Leases::new(self.time.clone());
+        let leases = Leases::new(self.clock.clone());
         let shared = Arc::new(Shared {
             runtime,
-            deny_cache: DenyCache::new(self.deny_cache),
+            deny_cache: DenyCache::new(self.deny_cache, self.clock.clone()),
+            clock: self.clock,
             counters: Arc::default(),
-            nonce: AtomicU64::new(random()),
+            ids: self.seed.map_or_else(Ids::default, Ids::new),
             time: self.time,
         });
         let (address, bounds, timeout) = (self.address, self.bounds, self.bounds.timeout);
@@ -201,10 +231,3 @@ impl fmt::Debug for RedisStoreBuilder {
 
 /// Who waits longer than this is no longer there; instants that much later can be told.
 const LONGEST: Duration = Duration::from_secs(3600);
-
-/// Where nonces begin: elsewhere in each process, though they need only differ within one
-/// connection.
-pub(crate) fn random() -> u64 {
-    use std::hash::BuildHasher;
-    foldhash::fast::RandomState::default().hash_one(0)
-}

@@ -21,7 +21,10 @@ use crate::stats::Counters;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisReport {
-    /// The server's version, as it says it.
+    /// The name of the server: `Redis`, `Valkey` or `Redict`.
+    pub name: Option<&'static str>,
+    /// The version of the server under that name. Valkey and Redict also report the version of
+    /// the Redis that they are compatible with, which this is not.
     pub version: Option<String>,
     /// Whether the server is a node of a Cluster.
     pub is_cluster: Option<bool>,
@@ -129,14 +132,18 @@ pub(crate) fn watch(node: &Arc<Node>, about: About) {
 async fn look(node: &Node, about: &About) -> RedisReport {
     let client = node.client();
     let mut report = RedisReport {
-        version: field(client, InfoKind::Server, "redis_version").await,
-        is_cluster: field(client, InfoKind::Cluster, "cluster_enabled").await.map(|it| it == "1"),
+        is_cluster: field(&info(client, InfoKind::Cluster).await, "cluster_enabled")
+            .map(|it| it == "1"),
         ..RedisReport::default()
     };
-    if let Some(version) = &report.version {
+    let about_server = info(client, InfoKind::Server).await;
+    if let Some((name, version)) = own_version(&about_server) {
+        (report.name, report.version) = (Some(name), Some(version.to_owned()));
+    }
+    if let Some(version) = field(&about_server, "redis_version") {
         let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
         if major.is_some_and(|major| major < 6) {
-            report.warnings.push(RedisWarning::Version(version.clone()));
+            report.warnings.push(RedisWarning::Version(version.to_owned()));
         }
     }
     if report.is_cluster == Some(true) && !about.is_member {
@@ -179,10 +186,21 @@ fn is_about_rights(reason: &str) -> bool {
         .any(|said| reason.contains(said))
 }
 
-async fn field(client: &Client, section: InfoKind, name: &str) -> Option<String> {
-    let info: String = client.info(Some(section)).await.ok()?;
-    let field = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    Some(field.trim().to_owned())
+/// A section of INFO; nothing if the user may not read it.
+async fn info(client: &Client, section: InfoKind) -> String {
+    client.info(Some(section)).await.unwrap_or_default()
+}
+
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+/// The name of a server, and its version under that name. Forks of Redis report `redis_version` as
+/// well, for clients that look for nothing else.
+fn own_version(info: &str) -> Option<(&'static str, &str)> {
+    let fields =
+        [("Valkey", "valkey_version"), ("Redict", "redict_version"), ("Redis", "redis_version")];
+    fields.into_iter().find_map(|(name, version)| Some((name, field(info, version)?)))
 }
 
 async fn maxmemory_policy(client: &Client) -> Result<String, String> {
@@ -250,4 +268,26 @@ async fn missing_right(client: &Client, names: &Names) -> Option<String> {
 fn rand() -> u64 {
     use std::hash::BuildHasher;
     foldhash::fast::RandomState::default().hash_one(Instant::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lines about versions, as these servers send them.
+    #[test]
+    fn a_server_is_shown_by_its_own_name_and_version() {
+        let cases = [
+            ("redis_version:6.0.16\r\ngcc_version:10.2.1\r\n", Some(("Redis", "6.0.16"))),
+            (
+                "redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.1\r\n",
+                Some(("Valkey", "8.1.1")),
+            ),
+            ("redict_version:7.3.6\r\nredis_version:7.2.4\r\n", Some(("Redict", "7.3.6"))),
+            ("", None),
+        ];
+        for (info, expected) in cases {
+            assert_eq!(own_version(info), expected, "{info}");
+        }
+    }
 }

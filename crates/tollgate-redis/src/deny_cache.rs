@@ -1,38 +1,54 @@
 //! Denials remembered, so that a flood of denied requests costs Redis nothing.
 
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::BuildHasher;
+use std::iter;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use hashbrown::{HashSet, HashTable};
 use parking_lot::Mutex;
-use smallvec::SmallVec;
-use tollgate_core::{Decision, Micros, Outcome, Source, Verdict};
+use smallvec::{SmallVec, smallvec};
+use tollgate_core::{Cost, Decision, Micros, Outcome, Policy, Source, Timestamp, Verdict};
 
+use crate::clock::{Clock, Moment};
+use crate::names::Name;
 use crate::ticket::{Line, Request, Ticket};
 
-/// Remembers verdicts that denied, until the first of their denials could pass.
+/// Remembers keys that have no unit left, and when requests of each cost pass.
 ///
-/// Until then a request for the same charges, or dearer ones where it was denied, is
-/// denied without asking. That is what Redis would say, unless meanwhile someone else
-/// gave units back, reset the key or raised the quota, or Redis lost data: of that this
-/// process knows nothing, so nothing is remembered for long. What this process does
-/// itself it knows:
+/// Such a key is *frozen* until the first instant at which one unit fits. Until then no replica
+/// can charge it. So the instants at which costs pass and at which the key is fresh again stay
+/// where they are, and an answer from here has the numbers that Redis would return. Redis is
+/// asked about a key with units left, because another replica may take them.
 ///
-/// * a reset makes it forget everything, and answers that were on their way before are
-///   not remembered;
-/// * a policy that settles is never remembered, from its first receipt on, and one that
-///   counts in flight not at all: units come back at any time;
-/// * a denial that a penalty counts is not remembered until the penalty blocks;
-/// * another quota is another request.
+/// The wait for one cost does not tell the wait for another, so Redis is asked once about each.
 ///
-/// Time counts from before the call was sent, by the clock of this process alone: Redis
-/// decided later than that, so what is remembered ends too early rather than too late.
+/// A request with several charges is answered from here if all of their keys are known: at least
+/// one denies, and each of the others is frozen too or had room for its charge in the last answer
+/// of Redis. Other replicas may have charged the keys with room since then. So the answer leaves
+/// their policies out ([`Outcome::Skip`]).
+///
+/// A frozen key changes all the same where another process settles, resets it or raises the
+/// quota, where leased units are returned, and where Redis loses data or its clock steps. This
+/// process learns of that late, so it remembers nothing for long. Its own actions it takes into
+/// account:
+///
+/// * a reset clears everything, and answers that were on their way before are not remembered;
+/// * a policy that settles is never remembered from its first receipt on, and a concurrency limit
+///   not at all: their units may be returned at any time;
+/// * a penalty is remembered only while it blocks, since before that it may count the denial;
+/// * another quota is another key.
+///
+/// The end of a freeze counts from before the call was sent, so Redis is asked too early rather
+/// than too late. A wait counts from when the answer had come, so a client that obeys it is not
+/// early.
 #[derive(Debug)]
 pub(crate) struct DenyCache {
     /// How long at most; zero for never.
     bound: Duration,
+    clock: Clock,
     entries: Mutex<Entries>,
     /// The number of entries, so that a service where nobody is denied pays a load.
     count: AtomicUsize,
@@ -45,31 +61,58 @@ pub(crate) struct DenyCache {
 
 #[derive(Debug, Default)]
 struct Entries {
-    table: HashTable<Denied>,
-    /// When a full table was last looked through for entries whose time is over.
-    swept: Option<Instant>,
+    table: HashTable<Known>,
+    /// When the table was last looked through for entries whose time is over.
+    swept: Moment,
+}
+
+/// The last answer of Redis about a key.
+#[derive(Debug)]
+struct Known {
+    state: Name,
+    policy: Policy,
+    /// Redis' time of the call.
+    decided_at: Timestamp,
+    /// When the answer had come.
+    received: Moment,
+    /// Until when this stands.
+    until: Moment,
+    room: Room,
 }
 
 #[derive(Debug)]
-struct Denied {
-    lines: SmallVec<[Line; 2]>,
-    verdict: Verdict,
-    /// When the call was sent that brought the verdict.
-    sent: Instant,
-    until: Instant,
+enum Room {
+    /// The number of units that fitted.
+    Units(u64),
+    /// Not one fits.
+    None(Frozen),
 }
 
-/// More denied requests than this are not told apart: a flood of different keys must not
-/// take memory without end.
+/// The instants of a frozen key, in Redis' time.
+#[derive(Debug)]
+struct Frozen {
+    /// The first at which one unit fits.
+    until: Timestamp,
+    fresh_at: Timestamp,
+    /// The first at which a request of each cost passes.
+    passes: SmallVec<[(Cost, Timestamp); COSTS]>,
+}
+
+/// More keys than this are not told apart: a flood of different keys must not take memory
+/// without end.
 const MOST: usize = 4096;
-/// To look through a full table takes as long as many a decision: in the flood that filled
-/// it, not each denial does.
-const BETWEEN_SWEEPS: Duration = Duration::from_millis(20);
+/// Different costs of one key that are remembered: as many as requests usually have.
+const COSTS: usize = 4;
+/// Microseconds between two looks through the table. One takes as long as many a decision: in the
+/// flood that filled it, not each denial does. When no one is denied any more it gets empty.
+const USUALLY: Moment = 1_000_000;
+const WHEN_FULL: Moment = 20_000;
 
 impl DenyCache {
-    pub(crate) fn new(bound: Duration) -> Self {
+    pub(crate) fn new(bound: Duration, clock: Clock) -> Self {
         Self {
             bound,
+            clock,
             entries: Mutex::default(),
             count: AtomicUsize::new(0),
             epoch: AtomicU64::new(0),
@@ -78,67 +121,113 @@ impl DenyCache {
         }
     }
 
-    /// What was known when a request was made: its answer is remembered only if nothing
-    /// has been forgotten since.
+    /// A number for the state of this cache when a request is made: its answer is remembered only
+    /// if nothing has been forgotten since.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// The verdict on a request that cannot be any other.
+    /// The verdict on a request, if it is denied by what is known of its keys.
     pub(crate) fn find(&self, lines: &[Line]) -> Option<Verdict> {
-        if self.count.load(Ordering::Relaxed) == 0 {
+        if self.count.load(Ordering::Relaxed) == 0 || has_twins(lines) {
             return None;
         }
-        let hash = self.hash(lines);
-        let now = Instant::now();
+        let now = self.clock.now();
         let entries = self.entries.lock();
-        let denied = entries.table.find(hash, |denied| denied.is_about(lines))?;
-        denied.verdict_on(lines, now)
+        let known = |line: &Line| {
+            let hash = self.hasher.hash_one(&line.state);
+            entries.table.find(hash, |known| known.is_about(line) && now < known.until)
+        };
+        let known: SmallVec<[&Known; 2]> = lines.iter().map(known).collect::<Option<_>>()?;
+        let at = known.iter().filter_map(|known| known.frozen_at(now)).max()?;
+        let said = known.iter().zip(lines).map(|(known, line)| known.say(line, at));
+        let decisions: SmallVec<[Decision; 2]> = said.collect::<Option<_>>()?;
+        let denies = |(line, decision): (&Line, &Decision)| line.enforce && decision.denies();
+        lines
+            .iter()
+            .zip(&decisions)
+            .any(denies)
+            .then(|| Verdict::new(false, at, decisions).with_source(Source::Cache))
     }
 
-    /// Remembers the answer to a call sent at `sent`, if it is one that stands.
-    pub(crate) fn learn(&self, ticket: &Ticket, verdict: &Verdict, sent: Instant) {
-        if verdict.is_admitted() || self.bound.is_zero() {
-            return;
-        }
+    /// Learns from the answer to a call between two moments. `frozen` is for how long each key
+    /// that denies has no unit left.
+    pub(crate) fn learn(
+        &self,
+        ticket: &Ticket,
+        verdict: &Verdict,
+        frozen: &[Micros],
+        call: Range<Moment>,
+    ) {
         let Request::Decide(lines) = &ticket.request else { return };
-        let Some(wait) = time_of_denial(lines, verdict) else { return };
-        let is_dry = lines.iter().any(|line| line.dry);
-        if is_dry || self.settles(lines) || has_twins(lines) || may_strike(lines, verdict) {
+        let is_news = !verdict.is_admitted() || self.count.load(Ordering::Relaxed) > 0;
+        if !is_news || self.bound.is_zero() || self.is_excluded(lines) {
             return;
         }
-        let until = sent + wait.min(self.bound).min(leased_for(lines));
-        let denied = Denied { lines: lines.clone(), verdict: verdict.clone(), sent, until };
-        let now = Instant::now();
-        if until <= now {
-            return;
-        }
-        let hash = self.hash(lines);
+        let frozen = frozen.iter().copied().chain(iter::repeat(Micros::ZERO));
+        let said = || lines.iter().zip(verdict.decisions()).zip(frozen.clone());
+        // Without one that denies until a known instant, no answer can be made of the others.
+        let makes_entries = said().any(|((line, decision), frozen)| {
+            line.enforce && decision.denies() && frozen > Micros::ZERO
+        });
         let mut entries = self.entries.lock();
         // Under the lock, as forgetting is.
         if self.epoch() != ticket.epoch {
             return;
         }
-        let Entries { table, swept } = &mut *entries;
-        if let Some(known) = table.find_mut(hash, |denied| denied.is_about(lines)) {
-            // The least cost denied says most.
-            if known.until <= now || known.costs_at_least(lines) {
-                *known = denied;
-            }
-            return;
-        }
-        if table.len() >= MOST {
-            if swept.is_some_and(|at| now.saturating_duration_since(at) < BETWEEN_SWEEPS) {
-                return;
-            }
-            *swept = Some(now);
-            table.retain(|denied| denied.until > now);
-            if table.len() >= MOST {
-                return;
+        entries.sweep(call.end);
+        for ((line, decision), frozen) in said() {
+            let known = self.known(line, decision, frozen, verdict.decided_at(), &call);
+            let hash = self.hasher.hash_one(&line.state);
+            if let Some(before) = entries.table.find_mut(hash, |known| known.is_about(line)) {
+                // A request for nothing passes a frozen key too, and tells nothing of it.
+                if line.cost > Cost::ZERO || matches!(before.room, Room::Units(_)) {
+                    before.renew(known);
+                }
+            } else if makes_entries && known.until > call.end && entries.table.len() < MOST {
+                let rehash = |known: &Known| self.hasher.hash_one(&known.state);
+                entries.table.insert_unique(hash, known, rehash);
             }
         }
-        table.insert_unique(hash, denied, |denied| self.hash(&denied.lines));
-        self.count.store(table.len(), Ordering::Relaxed);
+        self.count.store(entries.table.len(), Ordering::Relaxed);
+    }
+
+    fn known(
+        &self,
+        line: &Line,
+        decision: &Decision,
+        frozen: Micros,
+        decided_at: Timestamp,
+        call: &Range<Moment>,
+    ) -> Known {
+        let room = if frozen > Micros::ZERO {
+            let until = decided_at + frozen;
+            let mut passes: SmallVec<_> = smallvec![(Cost::ONE, until)];
+            if let (Some(wait), true) = (decision.retry_after(), line.cost != Cost::ONE) {
+                passes.push((line.cost, decided_at + wait));
+            }
+            Room::None(Frozen { until, fresh_at: decided_at + decision.reset_after, passes })
+        } else if line.policy.penalises() {
+            // It may count the next denial.
+            Room::Units(0)
+        } else {
+            Room::Units(decision.remaining)
+        };
+        let mut stands = Micros::from(self.bound);
+        // Other replicas return or spend their blocks within a lease's time.
+        let lease = line.policy.lease().map(|lease| lease.time_to_live());
+        let frozen = Some(frozen).filter(|frozen| *frozen > Micros::ZERO);
+        for bound in [lease, frozen].into_iter().flatten() {
+            stands = stands.min(bound);
+        }
+        Known {
+            state: line.state.clone(),
+            policy: line.policy.clone(),
+            decided_at,
+            received: call.end,
+            until: call.start.saturating_add(stands.get()),
+            room,
+        }
     }
 
     /// Forgets everything, as a key is about to be reset or was.
@@ -159,94 +248,77 @@ impl DenyCache {
         }
     }
 
-    fn settles(&self, lines: &[Line]) -> bool {
-        if lines.iter().any(|line| line.policy.counts_in_flight()) {
+    /// Whether nothing is to be learnt from a request.
+    fn is_excluded(&self, lines: &[Line]) -> bool {
+        let is_excluded = |line: &Line| line.dry || line.policy.counts_in_flight();
+        if lines.iter().any(is_excluded) || has_twins(lines) {
             return true;
         }
         let settling = self.settling.lock();
         !settling.is_empty() && lines.iter().any(|line| settling.contains(line.policy.name()))
     }
+}
 
-    fn hash(&self, lines: &[Line]) -> u64 {
-        let mut hasher = self.hasher.build_hasher();
-        for line in lines {
-            line.state.hash(&mut hasher);
+impl Entries {
+    /// Drops what stands no more, now and then.
+    fn sweep(&mut self, now: Moment) {
+        let pause = if self.table.len() < MOST { USUALLY } else { WHEN_FULL };
+        if now.saturating_sub(self.swept) >= pause {
+            self.swept = now;
+            self.table.retain(|known| known.until > now);
         }
-        hasher.finish()
     }
 }
 
-impl Denied {
-    /// Whether the charges differ in nothing but their costs.
-    fn is_about(&self, lines: &[Line]) -> bool {
-        self.lines.len() == lines.len()
-            && self.lines.iter().zip(lines).all(|(mine, line)| {
-                mine.state == line.state
-                    && mine.enforce == line.enforce
-                    && (mine.policy.is_same(&line.policy)
-                        || mine.policy.form() == line.policy.form())
-            })
+impl Known {
+    fn is_about(&self, line: &Line) -> bool {
+        self.state == line.state && self.policy.shares_state_with(&line.policy)
     }
 
-    fn costs_at_least(&self, lines: &[Line]) -> bool {
-        self.lines.iter().zip(lines).all(|(mine, line)| mine.cost >= line.cost)
+    /// The time of Redis, or a little less, if the key is frozen.
+    fn frozen_at(&self, now: Moment) -> Option<Timestamp> {
+        let passed = Micros::new(now.saturating_sub(self.received));
+        matches!(self.room, Room::None(_)).then(|| self.decided_at + passed)
     }
 
-    fn verdict_on(&self, lines: &[Line], now: Instant) -> Option<Verdict> {
-        if now >= self.until {
-            return None;
+    /// The decision on a charge at an instant, if it is known.
+    fn say(&self, line: &Line, at: Timestamp) -> Option<Decision> {
+        let (cost, limit) = (line.cost, line.policy.capacity());
+        let frozen = match &self.room {
+            Room::Units(units) => return (cost.get() <= *units).then(|| Decision::skipped(limit)),
+            Room::None(frozen) => frozen,
+        };
+        let outcome = if cost == Cost::ZERO {
+            Outcome::Pass
+        } else if cost.get() > limit && !line.policy.penalises() {
+            Outcome::Exceed
+        } else {
+            let (_, passes_at) = frozen.passes.iter().find(|(known, _)| *known == cost)?;
+            Outcome::Deny { retry_after: passes_at.since(at) }
+        };
+        let reset_after = frozen.fresh_at.since(at);
+        Some(Decision { outcome, limit, remaining: 0, reset_after })
+    }
+
+    /// Takes a later answer in place of this one.
+    fn renew(&mut self, mut later: Self) {
+        if later.decided_at < self.decided_at {
+            // Of two calls under way, the first may be answered last.
+            return;
         }
-        let charges = self.lines.iter().zip(lines).zip(self.verdict.decisions());
-        let stands = charges.into_iter().all(|((mine, line), decision)| match decision.outcome {
-            // More than was denied is denied all the more, unless it can never pass.
-            Outcome::Deny { .. } => {
-                line.cost >= mine.cost && line.cost.get() <= line.policy.capacity()
-            }
-            Outcome::Exceed => line.cost >= mine.cost,
-            _ => line.cost == mine.cost,
-        });
-        if !stands {
-            return None;
-        }
-        let elapsed = micros(now.saturating_duration_since(self.sent));
-        let decisions = self.verdict.decisions().iter().map(|decision| Decision {
-            outcome: match decision.outcome {
-                Outcome::Deny { retry_after } => {
-                    Outcome::Deny { retry_after: less(retry_after, elapsed) }
+        if let (Room::None(now), Room::None(before)) = (&mut later.room, &self.room)
+            && now.until == before.until
+            && later.received < self.until
+        {
+            // No one charged the key in between, so the instants of other costs stand.
+            for pass in &before.passes {
+                if now.passes.len() < COSTS && now.passes.iter().all(|(cost, _)| *cost != pass.0) {
+                    now.passes.push(*pass);
                 }
-                outcome => outcome,
-            },
-            reset_after: less(decision.reset_after, elapsed),
-            ..*decision
-        });
-        let decided_at = self.verdict.decided_at() + elapsed;
-        Some(Verdict::new(false, decided_at, decisions).with_source(Source::Cache))
+            }
+        }
+        *self = later;
     }
-}
-
-/// Until the first of the denials in a verdict could pass, all of it stands. None if it
-/// is for no enforced denial that it was refused.
-fn time_of_denial(lines: &[Line], verdict: &Verdict) -> Option<Duration> {
-    let decisions = || lines.iter().zip(verdict.decisions());
-    if !decisions().any(|(line, decision)| line.enforce && decision.denies()) {
-        return None;
-    }
-    let waits = decisions().filter_map(|(_, decision)| decision.retry_after());
-    let wait = waits.min().map_or(u64::MAX, Micros::get);
-    Some(Duration::from_micros(wait))
-}
-
-/// What others hold comes back within a lease's time, or is spent.
-fn leased_for(lines: &[Line]) -> Duration {
-    let leases = lines.iter().filter_map(|line| line.policy.lease());
-    leases.map(|lease| lease.time_to_live().into()).min().unwrap_or(Duration::MAX)
-}
-
-/// Whether the same request would be struck again: a penalty counts its denials, and does not
-/// block it yet.
-fn may_strike(lines: &[Line], verdict: &Verdict) -> bool {
-    let mut decisions = lines.iter().zip(verdict.decisions());
-    decisions.any(|(line, decision)| line.policy.counts_denials() && !decision.denies())
 }
 
 /// Charges to one key are decided by their sum, which costs of each do not tell.
@@ -257,19 +329,21 @@ fn has_twins(lines: &[Line]) -> bool {
         .any(|(i, line)| lines[..i].iter().any(|other| other.state == line.state))
 }
 
-fn micros(span: Duration) -> Micros {
-    Micros::new(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
-}
-
-fn less(span: Micros, elapsed: Micros) -> Micros {
-    Micros::new(span.get().saturating_sub(elapsed.get()))
-}
-
 #[cfg(test)]
 mod tests {
-    use tollgate_core::{Cost, Policy, Quota, Timestamp};
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use tollgate_core::Quota;
 
     use super::*;
+
+    /// A cache that remembers for a minute, and its clock.
+    fn cache() -> (DenyCache, Arc<AtomicU64>) {
+        let time = Arc::new(AtomicU64::new(USUALLY));
+        let clock = Clock::by_hand(Arc::clone(&time), true);
+        (DenyCache::new(Duration::from_secs(60), clock), time)
+    }
 
     fn request(n: usize) -> Ticket {
         let policy = Policy::fixed_window_counter("p", Quota::per_minute(9)).unwrap();
@@ -278,10 +352,14 @@ mod tests {
         Ticket::new(Request::Decide([line].into_iter().collect()), 0, Instant::now())
     }
 
-    fn denial() -> Verdict {
-        let outcome = Outcome::Deny { retry_after: Micros::new(60_000_000) };
+    /// Denies a request until the end of the minute.
+    fn deny(cache: &DenyCache, n: usize) {
+        let now = cache.clock.now();
+        let wait = Micros::new(60_000_000);
+        let outcome = Outcome::Deny { retry_after: wait };
         let decision = Decision { outcome, ..Decision::skipped(9) };
-        Verdict::single(false, Timestamp::EPOCH, decision)
+        let verdict = Verdict::single(false, Timestamp::from_micros(now), decision);
+        cache.learn(&request(n), &verdict, &[wait], now..now);
     }
 
     fn is_remembered(cache: &DenyCache, n: usize) -> bool {
@@ -292,34 +370,48 @@ mod tests {
 
     #[test]
     fn a_flood_of_denied_keys_is_not_looked_through_for_each_of_them() {
-        let cache = DenyCache::new(Duration::from_secs(60));
+        let (cache, time) = cache();
         for n in 0..MOST {
-            cache.learn(&request(n), &denial(), Instant::now());
+            deny(&cache, n);
         }
         assert!(is_remembered(&cache, MOST - 1));
-        // There is no room, which takes a look; the next ones take none.
-        let began = Instant::now();
-        cache.learn(&request(MOST), &denial(), Instant::now());
-        let swept = cache.entries.lock().swept;
-        assert!(swept.is_some() && !is_remembered(&cache, MOST));
-        for n in MOST + 1..MOST + 100 {
-            cache.learn(&request(n), &denial(), Instant::now());
+        let swept = || cache.entries.lock().swept;
+        let first = swept();
+        // There is no room, and that was seen a moment ago.
+        for n in MOST..MOST + 100 {
+            deny(&cache, n);
+            assert!(swept() == first && !is_remembered(&cache, n));
+            time.fetch_add(WHEN_FULL / 100 - 1, Ordering::SeqCst);
         }
-        if began.elapsed() < BETWEEN_SWEEPS {
-            assert_eq!(cache.entries.lock().swept, swept);
-        }
+        time.fetch_add(WHEN_FULL, Ordering::SeqCst);
+        deny(&cache, MOST);
+        assert_eq!(swept(), cache.clock.now());
     }
 
     #[test]
     fn those_whose_time_is_over_make_room() {
-        let cache = DenyCache::new(Duration::from_secs(60));
+        let (cache, time) = cache();
         for n in 0..MOST {
-            cache.learn(&request(n), &denial(), Instant::now());
+            deny(&cache, n);
         }
-        for denied in cache.entries.lock().table.iter_mut() {
-            denied.until = denied.sent;
-        }
-        cache.learn(&request(MOST), &denial(), Instant::now());
-        assert!(is_remembered(&cache, MOST) && !is_remembered(&cache, 0));
+        time.fetch_add(59_999_999, Ordering::SeqCst);
+        assert!(is_remembered(&cache, 0));
+        time.fetch_add(1, Ordering::SeqCst);
+        assert!(!is_remembered(&cache, 0));
+        deny(&cache, MOST);
+        assert!(is_remembered(&cache, MOST));
+        assert_eq!(cache.entries.lock().table.len(), 1);
+    }
+
+    #[test]
+    fn a_service_where_no_one_is_denied_any_more_pays_a_load() {
+        let (cache, time) = cache();
+        deny(&cache, 0);
+        time.fetch_add(60_000_000, Ordering::SeqCst);
+        let now = cache.clock.now();
+        let decision = Decision { outcome: Outcome::Pass, ..Decision::skipped(9) };
+        let verdict = Verdict::single(true, Timestamp::from_micros(now), decision);
+        cache.learn(&request(1), &verdict, &[], now..now);
+        assert_eq!(cache.count.load(Ordering::Relaxed), 0);
     }
 }

@@ -62,10 +62,11 @@ fn said_by(error: &Error) -> Refusal {
 
 /// What the words of an answer mean: those of the server, but for some of fred's own.
 fn answered(text: &str) -> Failure {
-    let code = text.split_whitespace().next().unwrap_or_default();
+    let said = unwrapped(text);
+    let code = said.split_whitespace().next().unwrap_or_default();
     let refusal = match code {
         "NOSCRIPT" => Refusal::NoScript,
-        "MOVED" | "ASK" => match redirection(text) {
+        "MOVED" | "ASK" => match redirection(said) {
             Some(refusal) => refusal,
             None => return Failure::Lost(text.to_owned()),
         },
@@ -74,7 +75,7 @@ fn answered(text: &str) -> Failure {
         // Said before a script starts, or by the first write of one, and ours has read
         // and decided everything before it writes.
         "OOM" | "LOADING" | "BUSY" | "MASTERDOWN" | "CROSSSLOT" | "MISCONF" | "NOREPLICAS"
-        | "NOAUTH" | "NOPERM" | "WRONGPASS" | "UNKILLABLE" => Refusal::Other(text.to_owned()),
+        | "NOAUTH" | "NOPERM" | "WRONGPASS" | "UNKILLABLE" => Refusal::Other(said.to_owned()),
         _ if text.starts_with("Too many failed write attempts")
             || text.starts_with("Failed to route command")
             || text.contains("unknown command") =>
@@ -84,19 +85,22 @@ fn answered(text: &str) -> Failure {
         // CLUSTERDOWN is not among them, though said before a script starts too: the client
         // ends the connection on it, and says it to all who wait there for an answer.
         //
-        // OOM of a command within a script comes wrapped in an error of it, and only its first
-        // write is refused so. Missing rights are not among them: they are found out by
-        // whichever write lacks them, when others have been done.
-        _ if WITHIN_A_SCRIPT.iter().any(|said| text.contains(said)) => {
-            Refusal::Other(text.to_owned())
-        }
+        // Missing rights within a script have no code. They are found out by whichever write
+        // lacks them, when others have been done.
         _ => return Failure::Lost(text.to_owned()),
     };
     Failure::Refused(refusal)
 }
 
-/// How full memory is told within a script, by all versions of Redis since 6.
-const WITHIN_A_SCRIPT: [&str; 2] = ["-OOM ", "OOM command not allowed"];
+/// The refusal of a command of a script, without what Redis before version 7 wraps it in:
+/// `ERR Error running script (call to f_…): @user_script:9: @user_script: 9: -OOM command not …`
+///
+/// Only a command that was refused before it began has the dash. An error of a command that
+/// began has none, and neither has an error of Lua.
+fn unwrapped(text: &str) -> &str {
+    let inner = text.strip_prefix("ERR Error running script ").and_then(|it| it.split_once(": -"));
+    inner.map_or(text, |(_, inner)| inner)
+}
 
 /// `MOVED 3999 127.0.0.1:6381`.
 fn redirection(text: &str) -> Option<Refusal> {
@@ -153,6 +157,10 @@ mod tests {
                 ErrorKind::Unknown,
                 "NOPERM this user has no permissions to run the 'evalsha' command",
             ),
+            (
+                ErrorKind::Unknown,
+                "NOREPLICAS Not enough good replicas to write. script: a, on @user_script:1.",
+            ),
         ];
         for (kind, details) in refused {
             let failure = failure(kind, details);
@@ -183,6 +191,36 @@ mod tests {
         }
     }
 
+    /// Texts of Redis 6.0 and 6.2.
+    #[test]
+    fn errors_that_redis_6_wraps_mean_the_same_as_later_ones() {
+        const CALL: &str = "ERR Error running script (call to \
+                            f_a36971068c52e658f47e17e100d6d368493df826): @user_script:1737: ";
+        let wrapped = |text: &str| failure(ErrorKind::Unknown, &format!("{CALL}{text}"));
+        let read_only =
+            "@user_script: 1737: -READONLY You can't write against a read only replica.";
+        assert_eq!(wrapped(read_only), Failure::Refused(Refusal::ReadOnly));
+        for said in [
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "NOREPLICAS Not enough good replicas to write.",
+            "MISCONF Redis is configured to save RDB snapshots, but it is currently not able to \
+             persist on disk.",
+            "MISCONF Errors writing to the AOF file: No space left on device",
+        ] {
+            let found = wrapped(&format!("@user_script: 1737: -{said}"));
+            assert_eq!(found, Failure::Refused(Refusal::Other(said.to_owned())));
+        }
+        for may_have_run in [
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "user_script:1737: attempt to index local 'x' (a nil value)",
+            "@user_script: 1737: The user executing the script can't run this command or subcommand",
+            "@user_script: 1737: Unknown Redis command called from Lua script",
+            "ERR syntax error",
+        ] {
+            assert!(matches!(wrapped(may_have_run), Failure::Lost(_)), "{may_have_run}");
+        }
+    }
+
     #[test]
     fn redirections_name_the_node() {
         assert_eq!(
@@ -192,6 +230,10 @@ mod tests {
         assert_eq!(
             failure(ErrorKind::Cluster, "ASK 3999 127.0.0.1:6381"),
             Failure::Refused(Refusal::Ask { to: "127.0.0.1:6381".into() })
+        );
+        assert_eq!(
+            failure(ErrorKind::Unknown, "TRYAGAIN Multiple keys request during rehashing of slot"),
+            Failure::Refused(Refusal::TryAgain)
         );
         assert_eq!(
             failure(ErrorKind::Unknown, "NOSCRIPT No matching script. Please use EVAL."),

@@ -65,6 +65,7 @@ mod address;
 mod builder;
 mod bytes;
 mod check;
+mod clock;
 mod cluster;
 mod combiner;
 mod deny_cache;
@@ -72,6 +73,7 @@ mod encode;
 mod failure;
 mod future;
 mod header;
+mod ids;
 mod interned;
 mod lease;
 mod names;
@@ -347,6 +349,6 @@ impl fmt::Debug for RedisStore {
 #[doc(hidden)]
 pub mod protocol {
     pub use crate::encode::{Ask, Batch, EncodeError, Line, Spent};
-    pub use crate::reply::{BadReply, Fault, Reply, Row};
+    pub use crate::reply::{BadReply, Fault, Frozen, Reply, Row};
     pub use crate::script::{SHA1, TEXT};
 }

@@ -11,6 +11,10 @@ use tollgate_core::Timestamp;
 /// time of the reply less time of sending is at least the offset, and the smallest of
 /// many is closest. An offset that is too large makes deadlines too late by as much, and
 /// never too early: no fresh request is refused for the difference of two clocks.
+///
+/// The clock here is that of timers, which stands still while the machine is suspended. To it a
+/// sleep looks like a step of the server's clock: the first call after it is refused and sent
+/// again.
 #[derive(Debug)]
 pub(crate) struct Offset {
     /// Where this process counts from.

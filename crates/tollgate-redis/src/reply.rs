@@ -1,5 +1,6 @@
 //! The reply of one call into verdicts, settlements and faults.
 
+use smallvec::SmallVec;
 use tollgate_core::{Decision, Granted, Micros, Outcome, Settlement, Timestamp, Verdict};
 
 use crate::encode::{Asked, Batch, Sum};
@@ -19,7 +20,7 @@ pub enum Row {
     /// The deadline had passed. Nothing was done.
     Stale,
     /// The answer to a request to decide.
-    Verdict(Verdict),
+    Verdict(Verdict, Frozen),
     /// The answer to a request to settle.
     Settlement(Settlement),
     /// The answer to a request to renew: since when the lease lasts, or none as the receipt
@@ -37,6 +38,11 @@ pub enum Row {
         key: usize,
     },
 }
+
+/// For each charge of a denied request: how long its key has no room for one unit, so that no
+/// charge can change it. Zero where it has room, and where that is not known; empty in a verdict
+/// that admits.
+pub type Frozen = SmallVec<[Micros; 2]>;
 
 /// What is wrong with a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -93,7 +99,8 @@ fn row(bytes: &mut Bytes<'_>, asked: &Asked, now: Timestamp) -> Option<Row> {
     Some(match (bytes.byte()?, asked) {
         (0, _) => Row::Stale,
         (kind @ (1 | 2), Asked::Decide { sums, charges }) => {
-            Row::Verdict(verdict(bytes, kind == 2, sums, charges, now)?)
+            let (verdict, frozen) = verdict(bytes, kind == 2, sums, charges, now)?;
+            Row::Verdict(verdict, frozen)
         }
         (3, _) => {
             let fault = match bytes.byte()? {
@@ -128,37 +135,41 @@ fn verdict(
     sums: &[Sum],
     charges: &[u8],
     now: Timestamp,
-) -> Option<Verdict> {
-    let mut decisions = smallvec::SmallVec::<[Decision; 2]>::new();
+) -> Option<(Verdict, Frozen)> {
+    let mut decisions = SmallVec::<[(Decision, Micros); 2]>::new();
     for sum in sums {
         decisions.push(decision(bytes, sum.capacity)?);
     }
     // The script says it, and it follows from the outcomes: a second look costs nothing.
-    let denied = sums.iter().zip(&decisions).any(|(sum, it)| sum.enforce && it.denies());
+    let denied = sums.iter().zip(&decisions).any(|(sum, (it, _))| sum.enforce && it.denies());
     if denied == admitted {
         return None;
     }
-    if let ([_], [only]) = (charges, &decisions[..]) {
-        return Some(Verdict::single(admitted, now, *only));
+    if let ([_], [(only, frozen)]) = (charges, &decisions[..]) {
+        let frozen = if admitted { Frozen::new() } else { Frozen::from_iter([*frozen]) };
+        return Some((Verdict::single(admitted, now, *only), frozen));
     }
-    let decisions = charges.iter().map(|&sum| decisions[usize::from(sum)]);
-    Some(Verdict::new(admitted, now, decisions))
+    let of_charges = || charges.iter().map(|&sum| decisions[usize::from(sum)]);
+    let frozen = if admitted { Frozen::new() } else { of_charges().map(|it| it.1).collect() };
+    Some((Verdict::new(admitted, now, of_charges().map(|it| it.0)), frozen))
 }
 
-fn decision(bytes: &mut Bytes<'_>, limit: u64) -> Option<Decision> {
+/// A decision, and how long the key stays frozen.
+fn decision(bytes: &mut Bytes<'_>, limit: u64) -> Option<(Decision, Micros)> {
     let outcome = bytes.byte()?;
     let remaining = bytes.number::<5>()?;
     let reset_after = Micros::new(bytes.number::<7>()?);
     let wait = Micros::new(bytes.number::<7>()?);
-    let charged_at = bytes.instant()?;
+    let last = bytes.number::<7>()?;
     let outcome = match outcome {
-        1 => Outcome::Allow { delay: wait, charged_at },
+        1 => Outcome::Allow { delay: wait, charged_at: Timestamp::from_micros(last) },
         2 => Outcome::Pass,
         3 => Outcome::Deny { retry_after: wait },
         4 => Outcome::Exceed,
         _ => return None,
     };
-    Some(Decision { outcome, limit, remaining, reset_after })
+    let frozen = if matches!(outcome, Outcome::Allow { .. }) { 0 } else { last };
+    Some((Decision { outcome, limit, remaining, reset_after }, Micros::new(frozen)))
 }
 
 /// What is still to be read.
@@ -221,11 +232,24 @@ mod tests {
         let reply = reply(2, &decided(1, 4, 0), &decided(3, 0, 6));
         let reply = batch().parse(&reply).unwrap();
         assert_eq!(reply.now, Timestamp::from_micros(256));
-        let [Row::Verdict(verdict), Row::Reset] = &reply.rows[..] else { panic!("{reply:?}") };
-        assert!(verdict.is_admitted());
+        let [Row::Verdict(verdict, frozen), Row::Reset] = &reply.rows[..] else {
+            panic!("{reply:?}")
+        };
+        assert!(verdict.is_admitted() && frozen.is_empty());
         let remaining: Vec<_> = verdict.decisions().iter().map(|it| it.remaining).collect();
         assert_eq!(remaining, [4, 0, 4]);
         assert_eq!(verdict.decisions()[1].retry_after(), Some(Micros::new(6)));
+    }
+
+    #[test]
+    fn each_charge_of_a_denial_gets_the_time_for_which_its_key_is_frozen() {
+        let reply = reply(1, &decided(3, 0, 6), &decided(2, 4, 0));
+        let reply = batch().parse(&reply).unwrap();
+        let [Row::Verdict(verdict, frozen), Row::Reset] = &reply.rows[..] else {
+            panic!("{reply:?}")
+        };
+        assert!(!verdict.is_admitted());
+        assert_eq!(frozen[..], [3, 3, 3].map(Micros::new));
     }
 
     #[test]

@@ -34,6 +34,7 @@ pub(crate) enum Stop {
 /// What a call has been through.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trip {
+    /// Times that it was sent on, since its keys were last found on two nodes at once.
     redirections: u32,
     /// Times that its keys were found on two nodes at once.
     halves: u32,
@@ -110,6 +111,8 @@ impl Route {
             Refusal::TryAgain => {
                 trip.pause = Some(PAUSE * (1 << trip.halves.min(LONGEST)));
                 trip.halves += 1;
+                // The nodes agree: each has sent it on for what it does not have itself.
+                trip.redirections = 0;
                 trip.next = Next::Leader;
                 return true;
             }

@@ -11,21 +11,19 @@
 //! denying, as those that settle are not.
 
 use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 use tollgate_core::{
-    Charge, Cost, Decision, Key, Micros, Outcome, Receipt, ReceiptId, Settlement, StoreError,
-    Verdict,
+    Charge, Cost, Decision, Key, Micros, Outcome, Receipt, Settlement, StoreError, Verdict,
 };
 
-use crate::builder::random;
 use crate::cluster::slot;
+use crate::combiner::Shared;
 use crate::failure::STORE;
+use crate::ids::Ids;
 use crate::ticket::{Answer, Line, Request, Ticket};
 use crate::{RedisFuture, RedisStore};
 
@@ -110,7 +108,7 @@ impl Group {
     }
 
     /// The receipts of what a verdict says was charged. A penalty took nothing.
-    fn receipts(&self, verdict: &Verdict) -> Vec<Receipt> {
+    fn receipts(&self, ids: &Ids, verdict: &Verdict) -> Vec<Receipt> {
         let charges: Vec<_> = self
             .lines
             .iter()
@@ -123,7 +121,7 @@ impl Group {
                 dry: line.dry,
             })
             .collect();
-        let receipts = verdict.receipts(&charges, next_id);
+        let receipts = verdict.receipts(&charges, || ids.receipt(verdict.decided_at()));
         receipts.filter(|receipt| !receipt.policy.penalises()).collect()
     }
 
@@ -218,14 +216,14 @@ impl Several {
             }
         }
         let mut looks = JoinSet::new();
-        let runtime = &self.store.0.shared.runtime;
+        let Shared { runtime, ids, .. } = &*self.store.0.shared;
         for (index, group) in self.groups.iter().enumerate() {
             if index == before.len() {
                 continue;
             }
             let (store, group) = (self.store.clone(), Arc::clone(group));
             let given = before.get(index).and_then(Option::as_ref);
-            let receipts = given.map(|verdict| group.receipts(verdict)).unwrap_or_default();
+            let receipts = given.map(|verdict| group.receipts(ids, verdict)).unwrap_or_default();
             let look = async move {
                 give_back(&store, receipts).await;
                 let peek = ask(&store, group.peek(), store.deadline()).await;
@@ -246,8 +244,9 @@ impl Several {
     /// Gives back what was charged, and says whether all is back by the deadline.
     async fn take_back(&self, verdicts: &[Option<Verdict>]) -> bool {
         let groups = self.groups.iter().zip(verdicts);
+        let ids = &self.store.0.shared.ids;
         let receipts: Vec<_> = groups
-            .filter_map(|(group, verdict)| Some(group.receipts(verdict.as_ref()?)))
+            .filter_map(|(group, verdict)| Some(group.receipts(ids, verdict.as_ref()?)))
             .flatten()
             .collect();
         if receipts.is_empty() {
@@ -337,12 +336,3 @@ const PAUSE: Duration = Duration::from_millis(25);
 /// What was charged a moment ago is given back now or never, so that a flood of denied
 /// requests leaves no traces in Redis that live as long as receipts usually do.
 const LIFETIME: Micros = Micros::new(5_000_000);
-
-/// A name that no other receipt has: random bits of this process and a count.
-fn next_id() -> ReceiptId {
-    static PROCESS: OnceLock<u64> = OnceLock::new();
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let process = *PROCESS.get_or_init(random);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    ReceiptId(u128::from(process) << 64 | u128::from(count))
-}

@@ -9,6 +9,7 @@ use tollgate_core::{
     Cost, Granted, Micros, Policy, Receipt, Settlement, StoreError, Timestamp, Verdict,
 };
 
+use crate::clock::Moment;
 use crate::encode::{Ask, Spent};
 use crate::failure::STORE;
 use crate::names::Name;
@@ -94,7 +95,7 @@ pub(crate) struct Leased {
     /// Redis' time of the call.
     pub(crate) decided_at: Timestamp,
     /// Before the call was sent: a block that counts its time from here ends in time.
-    pub(crate) sent: Instant,
+    pub(crate) sent: Moment,
 }
 
 /// A request, shared by who asked and by who carries it to Redis.

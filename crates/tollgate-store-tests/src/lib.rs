@@ -9,6 +9,10 @@
 //! around the pure functions of the core, on long random traces: every field of every
 //! verdict must be the same.
 //!
+//! A wrapper also passes
+//! [`a_wrapper_passes_on_what_the_store_inside_is`](checks::wrappers), for the methods of the trait
+//! that have a default.
+//!
 //! ```
 //! use tollgate_core::Micros;
 //! use tollgate_memory::{ManualClock, MemoryStore};

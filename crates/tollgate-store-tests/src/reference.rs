@@ -134,6 +134,24 @@ impl Reference {
         Decision { outcome: Outcome::Pass, ..self.assess(charge, Cost::ZERO, now) }
     }
 
+    /// For each charge of a request that was denied at `now`: how long its key has no room for
+    /// one unit. Zero where it has room, for a charge that only asks, and for a state under
+    /// another rule. Empty for a verdict that admits.
+    pub fn frozen(&self, charges: &[Charge<'_>], verdict: &Verdict, now: Timestamp) -> Vec<Micros> {
+        if verdict.is_admitted() {
+            return Vec::new();
+        }
+        let frozen = |(charge, decision): (&Charge<'_>, &Decision)| {
+            let stored = self.stored(&slot(charge), now);
+            let is_held = stored.is_some_and(|stored| stored.rule == *charge.policy.rule());
+            if charge.dry || !decision.denies() || decision.remaining > 0 || !is_held {
+                return Micros::ZERO;
+            }
+            self.assess(charge, Cost::ONE, now).retry_after().unwrap_or_default()
+        };
+        charges.iter().zip(verdict.decisions()).map(frozen).collect()
+    }
+
     fn decide_made(&mut self, charges: &[Charge<'_>], now: Timestamp) -> Verdict {
         let enforced = |charge: &Charge<'_>| {
             charges.iter().any(|other| slot(other) == slot(charge) && other.enforce)

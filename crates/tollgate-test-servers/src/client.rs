@@ -153,7 +153,13 @@ impl Client {
             self.send()?;
         }
         let mut line = Vec::new();
-        self.stream.read_until(b'\n', &mut line)?;
+        // A master sends bare newlines to a replica that waits for its copy.
+        while line.is_empty() || line == b"\n" {
+            line.clear();
+            if self.stream.read_until(b'\n', &mut line)? == 0 {
+                break;
+            }
+        }
         let Some(line) = line.strip_suffix(b"\r\n") else {
             return Err(io::ErrorKind::UnexpectedEof.into());
         };

@@ -109,6 +109,19 @@ impl Sentinels {
         })
     }
 
+    /// Waits until a data node that was replaced follows the new master.
+    ///
+    /// A master that was frozen or cut off takes writes until a sentinel demotes it: for ten
+    /// seconds or more, unless the sentinels have shorter periods, which takes Redis 7.
+    ///
+    /// # Panics
+    ///
+    /// If it does not within a minute.
+    pub fn wait_until_follows(&self, node: usize) {
+        let what = format!("node {node} follows");
+        until(&what, 2 * PATIENCE, || (self.nodes[node].info("role") == "slave").then_some(()));
+    }
+
     fn master_by(&self, sentinel: &Redis) -> usize {
         let answer = sentinel.cmd(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Self::NAME]);
         let [ip, port] = answer.list() else { panic!("no address: {answer:?}") };

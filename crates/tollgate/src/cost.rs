@@ -26,12 +26,12 @@ use crate::{Head, grpc};
 ///
 /// # gRPC
 ///
-/// A POST is a call if its content type says so, and that the client writes. So a call is
-/// never cheaper than its route, nor than what [`flat`](Costs::flat) or
-/// [`method`](Costs::method) say of a POST; and where a router has matched a route that is
-/// not of a service (`/package.Service/…`), it is a POST like any other. Around a router
-/// or without one nobody knows the route: if what is behind serves no gRPC, say there
-/// `.method(Method::POST, Cost::new(5))`.
+/// The client writes the content type, so that alone does not make a POST a call. The request
+/// also has to be for a gRPC service: the route that a router has matched, or without a router
+/// the path, has the form `/package.Service/Method`.
+/// [`RateLimitLayerBuilder::grpc`](crate::RateLimitLayerBuilder::grpc) includes services without a
+/// package, or excludes all. A call is never cheaper than its route, nor than what
+/// [`flat`](Costs::flat) or [`method`](Costs::method) say of a POST.
 ///
 /// ```
 /// use http::Method;
@@ -62,7 +62,7 @@ struct Methods {
     put: Cost,
     patch: Cost,
     delete: Cost,
-    /// A call of gRPC, by whoever is taken for a caller.
+    /// A gRPC call.
     call: Cost,
     others: Vec<(Method, Cost)>,
     any_other: Cost,
@@ -138,24 +138,28 @@ impl Costs {
     /// What this request takes.
     #[inline]
     pub fn of(&self, head: &Head<'_>) -> Cost {
+        self.among(head, None)
+    }
+
+    /// The same, where a layer may say whether its services are gRPC.
+    #[inline]
+    pub(crate) fn among(&self, head: &Head<'_>, is_grpc: Option<bool>) -> Cost {
         if let Some(closure) = &self.closure
             && let Some(cost) = closure(head)
         {
             return cost;
         }
-        let says_call = || *head.method == Method::POST && grpc::is_grpc(head.headers);
         if !self.routes.is_empty() {
             // A router knows the methods of a gRPC service by one pattern, so that a call
             // goes by its path; but saying that one calls is no way round the cost of a route.
-            let called = says_call().then(|| head.uri.path());
+            let called = grpc::says_call(head).then(|| head.uri.path());
             let names = [called, route::pattern(head.extensions)];
             let listed = |name: &str| self.routes.iter().find(|(route, _)| **route == *name);
             if let Some((_, cost)) = names.into_iter().flatten().find_map(listed) {
                 return *cost;
             }
         }
-        let is_call = || says_call() && route::pattern(head.extensions).is_none_or(is_of_service);
-        if is_call() { self.methods.call } else { self.methods.of(head.method) }
+        if grpc::is_call(head, is_grpc) { self.methods.call } else { self.methods.of(head.method) }
     }
 
     /// The most that a request takes, as far as the table says.
@@ -200,12 +204,6 @@ impl Methods {
     }
 }
 
-/// Whether a pattern may be of a gRPC service: `/package.Service/` and one segment more.
-fn is_of_service(pattern: &str) -> bool {
-    let parts = pattern.strip_prefix('/').and_then(|pattern| pattern.split_once('/'));
-    parts.is_some_and(|(service, method)| service.contains('.') && !method.contains('/'))
-}
-
 impl Default for Costs {
     fn default() -> Self {
         Self::by_method()
@@ -230,7 +228,11 @@ mod tests {
     use crate::RoutePattern;
 
     fn cost(costs: &Costs, method: &str, route: Option<&str>, grpc: bool) -> u64 {
-        let mut request = Request::builder().method(method).uri("/pkg.Service/Call");
+        cost_at("/pkg.Service/Call", costs, method, route, grpc)
+    }
+
+    fn cost_at(path: &str, costs: &Costs, method: &str, route: Option<&str>, grpc: bool) -> u64 {
+        let mut request = Request::builder().method(method).uri(path);
         if let Some(route) = route {
             request = request.extension(RoutePattern::new(route));
         }
@@ -283,6 +285,19 @@ mod tests {
             (Costs::flat(Cost::new(0)), None, 0),
         ] {
             assert_eq!(cost(&costs, "POST", route, true), expected, "{costs:?} {route:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_route_the_path_tells_a_call() {
+        let costs = Costs::by_method();
+        for (path, route, expected) in [
+            ("/pkg.Service/Call", None, 1),
+            ("/comments", None, 5),
+            ("/Service/Call", None, 5),
+            ("/comments", Some("/pkg.Service/{*rest}"), 1),
+        ] {
+            assert_eq!(cost_at(path, &costs, "POST", route, true), expected, "{path}");
         }
     }
 

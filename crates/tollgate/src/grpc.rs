@@ -2,11 +2,31 @@
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderName, HeaderValue, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
 
-/// Whether these are the headers of a gRPC call: `application/grpc`, alone or followed
-/// by `+` and a codec or `;` and parameters. `application/grpc-web` is something else.
-pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
+use crate::Head;
+use crate::key::route;
+
+/// Whether a request is a gRPC call.
+///
+/// Its content type is not enough, because the client writes that: a call would be cheaper than
+/// another POST, and its denial has the status 200. So the request also has to be for a gRPC
+/// service. `is_grpc` says whether all services are, and where it says nothing, the route does:
+/// the pattern that a router has matched, else the path, has the form `/package.Service/Method`.
+pub(crate) fn is_call(head: &Head<'_>, is_grpc: Option<bool>) -> bool {
+    let is_method =
+        || is_method(route::pattern(head.extensions).unwrap_or_else(|| head.uri.path()));
+    says_call(head) && is_grpc.unwrap_or_else(is_method)
+}
+
+/// Whether a client says that its request is a gRPC call.
+pub(crate) fn says_call(head: &Head<'_>) -> bool {
+    *head.method == Method::POST && has_grpc_type(head.headers)
+}
+
+/// Whether the content type is `application/grpc`, alone or followed by `+` and a codec or `;`
+/// and parameters. `application/grpc-web` is something else.
+fn has_grpc_type(headers: &HeaderMap) -> bool {
     let Some(content_type) = headers.get(CONTENT_TYPE) else {
         return false;
     };
@@ -15,6 +35,21 @@ pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     };
     start.eq_ignore_ascii_case(GRPC.as_bytes())
         && matches!(rest.first(), None | Some(b'+' | b';' | b' ' | b'\t'))
+}
+
+/// Whether a pattern or path is that of a gRPC method: `/package.Service/` and one segment.
+fn is_method(path: &str) -> bool {
+    let is_name = |part: &str| {
+        part.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    let parts = path.strip_prefix('/').and_then(|path| path.split_once('/'));
+    parts.is_some_and(|(service, method)| {
+        service.contains('.')
+            && service.split('.').all(is_name)
+            && !method.is_empty()
+            && !method.contains('/')
+    })
 }
 
 /// A call that ends before it began: its status stands in the headers.
@@ -69,9 +104,33 @@ mod tests {
         ] {
             let value = HeaderValue::from_static(content_type);
             let headers = HeaderMap::from_iter([(CONTENT_TYPE, value)]);
-            assert_eq!(is_grpc(&headers), expected, "{content_type}");
+            assert_eq!(has_grpc_type(&headers), expected, "{content_type}");
         }
-        assert!(!is_grpc(&HeaderMap::new()));
+        assert!(!has_grpc_type(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_method_is_told_from_other_paths_and_patterns() {
+        for (path, expected) in [
+            ("/grpc.health.v1.Health/Check", true),
+            ("/grpc.health.v1.Health/{*rest}", true),
+            ("/_a.b2/c", true),
+            ("/Greeter/SayHello", false),
+            ("/comments", false),
+            ("/comments/{id}", false),
+            ("/v1.0/users", false),
+            ("/index.html", false),
+            ("/a.b/", false),
+            ("/a.b/c/d", false),
+            ("/a..b/c", false),
+            ("/.well-known/acme", false),
+            ("/a.b%2F/c", false),
+            ("a.b/c", false),
+            ("//a.b/c", false),
+            ("", false),
+        ] {
+            assert_eq!(is_method(path), expected, "{path}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a limiter may look at.
 
+use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
 
 /// What a limiter may look at: everything of a request but its body.
@@ -32,6 +33,14 @@ impl<'a> Head<'a> {
             headers: request.headers(),
             extensions: request.extensions(),
         }
+    }
+
+    /// Whether it is a CORS preflight: an OPTIONS request with `Origin` and
+    /// `Access-Control-Request-Method`. Any client can send one.
+    pub fn is_preflight(&self) -> bool {
+        *self.method == Method::OPTIONS
+            && self.headers.contains_key(ORIGIN)
+            && self.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
     }
 }
 

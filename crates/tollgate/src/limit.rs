@@ -58,21 +58,37 @@ pub enum OnMissingKey {
     Share,
 }
 
-/// What becomes of a request that a limit denies.
+/// How the layer treats a request that a limit denies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Excess {
-    /// It is refused at once.
+    /// It rejects the request at once.
     #[default]
     Reject,
-    /// It waits until it passes, if that is within `max`; else it is refused, at once where
-    /// that is known.
+    /// The request waits until it passes, for up to `max`. The layer rejects it as soon as it is
+    /// clear that this takes longer.
     ///
-    /// Requests of one layer that wait for the same quotas pass in the order in which they
-    /// came, and none overtakes them: who comes while others wait stands behind them. Over
-    /// several processes each has a line of its own. A client that leaves takes nothing.
-    /// How many may wait at once, and how much of them is held meanwhile, says the
-    /// [`WaitingRoom`](crate::WaitingRoom) of the layer. Waiting takes a tokio
-    /// runtime with its timer enabled, and no place of the service inside.
+    /// # Order
+    ///
+    /// Each key serves waiting requests in the order of their arrival. While a request waits for
+    /// a key, no request that came later takes units of that key.
+    ///
+    /// A request waits for a key while the store denies it under that key, or while an earlier
+    /// request waits for the key. It waits for no other key. So a client that waits for its own
+    /// limit does not hold up other clients at a global limit, and no unit of the global limit is
+    /// kept for it. When its own limit has room again, the request takes its place by arrival
+    /// among the requests that wait for the global limit.
+    ///
+    /// The order holds among requests in one process that share a
+    /// [`WaitingRoom`](crate::WaitingRoom), for limits with `Excess::Wait`. Each process has a
+    /// wait queue of its own. A request takes no units of a key at cost 0, so it does not wait for
+    /// that key.
+    ///
+    /// # Bounds
+    ///
+    /// The layer's [`WaitingRoom`](crate::WaitingRoom) bounds the number and the bytes of waiting
+    /// requests. A client that closes its connection leaves the queue and takes no units. A request
+    /// that costs more than the capacity of a limit gets 403 at once. Waiting needs a tokio runtime
+    /// with its timer enabled, and holds no permit of the inner service.
     Wait {
         /// The longest wait.
         max: Duration,
@@ -121,6 +137,12 @@ impl Limit {
     }
 
     /// What becomes of a request that does not say whose quota it uses.
+    ///
+    /// A layer does not build if the key [cannot be missing](KeySource::can_be_missing).
+    /// [`ClientIp::peer`](crate::key::ClientIp::peer) is such a key: a server that tells no peer
+    /// address is set up wrongly, and every request is answered with 500. Code that takes any
+    /// source puts the answer on the
+    /// [layer's builder](crate::RateLimitLayerBuilder::on_missing_key).
     #[must_use]
     pub const fn on_missing_key(mut self, on_missing_key: OnMissingKey) -> Self {
         self.on_missing_key = Some(on_missing_key);
@@ -253,10 +275,7 @@ impl Limit {
     /// ```
     ///
     /// # Errors
-    /// The name is none for a policy.
-    ///
-    /// # Panics
-    /// If `denominator` is zero.
+    /// The name is not valid for a policy, or `denominator` is zero.
     pub fn fraction(
         &self,
         name: &str,
@@ -264,7 +283,7 @@ impl Limit {
         denominator: u32,
     ) -> Result<Self, PolicyError> {
         let part = |whole: &Policy| {
-            let part = whole.share(numerator, denominator);
+            let part = whole.share(numerator, denominator)?;
             like(&part, name, part.quota())
         };
         let in_tier = |(tier, whole): &(Tier, Policy)| Ok((tier.clone(), part(whole)?));

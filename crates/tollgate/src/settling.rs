@@ -35,11 +35,13 @@ impl Reserve {
         Self { header: None, lapses_after: Receipt::LIFETIME }
     }
 
-    /// Or the service says by the header field `name` of its response how many units the
-    /// request has cost, say [`headers::COST`](crate::headers::COST).
+    /// The service may also state the cost in units, in the header `name` of its response, for
+    /// example [`headers::COST`](crate::headers::COST).
     ///
-    /// The field is removed from the response. What is no integer is not believed, and the
-    /// estimate stands. Of nested layers the innermost that knows the field takes it.
+    /// The layer removes the header from all responses, also where the limit charged nothing: the
+    /// request is exempt, is on the allowlist, has no key or costs 0, or the store failed. A value
+    /// that is not an integer is ignored, and the estimate stands. In nested layers, the innermost
+    /// layer with this header reads and removes it.
     #[must_use]
     pub fn or_by_header(mut self, name: HeaderName) -> Self {
         self.header = Some(name);

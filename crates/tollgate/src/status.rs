@@ -39,6 +39,9 @@ pub struct StoreReport {
     /// What it has done, if it is Redis.
     #[cfg(feature = "redis")]
     pub redis: Option<tollgate_redis::RedisStats>,
+    /// The servers of a Redis store: their names, their versions and what is wrong with them.
+    #[cfg(feature = "redis")]
+    pub servers: Vec<tollgate_redis::RedisReport>,
     /// The store in this process that decides when it cannot.
     pub local: Option<Box<Self>>,
 }
@@ -55,6 +58,8 @@ impl StoreReport {
             memory: None,
             #[cfg(feature = "redis")]
             redis: None,
+            #[cfg(feature = "redis")]
+            servers: Vec::new(),
             local: None,
         }
     }
@@ -74,6 +79,7 @@ impl Inspect for tollgate_redis::RedisStore {
         StoreReport {
             is_available: self.is_connected(),
             redis: Some(self.stats()),
+            servers: self.reports(),
             ..StoreReport::new(self.name(), self.identity())
         }
     }

@@ -73,7 +73,7 @@ impl OneEach {
         let reply: Bytes = self.client.evalsha(SHA1, keys, args).await?;
         let Reply { rows, .. } = batch.parse(&reply)?;
         match rows.first() {
-            Some(Row::Verdict(verdict)) => Ok(verdict.is_admitted()),
+            Some(Row::Verdict(verdict, _)) => Ok(verdict.is_admitted()),
             other => Err(format!("the script answers {other:?}").into()),
         }
     }

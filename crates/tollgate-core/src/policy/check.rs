@@ -111,6 +111,8 @@ enum Reason {
          others have their turn: drop the lease, or use {1}"
     )]
     NotLeased(&'static str, &'static str),
+    #[error("a share of {0}/0 has no meaning: choose a denominator of at least 1")]
+    Share(u32),
     #[error("a lease of {0}/{1} of the quota is no share: it is more than 0 and at most 1")]
     LeaseShare(u32, u32),
     #[error(
@@ -133,6 +135,14 @@ pub(super) fn check(name: &str, quota: Quota, algorithm: Algorithm) -> Result<Mi
         Ok(window)
     };
     check().map_err(|reason| PolicyError { name: name.to_owned(), reason })
+}
+
+/// Checks whether a share of a quota can be taken.
+pub(super) fn check_share(name: &str, numerator: u32, denominator: u32) -> Result<(), PolicyError> {
+    if denominator > 0 {
+        return Ok(());
+    }
+    Err(PolicyError { name: name.to_owned(), reason: Reason::Share(numerator) })
 }
 
 /// Checks whether units may be leased.

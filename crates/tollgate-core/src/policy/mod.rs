@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::check::PolicyError;
-use self::check::{check, check_lease};
+use self::check::{check, check_lease, check_share};
 use crate::scale::nearest_limit;
 use crate::{
     Algorithm, AnyRule, Form, LeakyMode, Lease, Micros, OnStoreError, Quota, Refill, Resolution,
@@ -119,6 +119,9 @@ impl Policy {
     ///
     /// Up to 10 000 units, as each request is kept by itself, and leases of up to an hour.
     /// Some 30 seconds are usual: a lease is renewed over the network in half of its time.
+    ///
+    /// A denial says when enough leases will have expired, which is the latest instant at which
+    /// the request passes. Clients of the layer are told one second instead, which is a guess.
     pub fn concurrent_requests(
         name: impl Into<String>,
         limit: u64,
@@ -239,13 +242,12 @@ impl Policy {
     /// Rounds down to a limit that builds, but never below 1. A penalty is no quota, and
     /// stays whole.
     ///
-    /// # Panics
-    /// If `denominator` is zero.
-    #[must_use]
-    pub fn share(&self, numerator: u32, denominator: u32) -> Self {
-        assert!(denominator > 0, "a share of n/0 has no meaning");
+    /// # Errors
+    /// `denominator` is zero.
+    pub fn share(&self, numerator: u32, denominator: u32) -> Result<Self, PolicyError> {
+        check_share(self.name(), numerator, denominator)?;
         if self.penalises() {
-            return self.clone();
+            return Ok(self.clone());
         }
         let part = |units: u64| {
             let part = u128::from(units) * u128::from(numerator) / u128::from(denominator);
@@ -263,15 +265,15 @@ impl Policy {
             let below = nearest_limit(limit, self.window(), burst, limit);
             below.or_else(|| error.nearest_limit()).map_or(Err(error), build)
         });
-        // What still does not build is kept whole rather than dropped.
-        policy.map_or_else(
+        // A share that still does not build is kept whole rather than dropped.
+        Ok(policy.map_or_else(
             |_| self.clone(),
             |mut policy| {
                 let inner = Arc::make_mut(&mut policy.0);
                 (inner.on_store_error, inner.lease) = (self.0.on_store_error, self.0.lease);
                 policy
             },
-        )
+        ))
     }
 }
 

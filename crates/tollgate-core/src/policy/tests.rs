@@ -119,9 +119,9 @@ fn a_calendar_is_for_fixed_windows_and_keeps_its_share_and_takes_no_lease() {
         fixed.to_string(),
         "p: 100 units per calendar second of the tests, fixed_window_counter"
     );
-    assert_eq!(fixed.share(1, 10).quota(), quota.with_limit(10));
+    assert_eq!(fixed.share(1, 10).unwrap().quota(), quota.with_limit(10));
     assert_ne!(fixed, Policy::fixed_window_counter("p", Quota::per_second(100)).unwrap());
-    assert!(!fixed.shares_state_with(&fixed.share(1, 10)));
+    assert!(!fixed.shares_state_with(&fixed.share(1, 10).unwrap()));
     let error = fixed.with_lease(Lease::default()).unwrap_err().to_string();
     assert!(error.starts_with("policy `p`: the windows of a calendar cannot be leased"), "{error}");
     for algorithm in &Algorithm::ALL[1..] {
@@ -136,11 +136,24 @@ fn a_calendar_is_for_fixed_windows_and_keeps_its_share_and_takes_no_lease() {
 fn a_share_rounds_down_to_what_builds_and_never_below_one() {
     let share = |limit, numerator, denominator| {
         let policy = Policy::token_bucket("p", Quota::per_day(limit)).unwrap();
-        policy.share(numerator, denominator).quota().limit()
+        policy.share(numerator, denominator).unwrap().quota().limit()
     };
     assert_eq!(share(100, 1, 3), 33);
     assert_eq!(share(1, 1, 10), 1);
     // Half of it is 123 457, which does not build.
     assert_eq!(share(246_915, 1, 2), 123_456);
     assert!(share(214_655, 1, 2) <= 107_327);
+}
+
+#[test]
+fn a_share_of_nothing_is_an_error() {
+    let penalty = Policy::penalty("p", Strikes::of_denials(1, Duration::from_secs(1))).unwrap();
+    for policy in [Policy::token_bucket("p", Quota::per_day(100)).unwrap(), penalty] {
+        let error = policy.share(1, 0).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "policy `p`: a share of 1/0 has no meaning: choose a denominator of at least 1"
+        );
+        assert_eq!(error.nearest_limit(), None);
+    }
 }

@@ -150,6 +150,17 @@ fn a_key_has_only_so_many_blocks_and_is_fresh_when_the_last_is_forgotten() {
     assert!(key.grant(1_000_001, 65, 1, 1_000_000).is_some());
 }
 
+/// Copies of a machine may ask under one name: then one could settle the block of the other.
+#[test]
+fn no_two_blocks_of_a_key_have_one_name() {
+    let policy = Policy::token_bucket("p", Quota::per_minute(100)).unwrap();
+    let mut key = key(&policy);
+    assert!(key.grant(0, 7, 8, 1_000).is_some());
+    assert_eq!(key.grant(0, 7, 2, 1_000), None);
+    assert!(key.settle(0, 7, 8));
+    assert!(key.grant(0, 7, 2, 1_000).is_some());
+}
+
 #[test]
 fn a_block_of_a_window_ends_with_it() {
     for policy in [
@@ -186,7 +197,7 @@ fn what_cannot_be_leased_is_refused_with_the_cure() {
     }
     let policy = Policy::new("p", Quota::per_minute(60), greedy).unwrap();
     let policy = policy.with_lease(second).unwrap();
-    assert_eq!(policy.share(1, 2).lease(), Some(second));
+    assert_eq!(policy.share(1, 2).unwrap().lease(), Some(second));
     assert_eq!((second.units(60), second.units(1_000_000), second.units(3)), (3, 50_000, 1));
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::ops::Range;
 use std::rc::Rc;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, Span as YamlSpan};
+use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span as YamlSpan};
 
 use super::env::{self, Env};
 use super::problem::{Place, Problems, Span};
@@ -77,18 +77,26 @@ pub(super) fn parse(text: &str, env: Env<'_>, problems: &mut Problems) -> Option
         match event {
             Ok((event, span)) => builder.take(event, span)?,
             Err(error) => {
-                let at = error.marker().index();
                 hide_secrets(text, builder.problems);
+                if let Some(at) = indenting_tab(text, &error) {
+                    builder.problems.error(
+                        Place { span: at..at + 1, path: String::new() },
+                        "this is not valid YAML: a tab indents this line",
+                        "indent with spaces",
+                    );
+                    return None;
+                }
+                let at = error.marker().index();
                 builder.problems.error(
                     Place { span: at..at + 1, path: path(&builder.frames) },
-                    format!("this is no YAML: {}", error.info()),
+                    format!("this is not valid YAML: {}", error.info()),
                     match error.info() {
                         info if info.contains("unknown anchor") => {
                             "give what it stands for a name before it is used: `&name`"
                         }
                         _ => {
-                            "look at the indentation (spaces, no tabs), at quotes and at brackets \
-                             here and in the lines above"
+                            "look at the indentation, at quotes and at brackets here and in the \
+                             lines above"
                         }
                     },
                 );
@@ -107,15 +115,41 @@ pub(super) fn parse(text: &str, env: Env<'_>, problems: &mut Problems) -> Option
     root
 }
 
-/// What cannot be parsed might hold a secret, and only its key tells.
+/// The tab that a parser stumbled over, if it is in the indentation of a line. The parser names the
+/// value before it, which it takes for one that goes on in that line.
+fn indenting_tab(text: &str, error: &ScanError) -> Option<usize> {
+    let lines_after = if error.info().contains("tab") { usize::MAX } else { 1 };
+    let first = error.marker().line().saturating_sub(1);
+    let (mut start, last) = (0, first.saturating_add(lines_after));
+    for (number, line) in text.split_inclusive('\n').enumerate().take_while(|(n, _)| *n <= last) {
+        let mut indentation = line.chars().take_while(|letter| matches!(letter, ' ' | '\t'));
+        if number >= first
+            && let Some(column) = indentation.position(|letter| letter == '\t')
+            && !line.trim().is_empty()
+        {
+            return Some(start + column);
+        }
+        start += line.chars().count();
+    }
+    None
+}
+
+/// Text that cannot be parsed may hold a secret. Its key is the only sign, and it may go on in the
+/// lines below.
 fn hide_secrets(text: &str, problems: &mut Problems) {
-    let mut start = 0;
+    let (mut start, mut in_secret) = (0, false);
     for line in text.split_inclusive('\n') {
         let end = start + line.chars().count();
-        if let Some((key, rest)) = line.split_once(':')
-            && (looks_secret(key) || user(rest).is_some())
-        {
-            problems.hide(start + key.chars().count() + 1..end);
+        match line.split_once(':') {
+            Some((key, rest)) if looks_secret(key) || user(rest).is_some() => {
+                problems.hide(start + key.chars().count() + 1..end);
+                in_secret = true;
+            }
+            Some((_, rest)) if rest.is_empty() || rest.starts_with(char::is_whitespace) => {
+                in_secret = false;
+            }
+            _ if in_secret => problems.hide(start..end),
+            _ => {}
         }
         start = end;
     }

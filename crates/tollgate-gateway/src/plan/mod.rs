@@ -69,6 +69,8 @@ pub struct Plan {
     pub routes: Vec<Route>,
     /// Requests that pass without asking the store.
     pub exempt: Vec<PathMatch>,
+    /// Whether CORS preflights pass without asking the store.
+    pub exempt_preflights: bool,
     /// Whose quota a request uses: the first that finds somebody.
     pub identity: Vec<IdentitySource>,
     /// What becomes of requests in which no source finds anybody.

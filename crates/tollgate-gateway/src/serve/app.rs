@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use http::header::{CONNECTION, HOST, HeaderValue};
 use http::uri::Scheme;
@@ -93,9 +93,8 @@ impl<St: Inspect> App<St> {
         };
         let identity = Identity::new(&plan, &lasting.key_sets)?;
         let lists = lists::lists(&plan, &identity)?;
-        // Who waits in it goes on waiting, and nobody overtakes.
-        let kept = before.filter(|app| app.plan.waiting == plan.waiting);
-        let room = kept.map_or_else(|| room(plan.waiting), |app| app.room.clone());
+        // Requests of both versions wait in one order.
+        let room = before.map_or_else(WaitingRoom::new, |app| app.room.clone());
         let common = Common {
             fronts: build::fronts(&plan),
             identity: build::identity_fields(&plan),
@@ -121,6 +120,9 @@ impl<St: Inspect> App<St> {
             doors.insert(listen.addr, Door { tls, proxy_protocol, most: listen.max_connections });
         }
         let (summary, reserves) = (lasting.summary.clone(), plan.reserves());
+        // Last: if this version fails, the version before goes on with its own bounds.
+        let (requests, bytes) = plan.waiting;
+        let room = room.max_requests(requests).max_bytes(bytes);
         Ok(Self { plan, doors, routes, identity, clients, summary, reserves, lists, room })
     }
 
@@ -200,12 +202,14 @@ impl<St: Inspect> App<St> {
             Ok(Listed::Denied) => Denial::denied_subject(),
             Ok(listed) => return Ok(listed),
             Err(error) => {
-                tracing::error!(%error, "cannot tell who is listed");
-                Denial::misconfigured("The lists of subjects failed; the log says why.")
+                // Every connection has a peer address, so that this does not happen.
+                static LOGGED: Once = Once::new();
+                LOGGED.call_once(|| tracing::error!(%error, "cannot tell who is listed"));
+                Denial::misconfigured()
             }
         };
         tracing::debug!(reason = denial.reason().code(), "deny");
-        let dialect = Dialect::of(request.method(), request.headers());
+        let dialect = Dialect::of(&Head::of(request));
         let problem = Problem::with_members(self.plan.members.clone());
         Err(Box::new(denial.respond(dialect, &problem).map(Body::from)))
     }
@@ -263,10 +267,6 @@ fn nothing() -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     response
-}
-
-fn room((requests, bytes): (usize, usize)) -> WaitingRoom {
-    WaitingRoom::new().max_requests(requests).max_bytes(bytes)
 }
 
 fn timeouts(plan: &Plan) -> Timeouts {

@@ -6,8 +6,8 @@ use http::{HeaderName, Method, StatusCode};
 use tollgate::key::SubjectName;
 use tollgate::status::{Inspect, LayerHandle};
 use tollgate::{
-    Costs, Head, Limit, Observer, Policy, RateLimit, RateLimitLayer, Reserve, Tier, TierSource,
-    WaitingRoom, headers,
+    Costs, Head, Limit, Observer, OnStoreError, Policy, RateLimit, RateLimitLayer, Reserve, Tier,
+    TierSource, WaitingRoom, headers,
 };
 use tower_layer::Layer;
 
@@ -122,6 +122,7 @@ impl<St: Inspect> Parts<'_, St> {
         let mut layer = RateLimitLayer::builder(self.store.clone())
             .headers(self.plan.headers)
             .on_missing_key(self.plan.on_missing_key)
+            .exempt_preflights(self.plan.exempt_preflights)
             .observer(self.observer)
             .endpoint(api.map_or("other", |api| &api.limit.name))
             .tiers(self.tiers())
@@ -194,9 +195,15 @@ impl<St: Inspect> Parts<'_, St> {
 
     /// A policy over the quota of whoever a plan is about.
     fn of(&self, policy: &Policy, plan: &LimitPlan) -> Limit {
+        let mut policy = policy.clone();
+        if policy.on_store_error() == OnStoreError::Local && !self.store.has_local_fallback() {
+            // A store in memory has no outage, and the layer refuses `Local` without a fallback.
+            // After a reload the file may name a store that is opened at the next start.
+            policy = policy.with_on_store_error(OnStoreError::Open);
+        }
         match plan.whose {
-            Whose::Everybody => Limit::global(policy.clone()),
-            Whose::Client => Limit::new(policy.clone(), Found(self.identity.clone())),
+            Whose::Everybody => Limit::global(policy),
+            Whose::Client => Limit::new(policy, Found(self.identity.clone())),
         }
     }
 }

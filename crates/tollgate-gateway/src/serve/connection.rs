@@ -114,8 +114,8 @@ where
     let mut look = std::pin::pin!(look);
     loop {
         tokio::select! {
-            // First, so that what has come is seen before patience ends with a connection on which
-            // nothing came.
+            // First, so that a request that has arrived is read before the time is looked at: a
+            // busy machine may be late with both.
             biased;
             ended = &mut serving => return ended.map_err(io::Error::other),
             () = leaving.asked() => {

@@ -118,6 +118,10 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
         let _ = writeln!(out, "is not limited: the path is exempt");
         return Ok(());
     }
+    if plan.exempt_preflights && Head::of(&described.request(&path)?).is_preflight() {
+        let _ = writeln!(out, "is not limited: it is a CORS preflight");
+        return Ok(());
+    }
     let api = match route.limits.api(&described.method, &path) {
         Ok(api) => api.map(|api| &route.limits.apis[api]),
         Err(fault) => {

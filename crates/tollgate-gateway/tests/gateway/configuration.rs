@@ -4,8 +4,10 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tempfile::TempDir;
+use tokio::time::sleep;
 
 use crate::support::{Client, Gateway, Upstream, whole};
 
@@ -32,6 +34,46 @@ async fn a_changed_file_takes_over_and_the_counters_stay() {
     assert_eq!(client.get("/").await.status, 429);
     // All over the connections that there were before.
     assert_eq!(upstream.connections(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_wait_during_a_reload_stay_in_one_queue_with_later_requests() {
+    let upstream = Upstream::new().await;
+    let lines = |requests: u32| {
+        format!(
+            "{}strategy: sliding_window_log\n\
+             global: {{limit: 1, window: 1h, excess: {{wait: 2h}}}}\n\
+             waiting: {{requests: {requests}}}\n",
+            upstream.target()
+        )
+    };
+    let gateway = Gateway::start(&lines(9));
+    let address = gateway.address;
+    assert_eq!(Client::new(address).get("/").await.status, 200);
+    let waiting = tokio::spawn(async move { Client::new(address).get("/").await.status });
+    let waits = "tollgate_waiting_requests{policy=\"global\"} 1";
+    while !String::from_utf8_lossy(&gateway.admin("/metrics").await.body).contains(waits) {
+        sleep(Duration::from_millis(10)).await;
+    }
+    gateway.rewrite(&lines(1));
+    gateway.until_config(|config| config["version"] == 2).await;
+    assert_eq!(Client::new(address).get("/").await.status, 429, "the queue is full");
+    assert!(!waiting.is_finished());
+    waiting.abort();
+}
+
+/// A store in memory has no outage. A store that the file names later is opened at the next start.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_may_say_local_while_the_store_is_in_memory() {
+    let upstream = Upstream::new().await;
+    let local = |limit| format!("{}onStoreError: local\n", lines(&upstream, limit));
+    let gateway = Gateway::start(&local(5));
+    let client = Client::new(gateway.address);
+    assert_eq!(client.get("/").await.header("x-ratelimit-remaining"), "4");
+    let redis = "store: {redis: {url: 'redis://127.0.0.1:6379'}}\n";
+    gateway.rewrite(&format!("{}{redis}", local(6)));
+    gateway.until_config(|config| config["version"] == 2).await;
+    assert_eq!(client.get("/").await.header("x-ratelimit-remaining"), "4");
 }
 
 #[tokio::test(flavor = "multi_thread")]

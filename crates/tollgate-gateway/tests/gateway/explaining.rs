@@ -64,6 +64,18 @@ counts for its api_key, in tier pro
     assert!(!said.contains("bar") && !said.contains("export"), "{said}");
     let said = explained(TIERS, &["--path", "/healthz"]).unwrap();
     assert!(said.ends_with("is not limited: the path is exempt\n"), "{said}");
+    let preflight = [
+        "--method",
+        "OPTIONS",
+        "--header",
+        "Origin: a",
+        "--header",
+        "Access-Control-Request-Method: b",
+    ];
+    let said = explained(TIERS, &preflight).unwrap();
+    assert!(said.ends_with("is not limited: it is a CORS preflight\n"), "{said}");
+    let said = explained(&format!("{TIERS}  exemptPreflights: false\n"), &preflight).unwrap();
+    assert!(said.contains("this request takes 1"), "{said}");
     let listed = format!(
         "{TIERS}  deny: {{addresses: [203.0.113.0/24]}}\n  allow: {{addresses: [192.0.2.1]}}\n"
     );

@@ -39,6 +39,26 @@ async fn no_spelling_of_a_path_is_a_way_around_its_limit() {
     assert_eq!(answer.status, 200);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn preflights_are_exempt_unless_the_file_limits_them() {
+    let upstream = Upstream::new().await;
+    for (line, last) in [("", 200), ("exemptPreflights: false\n", 429)] {
+        let client = "client: {limit: 1, windowSeconds: 3600}\n";
+        let gateway = Gateway::start(&format!("{}{client}{line}", upstream.target()));
+        let client = Client::new(gateway.address);
+        let preflight =
+            [("origin", "http://other.example"), ("access-control-request-method", "PUT")];
+        for expected in [200, last] {
+            let answer = client.send("OPTIONS", "/", &preflight, "").await.unwrap();
+            assert_eq!(answer.status, expected, "{line}");
+        }
+        // Part of a preflight is not one.
+        client.send("OPTIONS", "/", &preflight[..1], "").await.unwrap();
+        let answer = client.send("OPTIONS", "/", &preflight[..1], "").await.unwrap();
+        assert_eq!(answer.status, 429);
+    }
+}
+
 /// To HTTP they are other methods; to some services they are the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_spelling_of_a_method_is_a_way_around_its_limit_or_its_cost() {
@@ -174,8 +194,11 @@ async fn who_does_not_say_who_he_is_gets_the_status_that_the_file_chooses() {
         assert_eq!((&body["status"], &body["code"]), (&401.into(), &"missing-key".into()));
     }
     let grpc = [("content-type", "application/grpc")];
-    let answer = client.send("POST", "/", &grpc, "").await.unwrap();
+    let answer = client.send("POST", "/pkg.Service/Call", &grpc, "").await.unwrap();
     assert_eq!((answer.status.as_u16(), answer.header("grpc-status")), (200, "16"));
+    // On any other path the content type changes nothing.
+    let answer = client.send("POST", "/", &grpc, "").await.unwrap();
+    assert_eq!((answer.status.as_u16(), answer.headers.get("grpc-status")), (401, None));
     assert!(upstream.seen().is_empty());
     // Another denial has the status of its reason.
     let known = [("authorization", "Key gold-key")];

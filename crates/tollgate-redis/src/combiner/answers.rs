@@ -6,6 +6,7 @@ use std::time::Instant;
 use tollgate_core::StoreError;
 
 use super::Combiner;
+use super::call::Sent;
 use crate::encode::Batch;
 use crate::failure::{Failure, STORE};
 use crate::node::Node;
@@ -21,20 +22,21 @@ impl Combiner {
         batch: &Batch,
         reply: Reply,
         tickets: &[Arc<Ticket>],
-        sent: Instant,
+        sent: Sent,
         node: &Node,
     ) -> Vec<Arc<Ticket>> {
         let mut again = Vec::new();
-        let received = Instant::now();
+        let (received, received_at) = (Instant::now(), self.shared.clock.now());
         for (ticket, row) in tickets.iter().zip(reply.rows) {
             let answer = match row {
-                Row::Verdict(verdict) => {
-                    self.shared.deny_cache.learn(ticket, &verdict, sent);
+                Row::Verdict(verdict, frozen) => {
+                    let between = sent.moment..received_at;
+                    self.shared.deny_cache.learn(ticket, &verdict, &frozen, between);
                     Ok(Answer::Verdict(verdict))
                 }
                 Row::Settlement(settlement) => Ok(Answer::Settlement(settlement)),
                 Row::Leased(granted) => {
-                    Ok(Answer::Leased(Leased { granted, decided_at: reply.now, sent }))
+                    Ok(Answer::Leased(Leased { granted, decided_at: reply.now, sent: sent.moment }))
                 }
                 Row::Renewal(begun) => {
                     let renewed = |at| match &ticket.request {
@@ -67,10 +69,10 @@ impl Combiner {
             ticket.answer(answer);
         }
         if again.is_empty() {
-            node.learn(reply.now, sent);
+            node.learn(reply.now, sent.instant);
         } else {
             // The two clocks differ by more than was known.
-            node.relearn(reply.now, sent);
+            node.relearn(reply.now, sent.instant);
         }
         again
     }

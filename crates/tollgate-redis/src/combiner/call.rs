@@ -10,6 +10,7 @@ use tollgate_core::{StoreError, Timestamp};
 use super::Combiner;
 use super::lane::Lane;
 use super::watch::Unanswered;
+use crate::clock::Moment;
 use crate::encode::{Batch, Line};
 use crate::failure::{Failure, Refusal, STORE};
 use crate::node::Node;
@@ -23,6 +24,15 @@ pub(super) enum After {
     Again,
     /// Nothing was carried out.
     Refused(Refusal),
+}
+
+/// Just before a call was sent.
+#[derive(Clone, Copy)]
+pub(super) struct Sent {
+    /// By the clock of deadlines and timers.
+    pub(super) instant: Instant,
+    /// By the clock of what is held and remembered.
+    pub(super) moment: Moment,
 }
 
 impl Combiner {
@@ -39,17 +49,17 @@ impl Combiner {
             return After::Done;
         }
         tickets.retain(|ticket| ticket.send());
-        let sent = Instant::now();
+        let sent = Sent { instant: Instant::now(), moment: self.shared.clock.now() };
         let time = self.shared.time.as_ref().map(|time| time.load(Ordering::Relaxed));
-        let now = time.map(Timestamp::from_micros).or_else(|| node.at_server(sent));
-        let nonce = self.shared.nonce.fetch_add(1, Ordering::Relaxed);
+        let now = time.map(Timestamp::from_micros).or_else(|| node.at_server(sent.instant));
+        let nonce = self.shared.ids.nonce(sent.moment);
         let mut batch = Batch::at(nonce, now.unwrap_or_default());
         tickets.retain(|ticket| self.add(&mut batch, ticket, node));
         if tickets.is_empty() {
             return After::Done;
         }
         let unanswered = Unanswered(tickets);
-        let last = tickets.iter().map(|ticket| ticket.deadline).max().unwrap_or(sent);
+        let last = tickets.iter().map(|ticket| ticket.deadline).max().unwrap_or(sent.instant);
         let call = node.call(&batch, time.map(Timestamp::from_micros), last, stop.is_asking());
         let outcome = match &tickets[..] {
             // The call ends at its deadline, so it takes no watch; and what is queued is
@@ -58,7 +68,7 @@ impl Combiner {
             _ => self.watch(call, tickets).await,
         };
         std::mem::forget(unanswered);
-        self.shared.counters.count_call(tickets.len(), sent.elapsed(), &outcome);
+        self.shared.counters.count_call(tickets.len(), sent.instant.elapsed(), &outcome);
         stop.learn(outcome.as_ref().err());
         match outcome.map(|bytes| batch.parse(&bytes)) {
             Ok(Ok(reply)) => {

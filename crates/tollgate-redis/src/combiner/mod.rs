@@ -24,8 +24,10 @@ use tokio::runtime::Handle;
 use tollgate_core::StoreError;
 
 use self::lane::{DirectLane, Lane, Lanes, TaskLane};
+use crate::clock::Clock;
 use crate::deny_cache::DenyCache;
 use crate::failure::STORE;
+use crate::ids::Ids;
 use crate::route::Route;
 use crate::stats::Counters;
 use crate::ticket::Ticket;
@@ -61,9 +63,9 @@ pub(crate) struct Bounds {
 pub(crate) struct Shared {
     pub(crate) runtime: Handle,
     pub(crate) deny_cache: DenyCache,
+    pub(crate) clock: Clock,
     pub(crate) counters: Arc<Counters>,
-    /// Makes calls tell their replies from those of others.
-    pub(crate) nonce: AtomicU64,
+    pub(crate) ids: Ids,
     /// Only tests have a time of their own, in microseconds.
     pub(crate) time: Option<Arc<AtomicU64>>,
 }

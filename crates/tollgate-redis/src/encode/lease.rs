@@ -17,12 +17,20 @@ pub struct Spent {
 /// A block that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Its name, which no other block of the key has.
-    pub id: u64,
+    /// The end of the block's name.
+    pub tag: u32,
     /// So many units at most; none where blocks are only settled.
     pub units: u64,
     /// For so long at most.
     pub ttl: Micros,
+}
+
+impl Ask {
+    /// The name of the block, if a call at this time of Redis grants one. Copies of a machine may
+    /// ask under equal tags, but in calls of their own, and no two calls are at one time.
+    pub const fn id(&self, now: Timestamp) -> u64 {
+        now.as_micros() << 32 | self.tag as u64
+    }
 }
 
 impl Batch {
@@ -45,7 +53,7 @@ impl Batch {
         }
         put::<5>(&mut self.scratch, ask.units.min(Policy::MAX_LIMIT));
         put::<7>(&mut self.scratch, exact(ask.ttl.get()));
-        put::<8>(&mut self.scratch, ask.id);
+        put::<4>(&mut self.scratch, ask.tag.into());
         self.scratch.push(count);
         for block in spent {
             put::<8>(&mut self.scratch, block.id);

@@ -1,6 +1,6 @@
 //! How much a key asks for, and how large its blocks are to be.
 
-use super::clock::Moment;
+use crate::clock::Moment;
 
 /// Whether a key is busy enough for blocks, and of how many units.
 ///

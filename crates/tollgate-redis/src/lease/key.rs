@@ -5,7 +5,7 @@ use tokio::sync::Notify;
 use tollgate_core::{Charge, Key, Lease, Policy};
 
 use super::blocks::Blocks;
-use super::clock::Moment;
+use crate::clock::Moment;
 use crate::names::Name;
 
 #[derive(Debug)]

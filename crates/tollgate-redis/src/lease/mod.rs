@@ -5,7 +5,6 @@
 //! | `key.rs`, `blocks/` | one key, and what is held of it |
 //! | `demand.rs` | whether it is busy enough for blocks, and how large they are to be |
 //! | `keeper.rs` | who fetches blocks and returns them |
-//! | `clock.rs` | the time that no one can set |
 //!
 //! A request is answered here if there is a block with room for each of its charges, and else
 //! it is decided by Redis, all of it, as if nothing were leased. That no limit is exceeded is
@@ -15,14 +14,12 @@
 //! know.
 
 mod blocks;
-mod clock;
 mod demand;
 mod keeper;
 mod key;
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
@@ -31,10 +28,9 @@ use smallvec::SmallVec;
 use tollgate_core::{Charge, Cost, Source, Verdict};
 
 use self::blocks::Taken;
-use self::clock::{Clock, Moment};
 use self::key::LeasedKey;
 use crate::RedisStore;
-use crate::builder::random;
+use crate::clock::{Clock, Moment};
 use crate::encode::Ask;
 
 /// The keys of a store of which units are leased, or may be.
@@ -43,8 +39,6 @@ pub(crate) struct Leases {
     keys: RwLock<Keys>,
     clock: Clock,
     hasher: RandomState,
-    /// What blocks are called: no two processes begin at the same number.
-    ids: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -61,13 +55,8 @@ const MOST: usize = 4096;
 const BETWEEN_SWEEPS: Moment = 20_000;
 
 impl Leases {
-    pub(crate) fn new(time: Option<Arc<AtomicU64>>) -> Self {
-        Self {
-            keys: RwLock::default(),
-            clock: Clock::new(time),
-            hasher: RandomState::default(),
-            ids: AtomicU64::new(random()),
-        }
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self { keys: RwLock::default(), clock, hasher: RandomState::default() }
     }
 
     /// Answers a request from blocks, if all that it takes is in some.
@@ -167,10 +156,6 @@ impl Leases {
         charge.key.hash(&mut hasher);
         hasher.finish()
     }
-
-    fn next_id(&self) -> u64 {
-        self.ids.fetch_add(1, Ordering::Relaxed)
-    }
 }
 
 /// Whether a charge before it takes from the same quota.
@@ -218,7 +203,7 @@ impl RedisStore {
         let keys: Vec<_> = leases.keys.read().table.iter().cloned().collect();
         let now = leases.clock.now();
         let nothing = |key: &LeasedKey| Ask {
-            id: 0,
+            tag: 0,
             units: 0,
             ttl: key.policy.lease().unwrap_or_default().time_to_live(),
         };

@@ -7,7 +7,9 @@ use std::time::Duration;
 use tollgate_core::Micros;
 use tollgate_redis::RedisStore;
 use tollgate_store_tests::{Harness, store_tests};
+use tollgate_test_servers::Redis;
 
+use crate::rights;
 use crate::support::Server;
 
 /// Decades ahead: keys expire by the server's own time, which must not get there.
@@ -48,18 +50,18 @@ mod with_a_time_moved_by_hand {
     store_tests!(MovedByHand);
 }
 
-/// Redis' own time.
+/// Redis' own time, and the rights of docs/deployment.md.
 struct RealTime {
-    _server: Server,
+    _server: Redis,
 }
 
 impl Harness for RealTime {
     type Store = RedisStore;
 
     async fn start() -> (Self, RedisStore) {
-        let server = Server::start();
+        let server = Redis::start();
         // What is remembered of a denial is less exact than the suite asks for.
-        let store = RedisStore::builder(&server.url())
+        let store = RedisStore::builder(&rights::url(&server))
             .expect("a URL")
             .deny_cache(Duration::ZERO)
             .timeout(PATIENCE);

@@ -7,6 +7,7 @@ mod conformance;
 mod faults;
 #[cfg(unix)]
 mod lease;
+mod rights;
 mod scenes;
 mod script;
 #[cfg(unix)]
@@ -14,3 +15,4 @@ mod store;
 mod support;
 mod trace;
 mod twin;
+mod versions;

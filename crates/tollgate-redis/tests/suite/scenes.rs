@@ -317,6 +317,28 @@ fn a_long_log_is_written_in_place() {
     assert_eq!(parts, 2 * (100 - whole));
 }
 
+/// Its length is a promise of two documents.
+#[test]
+fn a_log_at_a_thousandth_of_the_window_is_no_longer_than_documented() {
+    const DOCUMENTS: [&str; 2] =
+        [include_str!("../../../../docs/deployment.md"), include_str!("../../../../lua/README.md")];
+    let server = Server::start();
+    let mut client = server.connect();
+    let log = policy(1_000_000, 1_000_000, THOUSANDTH);
+    let mut pair = Pair::new(&mut client, "log", START);
+    let mut longest = 0;
+    // An entry for each thousandth, until the whole log was written anew several times.
+    for _ in 0..3_500 {
+        pair.now += 1_000;
+        assert!(pair.charge(&log, 1).0.allows());
+        longest = longest.max(pair.stored());
+    }
+    let promise = format!("{} {:03} bytes", longest / 1_000, longest % 1_000);
+    for document in DOCUMENTS {
+        assert!(document.contains(&promise), "{promise}");
+    }
+}
+
 /// A log of which nothing counts under a shorter window stands for no later instant either.
 #[test]
 fn a_log_that_converts_to_nothing_lets_the_clock_step_back() {

@@ -42,7 +42,7 @@ fn decide(client: &mut Client, lines: &[Line<'_>], now: u64) -> Verdict {
     let mut batch = Batch::new(1);
     batch.decide(lines, None).expect("room");
     match client.call(&batch, Some(Timestamp::from_micros(now))).rows.remove(0) {
-        Row::Verdict(verdict) => verdict,
+        Row::Verdict(verdict, _) => verdict,
         other => panic!("{other:?}"),
     }
 }
@@ -57,7 +57,7 @@ fn fill(client: &mut Client, key: &str, policy: &Policy, now: u64) {
 }
 
 fn held(client: &mut Client, key: &str) -> [Value; 2] {
-    [b"GET".as_slice(), b"PEXPIRETIME"].map(|command| client.run(&[command, key.as_bytes()]))
+    [client.run(&[b"GET", key.as_bytes()]), client.expiry(key.as_bytes())]
 }
 
 fn writes(client: &mut Client) -> u64 {
@@ -207,7 +207,7 @@ fn a_log_behind_many_blocks_is_read_to_its_end() {
     }
     for id in 0..64 {
         let mut batch = Batch::new(1);
-        let ask = Ask { id, units: 2, ttl: Micros::new(1_000_000) };
+        let ask = Ask { tag: id as u32, units: 2, ttl: Micros::new(1_000_000) };
         batch.lease(b"k", &policy, &[], ask, None).expect("room");
         let now = Timestamp::from_micros(now + 200 + id);
         let Row::Leased(granted) = client.call(&batch, Some(now)).rows.remove(0) else { panic!() };
@@ -242,7 +242,7 @@ fn a_foreign_value_fails_only_the_requests_that_name_it() {
         let keys: Vec<_> = batch.keys().map(<[u8]>::to_vec).collect();
         for (index, (key, fault)) in foreign.iter().enumerate() {
             let rows = &reply.rows[4 * index..][..4];
-            let Row::Verdict(verdict) = &rows[0] else { panic!("{rows:?}") };
+            let Row::Verdict(verdict, _) = &rows[0] else { panic!("{rows:?}") };
             // The request that named both keys took nothing of the good one.
             assert_eq!(verdict.decisions()[0].remaining, limit - 1 - index as u64, "{algorithm:?}");
             for row in &rows[1..] {
@@ -283,7 +283,7 @@ fn a_receipt_is_not_used_up_by_a_value_that_cannot_be_read() {
     let again = settle(&mut server.connect(), 0);
     assert_eq!(again, Row::Settlement(Settlement::Repeated));
     let expiry = (now + Receipt::LIFETIME.get()).div_ceil(1_000);
-    assert_eq!(client.run(&[b"PEXPIRETIME", b"r"]), Value::Number(expiry as i64));
+    assert_eq!(client.expiry(b"r"), Value::Number(expiry as i64));
     assert_eq!(receipt.source, Source::Store);
 }
 
@@ -330,7 +330,7 @@ fn a_call_may_have_thousands_of_keys() {
         );
         for (number, row) in reply.rows.iter().enumerate() {
             match row {
-                Row::Verdict(verdict) => assert_eq!(verdict.decisions()[0].remaining, remaining),
+                Row::Verdict(verdict, _) => assert_eq!(verdict.decisions()[0].remaining, remaining),
                 Row::Fault { fault: Fault::WrongType, key: 1_500 } => assert_eq!(number, 1_500),
                 other => panic!("{number}: {other:?}"),
             }

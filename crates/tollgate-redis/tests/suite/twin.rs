@@ -20,12 +20,13 @@ fn run_with(script: &str, family: Family, share: usize) {
     let server = Server::start();
     let mut client = server.connect_with(script);
     let first = std::env::var("TOLLGATE_SEED").map_or(0, |seed| seed.parse().expect("a number"));
-    let (mut done, mut granted, mut seed) = (0, 0, first);
+    let (mut done, mut granted, mut frozen, mut seed) = (0, 0, 0, first);
     while done < all / share {
-        let (decisions, blocks) = Trace::new(family, seed).run(&mut client);
-        (done, granted) = (done + decisions, granted + blocks);
+        let [decisions, blocks, charges] = Trace::new(family, seed).run(&mut client);
+        (done, granted, frozen) = (done + decisions, granted + blocks, frozen + charges);
         seed += 1;
     }
+    assert!(frozen > done / 100, "{frozen} charges to keys without room");
     // What is given to others to spend would let totals grow less.
     assert!(family == Family::Heavy || granted > done / 100, "{granted} blocks");
     println!(

@@ -10,6 +10,7 @@ pub mod several;
 pub mod time;
 pub mod traces;
 pub mod versions;
+pub mod wrappers;
 
 use std::time::Duration;
 

@@ -27,7 +27,9 @@ impl ClusterBuilder {
             // However long it was cut off, a replica may take over.
             .set("cluster-replica-validity-factor", 0)
             // Replicas stay where they are.
-            .set("cluster-allow-replica-migration", "no");
+            .set("cluster-migration-barrier", 1_000)
+            // See `Cluster::failover`.
+            .set("repl-ping-replica-period", 1);
         Self { masters: 3, replicas: 3, node }
     }
 

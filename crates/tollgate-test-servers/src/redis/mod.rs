@@ -1,5 +1,6 @@
 //! One redis-server.
 
+mod ability;
 mod builder;
 mod certificate;
 
@@ -285,6 +286,30 @@ impl Redis {
         let path = self.folder.path().join(CONFIG);
         let config = fs::read_to_string(&path).expect("written by the builder");
         fs::write(&path, format!("{config}{name} {value}\n")).expect("a full disk?");
+    }
+
+    /// Fills an [`append_only`](RedisBuilder::append_only) server with 600 keys, so that its next
+    /// start takes more than a second. Until then it answers LOADING.
+    ///
+    /// # Panics
+    ///
+    /// If the server is down, or does not rewrite its log within twenty seconds.
+    pub fn fill_for_a_slow_start(&self) {
+        for (name, value) in [("rdbcompression", "no"), ("appendfsync", "no")] {
+            self.cmd(&["CONFIG", "SET", name, value]);
+        }
+        // A server that loads looks at its clients every two megabytes.
+        let value = "x".repeat(32 << 10);
+        for key in 0..600 {
+            self.cmd(&["SET", &format!("filler:{key}"), &value]);
+        }
+        self.cmd(&["BGREWRITEAOF"]);
+        until("the log is rewritten", Duration::from_secs(20), || {
+            let fields = ["aof_rewrite_in_progress", "aof_rewrite_scheduled"];
+            fields.iter().all(|field| self.info(field) == "0").then_some(())
+        });
+        // Microseconds.
+        self.configure("key-load-delay", "2000");
     }
 
     /// The last lines that it has logged.

@@ -170,25 +170,16 @@ fn a_server_that_was_killed_comes_back_on_its_port_and_has_forgotten() {
 #[test]
 fn what_is_appended_outlives_a_kill_and_takes_its_time_to_load() {
     let redis = Redis::builder().append_only().start();
-    for key in 0..200 {
-        redis.cmd(&["SET", &format!("key:{key}"), &"x".repeat(1024)]);
-    }
-    redis.cmd(&["BGREWRITEAOF"]);
-    until("the log is rewritten", LIMIT, || {
-        let done = ["aof_rewrite_in_progress", "aof_rewrite_scheduled"];
-        done.iter().all(|field| redis.info(field) == "0").then_some(())
-    });
-    redis.configure("key-load-delay", "5000");
-    redis.configure("loading-process-events-interval-bytes", "1024");
+    redis.fill_for_a_slow_start();
     let start = Instant::now();
     redis.launch();
     let refusal = until("it says that it loads", LIMIT, || {
-        redis.try_cmd(&["GET", "key:0"]).ok()?.error().map(str::to_owned)
+        redis.try_cmd(&["GET", "filler:0"]).ok()?.error().map(str::to_owned)
     });
     assert!(refusal.starts_with("LOADING"), "{refusal}");
     redis.wait_until_ready();
     assert!(start.elapsed() > Duration::from_millis(500));
-    assert_eq!(redis.cmd(&["DBSIZE"]), Value::Number(200));
+    assert_eq!(redis.cmd(&["DBSIZE"]), Value::Number(600));
 }
 
 #[test]

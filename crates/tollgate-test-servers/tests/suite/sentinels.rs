@@ -28,7 +28,5 @@ fn a_master_that_is_only_stopped_is_replaced_too() {
     assert_eq!(sentinels.wait_for_failover(0), 1);
     // It wakes up and still thinks that it is the master, until a sentinel tells it.
     sentinels.node(0).cont();
-    tollgate_test_servers::until("it follows", std::time::Duration::from_secs(20), || {
-        (sentinels.node(0).info("role") == "slave").then_some(())
-    });
+    sentinels.wait_until_follows(0);
 }

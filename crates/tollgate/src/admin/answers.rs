@@ -111,7 +111,7 @@ pub(super) struct StoreStatus {
     available: bool,
     breaker: Option<&'static str>,
     memory: Option<BTreeMap<&'static str, u64>>,
-    redis: Option<BTreeMap<&'static str, u64>>,
+    redis: Option<RedisStatus>,
     local: Option<Box<Self>>,
 }
 
@@ -147,8 +147,23 @@ fn memory(_: &StoreReport) -> Option<BTreeMap<&'static str, u64>> {
     None
 }
 
+#[derive(Debug, Serialize)]
+struct RedisStatus {
+    #[serde(flatten)]
+    stats: BTreeMap<&'static str, u64>,
+    /// A server that was never connected to has no name yet.
+    servers: Vec<ServerStatus>,
+}
+
+#[derive(Debug, Serialize)]
+struct ServerStatus {
+    name: Option<&'static str>,
+    version: Option<String>,
+    warnings: Vec<String>,
+}
+
 #[cfg(feature = "redis")]
-fn redis(report: &StoreReport) -> Option<BTreeMap<&'static str, u64>> {
+fn redis(report: &StoreReport) -> Option<RedisStatus> {
     let stats = report.redis?;
     let members = [
         ("calls", stats.calls),
@@ -161,11 +176,16 @@ fn redis(report: &StoreReport) -> Option<BTreeMap<&'static str, u64>> {
         ("queued", stats.queued),
         ("connections", stats.connections),
     ];
-    Some(members.into())
+    let servers = report.servers.iter().map(|server| ServerStatus {
+        name: server.name,
+        version: server.version.clone(),
+        warnings: server.warnings.iter().map(ToString::to_string).collect(),
+    });
+    Some(RedisStatus { stats: members.into(), servers: servers.collect() })
 }
 
 #[cfg(not(feature = "redis"))]
-fn redis(_: &StoreReport) -> Option<BTreeMap<&'static str, u64>> {
+fn redis(_: &StoreReport) -> Option<RedisStatus> {
     None
 }
 
@@ -264,4 +284,28 @@ pub(super) struct TopSubject {
 #[expect(clippy::cast_precision_loss, reason = "a microsecond is lost after 285 years")]
 fn seconds(span: Micros) -> f64 {
     span.get() as f64 / 1e6
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use tollgate_redis::{RedisReport, RedisStats, RedisWarning};
+
+    use super::*;
+
+    #[test]
+    fn a_server_is_shown_with_its_name_its_version_and_its_warnings() {
+        let mut server = RedisReport::default();
+        (server.name, server.version) = (Some("Valkey"), Some("8.1.1".to_owned()));
+        server.warnings = vec![RedisWarning::Cluster];
+        let mut report = StoreReport::new("redis", 1);
+        (report.redis, report.servers) = (Some(RedisStats::default()), vec![server]);
+        let shown = serde_json::to_value(StoreStatus::new(&report)).unwrap();
+        let expected = serde_json::json!([{
+            "name": "Valkey",
+            "version": "8.1.1",
+            "warnings": [RedisWarning::Cluster.to_string()],
+        }]);
+        assert_eq!(shown["redis"]["servers"], expected);
+        assert_eq!(shown["redis"]["calls"], 0);
+    }
 }

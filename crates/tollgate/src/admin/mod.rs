@@ -35,7 +35,7 @@
 //! use tollgate::{MemoryStore, Policy, Quota, RateLimitLayer};
 //!
 //! let policy = Policy::sliding_window_log("global", Quota::per_minute(100))?;
-//! let limit = RateLimitLayer::global(MemoryStore::new(), policy);
+//! let limit = RateLimitLayer::global(MemoryStore::new(), policy)?;
 //! let admin: axum::Router = Admin::builder()
 //!     .token("at-least-sixteen-characters")
 //!     .layer(&limit)

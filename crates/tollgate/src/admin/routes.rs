@@ -1,5 +1,6 @@
 //! What is asked.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -206,7 +207,7 @@ async fn settle(
 
 async fn top(Extract(state): Extract<State>, headers: HeaderMap, uri: Uri) -> Answer {
     state.0.guard.check_token(&headers)?;
-    let most = match uri.query().and_then(|query| query.strip_prefix("most=")) {
+    let most = match parameter(&uri, "most") {
         Some(most) => {
             most.parse().ok().filter(|most| (1..=128).contains(most)).ok_or_else(|| {
                 Problem::new(StatusCode::BAD_REQUEST, "`most` has to be a number from 1 to 128.")
@@ -291,7 +292,7 @@ fn find(state: &State, policy: &str, subject: &str, uri: &Uri) -> Result<Found, 
         let found = limits.iter().enumerate().filter(|(_, limit)| named(limit));
         let found = found.filter_map(|(index, limit)| Some((index, key(limit, &name)?))).next();
         if let Some((limit, key)) = found {
-            let tier = match asked_tier(uri) {
+            let tier = match parameter(uri, "tier") {
                 Some(asked) => Some(known_tier(limits[limit], &asked)?),
                 // One that this policy knows nothing of makes no difference to it.
                 None => layer.tier_of(&name).filter(|tier| has_tier(limits[limit], tier)),
@@ -308,10 +309,10 @@ fn find(state: &State, policy: &str, subject: &str, uri: &Uri) -> Result<Found, 
     Err(Problem::new(StatusCode::NOT_FOUND, detail))
 }
 
-/// `?tier=pro`; a space in it is `%20`, and anything else stands as it is.
-fn asked_tier(uri: &Uri) -> Option<String> {
-    let asked = uri.query()?.split('&').find_map(|part| part.strip_prefix("tier="))?;
-    Some(asked.replace("%20", " "))
+/// A parameter of the query, decoded as browsers and curl encode a form; the first of its name.
+fn parameter<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
+    let mut parameters = form_urlencoded::parse(uri.query()?.as_bytes());
+    parameters.find_map(|(key, value)| (key == name).then_some(value))
 }
 
 fn has_tier(limit: &Limit, tier: &Tier) -> bool {

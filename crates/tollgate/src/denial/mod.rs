@@ -11,7 +11,8 @@
 //! | [`Reason::Misconfigured`] | 500 | `#misconfigured` | 13 `INTERNAL` |
 //!
 //! What a limit of [concurrent requests](crate::Policy::concurrent_requests) denies is a
-//! `#quota-exceeded` with `"quota_unit":"concurrent-requests"` and no `window`.
+//! `#quota-exceeded` with `"quota_unit":"concurrent-requests"` and no `window`. Its wait of one
+//! second is a guess: no one knows when a request in flight will end.
 //!
 //! The body is a problem (RFC 9457). The types of the first and the third are those of
 //! the draft that also defines the `RateLimit` fields.
@@ -24,7 +25,6 @@ mod respond;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use http::header::CACHE_CONTROL;
@@ -57,7 +57,6 @@ pub struct Denial<'a> {
     shown: Option<Shown>,
     retry_after: Option<Micros>,
     retry_after_secs: Option<u64>,
-    cure: Option<Cow<'a, str>>,
 }
 
 /// The numbers of one policy, the same as in the `X-RateLimit` fields.
@@ -150,10 +149,10 @@ impl<'a> Denial<'a> {
         Self::new(Reason::DeniedSubject)
     }
 
-    /// The layer lacks something that whoever runs the service has to provide; `cure`
-    /// says what. It is sent to the client, so it names no secrets.
-    pub fn misconfigured(cure: impl Into<Cow<'a, str>>) -> Self {
-        Self { cure: Some(cure.into()), ..Self::new(Reason::Misconfigured) }
+    /// The layer lacks something that the service has to provide. The response does not say what:
+    /// that is for the operator, and belongs into the log.
+    pub const fn misconfigured() -> Self {
+        Self::new(Reason::Misconfigured)
     }
 
     fn because(self, reason: Reason) -> Self {
@@ -168,7 +167,6 @@ impl<'a> Denial<'a> {
             shown: None,
             retry_after: None,
             retry_after_secs: None,
-            cure: None,
         }
     }
 
@@ -246,8 +244,9 @@ impl<'a> Denial<'a> {
         self.shown.map(|shown| shown.reset_at)
     }
 
-    /// The exact wait until the request can pass; none if waiting does not help. What counts
-    /// in flight is worth asking for again in a second.
+    /// The exact wait until the request can pass, if nothing else is charged meanwhile; none if
+    /// waiting does not help. It is not exact for a concurrency limit, where it is a guess of one
+    /// second, nor for a policy that is [leased](crate::Policy::with_lease).
     pub const fn retry_after(&self) -> Option<Micros> {
         self.retry_after
     }

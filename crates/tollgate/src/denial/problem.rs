@@ -10,15 +10,13 @@ use super::{Denial, Reason, Shown};
 impl Denial<'_> {
     /// A sentence or two for people: what happened and the cure.
     pub fn detail(&self) -> Cow<'_, str> {
-        match (&self.cure, self.reason) {
-            (Some(cure), _) => Cow::Borrowed(cure),
-            (None, Reason::MissingKey) => {
-                Cow::Borrowed("The request does not say whose quota it uses.")
+        match self.reason {
+            Reason::MissingKey => "The request does not say whose quota it uses.".into(),
+            Reason::DeniedSubject => "Requests of this sender are not accepted.".into(),
+            Reason::Misconfigured => {
+                "The server cannot tell who is asking. The log of the server says why.".into()
             }
-            (None, Reason::DeniedSubject) => {
-                Cow::Borrowed("Requests of this sender are not accepted.")
-            }
-            _ => Cow::Owned(self.sentences()),
+            _ => self.sentences().into(),
         }
     }
 

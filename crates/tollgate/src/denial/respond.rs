@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderValue, Method, Response};
+use http::{HeaderValue, Method, Response};
 
 use super::{Denial, Members};
-use crate::grpc;
+use crate::{Head, grpc};
 
 /// In which form a request wants its denial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,12 +19,19 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// The dialect of a request with this method and these headers. gRPC-Web speaks
-    /// HTTP here: its clients read the status of the response.
-    pub fn of(method: &Method, headers: &HeaderMap) -> Self {
-        if *method == Method::HEAD {
+    /// The dialect of a request. gRPC is that of a POST with the content type of gRPC to a route
+    /// or path of the form `/package.Service/Method`: with the content type alone any client
+    /// could turn its denial into a 200. gRPC-Web speaks HTTP here: its clients read the status
+    /// of the response.
+    pub fn of(head: &Head<'_>) -> Self {
+        Self::among(head, None)
+    }
+
+    /// The same, where a layer may say whether its services are gRPC.
+    pub(crate) fn among(head: &Head<'_>, is_grpc: Option<bool>) -> Self {
+        if *head.method == Method::HEAD {
             Self::Head
-        } else if *method == Method::POST && grpc::is_grpc(headers) {
+        } else if grpc::is_call(head, is_grpc) {
             Self::Grpc
         } else {
             Self::Http

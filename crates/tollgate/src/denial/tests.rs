@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{Method, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tollgate_core::{Calendar, Decision, Policy, Quota};
 
 use super::*;
+use crate::Head;
 use crate::headers::{RATELIMIT, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET};
 
 /// 2026-09-21T14:13:20.5Z
@@ -168,10 +169,11 @@ fn without_a_verdict_there_are_no_numbers() {
     let (json, retry_after) = problem(&Denial::missing_key());
     assert_eq!(retry_after, None);
     assert_eq!((&json["status"], &json["code"]), (&json!(403), &json!("missing-key")));
-    let (json, retry_after) = problem(&Denial::misconfigured("Serve with ConnectInfo."));
+    let (json, retry_after) = problem(&Denial::misconfigured());
     assert_eq!(retry_after, None);
     assert_eq!(json["status"], 500);
-    assert_eq!(json["detail"], "Serve with ConnectInfo.");
+    let detail = "The server cannot tell who is asking. The log of the server says why.";
+    assert_eq!(json["detail"], detail);
 }
 
 #[test]
@@ -207,7 +209,8 @@ fn a_service_adds_members_of_its_own() {
 #[test]
 fn head_gets_the_headers_alone() {
     let denial = Denial::store_unavailable([], Micros::new(1));
-    let dialect = Dialect::of(&Method::HEAD, &HeaderMap::new());
+    let request = Request::builder().method(Method::HEAD).body(()).unwrap();
+    let dialect = Dialect::of(&Head::of(&request));
     let head = denial.respond(dialect, &Problem::default());
     let get = denial.respond(Dialect::Http, &Problem::default());
     assert!(head.body().is_empty() && !get.body().is_empty());
@@ -246,16 +249,15 @@ fn grpc_reads_the_outcome_in_the_headers() {
         let options = HeaderOptions::default();
         Denial::of_verdict(NOW, [(&fields[0], decision)], &options, 7)
     };
-    let json = HeaderValue::from_static("application/grpc+json");
-    let headers = HeaderMap::from_iter([(CONTENT_TYPE, json)]);
-    let dialect = Dialect::of(&Method::POST, &headers);
+    let request = Request::post("/pkg.Service/Call").header(CONTENT_TYPE, "application/grpc+json");
+    let dialect = Dialect::of(&Head::of(&request.body(()).unwrap()));
     for (denial, status) in [
         (of(&spent), "8"),
         (of(&never), "7"),
         (Denial::store_unavailable(&fields, Micros::new(1)), "14"),
         (Denial::missing_key(), "7"),
         (Denial::denied_subject(), "7"),
-        (Denial::misconfigured("50 % é"), "13"),
+        (Denial::misconfigured(), "13"),
     ] {
         let response = denial.respond(dialect, &Problem::default());
         assert_eq!(response.status(), StatusCode::OK);

@@ -137,6 +137,10 @@ impl<S: Store> Store for Breaker<S> {
     fn name(&self) -> &'static str {
         self.store.name()
     }
+
+    fn has_local_fallback(&self) -> bool {
+        self.store.has_local_fallback()
+    }
 }
 
 impl Shared {

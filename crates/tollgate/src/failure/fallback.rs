@@ -80,7 +80,9 @@ impl Shares {
         }
         // A policy of the same name that has changed takes the place of the old one.
         cut.retain(|(whole, _)| whole.name() != policy.name());
+        // It has no other error than a denominator of zero.
         let share = policy.share(self.numerator, self.denominator);
+        let share = share.unwrap_or_else(|_| policy.clone());
         cut.push((policy.clone(), share.clone()));
         share
     }
@@ -140,6 +142,10 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
 
     fn name(&self) -> &'static str {
         self.store.name()
+    }
+
+    fn has_local_fallback(&self) -> bool {
+        true
     }
 }
 

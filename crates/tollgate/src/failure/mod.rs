@@ -6,7 +6,8 @@
 //! quota. The first two need nothing but the layer; these wrappers are stores around
 //! stores, so that a layer still sees one:
 //!
-//! * [`Fallback`] decides the `Local` policies of a request by the second store.
+//! * [`Fallback`] decides the `Local` policies of a request by the second store. Without it, a
+//!   layer with such a policy cannot be built.
 //! * [`Breaker`] keeps an outage from costing every request its timeout: after some
 //!   failures it answers at once, and looks now and then whether the store is back.
 //!

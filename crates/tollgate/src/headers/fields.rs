@@ -79,8 +79,8 @@ impl PolicyFields {
 
     /// How long a client that was denied is told to wait.
     ///
-    /// Of what is in flight the decision knows when the leases of others end, which they
-    /// hardly ever last to: a client is told to come back in a second.
+    /// For a concurrency limit that is a guess, one second: the decision knows only when leases
+    /// expire, and requests usually finish earlier.
     pub fn wait(&self, decision: &Decision) -> Option<Micros> {
         decision.retry_after().map(|wait| self.soon(wait))
     }

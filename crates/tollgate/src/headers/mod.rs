@@ -8,8 +8,9 @@
 //! | `Retry-After` | seconds, on denials that waiting cures |
 //!
 //! What counts in flight has no window: its policy is `"name";q=10;qu="concurrent-requests"`,
-//! and its `RateLimit` has a `t` on denials alone. When others will be over nobody knows, so a
-//! client that was denied is told to come back in a second, in every field.
+//! and its `RateLimit` has a `t` on denials alone. No one knows when a request in flight will end.
+//! So every field tells a client that was denied to try again in a second. That is a guess: the
+//! client may be denied again.
 //!
 //! A penalty is in none of them until it blocks: then as `"name";q=0` and `"name";r=0;t=57`.
 //!

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tollgate_core::Store;
+use tollgate_core::{OnStoreError, Store};
 
 use super::RateLimitLayer;
 use super::options::Options;
@@ -21,6 +21,8 @@ use crate::{Costs, Head, HeaderOptions, Limit, Lists, OnMissingKey, Paths, Waiti
 /// | [`tiers`](Self::tiers) | must be said if a limit has any | nobody else can know |
 /// | [`lists`](Self::lists) | nobody | who is refused, and who is never limited, should be named |
 /// | [`exempt`](Self::exempt) | nothing | what is not limited should be named |
+/// | [`exempt_preflights`](Self::exempt_preflights) | yes | to a page a denied preflight looks like a broken network |
+/// | [`grpc`](Self::grpc) | routes of the form `/package.Service/Method` | a content type alone is the client's word |
 /// | [`on_missing_key`](Self::on_missing_key) | must be said if a key can be missing | both answers surprise somebody |
 /// | [`max_waiting`](Self::max_waiting), [`waiting_room`](Self::waiting_room) | 1024 requests, 64 MiB | each holds a connection and its request in memory |
 /// | [`headers`](Self::headers) | all | clients that know where they stand stop in time |
@@ -75,16 +77,21 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// So many requests may wait at once for limits with [`Excess::Wait`](crate::Excess), in
-    /// all services of the layer together. Others are refused.
+    /// Up to `requests` may wait at once for limits with [`Excess::Wait`](crate::Excess), in all
+    /// services of the layer together. Others are rejected.
+    ///
+    /// This sets [`WaitingRoom::max_requests`] of the layer's waiting room. If the layer was given
+    /// a [`waiting_room`](Self::waiting_room) before, the bound holds for all layers that share
+    /// that room.
     #[must_use]
     pub fn max_waiting(mut self, requests: usize) -> Self {
-        self.options.room = WaitingRoom::new().max_requests(requests);
+        self.options.room = self.options.room.max_requests(requests);
         self
     }
 
-    /// Where requests wait for limits with [`Excess::Wait`](crate::Excess), bounded in number
-    /// and bytes: one for several layers, say.
+    /// The wait queue for limits with [`Excess::Wait`](crate::Excess), bounded in number and
+    /// bytes. Several layers can share one. It replaces the layer's own queue and
+    /// [`max_waiting`](Self::max_waiting) if that was set before.
     #[must_use]
     pub fn waiting_room(mut self, room: &WaitingRoom) -> Self {
         self.options.room = room.clone();
@@ -104,8 +111,34 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self.exempt(move |head| paths.exempt(head))
     }
 
+    /// Whether [CORS preflights](Head::is_preflight) pass without asking the store. By default
+    /// they do, because a browser sends them by itself, and to its page a denied preflight looks
+    /// like a broken network.
+    ///
+    /// A client can send any number of them. A CORS layer outside of this one answers them itself,
+    /// so they never arrive here. If your service takes no requests from other sites, or a proxy
+    /// adds the CORS headers, set this to `false`: preflights then cost what OPTIONS costs.
+    #[must_use]
+    pub fn exempt_preflights(mut self, exempt: bool) -> Self {
+        self.options.exempt_preflights = exempt;
+        self
+    }
+
+    /// Whether the services inside are gRPC: all of them, or none.
+    ///
+    /// A gRPC call costs 1 ([`Costs`]), and its denial is a gRPC status, which has the HTTP
+    /// status 200. Without this option a request is a call if it is a POST, its content type says
+    /// so, and its route (or its path, where no router has matched a route) has the form
+    /// `/package.Service/Method`. tonic's routes have it, except those of services without a
+    /// package: these need `.grpc(true)`. With `.grpc(false)` no request is a call.
+    #[must_use]
+    pub fn grpc(mut self, all: bool) -> Self {
+        self.options.is_grpc = Some(all);
+        self
+    }
+
     /// What becomes of a request that does not say whose quota it uses, where a limit
-    /// does not say it itself.
+    /// does not say it itself. Limits whose key cannot be missing ignore it.
     #[must_use]
     pub fn on_missing_key(mut self, on_missing_key: OnMissingKey) -> Self {
         self.on_missing_key = Some(on_missing_key);
@@ -173,7 +206,8 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// See [`LayerError`].
     pub fn build(self) -> Result<RateLimitLayer<St>, LayerError> {
         let Self { store, mut limits, on_missing_key, options } = self;
-        for limit in &mut limits {
+        check_local(&limits, &store)?;
+        for limit in limits.iter_mut().filter(|limit| limit.key.can_be_missing()) {
             limit.on_missing_key = limit.on_missing_key.or(on_missing_key);
         }
         check(&limits)?;
@@ -198,8 +232,10 @@ fn check(limits: &[Limit]) -> Result<(), LayerError> {
         if limits[..index].iter().any(|other| other.policy.name() == limit.policy.name()) {
             return Err(LayerError::SameName { name: name() });
         }
-        if limit.key.can_be_missing() && limit.on_missing_key.is_none() {
-            return Err(LayerError::MissingKeyUndecided { name: name() });
+        match (limit.key.can_be_missing(), limit.on_missing_key) {
+            (true, None) => return Err(LayerError::MissingKeyUndecided { name: name() }),
+            (false, Some(_)) => return Err(LayerError::KeyNeverMissing { name: name() }),
+            _ => {}
         }
         if limit.policy.counts_in_flight() && limit.settling.settles() {
             return Err(LayerError::SettlesInFlight { name: name() });
@@ -215,6 +251,17 @@ fn check(limits: &[Limit]) -> Result<(), LayerError> {
         }
     }
     Ok(())
+}
+
+/// A policy that falls back to a local store needs one.
+fn check_local(limits: &[Limit], store: &impl Store) -> Result<(), LayerError> {
+    let is_local = |limit: &&Limit| limit.policy.on_store_error() == OnStoreError::Local;
+    match limits.iter().find(is_local) {
+        Some(limit) if !store.has_local_fallback() => {
+            Err(LayerError::NoLocalStore { name: limit.policy.name().to_owned() })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A penalty needs something that strikes it, and once for what is one request.
@@ -299,6 +346,17 @@ pub enum LayerError {
         name: String,
     },
 
+    /// A limit says what becomes of requests without a key, and its source always finds one.
+    #[error(
+        "policy `{name}`: `.on_missing_key(..)` has no effect, because the key source finds a key \
+         in every request or fails: remove it from the limit, or put it on the layer's builder as \
+         a default for limits that need it"
+    )]
+    KeyNeverMissing {
+        /// The policy.
+        name: String,
+    },
+
     /// A limit has quotas for tiers, and nobody says which tier a request is in.
     #[error(
         "policy `{name}` has quotas for tiers: say which tier a request is in with \
@@ -349,10 +407,22 @@ pub enum LayerError {
         waiting: String,
     },
 
+    /// A policy says [`OnStoreError::Local`], and the store has no local store to fall back to.
+    #[error(
+        "policy `{name}` has `OnStoreError::Local`, but the store has no local fallback: wrap it \
+         in `failure::Fallback::new(store, MemoryStore::new())`, or choose `OnStoreError::Open` \
+         or `OnStoreError::Closed`"
+    )]
+    NoLocalStore {
+        /// The policy.
+        name: String,
+    },
+
     /// A request can wait in one queue only.
     #[error(
         "`{first}` and `{second}` are both leaky buckets in queue mode, and a request can wait \
-         in one queue only: set `mode: meter` on one of them"
+         in one queue only: build one of them by `Policy::new` as an `Algorithm::LeakyBucket` \
+         with `LeakyMode::Meter`"
     )]
     TwoQueues {
         /// The first queue.

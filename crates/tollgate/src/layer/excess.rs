@@ -6,19 +6,19 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tollgate_core::{Charge, Cost, Decision, Micros, Outcome, Policy, Store, StoreError, Verdict};
 
 use super::in_flight::Watched;
 use super::queued::{Charged, next_id, settle};
-use super::room::Place;
+use super::room::Waiter;
 use super::witness::Waits;
 
-/// The answer of the store, or of the line in front of it.
+/// The answer of the store, or of the wait queue in front of it.
 pub(super) enum Answer<St: Store> {
     Store(St::Future<Verdict>),
     Watched(Watched<St>),
-    Line(Pin<Box<dyn Future<Output = Result<Verdict, StoreError>> + Send>>),
+    Waiting(Pin<Box<dyn Future<Output = Result<Verdict, StoreError>> + Send>>),
 }
 
 impl<St: Store> Future for Answer<St> {
@@ -29,17 +29,38 @@ impl<St: Store> Future for Answer<St> {
         match self.get_mut() {
             Self::Store(answer) => Pin::new(answer).poll(cx),
             Self::Watched(answer) => Pin::new(answer).poll(cx),
-            Self::Line(answer) => answer.as_mut().poll(cx),
+            Self::Waiting(answer) => answer.as_mut().poll(cx),
         }
     }
 }
 
-/// A request that may wait: what it is charged, and how long it waits for each charge;
-/// `None` for those whose denial is final.
+/// A request that may wait.
 pub(super) struct Patient<St> {
     store: St,
     charged: Arc<[Charged]>,
+    /// How long it waits for each charge; `None` where a denial is final.
     patience: Box<[Option<Duration>]>,
+}
+
+/// When each charge that was denied may pass. There is one entry for each charge.
+pub(super) struct Denied(Box<[Option<Instant>]>);
+
+impl Denied {
+    /// The charges that are denied.
+    pub(super) fn keys(&self) -> u64 {
+        self.keys_after(None)
+    }
+
+    /// The charges that are still denied after an instant.
+    fn keys_after(&self, now: Option<Instant>) -> u64 {
+        let is_denied = |number: &usize| self.0[*number] > now;
+        (0..self.0.len()).filter(is_denied).fold(0, |keys, number| keys | 1 << number)
+    }
+
+    /// When the first of the charges that are still denied may pass.
+    fn next_after(&self, now: Instant) -> Option<Instant> {
+        self.0.iter().flatten().filter(|until| **until > now).min().copied()
+    }
 }
 
 impl<St: Store> Patient<St> {
@@ -47,79 +68,86 @@ impl<St: Store> Patient<St> {
         Self { store: store.clone(), charged: charged.into(), patience }
     }
 
-    /// How long it waits for its turn: as long as the least patient of its limits.
+    /// How long it waits: as long as the least patient of its limits.
     fn longest(&self) -> Duration {
         let least = self.patience.iter().flatten().min().copied().unwrap_or_default();
-        // So that no sum with it overflows; nothing takes longer to pass.
+        // So that no sum with it overflows; no request takes longer to pass.
         least.min(Policy::MAX_WINDOW)
     }
 
-    /// When it is worth asking again, if it is before `left` is over.
-    pub(super) fn wait_after(&self, denied: &Verdict) -> Option<Duration> {
-        self.wait_within(denied, self.longest())
+    /// When the denied charges may pass. `None` if the denial is final.
+    pub(super) fn denied(&self, verdict: &Verdict) -> Option<Denied> {
+        self.denied_within(verdict, self.longest())
     }
 
-    fn wait_within(&self, denied: &Verdict, left: Duration) -> Option<Duration> {
-        let mut longest = Micros::ZERO;
+    fn denied_within(&self, verdict: &Verdict, left: Duration) -> Option<Denied> {
+        let now = Instant::now();
+        let mut denied: Box<[_]> = self.charged.iter().map(|_| None).collect();
         let charges = self.charged.iter().zip(&self.patience);
-        for ((charged, patience), decision) in charges.zip(denied.decisions()) {
+        for (((charged, patience), decision), until) in
+            charges.zip(verdict.decisions()).zip(&mut denied)
+        {
             if decision.denies() && charged.charge().enforce {
-                // Whoever does not wait for one of them need not wait for the others.
+                // One final denial is enough.
                 let _ = (*patience)?;
                 let mut wait = decision.retry_after()?;
                 if charged.charge().policy.counts_in_flight() {
-                    // Others may be over long before their leases are.
+                    // Requests mostly end long before their permits expire.
                     wait = wait.min(LOOK_AGAIN);
                 }
-                longest = longest.max(wait);
+                let wait = Some(Duration::from(wait)).filter(|wait| *wait <= left)?;
+                *until = Some(now + wait);
             }
         }
-        Some(Duration::from(longest)).filter(|wait| *wait <= left)
+        Some(Denied(denied))
     }
 
-    /// Stands in line, and in front of it asks until the store admits the request or
-    /// would do so too late. `denied` is what it has said already, if nobody was before.
+    /// Waits until no key denies the request and no earlier request waits for one of its keys,
+    /// then asks the store; and again, until the store admits it or would do so too late.
+    /// `denied` is the answer that the store has given already.
     pub(super) async fn wait(
         self,
-        place: Place,
-        denied: Option<Verdict>,
-        waits: Waits,
+        mut waiter: Waiter,
+        denied: Option<Denied>,
+        _waits: Waits,
     ) -> Result<Verdict, StoreError> {
         let until = Instant::now() + self.longest();
-        let mut known = denied.filter(|_| place.turn.try_lock().is_ok());
-        let Ok(turn) = timeout_at(until, place.turn.lock()).await else {
-            return self.refuse().await;
-        };
-        let verdict = loop {
-            let verdict = match known.take() {
-                Some(verdict) => verdict,
-                None => self.ask().await?,
-            };
-            let left = until.saturating_duration_since(Instant::now());
-            match self.wait_within(&verdict, left) {
-                Some(wait) if !verdict.is_admitted() => sleep(wait).await,
-                _ => break verdict,
+        let mut denied = denied.unwrap_or_else(|| Denied(Box::default()));
+        loop {
+            let now = Instant::now();
+            if waiter.waits(denied.keys_after(Some(now))) {
+                if now >= until {
+                    let keys = waiter.waits_for();
+                    drop(waiter);
+                    break self.reject(keys).await;
+                }
+                let next = denied.next_after(now).map_or(until, |next| next.min(until));
+                let _ = timeout_at(next, waiter.woken()).await;
+                continue;
             }
-        };
-        drop((turn, waits));
-        Ok(verdict)
+            let answer = self.ask().await;
+            let left = until.saturating_duration_since(Instant::now());
+            let verdict = answer.as_ref().ok().filter(|verdict| !verdict.is_admitted());
+            match verdict.and_then(|verdict| self.denied_within(verdict, left)) {
+                Some(again) => denied = again,
+                None => break answer,
+            }
+        }
     }
 
-    /// Denies without asking for anything: whoever does not wait must not overtake those
-    /// who do. When the line will be over nobody knows; once the quota is whole again it
-    /// surely can be.
-    pub(super) async fn refuse(self) -> Result<Verdict, StoreError> {
+    /// Denies the request under these keys without asking for units, so that it takes none that
+    /// earlier requests wait for. `Retry-After` is when the quota is whole again: there is no way
+    /// to tell how much earlier the other requests will have passed.
+    pub(super) async fn reject(self, keys: u64) -> Result<Verdict, StoreError> {
         let peeked = {
             let peek = |charged| Charge { cost: Cost::ZERO, ..Charged::charge(charged) };
             let charges: Vec<_> = self.charged.iter().map(peek).collect();
             self.store.decide(&charges)
         };
         let peeked = peeked.await?;
-        let charges = self.charged.iter().zip(&self.patience);
-        let decisions = charges.zip(peeked.decisions()).map(|((charged, patience), decision)| {
-            let Charge { cost, enforce, .. } = charged.charge();
+        let decisions = peeked.decisions().iter().enumerate().map(|(number, decision)| {
             let outcome = match decision.outcome {
-                Outcome::Allow { .. } if enforce && patience.is_some() && cost > Cost::ZERO => {
+                Outcome::Allow { .. } if keys & (1 << number) != 0 => {
                     Outcome::Deny { retry_after: decision.reset_after.max(Micros::new(1)) }
                 }
                 Outcome::Allow { .. } => Outcome::Pass,
@@ -149,7 +177,7 @@ impl<St: Store> Patient<St> {
     }
 }
 
-/// Whoever is in front of a line for what is in flight asks so often.
+/// How often the first waiter for a concurrency limit asks.
 const LOOK_AGAIN: Micros = Micros::new(25_000);
 
 /// A question whose asker may leave.
@@ -171,7 +199,7 @@ impl<St: Store> Drop for Asked<St> {
                 && verdict.is_admitted()
             {
                 let charges: Vec<_> = charged.iter().map(Charged::charge).collect();
-                let receipts = verdict.receipts(&charges, next_id);
+                let receipts = verdict.receipts(&charges, || next_id(&verdict));
                 for receipt in receipts.filter(|receipt| !receipt.policy.penalises()) {
                     settle(&store, &receipt, Cost::ZERO);
                 }

@@ -18,6 +18,7 @@ use super::queued::Queued;
 use super::rules::Rules;
 use super::ruling::{Admitted, Ruling};
 use super::verdicts::Verdicts;
+use crate::Head;
 use crate::body::{BodyMode, InFlight};
 
 pin_project! {
@@ -49,8 +50,8 @@ pin_project! {
         // Its turn has come, and the service inside is asked whether it is ready. Without a
         // verdict it passes because the store fails.
         Readying { pending: Option<Box<Pending<S, St, B>>>, admitted: Option<Admitted> },
-        // The service inside works on it.
-        Running { #[pin] future: S::Future, told: Option<(Arc<Rules<St>>, Admitted)> },
+        // The service inside works on it. The rest is for a layer that changes its response.
+        Running { #[pin] future: S::Future, told: Option<(Arc<Rules<St>>, Option<Admitted>)> },
         // It was refused.
         Refused { response: Option<Box<Response<Bytes>>> },
     }
@@ -81,11 +82,12 @@ where
         Self::at(State::Running { future, told: None })
     }
 
-    /// The request was admitted, and the service has it.
-    pub(super) const fn admitted(
+    /// The service has the request, which was admitted or passes without a verdict. The layer
+    /// changes its response.
+    pub(super) const fn told(
         future: S::Future,
         rules: Arc<Rules<St>>,
-        admitted: Admitted,
+        admitted: Option<Admitted>,
     ) -> Self {
         Self::at(State::Running { future, told: Some((rules, admitted)) })
     }
@@ -105,7 +107,7 @@ where
         Self::at(Pending { inner, ready: true, rules, request, question: None }.ask(asked))
     }
 
-    /// The request stands in line for the store; `inner` is not ready.
+    /// The request is in the wait queue; `inner` is not ready.
     pub(super) fn waiting(
         inner: S,
         rules: Arc<Rules<St>>,
@@ -148,13 +150,17 @@ where
                     let told = told.take();
                     let mut response = answer?;
                     let mut in_flight = InFlight::default();
-                    if let Some((rules, admitted)) = told {
-                        rules.tell(&mut response, &admitted);
-                        let (verdict, held) = admitted.into_parts();
-                        if rules.expose_verdicts() {
-                            Verdicts::push_outer(response.extensions_mut(), verdict);
+                    match told {
+                        Some((rules, Some(admitted))) => {
+                            rules.tell(&mut response, &admitted);
+                            let (verdict, held) = admitted.into_parts();
+                            if rules.expose_verdicts() {
+                                Verdicts::push_outer(response.extensions_mut(), verdict);
+                            }
+                            in_flight = held;
                         }
-                        in_flight = held;
+                        Some((rules, None)) => rules.remove_costs(response.headers_mut()),
+                        None => {}
                     }
                     return Poll::Ready(Ok(response.map(|body| M::inner(body, in_flight))));
                 }
@@ -168,7 +174,7 @@ where
                     let mut pending = pending.take().expect(POLLED_AGAIN);
                     let question = pending.question.take().expect(POLLED_AGAIN);
                     let Pending { rules, request, .. } = &*pending;
-                    let ruling = rules.rule(answer, question, request.method(), request.headers());
+                    let ruling = rules.rule(answer, question, &Head::of(request));
                     pending.follow(ruling)
                 }
                 StateProjection::Waiting { pending, admitted, queued } => {
@@ -247,8 +253,7 @@ where
             self.rules.show(self.request.extensions_mut(), admitted);
         }
         let Self { mut inner, rules, request, .. } = self;
-        let told = admitted.map(|admitted| (rules, admitted));
-        State::Running { future: inner.call(request), told }
+        State::Running { future: inner.call(request), told: Some((rules, admitted)) }
     }
 }
 

@@ -61,7 +61,7 @@ impl<St: Store> Keeper<St> {
     /// What a verdict says is in flight from now on, until what comes back is dropped.
     pub(super) fn hold(&self, verdict: &Verdict, charged: &[Charged]) -> InFlight {
         let charges: SmallVec<[_; 4]> = charged.iter().map(Charged::charge).collect();
-        let receipts = verdict.receipts(&charges, next_id);
+        let receipts = verdict.receipts(&charges, || next_id(verdict));
         let receipts: Receipts =
             receipts.filter(|receipt| receipt.policy.counts_in_flight()).collect();
         if receipts.is_empty() {

@@ -10,8 +10,9 @@
 //! | `ruling.rs` | what the answer means for the request and its response |
 //! | `service.rs` | the middleware |
 //! | `future.rs` | what becomes of a request that cannot be answered at once |
-//! | `line.rs` | which requests stand in line, and which others they stand behind |
-//! | `room.rs` | where requests stand in line for the quotas that they share |
+//! | `wait_queue.rs` | which requests enter the wait queue |
+//! | `room.rs` | the wait queue: its bounds, and how requests enter and leave it |
+//! | `lanes.rs` | which requests wait for which keys, by their arrival |
 //! | `excess.rs` | requests beyond a limit that wait for it |
 //! | `handle.rs` | a layer without its types, for those who look at it |
 //! | `queued.rs` | a place in a queue, given back if its client leaves |
@@ -28,7 +29,7 @@ mod future;
 #[cfg(feature = "metrics")]
 mod handle;
 mod in_flight;
-mod line;
+mod lanes;
 mod options;
 mod question;
 mod queued;
@@ -42,6 +43,7 @@ mod tally;
 mod tests;
 mod tiers;
 mod verdicts;
+mod wait_queue;
 mod witness;
 
 use std::fmt;
@@ -55,7 +57,6 @@ pub use self::builder::{LayerError, RateLimitLayerBuilder};
 pub use self::future::ResponseFuture;
 #[cfg(feature = "metrics")]
 pub use self::handle::LayerHandle;
-use self::options::Options;
 pub use self::reservation::Reservation;
 pub use self::room::WaitingRoom;
 use self::rules::Rules;
@@ -74,8 +75,8 @@ use crate::body::{AnyBody, SameBody};
 /// # When a request passes
 ///
 /// * Whoever is on one of its [`Lists`](crate::Lists) is refused, or passes.
-/// * A CORS preflight and whatever [`exempt`](RateLimitLayerBuilder::exempt) names pass
-///   without asking the store.
+/// * A CORS preflight ([unless](RateLimitLayerBuilder::exempt_preflights) you limit them) and
+///   whatever [`exempt`](RateLimitLayerBuilder::exempt) names pass without asking the store.
 /// * Every [`Limit`] that applies names a key and a cost. The store decides them all in
 ///   one step: if one denies, none is charged.
 /// * A request that is denied gets a response from [`denial`](crate::denial) and never
@@ -106,10 +107,10 @@ use crate::body::{AnyBody, SameBody};
 /// use tollgate::{MemoryStore, Policy, Quota, RateLimitLayer};
 ///
 /// let policy = Policy::sliding_window_log("global", Quota::per_minute(100))?;
-/// let limit = RateLimitLayer::global(MemoryStore::new(), policy);
+/// let limit = RateLimitLayer::global(MemoryStore::new(), policy)?;
 /// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(limit);
 /// # let _ = app;
-/// # Ok::<(), tollgate::PolicyError>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct RateLimitLayer<St, M = AnyBody> {
     rules: Arc<Rules<St>>,
@@ -117,9 +118,12 @@ pub struct RateLimitLayer<St, M = AnyBody> {
 }
 
 impl<St: Store> RateLimitLayer<St> {
-    /// One quota that everybody shares.
-    pub fn global(store: St, policy: tollgate_core::Policy) -> Self {
-        Self::of(Rules::new(store, vec![Limit::global(policy)], Options::default()))
+    /// One quota that all clients share.
+    ///
+    /// # Errors
+    /// As [`RateLimitLayerBuilder::build`].
+    pub fn global(store: St, policy: tollgate_core::Policy) -> Result<Self, LayerError> {
+        Self::builder(store).limit(Limit::global(policy)).build()
     }
 
     /// A layer of several limits and options, over `store`.

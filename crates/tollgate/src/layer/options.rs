@@ -15,6 +15,9 @@ use crate::{Costs, HeaderOptions, Lists};
 pub(super) struct Options {
     pub(super) costs: Costs,
     pub(super) exempt: Vec<Arc<Condition>>,
+    pub(super) exempt_preflights: bool,
+    /// Whether all services inside are gRPC, or none; else their routes tell.
+    pub(super) is_grpc: Option<bool>,
     pub(super) headers: HeaderOptions,
     pub(super) response: Arc<dyn DenialResponse>,
     pub(super) expose_verdicts: bool,
@@ -33,6 +36,8 @@ impl Default for Options {
         Self {
             costs: Costs::default(),
             exempt: Vec::new(),
+            exempt_preflights: true,
+            is_grpc: None,
             headers: HeaderOptions::default(),
             response: Arc::new(Problem::default()),
             expose_verdicts: false,

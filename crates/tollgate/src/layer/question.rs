@@ -1,18 +1,19 @@
 //! The question about a request: whom it concerns, what it costs, and what the store is asked.
 
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
-use http::{Method, Response};
+use http::Response;
 use smallvec::SmallVec;
+use tokio::time::Instant;
 use tollgate_core::{Charge, Cost, Store, Verdict};
 
 use super::excess::Answer;
 use super::explain;
 use super::queued::Charged;
+use super::room::Arrived;
 use super::rules::{Applied, Rule, Rules};
 use super::ruling::Ruling;
 use super::tiers::InTier;
@@ -32,7 +33,7 @@ pub(super) struct Keyed<'a> {
 
 /// The first step of a request.
 pub(super) enum Step<St: Store> {
-    /// The store will answer, or the line in front of it.
+    /// The store will answer, or the wait queue in front of it.
     Await(Asked<St>),
     /// The ruling is there already.
     Follow(Ruling<St>),
@@ -45,9 +46,9 @@ pub(super) struct Asked<St: Store> {
 }
 
 impl<St: Store> Asked<St> {
-    /// Whether the request stands in line before the store answers.
+    /// Whether the request waits before the store answers.
     pub(super) const fn waits(&self) -> bool {
-        matches!(self.answer, Answer::Line(_))
+        matches!(self.answer, Answer::Waiting(_))
     }
 }
 
@@ -58,8 +59,8 @@ pub(super) struct Question {
     pub(super) charged: Option<Box<[Charged]>>,
     /// Stands for the key in the jitter of `Retry-After`.
     pub(super) seed: u64,
-    /// What the request takes while it waits, if it may.
-    pub(super) bytes: usize,
+    /// Its place in the wait queue, if a limit lets it wait.
+    pub(super) arrived: Arrived,
     pub(super) sight: Sight,
 }
 
@@ -84,7 +85,9 @@ impl<St: Store> Rules<St> {
         if listed == Listed::Allowed {
             return Step::Follow(Ruling::Pass);
         }
-        if is_preflight(head) || self.options.exempt.iter().any(|exempt| exempt(head)) {
+        if self.options.exempt_preflights && head.is_preflight()
+            || self.options.exempt.iter().any(|exempt| exempt(head))
+        {
             return Step::Follow(Ruling::Pass);
         }
         let tier = self.tiers.as_ref().map_or(InTier::NONE, |tiers| tiers.of(head));
@@ -120,10 +123,10 @@ impl<St: Store> Rules<St> {
             .collect();
         let rules = keyed.iter().fold(0, |bits, keyed| bits | 1 << keyed.index);
         let applied = Applied { rules, tier };
-        let bytes = self.bytes_of(head);
-        let (answer, charged, seed) = self.put(&charges, applied, bytes, &mut sight);
+        let mut arrived = self.arrived(head);
+        let (answer, charged, seed) = self.put(&charges, applied, &mut arrived, &mut sight);
         let sight = sight.keeping(&keyed);
-        self.step(answer, Question { applied, charged, seed, bytes, sight }, head)
+        self.step(answer, Question { applied, charged, seed, arrived, sight }, head)
     }
 
     /// Most layers have one limit, and then there is nothing to collect; and mostly nothing to
@@ -154,10 +157,10 @@ impl<St: Store> Rules<St> {
         let applied = Applied { rules: 1, tier };
         let charge = rule.charge(&subject.key, cost, tier);
         if self.remembers {
-            let bytes = self.bytes_of(head);
-            let (answer, charged, seed) = self.put(&[charge], applied, bytes, &mut sight);
+            let mut arrived = self.arrived(head);
+            let (answer, charged, seed) = self.put(&[charge], applied, &mut arrived, &mut sight);
             let sight = sight.keeping(&keyed);
-            return self.step(answer, Question { applied, charged, seed, bytes, sight }, head);
+            return self.step(answer, Question { applied, charged, seed, arrived, sight }, head);
         }
         let mut answer = self.decide(&[charge]);
         let now = at_once(&mut answer);
@@ -165,9 +168,10 @@ impl<St: Store> Rules<St> {
         if now.as_ref().is_some_and(|answer| self.passes_untold(answer, applied, &sight)) {
             return Step::Follow(Ruling::Pass);
         }
-        let question = Question { applied, charged: None, seed: 0, bytes: 0, sight };
+        let question =
+            Question { applied, charged: None, seed: 0, arrived: Arrived::default(), sight };
         match now {
-            Some(answer) => Step::Follow(self.weigh(answer, question, head.method, head.headers)),
+            Some(answer) => Step::Follow(self.weigh(answer, question, head)),
             None => Step::Await(Asked { answer: Answer::Store(answer), question }),
         }
     }
@@ -175,14 +179,14 @@ impl<St: Store> Rules<St> {
     /// A store in memory has answered by now, and what it says is not carried about.
     fn step(&self, mut answer: Answer<St>, question: Question, head: &Head<'_>) -> Step<St> {
         match at_once(&mut answer) {
-            Some(answer) => Step::Follow(self.rule(answer, question, head.method, head.headers)),
+            Some(answer) => Step::Follow(self.rule(answer, question, head)),
             None => Step::Await(Asked { answer, question }),
         }
     }
 
     #[inline]
     fn cost_of(&self, limit: &Limit, head: &Head<'_>) -> Cost {
-        limit.costs.as_ref().unwrap_or(&self.options.costs).of(head)
+        limit.costs.as_ref().unwrap_or(&self.options.costs).among(head, self.options.is_grpc)
     }
 
     /// Under whom a request counts that has no key, or whose key cannot be told; none if it
@@ -209,26 +213,24 @@ impl<St: Store> Rules<St> {
         if limit.enforce { Err(self.refuse(head, &denial)) } else { Ok(None) }
     }
 
-    /// The server is set up so that nobody can tell who is asking.
+    /// The server is set up so that a key source cannot work. The log says what to do, once in a
+    /// while because all requests fail alike; a client could do nothing with it.
     fn misconfigured(&self, error: &KeyError) -> Denial<'static> {
-        if !self.misconfigured.swap(true, Ordering::Relaxed) {
+        let mut logged = self.misconfigured.lock();
+        if logged.is_none_or(|at| at.elapsed() >= LOG_AGAIN) {
+            *logged = Some(Instant::now());
             tracing::error!(target: "tollgate", %error, "cannot tell who is asking");
         }
-        Denial::misconfigured(match error {
-            // Written by others, it may say what is no client's business.
-            KeyError::Other(_) => "The key source failed; the server's log says why.".into(),
-            ours => ours.to_string(),
-        })
+        Denial::misconfigured()
     }
 
-    /// Asks the store, or stands in line for it, and notes what it takes to understand the
-    /// answer.
+    /// Asks the store, or waits for it, and notes what it takes to understand the answer.
     #[inline]
     fn put(
         &self,
         charges: &[Charge<'_>],
         applied: Applied,
-        bytes: usize,
+        arrived: &mut Arrived,
         sight: &mut Sight,
     ) -> (Answer<St>, Option<Box<[Charged]>>, u64) {
         if !self.remembers {
@@ -237,11 +239,11 @@ impl<St: Store> Rules<St> {
         let kept =
             self.queue.is_some() || self.settles || self.room.is_some() || self.keeper.is_some();
         let charged: Option<Box<[_]>> = kept.then(|| charges.iter().map(Charged::of).collect());
-        let line = match (&self.room, &charged) {
-            (Some(room), Some(charged)) => self.follow_line(room, applied, charged, bytes, sight),
+        let waiting = match (&self.room, &charged) {
+            (Some(room), Some(charged)) => self.join(room, applied, charged, arrived, sight),
             _ => None,
         };
-        let answer = line.unwrap_or_else(|| {
+        let answer = waiting.unwrap_or_else(|| {
             let answer = self.decide(charges);
             match (&self.keeper, &charged) {
                 (Some(keeper), Some(charged)) => Answer::Watched(keeper.watch(answer, charged)),
@@ -262,17 +264,25 @@ impl<St: Store> Rules<St> {
         }
     }
 
-    /// What the request takes while it waits, if it may.
+    /// The bytes that the request holds while it waits, if a limit lets it.
     #[inline]
-    fn bytes_of(&self, head: &Head<'_>) -> usize {
-        self.room.as_ref().map_or(0, |room| room.bytes_of(head))
+    fn arrived(&self, head: &Head<'_>) -> Arrived {
+        let bytes = self.room.as_ref().map_or(0, |room| room.bytes_of(head));
+        Arrived { number: 0, bytes }
     }
 
     pub(super) fn refuse(&self, head: &Head<'_>, denial: &Denial<'_>) -> Box<Response<Bytes>> {
-        let dialect = Dialect::of(head.method, head.headers);
-        Box::new(denial.respond(dialect, &*self.options.response))
+        Box::new(denial.respond(self.dialect(head), &*self.options.response))
+    }
+
+    /// In which form a request wants its denial.
+    pub(super) fn dialect(&self, head: &Head<'_>) -> Dialect {
+        Dialect::among(head, self.options.is_grpc)
     }
 }
+
+/// Often enough for a log that was rotated.
+const LOG_AGAIN: Duration = Duration::from_secs(60);
 
 /// The answer, if it is there already.
 #[inline(always)]
@@ -281,14 +291,6 @@ fn at_once<F: Future + Unpin>(answer: &mut F) -> Option<F::Output> {
         Poll::Ready(answer) => Some(answer),
         Poll::Pending => None,
     }
-}
-
-/// A preflight is sent by a browser on its own account, and one that is refused looks to
-/// the page like a network that is down.
-pub(super) fn is_preflight(head: &Head<'_>) -> bool {
-    *head.method == Method::OPTIONS
-        && head.headers.contains_key(ORIGIN)
-        && head.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
 /// A number that is the same for a client on all replicas (FNV-1a over its keys).

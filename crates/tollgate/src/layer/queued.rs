@@ -61,7 +61,7 @@ impl<St: Store> Queued<St> {
             store: rules.store().clone(),
             // What is in flight is given back by who holds it, and a penalty took nothing.
             receipts: verdict
-                .receipts(&charges, next_id)
+                .receipts(&charges, || next_id(verdict))
                 .filter(|Receipt { policy, .. }| !policy.counts_in_flight() && !policy.penalises())
                 .collect(),
             _waits: rules.waits(),
@@ -104,11 +104,11 @@ fn report(settled: &Result<Settlement, StoreError>) {
     }
 }
 
-/// A name that no other receipt has: 64 random bits of this process and a count.
-pub(super) fn next_id() -> ReceiptId {
+/// A name that no other receipt has, for a charge of a verdict.
+pub(super) fn next_id(verdict: &Verdict) -> ReceiptId {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let process = *PROCESS.get_or_init(|| RandomState::new().hash_one("receipts"));
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    ReceiptId(u128::from(process) << 64 | u128::from(count))
+    ReceiptId::new(process, verdict.decided_at(), count)
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Extensions, HeaderName, Response};
+use http::Extensions;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tollgate_core::{Cost, Decision, Micros, Receipt, Store, Verdict};
@@ -93,7 +93,7 @@ impl OpenCharges {
         limits: &(impl Iterator<Item = &'a Limit> + Clone),
     ) -> Option<Self> {
         let charges: Vec<_> = charged.iter().map(Charged::charge).collect();
-        let open = verdict.receipts(&charges, next_id).filter_map(|receipt| {
+        let open = verdict.receipts(&charges, || next_id(verdict)).filter_map(|receipt| {
             let mut limits = limits.clone().enumerate();
             let (place, limit) =
                 limits.find(|(_, limit)| limit.policy.name() == receipt.policy.name())?;
@@ -135,32 +135,26 @@ impl OpenCharges {
     }
 
     /// Settles what the response decides.
-    pub(super) fn settle_by<'a, B>(
+    pub(super) fn settle_by<'a>(
         &self,
-        response: &mut Response<B>,
+        head: &ResponseHead<'_>,
         limits: impl Iterator<Item = &'a Limit>,
     ) {
-        let head = ResponseHead::of(response);
-        let mut read = Vec::<HeaderName>::new();
         for limit in limits {
             let of_limit = |charge: &OpenCharge| charge.is_of(limit.policy.name());
             let settling = &limit.settling;
             if let Some(counts) = &settling.counts {
-                match (limit.policy.penalises(), counts(&head)) {
+                match (limit.policy.penalises(), counts(head)) {
                     (true, true) => self.0.strike(&of_limit),
                     (false, false) => self.0.settle(Cost::ZERO, &of_limit),
                     _ => {}
                 }
             }
-            if let Some(reserve) = &settling.reserve {
-                if let Some(actual) = reserve.stated(head.headers) {
-                    self.0.settle(actual, &of_limit);
-                }
-                read.extend(reserve.header.clone());
+            if let Some(reserve) = &settling.reserve
+                && let Some(actual) = reserve.stated(head.headers)
+            {
+                self.0.settle(actual, &of_limit);
             }
-        }
-        for name in read {
-            response.headers_mut().remove(name);
         }
     }
 }
@@ -246,10 +240,12 @@ impl<St: Store> Open for Book<St> {
     }
 
     fn strike(&self, picked: &dyn Fn(&OpenCharge) -> bool) {
-        let open = |pages: &mut Pages| -> Vec<_> {
+        // The lock is released before the store is called.
+        let charges: Vec<_> = {
+            let mut pages = self.pages.lock();
             pages.open.extract_if(.., |charge| picked(charge)).collect()
         };
-        for OpenCharge { receipt, .. } in open(&mut self.pages.lock()) {
+        for OpenCharge { receipt, .. } in charges {
             settle(&self.store, &receipt, receipt.charged.cost.plus(Cost::ONE));
         }
     }

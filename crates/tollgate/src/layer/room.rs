@@ -1,175 +1,203 @@
-//! Where requests stand in line for the quotas that they share.
+//! The wait queue of a layer: its bounds, and how requests enter and leave it.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::Version;
 use http::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use parking_lot::Mutex;
-use tokio::sync::Mutex as Turn;
-use tollgate_core::{Key, Policy};
 
+use super::lanes::{Arrival, LaneKey, Lanes, Member};
 use crate::Head;
 
-/// Where requests wait for limits with [`Excess::Wait`](crate::Excess), one line for all that
-/// wait for the same quotas. **Clones are one room**, and so the layers that are given it
-/// share its bounds and its lines.
+/// The wait queue for limits with [`Excess::Wait`](crate::Excess), and its bounds.
 ///
-/// # What bounds memory
-/// So many requests, 1024, and so many bytes, 64 MiB. Who finds the room full is refused. A
-/// request counts with its header fields, with 1 KiB for everything else of it, and with as
-/// much of its body as the server may have taken in before anybody reads it: the length that
-/// it states, at most 1 MiB ([`body_window`](Self::body_window)), and all of that where one of
-/// unknown length may follow.
+/// **Clones are one queue**: they share the waiting requests and the bounds. A bound that is set
+/// on a clone holds for all of them from then on; requests that wait already keep waiting.
+/// Layers that are built with one `WaitingRoom` wait in one order, see
+/// [`Excess::Wait`](crate::Excess).
+///
+/// # Memory
+///
+/// Up to 1024 requests and 64 MiB by default. A request that finds the queue full is rejected.
+/// Each waiting request counts with its header fields, 1 KiB for the rest of its state, and
+/// the part of its body that the server may hold: the `Content-Length`, or the whole
+/// [`body_window`](Self::body_window) of 1 MiB if a body of unknown length may follow.
 #[derive(Clone)]
 pub struct WaitingRoom {
-    lines: Arc<Mutex<Lines>>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
     bounds: Bounds,
+    queue: Mutex<Queue>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Atomic, because each request reads the body window.
+#[derive(Debug)]
 struct Bounds {
-    requests: usize,
-    bytes: usize,
-    body_window: usize,
-}
-
-/// What a line is for: policies, and whose quota of each.
-pub(super) type LineKey = Box<[Awaited]>;
-
-/// A quota that somebody waits for: its state belongs to the name of the policy.
-#[derive(Clone)]
-pub(super) struct Awaited(pub(super) Policy, pub(super) Key);
-
-impl PartialEq for Awaited {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.name() == other.0.name() && self.1 == other.1
-    }
-}
-
-impl Eq for Awaited {}
-
-impl Hash for Awaited {
-    fn hash<H: Hasher>(&self, hasher: &mut H) {
-        self.0.name().hash(hasher);
-        self.1.hash(hasher);
-    }
+    requests: AtomicUsize,
+    bytes: AtomicUsize,
+    body_window: AtomicUsize,
 }
 
 #[derive(Default)]
-struct Lines {
+struct Queue {
+    /// How many requests have arrived.
+    arrivals: Arrival,
     waiting: usize,
     bytes: usize,
-    /// None is empty.
-    lines: HashMap<LineKey, Line>,
+    lanes: Lanes,
 }
 
-struct Line {
-    /// Held by whoever stands in front: it is given on in the order in which it was asked
-    /// for, and to nobody who has left.
-    turn: Arc<Turn<()>>,
-    waiting: usize,
+/// When a request came, and how many bytes it holds while it waits.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Arrived {
+    /// Set just before the request asks the store.
+    pub(super) number: Arrival,
+    pub(super) bytes: usize,
 }
 
-/// A place in a line. Dropped, it is free for others.
-pub(super) struct Place {
-    lines: Arc<Mutex<Lines>>,
-    key: LineKey,
+/// A request in the wait queue. It leaves the queue when this is dropped.
+pub(super) struct Waiter {
+    shared: Arc<Shared>,
     bytes: usize,
-    pub(super) turn: Arc<Turn<()>>,
+    member: Member,
 }
 
-/// What somebody finds who comes.
-pub(super) enum Arrival {
-    /// Nobody waits for these quotas.
+/// The result of an attempt to enter the wait queue.
+pub(super) enum Entry {
+    /// The request waits for no key.
     Free,
-    /// Others wait, and there is a place behind them.
-    Behind(Place),
-    /// Others wait, and there is no place left.
-    Full,
+    /// The request waits.
+    Waits(Waiter),
+    /// The queue is full, and the request would wait for these keys.
+    Full(u64),
 }
 
 impl WaitingRoom {
-    /// An empty room with the usual bounds.
+    /// An empty queue with the default bounds.
     pub fn new() -> Self {
-        let bounds = Bounds { requests: 1_024, bytes: 64 << 20, body_window: 1 << 20 };
-        Self { lines: Arc::default(), bounds }
+        let bounds = Bounds {
+            requests: AtomicUsize::new(1_024),
+            bytes: AtomicUsize::new(64 << 20),
+            body_window: AtomicUsize::new(1 << 20),
+        };
+        Self { shared: Arc::new(Shared { bounds, queue: Mutex::default() }) }
     }
 
-    /// So many requests may wait at once.
+    /// Up to `requests` may wait at once.
     #[must_use]
-    pub const fn max_requests(mut self, requests: usize) -> Self {
-        self.bounds.requests = requests;
+    pub fn max_requests(self, requests: usize) -> Self {
+        self.shared.bounds.requests.store(requests, Ordering::Relaxed);
         self
     }
 
-    /// So many bytes of them may be held meanwhile.
+    /// The waiting requests may hold up to `bytes` together.
     #[must_use]
-    pub const fn max_bytes(mut self, bytes: usize) -> Self {
-        self.bounds.bytes = bytes;
+    pub fn max_bytes(self, bytes: usize) -> Self {
+        self.shared.bounds.bytes.store(bytes, Ordering::Relaxed);
         self
     }
 
-    /// So much of a body the server takes in before anybody reads it: the buffer of a
-    /// connection, the window of a stream. Where whole bodies are read before the limiter,
-    /// that is all of it: `usize::MAX`.
+    /// The most bytes of a body that the server holds before the service reads it: the buffer of
+    /// a connection, the window of a stream. Use `usize::MAX` where whole bodies are read before
+    /// the limiter.
     #[must_use]
-    pub const fn body_window(mut self, bytes: usize) -> Self {
-        self.bounds.body_window = bytes;
+    pub fn body_window(self, bytes: usize) -> Self {
+        self.shared.bounds.body_window.store(bytes, Ordering::Relaxed);
         self
     }
 
-    /// What a request takes while it waits.
+    /// The bytes that a request holds while it waits.
     pub(super) fn bytes_of(&self, head: &Head<'_>) -> usize {
+        let body_window = self.shared.bounds.body_window.load(Ordering::Relaxed);
         let headers = head.headers;
         let fields = headers.iter().map(|(name, value)| name.as_str().len() + value.len());
         let stated = |value: &HeaderValue| value.to_str().ok()?.parse::<usize>().ok();
         let body = match headers.get(CONTENT_LENGTH) {
-            Some(length) => stated(length).unwrap_or(usize::MAX).min(self.bounds.body_window),
+            Some(length) => stated(length).unwrap_or(usize::MAX).min(body_window),
             // Over HTTP/1 there is none then. Later versions need not say that one follows.
             None if head.version <= Version::HTTP_11
                 && !headers.contains_key(TRANSFER_ENCODING) =>
             {
                 0
             }
-            None => self.bounds.body_window,
+            None => body_window,
         };
         fields.fold(REST.saturating_add(body), usize::saturating_add)
     }
 
-    /// Joins the line, if there is one.
-    pub(super) fn arrive(&self, key: LineKey, bytes: usize) -> Arrival {
-        if !self.lines.lock().lines.contains_key(&key) {
-            return Arrival::Free;
-        }
-        // If the line has gone meanwhile, this is the first of a new one: it waits for
-        // nobody then.
-        self.enter(key, bytes).map_or(Arrival::Full, Arrival::Behind)
+    /// Gives a request its number in the order of arrival. Returns as well whether other requests
+    /// wait.
+    #[inline]
+    pub(super) fn arrive(&self) -> (Arrival, bool) {
+        let mut queue = self.shared.queue.lock();
+        queue.arrivals += 1;
+        (queue.arrivals, !queue.lanes.is_empty())
     }
 
-    /// Joins the line or begins it; `None` if the room is full.
-    pub(super) fn enter(&self, key: LineKey, bytes: usize) -> Option<Place> {
-        let mut all = self.lines.lock();
-        let held = all.bytes.saturating_add(bytes);
-        if all.waiting >= self.bounds.requests || held > self.bounds.bytes {
-            return None;
+    /// Enters the lanes of the keys that the request waits for: the `denying` keys, and each key
+    /// that an earlier request waits for. Both numbers have a bit for each of `keys`.
+    pub(super) fn enter(
+        &self,
+        arrived: Arrived,
+        keys: Box<[LaneKey]>,
+        may_wait: u64,
+        denying: u64,
+    ) -> Entry {
+        let Arrived { number: arrival, bytes } = arrived;
+        let mut member = Member { arrival, keys, may_wait, joined: 0, first: Arc::default() };
+        let Shared { bounds, queue, .. } = &*self.shared;
+        let mut queue = queue.lock();
+        let waits_for = denying | queue.lanes.behind(&member);
+        if waits_for == 0 {
+            return Entry::Free;
         }
-        all.waiting += 1;
-        all.bytes = held;
-        let new = || Line { turn: Arc::default(), waiting: 0 };
-        let line = all.lines.entry(key.clone()).or_insert_with(new);
-        line.waiting += 1;
-        let turn = Arc::clone(&line.turn);
-        drop(all);
-        Some(Place { lines: Arc::clone(&self.lines), key, bytes, turn })
+        let held = queue.bytes.saturating_add(bytes);
+        if queue.waiting >= bounds.requests.load(Ordering::Relaxed)
+            || held > bounds.bytes.load(Ordering::Relaxed)
+        {
+            return Entry::Full(waits_for);
+        }
+        queue.waiting += 1;
+        queue.bytes = held;
+        queue.lanes.place(&mut member, denying);
+        drop(queue);
+        Entry::Waits(Waiter { shared: Arc::clone(&self.shared), bytes, member })
     }
 }
 
 /// For the target, the futures and the connection of a request: some round number.
 const REST: usize = 1024;
+
+impl Waiter {
+    /// Whether the request still waits, if these keys deny it. Moves it to the lanes of the keys
+    /// that it waits for.
+    pub(super) fn waits(&mut self, denying: u64) -> bool {
+        self.shared.queue.lock().lanes.place(&mut self.member, denying)
+    }
+
+    /// The keys that the request waits for.
+    pub(super) fn waits_for(&self) -> u64 {
+        self.member.joined
+    }
+
+    /// Completes when the request has become the first of a lane.
+    pub(super) async fn woken(&self) {
+        self.member.first.notified().await;
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        let mut queue = self.shared.queue.lock();
+        queue.waiting -= 1;
+        queue.bytes -= self.bytes;
+        queue.lanes.leave(&self.member, self.member.joined);
+    }
+}
 
 impl Default for WaitingRoom {
     fn default() -> Self {
@@ -179,57 +207,81 @@ impl Default for WaitingRoom {
 
 impl fmt::Debug for WaitingRoom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let waiting = self.lines.lock().waiting;
+        let Shared { bounds, queue, .. } = &*self.shared;
+        let queue = queue.lock();
+        let (waiting, lanes) = (queue.waiting, queue.lanes.len());
+        drop(queue);
         f.debug_struct("WaitingRoom")
-            .field("bounds", &self.bounds)
+            .field("bounds", bounds)
             .field("waiting", &waiting)
+            .field("lanes", &lanes)
             .finish_non_exhaustive()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut all = self.lines.lock();
-        all.waiting -= 1;
-        all.bytes -= self.bytes;
-        if let Entry::Occupied(mut line) = all.lines.entry(std::mem::take(&mut self.key)) {
-            line.get_mut().waiting -= 1;
-            if line.get().waiting == 0 {
-                line.remove();
-            }
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tollgate_core::{Key, Policy, Quota};
+
     use super::*;
 
-    fn key(name: &str) -> LineKey {
-        let policy = Policy::fixed_window_counter("p", tollgate_core::Quota::per_second(1));
-        [Awaited(policy.unwrap(), Key::from(name))].into()
+    /// A request for one key arrives, and is denied.
+    fn deny(room: &WaitingRoom, name: &str, bytes: usize) -> Entry {
+        enter(room, name, bytes, 0b1)
+    }
+
+    /// A request for one key arrives, and has not asked the store yet.
+    fn arrive(room: &WaitingRoom, name: &str) -> Entry {
+        enter(room, name, 1, 0)
+    }
+
+    fn enter(room: &WaitingRoom, name: &str, bytes: usize, denying: u64) -> Entry {
+        let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
+        let keys = [LaneKey { policy, key: Key::from(name) }].into();
+        room.enter(Arrived { number: room.arrive().0, bytes }, keys, 0b1, denying)
+    }
+
+    fn waiter(entry: Entry) -> Waiter {
+        match entry {
+            Entry::Waits(waiter) => waiter,
+            Entry::Free | Entry::Full(_) => panic!("it does not wait"),
+        }
     }
 
     #[test]
-    fn a_line_is_there_as_long_as_somebody_waits() {
+    fn a_lane_lasts_as_long_as_a_request_waits_in_it() {
         let room = WaitingRoom::new().max_requests(2);
-        let is_free = |name| matches!(room.arrive(key(name), 1), Arrival::Free);
+        let is_free = |name| matches!(arrive(&room, name), Entry::Free);
         assert!(is_free("a"));
-        let first = room.enter(key("a"), 1).unwrap();
-        assert!(!is_free("a"));
+        let first = waiter(deny(&room, "a", 1));
         assert!(is_free("b"));
-        let Arrival::Behind(second) = room.clone().arrive(key("a"), 1) else {
-            panic!("a place is left")
-        };
-        assert!(Arc::ptr_eq(&first.turn, &second.turn));
-        assert!(matches!(room.arrive(key("a"), 1), Arrival::Full));
-        assert!(room.enter(key("b"), 1).is_none(), "the room is full for all");
+        let second = waiter(arrive(&room.clone(), "a"));
+        assert!(matches!(arrive(&room, "a"), Entry::Full(0b1)));
+        assert!(matches!(deny(&room, "b", 1), Entry::Full(0b1)), "the queue is full for all");
         drop(first);
         assert!(!is_free("a"));
         drop(second);
         assert!(is_free("a"));
-        let lines = room.lines.lock();
-        assert!(lines.lines.is_empty() && lines.bytes == 0);
+        let queue = room.shared.queue.lock();
+        assert!(queue.lanes.is_empty() && queue.bytes == 0 && queue.waiting == 0);
+    }
+
+    #[test]
+    fn a_bound_holds_for_all_clones_whichever_it_is_set_on() {
+        let room = WaitingRoom::new();
+        let clone = room.clone().max_requests(1).max_bytes(10).body_window(5);
+        let first = waiter(deny(&room, "a", 10));
+        for room in [&room, &clone] {
+            assert!(matches!(deny(room, "b", 0), Entry::Full(_)), "one request");
+        }
+        drop(first);
+        for room in [&room, &clone] {
+            assert!(matches!(deny(room, "a", 11), Entry::Full(_)), "ten bytes");
+            assert_eq!(room.shared.bounds.body_window.load(Ordering::Relaxed), 5);
+        }
+        let wider = clone.max_requests(2).max_bytes(100);
+        let _first = waiter(deny(&room, "a", 11));
+        let _second = waiter(deny(&wider, "b", 11));
     }
 
     #[test]
@@ -259,12 +311,12 @@ mod tests {
     #[test]
     fn no_more_bytes_are_held_than_there_is_room_for() {
         let room = WaitingRoom::new().max_bytes(10);
-        let first = room.enter(key("a"), 6).unwrap();
-        assert!(room.enter(key("b"), 5).is_none());
-        let second = room.enter(key("b"), 4).unwrap();
-        assert!(matches!(room.arrive(key("a"), 1), Arrival::Full));
+        let first = waiter(deny(&room, "a", 6));
+        assert!(matches!(deny(&room, "b", 5), Entry::Full(_)));
+        let second = waiter(deny(&room, "b", 4));
+        assert!(matches!(arrive(&room, "a"), Entry::Full(_)));
         drop((first, second));
-        assert!(room.enter(key("a"), 11).is_none());
-        assert!(room.enter(key("a"), 10).is_some());
+        assert!(matches!(deny(&room, "a", 11), Entry::Full(_)));
+        waiter(deny(&room, "a", 10));
     }
 }

@@ -2,6 +2,9 @@
 
 use std::sync::atomic::AtomicBool;
 
+use http::{HeaderMap, HeaderName};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 use tollgate_core::{Charge, Cost, Key, OnStoreError, Store};
 
 use super::in_flight::Keeper;
@@ -22,7 +25,9 @@ pub(super) struct Rules<St> {
     pub(super) queue: Option<usize>,
     /// Whether a charge may have to be corrected when the response is known.
     pub(super) settles: bool,
-    /// Where requests wait that a limit denies, if one lets them.
+    /// The headers that state a cost to the layer: no response keeps them.
+    pub(super) cost_headers: Box<[HeaderName]>,
+    /// The wait queue, if a limit lets requests wait.
     pub(super) room: Option<WaitingRoom>,
     /// Who keeps what requests hold, if a limit counts in flight.
     pub(super) keeper: Option<Keeper<St>>,
@@ -30,7 +35,8 @@ pub(super) struct Rules<St> {
     pub(super) remembers: bool,
     /// Whether of an admission there is nothing to be told but in events of level debug.
     pub(super) is_silent: bool,
-    pub(super) misconfigured: AtomicBool,
+    /// When the log last said that a key source cannot work.
+    pub(super) misconfigured: Mutex<Option<Instant>>,
     /// Whether the last answer of the store was that it cannot decide.
     pub(super) failing: AtomicBool,
 }
@@ -66,6 +72,8 @@ impl<St: Store> Rules<St> {
     pub(super) fn new(store: St, limits: Vec<Limit>, options: Options) -> Self {
         let queue = limits.iter().position(|limit| limit.enforce && limit.policy.queues());
         let settles = limits.iter().any(|limit| limit.settling.settles());
+        let reserves = limits.iter().filter_map(|limit| limit.settling.reserve.as_ref());
+        let cost_headers = reserves.filter_map(|reserve| reserve.header.clone()).collect();
         let waits = limits.iter().any(|limit| limit.patience().is_some());
         let room = waits.then(|| options.room.clone());
         let in_tiers = |limit| Limit::tiers(limit).map(|(_, policy)| policy);
@@ -87,9 +95,10 @@ impl<St: Store> Rules<St> {
             tiers,
             queue,
             settles,
+            cost_headers,
             room,
             keeper,
-            misconfigured: AtomicBool::new(false),
+            misconfigured: Mutex::new(None),
             failing: AtomicBool::new(false),
         }
     }
@@ -101,6 +110,13 @@ impl<St: Store> Rules<St> {
             || self.options.headers.any()
             || self.settles
             || self.keeper.is_some()
+    }
+
+    /// Removes the headers that state a cost to the layer.
+    pub(super) fn remove_costs(&self, headers: &mut HeaderMap) {
+        for name in &self.cost_headers {
+            headers.remove(name);
+        }
     }
 
     /// Whether handlers and outer layers may read the verdict.

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, HeaderValue, Method, Response};
+use http::{Extensions, HeaderValue, Response};
 use tollgate_core::{Decision, Micros, OnStoreError, Outcome, Store, StoreError, Verdict};
 use tracing::level_filters::LevelFilter;
 
@@ -17,6 +17,7 @@ use super::witness::Sight;
 use crate::body::InFlight;
 use crate::denial::{Denial, Dialect};
 use crate::headers::{PolicyFields, X_RATELIMIT_EXPLAIN};
+use crate::{Head, ResponseHead};
 
 /// What is to be done with a request.
 pub(super) enum Ruling<St: Store> {
@@ -24,7 +25,7 @@ pub(super) enum Ruling<St: Store> {
     Pass,
     /// It goes on after `delay`; the response will tell of the verdict.
     Admit { admitted: Admitted, delay: Micros, charged: Option<Box<[Charged]>> },
-    /// It stands in line.
+    /// It enters the wait queue.
     Wait(Asked<St>),
     /// It ends here.
     Refuse(Box<Response<Bytes>>),
@@ -63,13 +64,12 @@ impl<St: Store> Rules<St> {
         &self,
         answer: Result<Verdict, StoreError>,
         question: Question,
-        method: &Method,
-        headers: &HeaderMap,
+        head: &Head<'_>,
     ) -> Ruling<St> {
         if self.passes_untold(&answer, question.applied, &question.sight) {
             return Ruling::Pass;
         }
-        self.weigh(answer, question, method, headers)
+        self.weigh(answer, question, head)
     }
 
     /// Whether the request goes on and neither client nor log is told why: then the answer is
@@ -101,12 +101,11 @@ impl<St: Store> Rules<St> {
         &self,
         answer: Result<Verdict, StoreError>,
         mut question: Question,
-        method: &Method,
-        headers: &HeaderMap,
+        head: &Head<'_>,
     ) -> Ruling<St> {
         let (answer, explained) = self.explained(answer, question.applied);
         if self.room.is_some()
-            && let Some(answer) = self.line_up(&answer, &mut question)
+            && let Some(answer) = self.wait(&answer, &mut question)
         {
             return Ruling::Wait(Asked { answer, question });
         }
@@ -130,11 +129,11 @@ impl<St: Store> Rules<St> {
                 Ruling::Admit { admitted, delay, charged }
             }
             Ok(verdict) => {
-                let dialect = Dialect::of(method, headers);
+                let dialect = self.dialect(head);
                 let Question { applied, seed, .. } = question;
                 Ruling::Refuse(Box::new(self.deny(&verdict, explained, applied, seed, dialect)))
             }
-            Err(error) => self.without_verdict(&error, question.applied, method, headers),
+            Err(error) => self.without_verdict(&error, question.applied, head),
         }
     }
 
@@ -204,9 +203,11 @@ impl<St: Store> Rules<St> {
         let Admitted { verdict, applied, rest } = admitted;
         let open = rest.as_ref().and_then(|rest| rest.open.as_ref());
         let corrected = open.and_then(|open| {
-            open.settle_by(response, self.applied(*applied).map(|rule| &rule.limit));
+            let limits = self.applied(*applied).map(|rule| &rule.limit);
+            open.settle_by(&ResponseHead::of(response), limits);
             open.corrected(verdict)
         });
+        self.remove_costs(response.headers_mut());
         let verdict = corrected.as_ref().unwrap_or(verdict);
         let rows = self.rows(verdict, *applied);
         self.options.headers.write(response.headers_mut(), verdict.decided_at(), rows);
@@ -245,16 +246,10 @@ impl<St: Store> Rules<St> {
         response
     }
 
-    /// The store could not decide: a closed policy refuses, all others let pass. One
-    /// that is to be decided locally should not come here, as
-    /// [`Fallback`](crate::failure::Fallback) has decided it; without that it refuses.
-    fn without_verdict(
-        &self,
-        error: &StoreError,
-        applied: Applied,
-        method: &Method,
-        headers: &HeaderMap,
-    ) -> Ruling<St> {
+    /// The store could not decide: policies that fail closed reject, and policies that fail open
+    /// let pass. A policy that falls back to a local store rejects too: the local store could not
+    /// decide either, or the request costs more than the local share.
+    fn without_verdict(&self, error: &StoreError, applied: Applied, head: &Head<'_>) -> Ruling<St> {
         if !self.failing.swap(true, Ordering::Relaxed) {
             tracing::warn!(target: "tollgate", %error, "the store cannot decide, policies fail");
         }
@@ -271,7 +266,7 @@ impl<St: Store> Rules<St> {
         let probe = error.retry_after().unwrap_or(PROBE);
         let denial =
             Denial::store_unavailable(refusing.map(|rule| rule.fields.of(applied.tier)), probe);
-        let dialect = Dialect::of(method, headers);
+        let dialect = self.dialect(head);
         Ruling::Refuse(Box::new(denial.respond(dialect, &*self.options.response)))
     }
 

@@ -78,14 +78,20 @@ where
             Step::Follow(ruling) => ruling,
         };
         match ruling {
-            Ruling::Pass => ResponseFuture::passing(self.inner.call(request)),
+            Ruling::Pass => {
+                let future = self.inner.call(request);
+                if self.rules.cost_headers.is_empty() {
+                    return ResponseFuture::passing(future);
+                }
+                ResponseFuture::told(future, Arc::clone(&self.rules), None)
+            }
             Ruling::Admit { admitted, delay: Micros::ZERO, .. } => {
                 self.rules.show(request.extensions_mut(), &admitted);
                 let future = self.inner.call(request);
                 if !self.rules.tells() {
                     return ResponseFuture::passing(future);
                 }
-                ResponseFuture::admitted(future, Arc::clone(&self.rules), admitted)
+                ResponseFuture::told(future, Arc::clone(&self.rules), Some(admitted))
             }
             Ruling::Admit { admitted, delay, charged } => {
                 // A place of this service that is not used while the request waits would be
@@ -106,7 +112,7 @@ where
 }
 
 impl<S: Clone, St: Store, M> RateLimit<S, St, M> {
-    /// The request stands in line, and leaves its place in the service to others.
+    /// The request waits, and leaves its place in the service to others.
     fn wait<B>(&mut self, request: Request<B>, asked: Asked<St>) -> ResponseFuture<S, St, M, B>
     where
         S: Service<Request<B>>,

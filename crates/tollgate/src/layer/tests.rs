@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use http::{HeaderValue, Request};
-use tollgate_core::{Charge, Cost, Key, Policy, Quota};
+use tollgate_core::{Charge, Cost, Decision, Key, Policy, Quota, Timestamp, Verdict};
 
-use super::question::{is_preflight, seed_of};
+use super::question::seed_of;
 use super::queued::next_id;
 use crate::Head;
 
@@ -35,7 +35,11 @@ fn clients_are_told_apart_behind_a_limit_that_all_share() {
 
 #[test]
 fn receipts_have_names_of_their_own_in_all_threads() {
-    let names = || (0..1_000).map(|_| next_id()).collect::<Vec<_>>();
+    let decision = Decision::skipped(1);
+    let names = move || {
+        let verdict = Verdict::single(true, Timestamp::EPOCH, decision);
+        (0..1_000).map(|_| next_id(&verdict)).collect::<Vec<_>>()
+    };
     let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(names)).collect();
     let all: HashSet<_> =
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).chain(names()).collect();
@@ -55,6 +59,6 @@ fn only_a_whole_preflight_is_one() {
         for name in headers {
             request.headers_mut().insert(*name, HeaderValue::from_static("x"));
         }
-        assert_eq!(is_preflight(&Head::of(&request)), expected, "{method} {headers:?}");
+        assert_eq!(Head::of(&request).is_preflight(), expected, "{method} {headers:?}");
     }
 }

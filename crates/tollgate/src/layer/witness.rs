@@ -201,7 +201,7 @@ impl Witness {
 }
 
 impl Sight {
-    /// The request stands in line before it is decided.
+    /// The request waits before it is decided.
     pub(super) const fn waits(&mut self) {
         self.waits = true;
     }

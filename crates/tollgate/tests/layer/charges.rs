@@ -67,11 +67,26 @@ async fn a_preflight_is_free_and_another_options_request_is_not() {
 }
 
 #[tokio::test]
+async fn a_preflight_is_limited_if_so_said() {
+    let store = counted();
+    let layer = builder(&store, [Limit::global(log("global", 1))]).exempt_preflights(false);
+    let service = layer.build().unwrap().layer(hello());
+    for expected in [200, 429] {
+        let mut preflight = request(Method::OPTIONS, "/");
+        for name in ["origin", "access-control-request-method"] {
+            preflight.headers_mut().insert(name, HeaderValue::from_static("x"));
+        }
+        assert_eq!(ask(&service, preflight).await.status(), expected);
+    }
+    assert_eq!(store.calls(), 2);
+}
+
+#[tokio::test]
 async fn exempt_paths_do_not_touch_the_store() {
     let store = counted();
     let limits = [Limit::global(log("global", 1)), Limit::new(log("ip", 1), ClientIp::peer())];
     let service = builder(&store, limits)
-        .exempt_paths(Paths::new(["/healthz", "/static/*"]).unwrap())
+        .exempt_paths(Paths::new(["/healthz", "/static/*", "/검색"]).unwrap())
         .exempt(|head| head.headers.contains_key("x-internal"))
         .build()
         .unwrap()
@@ -81,16 +96,19 @@ async fn exempt_paths_do_not_touch_the_store() {
     // Without a peer too: a health check need not say where it comes from.
     let healthz = Request::builder().uri("/healthz").body(()).unwrap();
     let asset = request(Method::GET, "/static/app.css?v=2");
-    for exempt in [internal, healthz, asset] {
+    let search = request(Method::GET, "/%EA%B2%80%EC%83%89?q=%ED%86%A8");
+    for exempt in [internal, healthz, asset, search] {
         let response = ask(&service, exempt).await;
         assert_eq!(response.status(), 200);
         assert_eq!(rate_fields(response.headers()), Vec::<String>::new());
     }
     assert_eq!(store.calls(), 0);
-    for path in ["/healthz/", "/static/../admin", "/static/%2e%2e/admin", "//healthz"] {
+    let limited =
+        ["/healthz/", "/static/../admin", "/static/%2e%2e/admin", "//healthz", "/healt%68z"];
+    for path in limited {
         ask(&service, request(Method::GET, path)).await;
     }
-    assert_eq!(store.calls(), 4);
+    assert_eq!(store.calls(), limited.len());
 }
 
 #[tokio::test]
@@ -100,12 +118,12 @@ async fn a_request_that_no_limit_is_about_does_not_touch_the_store() {
     let rest = Limit::global(log("rest", 1)).on_paths(Paths::new(["/api/*"]).unwrap());
     let rest = rest.except_paths(Paths::new(["/api/status"]).unwrap());
     let service = limited(&store, [logins, rest]);
-    for path in ["/", "/api/status"] {
+    for path in ["/", "/api/status", "/%EA%B2%80%EC%83%89", "/caf%C3%A9", "/a%20b", "/%6Fther"] {
         let response = ask(&service, request(Method::GET, path)).await;
         assert_eq!(rate_fields(response.headers()), Vec::<String>::new());
     }
     assert_eq!(store.calls(), 0);
-    for (path, policy) in [("/login", "login"), ("/api/users", "rest")] {
+    for (path, policy) in [("/login", "login"), ("/api/users", "rest"), ("/api", "rest")] {
         let response = ask(&service, request(Method::GET, path)).await;
         let members = field(response.headers(), "ratelimit").unwrap();
         assert_eq!(members, format!(r#""{policy}";r=0;t=60"#));

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tollgate::failure::{Breaker, Fallback};
 use tollgate::{ManualClock, MemoryStore, Micros, Store};
+use tollgate_store_tests::checks::wrappers::a_wrapper_passes_on_what_the_store_inside_is;
 use tollgate_store_tests::{Harness, store_tests};
 
 use crate::stage::Staged;
@@ -50,6 +51,12 @@ impl Wrap for Staged<Memory> {
     fn wrap(store: Memory) -> Self {
         Self::new(store)
     }
+}
+
+#[test]
+fn no_wrapper_forgets_what_the_store_inside_is() {
+    a_wrapper_passes_on_what_the_store_inside_is(Breaker::new);
+    a_wrapper_passes_on_what_the_store_inside_is(|store| Fallback::new(store, memory().1));
 }
 
 mod of_the_breaker {

@@ -33,7 +33,7 @@ fn patient(policy: Policy, max: Duration) -> Limit {
 }
 
 /// Runs everything that can run without time passing.
-async fn settle_down() {
+pub(crate) async fn settle_down() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
     }
@@ -362,4 +362,51 @@ async fn layers_that_share_a_room_share_its_bounds_and_its_lines() {
     waited.extend(outcomes(start, second).await);
     waited.extend(outcomes(start, third).await);
     assert_eq!(waited, [(200, 10), (200, 20), (200, 30)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_costs_more_than_the_capacity_is_forbidden_at_once() {
+    let store = on_tokio_time();
+    let costs = Costs::flat(Cost::ONE).method(Method::DELETE, Cost::new(6));
+    let dear = || request(Method::DELETE, "/");
+    let limits = [
+        vec![patient(slow(), 10 * MINUTE).costs(costs.clone())],
+        // The request can never pass one limit, while others wait for another limit.
+        vec![patient(slow(), 10 * MINUTE), Limit::global(log("strict", 5)).costs(costs)],
+    ];
+    for (limits, max_waiting) in limits.iter().flat_map(|limits| [(limits, 9), (limits, 1)]) {
+        store.reset(&slow(), &Key::GLOBAL).await.unwrap();
+        store.reset(&log("strict", 5), &Key::GLOBAL).await.unwrap();
+        let layer = builder(&store, limits.clone()).max_waiting(max_waiting).build().unwrap();
+        let service = layer.layer(hello());
+        let start = Instant::now();
+        let tasks = crowd(&service, 2).await;
+        let forbidden = ask(&service, dear()).await;
+        assert_eq!((forbidden.status().as_u16(), start.elapsed()), (403, Duration::ZERO));
+        assert_eq!(field(forbidden.headers(), "retry-after"), None);
+        for task in tasks {
+            task.abort();
+            let _ = task.await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bound_of_a_layer_is_set_on_the_room_that_it_was_given() {
+    let store = on_tokio_time();
+    let room = WaitingRoom::new();
+    let layer = || builder(&store, [patient(slow(), MINUTE)]);
+    let bounded = layer().waiting_room(&room).max_waiting(1).build().unwrap().layer(hello());
+    let other = layer().waiting_room(&room).build().unwrap().layer(hello());
+    assert_eq!(status(&bounded).await, 200);
+    let waiting = crowd(&other, 1).await;
+    // The request of the other layer is in the same queue, and the bound holds for both.
+    assert_eq!([status(&bounded).await, status(&other).await], [429, 429]);
+    drop(waiting);
+
+    // A room that is given later replaces the one with the bound.
+    let room = WaitingRoom::new();
+    let unbounded = layer().max_waiting(0).waiting_room(&room).build().unwrap().layer(hello());
+    let waiting = crowd(&unbounded, 1).await;
+    assert!(!waiting[0].is_finished());
 }

@@ -2,6 +2,9 @@
 
 use std::net::SocketAddr;
 
+use axum::Router;
+use axum::routing::post as on_post;
+use http::{HeaderValue, Method, Request};
 use tollgate::key::ClientIp;
 use tollgate::{Cost, Costs, Limit, OnMissingKey, OnStoreError, RateLimitLayer, Store};
 use tonic::service::LayerExt as _;
@@ -11,6 +14,7 @@ use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::server::health_reporter;
+use tower::Layer;
 
 use crate::stage::{Fault, Staged};
 use crate::support::*;
@@ -141,4 +145,75 @@ async fn connections_share_the_limit() {
         passed.push(other.check(check()).await.is_ok());
     }
     assert_eq!(passed, [true, true, true, false]);
+}
+
+/// A POST with the content type of gRPC.
+fn call(path: &str) -> Request<()> {
+    let mut request = request(Method::POST, path);
+    request.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+    request
+}
+
+#[tokio::test]
+async fn a_client_cannot_turn_its_denial_into_a_success_by_a_content_type() {
+    let (_, store) = memory();
+    let limit = || layer(&store, [Limit::global(log("one", 1)).costs(Costs::flat(Cost::ONE))]);
+    let routes = || {
+        let hello = || on_post(|| async { "hello" });
+        Router::new()
+            .route("/comments", hello())
+            .route("/v1.0/users", hello())
+            .route("/files/{*path}", hello())
+            .route("/{*path}", hello())
+            .route("/pkg.Greeter/{*method}", hello())
+    };
+    // Inside of the router the pattern of the route counts, and around it the path.
+    let (inside, around) = (routes().layer(limit()), routes());
+    let around = Router::new().fallback_service(limit().layer(around));
+    ask_router(&inside, get()).await;
+    for (path, inside_is_call, around_is_call) in [
+        ("/comments", false, false),
+        ("/v1.0/users", false, false),
+        ("/files/a.b", false, false),
+        ("/a.b/c/d", false, false),
+        ("/a.b/c", false, true),
+        ("/pkg.Greeter/SayHello", true, true),
+    ] {
+        for (router, is_call) in [(&inside, inside_is_call), (&around, around_is_call)] {
+            let answer = ask_router(router, call(path)).await;
+            let expected = if is_call { (200, Some("8".to_owned())) } else { (429, None) };
+            let found = (answer.status().as_u16(), field(answer.headers(), "grpc-status"));
+            assert_eq!(found, expected, "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_layer_can_be_told_whether_its_services_are_grpc() {
+    let (_, store) = memory();
+    for (index, (path, is_grpc, status)) in [
+        ("/Greeter/SayHello", None, 429),
+        ("/Greeter/SayHello", Some(true), 200),
+        ("/pkg.Greeter/SayHello", None, 200),
+        ("/pkg.Greeter/SayHello", Some(false), 429),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        // A call costs 1, and any other POST 5.
+        let cost = if status == 200 { 1 } else { 5 };
+        let layer = builder(&store, [Limit::global(log(&format!("p{index}"), cost))]);
+        let layer = match is_grpc {
+            Some(is_grpc) => layer.grpc(is_grpc),
+            None => layer,
+        };
+        let service = layer.build().unwrap().layer(hello());
+        let first = ask(&service, call(path)).await;
+        assert_eq!(field(first.headers(), "x-ratelimit-remaining").as_deref(), Some("0"));
+        assert_eq!(ask(&service, call(path)).await.status(), status, "{path} {is_grpc:?}");
+        assert_eq!(
+            ask(&service, request(Method::POST, path)).await.status(),
+            if cost == 1 { 403 } else { 429 }
+        );
+    }
 }

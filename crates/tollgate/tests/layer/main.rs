@@ -16,6 +16,7 @@ mod fit;
 mod grpc;
 mod in_flight;
 mod keys;
+mod lanes;
 mod lists;
 mod metrics;
 mod nesting;

@@ -6,8 +6,8 @@ use http::StatusCode;
 use tokio::time::advance;
 use tollgate::failure::{Breaker, BreakerState, Fallback};
 use tollgate::{
-    Charge, Cost, Key, Limit, ManualClock, MemoryStore, Micros, OnStoreError, Policy, ReceiptId,
-    Settlement, Source, Store, StoreExt,
+    Charge, Cost, Key, LayerError, Limit, ManualClock, MemoryStore, Micros, OnStoreError, Policy,
+    ReceiptId, Settlement, Source, Store, StoreExt,
 };
 
 use crate::stage::{Fault, Staged};
@@ -79,12 +79,19 @@ async fn one_closed_policy_refuses_for_all_that_apply() {
     assert_eq!(status(&service).await, 200, "elsewhere it does not apply");
 }
 
-#[tokio::test]
-async fn a_local_policy_without_a_local_store_refuses() {
-    let store = remote();
-    let service = limited(&store, [Limit::global(on("local", 9, OnStoreError::Local))]);
-    store.fail(Fault::NotCharged);
-    assert_eq!(status(&service).await, 503);
+#[test]
+fn a_local_policy_needs_a_store_with_a_local_fallback() {
+    let local = || Limit::global(on("local", 9, OnStoreError::Local));
+    let expected = LayerError::NoLocalStore { name: "local".into() };
+    // A policy that only watches would silently watch nothing during an outage.
+    for limits in [vec![local()], vec![Limit::global(log("all", 9)), local().shadow()]] {
+        assert_eq!(builder(&remote(), limits.clone()).build().unwrap_err(), expected);
+        let breaker = Breaker::new(remote());
+        assert_eq!(builder(&breaker, limits.clone()).build().unwrap_err(), expected);
+        let fallback = Fallback::new(breaker, MemoryStore::new());
+        assert!(builder(&fallback, limits.clone()).build().is_ok());
+        assert!(builder(&Breaker::new(fallback), limits).build().is_ok());
+    }
 }
 
 #[tokio::test]
@@ -138,7 +145,7 @@ async fn beside_a_local_policy_a_closed_one_wins() {
     let service = limited(&fallback, limits);
     store.fail(Fault::NotCharged);
     assert_eq!(status(&service).await, 503);
-    let left = local.peek(&policy.share(1, 2), &Key::GLOBAL).await.unwrap();
+    let left = local.peek(&policy.share(1, 2).unwrap(), &Key::GLOBAL).await.unwrap();
     assert_eq!(left.decisions()[0].remaining, 2, "nothing was charged locally");
     // A closed one that only watches refuses nobody.
     let service = limited(&fallback, [Limit::global(policy), closed.shadow()]);
@@ -162,7 +169,7 @@ async fn what_a_local_store_charged_is_settled_there() {
         assert_eq!(fallback.settle(&receipt, Cost::ONE).await.unwrap(), Settlement::Repeated);
     }
     assert_eq!(store.settled(), 2, "the remote one settled only its own");
-    let left = local.peek(&policy.share(1, 2), &Key::GLOBAL).await.unwrap();
+    let left = local.peek(&policy.share(1, 2).unwrap(), &Key::GLOBAL).await.unwrap();
     assert_eq!(left.decisions()[0].remaining, 3);
 }
 
@@ -253,6 +260,6 @@ async fn a_queue_goes_on_locally_and_places_come_back_there() {
     assert_eq!(status(&service).await, 200);
     let leaving = tokio::time::timeout(Duration::from_millis(5), ask(&service, get())).await;
     assert!(leaving.is_err(), "it waits for its turn, and its client is gone");
-    let left = local.peek(&policy.share(1, 1), &Key::GLOBAL).await.unwrap();
+    let left = local.peek(&policy.share(1, 1).unwrap(), &Key::GLOBAL).await.unwrap();
     assert_eq!((left.decisions()[0].remaining, store.settled()), (4, 0));
 }

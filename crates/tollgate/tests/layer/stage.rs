@@ -119,6 +119,10 @@ impl<S: Store> Store for Staged<S> {
     fn reset(&self, policy: &Policy, key: &Key) -> Later<S, ()> {
         self.answer(|store| store.reset(policy, key))
     }
+
+    fn has_local_fallback(&self) -> bool {
+        self.store.has_local_fallback()
+    }
 }
 
 /// An answer that is there when the stage lets it be.

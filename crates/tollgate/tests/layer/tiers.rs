@@ -140,6 +140,12 @@ async fn an_endpoint_takes_a_fraction_of_the_tier() {
 }
 
 #[test]
+fn a_fraction_with_a_denominator_of_zero_is_an_error() {
+    let error = account().fraction("ai", 1, 0).unwrap_err().to_string();
+    assert!(error.contains("choose a denominator of at least 1"), "{error}");
+}
+
+#[test]
 fn a_fraction_of_the_published_tiers_builds() {
     let free = Policy::token_bucket("client", Quota::per_hour(60).burst(10)).unwrap();
     let client = Limit::global(free)

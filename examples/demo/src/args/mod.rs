@@ -178,6 +178,28 @@ pub enum LogFormat {
     Json,
 }
 
+/// The line with `--window -5s` as `--window=-5s`. clap takes a `-5s` on its own for a flag, and its
+/// error would name neither `--window` nor what that takes.
+fn joined(line: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut joined: Vec<OsString> = Vec::new();
+    for arg in line {
+        let is_negative = arg.to_str().and_then(|arg| arg.strip_prefix('-'));
+        let is_negative =
+            is_negative.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+        let flag = joined.last_mut().filter(|last| {
+            last.to_str().is_some_and(|last| last.starts_with("--") && !last.contains('='))
+        });
+        match flag.filter(|_| is_negative) {
+            Some(flag) => {
+                flag.push("=");
+                flag.push(arg);
+            }
+            None => joined.push(arg),
+        }
+    }
+    joined
+}
+
 /// API keys that are accepted.
 #[derive(Clone)]
 pub struct ApiKeyList(pub Vec<String>);
@@ -197,7 +219,7 @@ impl Args {
     /// # Errors
     /// Help was asked for, or a value or the combination of several is wrong.
     pub fn from_command_line(line: impl IntoIterator<Item = OsString>) -> Result<Self, Stop> {
-        let line: Vec<OsString> = line.into_iter().collect();
+        let line = joined(line);
         let args = Self::try_parse_from(&line).map_err(|error| match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Stop::Help(error.to_string()),
             _ => Stop::Wrong(one_line(&error, &line)),

@@ -12,7 +12,7 @@ use tollgate::{MemoryStore, Policy, Quota, RateLimitLayer};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let policy = Policy::sliding_window_log("global", Quota::per_minute(100))?;
-    let limit = RateLimitLayer::global(MemoryStore::new(), policy);
+    let limit = RateLimitLayer::global(MemoryStore::new(), policy)?;
 
     let app = Router::new().route("/", get(|| async { "hello\n" })).layer(limit);
 

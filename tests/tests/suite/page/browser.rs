@@ -1,136 +1,105 @@
 //! A browser without a window, and one page in it.
 
+use std::cell::RefCell;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use chromiumoxide::cdp::browser_protocol::emulation::{
-    MediaFeature, SetDeviceMetricsOverrideParams, SetEmulatedMediaParams,
-};
-use chromiumoxide::cdp::browser_protocol::input::{DispatchKeyEventParams, DispatchKeyEventType};
-use chromiumoxide::cdp::browser_protocol::log::EventEntryAdded;
-use chromiumoxide::cdp::browser_protocol::page::CaptureScreenshotFormat;
-use chromiumoxide::cdp::js_protocol::runtime::{
-    ConsoleApiCalledType, EventConsoleApiCalled, EventExceptionThrown,
-};
-use chromiumoxide::page::ScreenshotParams;
-use chromiumoxide::{Browser, Command, Page};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde::de::DeserializeOwned;
-use tokio::task::JoinHandle;
-use tokio_stream::{Stream, StreamExt};
+use serde_json::{Value, json};
 use tollgate_replicas::Process;
 
-/// A page in a browser of its own. Both end with it.
+use super::devtools::{DevTools, PATIENCE};
+
+/// A page in a browser of its own, which ends with it.
 pub(crate) struct Tab {
-    page: Page,
-    complaints: Arc<Mutex<Vec<String>>>,
-    tasks: Vec<JoinHandle<()>>,
-    _browser: Browser,
+    tools: RefCell<DevTools>,
     _process: Process,
 }
 
 impl Tab {
     /// Opens `url`. Files of the browser go into `folder`.
-    pub(crate) async fn open(url: &str, folder: &Path) -> Self {
+    pub(crate) fn open(url: &str, folder: &Path) -> Self {
         let process = start(folder);
-        let (browser, mut handler) = Browser::connect(address(&process).await).await.unwrap();
-        let mut tasks = vec![tokio::spawn(async move { while handler.next().await.is_some() {} })];
-        let page = browser.new_page("about:blank").await.unwrap();
-        page.enable_log().await.unwrap();
-        page.enable_runtime().await.unwrap();
-        let complaints = Arc::default();
-        let thrown = page.event_listener::<EventExceptionThrown>().await.unwrap();
-        tasks.push(hear(&complaints, thrown, |it| {
-            Some(format!("thrown: {:?}", it.exception_details))
-        }));
-        let said = page.event_listener::<EventConsoleApiCalled>().await.unwrap();
-        tasks.push(hear(&complaints, said, |it| {
-            let is_bad = matches!(
-                it.r#type,
-                ConsoleApiCalledType::Error
-                    | ConsoleApiCalledType::Warning
-                    | ConsoleApiCalledType::Assert
-            );
-            is_bad.then(|| format!("console: {:?}", it.args))
-        }));
-        let logged = page.event_listener::<EventEntryAdded>().await.unwrap();
-        tasks.push(hear(&complaints, logged, |it| {
-            // A denial, and a replica that is away, are no mistakes of the page's.
-            let is_of_network = it.entry.source.as_ref() == "network";
-            (!is_of_network).then(|| format!("log: {} {:?}", it.entry.text, it.entry.url))
-        }));
-        page.goto(url).await.unwrap();
-        Self { page, complaints, tasks, _browser: browser, _process: process }
+        let mut tools = DevTools::connect(&address(&process));
+        for domain in ["Log", "Page", "Runtime"] {
+            tools.ask(&format!("{domain}.enable"), &json!({}));
+        }
+        tools.ask("Page.navigate", &json!({ "url": url }));
+        tools.wait_for("Page.loadEventFired");
+        Self { tools: RefCell::new(tools), _process: process }
+    }
+
+    /// Runs a command of the DevTools protocol and returns its result.
+    pub(crate) fn ask(&self, method: &str, params: &Value) -> Value {
+        self.tools.borrow_mut().ask(method, params)
     }
 
     /// The value of an expression of JavaScript.
-    pub(crate) async fn value<T: DeserializeOwned>(&self, expression: &str) -> T {
-        let value = self.page.evaluate(expression).await;
-        let value = value.unwrap_or_else(|error| panic!("{expression}: {error}"));
-        value.into_value().unwrap_or_else(|error| panic!("{expression}: {error}"))
+    pub(crate) fn value<T: DeserializeOwned>(&self, expression: &str) -> T {
+        let value = self.evaluate(expression);
+        serde_json::from_value(value).unwrap_or_else(|error| panic!("{expression}: {error}"))
     }
 
     /// Runs statements of JavaScript.
-    pub(crate) async fn run(&self, statements: &str) {
-        let done = self.page.evaluate(format!("(() => {{ {statements} }})()")).await;
-        // What has no value is no error, while what is thrown is one.
-        done.unwrap_or_else(|error| panic!("{statements}: {error}"));
+    pub(crate) fn run(&self, statements: &str) {
+        self.evaluate(&format!("(() => {{ {statements} }})()"));
     }
 
-    /// What the browser says to a command.
-    pub(crate) async fn ask<C: Command>(&self, command: C) -> C::Response {
-        self.page.execute(command).await.unwrap().result
+    fn evaluate(&self, expression: &str) -> Value {
+        let params = json!({ "expression": expression, "returnByValue": true });
+        let mut done = self.ask("Runtime.evaluate", &params);
+        let thrown = &done["exceptionDetails"];
+        assert!(thrown.is_null(), "{expression}: {thrown}");
+        done["result"]["value"].take()
     }
 
-    /// What can be read of the first such element; empty if there is none.
-    pub(crate) async fn text(&self, selector: &str) -> String {
-        self.value(&format!("document.querySelector({selector:?})?.innerText ?? ''")).await
+    /// The text of the first element that fits the selector; empty if there is none.
+    pub(crate) fn text(&self, selector: &str) -> String {
+        self.value(&format!("document.querySelector({selector:?})?.innerText ?? ''"))
     }
 
     /// Waits until an expression is true.
-    pub(crate) async fn until(&self, expression: &str) {
+    pub(crate) fn until(&self, expression: &str) {
         let start = Instant::now();
-        while !self.value::<bool>(&format!("Boolean({expression})")).await {
+        while !self.value::<bool>(&format!("Boolean({expression})")) {
             if start.elapsed() > PATIENCE {
-                let shown: String = self.value("document.body.innerText").await;
+                let shown: String = self.value("document.body.innerText");
                 panic!("in vain: {expression}\n{shown}\n{:?}", self.complaints());
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            thread::sleep(Duration::from_millis(20));
         }
     }
 
     /// Waits until such an element has this text in it.
-    pub(crate) async fn shows(&self, selector: &str, text: &str) {
-        self.until(&format!("document.querySelector({selector:?})?.innerText.includes({text:?})"))
-            .await;
+    pub(crate) fn shows(&self, selector: &str, text: &str) {
+        self.until(&format!("document.querySelector({selector:?})?.innerText.includes({text:?})"));
     }
 
     /// Presses a key: `Tab`, `Enter`, or a letter.
-    pub(crate) async fn press(&self, key: &str) {
+    pub(crate) fn press(&self, key: &str) {
         let (code, text) = match key {
-            "Tab" => (9, None),
-            "Enter" => (13, Some("\r")),
-            " " => (32, Some(" ")),
-            letter => (0, Some(letter)),
+            "Tab" => (9, ""),
+            "Enter" => (13, "\r"),
+            " " => (32, " "),
+            letter => (0, letter),
         };
-        for kind in [DispatchKeyEventType::KeyDown, DispatchKeyEventType::KeyUp] {
-            let mut event = DispatchKeyEventParams::builder()
-                .r#type(kind.clone())
-                .key(key)
-                .windows_virtual_key_code(code);
-            if let (DispatchKeyEventType::KeyDown, Some(text)) = (kind, text) {
-                event = event.text(text);
-            }
-            self.ask(event.build().unwrap()).await;
+        for (kind, text) in [("keyDown", text), ("keyUp", "")] {
+            let event = json!({
+                "type": kind, "key": key, "text": text, "windowsVirtualKeyCode": code,
+            });
+            self.ask("Input.dispatchKeyEvent", &event);
         }
     }
 
     /// Goes on with Tab until the element that has the focus makes this expression true.
-    pub(crate) async fn tab_to(&self, expression: &str) {
+    pub(crate) fn tab_to(&self, expression: &str) {
         for _ in 0..60 {
-            self.press("Tab").await;
-            if self.value::<bool>(&format!("Boolean({expression})")).await {
+            self.press("Tab");
+            if self.value(&format!("Boolean({expression})")) {
                 return;
             }
         }
@@ -138,45 +107,43 @@ impl Tab {
     }
 
     /// A screen of this width and a colour scheme.
-    pub(crate) async fn look(&self, width: i64, height: i64, scheme: &str) {
-        let screen = SetDeviceMetricsOverrideParams::new(width, height, 1.0, width < 500);
-        self.ask(screen).await;
-        let scheme = MediaFeature::new("prefers-color-scheme", scheme);
-        let media = SetEmulatedMediaParams::builder().feature(scheme).build();
-        self.ask(media).await;
+    pub(crate) fn look(&self, width: i64, height: i64, scheme: &str) {
+        let screen = json!({
+            "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500,
+        });
+        self.ask("Emulation.setDeviceMetricsOverride", &screen);
+        let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
+        self.ask("Emulation.setEmulatedMedia", &media);
     }
 
     /// The whole page as a PNG.
-    pub(crate) async fn picture(&self) -> Vec<u8> {
-        let params = ScreenshotParams::builder().format(CaptureScreenshotFormat::Png);
-        self.page.screenshot(params.full_page(true).build()).await.unwrap()
+    pub(crate) fn picture(&self) -> Vec<u8> {
+        let mut clip = self.ask("Page.getLayoutMetrics", &json!({}))["cssContentSize"].take();
+        clip["scale"] = 1.into();
+        let params = json!({ "captureBeyondViewport": true, "clip": clip });
+        let picture = self.ask("Page.captureScreenshot", &params);
+        BASE64_STANDARD.decode(picture["data"].as_str().unwrap()).unwrap()
     }
 
     /// Errors and warnings that a user would find in the console.
     pub(crate) fn complaints(&self) -> Vec<String> {
-        self.complaints.lock().unwrap().clone()
+        let mut tools = self.tools.borrow_mut();
+        let bad = tools.events().iter().filter(|event| is_complaint(event));
+        bad.map(Value::to_string).collect()
     }
 }
 
-impl Drop for Tab {
-    fn drop(&mut self) {
-        for task in &self.tasks {
-            task.abort();
+fn is_complaint(event: &Value) -> bool {
+    let params = &event["params"];
+    match event["method"].as_str() {
+        Some("Runtime.exceptionThrown") => true,
+        Some("Runtime.consoleAPICalled") => {
+            ["error", "warning", "assert"].iter().any(|kind| params["type"] == *kind)
         }
+        // A denial, or a replica that is down, is not a mistake of the page.
+        Some("Log.entryAdded") => params["entry"]["source"] != "network",
+        _ => false,
     }
-}
-
-fn hear<E: Send + Sync + 'static>(
-    complaints: &Arc<Mutex<Vec<String>>>,
-    mut events: impl Stream<Item = Arc<E>> + Unpin + Send + 'static,
-    complaint: impl Fn(&E) -> Option<String> + Send + 'static,
-) -> JoinHandle<()> {
-    let complaints = Arc::clone(complaints);
-    tokio::spawn(async move {
-        while let Some(event) = events.next().await {
-            complaints.lock().unwrap().extend(complaint(&event));
-        }
-    })
 }
 
 /// On a leash, so that it ends with its test in whatever way that ends.
@@ -207,7 +174,7 @@ fn start(folder: &Path) -> Process {
 }
 
 /// Where it is told what to do, which it says itself.
-async fn address(process: &Process) -> String {
+fn address(process: &Process) -> String {
     let start = Instant::now();
     loop {
         let said = process.said();
@@ -217,9 +184,6 @@ async fn address(process: &Process) -> String {
             return address.trim().to_owned();
         }
         assert!(start.elapsed() < PATIENCE, "chromium is not up; it said: {said}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        thread::sleep(Duration::from_millis(20));
     }
 }
-
-/// Enough for a busy machine: a browser takes a second or two to start on an idle one.
-const PATIENCE: Duration = Duration::from_secs(30);

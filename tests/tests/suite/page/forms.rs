@@ -2,17 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use chromiumoxide::cdp::browser_protocol::accessibility::GetFullAxTreeParams;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::support::Stage;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_alone_send_requests_and_open_the_answers() {
-    let stage = Stage::new(&[]).await;
-    stage.is_live().await;
+    let stage = Stage::new(&[]);
+    stage.is_live();
     let tab = &stage.tab;
-    tab.until("!document.querySelector('#sending').hidden").await;
+    tab.until("!document.querySelector('#sending').hidden");
     for (button, words) in [
         ("GET", "1 × GET: 1 × 200; by 1 × api"),
         ("SEARCH", "1 × SEARCH: 1 × 200; by 1 × api"),
@@ -21,59 +20,56 @@ async fn keys_alone_send_requests_and_open_the_answers() {
         // Of the 81 units that are left, 16 requests of 5 use 80.
         ("POST × 20", "20 × POST: 16 × 201, 4 × 429; by "),
     ] {
-        tab.tab_to(&format!("document.activeElement.innerText === {button:?}")).await;
-        let outline: String =
-            tab.value("getComputedStyle(document.activeElement).outlineStyle").await;
+        tab.tab_to(&format!("document.activeElement.innerText === {button:?}"));
+        let outline: String = tab.value("getComputedStyle(document.activeElement).outlineStyle");
         assert_eq!(outline, "solid", "{button}: the focus is seen");
-        tab.press("Enter").await;
-        tab.shows("#summary", words).await;
+        tab.press("Enter");
+        tab.shows("#summary", words);
     }
     // Nobody is asked more often than the others.
-    let summary = tab.text("#summary").await;
+    let summary = tab.text("#summary");
     for name in ["× api1", "× api2", "× api3"] {
         assert!(summary.contains(name), "{summary}");
     }
     let servers: BTreeSet<String> = tab
-        .value("[...document.querySelectorAll('summary')].map((row) => row.children[2].innerText)")
-        .await;
+        .value("[...document.querySelectorAll('summary')].map((row) => row.children[2].innerText)");
     assert_eq!(servers.len(), 3, "{servers:?}");
-    tab.tab_to("document.activeElement.localName === 'summary'").await;
-    tab.press("Enter").await;
+    tab.tab_to("document.activeElement.localName === 'summary'");
+    tab.press("Enter");
     for field in ["ratelimit-policy", "x-ratelimit-remaining", "x-server-id", "x-request-id"] {
-        tab.shows("#answers details[open]", field).await;
+        tab.shows("#answers details[open]", field);
     }
     assert_eq!(tab.complaints(), [""; 0]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn it_fits_every_width_and_is_legible_in_any_light() {
-    let stage = Stage::new(&["--limit", "30", "--admin-subjects", "clear"]).await;
-    stage.is_live().await;
+#[test]
+fn it_fits_every_width_and_is_legible_in_any_light() {
+    let stage = Stage::new(&["--limit", "30", "--admin-subjects", "clear"]);
+    stage.is_live();
     let tab = &stage.tab;
-    tab.until("!document.querySelector('#sending').hidden").await;
-    tab.run("[...document.querySelectorAll('#buttons button')].at(-3).click()").await;
-    tab.shows("#summary", "429").await;
-    tab.run("document.querySelector('#answers details').open = true").await;
+    tab.until("!document.querySelector('#sending').hidden");
+    tab.run("[...document.querySelectorAll('#buttons button')].at(-3).click()");
+    tab.shows("#summary", "429");
+    tab.run("document.querySelector('#answers details').open = true");
     tab.run(
         "document.querySelector('#token').value = '0123456789abcdef';
          document.querySelector('#use').click()",
-    )
-    .await;
-    tab.shows("#top", "global").await;
+    );
+    tab.shows("#top", "global");
     for scheme in ["light", "dark"] {
         for width in [320, 360, 390, 768, 1280] {
-            tab.look(width, 800, scheme).await;
-            tab.until(&format!("innerWidth === {width}")).await;
-            let wide: Vec<String> = tab.value(TOO_WIDE).await;
+            tab.look(width, 800, scheme);
+            tab.until(&format!("innerWidth === {width}"));
+            let wide: Vec<String> = tab.value(TOO_WIDE);
             assert!(wide.is_empty(), "{scheme} at {width}: {wide:?}");
         }
-        let pale: Vec<String> = tab.value(TOO_PALE).await;
+        let pale: Vec<String> = tab.value(TOO_PALE);
         assert!(pale.is_empty(), "{scheme}: {pale:#?}");
     }
     let ground = "getComputedStyle(document.body).backgroundColor";
-    let dark: String = tab.value(ground).await;
-    tab.look(390, 800, "light").await;
-    assert_ne!(dark, tab.value::<String>(ground).await, "there are two schemes");
+    let dark: String = tab.value(ground);
+    tab.look(390, 800, "light");
+    assert_ne!(dark, tab.value::<String>(ground), "there are two schemes");
     assert_eq!(tab.complaints(), [""; 0]);
 }
 
@@ -106,14 +102,14 @@ const TOO_PALE: &str = r"(() => {
     }).filter(([contrast]) => !(contrast >= 4.5)).map(String);
 })()";
 
-#[tokio::test(flavor = "multi_thread")]
-async fn whoever_hears_the_page_is_told_what_the_others_see() {
-    let stage = Stage::new(&[]).await;
-    stage.is_live().await;
+#[test]
+fn whoever_hears_the_page_is_told_what_the_others_see() {
+    let stage = Stage::new(&[]);
+    stage.is_live();
     let tab = &stage.tab;
-    tab.until("!document.querySelector('#sending').hidden").await;
-    tab.shows("#policies", "100 of 100 left").await;
-    let nodes = tab.heard().await;
+    tab.until("!document.querySelector('#sending').hidden");
+    tab.shows("#policies", "100 of 100 left");
+    let nodes = tab.heard();
     let named = |role: &str| {
         let of_role = nodes.iter().filter(move |(it, _)| it == role);
         of_role.map(|(_, name)| name.as_str()).collect::<Vec<_>>()
@@ -142,26 +138,20 @@ async fn whoever_hears_the_page_is_told_what_the_others_see() {
         "window.told = 0; for (const it of document.querySelectorAll('[role=status]'))
              new MutationObserver((all) => window.told += all.length)
                  .observe(it, { childList: true, characterData: true, subtree: true })",
-    )
-    .await;
-    let before: f64 = tab.value("performance.now()").await;
-    tab.until(&format!("performance.now() > {before} + 3500")).await;
-    assert_eq!(tab.value::<u32>("window.told").await, 0);
+    );
+    let before: f64 = tab.value("performance.now()");
+    tab.until(&format!("performance.now() > {before} + 3500"));
+    assert_eq!(tab.value::<u32>("window.told"), 0);
     assert_eq!(tab.complaints(), [""; 0]);
 }
 
 impl super::browser::Tab {
     /// Role and name of all that assistive technology is told of.
-    async fn heard(&self) -> Vec<(String, String)> {
-        let tree = self.ask(GetFullAxTreeParams::default()).await;
-        let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or("").to_owned();
-        let nodes = tree.nodes.into_iter().filter(|node| !node.ignored);
-        nodes
-            .map(|node| {
-                let role = node.role.and_then(|role| role.value);
-                let name = node.name.and_then(|name| name.value);
-                (text(role.as_ref()), text(name.as_ref()))
-            })
-            .collect()
+    fn heard(&self) -> Vec<(String, String)> {
+        let tree = self.ask("Accessibility.getFullAXTree", &json!({}));
+        let text = |value: &Value| value["value"].as_str().unwrap_or("").to_owned();
+        let nodes = tree["nodes"].as_array().unwrap().iter();
+        let nodes = nodes.filter(|node| node["ignored"] == false);
+        nodes.map(|node| (text(&node["role"]), text(&node["name"]))).collect()
     }
 }

@@ -1,6 +1,7 @@
 //! The live page in a browser, over real processes.
 
 mod browser;
+mod devtools;
 mod forms;
 mod moves;
 mod picture;

@@ -10,10 +10,10 @@ use crate::client::Client;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_shows_what_happens_while_it_happens() {
-    let stage = Stage::new(&["--limit", "20", "--admin-subjects", "clear"]).await;
-    stage.is_live().await;
+    let stage = Stage::new(&["--limit", "20", "--admin-subjects", "clear"]);
+    stage.is_live();
     let tab = &stage.tab;
-    tab.shows("#policies", "20 of 20 left").await;
+    tab.shows("#policies", "20 of 20 left");
     let client = Client::new(None, stage.set.nginx.address());
     for left in (11..20).rev() {
         let answer = client.get("/items", &[]).await;
@@ -23,76 +23,74 @@ async fn it_shows_what_happens_while_it_happens() {
     let status = Client::new(None, stage.set.admins[2]).get("/status", &[]).await.json();
     assert_eq!(status["policies"][0]["remaining"], 11);
     // The quota is one, whoever of the three has answered; the counts are added up.
-    tab.shows("#policies", "11 of 20 left").await;
-    tab.shows("#policies", "9 allowed, 0 denied").await;
-    tab.until("document.querySelector('[role=meter]').getAttribute('aria-valuenow') === '11'")
-        .await;
+    tab.shows("#policies", "11 of 20 left");
+    tab.shows("#policies", "9 allowed, 0 denied");
+    tab.until("document.querySelector('[role=meter]').getAttribute('aria-valuenow') === '11'");
     for _ in 0..15 {
         client.get("/items", &[]).await;
     }
-    tab.shows("#policies", "20 allowed, 4 denied").await;
-    tab.shows("#rates-words", "20 allowed, 4 denied").await;
+    tab.shows("#policies", "20 allowed, 4 denied");
+    tab.shows("#rates-words", "20 allowed, 4 denied");
     // Of the time before there was a page it shows nothing.
-    let points: usize = tab.value("document.querySelector('#chart .denied').points.length").await;
+    let points: usize = tab.value("document.querySelector('#chart .denied').points.length");
     assert!((1..100).contains(&points), "{points}");
     // The line of denials leaves the ground.
     tab.until(
         "new Set([...document.querySelector('#chart .denied').points].map((p) => p.y)).size > 1",
-    )
-    .await;
+    );
     for name in ["api1", "api2", "api3"] {
-        tab.shows("#replicas", name).await;
+        tab.shows("#replicas", name);
     }
-    tab.shows("#replicas", "redis").await;
-    tab.shows("#replicas", "closed").await;
+    tab.shows("#replicas", "redis");
+    tab.shows("#replicas", "closed");
 
     // Who is denied is shown with the token alone.
-    assert_eq!(tab.text("#top").await, "");
-    tab.run("document.querySelector('#token').focus()").await;
-    type_in(tab, "0123456789abcdeF").await;
-    tab.press("Enter").await;
-    tab.shows("#token-words", "refused by api1, api2, api3").await;
-    assert_eq!(tab.text("#top").await, "");
-    tab.press("Enter").await;
-    tab.until("document.activeElement.id === 'token'").await;
-    type_in(tab, TOKEN).await;
-    tab.press("Enter").await;
-    tab.shows("#top", "global").await;
-    tab.until("document.querySelector('#top td:last-child')?.innerText === '4'").await;
-    assert_eq!(tab.value::<usize>("localStorage.length").await, 0, "it ends with the tab");
+    assert_eq!(tab.text("#top"), "");
+    tab.run("document.querySelector('#token').focus()");
+    type_in(tab, "0123456789abcdeF");
+    tab.press("Enter");
+    tab.shows("#token-words", "refused by api1, api2, api3");
+    assert_eq!(tab.text("#top"), "");
+    tab.press("Enter");
+    tab.until("document.activeElement.id === 'token'");
+    type_in(tab, TOKEN);
+    tab.press("Enter");
+    tab.shows("#top", "global");
+    tab.until("document.querySelector('#top td:last-child')?.innerText === '4'");
+    assert_eq!(tab.value::<usize>("localStorage.length"), 0, "it ends with the tab");
     assert_eq!(tab.complaints(), [""; 0]);
 }
 
-async fn type_in(tab: &Tab, text: &str) {
+fn type_in(tab: &Tab, text: &str) {
     for letter in text.chars() {
-        tab.press(&letter.to_string()).await;
+        tab.press(&letter.to_string());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_comes_back_is_seen_again() {
-    let mut stage = Stage::new(&["--store-timeout", "1s"]).await;
-    stage.is_live().await;
+    let mut stage = Stage::new(&["--store-timeout", "1s"]);
+    stage.is_live();
     // The one that the page was loaded from, and another one.
     for index in [0, 1] {
         stage.set.replicas[index].process.kill();
-        stage.tab.shows("#connection", &format!("2 of 3 live; not api{}", index + 1)).await;
-        stage.tab.shows("#replicas", "lost: ").await;
+        stage.tab.shows("#connection", &format!("2 of 3 live; not api{}", index + 1));
+        stage.tab.shows("#replicas", "lost: ");
         stage.set.replicas[index].restart().unwrap();
-        stage.is_live().await;
+        stage.is_live();
     }
     // Those that are new count from nothing, and what is new is drawn all the same.
     let client = Client::new(None, stage.set.nginx.address());
     for _ in 0..6 {
         client.get("/items", &[]).await;
     }
-    stage.tab.shows("#rates-words", "6 allowed, 0 denied").await;
+    stage.tab.shows("#rates-words", "6 allowed, 0 denied");
     // A replica that is asked to stop lets go of the page at once.
     stage.set.replicas[2].process.terminate();
     let start = Instant::now();
     assert!(stage.set.replicas[2].process.wait(Duration::from_secs(8)).is_some());
     assert!(start.elapsed() < Duration::from_secs(8));
-    stage.tab.shows("#connection", "2 of 3 live; not api3").await;
+    stage.tab.shows("#connection", "2 of 3 live; not api3");
     // And a store that is away is told.
     stage.set.redis.process.kill();
     let asked = (0..30).map(|_| {
@@ -102,14 +100,14 @@ async fn a_replica_that_comes_back_is_seen_again() {
     for answer in asked.collect::<Vec<_>>() {
         assert_eq!(answer.await.unwrap(), 503);
     }
-    stage.tab.shows("#connection", "is away").await;
-    stage.tab.shows("#replicas", "open").await;
+    stage.tab.shows("#connection", "is away");
+    stage.tab.shows("#replicas", "open");
     assert_eq!(stage.tab.complaints(), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_gateway_has_the_page_too_without_buttons() {
-    let stage = Stage::new(&[]).await;
+    let stage = Stage::new(&[]);
     let folder = tempfile::tempdir().unwrap();
     let target = stage.set.nginx.address();
     let config = format!(
@@ -131,17 +129,17 @@ async fn the_gateway_has_the_page_too_without_buttons() {
         let line = said.lines().find(|line| line.starts_with(what)).unwrap();
         line.rsplit("http://").next().unwrap().to_owned()
     };
-    let tab = Tab::open(&format!("http://{}", address("admin")), folder.path()).await;
-    tab.shows("#connection", "1 of 1 live").await;
-    tab.shows("#policies", "10 of 10 left").await;
+    let tab = Tab::open(&format!("http://{}", address("admin")), folder.path());
+    tab.shows("#connection", "1 of 1 live");
+    tab.shows("#policies", "10 of 10 left");
     let client = Client::new(None, address("listening").parse().unwrap());
     for _ in 0..7 {
         client.get("/items", &[]).await;
     }
-    tab.shows("#policies", "5 of 10 left").await;
-    tab.shows("#policies", "5 allowed, 2 denied").await;
+    tab.shows("#policies", "5 of 10 left");
+    tab.shows("#policies", "5 allowed, 2 denied");
     // With several policies, the rates are of the one that is chosen.
-    assert!(!tab.value::<bool>("document.querySelector('#choice').hidden").await);
-    assert!(tab.value::<bool>("document.querySelector('#sending').hidden").await);
+    assert!(!tab.value::<bool>("document.querySelector('#choice').hidden"));
+    assert!(tab.value::<bool>("document.querySelector('#sending').hidden"));
     assert_eq!(tab.complaints(), [""; 0]);
 }

@@ -11,24 +11,23 @@ async fn a_picture_in_light_and_in_dark() {
     let is = |variable: &str| std::env::var(variable).is_ok_and(|value| value == "1");
     let (long, bless) = (is("TOLLGATE_LONG"), is("TOLLGATE_BLESS"));
     let flags = ["--limit", "240", "--window", "20s"];
-    let stage = Stage::new(&flags).await;
-    stage.is_live().await;
+    let stage = Stage::new(&flags);
+    stage.is_live();
     let tab = &stage.tab;
-    tab.look(1120, 900, "light").await;
+    tab.look(1120, 900, "light");
     tab.run(&format!(
         "document.querySelector('#token').value = '{TOKEN}'; document.querySelector('#use').click()"
-    ))
-    .await;
+    ));
     traffic(&stage, Duration::from_secs(if long { 150 } else { 3 })).await;
     for (index, method) in ["GET", "SEARCH", "POST"].iter().enumerate() {
         let button = format!("document.querySelectorAll('#buttons button')[{}].click()", index * 2);
-        tab.run(&button).await;
-        tab.shows("#summary", method).await;
+        tab.run(&button);
+        tab.shows("#summary", method);
     }
-    tab.run("document.activeElement.blur()").await;
+    tab.run("document.activeElement.blur()");
     for scheme in ["light", "dark"] {
-        tab.look(1120, 900, scheme).await;
-        let picture = tab.picture().await;
+        tab.look(1120, 900, scheme);
+        let picture = tab.picture();
         assert!(picture.starts_with(b"\x89PNG"));
         assert!((10_000..150_000).contains(&picture.len()), "{scheme}: {} bytes", picture.len());
         if bless {

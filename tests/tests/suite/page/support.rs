@@ -17,7 +17,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    pub(crate) async fn new(flags: &[&str]) -> Self {
+    pub(crate) fn new(flags: &[&str]) -> Self {
         // Enough for a busy machine, unless a test waits for it to pass.
         let patient: &[&str] =
             if flags.contains(&"--store-timeout") { &[] } else { &["--store-timeout", "10s"] };
@@ -33,12 +33,12 @@ impl Stage {
         };
         let set = Set::start(&order).unwrap_or_else(|failure| panic!("{failure}"));
         let folder = tempfile::tempdir().unwrap();
-        let tab = Tab::open(&format!("http://{}", set.admins[0]), folder.path()).await;
+        let tab = Tab::open(&format!("http://{}", set.admins[0]), folder.path());
         Self { set, tab, _folder: folder }
     }
 
-    pub(crate) async fn is_live(&self) {
-        self.tab.shows("#connection", "3 of 3 live").await;
+    pub(crate) fn is_live(&self) {
+        self.tab.shows("#connection", "3 of 3 live");
     }
 }
 

@@ -57,6 +57,7 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     let identity = identity::identity(&limiter, &tiers, problems);
     let reject_ambiguous = ambiguous(&limiter);
     let exempt = paths::exempt(&limiter, reject_ambiguous == Some(false), problems);
+    let exempt_preflights = limiter.flag("exemptPreflights");
     let server = server::server(&limiter, problems);
     let headers = headers(&limiter);
     let members = members(&limiter);
@@ -86,6 +87,7 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
         paths: PathRules { reject_ambiguous: reject_ambiguous? },
         routes: routes?,
         exempt: exempt?,
+        exempt_preflights: exempt_preflights?,
         identity: identity.chain,
         on_missing_key,
         missing_key_status,

@@ -161,7 +161,8 @@ impl<'a> Quotas<'a> {
     ) -> Option<Policies> {
         let build = |name: &str, (view, quota): &Said<'_>, problems: &mut Problems| {
             let whole = policy::build(name, *quota, algorithm, view, problems)?;
-            Some(share.map_or_else(|| whole.clone(), |(part, of)| whole.share(part, of)))
+            let Some((part, of)) = share else { return Some(whole) };
+            whole.share(part, of).map_err(|error| policy::refused(&error, view, problems)).ok()
         };
         let first = self.everybody.first().and_then(|said| build(name, said, problems));
         let mut tiers = Vec::new();

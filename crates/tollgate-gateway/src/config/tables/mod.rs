@@ -132,6 +132,12 @@ pub(super) static RATE_LIMITER: Section = Section {
             Shape::List(&PATH),
             "Paths that are forwarded without asking the store: health checks, static files.",
         ),
+        default(
+            "exemptPreflights",
+            Shape::Flag,
+            "true",
+            "Forwards CORS preflights without asking the store. Any client can send them; `false` limits them like other requests.",
+        ),
         optional(
             "deny",
             Shape::Section(&SUBJECTS),

@@ -3,6 +3,7 @@
 mod clients;
 mod file;
 mod limits;
+mod paths;
 
 use tollgate_gateway::plan::Plan;
 

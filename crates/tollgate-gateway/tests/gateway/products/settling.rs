@@ -197,14 +197,14 @@ async fn gateways_that_share_a_quota_let_no_more_be_tried_together() {
 /// Only the answer of the service could have said whether the guess was wrong.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_without_an_answer_of_the_service_counts_where_failures_count() {
-    for (upstream, status) in [
+    for (upstream, response, status) in [
         // It reads the request and stays silent, or closes.
-        (RawUpstream::answering(""), 504),
-        (RawUpstream::closing(""), 502),
-        (RawUpstream::closing("HTTP/1.1 40"), 502),
+        (RawUpstream::answering(""), "300ms", 504),
+        (RawUpstream::closing(""), "60s", 502),
+        (RawUpstream::closing("HTTP/1.1 40"), "60s", 502),
     ] {
         let lines = format!(
-            "{}timeouts: {{response: 300ms}}\n\
+            "{}timeouts: {{response: {response}}}\n\
              apis:\n\
              - {{identifier: login, path: /login, limit: 2, windowSeconds: 3600, \
                   countOnly: {{status: 401}}}}\n",

@@ -3,8 +3,8 @@
 use smallvec::SmallVec;
 use tollgate_core::{Micros, Timestamp};
 
+use crate::clock::Moment;
 use crate::encode::Spent;
-use crate::lease::clock::Moment;
 
 /// Units that may be spent here up to a moment.
 #[derive(Debug)]

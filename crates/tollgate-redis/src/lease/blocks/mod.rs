@@ -18,8 +18,8 @@ use tollgate_core::{Decision, Lease, Micros, Outcome, Policy, Timestamp};
 pub(super) use self::block::Returned;
 use self::block::{Block, Closed};
 pub(super) use self::plan::Plan;
-use super::clock::{Clock, Moment};
 use super::demand::Demand;
+use crate::clock::{Clock, Moment};
 use crate::encode::Spent;
 
 /// The blocks of a key, in the order in which they are spent: one in use, and one fetched ahead

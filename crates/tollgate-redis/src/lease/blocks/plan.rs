@@ -4,8 +4,8 @@ use tollgate_core::StoreError;
 
 use super::Blocks;
 use super::block::{Block, Closed, Returned};
+use crate::clock::{Clock, Moment};
 use crate::encode::Ask;
-use crate::lease::clock::{Clock, Moment};
 use crate::ticket::Leased;
 
 /// What there is to do about a key.
@@ -21,7 +21,7 @@ pub(in crate::lease) enum Plan {
 
 impl Blocks {
     /// What there is to do.
-    pub(in crate::lease) fn plan(&mut self, now: Moment, next_id: impl FnOnce() -> u64) -> Plan {
+    pub(in crate::lease) fn plan(&mut self, now: Moment, next_tag: impl FnOnce() -> u32) -> Plan {
         self.was_called = false;
         self.retire(now);
         self.spent.retain(|closed| closed.end > now);
@@ -34,14 +34,14 @@ impl Blocks {
         let units = self.demand.size().min(self.most.saturating_sub(held));
         if is_asking && units > 0 {
             let spent = Returned(std::mem::take(&mut self.spent));
-            return Plan::Call { spent, ask: Ask { id: next_id(), units, ttl } };
+            return Plan::Call { spent, ask: Ask { tag: next_tag(), units, ttl } };
         }
         // What others could use goes back at once, and what is used up with the next call, as
         // long as there is one in time.
         let is_due = |closed: &Closed| closed.spent.units < closed.units || closed.retires() <= now;
         if self.spent.iter().any(is_due) {
             let spent = Returned(std::mem::take(&mut self.spent));
-            return Plan::Call { spent, ask: Ask { id: 0, units: 0, ttl } };
+            return Plan::Call { spent, ask: Ask { tag: 0, units: 0, ttl } };
         }
         if self.open.is_empty() && self.spent.is_empty() && !self.demand.is_hot() {
             self.has_keeper = false;
@@ -68,7 +68,7 @@ impl Blocks {
                 let (start, end) = clock.span(&leased);
                 let granted = leased.granted;
                 self.open.push_back(Block {
-                    id: ask.id,
+                    id: ask.id(leased.decided_at),
                     units: granted.units,
                     left: granted.units,
                     start,

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use tollgate_core::{Granted, Lease, Micros, Policy, Quota, StoreError, Timestamp};
 
 use super::{Blocks, Plan, Returned};
+use crate::clock::{Clock, Moment};
 use crate::encode::{Ask, Spent};
-use crate::lease::clock::{Clock, Moment};
 use crate::lease::demand::HOT;
 use crate::ticket::Leased;
 
@@ -23,7 +22,7 @@ fn hot() -> (Blocks, Clock, Arc<AtomicU64>) {
         blocks.asked(0);
     }
     blocks.has_keeper = true;
-    (blocks, Clock::new(Some(Arc::clone(&time))), time)
+    (blocks, Clock::by_hand(Arc::clone(&time), true), time)
 }
 
 fn called(blocks: &mut Blocks, now: Moment) -> (Returned, Ask) {
@@ -37,7 +36,7 @@ fn granted(units: u64, now: Moment) -> Result<Leased, StoreError> {
     let decided_at = Timestamp::from_micros(now);
     let (lasts, reset_after) = (Micros::new(TTL), Micros::new(TTL));
     let granted = Granted { units, lasts, remaining: 50, reset_after, retry_after: Micros::new(5) };
-    Ok(Leased { granted, decided_at, sent: Instant::now() })
+    Ok(Leased { granted, decided_at, sent: now })
 }
 
 #[test]
@@ -52,7 +51,7 @@ fn a_block_in_use_has_the_next_one_behind_it_and_its_end_is_told_with_the_ask() 
     assert!(blocks.calls_keeper() && !blocks.calls_keeper());
     let (spent, ask) = called(&mut blocks, 0);
     assert!(spent.is_empty());
-    blocks.learn(spent, Ask { id: 8, ..ask }, granted(8, 0), &clock);
+    blocks.learn(spent, Ask { tag: 8, ..ask }, granted(8, 0), &clock);
     // The next one begins where the first ends, which is told with the next ask.
     assert!((0..6).all(|_| blocks.take(1, &clock).is_some()));
     assert!(matches!(blocks.plan(0, || 9), Plan::Wait(Some(750_000))));
@@ -75,6 +74,18 @@ fn what_is_left_goes_back_in_time_and_a_key_nobody_asks_for_is_left() {
     blocks.learn(spent, ask, granted(0, 750_000), &clock);
     assert!(matches!(blocks.plan(750_000, || 9), Plan::Leave));
     assert!(!blocks.has_keeper);
+}
+
+/// The machine slept while the answer was on its way.
+#[test]
+fn a_block_that_comes_too_late_is_not_spent() {
+    let (mut blocks, clock, time) = hot();
+    let (spent, ask) = called(&mut blocks, 0);
+    time.store(TTL + 1, Ordering::SeqCst);
+    blocks.learn(spent, ask, granted(8, 0), &clock);
+    assert!(blocks.take(1, &clock).is_none());
+    // Redis has charged it in full, so there is nothing to tell.
+    assert!(matches!(blocks.plan(TTL + 1, || 8), Plan::Leave));
 }
 
 #[test]

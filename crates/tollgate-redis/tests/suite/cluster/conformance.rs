@@ -8,10 +8,14 @@ use tollgate_redis::RedisStore;
 use tollgate_store_tests::{Harness, store_tests};
 use tollgate_test_servers::Cluster;
 
-use super::{builder, connect, masters};
+use super::{builder, builder_at, connect, masters};
+use crate::rights;
 
 /// One for all checks, in keys of their own.
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(masters);
+
+/// Its URL for a user with the rights of docs/deployment.md.
+static URL: LazyLock<String> = LazyLock::new(|| rights::cluster_url(&CLUSTER));
 
 /// Decades ahead: keys expire by the servers' own time, which must not get there.
 const START: u64 = 4_000_000_000_000_000;
@@ -46,7 +50,7 @@ impl Harness for RealTime {
     type Store = RedisStore;
 
     async fn start() -> (Self, RedisStore) {
-        (Self, connect(builder(&CLUSTER)).await)
+        (Self, connect(builder_at(&URL)).await)
     }
 }
 

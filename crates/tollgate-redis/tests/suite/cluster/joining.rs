@@ -23,6 +23,9 @@ async fn the_password_of_the_url_is_said_to_every_node() {
 /// A certificate holds for names, so addresses must not be used in their place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn announced_names_are_used() {
+    if !Redis::start().can_announce_names() {
+        return println!("not tested: nodes of this server announce no names");
+    }
     let cluster = Cluster::builder()
         .replicas(0)
         .each_node(|node| {

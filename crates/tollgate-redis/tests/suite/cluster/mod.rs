@@ -27,9 +27,13 @@ fn masters() -> Cluster {
 
 /// Settings of a store that asks Redis each time, in keys of its own.
 fn builder(cluster: &Cluster) -> RedisStoreBuilder {
+    builder_at(&cluster.url())
+}
+
+fn builder_at(url: &str) -> RedisStoreBuilder {
     static STORES: AtomicU32 = AtomicU32::new(0);
-    let namespace = format!("store-{}", STORES.fetch_add(1, Ordering::Relaxed));
-    RedisStore::builder(&cluster.url())
+    let namespace = format!("tollgate:store-{}", STORES.fetch_add(1, Ordering::Relaxed));
+    RedisStore::builder(url)
         .expect("a URL")
         .namespace(namespace)
         .deny_cache(Duration::ZERO)
@@ -47,9 +51,14 @@ async fn connect(builder: RedisStoreBuilder) -> RedisStore {
     store
 }
 
-/// So many units an hour: nothing comes back by itself while a test runs.
+/// `limit` units in the longest window that there is. A fixed window begins at a multiple of
+/// itself since 1970: none of these begins while a test runs.
+fn quota(limit: u64) -> Quota {
+    Quota::new(limit, Policy::MAX_WINDOW)
+}
+
 fn policy(name: &str, limit: u64) -> Policy {
-    Policy::fixed_window_counter(name, Quota::per_hour(limit)).expect("a quota")
+    Policy::fixed_window_counter(name, quota(limit)).expect("a quota")
 }
 
 /// Keys whose states are in a slot that is wanted.

@@ -10,7 +10,7 @@ use tollgate::{Cost, Key, Policy, Quota, StoreExt};
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::Cluster;
 
-use super::scene::{CALM, OUTAGE, Scene, Told};
+use super::scene::{CALM, SOON, Scene, Told};
 
 /// Keys that one node and those that others serve.
 struct Shards {
@@ -57,19 +57,32 @@ async fn only_its_own_keys_suffer(fault: fn(&Cluster), heal: fn(&Cluster)) {
     let cluster = Cluster::start();
     let scene = Scene::without_breaker(&cluster.url()).await;
     let shards = Shards::find(&cluster, scene.store(), 0).await;
+    // Nobody takes over before both sides of the crack were seen.
+    let take_over = |may: bool| {
+        let forbid = if may { "no" } else { "yes" };
+        for replica in cluster.replicas_of(0) {
+            let replica = cluster.node(replica);
+            let set = replica.cmd(&["CONFIG", "SET", "cluster-replica-no-failover", forbid]);
+            assert_eq!(set.error(), None);
+        }
+    };
+    take_over(false);
     let load = scene.load();
     sleep(CALM).await;
     fault(&cluster);
     let start = Instant::now();
-    let (mut rounds, mut failed, mut spoiled) = (0, 0, 0);
-    while start.elapsed() < 2 * OUTAGE {
+    let (mut rounds, mut well) = (0, 0);
+    // A machine with much to do is late for those others too, but not all the time.
+    while well < 3 {
+        assert!(start.elapsed() < Duration::from_secs(20), "{well} of {rounds} rounds were well");
         let others = shards.failures(scene.store(), &shards.others).await;
-        spoiled += usize::from(others > 0);
-        failed += shards.failures(scene.store(), &shards.own).await;
+        let own = shards.failures(scene.store(), &shards.own).await;
+        assert_eq!(own, shards.own.len(), "of a node that is not there");
         rounds += 1;
+        well += usize::from(others == 0);
     }
+    take_over(true);
     let heir = block_in_place(|| cluster.wait_for_failover(shards.slot, 0));
-    let failover = start.elapsed();
     let start = Instant::now();
     while shards.failures(scene.store(), &shards.own).await > 0 {
         assert!(start.elapsed() < Duration::from_secs(20), "node {heir} is not found");
@@ -80,12 +93,9 @@ async fn only_its_own_keys_suffer(fault: fn(&Cluster), heal: fn(&Cluster)) {
     block_in_place(|| cluster.wait_until_ok());
     sleep(CALM).await;
     let report = load.end().await;
-    println!("failover {failover:?}; {failed} failed in {rounds} rounds, {spoiled} spoiled");
+    println!("{well} of {rounds} rounds were well");
     report.print(recovery);
-    assert_eq!(failed, rounds * shards.own.len());
-    // A machine with much to do stands still for a moment too, but not all the time.
-    assert!(spoiled * 2 < rounds, "{spoiled} of {rounds}");
-    assert!(recovery < Duration::from_secs(2), "{recovery:?}");
+    assert!(recovery < SOON, "{recovery:?}");
     // Only what it had not passed on to its replica.
     let held = report.compare(&scene).await;
     assert!(held.lost < report.count(Told::Admitted) / 10, "{held:?}");
@@ -123,7 +133,8 @@ async fn a_slot_that_moves_under_load_takes_its_counts_along() {
     const LIMIT: u64 = 1_000_000;
     let cluster = Cluster::builder().replicas(0).start();
     let scene = Scene::without_breaker(&cluster.url()).await;
-    let hot = Policy::sliding_window_counter("hot", Quota::per_hour(LIMIT)).expect("builds");
+    let hot = Policy::fixed_window_counter("hot", Quota::new(LIMIT, Policy::MAX_WINDOW));
+    let hot = hot.expect("builds");
     let key = Key::new(b"hot");
     scene.store().charge(&hot, &key, Cost::ONE).await.expect("all is well");
     let find = |node: usize| {

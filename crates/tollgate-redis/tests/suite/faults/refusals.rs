@@ -2,34 +2,110 @@
 
 use std::time::Duration;
 
+use tokio::task::block_in_place;
 use tokio::time::sleep;
+use tollgate::{Cost, Key, Policy, Quota, StoreExt};
 use tollgate_test_servers::{Redis, until};
 
-use super::scene::{CALM, Held, Report, SOON, Scene, Told};
+use super::scene::{CALM, Held, SOON, Scene, TASKS, Told};
+
+const SECONDS: Duration = Duration::from_secs(10);
 
 /// Every refusal says that nothing was charged, and nothing was.
-async fn refused(report: &Report, scene: &Scene) {
-    assert!(report.count(Told::NotCharged) > 0, "the fault did not happen");
-    assert_eq!(report.count(Told::MaybeCharged), 0);
-    assert_eq!(report.compare(scene).await, Held::default());
-    scene.policies_decide().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_memory_charges_nothing() {
-    let redis = Redis::builder().max_memory("100mb", "noeviction").start();
+async fn nothing_is_charged_between(
+    redis: Redis,
+    refuse: impl FnOnce(&Redis),
+    heal: impl FnOnce(&Redis),
+) {
     let scene = Scene::patient(&redis.url()).await;
     let load = scene.load();
     sleep(CALM).await;
-    redis.cmd(&["CONFIG", "SET", "maxmemory", "1"]);
+    refuse(&redis);
     scene.policies_fail().await;
-    redis.cmd(&["CONFIG", "SET", "maxmemory", "100mb"]);
+    heal(&redis);
     let recovery = scene.until_up().await;
     sleep(CALM).await;
     let report = load.end().await;
     report.print(recovery);
     assert!(recovery < SOON, "{recovery:?}");
-    refused(&report, &scene).await;
+    assert!(report.count(Told::NotCharged) > 0, "the fault did not happen");
+    assert_eq!(report.count(Told::MaybeCharged), 0);
+    assert_eq!(report.compare(&scene).await, Held::default());
+    scene.policies_decide().await;
+}
+
+fn set(redis: &Redis, name: &str, value: &str) {
+    assert_eq!(redis.cmd(&["CONFIG", "SET", name, value]).error(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_memory_charges_nothing() {
+    let redis = Redis::builder().max_memory("100mb", "noeviction").start();
+    let refuse = |redis: &Redis| set(redis, "maxmemory", "1");
+    nothing_is_charged_between(redis, refuse, |redis| set(redis, "maxmemory", "100mb")).await;
+}
+
+/// A denial writes nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_memory_goes_on_to_deny() {
+    let redis = Redis::start();
+    let scene = Scene::patient(&redis.url()).await;
+    let policy = Policy::token_bucket("full", Quota::per_day(1)).expect("builds");
+    let charge = || scene.store().charge(&policy, &Key::GLOBAL, Cost::ONE);
+    assert!(charge().await.expect("all is well").is_admitted());
+    set(&redis, "maxmemory", "1");
+    assert!(!charge().await.expect("a denial").is_admitted());
+    let other = Key::from("other");
+    let error = scene.store().charge(&policy, &other, Cost::ONE).await.expect_err("no memory");
+    assert!(!error.may_have_charged(), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_cannot_save_charges_nothing() {
+    let refuse = |redis: &Redis| {
+        // A file cannot take the place of a folder.
+        std::fs::create_dir(redis.folder().join("dump.rdb")).expect("a full disk?");
+        set(redis, "save", "3600 1");
+        redis.cmd(&["BGSAVE"]);
+        until("saving fails", SECONDS, || {
+            (redis.info("rdb_last_bgsave_status") == "err").then_some(())
+        });
+    };
+    nothing_is_charged_between(Redis::start(), refuse, |redis| set(redis, "save", "")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_the_replicas_that_it_needs_charges_nothing() {
+    let redis = Redis::start();
+    if !redis.can_hold_back_scripts() {
+        return println!("not tested: this server lets scripts write all the same");
+    }
+    let needs = |count| move |redis: &Redis| set(redis, "min-replicas-to-write", count);
+    nothing_is_charged_between(redis, needs("1"), needs("0")).await;
+}
+
+/// It might be a master that was replaced: only a new connection finds the new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_to_what_has_become_a_replica_is_given_up() {
+    let redis = Redis::start();
+    let scene = Scene::without_breaker(&redis.url()).await;
+    let connections = || scene.store().stats().connections;
+    let load = scene.load();
+    sleep(CALM).await;
+    let before = connections();
+    redis.cmd(&["REPLICAOF", "127.0.0.1", "1"]);
+    block_in_place(|| {
+        until("another connection", SECONDS, || (connections() > before).then_some(()));
+    });
+    redis.cmd(&["REPLICAOF", "NO", "ONE"]);
+    scene.until_up().await;
+    let report = load.end().await;
+    report.print(Duration::ZERO);
+    assert!(report.count(Told::NotCharged) > 0, "the fault did not happen");
+    // A connection that ends costs what is under way on it.
+    let most = TASKS * usize::try_from(connections() - before).expect("a few");
+    assert!(report.count(Told::MaybeCharged) <= most, "{most}");
+    assert_eq!(report.compare(&scene).await.lost, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -56,23 +132,13 @@ async fn a_server_that_has_become_a_replica_charges_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_loads_is_waited_for() {
     let redis = Redis::builder().append_only().start();
-    for key in 0..400 {
-        redis.cmd(&["SET", &format!("filler:{key}"), &"x".repeat(1024)]);
-    }
-    redis.cmd(&["BGREWRITEAOF"]);
-    until("the log is rewritten", Duration::from_secs(10), || {
-        let fields = ["aof_rewrite_in_progress", "aof_rewrite_scheduled"];
-        fields.iter().all(|field| redis.info(field) == "0").then_some(())
-    });
-    // A second of loading or more, during which it answers that it loads.
-    redis.configure("key-load-delay", "2000");
-    redis.configure("loading-process-events-interval-bytes", "1024");
+    redis.fill_for_a_slow_start();
     let scene = Scene::new(&redis.url()).await;
     let load = scene.load();
     sleep(CALM).await;
     redis.launch();
     scene.policies_fail().await;
-    until("it says that it loads", Duration::from_secs(10), || {
+    until("it says that it loads", SECONDS, || {
         redis.try_cmd(&["GET", "filler:0"]).ok()?.error().map(drop)
     });
     scene.policies_fail().await;

@@ -1,9 +1,11 @@
 //! A store under load, and what became of each request.
 
 use std::convert::Infallible;
-use std::future::ready;
+use std::future::{poll_fn, ready};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, Request, Response};
@@ -72,8 +74,9 @@ pub(crate) const OUTAGE: Duration = Duration::from_millis(800);
 /// Some hundred requests of a load, on a machine with nothing else to do.
 pub(crate) const CALM: Duration = Duration::from_millis(200);
 /// The store takes up to half a second between attempts to connect, or until it takes
-/// another connection than one that is silent; the breaker looks five times a second.
-pub(crate) const SOON: Duration = Duration::from_secs(2);
+/// another connection than one that is silent; the breaker looks five times a second. The
+/// rest is for a machine that is busy with other tests.
+pub(crate) const SOON: Duration = Duration::from_secs(5);
 /// Requests that are under way at a time, less those who pause.
 pub(crate) const TASKS: usize = 32;
 
@@ -92,7 +95,7 @@ impl Scene {
     /// service would open for all nodes of a cluster when one is down. The timeout is so
     /// long that a machine with other things to do is not taken for a node that is down.
     pub(crate) async fn without_breaker(url: &str) -> Self {
-        let mut scene = Self::with_timeout(url, 5 * TIMEOUT);
+        let mut scene = Self::with_timeout(url, 20 * TIMEOUT);
         scene.store = Breaker::with(scene.store.get_ref().clone(), u32::MAX, TIMEOUT);
         Self::begin(scene).await
     }
@@ -165,7 +168,7 @@ impl Scene {
     pub(crate) async fn until_open(&self) {
         let start = Instant::now();
         while self.store.state() == BreakerState::Closed {
-            assert!(start.elapsed() < Duration::from_secs(5), "the breaker stays closed");
+            assert!(start.elapsed() < Duration::from_secs(20), "the breaker stays closed");
             sleep(Duration::from_millis(5)).await;
         }
     }
@@ -206,10 +209,9 @@ impl Scene {
                 let refused = matches!(answer.status, 429 | 503);
                 assert_eq!(answer.headers.contains_key("retry-after"), refused, "{answer:?}");
             }
-            // One of them may be the probe of the breaker, which has to find out.
-            let mut times: Vec<_> = answers.iter().map(|answer| answer.took).collect();
-            times.sort_unstable();
-            assert!(times[3] < self.timeout, "{times:?}");
+            // The breaker lets a probe through five times a second, which has to wait.
+            let waited = answers.iter().filter(|answer| answer.waited).count();
+            assert!(waited <= 2, "{waited} of 6 waited for the store: {on_error:?}");
         }
     }
 
@@ -225,12 +227,18 @@ impl Scene {
         }));
         let mut answers = Vec::new();
         for _ in 0..count {
-            let start = Instant::now();
-            let response = service.clone().oneshot(Request::new(())).await.expect("infallible");
+            let mut call = pin!(service.clone().oneshot(Request::new(())));
+            let at_once = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await;
+            let waited = at_once.is_pending();
+            let response = match at_once {
+                Poll::Ready(response) => response,
+                Poll::Pending => call.await,
+            };
+            let response = response.expect("infallible");
             answers.push(Answer {
                 status: response.status().as_u16(),
                 headers: response.headers().clone(),
-                took: start.elapsed(),
+                waited,
             });
         }
         answers
@@ -241,7 +249,8 @@ impl Scene {
 struct Answer {
     status: u16,
     headers: HeaderMap,
-    took: Duration,
+    /// Whether it was not there at the first poll.
+    waited: bool,
 }
 
 impl Answer {
@@ -271,7 +280,8 @@ impl Report {
     /// Holds every request against Redis, which must be up again:
     ///
     /// * nobody waited for longer than the timeout and 20 ms (and what this machine was
-    ///   late by anyway);
+    ///   late by anyway, at each of the three wake-ups that an answer takes: of the timer, of
+    ///   the task with the call and of the task that asked);
     /// * nobody was charged twice;
     /// * who was told that nothing was charged was not charged.
     ///
@@ -279,7 +289,7 @@ impl Report {
     pub(crate) async fn compare(&self, scene: &Scene) -> Held {
         assert!(self.count(Told::Admitted) > 0, "nobody was ever admitted");
         let slowest = self.asked.iter().max_by_key(|asked| asked.took).expect("somebody asked");
-        let bound = scene.timeout + TOLERANCE + self.lateness;
+        let bound = scene.timeout + TOLERANCE + 3 * self.lateness;
         assert!(slowest.took <= bound, "{slowest:?} took more than {bound:?}");
 
         // Another store, which has all the time that it takes to look at thousands of keys.

@@ -34,7 +34,7 @@ async fn nothing_is_leased_that_no_request_could_spend() {
 async fn a_key_that_all_share_is_leased_for_those_who_are_busy_themselves() {
     let scene = Scene::start();
     let store = scene.store().await;
-    let all = policy(200, Algorithm::FixedWindowCounter);
+    let all = policy(400, Algorithm::FixedWindowCounter);
     let each = Policy::fixed_window_counter("each", Quota::per_minute(1_000)).unwrap();
     let each = each.with_lease(all.lease().unwrap()).unwrap();
     let mut passed = 0;
@@ -44,8 +44,10 @@ async fn a_key_that_all_share_is_leased_for_those_who_are_busy_themselves() {
         passed += ask(&store, &both, 5).await.0;
     }
     let left = store.decide(&[Charge::new(&all, &Key::GLOBAL, Cost::ZERO)]).await.unwrap();
-    assert_eq!((passed, left.decisions()[0].remaining), (150, 50));
+    assert_eq!((passed, left.decisions()[0].remaining), (150, 250));
     let busy = Key::new("busy");
-    let (passed, leased) = ask(&store, &[(&all, &Key::GLOBAL), (&each, &busy)], 40).await;
-    assert!(passed == 40 && leased > 0, "{passed}, {leased}");
+    // A request that finds a block of one key alone is decided by Redis, where a fifth of the
+    // 400 may be missing: so many more than are asked for are left, and each passes.
+    let (passed, leased) = ask(&store, &[(&all, &Key::GLOBAL), (&each, &busy)], 100).await;
+    assert!(passed == 100 && leased > 0, "{passed}, {leased}");
 }

@@ -2,17 +2,20 @@
 //! blocks whose holder is gone.
 #![expect(clippy::unwrap_used, reason = "a test that finds something else has failed")]
 
+mod asleep;
 mod beside;
 mod bounds;
+mod copies;
 #[path = "../../../../tollgate-core/tests/suite/oracle.rs"]
 #[expect(dead_code, reason = "it is that of the core, which asks more of it")]
 mod oracle;
 mod replicas;
+mod told;
 mod traces;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tollgate_core::{
     Algorithm, Cost, Key, LeakyMode, Lease, Policy, Quota, Refill, Resolution, Source, StoreExt,
@@ -86,4 +89,29 @@ async fn until_leased(store: &RedisStore, policy: &Policy) -> (Verdict, u64) {
         tokio::task::yield_now().await;
     }
     panic!("nothing was leased");
+}
+
+/// Takes one unit after the other, and says how many there were.
+async fn drain(store: &RedisStore, policy: &Policy) -> u64 {
+    let mut admitted = 0;
+    while ask(store, policy, 1).await.is_admitted() {
+        admitted += 1;
+    }
+    admitted
+}
+
+/// Takes what is left until all units were spent. Some may be on their way to a store.
+async fn until_all_is_spent(stores: &[(&RedisStore, &Policy)], mut admitted: u64, limit: u64) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while admitted < limit {
+        assert!(Instant::now() < until, "{admitted} of {limit}");
+        for (store, policy) in stores {
+            admitted += drain(store, policy).await;
+        }
+        tokio::task::yield_now().await;
+    }
+    for (store, policy) in stores {
+        admitted += drain(store, policy).await;
+    }
+    assert_eq!(admitted, limit);
 }

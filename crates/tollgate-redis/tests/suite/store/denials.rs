@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use tollgate_core::{
-    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Receipt, ReceiptId, Refill,
-    Resolution, Source, Store, StoreExt, Verdict,
+    Algorithm, Charge, Cost, Decision, Key, LeakyMode, Micros, Outcome, Policy, Quota, Receipt,
+    ReceiptId, Refill, Resolution, Source, Store, StoreExt, Strikes, Verdict,
 };
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::{Proxy, Redis};
 
 use super::{charge, connected, patient, policy};
 
-async fn cached(server: &Redis) -> RedisStore {
+pub(crate) async fn cached(server: &Redis) -> RedisStore {
     connected(patient(&server.url()).deny_cache(Duration::from_secs(60))).await
 }
 
@@ -40,24 +40,99 @@ async fn a_flood_of_denied_requests_asks_redis_once() {
 }
 
 #[tokio::test]
-async fn only_what_was_denied_is_remembered() {
+async fn a_key_with_units_left_is_asked_about() {
     let server = Redis::start();
     let store = cached(&server).await;
     let policy = policy(10);
     charge(&store, &policy, "k", 7).await;
-    assert!(!charge(&store, &policy, "k", 5).await.is_admitted());
-    // Dearer is denied all the more, other keys are others, and cheaper may fit.
-    assert_eq!(charge(&store, &policy, "k", 6).await.source(), Source::Cache);
-    assert!(charge(&store, &policy, "other", 5).await.is_admitted());
-    let cheap = charge(&store, &policy, "k", 3).await;
-    assert!(cheap.is_admitted() && cheap.source() == Source::Store);
-    // A denial of less takes the place of one of more.
-    assert_eq!(charge(&store, &policy, "k", 2).await.source(), Source::Store);
-    assert_eq!(charge(&store, &policy, "k", 2).await.source(), Source::Cache);
-    // To peek is never denied, and what can never fit is another answer.
-    assert!(store.peek(&policy, &Key::from("k")).await.unwrap().is_admitted());
-    assert_eq!(charge(&store, &policy, "k", 11).await.source(), Source::Store);
+    for _ in 0..3 {
+        let denied = charge(&store, &policy, "k", 5).await;
+        assert_eq!((denied.source(), denied.is_admitted()), (Source::Store, false));
+    }
+    // Another replica may take them.
+    let other = cached(&server).await;
+    assert!(charge(&other, &policy, "k", 3).await.is_admitted());
+    assert_eq!(charge(&store, &policy, "k", 5).await.decisions()[0].remaining, 0);
+    assert_eq!(charge(&store, &policy, "k", 5).await.source(), Source::Cache);
 }
+
+#[tokio::test]
+async fn only_costs_and_keys_that_were_asked_about_are_remembered() {
+    let server = Redis::start();
+    let store = cached(&server).await;
+    let policy = policy(10);
+    charge(&store, &policy, "k", 10).await;
+    for cost in [5, 1, 6, 7] {
+        // When one unit fits is said with every denial.
+        let first = if cost == 1 { Source::Cache } else { Source::Store };
+        assert_eq!(charge(&store, &policy, "k", cost).await.source(), first);
+        assert_eq!(charge(&store, &policy, "k", cost).await.source(), Source::Cache);
+    }
+    assert_eq!(charge(&store, &policy, "other", 5).await.source(), Source::Store);
+    // To peek is never denied, and what costs too much will never pass.
+    let key = Key::from("k");
+    let peek = store.peek(&policy, &key).await.unwrap();
+    assert_eq!((peek.source(), peek.is_admitted()), (Source::Store, true));
+    let exceeds = charge(&store, &policy, "k", 11).await;
+    assert_eq!(exceeds.decisions()[0].outcome, Outcome::Exceed);
+    assert_eq!(exceeds.source(), Source::Cache);
+    // More costs than are kept: the last ones are.
+    for cost in [2, 3, 4] {
+        charge(&store, &policy, "k", cost).await;
+    }
+    assert_eq!(charge(&store, &policy, "k", 4).await.source(), Source::Cache);
+    assert_eq!(charge(&store, &policy, "k", 5).await.source(), Source::Store);
+}
+
+/// A replica may have taken what the other policy has left, which nothing here tells.
+#[tokio::test]
+async fn what_a_policy_says_that_denied_with_units_left_is_asked_for() {
+    let server = Redis::start();
+    let store = cached(&server).await;
+    let (few, many) = (policy(3), Policy::fixed_window_counter("many", Quota::per_day(9)).unwrap());
+    let key = Key::GLOBAL;
+    let both = |cost| [&few, &many].map(|policy| Charge::new(policy, &key, Cost::new(cost)));
+    assert!(store.decide(&both(3)).await.unwrap().is_admitted());
+    assert_eq!(store.decide(&both(3)).await.unwrap().source(), Source::Store);
+    // `many` had room for three units, and nothing is said of it now.
+    let denied = store.decide(&both(3)).await.unwrap();
+    assert_eq!(denied.source(), Source::Cache);
+    assert!(matches!(denied.decisions()[0].outcome, Outcome::Deny { .. }));
+    assert_eq!(denied.decisions()[1], Decision::skipped(9));
+    // With two units left it denies as well, and for how long only Redis can say.
+    store.charge(&many, &key, Cost::new(4)).await.unwrap();
+    store.charge(&few, &key, Cost::new(2)).await.unwrap();
+    let mixed = [both(2)[0], both(3)[1]];
+    for _ in 0..2 {
+        let denied = store.decide(&mixed).await.unwrap();
+        assert_eq!(denied.source(), Source::Store);
+        assert!(denied.decisions().iter().all(Decision::denies));
+    }
+    // A key of which nothing is known may be out of units for longer.
+    let other = Policy::fixed_window_counter("other", Quota::per_day(9)).unwrap();
+    let unknown = [both(2)[0], Charge::new(&other, &key, Cost::ONE)];
+    assert_eq!(store.decide(&unknown).await.unwrap().source(), Source::Store);
+    assert_eq!(store.decide(&unknown).await.unwrap().source(), Source::Cache);
+}
+
+/// Each denial is a strike, and the block is longer than the denial.
+#[tokio::test]
+async fn a_penalty_is_asked_about_until_it_blocks() {
+    let server = Redis::start();
+    let store = cached(&server).await;
+    let strikes = Strikes::of_denials(3, Duration::from_secs(600)).block(2 * DAY);
+    let (limit, penalty) = (policy(1), Policy::penalty("penalty", strikes).unwrap());
+    let key = Key::GLOBAL;
+    let both = [&limit, &penalty].map(|policy| Charge::new(policy, &key, Cost::ONE));
+    assert!(store.decide(&both).await.unwrap().is_admitted());
+    for strike in 1..=5 {
+        let denied = store.decide(&both).await.unwrap();
+        assert_eq!(denied.source() == Source::Cache, strike > 3, "{strike}: {denied:?}");
+        assert_eq!(denied.decisions()[1].denies(), strike >= 3, "{strike}: {denied:?}");
+    }
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
 
 #[tokio::test]
 async fn a_raised_quota_is_asked_for_anew() {
@@ -119,6 +194,24 @@ async fn what_another_process_gives_back_is_seen_within_the_bound() {
     }
 }
 
+/// Redis says another instant for the first unit, so what was learnt before is wrong.
+#[tokio::test]
+async fn a_key_that_another_process_reset_and_used_up_again_is_asked_about_anew() {
+    let server = Redis::start();
+    let (store, other) = (cached(&server).await, cached(&server).await);
+    let policy = Policy::token_bucket("p", Quota::per_day(5)).unwrap();
+    assert!(charge(&store, &policy, "k", 5).await.is_admitted());
+    for source in [Source::Store, Source::Cache] {
+        assert_eq!(charge(&store, &policy, "k", 3).await.source(), source);
+    }
+    other.reset(&policy, &Key::from("k")).await.unwrap();
+    assert!(charge(&other, &policy, "k", 5).await.is_admitted());
+    assert_eq!(charge(&store, &policy, "k", 5).await.source(), Source::Store);
+    for source in [Source::Store, Source::Cache] {
+        assert_eq!(charge(&store, &policy, "k", 3).await.source(), source);
+    }
+}
+
 #[tokio::test]
 async fn it_can_be_switched_off() {
     let server = Redis::start();
@@ -166,7 +259,8 @@ async fn with_it_and_without_it_the_same_requests_pass() {
         .into_iter()
         .enumerate()
         .map(|(n, algorithm)| {
-            Policy::new(format!("p{n}"), Quota::per_day(40 + n as u64), algorithm).unwrap()
+            let quota = Quota::new(40 + n as u64, Policy::MAX_WINDOW);
+            Policy::new(format!("p{n}"), quota, algorithm).unwrap()
         })
         .collect();
     let (mut admitted, mut denied) = (0, 0);
@@ -230,22 +324,4 @@ async fn a_reset_whose_answer_is_lost_may_have_been_made() {
     assert!(reset.await.unwrap().unwrap_err().may_have_charged());
     store.connected().await;
     assert!(charge(&store, &policy, "k", 1).await.is_admitted());
-}
-
-/// Others take what is left while it is remembered: what is said to remain is old.
-#[tokio::test]
-async fn the_waits_of_a_remembered_denial_are_lower_bounds_and_the_rest_is_as_it_was() {
-    let server = Redis::start();
-    let store = cached(&server).await;
-    let policy = policy(10);
-    charge(&store, &policy, "k", 5).await;
-    let denied = charge(&store, &policy, "k", 6).await;
-    charge(&store, &policy, "k", 5).await;
-    let remembered = charge(&store, &policy, "k", 6).await;
-    assert_eq!(remembered.source(), Source::Cache);
-    assert_eq!(remembered.decisions()[0].remaining, denied.decisions()[0].remaining);
-    let other = connected(patient(&server.url())).await;
-    let asked = charge(&other, &policy, "k", 6).await;
-    assert_eq!((asked.source(), asked.decisions()[0].remaining), (Source::Store, 0));
-    assert!(remembered.decisions()[0].retry_after() <= denied.decisions()[0].retry_after());
 }

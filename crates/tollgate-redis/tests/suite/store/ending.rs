@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tollgate_core::{Charge, Cost, Key, Store, StoreExt};
 use tollgate_redis::RedisStore;
-use tollgate_test_servers::{Proxy, Redis};
+use tollgate_test_servers::{Proxy, Redis, until};
 
 use super::{connected, patient, policy};
 
@@ -36,8 +36,10 @@ async fn no_task_and_no_connection_outlives_the_last_clone() {
     drop(clone);
     assert!(asked.await.unwrap().is_admitted(), "who has asked gets an answer");
     until_idle(before).await;
-    let clients = server.cmd(&["CLIENT", "LIST"]);
-    assert_eq!(clients.text().lines().count(), 1, "{}", clients.text());
+    until("the server sees it", Duration::from_secs(5), || {
+        let clients = server.cmd(&["CLIENT", "LIST"]);
+        (clients.text().lines().count() == 1).then_some(())
+    });
 }
 
 #[tokio::test]
@@ -140,11 +142,12 @@ fn a_store_answers_in_another_runtime_and_in_none() {
         }
     });
     let mut asked = ask();
-    let verdict = tollgate_test_servers::until("an answer", Duration::from_secs(5), || {
-        match super::combining::poll_once(&mut asked) {
-            std::task::Poll::Ready(verdict) => Some(verdict.unwrap()),
-            std::task::Poll::Pending => None,
-        }
-    });
+    let verdict =
+        until("an answer", Duration::from_secs(5), || {
+            match super::combining::poll_once(&mut asked) {
+                std::task::Poll::Ready(verdict) => Some(verdict.unwrap()),
+                std::task::Poll::Pending => None,
+            }
+        });
     assert_eq!(verdict.decisions()[0].remaining, 5);
 }

@@ -6,6 +6,8 @@ mod combining;
 mod connecting;
 mod denials;
 mod ending;
+mod layered;
+mod remembered;
 
 use std::time::Duration;
 
@@ -23,8 +25,9 @@ async fn connected(builder: RedisStoreBuilder) -> RedisStore {
     store
 }
 
+/// In the longest window that there is: none begins while a test runs.
 fn policy(limit: u64) -> Policy {
-    Policy::fixed_window_counter("p", Quota::per_day(limit)).unwrap()
+    Policy::fixed_window_counter("p", Quota::new(limit, Policy::MAX_WINDOW)).unwrap()
 }
 
 async fn charge(store: &RedisStore, policy: &Policy, key: &str, cost: u64) -> Verdict {

@@ -76,12 +76,15 @@ impl Client {
     }
 
     pub fn say_call(&mut self, batch: &Batch, time: Option<Timestamp>) {
-        let args = batch.args(time);
-        let count = batch.keys().len().to_string();
+        let keys: Vec<_> = batch.keys().map(<[u8]>::to_vec).collect();
+        self.say_script(&keys, &batch.args(time));
+    }
+
+    pub fn say_script(&mut self, keys: &[Vec<u8>], args: &[Vec<u8>]) {
+        let count = keys.len().to_string();
         let sha1 = self.sha1.clone();
         let mut command: Vec<&[u8]> = vec![b"EVALSHA", &sha1, count.as_bytes()];
-        command.extend(batch.keys());
-        command.extend(args.iter().map(Vec::as_slice));
+        command.extend(keys.iter().chain(args).map(Vec::as_slice));
         self.say(&command);
     }
 
@@ -98,6 +101,17 @@ impl Client {
 
     pub fn run(&mut self, command: &[&[u8]]) -> Value {
         self.connection.cmd(command)
+    }
+
+    /// Asks when a key expires, in milliseconds; -1 if never, -2 if there is no key.
+    pub fn say_expiry(&mut self, key: &[u8]) {
+        self.say(&[b"EVAL", EXPIRY.as_bytes(), b"1", key]);
+    }
+
+    /// When a key expires, in milliseconds; -1 if never, -2 if there is no key.
+    pub fn expiry(&mut self, key: &[u8]) -> Value {
+        self.say_expiry(key);
+        self.hear()
     }
 
     pub fn call(&mut self, batch: &Batch, time: Option<Timestamp>) -> Reply {
@@ -134,3 +148,17 @@ impl Client {
         used.sum::<f64>() * 1e6
     }
 }
+
+/// Redis before 7 knows no PEXPIRETIME. It says how long the key lives, from an instant that
+/// two looks at its clock in the same millisecond tell.
+const EXPIRY: &str = "
+    if redis.REDIS_VERSION_NUM then return redis.call('PEXPIRETIME', KEYS[1]) end
+    local function now()
+      local time = redis.call('TIME')
+      return time[1] * 1000 + math.floor(time[2] / 1000)
+    end
+    local at, left
+    repeat
+      at, left = now(), redis.call('PTTL', KEYS[1])
+    until at == now()
+    return left < 0 and left or at + left";

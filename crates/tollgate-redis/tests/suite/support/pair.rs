@@ -39,11 +39,13 @@ impl<'a> Pair<'a> {
         let charges = [Charge::new(policy, &Key::GLOBAL, line.cost)];
         let verdict = self.reference.decide(&charges, now);
         let decision = verdict.decisions()[0];
+        let frozen = self.reference.frozen(&charges, &verdict, now).into();
         self.receipts += 1;
         let id = ReceiptId(self.receipts);
         let receipt = verdict.receipts(&charges, || id).next();
         let row = self.client.call(&batch, Some(now)).rows.remove(0);
-        assert_eq!(row, Row::Verdict(verdict), "{} at {}: {policy:?} {cost}", self.key, self.now);
+        let should = Row::Verdict(verdict, frozen);
+        assert_eq!(row, should, "{} at {}: {policy:?} {cost}", self.key, self.now);
         if receipt.is_some() {
             self.compare_expiry(policy);
         }
@@ -96,7 +98,7 @@ impl<'a> Pair<'a> {
         } else {
             i64::try_from((now + after).as_micros().div_ceil(1_000)).expect("a time")
         };
-        let found = self.client.run(&[b"PEXPIRETIME", self.key.as_bytes()]);
+        let found = self.client.expiry(self.key.as_bytes());
         assert_eq!(found, Value::Number(expiry), "{} at {}", self.key, self.now);
     }
 }

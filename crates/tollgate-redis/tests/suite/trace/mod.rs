@@ -39,6 +39,8 @@ pub(crate) struct Trace {
     ids: u128,
     charged: u128,
     granted: usize,
+    /// Denied charges to keys without room for one unit.
+    frozen: usize,
     clock: Clock,
     /// When each key is to expire, in milliseconds, of those that are to be there.
     expiries: HashMap<Vec<u8>, u64>,
@@ -91,6 +93,7 @@ impl Trace {
             settled: HashSet::new(),
             blocks: Vec::new(),
             granted: 0,
+            frozen: 0,
             ids: u128::from(seed) << 64,
             charged: 0,
             clock,
@@ -99,8 +102,8 @@ impl Trace {
         }
     }
 
-    /// Runs the trace and says how many decisions and blocks it had.
-    pub(crate) fn run(mut self, client: &mut Client) -> (usize, usize) {
+    /// Runs the trace and says how many decisions it had, blocks, and charges to frozen keys.
+    pub(crate) fn run(mut self, client: &mut Client) -> [usize; 3] {
         let calls = match self.family {
             Family::Any | Family::EndOfTime => 200,
             Family::LongLogs => 2_500,
@@ -112,10 +115,10 @@ impl Trace {
                 break;
             }
             let expected = self.call();
-            decisions += expected.rows.iter().filter(|row| matches!(row, Row::Verdict(_))).count();
+            decisions += expected.rows.iter().filter(|row| matches!(row, Row::Verdict(..))).count();
             client.say_call(&expected.batch, Some(expected.now));
             for (key, _) in &expected.expiries {
-                client.say(&[b"PEXPIRETIME", key]);
+                client.say_expiry(key);
             }
             self.under_way.push_back(expected);
             if self.under_way.len() == PIPELINE {
@@ -126,7 +129,7 @@ impl Trace {
             self.compare(client);
         }
         assert!(self.family != Family::Heavy || self.charged > 1 << 53, "{}", self.charged);
-        (decisions, self.granted)
+        [decisions, self.granted, self.frozen]
     }
 
     /// The next call, decided by the reference. Policies of a calendar are not leased: where

@@ -84,7 +84,9 @@ impl Trace {
                 self.receipts[index] = receipt;
             }
         }
-        expected.rows.push(Row::Verdict(verdict));
+        let frozen = self.reference.frozen(&charges, &verdict, expected.now);
+        self.frozen += frozen.iter().filter(|span| **span > Micros::ZERO).count();
+        expected.rows.push(Row::Verdict(verdict, frozen.into()));
     }
 
     /// Settles a receipt, or renews its lease.
@@ -203,18 +205,17 @@ impl Trace {
             2 => self.rng.u64(1..=most),
             _ => (most / 8).max(1),
         };
-        self.ids += 1;
-        let id = u64::try_from(self.ids & u128::from(u64::MAX)).expect("64 bits");
         let ttl = Micros::new(policy.window().get() * self.rng.u64(1..=10) / 10);
         let name = redis_key(&policy, &key);
-        let ask = Ask { id, units, ttl };
+        // Copies of a machine ask under equal tags, and those of one call share its time.
+        let ask = Ask { tag: self.rng.u32(..3), units, ttl };
         expected.batch.lease(&name, &policy, &spent, ask, deadline).expect("room");
         expected.text.push(format!("{ask:?} of {policy:?} {key:?}, {spent:?}"));
         if stale || expected.is_elsewhen(&policy) {
             expected.rows.push(Row::Stale);
             return;
         }
-        let now = expected.now;
+        let (now, id) = (expected.now, ask.id(expected.now));
         let is_known =
             spent.iter().any(|block| self.reference.knows_block(&policy, &key, block.id, now));
         let spent: Vec<_> = spent.iter().map(|block| (block.id, block.units)).collect();

@@ -173,6 +173,10 @@ impl<S: Store> Store for Looked<S> {
     fn reset(&self, policy: &tollgate::Policy, key: &tollgate::Key) -> Self::Future<()> {
         self.0.reset(policy, key)
     }
+
+    fn has_local_fallback(&self) -> bool {
+        self.0.has_local_fallback()
+    }
 }
 
 impl<S: Store> tollgate::status::Inspect for Looked<S> {

@@ -67,8 +67,8 @@ async fn an_operator_finds_the_key_that_requests_have() {
     ];
     for (policy, source, name, shown) in sources {
         let (_, store) = memory();
-        let limit = Limit::new(log(policy, 1), source).on_missing_key(OnMissingKey::Share);
-        let layer = layer(&store, [limit]);
+        let layer = builder(&store, [Limit::new(log(policy, 1), source)]);
+        let layer = layer.on_missing_key(OnMissingKey::Share).build().unwrap();
         let admin = Admin::builder().token(TOKEN).layer(&layer).show_subjects(Shown::Clear);
         let admin = admin.build().unwrap();
         let service = layer.layer(hello());
@@ -165,4 +165,42 @@ async fn a_subject_is_read_under_the_quota_of_its_tier() {
         { "tier": "pro", "limit": 100, "window": 60.0, "calendar": null, "capacity": 100 }
     ]);
     assert_eq!(all["policies"][0]["tiers"], pro);
+}
+
+#[tokio::test]
+async fn parameters_of_the_query_are_those_of_a_form() {
+    let (_, store) = memory();
+    let tiers = ["pro plan", "a&b=c+d%", "골드"];
+    let mut limit = Limit::new(log("client", 1), ClientIp::peer());
+    for (tier, units) in tiers.into_iter().zip(2..) {
+        limit = limit.in_tier(tier, tollgate::Quota::per_minute(units)).unwrap();
+    }
+    let tiers = tollgate::tier::in_extensions();
+    let layer = builder(&store, [limit]).tiers(tiers).build().unwrap();
+    let admin = admin(&layer);
+    for (query, units) in [
+        ("", 1),
+        ("tier=pro%20plan", 2),
+        ("tier=pro+plan", 2),
+        ("%74ier=pro%20plan", 2),
+        ("x=1&tier=pro+plan", 2),
+        ("tier=a%26b%3Dc%2Bd%25", 3),
+        ("tier=%EA%B3%A8%EB%93%9C", 4),
+        // Another parameter.
+        ("tiers=pro+plan", 1),
+        ("x=tier=pro+plan", 1),
+    ] {
+        let path = format!("/status/client/ip:192.0.2.9?{query}");
+        let (code, status) = operate(&admin, "GET", &path, "").await;
+        assert_eq!((code, &status["limit"]), (200, &json!(units)), "{query}: {status}");
+    }
+    for query in ["tier=", "tier=pro%2520plan", "tier=%FF", "tier=Pro+plan"] {
+        let path = format!("/status/client/ip:192.0.2.9?{query}");
+        assert_eq!(operate(&admin, "GET", &path, "").await.0, 404, "{query}");
+    }
+    for (query, code) in
+        [("x=1&most=1", 200), ("most=1&x=1", 200), ("mos%74=%31", 200), ("most=", 400)]
+    {
+        assert_eq!(operate(&admin, "GET", &format!("/top?{query}"), "").await.0, code, "{query}");
+    }
 }

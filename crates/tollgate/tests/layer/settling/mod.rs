@@ -1,5 +1,6 @@
 //! Charges that are corrected when the response is known.
 
+mod cost_header;
 mod counting;
 mod reserving;
 

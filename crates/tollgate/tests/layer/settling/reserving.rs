@@ -9,7 +9,10 @@ use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full, StreamBody};
 use parking_lot::Mutex;
 use tokio::time::advance;
-use tollgate::{Cost, Costs, Limit, Policy, Reservation, Reserve, Settlement, Store, headers};
+use tollgate::{
+    Charge, Cost, Costs, Key, Limit, Policy, Receipt, Reservation, Reserve, Settlement, Store,
+    Strikes, Verdict, headers,
+};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::left;
@@ -284,4 +287,57 @@ async fn the_fields_tell_what_is_left_once_the_charge_is_settled() {
         assert_eq!(left(&store, &log("login", 5)).await, login, "{path}");
         assert_eq!(left(&store, &log("tokens", 1_000)).await, tokens, "{path}");
     }
+}
+
+/// A store that reads the open receipts of the request while it settles one of them.
+#[derive(Clone)]
+struct Reading<S> {
+    store: S,
+    reservation: Arc<Mutex<Option<Reservation>>>,
+    /// How many receipts were open, at each call to settle.
+    open: Arc<Mutex<Vec<Option<usize>>>>,
+}
+
+impl<S: Store> Store for Reading<S> {
+    type Future<T: Send + 'static> = S::Future<T>;
+
+    fn decide(&self, charges: &[Charge<'_>]) -> Self::Future<Verdict> {
+        self.store.decide(charges)
+    }
+
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Self::Future<Settlement> {
+        let reservation = self.reservation.lock().clone().expect("the handler has left it");
+        let (found, finds) = std::sync::mpsc::channel();
+        // In a thread of its own, so that a lock that is held fails the test and does not hang it.
+        std::thread::spawn(move || found.send(reservation.receipts().len()));
+        self.open.lock().push(finds.recv_timeout(Duration::from_secs(30)).ok());
+        self.store.settle(receipt, actual)
+    }
+
+    fn renew(&self, receipt: &Receipt) -> Self::Future<Option<Receipt>> {
+        self.store.renew(receipt)
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()> {
+        self.store.reset(policy, key)
+    }
+}
+
+#[tokio::test]
+async fn no_lock_is_held_while_the_store_settles() {
+    let reservation = Arc::<Mutex<Option<Reservation>>>::default();
+    let (_, memory) = memory();
+    let store =
+        Reading { store: memory, reservation: Arc::clone(&reservation), open: Arc::default() };
+    let strikes = Strikes::of_failures(5, Duration::from_secs(60));
+    let locked = Limit::global(tokens()).penalty("locked", strikes).unwrap();
+    let locked = locked.count_only(|_| true);
+    let counted = Limit::global(log("counted", 9)).count_only(|_| false);
+    let service = with_reservation(&store, [locked, counted, estimated()], move |it| {
+        *reservation.lock() = Some(it.clone());
+        it.settle_policy("tokens", Cost::ONE);
+    });
+    assert_eq!(service.oneshot(get()).await.unwrap().status(), 200);
+    // The handler settles, the penalty strikes, and a response that does not count is refunded.
+    assert_eq!(*store.open.lock(), [Some(0); 3]);
 }

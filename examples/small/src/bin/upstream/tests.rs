@@ -1,9 +1,5 @@
 //! The limiter around a client: the other side never sees more than it grants.
 
-#[path = "../src/bin/upstream.rs"]
-#[expect(dead_code, reason = "the program itself is not run here")]
-mod upstream;
-
 use std::time::Duration;
 
 use axum::body::Body;
@@ -28,9 +24,9 @@ impl Clock for Paused {
 async fn refused(is_polite: bool) -> (usize, Duration) {
     let started = Instant::now();
     let store = || MemoryStore::builder().clock(Paused(started)).build();
-    let third_party = upstream::third_party(store()).expect("a quota that builds");
+    let third_party = super::third_party(store()).expect("a quota that builds");
     let client = if is_polite {
-        let polite = upstream::polite(store()).expect("a quota that builds");
+        let polite = super::polite(store()).expect("a quota that builds");
         let client = ServiceBuilder::new().map_response(|it: Response<_>| it.map(Body::new));
         BoxCloneSyncService::new(client.layer(polite).service(third_party))
     } else {

@@ -17,6 +17,9 @@ use tokio::task::JoinSet;
 use tollgate::{Cost, Costs, Excess, Limit, MemoryStore, Policy, Quota, RateLimitLayer, Store};
 use tower::{ServiceBuilder, ServiceExt};
 
+#[cfg(test)]
+mod tests;
+
 /// What the other side grants.
 const THEIRS: Quota = Quota::per_second(5);
 
@@ -26,7 +29,7 @@ const OURS: Quota = Quota::new(5, Duration::from_millis(1_100));
 
 /// The limit of all requests to the third party: with a `RedisStore`, those of all replicas.
 /// A log, as it alone holds in any second, wherever the other side begins to count.
-pub(crate) fn polite<St: Store>(store: St) -> Result<RateLimitLayer<St>, Box<dyn Error>> {
+fn polite<St: Store>(store: St) -> Result<RateLimitLayer<St>, Box<dyn Error>> {
     let limit = Limit::global(Policy::sliding_window_log("third party", OURS)?)
         .costs(Costs::flat(Cost::ONE))
         .excess(Excess::Wait { max: Duration::from_secs(30) });
@@ -34,8 +37,8 @@ pub(crate) fn polite<St: Store>(store: St) -> Result<RateLimitLayer<St>, Box<dyn
 }
 
 /// The third party, for the sake of the example: it is behind a limit as well, and refuses.
-pub(crate) fn third_party<St: Store>(store: St) -> Result<Router, Box<dyn Error>> {
-    let limit = RateLimitLayer::global(store, Policy::sliding_window_log("granted", THEIRS)?);
+fn third_party<St: Store>(store: St) -> Result<Router, Box<dyn Error>> {
+    let limit = RateLimitLayer::global(store, Policy::sliding_window_log("granted", THEIRS)?)?;
     Ok(Router::new().route("/", get(|| async { "here you are" })).layer(limit))
 }
 

@@ -1,0 +1,113 @@
+//! The time of this process: it ends what the process holds of a quota, or remembers of one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::ticket::Leased;
+
+/// Microseconds since some instant, the same for all that a store holds and remembers.
+pub(crate) type Moment = u64;
+
+/// A clock that no one can set, and that goes on while the machine is suspended.
+///
+/// [`Instant`] and the timers of tokio stand still meanwhile, and Redis does not: what was leased
+/// for a second before an hour of sleep has ended, and what was denied may pass. A virtual machine
+/// that its host stops may not notice. Then only the size of what it holds bounds the error.
+///
+/// Deadlines and pauses between attempts may stand still too: a request that slept is decided
+/// within its timeout after the sleep, or refused by Redis as late and sent once more. How long a
+/// receipt or a permit counts is for Redis alone to decide.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Clock {
+    /// Only tests have a time of their own.
+    by_hand: Option<Arc<AtomicU64>>,
+    /// Whether Redis goes by that one too, so that nothing lies between the two clocks.
+    is_redis: bool,
+}
+
+impl Clock {
+    /// A clock that a test moves.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) fn by_hand(time: Arc<AtomicU64>, is_redis: bool) -> Self {
+        Self { by_hand: Some(time), is_redis }
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        match &self.by_hand {
+            None => machine::now(),
+            Some(time) => time.load(Ordering::SeqCst),
+        }
+    }
+
+    /// When a block begins and when it ends: counted from before the call was sent, and Redis
+    /// counts from after that.
+    pub(crate) fn span(&self, leased: &Leased) -> (Moment, Moment) {
+        let (start, lasts) = (leased.sent, leased.granted.lasts.get());
+        if self.is_redis {
+            return (start, start.saturating_add(lasts));
+        }
+        // Redis' clock may be made to run faster to catch up, by half a thousandth at most.
+        (start, start.saturating_add((lasts - lasts / 1_000).saturating_sub(1)))
+    }
+
+    /// The instant of a moment, for timers. By hand, none ever comes by itself. A suspended
+    /// machine makes a timer late, so look at the clock again after it.
+    pub(crate) fn instant(&self, moment: Moment) -> Option<Instant> {
+        match self.by_hand {
+            None => {
+                Instant::now().checked_add(Duration::from_micros(moment.saturating_sub(self.now())))
+            }
+            Some(_) => None,
+        }
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+mod machine {
+    use rustix::time::{ClockId, clock_gettime};
+
+    #[cfg(not(target_vendor = "apple"))]
+    const CLOCK: ClockId = ClockId::Boottime;
+    /// There it counts sleep as well.
+    #[cfg(target_vendor = "apple")]
+    const CLOCK: ClockId = ClockId::Monotonic;
+
+    pub(super) fn now() -> super::Moment {
+        let time = clock_gettime(CLOCK);
+        // Neither is negative: it counts from the start of the machine.
+        let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+        let nanos = u64::try_from(time.tv_nsec).unwrap_or_default();
+        seconds.saturating_mul(1_000_000).saturating_add(nanos / 1_000)
+    }
+}
+
+/// There is no clock that we know to count sleep, so what is held outlives it.
+#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+mod machine {
+    use std::sync::LazyLock;
+    use std::time::Instant;
+
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+    pub(super) fn now() -> super::Moment {
+        u64::try_from(START.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use rustix::time::{ClockId, clock_gettime};
+
+    use super::*;
+
+    #[test]
+    fn it_is_the_clock_that_counts_the_time_of_a_suspended_machine() {
+        let boot = || {
+            let time = clock_gettime(ClockId::Boottime);
+            Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32).as_micros()
+        };
+        let (before, now, after) = (boot(), u128::from(Clock::default().now()), boot());
+        assert!((before..=after).contains(&now), "{before} {now} {after}");
+    }
+}

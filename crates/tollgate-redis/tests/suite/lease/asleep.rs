@@ -1,0 +1,52 @@
+//! A machine that sleeps: its timers stand still, and the time of Redis goes on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate_core::{Policy, Quota, Source};
+use tollgate_redis::RedisStore;
+use tollgate_test_servers::Redis;
+
+use super::{ALGORITHMS, TTL, ask, policy, until_leased};
+
+/// A store whose clock is moved by hand. Timers and the clock of Redis go on as they do.
+async fn store(server: &Redis) -> (RedisStore, Arc<AtomicU64>) {
+    let clock = Arc::new(AtomicU64::new(7_000_000));
+    let builder = RedisStore::builder(&server.url()).unwrap().timeout(Duration::from_secs(10));
+    let builder = builder.deny_cache(Duration::from_secs(60)).clock(Arc::clone(&clock));
+    let store = builder.connect().unwrap();
+    tokio::time::timeout(Duration::from_secs(20), store.connected()).await.unwrap();
+    (store, clock)
+}
+
+#[tokio::test]
+async fn no_unit_is_spent_after_a_sleep_past_the_end_of_its_block() {
+    let server = Redis::start();
+    let (store, clock) = store(&server).await;
+    for algorithm in ALGORITHMS {
+        let base = policy(6_000, algorithm);
+        let policy = Policy::new(format!("{algorithm:?}"), base.quota(), algorithm).unwrap();
+        let policy = policy.with_lease(base.lease().unwrap()).unwrap();
+        for sleep in [TTL, 3_600_000_000] {
+            until_leased(&store, &policy).await;
+            assert_eq!(ask(&store, &policy, 1).await.source(), Source::Lease, "{algorithm}");
+            clock.fetch_add(sleep, Ordering::SeqCst);
+            let awake = ask(&store, &policy, 1).await;
+            assert_eq!(awake.source(), Source::Store, "{algorithm} after {sleep}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_denial_is_not_remembered_past_a_sleep() {
+    let server = Redis::start();
+    let (store, clock) = store(&server).await;
+    for algorithm in ALGORITHMS {
+        let policy = Policy::new(format!("{algorithm:?}"), Quota::per_day(3), algorithm).unwrap();
+        while ask(&store, &policy, 1).await.is_admitted() {}
+        assert_eq!(ask(&store, &policy, 1).await.source(), Source::Cache, "{algorithm}");
+        clock.fetch_add(60_000_000, Ordering::SeqCst);
+        assert_eq!(ask(&store, &policy, 1).await.source(), Source::Store, "{algorithm}");
+    }
+}

@@ -1,0 +1,101 @@
+//! Machines that are restored from one snapshot: all of them have the same random bits.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use tollgate_core::{Lease, Policy, Quota, Source};
+use tollgate_redis::RedisStore;
+use tollgate_test_servers::Redis;
+
+use super::{ask, drain, until_all_is_spent, until_leased};
+
+async fn copies(server: &Redis) -> [RedisStore; 2] {
+    let builder = RedisStore::builder(&server.url()).unwrap().timeout(Duration::from_secs(10));
+    let builder = builder.deny_cache(Duration::ZERO).seed(7);
+    let copies = [builder.clone().connect().unwrap(), builder.connect().unwrap()];
+    for copy in &copies {
+        tokio::time::timeout(Duration::from_secs(20), copy.connected()).await.unwrap();
+    }
+    copies
+}
+
+/// A limit per 400 days. A replica may hold a part of it for as long.
+fn leased(limit: u64, share: Lease) -> Policy {
+    let window = Policy::MAX_WINDOW;
+    let policy = Policy::sliding_window_log("p", Quota::new(limit, window)).unwrap();
+    policy.with_lease(share.ttl(window)).unwrap()
+}
+
+#[tokio::test]
+async fn no_copy_returns_the_block_of_another() {
+    let server = Redis::start();
+    let [one, copy] = copies(&server).await;
+    // Eight units and two. Each is the first block of its store.
+    let (large, small) = (leased(1_000, Lease::of(1, 50)), leased(1_000, Lease::of(1, 500)));
+    let mut admitted = until_leased(&one, &large).await.1 + until_leased(&copy, &small).await.1;
+    copy.return_leases().await;
+    let exact = Policy::new("p", large.quota(), large.algorithm()).unwrap();
+    admitted += drain(&copy, &exact).await;
+    // Redis kept the units that the first one holds.
+    let spent = drain(&one, &large).await;
+    assert!(spent > 0);
+    until_all_is_spent(&[(&copy, &small), (&one, &large)], admitted + spent, 1_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_that_lease_side_by_side_admit_no_more_than_there_is() {
+    let server = Redis::start();
+    let policy = leased(20_000, Lease::of(1, 10));
+    let mut tasks = tokio::task::JoinSet::new();
+    let copies = copies(&server).await;
+    for store in copies.clone() {
+        let policy = policy.clone();
+        tasks.spawn(async move {
+            let (mut admitted, mut leased) = (0_u64, 0_u64);
+            loop {
+                let verdict = ask(&store, &policy, 1).await;
+                if !verdict.is_admitted() {
+                    return (admitted, leased);
+                }
+                admitted += 1;
+                leased += u64::from(verdict.source() == Source::Lease);
+                if admitted.is_multiple_of(64) {
+                    tokio::task::yield_now().await;
+                }
+            }
+        });
+    }
+    let done = tasks.join_all().await;
+    let (mut admitted, leased) =
+        done.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    assert!(admitted <= 20_000 && leased > 1_000, "{admitted}, {leased}");
+    // And no fewer, once all blocks are back.
+    for copy in &copies {
+        copy.return_leases().await;
+    }
+    let exact = Policy::new("p", policy.quota(), policy.algorithm()).unwrap();
+    admitted += drain(&copies[0], &exact).await;
+    let stores = [(&copies[0], &policy), (&copies[1], &policy)];
+    until_all_is_spent(&stores, admitted, 20_000).await;
+}
+
+/// Names have the time of Redis in them, so no two processes may get the same one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_two_calls_to_a_server_are_at_one_time() {
+    let server = Redis::start();
+    let policy = Policy::fixed_window_counter("p", Quota::per_day(1_000_000)).unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    for store in copies(&server).await {
+        let policy = policy.clone();
+        tasks.spawn(async move {
+            let mut times = HashSet::new();
+            for _ in 0..2_000 {
+                times.insert(ask(&store, &policy, 1).await.decided_at());
+            }
+            times
+        });
+    }
+    let times = tasks.join_all().await;
+    assert!(times[0].is_disjoint(&times[1]));
+    assert_eq!(times.iter().map(HashSet::len).sum::<usize>(), 4_000);
+}

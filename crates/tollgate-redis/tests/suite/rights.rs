@@ -1,0 +1,101 @@
+//! The store under exactly the rights that docs/deployment.md grants it.
+
+use std::time::Duration;
+
+use tollgate_core::{Cost, Key, Policy, Quota, StoreExt};
+use tollgate_redis::{RedisStore, RedisStoreBuilder, RedisWarning};
+use tollgate_test_servers::{Cluster, Redis, until};
+
+const DEPLOYMENT: &str = include_str!("../../../../docs/deployment.md");
+
+/// The commands of the document that make the user, word by word: the first for every server,
+/// the second for the nodes of a Cluster as well.
+fn documented() -> [Vec<&'static str>; 2] {
+    let lines = DEPLOYMENT.lines().filter(|line| line.starts_with("ACL SETUSER tollgate "));
+    let commands: Vec<_> = lines.map(|line| line.split(' ').collect()).collect();
+    commands.try_into().expect("two commands in docs/deployment.md")
+}
+
+fn grant(redis: &Redis, command: &[&str]) {
+    assert_eq!(redis.cmd(command).error(), None, "{command:?}");
+}
+
+/// The URL of the documented user, which this makes.
+pub(crate) fn url(redis: &Redis) -> String {
+    grant(redis, &documented()[0]);
+    with_user(&redis.url())
+}
+
+/// The same for a Cluster. Nodes do not tell each other about users.
+pub(crate) fn cluster_url(cluster: &Cluster) -> String {
+    for node in cluster.nodes() {
+        documented().iter().for_each(|command| grant(node, command));
+    }
+    with_user(&cluster.url())
+}
+
+fn with_user(url: &str) -> String {
+    url.replacen("://", "://tollgate:PASSWORD@", 1)
+}
+
+fn builder(url: &str) -> RedisStoreBuilder {
+    RedisStore::builder(url).expect("a URL").timeout(PATIENCE)
+}
+
+/// Connects, and waits until each server was looked at.
+async fn connect(builder: RedisStoreBuilder) -> RedisStore {
+    let store = builder.connect().expect("settings");
+    tokio::time::timeout(PATIENCE, store.connected()).await.expect("a connection");
+    tokio::task::block_in_place(|| {
+        until("the servers are looked at", PATIENCE, || {
+            store.reports().iter().all(|report| report.version.is_some()).then_some(())
+        });
+    });
+    store
+}
+
+fn policy() -> Policy {
+    Policy::fixed_window_counter("p", Quota::per_day(10)).expect("builds")
+}
+
+/// The store tries each command of the script when it connects, and warns of missing rights.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_documented_rights_are_all_that_a_server_asks_for() {
+    let redis = Redis::builder().set("maxmemory-policy", "noeviction").start();
+    let store = connect(builder(&url(&redis))).await;
+    let report = store.reports().remove(0);
+    assert_eq!(report.warnings, []);
+    assert!(report.clock_ahead.is_some() && report.maxmemory_policy.is_some(), "{report:?}");
+    assert!(store.charge(&policy(), &Key::GLOBAL, Cost::ONE).await.unwrap().is_admitted());
+}
+
+/// With the map of its slots, and with keys that are on their way to another node.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_documented_rights_are_all_that_a_cluster_asks_for() {
+    let cluster = Cluster::builder().replicas(0).start();
+    let store = connect(builder(&cluster_url(&cluster))).await;
+    for report in store.reports() {
+        assert_eq!(report.warnings, []);
+    }
+    let (policy, key) = (policy(), Key::from("moving"));
+    let name = store.name_of(&policy, &key);
+    let slot = cluster.slot_of(&name);
+    let from = cluster.master_of(slot);
+    let migration = tokio::task::block_in_place(|| cluster.migration(slot, (from + 1) % 3));
+    // The old node sends the request on with ASK, because it does not have the key.
+    assert!(store.charge(&policy, &key, Cost::ONE).await.unwrap().is_admitted());
+    assert!(store.stats().refused > 0);
+    tokio::task::block_in_place(|| migration.finish());
+    assert_eq!(store.peek(&policy, &key).await.unwrap().decisions()[0].remaining, 9);
+}
+
+#[test]
+fn the_warning_about_rights_asks_for_no_right_that_is_not_documented() {
+    let [documented, _] = documented();
+    let warning = RedisWarning::Rights("NOPERM".to_owned()).to_string();
+    let asked: Vec<_> = warning.split(' ').filter(|word| word.starts_with('+')).collect();
+    assert!(asked.len() > 10, "{warning}");
+    assert!(asked.iter().all(|right| documented.contains(right)), "{warning}");
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);

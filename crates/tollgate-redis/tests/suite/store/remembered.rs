@@ -1,0 +1,202 @@
+//! Remembered answers beside what Redis says at the same moment, to the last field.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fastrand::Rng;
+use tollgate_core::{
+    Algorithm, Charge, Cost, Decision, Key, LeakyMode, Micros, Outcome, Policy, Quota, Refill,
+    Resolution, Source, Store, StoreExt, Strikes, Verdict,
+};
+use tollgate_redis::RedisStore;
+use tollgate_test_servers::Redis;
+
+use super::{connected, patient};
+
+const QUEUE: LeakyMode = LeakyMode::Queue { max_wait: None };
+const SHORT_QUEUE: LeakyMode = LeakyMode::Queue { max_wait: Some(Micros::new(20_000_000)) };
+
+const ALGORITHMS: [Algorithm; 9] = [
+    Algorithm::FixedWindowCounter,
+    Algorithm::SlidingWindowLog { resolution: Resolution::Exact },
+    Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth },
+    Algorithm::SlidingWindowCounter,
+    Algorithm::TokenBucket { refill: Refill::Greedy },
+    Algorithm::TokenBucket { refill: Refill::Interval },
+    Algorithm::LeakyBucket { mode: LeakyMode::Meter },
+    Algorithm::LeakyBucket { mode: QUEUE },
+    Algorithm::LeakyBucket { mode: SHORT_QUEUE },
+];
+/// The usual costs of HTTP methods.
+const COSTS: [u64; 4] = [1, 3, 5, 10];
+/// No window of these ends while a test runs.
+const LONG: Quota = Quota::new(20, Duration::from_secs(400 * 86_400));
+/// Decades ahead of the server's own clock, by which keys expire.
+const START: u64 = 4_000_000_000_000_000;
+
+fn policies() -> Vec<Policy> {
+    let policies = ALGORITHMS.into_iter().zip(7..).map(|(algorithm, limit)| {
+        let quota = Quota::new(limit, Duration::from_secs(limit));
+        Policy::new(format!("{algorithm:?}"), quota, algorithm).unwrap()
+    });
+    let day = tollgate_calendar::day("Europe/Berlin").unwrap();
+    let calendar = Policy::fixed_window_counter("calendar", Quota::per_calendar(40, day)).unwrap();
+    let strikes = Strikes::of_denials(9, Duration::from_secs(60)).block(Duration::from_secs(5));
+    let penalty = Policy::penalty("penalty", strikes).unwrap();
+    policies.chain([calendar, penalty]).collect()
+}
+
+/// A server, three replicas, and the time of all of them, moved by hand.
+struct Scene {
+    time: Arc<AtomicU64>,
+    remembers: RedisStore,
+    /// Asks Redis each time.
+    asks: RedisStore,
+    _server: Redis,
+}
+
+impl Scene {
+    async fn start() -> Self {
+        let server = Redis::start();
+        let time = Arc::new(AtomicU64::new(START));
+        let builder = || patient(&server.url()).time(Arc::clone(&time));
+        let remembers = connected(builder().deny_cache(Duration::from_secs(60))).await;
+        let asks = connected(builder()).await;
+        Self { time, remembers, asks, _server: server }
+    }
+
+    fn pass(&self, micros: u64) {
+        self.time.fetch_add(micros, Ordering::SeqCst);
+    }
+}
+
+/// Counts the comparisons of each kind.
+#[derive(Default)]
+struct Seen(HashMap<String, u32>);
+
+impl Seen {
+    fn count(&mut self, what: impl Into<String>) {
+        *self.0.entry(what.into()).or_default() += 1;
+    }
+
+    fn assert(&self, what: &str, least: u32) {
+        let count = self.0.get(what).copied().unwrap_or_default();
+        assert!(count >= least, "{what}: {count} of {:?}", self.0);
+    }
+}
+
+impl Scene {
+    /// Asks, and compares an answer that is remembered with one that is not.
+    async fn compare(&self, charges: &[Charge<'_>], seen: &mut Seen) -> Verdict {
+        let answer = self.remembers.decide(charges).await.unwrap();
+        if answer.source() != Source::Cache {
+            return answer;
+        }
+        let asked = self.asks.decide(charges).await.unwrap();
+        let what = format!("{answer:?}\n{asked:?}\n{charges:?}");
+        assert_eq!(answer.is_admitted(), asked.is_admitted(), "{what}");
+        assert_eq!(answer.decided_at(), asked.decided_at(), "{what}");
+        assert_eq!(answer.decisions().len(), charges.len(), "{what}");
+        let decisions = answer.decisions().iter().zip(asked.decisions());
+        for (charge, (mine, theirs)) in charges.iter().zip(decisions) {
+            if mine.outcome == Outcome::Skip {
+                seen.count("left out");
+                continue;
+            }
+            assert_eq!(mine, theirs, "{what}");
+            seen.count(charge.policy.name());
+            seen.count(match mine.outcome {
+                Outcome::Exceed => "exceeds".to_owned(),
+                _ => format!("{} units", charge.cost.get()),
+            });
+        }
+        seen.count(format!("{} charges", charges.len()));
+        answer
+    }
+}
+
+/// Another replica takes a little now and then. It cannot take of a frozen key, and what it takes
+/// of others shows in no remembered answer.
+#[tokio::test]
+async fn a_remembered_answer_is_what_redis_says_at_that_moment() {
+    let scene = Scene::start().await;
+    let mut policies = policies();
+    let mut rng = Rng::with_seed(41);
+    let mut seen = Seen::default();
+    for episode in 0..120 {
+        rng.shuffle(&mut policies);
+        let asked: Vec<_> = policies[..rng.usize(1..=3)]
+            .iter()
+            .map(|policy| (policy, Key::from(["a", "b"][rng.usize(..2)]), rng.u8(..6) > 0))
+            .collect();
+        // Some of the keys have nothing left.
+        let (policy, key, _) = &asked[0];
+        while !policy.penalises()
+            && scene.asks.charge(policy, key, Cost::ONE).await.unwrap().is_admitted()
+        {}
+        let mut wait = 0;
+        for _ in 0..30 {
+            let one = COSTS[rng.usize(..4)];
+            let mut cost = || Cost::new(if rng.bool() { one } else { COSTS[rng.usize(..4)] });
+            let charges: Vec<_> = asked
+                .iter()
+                .map(|(policy, key, enforce)| {
+                    let charge = Charge::new(policy, key, cost());
+                    if *enforce { charge } else { charge.shadow() }
+                })
+                .collect();
+            let answer = scene.compare(&charges, &mut seen).await;
+            let waits = answer.decisions().iter().filter_map(Decision::retry_after);
+            wait = waits.min().map_or(wait, Micros::get);
+            let (policy, key, _) = &asked[rng.usize(..asked.len())];
+            if rng.u8(..3) == 0 {
+                let little = Cost::new(rng.u64(1..=2));
+                scene.asks.charge(policy, key, little).await.unwrap();
+            }
+            scene.pass(match rng.u8(..20) {
+                0..12 => rng.u64(0..2),
+                12..16 => rng.u64(1..50_000),
+                // Around the instant at which a request passes.
+                16..19 => (wait + rng.u64(0..3)).saturating_sub(1),
+                _ => rng.u64(1..3_000_000),
+            });
+        }
+        if episode % 4 == 0 {
+            scene.pass(30_000_000);
+        }
+    }
+    policies.iter().for_each(|policy| seen.assert(policy.name(), 10));
+    COSTS.iter().for_each(|cost| seen.assert(&format!("{cost} units"), 30));
+    (1..=3).for_each(|count| seen.assert(&format!("{count} charges"), 30));
+    ["left out", "exceeds"].iter().for_each(|what| seen.assert(what, 10));
+}
+
+/// The same in real time: what stays is the instant at which a request passes.
+#[tokio::test]
+async fn a_wait_that_is_remembered_ends_when_redis_says() {
+    let server = Redis::start();
+    let remembers = connected(patient(&server.url()).deny_cache(Duration::from_secs(60))).await;
+    let asks = connected(patient(&server.url()).deny_cache(Duration::ZERO)).await;
+    let key = Key::GLOBAL;
+    for algorithm in ALGORITHMS {
+        let policy = Policy::new(format!("{algorithm:?}"), LONG, algorithm).unwrap();
+        while remembers.charge(&policy, &key, Cost::ONE).await.unwrap().is_admitted() {}
+        for cost in COSTS.into_iter().cycle().take(12).map(Cost::new) {
+            let mine = remembers.charge(&policy, &key, cost).await.unwrap();
+            let theirs = asks.charge(&policy, &key, cost).await.unwrap();
+            let instants = [&mine, &theirs].map(|verdict| {
+                let decision = verdict.decisions()[0];
+                let wait = decision.retry_after().unwrap();
+                let at = verdict.decided_at();
+                (at + wait, at + decision.reset_after, decision.remaining)
+            });
+            assert_eq!(instants[0], instants[1], "{algorithm:?} {cost:?}: {mine:?}\n{theirs:?}");
+            // A client that obeys it is not early.
+            assert!(mine.decided_at() <= theirs.decided_at());
+        }
+    }
+    let hits = remembers.stats().deny_cache_hits;
+    assert!(hits >= 9 * 8, "{hits}");
+}

@@ -1,0 +1,283 @@
+//! An old build of Tollgate and this one on one server, as in a rolling deployment.
+//!
+//! `tests/fixtures/old` has the script of the old build, and each call that it made in the scenes
+//! below with the reply that it got. Here either build makes a call, and every reply has to be the
+//! one that the old build got on a server of its own.
+//!
+//! Calls are kept as bytes, so that this test goes on when the format of calls and replies
+//! changes. `TOLLGATE_BLESS=1` makes the present build the old one: run it before such a change.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::iter;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tollgate_core::algorithm::penalty::Terms;
+use tollgate_core::{
+    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Receipt, ReceiptId, Refill,
+    Resolution, Timestamp,
+};
+use tollgate_redis::protocol::{Ask, Batch, Line, Row, Spent, TEXT};
+use tollgate_store_tests::reference::Reference;
+
+use crate::support::{Client, Server, Value};
+
+const EXACT: Algorithm = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
+
+const ALGORITHMS: [Algorithm; 11] = [
+    Algorithm::FixedWindowCounter,
+    EXACT,
+    Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth },
+    Algorithm::SlidingWindowCounter,
+    Algorithm::TokenBucket { refill: Refill::Greedy },
+    Algorithm::TokenBucket { refill: Refill::Interval },
+    Algorithm::LeakyBucket { mode: LeakyMode::Meter },
+    Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } },
+    Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(Micros::new(400_000)) } },
+    Algorithm::ConcurrentRequests,
+    Algorithm::Penalty {
+        terms: Terms {
+            block: Micros::new(300_000),
+            factor: 2,
+            max_block: Micros::new(2_000_000),
+            forget_after: Micros::new(1_000_000),
+            counts_denials: false,
+        },
+    },
+];
+
+#[test]
+fn an_old_build_and_this_one_decide_as_if_they_were_one() {
+    if std::env::var_os("TOLLGATE_BLESS").is_some_and(|it| it == "1") {
+        bless();
+    }
+    let server = Server::start();
+    let script = fs::read_to_string(fixture("script")).expect("a script");
+    let (mut old, mut new) = (server.connect_with(&script), server.connect());
+    let all = recorded();
+    assert_eq!(all.len(), scenes().count(), "one block of calls for each scene");
+    // Deployed while a quota is in use, rolled back, and both at once.
+    let is_new: [fn(usize, usize) -> bool; 4] = [
+        |step, steps| step >= steps / 2,
+        |step, steps| step < steps / 2,
+        |step, _| step % 2 == 0,
+        |step, _| step % 3 > 0,
+    ];
+    for (scene, calls) in scenes().zip(&all) {
+        for is_new in is_new {
+            new.run(&[b"FLUSHALL"]);
+            let mut play = Play::new(&scene);
+            for (step, call) in calls.iter().enumerate() {
+                let (now, batch, expected) = play.step(step);
+                let what = format!("{:?}, step {step}", scene.policy);
+                if is_new(step, calls.len()) {
+                    assert_eq!(new.call(&batch, Some(now)).rows, [expected], "{what}");
+                } else {
+                    assert_eq!(call.again(&mut old), call.reply, "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// One policy and a number of calls about one key.
+struct Scene {
+    policy: Policy,
+    steps: usize,
+}
+
+fn scenes() -> impl Iterator<Item = Scene> {
+    let scene = |name: &str, limit, algorithm, steps| {
+        let quota = Quota::new(limit, Duration::from_secs(1));
+        Scene { policy: Policy::new(name, quota, algorithm).expect("builds"), steps }
+    };
+    let short = ALGORITHMS.map(|algorithm| scene("short", 10, algorithm, 24));
+    // Long enough to be written in place.
+    short.into_iter().chain(iter::once(scene("long", 300, EXACT, 170)))
+}
+
+/// A scene beside the reference, which says what each reply means.
+struct Play<'a> {
+    policy: &'a Policy,
+    reference: Reference,
+    now: u64,
+    ids: u64,
+    receipts: Vec<Receipt>,
+    block: Option<Spent>,
+}
+
+impl<'a> Play<'a> {
+    fn new(scene: &'a Scene) -> Self {
+        // The year 2100: ahead of the server's clock, so that nothing expires meanwhile.
+        let now = 4_102_444_800_000_000;
+        let (reference, receipts) = (Reference::default(), Vec::new());
+        Self { policy: &scene.policy, reference, now, ids: 0, receipts, block: None }
+    }
+
+    /// The next call, and what the reply to it says.
+    fn step(&mut self, step: usize) -> (Timestamp, Batch, Row) {
+        self.now += if self.policy.name() == "long" { 700 } else { [0, 2_000, 90_000][step % 3] };
+        let now = Timestamp::from_micros(self.now);
+        self.reference.forget_resets();
+        let mut batch = Batch::at(step as u64, now);
+        let row = match step % 8 {
+            3 if !self.receipts.is_empty() => self.settle(&mut batch, now),
+            5 if !self.receipts.is_empty() && self.policy.counts_in_flight() => {
+                self.renew(&mut batch, now)
+            }
+            6 if is_leased(self.policy) => self.lease(&mut batch, now),
+            7 if step == 15 => {
+                batch.reset(KEY, None).expect("room");
+                self.reference.reset(self.policy, &Key::GLOBAL, now);
+                Row::Reset
+            }
+            _ => self.charge(&mut batch, now, [1, 2, 4][step % 3]),
+        };
+        (now, batch, row)
+    }
+
+    fn charge(&mut self, batch: &mut Batch, now: Timestamp, cost: u64) -> Row {
+        let (policy, cost) = (self.policy, Cost::new(cost));
+        let line = Line { key: KEY, policy, cost, enforce: true, dry: false };
+        batch.decide(&[line], None).expect("room");
+        let charges = [Charge::new(policy, &Key::GLOBAL, cost)];
+        let verdict = self.reference.decide(&charges, now);
+        let id = self.next_id();
+        self.receipts.extend(verdict.receipts(&charges, || ReceiptId(id.into())));
+        let frozen = self.reference.frozen(&charges, &verdict, now);
+        Row::Verdict(verdict, frozen.into())
+    }
+
+    /// Refunds a part, or for a penalty adds to the strikes.
+    fn settle(&mut self, batch: &mut Batch, now: Timestamp) -> Row {
+        let receipt = self.receipts.remove(0);
+        let actual = if self.policy.penalises() { Cost::new(7) } else { Cost::ONE };
+        batch.settle(KEY, &name_of(&receipt), &receipt, actual, None).expect("room");
+        Row::Settlement(self.reference.settle(&receipt, actual, now))
+    }
+
+    fn renew(&mut self, batch: &mut Batch, now: Timestamp) -> Row {
+        let receipt = self.receipts.remove(0);
+        batch.renew(KEY, &name_of(&receipt), &receipt, None).expect("room");
+        let renewed = self.reference.renew(&receipt, now);
+        let begun = renewed.as_ref().map(|renewed| renewed.charged.charged_at);
+        self.receipts.extend(renewed);
+        Row::Renewal(begun)
+    }
+
+    /// Settles the block before, one unit of which was used, and asks for another.
+    fn lease(&mut self, batch: &mut Batch, now: Timestamp) -> Row {
+        let spent: Vec<_> = self.block.take().into_iter().collect();
+        let tag = u32::try_from(self.next_id()).expect("a scene has few");
+        let ask = Ask { tag, units: 3, ttl: Micros::new(500_000) };
+        batch.lease(KEY, self.policy, &spent, ask, None).expect("room");
+        let used: Vec<_> = spent.iter().map(|block| (block.id, block.units)).collect();
+        let block = (ask.id(now), ask.units, ask.ttl);
+        let granted = self.reference.lease((self.policy, &Key::GLOBAL), now, &used, block);
+        self.block = (granted.units > 0).then_some(Spent { id: ask.id(now), units: 1 });
+        Row::Leased(granted)
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.ids += 1;
+        self.ids
+    }
+}
+
+fn is_leased(policy: &Policy) -> bool {
+    !matches!(
+        policy.algorithm(),
+        Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }
+            | Algorithm::TokenBucket { refill: Refill::Interval }
+            | Algorithm::ConcurrentRequests
+            | Algorithm::Penalty { .. }
+    )
+}
+
+fn name_of(receipt: &Receipt) -> Vec<u8> {
+    format!("receipt {}", receipt.id.0).into_bytes()
+}
+
+/// A call of the old build, and the reply to it.
+struct Call {
+    keys: Vec<Vec<u8>>,
+    args: Vec<Vec<u8>>,
+    reply: Vec<u8>,
+}
+
+impl Call {
+    fn again(&self, client: &mut Client) -> Vec<u8> {
+        client.say_script(&self.keys, &self.args);
+        match client.hear() {
+            Value::Text(reply) => reply,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// `key … | argument … | reply`, all in hexadecimal.
+    fn parse(line: &str) -> Self {
+        let words = |part: &str| part.split_whitespace().map(bytes).collect::<Vec<_>>();
+        let [keys, args, reply] = line
+            .split('|')
+            .map(words)
+            .collect::<Vec<_>>()
+            .try_into()
+            .expect("as many parts as there were");
+        Self { keys, args, reply: reply.concat() }
+    }
+
+    fn to_line(&self) -> String {
+        let words = |words: &[Vec<u8>]| words.iter().map(|word| hex(word)).collect::<Vec<_>>();
+        let [keys, args] = [&self.keys, &self.args].map(|it| words(it).join(" "));
+        format!("{keys} | {args} | {}", hex(&self.reply))
+    }
+}
+
+/// The calls of each scene.
+fn recorded() -> Vec<Vec<Call>> {
+    let calls = fs::read_to_string(fixture("calls")).expect("calls");
+    calls.split("\n\n").map(|scene| scene.trim().lines().map(Call::parse).collect()).collect()
+}
+
+/// Makes this build the old one.
+fn bless() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let mut calls = Vec::new();
+    for scene in scenes() {
+        client.run(&[b"FLUSHALL"]);
+        let mut play = Play::new(&scene);
+        let lines = (0..scene.steps).map(|step| {
+            let (now, batch, _) = play.step(step);
+            let keys = batch.keys().map(<[u8]>::to_vec).collect();
+            let mut call = Call { keys, args: batch.args(Some(now)).to_vec(), reply: Vec::new() };
+            call.reply = call.again(&mut client);
+            call.to_line()
+        });
+        calls.push(lines.collect::<Vec<_>>().join("\n"));
+    }
+    fs::write(fixture("calls"), calls.join("\n\n") + "\n").expect("a full disk?");
+    fs::write(fixture("script"), TEXT).expect("a full disk?");
+}
+
+fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/old").join(name)
+}
+
+/// A word for each string of bytes, also for an empty one.
+fn hex(bytes: &[u8]) -> String {
+    let mut word = String::from("x");
+    for byte in bytes {
+        let _ = write!(word, "{byte:02x}");
+    }
+    word
+}
+
+fn bytes(word: &str) -> Vec<u8> {
+    let digits = word.strip_prefix('x').expect("a word of hex()");
+    let pairs = (0..digits.len()).step_by(2).map(|at| &digits[at..at + 2]);
+    pairs.map(|pair| u8::from_str_radix(pair, 16).expect("hexadecimal")).collect()
+}
+
+const KEY: &[u8] = b"key";

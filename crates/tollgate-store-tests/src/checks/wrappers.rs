@@ -1,0 +1,61 @@
+//! A store around another store.
+
+use std::future::{Ready, ready};
+
+use tollgate_core::{Charge, Cost, Key, Policy, Receipt, Settlement, Store, StoreError, Verdict};
+
+/// The store inside the wrapper of [`a_wrapper_passes_on_what_the_store_inside_is`].
+#[derive(Clone, Debug)]
+pub struct Inside {
+    has_local_fallback: bool,
+}
+
+/// A wrapper returns the name of the store inside it, and has a local fallback if that store has
+/// one. `wrap` makes the wrapper.
+///
+/// Both methods of [`Store`] have a default, so a wrapper that forgets them compiles.
+pub fn a_wrapper_passes_on_what_the_store_inside_is<W: Store>(wrap: impl Fn(Inside) -> W) {
+    for has_local_fallback in [false, true] {
+        let inside = Inside { has_local_fallback };
+        let (name, wrapper) = (inside.name(), wrap(inside));
+        assert_eq!(wrapper.name(), name, "`Store::name` of the wrapper");
+        assert!(
+            wrapper.has_local_fallback() || !has_local_fallback,
+            "`Store::has_local_fallback` of the wrapper is not that of the store inside"
+        );
+    }
+}
+
+impl Inside {
+    fn answer<T>() -> Ready<Result<T, StoreError>> {
+        ready(Err(StoreError::not_charged("inside", "it decides nothing")))
+    }
+}
+
+impl Store for Inside {
+    type Future<T: Send + 'static> = Ready<Result<T, StoreError>>;
+
+    fn decide(&self, _: &[Charge<'_>]) -> Self::Future<Verdict> {
+        Self::answer()
+    }
+
+    fn settle(&self, _: &Receipt, _: Cost) -> Self::Future<Settlement> {
+        Self::answer()
+    }
+
+    fn renew(&self, _: &Receipt) -> Self::Future<Option<Receipt>> {
+        Self::answer()
+    }
+
+    fn reset(&self, _: &Policy, _: &Key) -> Self::Future<()> {
+        Self::answer()
+    }
+
+    fn name(&self) -> &'static str {
+        "inside"
+    }
+
+    fn has_local_fallback(&self) -> bool {
+        self.has_local_fallback
+    }
+}

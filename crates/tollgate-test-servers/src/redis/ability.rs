@@ -1,0 +1,23 @@
+//! Abilities that not every server has. Tests look for the ability, not at the version.
+
+use super::Redis;
+use crate::client::Value;
+
+impl Redis {
+    /// Whether nodes of a Cluster can announce a name: Redis 7 and later.
+    #[must_use]
+    pub fn can_announce_names(&self) -> bool {
+        !self.cmd(&["CONFIG", "GET", "cluster-announce-hostname"]).list().is_empty()
+    }
+
+    /// Whether `min-replicas-to-write` holds for what scripts write: Redis 6.2 and later. The
+    /// server must have no replicas.
+    #[must_use]
+    pub fn can_hold_back_scripts(&self) -> bool {
+        let set = |count| self.cmd(&["CONFIG", "SET", "min-replicas-to-write", count]);
+        set("1");
+        let answer = self.cmd(&["EVAL", "return redis.call('DEL', KEYS[1])", "1", "nothing"]);
+        set("0");
+        matches!(answer, Value::Error(_))
+    }
+}

@@ -1,0 +1,380 @@
+//! Requests that need units of several keys: who waits for which key, and who passes first.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body_util::Full;
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, advance};
+use tollgate::key::{ClientIp, KeySource};
+use tollgate::{
+    Cost, Costs, Excess, Head, Key, Limit, ManualClock, MemoryStore, Micros, Policy, Quota,
+    RateLimit, Store, StoreExt, WaitingRoom,
+};
+use tower::util::BoxCloneSyncService;
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::excess::settle_down;
+use crate::support::*;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// One unit in any `window`.
+fn once_in(name: &str, window: Duration) -> Policy {
+    Policy::sliding_window_log(name, Quota::every(window)).unwrap()
+}
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// A limit that all clients share, and whose excess waits.
+fn shared(window: u64) -> Limit {
+    waits(Limit::global(once_in("shared", secs(window))))
+}
+
+/// A limit that each client has for itself, and whose excess waits.
+fn own(window: u64) -> Limit {
+    waits(Limit::new(once_in("own", secs(window)), ClientIp::peer()))
+}
+
+fn waits(limit: Limit) -> Limit {
+    limit.costs(Costs::flat(Cost::ONE)).excess(Excess::Wait { max: HOUR })
+}
+
+/// Requests that are under way, and when each was admitted.
+struct Clients<St: Store> {
+    service: RateLimit<Hello, St>,
+    start: Instant,
+    requests: Vec<JoinHandle<(u16, u64)>>,
+}
+
+impl<St: Store> Clients<St> {
+    fn of(service: RateLimit<Hello, St>) -> Self {
+        Self { service, start: Instant::now(), requests: Vec::new() }
+    }
+
+    fn behind(store: &St, limits: impl IntoIterator<Item = Limit>) -> Self {
+        Self::of(limited(store, limits))
+    }
+
+    /// The client with this number sends a request. No time passes.
+    async fn send(&mut self, client: u8) {
+        self.send_to(client, "/").await;
+    }
+
+    async fn send_to(&mut self, client: u8, path: &str) {
+        let answer = self.service.clone().oneshot(from_peer(client, request(Method::GET, path)));
+        let start = self.start;
+        self.requests.push(tokio::spawn(async move {
+            let status = answer.await.unwrap().status().as_u16();
+            (status, start.elapsed().as_secs())
+        }));
+        settle_down().await;
+    }
+
+    /// The client of the request with this number closes its connection.
+    async fn leave(&self, request: usize) {
+        self.requests[request].abort();
+        settle_down().await;
+    }
+
+    /// Which requests have been answered.
+    fn answered(&self) -> Vec<bool> {
+        self.requests.iter().map(JoinHandle::is_finished).collect()
+    }
+
+    /// When each request was admitted, in seconds. `None` for those whose client has left.
+    async fn admitted(self) -> Vec<Option<u64>> {
+        let mut admitted = Vec::new();
+        for request in self.requests {
+            let answer = request.await.ok();
+            assert!(answer.is_none_or(|(status, _)| status == 200), "{answer:?}");
+            admitted.push(answer.map(|(_, after)| after));
+        }
+        admitted
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_does_not_take_the_shared_unit_that_another_client_waits_for() {
+    let (clock, store) = memory();
+    let mut clients = Clients::behind(&store, [shared(10), own(1)]);
+    clients.send(1).await;
+    clients.send(2).await;
+    assert_eq!(clients.answered(), [true, false]);
+    // The unit is there again, and the timer of the second client has not fired yet.
+    clock.advance(seconds(10));
+    clients.send(3).await;
+    assert_eq!(clients.answered(), [true, false, false]);
+    advance(secs(10)).await;
+    settle_down().await;
+    assert_eq!(clients.answered(), [true, true, false]);
+    clock.advance(seconds(10));
+    advance(secs(10)).await;
+    settle_down().await;
+    assert_eq!(clients.answered(), [true, true, true]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_waits_for_its_own_limit_holds_up_no_other_client() {
+    let store = on_tokio_time();
+    let mut clients = Clients::behind(&store, [shared(10), own(100)]);
+    // Both requests after the first wait for 100 s, the last one behind the other.
+    for client in [1, 1, 1, 2, 3] {
+        clients.send(client).await;
+    }
+    let expected = [0, 100, 200, 10, 20].map(Some);
+    assert_eq!(clients.admitted().await, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_limits_with_room_at_the_same_instant_the_first_to_come_gets_both() {
+    let store = on_tokio_time();
+    let mut clients = Clients::behind(&store, [shared(10), own(10)]);
+    for client in [1, 1, 2] {
+        clients.send(client).await;
+    }
+    assert_eq!(clients.admitted().await, [0, 10, 20].map(Some));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_own_limit_has_room_again_takes_its_place_by_arrival() {
+    let store = on_tokio_time();
+    let mut clients = Clients::behind(&store, [shared(10), own(15)]);
+    for client in [1, 1, 2, 3, 4] {
+        clients.send(client).await;
+    }
+    // The second request waits for its own limit until 15 s. The third passes at 10 s. The
+    // fourth waits for the shared limit by then, but it came later than the second.
+    assert_eq!(clients.admitted().await, [0, 20, 10, 30, 40].map(Some));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_waits_for_no_key_that_it_does_not_need() {
+    let reports = shared(10).when(|head| head.uri.path() == "/report");
+    let own = waits(Limit::new(log("own", 9), ClientIp::peer()));
+    let store = on_tokio_time();
+    let mut clients = Clients::behind(&store, [reports, own]);
+    for path in ["/report", "/report", "/other"] {
+        clients.send_to(1, path).await;
+    }
+    assert_eq!(clients.answered(), [true, false, true]);
+    assert_eq!(clients.admitted().await, [0, 10, 0].map(Some));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_leaves_both_lanes_lets_the_next_in_each_of_them_pass() {
+    let store = on_tokio_time();
+    let room = WaitingRoom::new();
+    let layer = builder(&store, [shared(10), own(100)]).waiting_room(&room).build().unwrap();
+    let mut clients = Clients::of(layer.layer(hello()));
+    for client in [1, 1, 1, 2] {
+        clients.send(client).await;
+    }
+    assert!(format!("{room:?}").contains("waiting: 3, lanes: 2"), "{room:?}");
+    clients.leave(1).await;
+    assert!(format!("{room:?}").contains("waiting: 2, lanes: 2"), "{room:?}");
+    assert_eq!(clients.admitted().await, [Some(0), None, Some(100), Some(10)]);
+    assert!(format!("{room:?}").contains("waiting: 0, lanes: 0"), "{room:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_denies_under_the_policies_that_others_wait_for() {
+    let store = on_tokio_time();
+    let layer = builder(&store, [own(1), shared(10)]).max_waiting(1).build().unwrap();
+    let mut clients = Clients::of(layer.layer(hello()));
+    clients.send(1).await;
+    clients.send(2).await;
+    let denied = ask(&clients.service, from_peer(3, get())).await;
+    assert_eq!(denied.status(), 429);
+    let body = json(denied).await;
+    assert_eq!(body["violated-policies"], serde_json::json!(["shared"]), "{body}");
+    assert_eq!(clients.admitted().await, [0, 10].map(Some));
+}
+
+/// A request of the property below.
+#[derive(Clone, Debug)]
+struct Sent {
+    at: u64,
+    client: u8,
+    is_report: bool,
+    leaves_after: Option<u64>,
+}
+
+impl Sent {
+    fn request(&self, number: usize) -> Request<()> {
+        let path = if self.is_report { "/report" } else { "/" };
+        let mut request = from_peer(self.client, request(Method::GET, path));
+        request.extensions_mut().insert(number);
+        request
+    }
+}
+
+fn sent() -> impl Strategy<Value = Sent> {
+    let leaves = prop_oneof![3 => Just(None), 1 => (1..60_u64).prop_map(Some)];
+    (0..50_u64, 1..4_u8, any::<bool>(), leaves).prop_map(|(at, client, is_report, leaves_after)| {
+        Sent { at, client, is_report, leaves_after }
+    })
+}
+
+/// The policies of the property: for all requests, for each client, and for all reports.
+struct Policies {
+    shared: Policy,
+    own: Policy,
+    reports: Policy,
+}
+
+impl Policies {
+    fn new() -> Self {
+        let policy = |name, limit, millis| {
+            let quota = Quota::new(limit, Duration::from_millis(millis));
+            Policy::sliding_window_log(name, quota).unwrap()
+        };
+        Self {
+            shared: policy("shared", 2, 17),
+            own: policy("own", 1, 31),
+            reports: policy("reports", 1, 23),
+        }
+    }
+
+    fn limits(&self) -> [Limit; 3] {
+        [
+            waits(Limit::global(self.shared.clone())),
+            waits(Limit::new(self.own.clone(), ClientIp::peer())),
+            waits(Limit::global(self.reports.clone())).when(|head| head.uri.path() == "/report"),
+        ]
+    }
+
+    /// The keys that a request needs a unit of.
+    fn needs(&self, sent: &Sent) -> Vec<(Policy, Key)> {
+        let head = sent.request(0);
+        let client = ClientIp::peer().subject(&Head::of(&head)).unwrap().unwrap().key;
+        let mut needs = vec![(self.shared.clone(), Key::GLOBAL), (self.own.clone(), client)];
+        if sent.is_report {
+            needs.push((self.reports.clone(), Key::GLOBAL));
+        }
+        needs
+    }
+}
+
+/// One request of the property while it is under way.
+struct UnderWay {
+    needs: Vec<(Policy, Key)>,
+    task: JoinHandle<u16>,
+    leaves_at: Option<u64>,
+    /// The keys without a unit for it at the end of the last step.
+    lacked: Vec<(Policy, Key)>,
+    /// For how many steps it could have passed, but has not.
+    idle: u32,
+}
+
+impl UnderWay {
+    async fn lacks(&self, store: &MemoryStore<ManualClock>) -> Vec<(Policy, Key)> {
+        let mut lacks = Vec::new();
+        for (policy, key) in &self.needs {
+            let verdict = store.foresee(policy, key, &[Cost::ONE]).await.unwrap();
+            if !verdict.decisions()[0].allows() {
+                lacks.push((policy.clone(), key.clone()));
+            }
+        }
+        lacks
+    }
+}
+
+/// Sends the requests, one millisecond after the other, and fails where a later request takes a
+/// unit that an earlier one waits for, or where a request waits although it could pass.
+async fn passes_in_order(requests: Vec<Sent>) {
+    let (clock, store) = memory();
+    let policies = Policies::new();
+    let room = WaitingRoom::new();
+    let admitted = Arc::<Mutex<Vec<usize>>>::default();
+    let note = Arc::clone(&admitted);
+    let inner = service_fn(move |request: Request<()>| {
+        note.lock().extend(request.extensions().get::<usize>());
+        std::future::ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())))
+    });
+    let layer = builder(&store, policies.limits()).waiting_room(&room).build().unwrap();
+    let service = BoxCloneSyncService::new(layer.layer(inner));
+    let mut under_way = BTreeMap::<usize, UnderWay>::new();
+    let mut next = 0;
+    for now in 0.. {
+        // The store's time moves first, so that newcomers meet units whose waiters have not
+        // been woken yet.
+        clock.advance(Micros::new(1_000));
+        let mut could_pass = Vec::new();
+        for (number, request) in &under_way {
+            if request.lacks(&store).await.is_empty() {
+                could_pass.push(*number);
+            }
+        }
+        while let Some(sent) = requests.get(next).filter(|sent| sent.at == now) {
+            let answer = service.clone().oneshot(sent.request(next));
+            let task = tokio::spawn(async move { answer.await.unwrap().status().as_u16() });
+            let leaves_at = sent.leaves_after.map(|after| now + after);
+            let needs = policies.needs(sent);
+            let request = UnderWay { needs, task, leaves_at, lacked: Vec::new(), idle: 0 };
+            under_way.insert(next, request);
+            settle_down().await;
+            next += 1;
+        }
+        advance(Duration::from_millis(1)).await;
+        settle_down().await;
+        let passed = std::mem::take(&mut *admitted.lock());
+        let passed: BTreeMap<_, _> = passed
+            .into_iter()
+            .filter_map(|number| Some((number, under_way.remove(&number)?.needs)))
+            .collect();
+        for (number, waiting) in &mut under_way {
+            let lacks = waiting.lacks(&store).await;
+            // It waited for this key alone, and the key had a unit for it.
+            if let [key] = &waiting.lacked[..]
+                && could_pass.contains(number)
+            {
+                // A later request that took all that it lacks now. Where a third request took a
+                // unit of another key in this step, it waits for that key by now.
+                let overtook = |needs: &Vec<_>| {
+                    needs.contains(key) && lacks.iter().all(|lacked| needs.contains(lacked))
+                };
+                let overtook = passed.range(number..).find(|(_, needs)| overtook(needs));
+                let overtook = overtook.map(|(later, _)| later);
+                assert_eq!(overtook, None, "{number} was overtaken at {now} ms");
+            }
+            waiting.lacked = lacks;
+            waiting.idle = if waiting.lacked.is_empty() { waiting.idle + 1 } else { 0 };
+            assert!(waiting.idle <= 2, "{number} could pass, but waits at {now} ms");
+            if waiting.leaves_at == Some(now) {
+                waiting.task.abort();
+            }
+        }
+        settle_down().await;
+        under_way.retain(|_, waiting| !waiting.task.is_finished());
+        if next == requests.len() && under_way.is_empty() {
+            break;
+        }
+    }
+    assert!(format!("{room:?}").contains("waiting: 0, lanes: 0"), "{room:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn each_key_goes_to_those_that_wait_for_it_by_arrival_and_never_idles(
+        mut requests in proptest::collection::vec(sent(), 1..16)
+    ) {
+        requests.sort_by_key(|sent| sent.at);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(passes_in_order(requests));
+    }
+}

@@ -395,7 +395,8 @@ mod tests {
     async fn a_slow_receiver_is_not_a_silent_sender() {
         let pauses = [1, 1].map(Duration::from_secs).into();
         let script = Script { pauses, pause: None };
-        let mut body = Timed::request(script, Duration::from_secs(10), Upload::new());
+        let mut body =
+            Timed::request(script, Duration::from_secs(10), Upload::new(Received::default()));
         body.frame().await.unwrap().unwrap();
         tokio::time::advance(Duration::from_secs(100)).await;
         body.frame().await.unwrap().unwrap();

@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::header::UPGRADE;
+use http::uri::Authority;
 use http::{Request, Uri};
 use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -14,6 +15,7 @@ use tokio_rustls::rustls::{self, ClientConfig};
 use tower_service::Service;
 
 use super::body::Body;
+use super::bound::PerTarget;
 use super::settings::{Protocol, Timeouts};
 use super::socket::Socket;
 use crate::flow::Paced;
@@ -34,6 +36,7 @@ pub struct Clients {
     /// HTTP/1 for upgrades. It keeps no connection: some upstreams take a connection for upgraded
     /// although their answer denies the upgrade, and would misread the next request on it.
     upgrades: Pool,
+    bound: PerTarget,
     timeouts: Timeouts,
     /// Whether they know which certificates to trust.
     tls: bool,
@@ -48,14 +51,15 @@ pub struct Clients {
 pub struct RootsError(std::io::Error);
 
 impl Clients {
-    /// Empty pools.
+    /// Empty pools, with at most `per_target` connections to each upstream.
     ///
     /// `tls` says whether any upstream is spoken to over TLS: without one the certificates of
     /// the system are not needed.
     ///
     /// # Errors
     /// See [`RootsError`].
-    pub fn new(timeouts: Timeouts, tls: bool) -> Result<Self, RootsError> {
+    pub fn new(timeouts: Timeouts, tls: bool, per_target: usize) -> Result<Self, RootsError> {
+        let bound = PerTarget::at_most(per_target);
         let config = tls_config(tls)?;
         let builder = || {
             let mut builder = Client::builder(TokioExecutor::new());
@@ -69,7 +73,10 @@ impl Clients {
             builder
         };
         let connector = || HttpsConnectorBuilder::new().with_tls_config(config.clone());
-        let patient = |inner, protocol| Patient { inner, limit: timeouts.connect, protocol };
+        let patient = |inner, protocol| {
+            let bound = bound.clone();
+            Patient { inner, limit: timeouts.connect, protocol, bound }
+        };
         let http1 = connector().https_or_http().enable_http1().wrap_connector(tcp());
         let http1 = patient(http1, Protocol::Http1);
         let http2 = connector().https_or_http().enable_http2().wrap_connector(tcp());
@@ -78,18 +85,24 @@ impl Clients {
             http1: builder().build(http1.clone()),
             http2: builder().http2_only(true).build(http2),
             upgrades: builder().pool_max_idle_per_host(0).build(http1),
+            bound,
             timeouts,
             tls,
         })
     }
 
     /// Whether new ones, made with these, would do nothing that these do not.
-    pub fn fit(&self, timeouts: Timeouts, tls: bool) -> bool {
-        self.timeouts == timeouts && (self.tls || !tls)
+    pub fn fit(&self, timeouts: Timeouts, tls: bool, per_target: usize) -> bool {
+        self.timeouts == timeouts && (self.tls || !tls) && self.bound.most() == per_target
     }
 
     pub(super) const fn timeouts(&self) -> &Timeouts {
         &self.timeouts
+    }
+
+    /// Whether an upstream has as many connections as it may have.
+    pub(super) fn is_full(&self, upstream: &Authority) -> bool {
+        self.bound.is_full(upstream)
     }
 
     pub(crate) fn request(&self, protocol: Protocol, request: Request<Body>) -> ResponseFuture {
@@ -137,12 +150,14 @@ fn tcp() -> HttpConnector {
     connector
 }
 
-/// Gives up on a connection that takes too long, TLS included, and notes when an answer begins.
+/// Waits until its target may have another connection, gives up on one that takes too long, TLS
+/// included, and notes when an answer begins.
 #[derive(Clone, Debug)]
 struct Patient<C> {
     inner: C,
     limit: Duration,
     protocol: Protocol,
+    bound: PerTarget,
 }
 
 /// A connection did not stand in time.
@@ -169,11 +184,15 @@ where
 
     fn call(&mut self, target: Uri) -> Self::Future {
         let (limit, protocol) = (self.limit, self.protocol);
-        let connecting = self.inner.call(target);
+        let bound = self.bound.clone();
+        // It begins when it is polled.
+        let connecting = self.inner.call(target.clone());
         Box::pin(async move {
+            let authority = target.authority().ok_or("the target has no host")?;
+            let permit = bound.permit(authority).await?;
             let connected = tokio::time::timeout(limit, connecting).await;
             let stream = connected.map_err(|_| ConnectTimeout(limit))??;
-            Ok(Socket::new(stream, protocol))
+            Ok(Socket::new(stream, protocol, permit))
         })
     }
 }

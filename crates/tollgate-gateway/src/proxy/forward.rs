@@ -281,7 +281,9 @@ impl Shared {
         match failure {
             Failure::Silence => self.failed(Fault::AnswerTimeout, &Fault::AnswerTimeout, None),
             Failure::NoConnection => {
-                self.failed(Fault::ConnectTimeout, &Fault::ConnectTimeout, None)
+                let is_full = self.clients().is_full(&self.upstream.authority);
+                let fault = if is_full { Fault::Full } else { Fault::ConnectTimeout };
+                self.failed(fault, &fault, None)
             }
             Failure::Client(error) => {
                 let fault = Fault::of(&error);

@@ -15,9 +15,11 @@
 //! | `body.rs` | bodies that pass through piece by piece |
 //! | `tunnel.rs` | connections that have changed to another protocol |
 //! | `fault.rs` | what a request gets that no upstream answered |
+//! | `bound.rs` | how many connections each upstream may have |
 //! | `failures.rs` | what the log says of upstreams that fail |
 
 mod body;
+mod bound;
 mod client;
 mod entrance;
 mod failures;

@@ -12,6 +12,7 @@ use hyper_util::client::legacy::Error as ClientError;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::settings::Protocol;
 
@@ -35,17 +36,22 @@ pub(super) struct Socket<S> {
     /// How much is read at a time.
     most: u64,
     begun: Begun,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl<S: Read> Socket<S> {
-    pub(super) fn new(stream: S, protocol: Protocol) -> TokioIo<Self> {
+    pub(super) fn new(
+        stream: S,
+        protocol: Protocol,
+        permit: OwnedSemaphorePermit,
+    ) -> TokioIo<Self> {
         let most = match protocol {
             Protocol::Http1 => READ,
             // It has windows.
             Protocol::Http2 => u64::MAX,
         };
         let io = TokioIo::new(stream).take(most);
-        TokioIo::new(Self { io, most, begun: Begun::default() })
+        TokioIo::new(Self { io, most, begun: Begun::default(), _permit: permit })
     }
 }
 

@@ -12,6 +12,7 @@ use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
+use super::slots::Slot;
 use crate::trace::Traced;
 
 /// How long a connection may do nothing.
@@ -212,8 +213,16 @@ impl<B: http_body::Body> http_body::Body for Answer<B> {
 /// A stream that notes when a byte moves.
 #[derive(Debug)]
 pub(super) struct Watched<S> {
-    pub(super) stream: S,
-    pub(super) activity: Arc<Activity>,
+    stream: S,
+    activity: Arc<Activity>,
+    /// Counts the connection until its socket is closed, after an upgrade too.
+    _slot: Slot,
+}
+
+impl<S> Watched<S> {
+    pub(super) const fn new(stream: S, activity: Arc<Activity>, slot: Slot) -> Self {
+        Self { stream, activity, _slot: slot }
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
@@ -275,6 +284,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
+    use crate::serve::slots::Slots;
     use crate::trace::Tracing;
 
     const PATIENCE: Patience = Patience {
@@ -291,7 +301,8 @@ mod tests {
     async fn patience_depends_on_what_a_connection_does() {
         let activity = Activity::new();
         let (mut client, ours) = duplex(64);
-        let mut ours = Watched { stream: ours, activity: Arc::clone(&activity) };
+        let slot = Slots::new(1).take();
+        let mut ours = Watched::new(ours, Arc::clone(&activity), slot);
         assert_eq!(left(&activity), Some(75));
         advance(Duration::from_secs(5)).await;
         assert_eq!(left(&activity), Some(70));

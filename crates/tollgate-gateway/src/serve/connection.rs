@@ -26,7 +26,7 @@ use super::activity::{Activity, Answer, Patience, Watched, Working};
 use super::app::Door;
 use super::gateway::Gateway;
 use super::linger::Lingering;
-use super::room::Place;
+use super::slots::{Slot, Slots};
 use super::streams::Streams;
 use crate::flow::{Paced, Share};
 use crate::proxy::{Body, Connection, Received};
@@ -38,14 +38,14 @@ pub(super) async fn serve<St: Inspect>(
     stream: TcpStream,
     peer: SocketAddr,
     door: Door,
-    place: Place,
+    slot: Slot,
 ) {
-    let terms = &Terms { patience: gateway.app().patience(), place };
+    let terms = &Terms { patience: gateway.app().patience(), slots: slot.slots().clone() };
     let served = async {
         // Answers are written in few large pieces: to wait for more only delays them.
         stream.set_nodelay(true)?;
         match &door.proxy_protocol {
-            None => behind_proxies(&gateway, stream, peer, &door, terms).await,
+            None => behind_proxies(&gateway, stream, peer, slot, &door, terms).await,
             Some(proxies) => {
                 if !proxies.contains(peer.ip()) {
                     let error = "the peer is none of the proxies that speak the PROXY protocol";
@@ -57,7 +57,7 @@ pub(super) async fn serve<St: Inspect>(
                 // A proxy that checks our health calls for itself and names nobody.
                 let client = stream.proxy_header().proxied_address();
                 let client = client.map_or(peer, |addresses| addresses.source);
-                behind_proxies(&gateway, stream, client, &door, terms).await
+                behind_proxies(&gateway, stream, client, slot, &door, terms).await
             }
         }
     };
@@ -70,25 +70,31 @@ async fn behind_proxies<St: Inspect, S>(
     gateway: &Arc<Gateway<St>>,
     stream: S,
     peer: SocketAddr,
+    mut slot: Slot,
     door: &Door,
     terms: &Terms,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let is_trusted = gateway.app().plan.trusted_proxies.contains(peer.ip());
+    if !is_trusted && !slot.belongs_to(peer.ip(), door.most_per_address) {
+        return Ok(());
+    }
     let Some(tls) = &door.tls else {
         let connection = Connection { peer, is_tls: false };
-        return http(gateway, stream, connection, terms).await;
+        return http(gateway, stream, connection, slot, terms).await;
     };
     let stream = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
     let stream = timeout(terms.patience.head, stream).await??;
-    http(gateway, stream, Connection { peer, is_tls: true }, terms).await
+    http(gateway, stream, Connection { peer, is_tls: true }, slot, terms).await
 }
 
 async fn http<St: Inspect, S>(
     gateway: &Arc<Gateway<St>>,
     stream: S,
     connection: Connection,
+    slot: Slot,
     terms: &Terms,
 ) -> io::Result<()>
 where
@@ -96,7 +102,7 @@ where
 {
     let activity = Activity::new();
     let stream = Lingering::new(stream, Arc::clone(&activity));
-    let stream = Watched { stream, activity: Arc::clone(&activity) };
+    let stream = Watched::new(stream, Arc::clone(&activity), slot);
     let service = service_fn(|request: Request<Incoming>| {
         let working = Working::begin(&activity, request.version() == Version::HTTP_2);
         let gateway = Arc::clone(gateway);
@@ -229,14 +235,14 @@ fn builder(patience: Patience) -> Builder<Streams> {
 /// On which a connection is there.
 struct Terms {
     patience: Patience,
-    place: Place,
+    slots: Slots,
 }
 
 impl Terms {
     /// Who does nothing makes room for those who wait, and is not waited for at the end.
     fn now(&self, is_leaving: bool) -> Patience {
         let Patience { keep_alive, .. } = self.patience;
-        let is_short = is_leaving || self.place.is_wanted();
+        let is_short = is_leaving || self.slots.is_full();
         let keep_alive = if is_short { keep_alive.min(LAST_CALL) } else { keep_alive };
         Patience { keep_alive, ..self.patience }
     }

@@ -10,6 +10,7 @@ mod configuration;
 mod connections;
 mod encryption;
 mod explaining;
+mod files;
 mod forwarding;
 mod leaving;
 mod limits;

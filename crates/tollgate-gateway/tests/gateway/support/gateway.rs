@@ -54,10 +54,21 @@ impl Gateway {
 
     /// The same with these variables.
     pub(crate) fn start_under(folder: TempDir, file: &str, variables: &[(&str, &str)]) -> Self {
-        // With as many open files as most systems give a process to begin with.
+        // As many open files as most systems give a process to begin with.
+        Self::launch(folder, "ulimit -Sn 1024", file, variables)
+    }
+
+    /// The same as `start` in a process that may open so many files.
+    pub(crate) fn start_with_files(files: usize, lines: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join(FILE), whole(lines)).unwrap();
+        Self::launch(folder, &format!("ulimit -n {files}"), FILE, &[])
+    }
+
+    fn launch(folder: TempDir, ulimit: &str, file: &str, variables: &[(&str, &str)]) -> Self {
         let mut process = Command::new("bash")
-            .args(["-c", "ulimit -Sn 1024 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tollgate")])
-            .args(["serve", "--config", file])
+            .args(["-c", &format!("{ulimit} && exec \"$0\" \"$@\"")])
+            .args([env!("CARGO_BIN_EXE_tollgate"), "serve", "--config", file])
             .current_dir(folder.path())
             .env_remove("RUST_LOG")
             .env("TOLLGATE_ADMIN_TOKEN", TOKEN)
@@ -140,6 +151,11 @@ impl Gateway {
         // The name before may hold anything; user and system time are the 14th and 15th.
         let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
         fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+    }
+
+    /// The number of files that are open.
+    pub(crate) fn open_files(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap().count()
     }
 
     /// What the system allows it.

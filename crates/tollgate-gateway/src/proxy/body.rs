@@ -10,13 +10,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
 use http_body::{Frame, SizeHint};
-use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep};
 use tollgate::body::{BodyMode, InFlight};
 
 use super::entrance::MOST_FIELDS;
 use super::failures::Health;
+use super::source::{Release, Source};
 use super::{forwarded, hop};
 
 /// Why a body ended early.
@@ -28,6 +28,9 @@ pub enum BodyError {
     /// The connection it came over broke, or what came was no body.
     #[error(transparent)]
     Broken(#[from] hyper::Error),
+    /// The response to its request has ended before it.
+    #[error("the response ended before the body of the request")]
+    Unwanted,
     /// It ends with too many fields.
     #[error("more than {MOST_FIELDS} trailers came")]
     Trailers,
@@ -77,7 +80,8 @@ impl<B> Timed<B> {
 
 impl<B> http_body::Body for Timed<B>
 where
-    B: http_body::Body<Data = Bytes, Error = hyper::Error>,
+    B: http_body::Body<Data = Bytes>,
+    BodyError: From<B::Error>,
 {
     type Data = Bytes;
     type Error = BodyError;
@@ -228,11 +232,13 @@ pin_project! {
     #[derive(Debug)]
     pub struct Body {
         #[pin]
-        kind: tollgate::Body<Timed<Incoming>>,
+        kind: tollgate::Body<Timed<Source>>,
         // Let go where the body ends, which may be kept for longer.
         watch: Option<Box<dyn Watch>>,
         // Likewise.
         in_flight: Option<InFlight>,
+        // Likewise.
+        request: Option<Release>,
         dropped_trailer: Option<HeaderName>,
     }
 }
@@ -265,8 +271,8 @@ pub(crate) trait Watch: fmt::Debug + Send {
 }
 
 impl Body {
-    const fn new(kind: tollgate::Body<Timed<Incoming>>) -> Self {
-        Self { kind, watch: None, in_flight: None, dropped_trailer: None }
+    const fn new(kind: tollgate::Body<Timed<Source>>) -> Self {
+        Self { kind, watch: None, in_flight: None, request: None, dropped_trailer: None }
     }
 
     /// The same body, at which `watch` looks.
@@ -286,8 +292,14 @@ impl Body {
         Self::new(tollgate::Body::empty())
     }
 
-    pub(super) const fn of(body: Timed<Incoming>) -> Self {
+    pub(super) const fn of(body: Timed<Source>) -> Self {
         Self::new(tollgate::Body::inner(body))
+    }
+
+    /// The body of a response, with whose end the body of its request is dropped.
+    pub(super) fn releasing(mut self, request: Option<Release>) -> Self {
+        self.request = request;
+        self
     }
 }
 
@@ -325,6 +337,7 @@ impl http_body::Body for Body {
             None | Some(Err(_)) => {
                 *this.watch = None;
                 *this.in_flight = None;
+                *this.request = None;
             }
         }
         Poll::Ready(frame)

@@ -134,7 +134,7 @@ impl Fault {
             }
             match cause.downcast_ref() {
                 Some(BodyError::Idle(_)) => return Self::SlowClient,
-                Some(BodyError::Broken(_)) => return Self::BrokenClient,
+                Some(BodyError::Broken(_) | BodyError::Unwanted) => return Self::BrokenClient,
                 Some(BodyError::Trailers) => return Self::Fields,
                 None => source = cause.source(),
             }

@@ -28,6 +28,7 @@ use super::fault::Fault;
 use super::forwarded::{self, Caller, Fronts};
 use super::settings::{Host, Protocol, Upstream};
 use super::socket::has_begun;
+use super::source::{Release, Source};
 use super::tunnel::{Place, Tunnels};
 use super::{Connection, hop};
 
@@ -100,7 +101,7 @@ impl Shared {
         // HTTP/2 has no such upgrades.
         let protocol = if upgrade.is_some() { Protocol::Http1 } else { self.upstream.protocol };
         self.readdress(&mut request, protocol, upgrade.as_ref())?;
-        let mut response = self.exchange(request, protocol, received).await?;
+        let (mut response, body) = self.exchange(request, protocol, received.clone()).await?;
         // What the upstream spoke with us is not what we speak with the client.
         *response.version_mut() = Version::HTTP_11;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -119,7 +120,11 @@ impl Shared {
         self.health.answered();
         let idle = self.clients().timeouts().body;
         let health = Arc::clone(&self.health);
-        Ok(response.map(|body| Body::of(Timed::response(body, idle, health))))
+        let body = body.filter(|_| !received.is_whole());
+        Ok(response.map(|response| {
+            let response = Timed::response(Source::Response(response), idle, health);
+            Body::of(response).releasing(body)
+        }))
     }
 
     const fn clients(&self) -> &Clients {
@@ -217,17 +222,18 @@ impl Shared {
         request: Request<Incoming>,
         protocol: Protocol,
         received: Received,
-    ) -> Result<Response<Incoming>, Fault> {
+    ) -> Result<(Response<Incoming>, Option<Release>), Fault> {
         let idle = self.clients().timeouts().body;
         let upload = Upload::new(received);
         let (parts, body) = request.into_parts();
         if !body.is_end_stream() {
+            let (body, release) = Source::request(body);
             let body = Body::of(Timed::request(body, idle, Arc::clone(&upload)));
             let request = Request::from_parts(parts, body);
-            return self
-                .send(request, protocol, &upload)
-                .await
-                .map_err(|failure| self.fault(failure));
+            return match self.send(request, protocol, &upload).await {
+                Ok(response) => Ok((response, Some(release))),
+                Err(failure) => Err(self.fault(failure)),
+            };
         }
         let again = is_harmless(&parts.method).then(|| parts.clone());
         let mut sent =
@@ -238,7 +244,7 @@ impl Shared {
         {
             sent = self.send(Request::from_parts(parts, Body::empty()), protocol, &upload).await;
         }
-        sent.map_err(|failure| self.fault(failure))
+        sent.map(|response| (response, None)).map_err(|failure| self.fault(failure))
     }
 
     async fn send(

@@ -31,6 +31,7 @@ pub(crate) mod normal;
 pub mod path;
 mod settings;
 mod socket;
+mod source;
 mod tunnel;
 
 use std::net::SocketAddr;

@@ -11,7 +11,7 @@ use crate::support::{Client, Gateway, Upstream};
 const SIZE: usize = 10_000_000;
 
 /// One POST a line, each on a connection of its own: status and reason.
-const CLIENT: &str = "
+const PYTHON: &str = "
 import http.client, sys
 for n in range(int(sys.argv[2])):
     connection = http.client.HTTPConnection(sys.argv[1], timeout=60)
@@ -23,15 +23,43 @@ for n in range(int(sys.argv[2])):
         print(repr(error))
 ";
 
-fn post(gateway: &Gateway, times: usize, size: usize, path: &str) -> Vec<String> {
-    let [address, times, size] = [gateway.address.to_string(), times.to_string(), size.to_string()];
-    let output = Command::new("python3")
-        .args(["-c", CLIENT, &address, &times, &size, path])
-        .output()
-        .unwrap();
+/// The same.
+const NODE: &str = "
+const http = require('http');
+const [address, times, size, path] = process.argv.slice(1);
+const [hostname, port] = address.split(':');
+const body = Buffer.alloc(Number(size), 'x');
+const headers = { 'X-API-Key': 'k', 'Content-Length': body.length };
+const post = left => {
+  if (left === 0) return;
+  const next = line => { console.log(line); post(left - 1); };
+  const request = http.request({ hostname, port, path, headers, method: 'POST', agent: false });
+  let status;
+  request.on('error', error => status || next(error));
+  request.on('response', answer => {
+    status = answer.statusCode;
+    let length = 0;
+    answer.on('data', data => { length += data.length; });
+    answer.on('end', () => {
+      next([status, answer.headers.connection, length > 20 ? 'True' : 'False'].join(' '));
+      request.destroy();
+    });
+  });
+  request.end(body);
+};
+post(Number(times));
+";
+
+fn post(client: [&str; 3], gateway: &Gateway, times: usize, path: &str) -> Vec<String> {
+    let [address, times, size] = [gateway.address.to_string(), times.to_string(), SIZE.to_string()];
+    let output =
+        Command::new(client[0]).args(&client[1..]).args([&address, &times, &size, path]).output();
+    let output = output.unwrap_or_else(|error| panic!("{}: {error}", client[0]));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
+
+const CLIENTS: [[&str; 3]; 2] = [["python3", "-c", PYTHON], ["node", "-e", NODE]];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_sends_a_large_body_reads_why_it_was_not_taken() {
@@ -46,10 +74,12 @@ async fn a_client_that_sends_a_large_body_reads_why_it_was_not_taken() {
     let gateway = Gateway::start(&lines);
     assert_eq!(Client::new(gateway.address).get("/api/upload").await.status, 200);
     for (path, status, times) in
-        [("/api/upload", 429, 50), ("/nowhere", 404, 10), ("/api%2Fx", 400, 10), ("/away", 502, 10)]
+        [("/api/upload", 429, 50), ("/nowhere", 404, 50), ("/api%2Fx", 400, 50), ("/away", 502, 10)]
     {
         let expected = vec![format!("{status} close True"); times];
-        assert_eq!(post(&gateway, times, SIZE, path), expected, "{path}");
+        for client in CLIENTS {
+            assert_eq!(post(client, &gateway, times, path), expected, "{} {path}", client[0]);
+        }
     }
     assert_eq!(upstream.seen().len(), 1);
 }
@@ -68,7 +98,9 @@ async fn a_target_that_answers_before_it_has_read_the_body_is_heard() {
         }
     });
     let gateway = Gateway::start(&format!("target: http://{target}\n"));
-    assert_eq!(post(&gateway, 10, SIZE, "/"), vec!["413 close True"; 10]);
+    for client in CLIENTS {
+        assert_eq!(post(client, &gateway, 10, "/"), vec!["413 close True"; 10], "{}", client[0]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

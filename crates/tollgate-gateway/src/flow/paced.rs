@@ -23,7 +23,7 @@ pin_project! {
         rest: Bytes,
         // Whether the last chunk was small, as the next one will be.
         is_small: bool,
-        // What the body ended with, while something has to be sent before it.
+        // The end of the body, while something has to be sent before it.
         end: Option<End<B>>,
         // Made when it is needed, unless the body has the one of the current task.
         stream: Option<Arc<Stream>>,

@@ -15,11 +15,11 @@ task_local! {
     static STREAM: Arc<Stream>;
 }
 
-/// What waits on all streams of one connection. Clones share it.
+/// The pieces that wait on all streams of one connection. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Share(Arc<AtomicUsize>);
 
-/// What waits on one stream.
+/// The pieces that wait on one stream.
 #[derive(Debug)]
 pub(crate) struct Stream {
     share: Share,
@@ -178,7 +178,7 @@ const STREAM_BYTES: usize = 32 << 10;
 /// How much of one connection waits before each stream is down to one piece.
 const CONNECTION_BYTES: usize = 128 << 10;
 
-/// What a piece costs besides its bytes: the frame in the queue of h2, and its place in memory.
+/// The memory of a piece besides its bytes: the frame in the queue of h2, and its place in memory.
 const PIECE_OVERHEAD: usize = 1 << 10;
 
 /// Smaller chunks are copied, because each may keep a buffer of some kilobytes.

@@ -192,7 +192,7 @@ async fn answer<St: Inspect>(
 /// The body of a request over HTTP/1, if it has one.
 struct Upload {
     received: Received,
-    /// Whether hyper may keep the connection though nobody reads the body: it reads what has come
+    /// Whether hyper may keep the connection though the body is not read: hyper reads what has come
     /// by then, and closes where that is not all.
     is_small: bool,
 }
@@ -298,7 +298,7 @@ const UPLOADS_BYTES: u32 = 1 << 20;
 /// does more is at work on CVE-2023-44487.
 const RESETS: usize = 32;
 
-/// Up to this size a body that nobody reads is read at once, most of the time.
+/// Up to this size a body that is not wanted mostly comes at once, and hyper discards it.
 const SMALL_BODY: u64 = 8 << 10;
 
 /// How long a client that was asked to leave may take to go.

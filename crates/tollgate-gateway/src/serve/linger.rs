@@ -1,7 +1,7 @@
 //! The end of a connection whose client may still be sending.
 //!
-//! To close a socket with bytes in it that nobody has read resets the connection, and the client's
-//! system throws away what it has not read: the answer to an upload that was denied, for example.
+//! To close a socket with unread bytes resets the connection, and the client's system throws away
+//! the bytes that the client has not read: the answer to an upload that was denied, for example.
 //! So only our side is closed first, and the rest of the client's is read and thrown away.
 
 use std::io::{self, IoSlice};

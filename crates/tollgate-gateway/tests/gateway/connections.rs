@@ -205,14 +205,14 @@ async fn a_head_of_endless_continuations_ends_its_connection_and_takes_little_me
     assert_eq!(Client::http2(gateway.address).get("/").await.status, 200);
 }
 
-/// One byte stands for a field of 4 KB: a head of 16 KB is one of 64 MB.
+/// One byte is the index of a field of 4 KB: a head of 16 KB unpacks to 64 MB.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_head_that_is_small_only_while_it_is_packed_is_refused_and_takes_little_memory() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&upstream.target());
     assert_eq!(Client::http2(gateway.address).get("/").await.status, 200);
     let before = gateway.resident();
-    // A field of 4000 bytes that is indexed, with the name `a`. Then 0xBE stands for it.
+    // A field of 4000 bytes that is indexed, with the name `a`. Then 0xBE is its index.
     let field = [b"\x40\x01a\x7f\xa1\x1e".as_slice(), &[b'x'; 4_000]].concat();
     for _ in 0..4 {
         let mut attack = RawHttp2::new(gateway.address);

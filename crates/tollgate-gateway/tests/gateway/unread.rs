@@ -61,8 +61,8 @@ async fn flood(mut stream: TcpStream, many: Vec<u8>, sent: Arc<AtomicU64>) -> io
     }
 }
 
-/// A socket of which the system keeps little: with the segments of loopback it would keep
-/// megabytes, which all have to be sent before anything waits in the gateway.
+/// A socket with small buffers. With the segments of loopback the system would keep megabytes, which
+/// all have to be sent before anything waits in the gateway.
 fn shallow() -> TcpSocket {
     let socket = TcpSocket::new_v4().unwrap();
     socket2::SockRef::from(&socket).set_tcp_mss(536).unwrap();
@@ -97,7 +97,7 @@ async fn until_still(gateway: &Gateway, sent: &AtomicU64) {
     }
 }
 
-/// What each of `times` connections costs the gateway that send this and read nothing, in KiB.
+/// The memory that each of `times` connections takes, which send this and read nothing, in KiB.
 async fn cost(gateway: &Gateway, sent: &AtomicU64, request: &[u8], times: u64) -> u64 {
     let mut unread = Vec::new();
     let mut before = 0;

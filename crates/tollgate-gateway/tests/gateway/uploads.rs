@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::support::{Client, Gateway, Upstream};
 
-/// What these clients send, who read nothing before they have sent all.
+/// The size of the bodies. These clients read nothing before they have sent all.
 const SIZE: usize = 10_000_000;
 
 /// One POST a line, each on a connection of its own: status and reason.

@@ -58,7 +58,7 @@ impl Gateway {
         Self::launch(folder, "ulimit -Sn 1024", file, variables)
     }
 
-    /// The same as `start` in a process that may open so many files.
+    /// The same as `start` in a process that may open up to this number of files.
     pub(crate) fn start_with_files(files: usize, lines: &str) -> Self {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join(FILE), whole(lines)).unwrap();

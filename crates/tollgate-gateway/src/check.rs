@@ -340,13 +340,20 @@ struct Listener<'a>(&'a Listen);
 
 impl fmt::Display for Listener<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Listen { addr, tls, proxy_protocol, max_connections: _ } = self.0;
+        let Listen { addr, tls, proxy_protocol, max_connections, max_connections_per_address } =
+            self.0;
         write!(f, "{addr}")?;
         if tls.is_some() {
             f.write_str(", TLS")?;
         }
         if proxy_protocol.is_some() {
             f.write_str(", PROXY protocol")?;
+        }
+        if let Some(most) = max_connections {
+            write!(f, ", at most {most} connections")?;
+        }
+        if let Some(most) = max_connections_per_address {
+            write!(f, ", at most {most} connections of one address")?;
         }
         Ok(())
     }

@@ -247,6 +247,11 @@ pub const ALL: &[Metric] = &[
         &[],
         "Times that a listener had as many connections as it may have, so that others waited.",
     ),
+    counter(
+        "tollgate_gateway_refused_total",
+        &[],
+        "Connections that were closed because their address had as many as it may have.",
+    ),
     gauge("tollgate_gateway_tunnels", &[], "Upgraded connections that are open."),
     counter(
         "tollgate_trace_spans_total",

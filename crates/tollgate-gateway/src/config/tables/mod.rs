@@ -40,7 +40,6 @@ pub(super) use self::beside::CONCURRENCY;
 use self::beside::WAITING;
 use self::identity::{API_KEY, API_KEYS, IDENTITY_ANY, JWT, MISSING, MISSING_STATUS, SUBJECTS};
 use self::limits::{API, COSTS, POLICY, TIERS};
-pub(super) use self::server::LISTEN;
 use self::server::{ADMIN, LISTEN_ANY, PATH, PATHS, ROUTE, TARGET, TIMEOUTS};
 use self::store::STORE;
 use self::telemetry::{LOG, TRACING};

@@ -59,6 +59,8 @@ pub(super) struct Door {
 pub(super) struct Lasting<St> {
     /// Counters live here, which is why they survive a reload.
     pub(super) store: St,
+    /// The same store, without its local fallback.
+    pub(super) without_local: St,
     pub(super) tunnels: Tunnels,
     /// Failures of upstreams in the log.
     pub(super) failures: Failures,
@@ -106,6 +108,7 @@ impl<St: Inspect> App<St> {
         let parts = Parts {
             plan: &plan,
             store: &lasting.store,
+            without_local: &lasting.without_local,
             common: &common,
             identity: &identity,
             observer: &lasting.observer,

@@ -154,7 +154,7 @@ impl RedisStoreBuilder {
 
     /// Whether requests fail at once while a server does not answer, instead of each waiting for
     /// the timeout. Default: yes. Each server has a [`Breaker`](tollgate_core::Breaker) of its
-    /// own, so a node of a Cluster that is down does not stand in the way of others.
+    /// own, so a node of a Cluster that is down delays no request for other nodes.
     pub const fn breaker(mut self, breaker: bool) -> Self {
         self.has_breaker = breaker;
         self

@@ -36,7 +36,7 @@ pub(super) struct Rules<St> {
     pub(super) is_silent: bool,
     /// When the log last said that a key source cannot work.
     pub(super) misconfigured: Mutex<Option<Instant>>,
-    /// What the log says while the store cannot decide.
+    /// Counts requests that the store could not decide, for the log.
     pub(super) outage: Outage,
 }
 

@@ -263,6 +263,6 @@ async fn a_breaker_leaves_the_way_to_other_nodes_open() {
         all += slow;
     }
     assert_eq!(store.breaker(), BreakerState::Down, "that of the dead node");
-    // Those that found out.
+    // Requests of the calls that opened the breaker.
     assert!(all < 16 * 300 / 10, "{all} waited for the timeout");
 }

@@ -88,6 +88,10 @@ pub(crate) fn write_limit(
         (_, OnStoreError::Closed) => "Redis, fail closed",
         (_, OnStoreError::Local) => "Redis, fail to a local share",
     };
+    let fails = match (&plan.store, limit.shed()) {
+        (StorePlan::Redis(_), Some(shed)) => format!("{fails}, shed {}", shed.name()),
+        _ => fails.to_owned(),
+    };
     write!(out, "  {}: {what}: ", limit.name)?;
     match &limit.policy {
         Some(policy) => write!(out, "{} {whose}, {}, {fails}", amount(policy), counted(policy))?,

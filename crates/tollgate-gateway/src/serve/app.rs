@@ -65,6 +65,8 @@ pub(super) struct Lasting<St> {
     pub(super) store: St,
     /// The most files that this process may open, if there is a bound.
     pub(super) files: Option<u64>,
+    /// The same store, without its local fallback.
+    pub(super) without_local: St,
     pub(super) tunnels: Tunnels,
     /// Failures of upstreams in the log.
     pub(super) failures: Failures,
@@ -114,6 +116,7 @@ impl<St: Inspect> App<St> {
         let parts = Parts {
             plan: &plan,
             store: &lasting.store,
+            without_local: &lasting.without_local,
             common: &common,
             identity: &identity,
             observer: &lasting.observer,

@@ -107,13 +107,14 @@ pub fn run(source: Source, tracing: &Tracing) -> Result<ExitCode, Failure> {
     let served = match &loaded.plan.store {
         StorePlan::Memory { max_keys, max_bytes } => {
             let store = MemoryStore::builder().max_keys(*max_keys).max_bytes(*max_bytes).build();
-            runtime.block_on(serve(source, loaded, store, metrics, spans))
+            runtime.block_on(serve(source, loaded, [store.clone(), store], metrics, spans))
         }
         StorePlan::Redis(redis) => {
             let redis = redis.clone();
             runtime.block_on(async {
                 let store = store::shared(&redis)?;
-                let served = serve(source, loaded, store.clone(), metrics, spans).await;
+                let stores = [store.clone(), store.without_local()];
+                let served = serve(source, loaded, stores, metrics, spans).await;
                 store::return_leases(&store).await;
                 served
             })
@@ -128,7 +129,7 @@ pub fn run(source: Source, tracing: &Tracing) -> Result<ExitCode, Failure> {
 async fn serve<St: Inspect>(
     source: Source,
     loaded: Loaded,
-    store: St,
+    [store, without_local]: [St; 2],
     metrics: PrometheusHandle,
     tracing: Tracing,
 ) -> Result<ExitCode, String> {
@@ -139,6 +140,7 @@ async fn serve<St: Inspect>(
     let lasting = Lasting {
         store,
         files: slots::open_files(),
+        without_local,
         tunnels: Tunnels::default(),
         failures: failures.clone(),
         name: name().into(),

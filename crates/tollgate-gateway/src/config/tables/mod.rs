@@ -151,8 +151,13 @@ pub(super) static RATE_LIMITER: Section = Section {
         default(
             "onStoreError",
             Shape::Word(ON_STORE_ERROR),
-            "open",
+            "local",
             "What a policy does while the store cannot decide.",
+        ),
+        optional(
+            "shed",
+            Shape::Word(ON_STORE_ERROR),
+            "What a policy does with a request that was refused before it was sent to Redis, because no answer could come in time. Without it, as `onStoreError`.",
         ),
         default(
             "shadow",
@@ -196,7 +201,7 @@ pub(super) static RATE_LIMITER: Section = Section {
 };
 
 const ON_STORE_ERROR: &[(&str, &str)] = &[
-    ("open", "Requests pass."),
+    ("open", "Requests pass unlimited."),
     ("closed", "Requests are refused with 503."),
     ("local", "This process decides with a part of the quota; see `store.redis.localShare`."),
 ];

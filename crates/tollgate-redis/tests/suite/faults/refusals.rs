@@ -114,7 +114,7 @@ async fn a_server_that_has_become_a_replica_charges_nothing() {
     let scene = Scene::new(&redis.url()).await;
     let load = scene.load();
     sleep(CALM).await;
-    // Of nobody: it keeps what it has.
+    // No master answers at this address, so the server keeps its data.
     redis.cmd(&["REPLICAOF", "127.0.0.1", "1"]);
     scene.policies_fail().await;
     redis.cmd(&["REPLICAOF", "NO", "ONE"]);
@@ -123,7 +123,7 @@ async fn a_server_that_has_become_a_replica_charges_nothing() {
     let report = load.end().await;
     report.print(recovery);
     assert!(recovery < SOON, "{recovery:?}");
-    // It also asks for a new connection, which costs whoever is under way on the old one.
+    // The error also asks for a new connection, which fails the requests on the old one.
     assert!(report.count(Told::NotCharged) > 0, "the fault did not happen");
     assert_eq!(report.compare(&scene).await.lost, 0);
     scene.policies_decide().await;

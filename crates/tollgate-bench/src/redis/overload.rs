@@ -208,7 +208,7 @@ impl Seen {
         let (answered, refused) = (of(Told::Answered), of(Told::Refused));
         let at = |took: &[Duration], percent: usize| {
             let at = took.get(took.len() * percent / 100);
-            at.map_or("–".to_owned(), |took| format!("{:.2}", took.as_secs_f64() * 1e3))
+            at.map_or_else(|| "–".to_owned(), |took| format!("{:.2}", took.as_secs_f64() * 1e3))
         };
         let rate = |count: usize| count as f64 / SPAN.as_secs_f64();
         let lost = charged.saturating_sub(self.answered) as f64 / charged.max(1) as f64;

@@ -5,9 +5,11 @@ use std::time::Duration;
 use tokio::task::block_in_place;
 use tokio::time::sleep;
 use tollgate::{Cost, Key, Policy, Quota, StoreExt};
+use tollgate_redis::protocol::{Batch, Line, Row};
 use tollgate_test_servers::{Redis, until};
 
 use super::scene::{CALM, Held, SOON, Scene, TASKS, Told};
+use crate::support::{Client, Server, Value};
 
 const SECONDS: Duration = Duration::from_secs(10);
 
@@ -58,6 +60,43 @@ async fn a_server_without_memory_goes_on_to_deny() {
     let other = Key::from("other");
     let error = scene.store().charge(&policy, &other, Cost::ONE).await.expect_err("no memory");
     assert!(!error.may_have_charged(), "{error}");
+}
+
+/// Requests that share a call with others, by way of the plain path and of the general one.
+#[test]
+fn a_full_memory_fails_the_charges_of_a_call_and_not_its_denials() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let quota = Quota::per_day(1);
+    for policy in [Policy::token_bucket("p", quota), Policy::sliding_window_log("p", quota)] {
+        let policy = policy.expect("builds");
+        let line = |key, cost| Line {
+            key,
+            policy: &policy,
+            cost: Cost::new(cost),
+            enforce: true,
+            dry: false,
+        };
+        let call = |client: &mut Client, lines: &[Line<'_>]| {
+            let mut batch = Batch::new(1);
+            lines.iter().for_each(|line| batch.decide(&[*line]).expect("room"));
+            client.call(&batch, None).rows
+        };
+        let lines = [line(b"full", 1), line(b"a", 1), line(b"a", 1), line(b"b", 0)];
+        let [Row::Verdict(first, _)] = &call(&mut client, &lines[..1])[..] else { panic!() };
+        assert!(first.is_admitted());
+        client.run(&[b"CONFIG", b"SET", b"maxmemory", b"1"]);
+        let rows = call(&mut client, &lines);
+        let [Row::Verdict(full, _), Row::Unmade, Row::Verdict(second, _), Row::Verdict(none, _)] =
+            &rows[..]
+        else {
+            panic!("{rows:?}")
+        };
+        assert!(!full.is_admitted() && !second.is_admitted() && none.is_admitted());
+        client.run(&[b"CONFIG", b"SET", b"maxmemory", b"0"]);
+        assert_eq!(client.run(&[b"EXISTS", b"a"]), Value::Number(0));
+        client.run(&[b"FLUSHALL"]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -207,7 +207,7 @@ function policiesOf(replicas) {
 }
 
 const storesOf = (replica) => replica.last?.stores ?? [];
-const isTroubled = (store) => !store.available || store.breaker === "open";
+const isTroubled = (store) => !store.available || (store.breaker ?? "closed") !== "closed";
 const names = (replicas) => replicas.map((replica) => replica.name).join(", ");
 
 function span(seconds) {

@@ -47,6 +47,7 @@
 //! | `tier-lookup` | `TierLookup`: tiers from a database, remembered for a while |
 //! | `test-util` | `ManualClock`, a clock for tests that is moved by hand |
 
+pub mod access;
 #[cfg(feature = "admin")]
 pub mod admin;
 pub mod body;
@@ -59,7 +60,6 @@ pub mod headers;
 pub mod key;
 pub mod layer;
 mod limit;
-mod lists;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 mod observe;
@@ -80,7 +80,6 @@ pub use layer::{
     Verdicts, WaitingRoom,
 };
 pub use limit::{Excess, Limit, OnMissingKey};
-pub use lists::{Listed, Lists, ListsError, SubjectList, SubjectListError};
 #[cfg(feature = "admin")]
 pub use observe::Denials;
 #[cfg(feature = "metrics")]

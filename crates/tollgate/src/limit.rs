@@ -179,7 +179,7 @@ impl Limit {
     }
 
     /// How long a request waits for this limit.
-    pub(crate) const fn patience(&self) -> Option<Duration> {
+    pub(crate) const fn max_wait(&self) -> Option<Duration> {
         match self.excess {
             Excess::Wait { max } if self.enforce => Some(max),
             _ => None,

@@ -8,7 +8,9 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use allocation_counter::measure;
+use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Response};
+use http_body_util::Full;
 use tollgate::key::ClientIp;
 use tollgate::{Cost, Costs, HeaderOptions, Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 use tower::Layer as _;
@@ -60,8 +62,10 @@ fn layer(count: usize, headers: HeaderOptions) -> RateLimitLayer<MemoryStore> {
     limits(count).fold(builder, |builder, limit| builder.limit(limit)).build().expect("a layer")
 }
 
-fn bare(_: Request<()>) -> std::future::Ready<Result<Response<()>, Infallible>> {
-    ready(Ok(Response::new(())))
+type Answer = Response<Full<Bytes>>;
+
+fn bare(_: Request<()>) -> std::future::Ready<Result<Answer, Infallible>> {
+    ready(Ok(Response::default()))
 }
 
 /// What these fields cost on a response that has none: the map, and the values that

@@ -9,10 +9,11 @@ use http::uri::Scheme;
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use tokio_rustls::rustls::ServerConfig;
+use tollgate::access::{Listed, Lists};
 use tollgate::denial::{Dialect, Problem};
 use tollgate::key::TrustedProxies;
 use tollgate::status::{Inspect, LayerHandle};
-use tollgate::{Denial, Head, Listed, Lists, Observer, WaitingRoom, headers};
+use tollgate::{Denial, Head, Observer, WaitingRoom, headers};
 use tower_service::Service;
 
 use super::activity::Patience;

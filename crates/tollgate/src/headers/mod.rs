@@ -156,10 +156,6 @@ impl HeaderOptions {
         self.ratelimit || self.x_ratelimit
     }
 
-    pub(crate) fn has_jitter(&self) -> bool {
-        !self.retry_jitter.is_zero()
-    }
-
     pub(crate) const fn jitter_limit(&self) -> Duration {
         self.retry_jitter
     }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use tollgate_core::{OnStoreError, Store};
 
-use super::RateLimitLayer;
+use super::limits::{MAX_TIERS, tier_names};
 use super::options::Options;
-use super::rules::Rules;
-use super::tiers::{self, MAX_TIERS};
+use super::service::RateLimitLayer;
+use super::state::LayerState;
+use super::wait_queue::WaitingRoom;
 use crate::denial::DenialResponse;
 use crate::tier::TierSource;
-use crate::{Costs, Head, HeaderOptions, Limit, Lists, OnMissingKey, Paths, WaitingRoom};
+use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey, Paths};
 
 /// Collects the limits and options of a [`RateLimitLayer`].
 ///
@@ -19,7 +20,6 @@ use crate::{Costs, Head, HeaderOptions, Limit, Lists, OnMissingKey, Paths, Waiti
 /// |---|---|---|
 /// | [`costs`](Self::costs) | by method | a write costs a service more than a read |
 /// | [`tiers`](Self::tiers) | must be said if a limit has any | nobody else can know |
-/// | [`lists`](Self::lists) | nobody | who is refused, and who is never limited, should be named |
 /// | [`exempt`](Self::exempt) | nothing | what is not limited should be named |
 /// | [`exempt_preflights`](Self::exempt_preflights) | yes | to a page a denied preflight looks like a broken network |
 /// | [`grpc`](Self::grpc) | routes of the form `/package.Service/Method` | a content type alone is the client's word |
@@ -37,6 +37,21 @@ pub struct RateLimitLayerBuilder<St> {
     limits: Vec<Limit>,
     on_missing_key: Option<OnMissingKey>,
     options: Options,
+}
+
+impl<St: Store> RateLimitLayer<St> {
+    /// One quota that all clients share.
+    ///
+    /// # Errors
+    /// As [`RateLimitLayerBuilder::build`].
+    pub fn global(store: St, policy: tollgate_core::Policy) -> Result<Self, LayerError> {
+        Self::builder(store).limit(Limit::global(policy)).build()
+    }
+
+    /// A layer of several limits and options, over `store`.
+    pub fn builder(store: St) -> RateLimitLayerBuilder<St> {
+        RateLimitLayerBuilder::new(store)
+    }
 }
 
 impl<St: Store> RateLimitLayerBuilder<St> {
@@ -64,16 +79,6 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     #[must_use]
     pub fn tiers(mut self, source: impl TierSource) -> Self {
         self.options.tiers = Some(Arc::new(source));
-        self
-    }
-
-    /// Refuses whoever is on one list with 403 ([`Reason::DeniedSubject`]), and lets whoever is
-    /// on the other pass without asking the store. See [`Lists`] for which one counts.
-    ///
-    /// [`Reason::DeniedSubject`]: crate::Reason::DeniedSubject
-    #[must_use]
-    pub fn lists(mut self, lists: &Lists) -> Self {
-        self.options.lists = Some(lists.clone());
         self
     }
 
@@ -187,7 +192,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     #[cfg(feature = "metrics")]
     #[must_use]
     pub fn observer(mut self, observer: &crate::Observer) -> Self {
-        self.options.observer = Some(observer.clone());
+        self.options.observed.observer = Some(observer.clone());
         self
     }
 
@@ -196,7 +201,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     #[cfg(feature = "metrics")]
     #[must_use]
     pub fn endpoint(mut self, endpoint: impl Into<String>) -> Self {
-        self.options.endpoint = Some(endpoint.into());
+        self.options.observed.endpoint = Some(endpoint.into());
         self
     }
 
@@ -215,7 +220,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         for limit in limits.iter().filter(|limit| limit.enforce) {
             warn_of_costs(limit, &options.costs);
         }
-        Ok(RateLimitLayer::of(Rules::new(store, limits, options)))
+        Ok(RateLimitLayer::new(LayerState::new(store, limits, options)))
     }
 }
 
@@ -271,7 +276,7 @@ fn check_penalty(limit: &Limit, limits: &[Limit]) -> Result<(), LayerError> {
     if limit.settling.reserve.is_some() || !(denials || failures) {
         return Err(LayerError::NoFailures { name: name() });
     }
-    let waiting = limits.iter().find(|limit| limit.patience().is_some());
+    let waiting = limits.iter().find(|limit| limit.max_wait().is_some());
     match waiting.filter(|_| denials) {
         Some(waiting) => {
             let waiting = waiting.policy.name().to_owned();
@@ -287,7 +292,7 @@ fn check_tiers(limits: &[Limit], has_source: bool) -> Result<(), LayerError> {
     {
         return Err(LayerError::TiersUnknown { name: limit.policy.name().to_owned() });
     }
-    let given = tiers::names(limits).len();
+    let given = tier_names(limits).len();
     if given > MAX_TIERS { Err(LayerError::TooManyTiers { given }) } else { Ok(()) }
 }
 

@@ -3,13 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::room::WaitingRoom;
+use super::telemetry::Observed;
+use super::wait_queue::WaitingRoom;
 use crate::denial::{DenialResponse, Problem};
 use crate::head::Condition;
-#[cfg(feature = "metrics")]
-use crate::observe::Observer;
 use crate::tier::TierSource;
-use crate::{Costs, HeaderOptions, Lists};
+use crate::{Costs, HeaderOptions};
 
 /// What holds for all limits of a layer.
 pub(super) struct Options {
@@ -24,11 +23,7 @@ pub(super) struct Options {
     pub(super) explain: bool,
     pub(super) room: WaitingRoom,
     pub(super) tiers: Option<Arc<dyn TierSource>>,
-    pub(super) lists: Option<Lists>,
-    #[cfg(feature = "metrics")]
-    pub(super) observer: Option<Observer>,
-    #[cfg(feature = "metrics")]
-    pub(super) endpoint: Option<String>,
+    pub(super) observed: Observed,
 }
 
 impl Default for Options {
@@ -44,11 +39,7 @@ impl Default for Options {
             explain: false,
             room: WaitingRoom::new(),
             tiers: None,
-            lists: None,
-            #[cfg(feature = "metrics")]
-            observer: None,
-            #[cfg(feature = "metrics")]
-            endpoint: None,
+            observed: Observed::default(),
         }
     }
 }

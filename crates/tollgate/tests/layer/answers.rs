@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response};
+use http_body_util::Full;
 use tollgate::denial::{Members, Problem};
 use tollgate::{Cost, Costs, Denial, HeaderOptions, Limit, RateLimit, Reason, Store};
 use tower::Layer;
@@ -192,7 +193,7 @@ async fn what_the_service_says_itself_is_left_alone() {
             .header("retry-after", "7")
             .header("cache-control", "max-age=60")
             .header("ratelimit", r#""theirs";r=1;t=1"#);
-        Ok::<_, std::convert::Infallible>(response.body(String::from("busy")).unwrap())
+        Ok::<_, std::convert::Infallible>(response.body(Full::<Bytes>::from("busy")).unwrap())
     });
     let service = layer(&store, [Limit::global(log("global", 10))]).layer(theirs);
     let response = tower::ServiceExt::oneshot(service, get()).await.unwrap();

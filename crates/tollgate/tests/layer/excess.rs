@@ -117,17 +117,52 @@ async fn who_would_wait_too_long_is_refused_as_soon_as_that_is_known() {
     let max = Duration::from_secs(25);
     let service = limited(&store, [patient(slow(), max)]);
     let start = Instant::now();
-    let tasks = crowd(&service, 5).await;
-    let expected = [(200, 0), (200, 10), (200, 20), (429, 20), (429, 20)];
-    assert_eq!(outcomes(start, tasks).await, expected);
-    // Each asks when it is in front, and once more after its wait.
-    assert_eq!(store.calls(), 1 + 2 + 2 + 1 + 1);
+    let mut tasks = crowd(&service, 5).await;
+    let late = tasks.split_off(3);
+    assert_eq!(outcomes(start, late).await, [(429, 0), (429, 0)]);
+    assert_eq!(outcomes(start, tasks).await, [(200, 0), (200, 10), (200, 20)]);
+    // A request that arrives after others asks when it would pass. Each request asks for units when
+    // it is in front, and once more after its wait.
+    assert_eq!(store.calls(), 1 + 2 + (1 + 2) + 1 + 1);
 
     let impatient = limited(&store, [patient(slow(), Duration::from_secs(9))]);
     let start = Instant::now();
     let denied = ask(&impatient, get()).await;
     assert_eq!((denied.status().as_u16(), start.elapsed()), (429, Duration::ZERO));
     assert_eq!(field(denied.headers(), "retry-after").as_deref(), Some("10"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_is_rejected_at_once_if_the_units_of_those_before_it_come_too_late() {
+    let max = Duration::from_millis(5_500);
+    let every_second = Quota::every(Duration::from_secs(1));
+    let meter = Algorithm::LeakyBucket { mode: LeakyMode::Meter };
+    for (policy, passes) in [
+        (Policy::token_bucket("bucket", Quota::per_second(5).burst(2)), 2 + 27),
+        (Policy::new("meter", Quota::per_second(5).burst(2), meter), 2 + 27),
+        (Policy::sliding_window_log("log", every_second), 1 + 5),
+        (Policy::fixed_window_counter("window", Quota::per_second(5)), 5 + 25),
+    ] {
+        let policy = policy.unwrap();
+        let name = policy.name().to_owned();
+        let service = limited(&on_tokio_time(), [patient(policy, max)]);
+        let start = Instant::now();
+        let mut tasks = crowd(&service, passes + 10).await;
+        let late = tasks.split_off(passes);
+        for late in late {
+            let answer = late.await.unwrap().unwrap();
+            assert_eq!(
+                (answer.status().as_u16(), start.elapsed()),
+                (429, Duration::ZERO),
+                "{name}"
+            );
+            let wait: u64 = field(answer.headers(), "retry-after").unwrap().parse().unwrap();
+            assert!(wait > 5, "{name}: {wait}");
+        }
+        for (status, seconds) in outcomes(start, tasks).await {
+            assert!(status == 200 && seconds <= 5, "{name}: {status} after {seconds} s");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tollgate::{Cost, Costs, Excess, Key, LayerError, Limit, Policy, Quota, Reserve, StoreExt};
 use tower::{Layer, ServiceExt};
 
-use super::{Slow, at_once, left, settle_down};
+use super::{Slow, at_once, left, limited, settle_down};
 use crate::support::*;
 
 #[tokio::test(start_paused = true)]

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use tollgate::access::{Listed, Lists, SubjectList};
 use tollgate::failure::{Breaker, Fallback};
 use tollgate::key::ClientIp;
 use tollgate::metrics::{ALL, MetricKind, table};
 use tollgate::status::refresh;
-use tollgate::{Head, Limit, Listed, Lists, Policy, Quota, SubjectList};
+use tollgate::{Head, Limit, Policy, Quota};
 use tower::Layer;
 
 use super::Meter;

@@ -8,16 +8,12 @@ local steps = {
 
 load_keys()
 
-local rows, from, n = { nonce, this_instant }, 1, 2
-while from <= #requests do
-  local index, deadline
-  index, deadline, from = struct.unpack('>I2I7', requests, from)
-  n = n + 1
-  local op = ops[index]
-  if deadline > 0 and now > deadline or op.stale then
-    rows[n] = STALE
-  else
-    rows[n] = steps[op.kind](op)
+local rows, n = { pack('>c8I7B', nonce, now, ROWS) }, 1
+for i = 1, #ops do
+  local op = ops[i]
+  for _ = 1, op.count do
+    n = n + 1
+    rows[n] = op.stale and STALE or steps[op.kind](op)
   end
 end
 

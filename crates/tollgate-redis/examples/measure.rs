@@ -84,7 +84,7 @@ fn cost(
                 dry: false,
             })
             .collect();
-        batch.decide(&lines, None).expect("room");
+        batch.decide(&lines).expect("room");
     }
     let mut run = |calls: usize| {
         let before = client.cpu_time();
@@ -113,7 +113,7 @@ fn logs(client: &mut Client, entries: u64) {
         let mut batch = Batch::new(1);
         let cost = Cost::new(cost);
         let line = Line { key: key.as_bytes(), policy: &policy, cost, enforce: true, dry: false };
-        batch.decide(&[line], None).expect("room");
+        batch.decide(&[line]).expect("room");
         batch
     };
     // Ahead of Redis' clock, so that nothing expires meanwhile.

@@ -223,9 +223,9 @@ async fn rehearse(node: &Node, names: &Names) -> Result<i64, Failure> {
     let state = names.state(&policy, &Key::new(nonce.to_be_bytes()));
     let mut batch = Batch::new(nonce);
     let line = Line { key: &state, policy: &policy, cost: Cost::ONE, enforce: true, dry: false };
-    batch.decide(&[line], None).map_err(|error| lost(&error))?;
+    batch.decide(&[line]).map_err(|error| lost(&error))?;
     let mut forget = Batch::new(nonce);
-    forget.reset(&state, None).map_err(|error| lost(&error))?;
+    forget.reset(&state).map_err(|error| lost(&error))?;
     let sent = Instant::now();
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let deadline = || Instant::now() + node.timeout();

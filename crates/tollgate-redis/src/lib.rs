@@ -79,6 +79,7 @@ mod lease;
 mod names;
 mod node;
 mod offset;
+mod replay;
 mod reply;
 mod route;
 mod script;

@@ -102,7 +102,7 @@ impl Node {
         args.push(Value::from_static_str(script));
         args.push(Value::Integer(i64::try_from(keys.len()).unwrap_or(i64::MAX)));
         args.extend(keys.map(|key| Value::Bytes(Bytes::copy_from_slice(key))));
-        args.extend(batch.args(time).map(|bytes| Value::Bytes(Bytes::from(bytes))));
+        args.extend(batch.args(time).into_iter().map(|bytes| Value::Bytes(Bytes::from(bytes))));
         // Only a timeout of fred's own keeps it from sending what nobody waits for, and
         // only commands that it does not know take one.
         let timeout = deadline.saturating_duration_since(Instant::now()).max(LEAST);

@@ -134,7 +134,7 @@ impl<St: Store> Waiter<St> {
         self,
         mut ticket: Ticket,
         denial: Option<(Verdict, Denied)>,
-        timer: WaitTimer,
+        _timer: WaitTimer,
     ) -> Result<Verdict, StoreError> {
         let until = Instant::now() + self.max_wait();
         let (verdict, mut denied) = match denial {
@@ -145,7 +145,7 @@ impl<St: Store> Waiter<St> {
         if let Some(rejected) = verdict.and_then(|verdict| self.too_late(&verdict, &ticket)) {
             return Ok(rejected);
         }
-        let answer = loop {
+        loop {
             let now = Instant::now();
             if ticket.waits(denied.keys_after(Some(now))) {
                 if now >= until {
@@ -164,9 +164,7 @@ impl<St: Store> Waiter<St> {
                 Some(again) => denied = again,
                 None => break answer,
             }
-        };
-        drop(timer);
-        answer
+        }
     }
 
     /// The rejection, if the request cannot pass in time after all that wait before it.

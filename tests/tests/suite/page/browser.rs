@@ -26,15 +26,15 @@ impl Tab {
         let process = start(folder);
         let mut tools = DevTools::connect(&address(&process));
         for domain in ["Log", "Page", "Runtime"] {
-            tools.ask(&format!("{domain}.enable"), json!({}));
+            tools.ask(&format!("{domain}.enable"), &json!({}));
         }
-        tools.ask("Page.navigate", json!({ "url": url }));
+        tools.ask("Page.navigate", &json!({ "url": url }));
         tools.wait_for("Page.loadEventFired");
         Self { tools: RefCell::new(tools), _process: process }
     }
 
     /// Runs a command of the DevTools protocol and returns its result.
-    pub(crate) fn ask(&self, method: &str, params: Value) -> Value {
+    pub(crate) fn ask(&self, method: &str, params: &Value) -> Value {
         self.tools.borrow_mut().ask(method, params)
     }
 
@@ -51,7 +51,7 @@ impl Tab {
 
     fn evaluate(&self, expression: &str) -> Value {
         let params = json!({ "expression": expression, "returnByValue": true });
-        let mut done = self.ask("Runtime.evaluate", params);
+        let mut done = self.ask("Runtime.evaluate", &params);
         let thrown = &done["exceptionDetails"];
         assert!(thrown.is_null(), "{expression}: {thrown}");
         done["result"]["value"].take()
@@ -91,7 +91,7 @@ impl Tab {
             let event = json!({
                 "type": kind, "key": key, "text": text, "windowsVirtualKeyCode": code,
             });
-            self.ask("Input.dispatchKeyEvent", event);
+            self.ask("Input.dispatchKeyEvent", &event);
         }
     }
 
@@ -111,17 +111,17 @@ impl Tab {
         let screen = json!({
             "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500,
         });
-        self.ask("Emulation.setDeviceMetricsOverride", screen);
+        self.ask("Emulation.setDeviceMetricsOverride", &screen);
         let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
-        self.ask("Emulation.setEmulatedMedia", media);
+        self.ask("Emulation.setEmulatedMedia", &media);
     }
 
     /// The whole page as a PNG.
     pub(crate) fn picture(&self) -> Vec<u8> {
-        let mut clip = self.ask("Page.getLayoutMetrics", json!({}))["cssContentSize"].take();
+        let mut clip = self.ask("Page.getLayoutMetrics", &json!({}))["cssContentSize"].take();
         clip["scale"] = 1.into();
         let params = json!({ "captureBeyondViewport": true, "clip": clip });
-        let picture = self.ask("Page.captureScreenshot", params);
+        let picture = self.ask("Page.captureScreenshot", &params);
         BASE64_STANDARD.decode(picture["data"].as_str().unwrap()).unwrap()
     }
 

@@ -16,7 +16,7 @@ pub(crate) struct DevTools {
 impl DevTools {
     /// Connects to the first page of the browser that listens at `browser`.
     pub(crate) fn connect(browser: &str) -> Self {
-        let found = Self::open(browser).ask("Target.getTargets", json!({}));
+        let found = Self::open(browser).ask("Target.getTargets", &json!({}));
         let targets = found["targetInfos"].as_array().unwrap();
         let page = targets.iter().find(|target| target["type"] == "page").unwrap();
         let (server, _) = browser.split_once("/devtools/").unwrap();
@@ -32,7 +32,7 @@ impl DevTools {
     }
 
     /// Runs a command and returns its result.
-    pub(crate) fn ask(&mut self, method: &str, params: Value) -> Value {
+    pub(crate) fn ask(&mut self, method: &str, params: &Value) -> Value {
         self.commands += 1;
         let command = json!({ "id": self.commands, "method": method, "params": params });
         self.socket.send(Message::text(command.to_string())).unwrap();
@@ -59,7 +59,7 @@ impl DevTools {
     /// All events until now.
     pub(crate) fn events(&mut self) -> &[Value] {
         // The answer comes after each event that happened before it.
-        self.ask("Runtime.evaluate", json!({ "expression": "0" }));
+        self.ask("Runtime.evaluate", &json!({ "expression": "0" }));
         &self.events
     }
 

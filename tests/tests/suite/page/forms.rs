@@ -148,7 +148,7 @@ fn whoever_hears_the_page_is_told_what_the_others_see() {
 impl super::browser::Tab {
     /// Role and name of all that assistive technology is told of.
     fn heard(&self) -> Vec<(String, String)> {
-        let tree = self.ask("Accessibility.getFullAXTree", json!({}));
+        let tree = self.ask("Accessibility.getFullAXTree", &json!({}));
         let text = |value: &Value| value["value"].as_str().unwrap_or("").to_owned();
         let nodes = tree["nodes"].as_array().unwrap().iter();
         let nodes = nodes.filter(|node| node["ignored"] == false);

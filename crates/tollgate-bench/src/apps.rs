@@ -65,7 +65,7 @@ pub(crate) fn app(wrapping: Wrapping) -> Result<Router, Failure> {
     };
     let by_address =
         || Ok::<_, Failure>(Limit::new(Policy::token_bucket("address", quota)?, ClientIp::peer()));
-    let all = HeaderOptions::default();
+    let all = HeaderOptions::all();
     let app = match wrapping {
         Wrapping::Bare => router,
         Wrapping::Identity => router.layer(Identity::new()),

@@ -7,7 +7,9 @@ use tollgate::key::{
     ApiKey, ApiKeys, ClientIp, Global, JwtKeys, JwtUser, JwtVerifier, KeySource, TrustedProxies,
     chain,
 };
-use tollgate::{Algorithm, Limit, OnMissingKey, Paths, Policy, Quota, RateLimitLayer, Store};
+use tollgate::{
+    Algorithm, HeaderOptions, Limit, OnMissingKey, Paths, Policy, Quota, RateLimitLayer, Store,
+};
 
 use crate::args::{Args, KeyBy};
 
@@ -25,6 +27,7 @@ pub fn layer<St: Store>(args: &Args, store: St) -> Result<RateLimitLayer<St>, St
     let layer = RateLimitLayer::builder(store)
         .limit(Limit::new(policy(args)?, key(args)?))
         .exempt_paths(exempt)
+        .headers(HeaderOptions::all())
         .on_missing_key(OnMissingKey::Deny)
         .on_denied(Problem::with_members(members))
         .build();

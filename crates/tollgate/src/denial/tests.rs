@@ -35,7 +35,7 @@ fn deny(micros: u64) -> Outcome {
 fn answer(rows: &[Row<'_>], options: HeaderOptions) -> Response<Bytes> {
     let denial = Denial::of_verdict(NOW, rows.iter().copied(), &options, 7);
     let mut response = denial.respond(Dialect::Http, &Problem::default());
-    options.write(response.headers_mut(), NOW, rows.iter().copied());
+    options.write(response.headers_mut(), NOW, true, rows.iter().copied());
     response
 }
 
@@ -54,7 +54,7 @@ fn a_spent_quota_is_429_with_the_numbers_of_the_headers() {
     let spent = refused(&fields[0], deny(4_100_000), 59_000_000);
     let also = refused(&fields[1], deny(900_000), 900_000);
     let rows = [(&fields[0], &spent), (&fields[1], &also)];
-    let response = answer(&rows, HeaderOptions::default());
+    let response = answer(&rows, HeaderOptions::all());
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(
         body(&response),
@@ -91,7 +91,7 @@ fn a_calendar_says_its_name_and_when_its_period_ends() {
     let left = midnights[1].since(NOW);
     let fields = PolicyFields::new(&policy);
     let spent = refused(&fields, Outcome::Deny { retry_after: left }, left.get());
-    let response = answer(&[(&fields, &spent)], HeaderOptions::default());
+    let response = answer(&[(&fields, &spent)], HeaderOptions::all());
     let body = body(&response);
     assert_eq!(body["window"], r#"calendar day at "home""#);
     assert_eq!(body["reset_at"], "2026-09-22T00:00:00Z");
@@ -111,7 +111,7 @@ fn a_cost_that_never_fits_is_403_and_names_no_wait() {
     let never = refused(&fields[0], Outcome::Exceed, 0);
     let later = refused(&fields[1], deny(4_100_000), 59_000_000);
     let rows = [(&fields[0], &never), (&fields[1], &later)];
-    let response = answer(&rows, HeaderOptions::default());
+    let response = answer(&rows, HeaderOptions::all());
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
     assert!(!response.headers().contains_key(RETRY_AFTER));
     assert_eq!(
@@ -138,7 +138,7 @@ fn no_wait_is_so_long_that_it_hides_a_cost_that_never_fits() {
     for outcomes in [[late, never], [never, late]] {
         let decisions = outcomes.map(|outcome| refused(&fields, outcome, 1));
         let rows = decisions.iter().map(|decision| (&fields, decision));
-        let denial = Denial::of_verdict(NOW, rows, &HeaderOptions::default(), 7);
+        let denial = Denial::of_verdict(NOW, rows, &HeaderOptions::all(), 7);
         assert_eq!(denial.reason(), Reason::CostExceedsQuota);
         assert_eq!(denial.retry_after_secs(), None);
     }
@@ -246,7 +246,7 @@ fn grpc_reads_the_outcome_in_the_headers() {
     let (spent, never) =
         (refused(&fields[0], deny(4_100_000), 1), refused(&fields[0], Outcome::Exceed, 1));
     let of = |decision| {
-        let options = HeaderOptions::default();
+        let options = HeaderOptions::all();
         Denial::of_verdict(NOW, [(&fields[0], decision)], &options, 7)
     };
     let request = Request::post("/pkg.Service/Call").header(CONTENT_TYPE, "application/grpc+json");
@@ -282,7 +282,7 @@ proptest! {
     ) {
         let fields = fields(&name, Quota::per_minute(100));
         let decision = refused(&fields, deny(retry_after), reset_after);
-        let options = HeaderOptions::default().retry_jitter(Duration::from_secs(jitter));
+        let options = HeaderOptions::all().retry_jitter(Duration::from_secs(jitter));
         let response = answer(&[(&fields, &decision)], options);
         let body = body(&response);
         let header = |name| {

@@ -46,7 +46,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tollgate_core::{Decision, Micros, Outcome, Timestamp};
 
 use self::digits::Line;
-pub use self::fields::PolicyFields;
+pub(crate) use self::fields::PolicyFields;
 pub(crate) use self::retry::seconds_to_wait;
 
 /// What a layer that [explains](crate::RateLimitLayerBuilder::explain) says of each policy, as
@@ -59,24 +59,40 @@ pub(crate) use self::retry::seconds_to_wait;
 pub const X_RATELIMIT_EXPLAIN: HeaderName = HeaderName::from_static("x-ratelimit-explain");
 
 /// One policy and what it decided. Shadow policies are left out by whoever makes rows.
-pub type Row<'a> = (&'a PolicyFields, &'a Decision);
+pub(crate) type Row<'a> = (&'a PolicyFields, &'a Decision);
 
 /// Which fields to send.
+///
+/// By default an allowed response has `RateLimit-Policy` and `RateLimit`, and a denial has the
+/// `X-RateLimit` fields too. Five more fields than a usual response has make the header map of many
+/// responses grow, which costs as much as the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderOptions {
     ratelimit: bool,
-    x_ratelimit: bool,
+    x_ratelimit: SendOn,
     retry_jitter: Duration,
 }
 
-/// All fields, no jitter.
+/// The responses that have a set of fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SendOn {
+    Nothing,
+    Denials,
+    All,
+}
+
 impl Default for HeaderOptions {
     fn default() -> Self {
-        Self { ratelimit: true, x_ratelimit: true, retry_jitter: Duration::ZERO }
+        Self { ratelimit: true, x_ratelimit: SendOn::Denials, retry_jitter: Duration::ZERO }
     }
 }
 
 impl HeaderOptions {
+    /// All fields on all responses.
+    pub const fn all() -> Self {
+        Self { ratelimit: true, x_ratelimit: SendOn::All, retry_jitter: Duration::ZERO }
+    }
+
     /// Whether to send `RateLimit-Policy` and `RateLimit`.
     #[must_use]
     pub const fn ratelimit(mut self, send: bool) -> Self {
@@ -84,10 +100,11 @@ impl HeaderOptions {
         self
     }
 
-    /// Whether to send `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
+    /// Whether to send `X-RateLimit-Limit`, `-Remaining` and `-Reset`: on all responses, or on
+    /// none.
     #[must_use]
     pub const fn x_ratelimit(mut self, send: bool) -> Self {
-        self.x_ratelimit = send;
+        self.x_ratelimit = if send { SendOn::All } else { SendOn::Nothing };
         self
     }
 
@@ -104,10 +121,11 @@ impl HeaderOptions {
     ///
     /// `Retry-After` belongs to the [`Denial`](crate::Denial). Policies whose store
     /// could not decide are left out; without any other there are no fields.
-    pub fn write<'a>(
+    pub(crate) fn write<'a>(
         &self,
         headers: &mut HeaderMap,
         decided_at: Timestamp,
+        is_denial: bool,
         rows: impl IntoIterator<Item = Row<'a>>,
     ) {
         let mut rows = rows.into_iter().filter(|(_, decision)| decision.outcome != Outcome::Skip);
@@ -115,11 +133,8 @@ impl HeaderOptions {
             return;
         };
         let mut shown = first;
-        let mut state = Line::new();
+        let mut state = first.0.member(first.1);
         let mut quotas = None::<Line>;
-        if self.ratelimit {
-            first.0.push_member(&mut state, first.1);
-        }
         for row in rows {
             if self.ratelimit {
                 let quotas = quotas.get_or_insert_with(|| {
@@ -146,14 +161,22 @@ impl HeaderOptions {
                 headers.append(RATELIMIT, state);
             }
         }
-        if self.x_ratelimit {
+        if self.sends_x_ratelimit(is_denial) {
             write_x_ratelimit(headers, decided_at, shown);
         }
     }
 
-    /// Whether anything is sent with an admission.
+    const fn sends_x_ratelimit(&self, is_denial: bool) -> bool {
+        match self.x_ratelimit {
+            SendOn::Nothing => false,
+            SendOn::Denials => is_denial,
+            SendOn::All => true,
+        }
+    }
+
+    /// Whether an allowed response has any fields.
     pub(crate) const fn any(&self) -> bool {
-        self.ratelimit || self.x_ratelimit
+        self.ratelimit || self.sends_x_ratelimit(false)
     }
 
     pub(crate) const fn jitter_limit(&self) -> Duration {

@@ -23,8 +23,11 @@ pub(super) enum Action<St: Store> {
     /// It holds the request back.
     Wait(Box<Waiting<St>>),
     /// It responds instead of the service.
-    Respond(Box<Response<Bytes>>),
+    Respond(OwnResponse),
 }
+
+/// A response of the layer. Boxed, because most requests have none.
+pub(super) type OwnResponse = Box<Response<Bytes>>;
 
 /// What a request waits for.
 pub(super) enum Waiting<St: Store> {

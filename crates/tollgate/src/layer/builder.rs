@@ -25,7 +25,7 @@ use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey, Paths};
 /// | [`grpc`](Self::grpc) | routes of the form `/package.Service/Method` | a content type alone is the client's word |
 /// | [`on_missing_key`](Self::on_missing_key) | must be said if a key can be missing | both answers surprise somebody |
 /// | [`max_waiting`](Self::max_waiting), [`waiting_room`](Self::waiting_room) | 1024 requests, 64 MiB | each holds a connection and its request in memory |
-/// | [`headers`](Self::headers) | all | clients that know where they stand stop in time |
+/// | [`headers`](Self::headers) | the draft's two on allowed responses, all on denials | clients that know what is left stop in time |
 /// | [`on_denied`](Self::on_denied) | a [problem body](crate::denial::Problem) | machines and people can read it |
 /// | [`expose_verdicts`](Self::expose_verdicts) | off | it costs an allocation a request |
 /// | [`explain`](Self::explain) | off | it tells clients more than they need |

@@ -1,10 +1,8 @@
 //! The second step of a request: which limits apply, and its key and cost under each.
 
-use bytes::Bytes;
-use http::Response;
 use tollgate_core::{Cost, Store};
 
-use super::action::RequestContext;
+use super::action::{OwnResponse, RequestContext};
 use super::limits::Resolved;
 use super::state::LayerState;
 use crate::denial::Denial;
@@ -22,7 +20,7 @@ impl<St: Store> LayerState<St> {
         &self,
         head: &Head<'_>,
         context: &mut RequestContext,
-    ) -> Result<(), Box<Response<Bytes>>> {
+    ) -> Result<(), OwnResponse> {
         if self.options.exempt_preflights && head.is_preflight()
             || self.options.exempt.iter().any(|exempt| exempt(head))
         {
@@ -62,7 +60,7 @@ impl<St: Store> LayerState<St> {
         limit: &Limit,
         error: Option<KeyError>,
         head: &Head<'_>,
-    ) -> Result<Option<Subject>, Box<Response<Bytes>>> {
+    ) -> Result<Option<Subject>, OwnResponse> {
         let denial = match (error, limit.on_missing_key) {
             (Some(error), _) => {
                 self.faults.report(&error);

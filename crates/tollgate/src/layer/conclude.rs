@@ -120,7 +120,7 @@ impl<St: Store> LayerState<St> {
         self.trace_shadows(&verdict, applied);
         let delay = self.delay(&verdict, applied);
         let keeps = self.settles || self.leases.is_some() || delay > Micros::ZERO;
-        let charges = keeps.then(|| context.owned_charges(&self.limits)).unwrap_or_default();
+        let charges = if keeps { context.owned_charges(&self.limits) } else { Default::default() };
         let limits = self.applied(applied).map(|compiled| &compiled.limit);
         let open = self.settles.then(|| open_charges(&self.store, &verdict, &charges, &limits));
         let hold = self.leases.as_ref().map(|leases| leases.hold(&verdict, &charges));
@@ -155,7 +155,7 @@ impl<St: Store> LayerState<St> {
             ResponseWork::Fields(Allowances { decided_at, applied, numbers }) => {
                 let decisions: SmallVec<[_; 2]> = numbers.iter().map(Allowance::decision).collect();
                 let fields = self.applied(applied).map(|limit| limit.fields(applied.tier));
-                headers.write(response.headers_mut(), decided_at, fields.zip(&decisions));
+                headers.write(response.headers_mut(), decided_at, false, fields.zip(&decisions));
             }
             ResponseWork::Full(admission) => return self.finish_fully(response, *admission),
         }
@@ -172,7 +172,7 @@ impl<St: Store> LayerState<St> {
         self.remove_costs(response.headers_mut());
         let shown = corrected.as_ref().unwrap_or(&verdict);
         let rows = self.rows(shown, applied);
-        self.options.headers.write(response.headers_mut(), verdict.decided_at(), rows);
+        self.options.headers.write(response.headers_mut(), verdict.decided_at(), false, rows);
         if let Some(explained) = explained {
             response.headers_mut().append(X_RATELIMIT_EXPLAIN, explained);
         }
@@ -204,7 +204,7 @@ impl<St: Store> LayerState<St> {
             "deny",
         );
         let mut response = denial.respond(self.dialect(head), &*self.options.response);
-        self.options.headers.write(response.headers_mut(), at, rows());
+        self.options.headers.write(response.headers_mut(), at, true, rows());
         if let Some(explained) = explained {
             response.headers_mut().append(X_RATELIMIT_EXPLAIN, explained);
         }

@@ -7,13 +7,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tollgate_core::Store;
 use tower_service::Service;
 
-use super::action::{Action, ResponseWork, Waiting};
+use super::action::{Action, OwnResponse, ResponseWork, Waiting};
 use super::state::LayerState;
 use crate::Head;
 use crate::body::{BodyMode, InFlight};
@@ -43,7 +42,7 @@ pin_project! {
         Held { held: Option<Box<HeldRequest<S, St, B>>> },
         // The service works on the request.
         Running { #[pin] future: S::Future, work: Option<(Arc<LayerState<St>>, ResponseWork)> },
-        Rejected { response: Option<Box<Response<Bytes>>> },
+        Rejected { response: Option<OwnResponse> },
     }
 }
 
@@ -101,7 +100,7 @@ where
     St: Store,
 {
     /// The response, if the request ends here.
-    fn follow(&mut self, action: Action<St>) -> Option<Box<Response<Bytes>>> {
+    fn follow(&mut self, action: Action<St>) -> Option<OwnResponse> {
         match action {
             Action::Forward(work) => self.progress = Ok(work),
             Action::Wait(waiting) => {
@@ -118,10 +117,7 @@ where
     }
 
     /// Ready when the request may run, or with the response if it ends here.
-    fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<Box<Response<Bytes>>>, S::Error>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<OwnResponse>, S::Error>> {
         loop {
             let action = match &mut self.progress {
                 Ok(_) if self.is_ready => return Poll::Ready(Ok(None)),

@@ -12,8 +12,8 @@ use http_body_util::{BodyExt, Full};
 use tokio::time::Instant;
 use tollgate::body::BodyMode;
 use tollgate::{
-    Clock, Limit, ManualClock, MemoryStore, Micros, Policy, Quota, RateLimit, RateLimitLayer,
-    RateLimitLayerBuilder, Store, Timestamp,
+    Clock, HeaderOptions, Limit, ManualClock, MemoryStore, Micros, Policy, Quota, RateLimit,
+    RateLimitLayer, RateLimitLayerBuilder, Store, Timestamp,
 };
 use tower::util::ServiceFn;
 use tower::{Layer, ServiceExt};
@@ -75,7 +75,7 @@ pub(crate) fn builder<St: Store>(
     store: &St,
     limits: impl IntoIterator<Item = Limit>,
 ) -> RateLimitLayerBuilder<St> {
-    let builder = RateLimitLayer::builder(store.clone());
+    let builder = RateLimitLayer::builder(store.clone()).headers(HeaderOptions::all());
     limits.into_iter().fold(builder, RateLimitLayerBuilder::limit)
 }
 

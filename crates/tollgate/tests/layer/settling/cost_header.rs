@@ -70,7 +70,7 @@ async fn a_stated_cost_never_reaches_the_client() {
         ("without a key", keyed(), get(), false, false),
         ("not limited", on_ai(), get(), false, false),
     ] {
-        let all = HeaderOptions::default();
+        let all = HeaderOptions::all();
         for headers in [all, all.ratelimit(false).x_ratelimit(false)] {
             let store = Staged::new(memory().1);
             if is_down {

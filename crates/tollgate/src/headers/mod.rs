@@ -12,6 +12,8 @@
 //! So every field tells a client that was denied to try again in a second. That is a guess: the
 //! client may be denied again.
 //!
+//! By default allowed responses have the first two, and denials all: see [`HeaderOptions`].
+//!
 //! A penalty is in none of them until it blocks: then as `"name";q=0` and `"name";r=0;t=57`.
 //!
 //! The first two follow revision 11 of the Internet-Draft

@@ -97,15 +97,12 @@ impl<St: Store> LayerState<St> {
         if !self.options.headers.any() {
             return ResponseWork::None;
         }
-        let numbers = verdict.decisions().iter().map(|decision| {
-            let Decision { limit, remaining, reset_after, .. } = *decision;
-            Allowance { limit, remaining, reset_after }
-        });
-        ResponseWork::Fields(Allowances {
-            decided_at: verdict.decided_at(),
-            applied: context.applied(),
-            numbers: numbers.collect(),
-        })
+        let mut numbers = SmallVec::new_const();
+        for &Decision { limit, remaining, reset_after, .. } in verdict.decisions() {
+            numbers.push(Allowance { limit, remaining, reset_after });
+        }
+        let (decided_at, applied) = (verdict.decided_at(), context.applied());
+        ResponseWork::Fields(Allowances { decided_at, applied, numbers })
     }
 
     /// The request goes on to the service, perhaps after a delay.
@@ -153,7 +150,10 @@ impl<St: Store> LayerState<St> {
         match work {
             ResponseWork::None => self.remove_costs(response.headers_mut()),
             ResponseWork::Fields(Allowances { decided_at, applied, numbers }) => {
-                let decisions: SmallVec<[_; 2]> = numbers.iter().map(Allowance::decision).collect();
+                let mut decisions = SmallVec::<[_; 2]>::new_const();
+                for allowance in &numbers {
+                    decisions.push(allowance.decision());
+                }
                 let fields = self.applied(applied).map(|limit| limit.fields(applied.tier));
                 headers.write(response.headers_mut(), decided_at, false, fields.zip(&decisions));
             }

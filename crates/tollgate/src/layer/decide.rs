@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use tollgate_core::{Store, Verdict};
+use tollgate_core::{Charge, Store, Verdict};
 
 use super::action::{Action, Answer, DecisionFuture, RequestContext, Waiting};
 use super::cancel::CancelGuard;
@@ -45,16 +45,18 @@ impl<St: Store> LayerState<St> {
         {
             return Err(answer);
         }
-        let charges = context.charges(&self.limits);
-        let answer = if self.options.explain {
-            explain::decide(&self.store, &charges)
-        } else if let Some(answer) = self.store.decide_at_once(&charges) {
-            return Ok(answer);
-        } else {
-            self.store.decide(&charges)
+        let ask = |charges: &[Charge<'_>]| {
+            if self.options.explain {
+                return Err(explain::decide(&self.store, charges));
+            }
+            self.store.decide_at_once(charges).ok_or_else(|| self.store.decide(charges))
         };
-        drop(charges);
-        self.poll_once(answer, context)
+        let answer = match &*context.resolved {
+            // Most layers have one limit: its charge needs no list.
+            [it] => ask(&[self.limits[it.limit].charge(&it.subject.key, it.cost, context.tier)]),
+            _ => ask(&context.charges(&self.limits)),
+        };
+        answer.or_else(|later| self.poll_once(later, context))
     }
 
     /// A store that waits for nothing has answered by now. The request then goes on without being

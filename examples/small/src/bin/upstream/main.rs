@@ -49,7 +49,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     tokio::spawn(axum::serve(listener, third_party(MemoryStore::new())?).into_future());
 
     let client = Client::builder(TokioExecutor::new()).build_http::<Body>();
-    let client = ServiceBuilder::new().layer(polite(MemoryStore::new())?).service(client);
+    let client =
+        ServiceBuilder::new().layer(polite(MemoryStore::new())?.any_body()).service(client);
     let started = Instant::now();
     let mut requests = JoinSet::new();
     for number in 1..=12 {

@@ -10,8 +10,9 @@ local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local DECIDE, GIVE_BACK, OWE, RESET, RENEW, LEASE = 1, 2, 3, 4, 5, 16
 -- What a charge does besides: it enforces, or it is not made.
 local ENFORCED, DRY = 1, 2
--- Kinds of replies: the call came too late and did nothing; states; rows.
-local LATE, STATES, ROWS = 0, 1, 2
+-- Kinds of replies: the call came too late and did nothing; states; rows; states of a call that
+-- wrote nothing, as the memory is full.
+local LATE, STATES, ROWS, UNWRITTEN = 0, 1, 2, 3
 
 local forms, requests, injected = ARGV[2], ARGV[3], ARGV[4]
 local nonce, deadline = unpack('>c8I7', ARGV[1])

@@ -132,8 +132,12 @@ local function since_under(rule, entry)
   return struct.unpack('>I7', entry.since) > now and entry.since or next_instant
 end
 
+-- Whether the present request has changed something that is to be written.
+local changes = false
+
 -- What is kept of a key from now on, if it is written.
 local function keep(entry, rule, state)
+  changes = true
   entry.since = since_under(rule, entry)
   entry.rule, entry.state, entry.changed = rule, state, true
   if entry.holds and rule.calendar then
@@ -144,6 +148,7 @@ local function keep(entry, rule, state)
 end
 
 local function forget(entry)
+  changes = true
   entry.rule, entry.state, entry.changed = false, false, true
 end
 

@@ -149,9 +149,11 @@ do
   end
 
   if plain then
+    -- Redis refuses the first write of a script or none.
+    local first, kind = true, STATES
     for i = 1, #KEYS do
       local at = i * 7 - 7
-      local expires = facts[at + 6]
+      local expires = kind == STATES and facts[at + 6]
       if expires then
         local held, value = facts[at + 1], nil
         if #held == 18 then
@@ -163,14 +165,21 @@ do
             pack('>c13I7I7I6I6', held, facts[at + 2], facts[at + 3], facts[at + 4], facts[at + 5])
         end
         expires = ceil(min(expires, 9007199254740991) / 1000)
+        local done
         if redis.REDIS_VERSION_NUM then
-          call('SET', KEYS[i], value, 'PXAT', expires)
+          done = (first and pcall or call)('SET', KEYS[i], value, 'PXAT', expires)
         else
-          call('SET', KEYS[i], value)
-          call('PEXPIREAT', KEYS[i], expires)
+          done = (first and pcall or call)('SET', KEYS[i], value)
+          if not done.err then call('PEXPIREAT', KEYS[i], expires) end
         end
+        if done.err then
+          -- Any other error ends the call, as if there were no pcall.
+          if not done.err:find('OOM', 1, true) then call('SET', KEYS[i], value) end
+          kind = UNWRITTEN
+        end
+        first = false
       end
     end
-    return pack('>c8I7B', nonce, now, STATES) .. (n == 1 and rows[1] or table.concat(rows))
+    return pack('>c8I7B', nonce, now, kind) .. (n == 1 and rows[1] or table.concat(rows))
   end
 end

@@ -3,7 +3,7 @@
 -- Kinds of rows: the first byte of each row.
 local STALE, DENIED, ADMITTED, FAULT = '\0', '\1', '\2', '\3'
 local RETURNED, CHARGED, REPEATED, LAPSED, FORGOTTEN = '\4', '\5', '\6', '\7', '\8'
-local RENEWED, LEASED = '\9', '\16'
+local RENEWED, UNMADE, LEASED = '\9', '\10', '\16'
 -- Why a row is a fault.
 local WRONG_TYPE, UNREADABLE = 1, 2
 

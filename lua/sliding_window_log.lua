@@ -22,6 +22,9 @@ local SHORT = 128
 -- Running totals start over before they pass this, far below 2^53 where Lua's numbers
 -- have gaps.
 local REBASE = 4503599627370496
+-- Entries that a log of a thousandth of its window and the room behind them may take together.
+-- Redis allocates 14 KiB for them, and 16 KiB for more.
+local COMPACT = 1018
 -- Bytes to read first: those of a short log, and of what stands before it if nothing is leased.
 local FIRST_READ = 20 + HEADER + SHORT * ENTRY
 
@@ -300,7 +303,11 @@ local function encode(front, state)
       kept = redis.call('GETRANGE', state.key, floor(from), floor(to - 1))
     end
   end
-  if live > SHORT then room = ('\0'):rep(floor(live / 8) * ENTRY) end
+  if live > SHORT then
+    local spare = floor(live / 8)
+    if live < COMPACT then spare = min(spare, COMPACT - live) end
+    room = ('\0'):rep(floor(spare) * ENTRY)
+  end
   return header(front, 0, state) .. kept .. packed(state, changed) .. room
 end
 

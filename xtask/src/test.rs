@@ -32,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long)]
     install: bool,
 
-    /// Run all of it so many times, every second time beside one busy loop per processor
+    /// Run everything N times, every second time beside one busy loop per processor
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,

@@ -14,6 +14,7 @@ use crate::cluster::{Cluster, Connect, Place};
 use crate::combiner::{Bounds, Combiner, Shared};
 use crate::deny_cache::DenyCache;
 use crate::encode::Batch;
+use crate::guard::Guard;
 use crate::ids::Ids;
 use crate::lease::Leases;
 use crate::names::Names;
@@ -32,6 +33,7 @@ pub struct RedisStoreBuilder {
     authorities: Option<Vec<u8>>,
     bounds: Bounds,
     deny_cache: Duration,
+    has_breaker: bool,
     time: Option<Arc<AtomicU64>>,
     clock: Clock,
     seed: Option<u64>,
@@ -73,6 +75,7 @@ impl RedisStoreBuilder {
                 timeout: Duration::from_millis(50),
             },
             deny_cache: Duration::from_secs(1),
+            has_breaker: true,
             time: None,
             clock: Clock::default(),
             seed: None,
@@ -148,6 +151,14 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Whether requests fail at once while a server does not answer, instead of each waiting for
+    /// the timeout. Default: yes. Each server has a [`Breaker`](tollgate_core::Breaker) of its
+    /// own, so a node of a Cluster that is down does not stand in the way of others.
+    pub const fn breaker(mut self, breaker: bool) -> Self {
+        self.has_breaker = breaker;
+        self
+    }
+
     /// Decides at this time, in microseconds of the epoch, instead of at Redis': for tests. The
     /// store itself goes by it too. Denials are not remembered, unless that is set afterwards.
     #[cfg(feature = "test-util")]
@@ -200,16 +211,18 @@ impl RedisStoreBuilder {
             time: self.time,
         });
         let (address, bounds, timeout) = (self.address, self.bounds, self.bounds.timeout);
+        let has_breaker = self.has_breaker;
         let names = Names::new(&self.namespace, &self.secret);
         let is_member = matches!(address.servers, Servers::Cluster(_));
         let counters = Arc::clone(&shared.counters);
         let about = About { names: names.clone(), is_member, counters };
         let way = if let Servers::Cluster(nodes) = &address.servers {
             let seeds = nodes.iter().cloned().map(|(host, port)| Place { host, port }).collect();
-            let connect = Connect { address: address.clone(), tls, timeout, about };
+            let connect = Connect { address: address.clone(), tls, timeout, has_breaker, about };
             Way::Cluster(Cluster::new(seeds, connect, bounds, Arc::clone(&shared)))
         } else {
-            let node = Node::connect(address.config(tls), timeout, about)
+            let guard = Guard::new(timeout, has_breaker);
+            let node = Node::connect(address.config(tls), timeout, guard, about)
                 .map_err(|error| ConnectError::Client(error.to_string()))?;
             let route = Route::One(Arc::clone(&node));
             Way::One(node, Arc::new(Combiner::new(route, bounds, Arc::clone(&shared))))

@@ -1,7 +1,9 @@
 //! The reply of one call into verdicts, settlements and faults.
 
 use smallvec::SmallVec;
-use tollgate_core::{Decision, Granted, Micros, Outcome, Policy, Settlement, Timestamp, Verdict};
+use tollgate_core::{
+    Cost, Decision, Granted, Micros, Outcome, Policy, Settlement, Timestamp, Verdict,
+};
 
 use crate::encode::{Asked, Batch, Run, Sum};
 use crate::replay::Numbers;
@@ -31,6 +33,8 @@ pub enum Row {
     Reset,
     /// The answer to a request for a block.
     Leased(Granted),
+    /// The server has no memory left to keep what the request asked for. Nothing was done.
+    Unmade,
     /// A value that the request needs cannot be read. Nothing was done.
     Fault {
         /// What is wrong with it.
@@ -93,7 +97,7 @@ impl Batch {
                     rows.extend((0..run.count).map(|_| Row::Stale));
                     Some(())
                 }
-                STATES => self.states(&mut bytes, run, now, &mut rows),
+                STATES | UNWRITTEN => self.states(&mut bytes, run, now, kind, &mut rows),
                 ROWS => self.rows(&mut bytes, run, now, &mut rows),
                 _ => None,
             };
@@ -111,6 +115,7 @@ impl Batch {
         bytes: &mut Bytes<'_>,
         run: &Run,
         now: Timestamp,
+        kind: u8,
         rows: &mut Vec<Row>,
     ) -> Option<()> {
         let Asked::Decide { sums, charges } = &run.asked else { return None };
@@ -121,7 +126,14 @@ impl Batch {
             states.push(numbers);
         }
         let verdicts = self.replay(sums, &states, charges, (run.count, admitted), now)?;
-        rows.extend(verdicts.into_iter().map(|(verdict, frozen)| Row::Verdict(verdict, frozen)));
+        let charges = sums.iter().any(|sum| sum.cost > Cost::ZERO);
+        rows.extend(verdicts.into_iter().map(|(verdict, frozen)| {
+            if kind == UNWRITTEN && charges && verdict.is_admitted() {
+                Row::Unmade
+            } else {
+                Row::Verdict(verdict, frozen)
+            }
+        }));
         Some(())
     }
 
@@ -197,6 +209,7 @@ impl Batch {
                 retry_after: Micros::new(bytes.number::<7>()?),
             }),
             (9, Asked::Renew) => Row::Renewal(Some(bytes.instant()?)),
+            (10, _) => Row::Unmade,
             _ => return None,
         })
     }
@@ -239,6 +252,7 @@ pub(crate) fn of_charges(
 const LATE: u8 = 0;
 const STATES: u8 = 1;
 const ROWS: u8 = 2;
+const UNWRITTEN: u8 = 3;
 
 /// A decision, and how long the key stays frozen.
 fn decision(bytes: &mut Bytes<'_>, limit: u64) -> Option<(Decision, Micros)> {
@@ -283,7 +297,7 @@ impl Bytes<'_> {
 
 #[cfg(test)]
 mod tests {
-    use tollgate_core::{Cost, Policy, Quota};
+    use tollgate_core::{Policy, Quota};
 
     use super::*;
     use crate::encode::Line;

@@ -179,24 +179,30 @@ impl Ticket {
         self.answer_with(|_| answer);
     }
 
-    /// Answers that time is up, for a part of the store perhaps.
-    pub(crate) fn expire(&self, is_partial: bool) {
-        self.fail("the request was not sent in time", "no answer in time", is_partial);
+    /// Answers that time is up, for a part of the store perhaps. Returns whether the request was
+    /// shed: it waited to be sent.
+    pub(crate) fn expire(&self, is_partial: bool) -> bool {
+        let mut is_shed = false;
+        self.answer_with(|is_sent| {
+            is_shed = !is_sent;
+            let error = if is_sent {
+                StoreError::maybe_charged(STORE, "no answer in time")
+            } else {
+                StoreError::overloaded(STORE, "the request was not sent in time")
+            };
+            Err(if is_partial { error.of_a_part() } else { error })
+        });
+        is_shed
     }
 
     /// Answers that nobody is left to carry this out.
     pub(crate) fn strand(&self) {
-        self.fail(RUNTIME_GONE, RUNTIME_GONE, false);
-    }
-
-    fn fail(&self, queued: &'static str, sent: &'static str, is_partial: bool) {
         self.answer_with(|is_sent| {
-            let error = if is_sent {
-                StoreError::maybe_charged(STORE, sent)
+            Err(if is_sent {
+                StoreError::maybe_charged(STORE, RUNTIME_GONE)
             } else {
-                StoreError::not_charged(STORE, queued)
-            };
-            Err(if is_partial { error.of_a_part() } else { error })
+                StoreError::not_charged(STORE, RUNTIME_GONE)
+            })
         });
     }
 

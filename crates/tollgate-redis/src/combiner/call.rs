@@ -72,7 +72,6 @@ impl Combiner {
         };
         std::mem::forget(unanswered);
         self.shared.counters.count_call(tickets.len(), sent.instant.elapsed(), &outcome);
-        stop.learn(outcome.as_ref().err());
         match outcome.map(|bytes| batch.parse(&bytes)) {
             Ok(Ok(reply)) => {
                 *tickets = self.distribute(&batch, reply, tickets, sent, node);
@@ -109,7 +108,6 @@ impl Combiner {
         let outcome = self.watch(node.learn_time(last), tickets).await;
         std::mem::forget(unanswered);
         let Err(failure) = outcome else { return true };
-        stop.learn(Some(&failure));
         // To ask for the time charges nobody, whether it is answered or not.
         let reason = match failure {
             Failure::Lost(reason) => reason,

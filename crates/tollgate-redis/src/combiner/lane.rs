@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Combiner;
-use crate::encode::Batch;
+use super::work::Work;
 use crate::ticket::Ticket;
 
 /// What waits for a call, and how many are under way.
@@ -58,13 +58,8 @@ impl TaskLane {
     /// no request is queued behind a lane that has stopped looking.
     fn next(&mut self) -> Option<Vec<Arc<Ticket>>> {
         let mut lanes = self.combiner.lanes.lock();
-        let mut keys = 0;
-        let fits = |ticket: &&Arc<Ticket>| {
-            let more = ticket.request.keys();
-            keys += more;
-            // The first goes whatever it holds: left in the queue it would stop all others.
-            keys <= Batch::MAX || keys == more
-        };
+        let mut work = Work::default();
+        let fits = |ticket: &&Arc<Ticket>| work.admits(&ticket.request);
         let count = lanes.queue.iter().take(self.combiner.bounds.batch).take_while(fits).count();
         if count == 0 {
             lanes.calls -= 1;

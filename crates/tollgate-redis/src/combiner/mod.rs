@@ -3,6 +3,7 @@
 //! | file | is |
 //! |---|---|
 //! | `lane.rs` | which requests go together, and when |
+//! | `work.rs` | how much work of Redis they may be |
 //! | `travel.rs` | their way from server to server, until one carries them out |
 //! | `call.rs` | one call to one server |
 //! | `answers.rs` | what its reply or its failure is to each of them |
@@ -13,8 +14,10 @@ mod call;
 mod lane;
 mod travel;
 mod watch;
+mod work;
 
 use std::pin::Pin;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -85,6 +88,10 @@ impl Combiner {
     /// It does not stand in the way of others while it is not polled: they count the calls
     /// of tasks alone.
     pub(crate) fn submit(self: &Arc<Self>, ticket: &Arc<Ticket>) -> Option<Drive> {
+        if let Some(node) = self.route.silent_node() {
+            self.refuse(node.guard(), slice::from_ref(ticket));
+            return None;
+        }
         let mut lanes = self.lanes.lock();
         if lanes.calls == 0 && !lanes.is_direct {
             lanes.is_direct = true;
@@ -96,7 +103,8 @@ impl Combiner {
         if lanes.queue.len() >= self.bounds.queue {
             drop(lanes);
             let reason = format!("{} requests are waiting already", self.bounds.queue);
-            ticket.answer(Err(self.of_here(StoreError::not_charged(STORE, reason))));
+            self.shared.counters.count_shed();
+            ticket.answer(Err(self.of_here(StoreError::overloaded(STORE, reason))));
             return None;
         }
         lanes.queue.push_back(Arc::clone(ticket));

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use tokio::time::timeout_at;
+use tollgate_core::StoreError;
 
 use super::call::After;
 use super::lane::Lane;
 use super::watch::Unanswered;
 use super::{Combiner, Drive};
-use crate::failure::{Failure, Refusal};
+use crate::failure::{Failure, Refusal, STORE};
 use crate::route::{Stop, Trip};
 use crate::ticket::Ticket;
 
@@ -34,9 +35,8 @@ impl Combiner {
                     None => return,
                 },
             };
-            if !stop.admits() {
-                let reason = "the node that has the key does not answer";
-                return self.fail(&Failure::Refused(Refusal::Other(reason.into())), &tickets);
+            if stop.node().guard().is_open() {
+                return self.refuse(stop.node().guard(), &tickets);
             }
             let refusal = match self.call_at(&stop, &mut tickets, lane).await {
                 After::Done => return,
@@ -66,8 +66,10 @@ impl Combiner {
         let stop = self.watch(timeout_at(last.into(), self.route.stop(trip)), tickets).await;
         std::mem::forget(unanswered);
         if stop.is_err() {
-            let is_partial = self.route.is_partial();
-            tickets.iter().for_each(|ticket| ticket.expire(is_partial));
+            for ticket in tickets {
+                let error = StoreError::not_charged(STORE, "no server for the key in time");
+                ticket.answer(Err(self.of_here(error)));
+            }
         }
         stop.ok()
     }

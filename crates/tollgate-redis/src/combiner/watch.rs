@@ -39,7 +39,7 @@ impl Combiner {
         let is_partial = LazyCell::new(|| self.route.is_partial());
         for ticket in sent {
             if ticket.deadline <= now {
-                ticket.expire(*is_partial);
+                self.expire_one(ticket, *is_partial);
             } else {
                 next = next.min(ticket.deadline);
             }
@@ -50,10 +50,16 @@ impl Combiner {
                 next = next.min(ticket.deadline);
                 break;
             }
-            ticket.expire(*is_partial);
+            self.expire_one(ticket, *is_partial);
             lanes.queue.pop_front();
         }
         next
+    }
+
+    fn expire_one(&self, ticket: &Ticket, is_partial: bool) {
+        if ticket.expire(is_partial) {
+            self.shared.counters.count_shed();
+        }
     }
 }
 

@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use fastrand::Rng;
 use tollgate_core::{
-    Algorithm, Cost, LeakyMode, Micros, Outcome, Policy, Quota, Receipt, ReceiptId, Refill,
-    Resolution, Settlement, Source, Timestamp, Verdict,
+    Algorithm, Cost, LeakyMode, Micros, Outcome, Policy, Quota, ReceiptId, Refill, Resolution,
+    Settlement, Source, Timestamp, Verdict,
 };
 use tollgate_redis::protocol::{Ask, Batch, Fault, Line, Row};
 
@@ -282,7 +282,7 @@ fn a_receipt_is_not_used_up_by_a_value_that_cannot_be_read() {
     // From another process as well, and for as long as a receipt lives.
     let again = settle(&mut server.connect(), 0);
     assert_eq!(again, Row::Settlement(Settlement::Repeated));
-    let expiry = (now + Receipt::LIFETIME.get()).div_ceil(1_000);
+    let expiry = (now + receipt.lifetime().get()).div_ceil(1_000);
     assert_eq!(client.expiry(b"r"), Value::Number(expiry as i64));
     assert_eq!(receipt.source, Source::Store);
 }

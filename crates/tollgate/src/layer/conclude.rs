@@ -2,7 +2,6 @@
 //! means for the response.
 
 use std::mem;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,7 +9,7 @@ use http::{HeaderValue, Response};
 use smallvec::SmallVec;
 use tokio::time::sleep;
 use tollgate_core::{
-    Decision, Key, Micros, OnStoreError, Outcome, Store, StoreError, Timestamp, Verdict,
+    Decision, Key, Micros, OnStoreError, Outcome, Source, Store, StoreError, Timestamp, Verdict,
 };
 
 use super::action::{
@@ -24,7 +23,7 @@ use super::state::LayerState;
 use super::verdicts::Verdicts;
 use crate::body::InFlight;
 use crate::denial::Denial;
-use crate::headers::X_RATELIMIT_EXPLAIN;
+use crate::headers::{self, X_RATELIMIT_EXPLAIN};
 use crate::{Head, ResponseHead};
 
 impl<St: Store> LayerState<St> {
@@ -37,9 +36,10 @@ impl<St: Store> LayerState<St> {
         head: &Head<'_>,
     ) -> Action<St> {
         if self.is_plain
-            && !self.failing.load(Ordering::Relaxed)
+            && !self.outage.is_on()
             && let Ok(verdict) = &answer
             && verdict.is_admitted()
+            && verdict.source() != Source::Local
             && verdict.decisions().iter().all(|decision| decision.outcome != Outcome::Skip)
         {
             self.record(&answer, context);
@@ -65,10 +65,8 @@ impl<St: Store> LayerState<St> {
             return Action::Wait(Box::new(Waiting::Decision { answer, context }));
         }
         self.record(&answer, context);
-        // A change of state is news, a request is not.
-        if answer.is_ok() && self.failing.load(Ordering::Relaxed) {
-            self.failing.store(false, Ordering::Relaxed);
-            tracing::warn!(target: "tollgate", "the store decides again");
+        if answer.is_ok() && self.outage.is_on() {
+            self.outage.decided();
         }
         match answer {
             Ok(verdict) if verdict.is_admitted() => self.forward(verdict, explained, context),
@@ -146,7 +144,7 @@ impl<St: Store> LayerState<St> {
     /// holds until the end of the body.
     #[inline]
     pub(super) fn finish<B>(&self, response: &mut Response<B>, work: ResponseWork) -> InFlight {
-        let headers = &self.options.headers;
+        let options = &self.options.headers;
         match work {
             ResponseWork::None => self.remove_costs(response.headers_mut()),
             ResponseWork::Fields(Allowances { decided_at, applied, numbers }) => {
@@ -155,7 +153,7 @@ impl<St: Store> LayerState<St> {
                     decisions.push(allowance.decision());
                 }
                 let fields = self.applied(applied).map(|limit| limit.fields(applied.tier));
-                headers.write(response.headers_mut(), decided_at, false, fields.zip(&decisions));
+                options.write(response.headers_mut(), decided_at, false, fields.zip(&decisions));
             }
             ResponseWork::Full(admission) => return self.finish_fully(response, *admission),
         }
@@ -173,6 +171,7 @@ impl<St: Store> LayerState<St> {
         let shown = corrected.as_ref().unwrap_or(&verdict);
         let rows = self.rows(shown, applied);
         self.options.headers.write(response.headers_mut(), verdict.decided_at(), false, rows);
+        headers::tell_of_reduction(response.headers_mut(), &verdict);
         if let Some(explained) = explained {
             response.headers_mut().append(X_RATELIMIT_EXPLAIN, explained);
         }
@@ -205,6 +204,7 @@ impl<St: Store> LayerState<St> {
         );
         let mut response = denial.respond(self.dialect(head), &*self.options.response);
         self.options.headers.write(response.headers_mut(), at, true, rows());
+        headers::tell_of_reduction(response.headers_mut(), verdict);
         if let Some(explained) = explained {
             response.headers_mut().append(X_RATELIMIT_EXPLAIN, explained);
         }
@@ -223,23 +223,21 @@ impl<St: Store> LayerState<St> {
         applied: AppliedLimits,
         head: &Head<'_>,
     ) -> Action<St> {
-        if !self.failing.swap(true, Ordering::Relaxed) {
-            tracing::warn!(target: "tollgate", %error, "the store cannot decide, policies fail");
-        }
-        let closed = self.applied(applied).filter(|limit| limit.fails_closed());
-        // One that is decided locally would have been, but for a closed one beside it.
-        let is_closed =
-            |limit: &&CompiledLimit| limit.limit.policy.on_store_error() == OnStoreError::Closed;
-        let any_is_closed = closed.clone().any(|limit| is_closed(&limit));
-        let mut closed = closed.filter(|limit| !any_is_closed || is_closed(limit)).peekable();
-        if closed.peek().is_none() {
+        let rejecting = self.applied(applied).filter(|limit| limit.fails_closed(error));
+        // A local policy would have been decided, except beside a closed one.
+        let is_closed = |limit: &&CompiledLimit| limit.on_error(error) == OnStoreError::Closed;
+        let any_is_closed = rejecting.clone().any(|limit| is_closed(&limit));
+        let mut rejecting = rejecting.filter(|limit| !any_is_closed || is_closed(limit)).peekable();
+        let passes = rejecting.peek().is_none();
+        self.outage.failed(error, passes);
+        if passes {
             tracing::debug!(target: "tollgate", %error, "failed open");
             return Action::Forward(ResponseWork::None);
         }
         tracing::debug!(target: "tollgate", %error, "failed closed");
         let probe = error.retry_after().unwrap_or(PROBE);
         let denial =
-            Denial::store_unavailable(closed.map(|limit| limit.fields(applied.tier)), probe);
+            Denial::store_unavailable(rejecting.map(|limit| limit.fields(applied.tier)), probe);
         let dialect = self.dialect(head);
         Action::Respond(Box::new(denial.respond(dialect, &*self.options.response)))
     }

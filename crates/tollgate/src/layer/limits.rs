@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tollgate_core::{Charge, Cost, Key, OnStoreError};
+use tollgate_core::{Charge, Cost, Key, OnStoreError, StoreError};
 
 use crate::headers::PolicyFields;
 use crate::tier::{Tier, TierSource};
@@ -37,9 +37,13 @@ impl CompiledLimit {
         Charge { policy: self.fields(tier).policy(), ..self.limit.charge(key, cost) }
     }
 
-    /// Whether the layer rejects requests under this limit while the store fails.
-    pub(super) fn fails_closed(&self) -> bool {
-        self.limit.enforce && self.limit.policy.on_store_error() != OnStoreError::Open
+    /// Whether the layer rejects a request under this limit after this error of the store.
+    pub(super) fn fails_closed(&self, error: &StoreError) -> bool {
+        self.limit.enforce && self.on_error(error) != OnStoreError::Open
+    }
+
+    pub(super) fn on_error(&self, error: &StoreError) -> OnStoreError {
+        self.limit.policy.on_error(error).unwrap_or_default()
     }
 }
 

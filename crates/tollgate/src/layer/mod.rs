@@ -19,6 +19,7 @@
 //! | `settlement.rs` | `SettlementState`, `OpenCharge`, `Settle`: charges that are corrected later |
 //! | `in_flight.rs` | `LeaseRenewer`, `InFlightGuard`: permits of concurrency limits |
 //! | `telemetry.rs` | `Telemetry`, `DecisionTimer`, `Spans`, `WaitTimer` |
+//! | `outage.rs` | `Outage`: the log while the store fails |
 //! | `options.rs`, `state.rs` | `Options`, `LayerState`: the layer as data |
 //! | `action.rs` | `Action`, `Waiting`, `RequestContext`, `ResponseWork`, `Admission`, `Allowances` |
 //! | `future.rs` | `HeldRequest`: a request that does not run yet |
@@ -38,6 +39,7 @@ mod in_flight;
 mod lanes;
 mod limits;
 mod options;
+mod outage;
 mod service;
 mod settlement;
 mod state;

@@ -1,7 +1,5 @@
 //! The data that all services of a layer share.
 
-use std::sync::atomic::AtomicBool;
-
 use http::{HeaderMap, HeaderName};
 use tollgate_core::{Decision, Store, Verdict};
 
@@ -10,6 +8,7 @@ use super::in_flight::LeaseRenewer;
 use super::lanes::bits;
 use super::limits::{AppliedLimits, CompiledLimit, Tiers};
 use super::options::Options;
+use super::outage::Outage;
 use super::telemetry::Telemetry;
 use super::wait_queue::WaitingRoom;
 use super::waiter::Waiter;
@@ -38,8 +37,8 @@ pub(super) struct LayerState<St> {
     pub(super) leases: Option<LeaseRenewer<St>>,
     /// Whether an admission needs no more of the layer than header fields.
     pub(super) is_plain: bool,
-    /// Whether the last answer of the store was an error.
-    pub(super) failing: AtomicBool,
+    /// The log while the store cannot decide.
+    pub(super) outage: Outage,
     pub(super) faults: FaultLog,
 }
 
@@ -72,7 +71,7 @@ impl<St: Store> LayerState<St> {
             cost_headers,
             wait_queue,
             leases,
-            failing: AtomicBool::new(false),
+            outage: Outage::default(),
             faults: FaultLog::default(),
         }
     }

@@ -120,7 +120,7 @@ impl Telemetry {
         let applied = || resolved.iter().map(|it| &limits[it.limit]);
         let is_rejected = match answer {
             Ok(verdict) => !verdict.is_admitted(),
-            Err(_) => applied().any(CompiledLimit::fails_closed),
+            Err(error) => applied().any(|limit| limit.fails_closed(error)),
         };
         for (place, limit) in applied().enumerate() {
             let (word, decision, source) = Self::read(place, limit, answer);
@@ -167,7 +167,7 @@ impl Telemetry {
                 let word = decision.and_then(|it| Answer::of(&limit.limit, it, source));
                 (word, decision, source)
             }
-            Err(_) => (Some(Answer::without_verdict(&limit.limit)), None, Source::Store),
+            Err(error) => (Some(Answer::after(error, &limit.limit)), None, Source::Store),
         }
     }
 

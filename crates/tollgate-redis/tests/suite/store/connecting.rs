@@ -176,7 +176,8 @@ async fn an_outage_ends_with_one_connection_however_long_it_was() {
     let server = Redis::start();
     // A call that is late on a busy machine would ask for a connection as well.
     let builder = RedisStore::builder(&server.url()).unwrap().timeout(Duration::from_secs(1));
-    let store = connected(builder).await;
+    // Without it, so that calls go on to fail.
+    let store = connected(builder.breaker(false)).await;
     let policy = policy(1_000_000);
     let ask = async || store.charge(&policy, &Key::GLOBAL, Cost::ONE).await;
     server.kill();

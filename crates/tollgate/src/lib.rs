@@ -77,9 +77,9 @@ pub use headers::HeaderOptions;
 pub use key::{KeySource, RoutePattern, Subject, SubjectKind};
 pub use layer::{
     LayerError, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reservation, TalliedBody, Tally,
-    Verdicts, WaitingRoom,
+    Verdicts, WaitQueue,
 };
-pub use limit::{Excess, Limit, OnMissingKey};
+pub use limit::{Limit, OnExceeded, OnMissingKey};
 #[cfg(feature = "admin")]
 pub use observe::Denials;
 #[cfg(feature = "metrics")]

@@ -14,7 +14,7 @@ use tower_service::Service;
 
 use super::{Listed, Lists};
 use crate::body::{AnyBody, BodyMode, InFlight, SameBody};
-use crate::denial::{Denial, DenialResponse, Dialect, Problem};
+use crate::denial::{Denial, DenialResponse, Problem, ResponseFormat};
 use crate::head::Head;
 use crate::key::FaultLog;
 
@@ -125,7 +125,7 @@ impl Rules {
             }
         };
         tracing::debug!(target: "tollgate", reason = denial.reason().code(), "deny");
-        Err(Box::new(denial.respond(Dialect::among(head, self.is_grpc), &*self.response)))
+        Err(Box::new(denial.respond(ResponseFormat::among(head, self.is_grpc), &*self.response)))
     }
 }
 

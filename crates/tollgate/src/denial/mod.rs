@@ -33,7 +33,7 @@ use tollgate_core::{Calendar, Micros, Outcome, Timestamp};
 
 pub use self::members::{MemberError, MemberValue, Members};
 pub use self::reason::Reason;
-pub use self::respond::{DenialResponse, Dialect, Problem};
+pub use self::respond::{DenialResponse, Problem, ResponseFormat};
 use crate::headers::{self, HeaderOptions, PolicyFields, Row};
 
 /// Why a request may not pass, and all that its answer says about it.

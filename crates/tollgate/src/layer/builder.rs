@@ -9,7 +9,7 @@ use super::limits::{MAX_TIERS, tier_names};
 use super::options::Options;
 use super::service::RateLimitLayer;
 use super::state::LayerState;
-use super::wait_queue::WaitingRoom;
+use super::wait_queue::WaitQueue;
 use crate::denial::DenialResponse;
 use crate::tier::TierSource;
 use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey, Paths};
@@ -24,7 +24,7 @@ use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey, Paths};
 /// | [`exempt_preflights`](Self::exempt_preflights) | yes | to a page a denied preflight looks like a broken network |
 /// | [`grpc`](Self::grpc) | routes of the form `/package.Service/Method` | a content type alone is the client's word |
 /// | [`on_missing_key`](Self::on_missing_key) | must be said if a key can be missing | both answers surprise somebody |
-/// | [`max_waiting`](Self::max_waiting), [`waiting_room`](Self::waiting_room) | 1024 requests, 64 MiB | each holds a connection and its request in memory |
+/// | [`max_waiting`](Self::max_waiting), [`wait_queue`](Self::wait_queue) | 1024 requests, 64 MiB | each holds a connection and its request in memory |
 /// | [`headers`](Self::headers) | the draft's two on allowed responses, all on denials | clients that know what is left stop in time |
 /// | [`on_denied`](Self::on_denied) | a [problem body](crate::denial::Problem) | machines and people can read it |
 /// | [`expose_verdicts`](Self::expose_verdicts) | off | it costs an allocation a request |
@@ -82,11 +82,11 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// Up to `requests` may wait at once for limits with [`Excess::Wait`](crate::Excess), in all
+    /// Up to `requests` may wait at once for limits with [`OnExceeded::Wait`](crate::OnExceeded), in all
     /// services of the layer together. Others are rejected.
     ///
-    /// This sets [`WaitingRoom::max_requests`] of the layer's waiting room. If the layer was given
-    /// a [`waiting_room`](Self::waiting_room) before, the bound holds for all layers that share
+    /// This sets [`WaitQueue::max_requests`] of the layer's waiting room. If the layer was given
+    /// a [`wait_queue`](Self::wait_queue) before, the bound holds for all layers that share
     /// that room.
     #[must_use]
     pub fn max_waiting(mut self, requests: usize) -> Self {
@@ -94,11 +94,11 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// The wait queue for limits with [`Excess::Wait`](crate::Excess), bounded in number and
+    /// The wait queue for limits with [`OnExceeded::Wait`](crate::OnExceeded), bounded in number and
     /// bytes. Several layers can share one. It replaces the layer's own queue and
     /// [`max_waiting`](Self::max_waiting) if that was set before.
     #[must_use]
-    pub fn waiting_room(mut self, room: &WaitingRoom) -> Self {
+    pub fn wait_queue(mut self, room: &WaitQueue) -> Self {
         self.options.room = room.clone();
         self
     }
@@ -303,7 +303,7 @@ fn warn_of_costs(limit: &Limit, costs: &Costs) {
     if limit.policy.penalises() {
         return;
     }
-    let cost = limit.costs.as_ref().unwrap_or(costs).dearest().get();
+    let cost = limit.costs.as_ref().unwrap_or(costs).max_cost().get();
     let in_tiers = limit.tiers().map(|(tier, policy)| (Some(tier.as_str()), policy));
     for (tier, policy) in std::iter::once((None, &limit.policy)).chain(in_tiers) {
         let capacity = policy.capacity();

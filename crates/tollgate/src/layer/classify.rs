@@ -79,6 +79,6 @@ impl<St: Store> LayerState<St> {
         if !limit.enforce {
             return Ok(None);
         }
-        Err(Box::new(denial.respond(self.dialect(head), &*self.options.response)))
+        Err(Box::new(denial.respond(self.response_format(head), &*self.options.response)))
     }
 }

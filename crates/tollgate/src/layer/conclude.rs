@@ -202,7 +202,7 @@ impl<St: Store> LayerState<St> {
             retry_after = ?denial.retry_after(),
             "deny",
         );
-        let mut response = denial.respond(self.dialect(head), &*self.options.response);
+        let mut response = denial.respond(self.response_format(head), &*self.options.response);
         self.options.headers.write(response.headers_mut(), at, true, rows());
         headers::tell_of_reduction(response.headers_mut(), verdict);
         if let Some(explained) = explained {
@@ -238,7 +238,7 @@ impl<St: Store> LayerState<St> {
         let probe = error.retry_after().unwrap_or(PROBE);
         let denial =
             Denial::store_unavailable(rejecting.map(|limit| limit.fields(applied.tier)), probe);
-        let dialect = self.dialect(head);
+        let dialect = self.response_format(head);
         Action::Respond(Box::new(denial.respond(dialect, &*self.options.response)))
     }
 

@@ -9,7 +9,7 @@ use super::action::{Action, Answer, DecisionFuture, RequestContext, Waiting};
 use super::cancel::CancelGuard;
 use super::explain;
 use super::state::LayerState;
-use super::wait_queue::WaitingRoom;
+use super::wait_queue::WaitQueue;
 use crate::Head;
 
 impl<St: Store> LayerState<St> {
@@ -82,7 +82,7 @@ impl<St: Store> LayerState<St> {
     /// wait for one of its keys.
     fn join(
         &self,
-        queue: &WaitingRoom,
+        queue: &WaitQueue,
         head: &Head<'_>,
         context: &mut RequestContext,
     ) -> Option<DecisionFuture> {
@@ -108,7 +108,7 @@ impl<St: Store> LayerState<St> {
     /// Lets a request wait that the store has denied, if it can pass in time.
     pub(super) fn wait(
         &self,
-        queue: &WaitingRoom,
+        queue: &WaitQueue,
         answer: &Answer,
         context: &mut RequestContext,
     ) -> Option<DecisionFuture> {

@@ -59,4 +59,4 @@ pub use self::service::{RateLimit, RateLimitLayer};
 pub use self::settlement::Reservation;
 pub use self::tally::{TalliedBody, Tally};
 pub use self::verdicts::Verdicts;
-pub use self::wait_queue::WaitingRoom;
+pub use self::wait_queue::WaitQueue;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::telemetry::Observed;
-use super::wait_queue::WaitingRoom;
+use super::wait_queue::WaitQueue;
 use crate::denial::{DenialResponse, Problem};
 use crate::head::Condition;
 use crate::tier::TierSource;
@@ -21,7 +21,7 @@ pub(super) struct Options {
     pub(super) response: Arc<dyn DenialResponse>,
     pub(super) expose_verdicts: bool,
     pub(super) explain: bool,
-    pub(super) room: WaitingRoom,
+    pub(super) room: WaitQueue,
     pub(super) tiers: Option<Arc<dyn TierSource>>,
     pub(super) observed: Observed,
 }
@@ -37,7 +37,7 @@ impl Default for Options {
             response: Arc::new(Problem::default()),
             expose_verdicts: false,
             explain: false,
-            room: WaitingRoom::new(),
+            room: WaitQueue::new(),
             tiers: None,
             observed: Observed::default(),
         }

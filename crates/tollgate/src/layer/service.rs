@@ -34,7 +34,7 @@ use crate::{Head, Limit};
 /// * A leaky bucket in queue mode holds the request back. It is dropped from memory if
 ///   its client leaves, and its place goes to the next if nobody stands behind it.
 ///   Waiting takes a tokio runtime with its timer enabled.
-/// * What a limit denies waits for it instead, if that says [`Excess::Wait`](crate::Excess).
+/// * What a limit denies waits for it instead, if that says [`OnExceeded::Wait`](crate::OnExceeded).
 /// * What counts in flight ([`Policy::concurrent_requests`](crate::Policy)) counts until the
 ///   response has ended, is dropped, or fails. Leases of what takes long are renewed by a
 ///   task of the tokio runtime. One that upgrades its connection (a WebSocket) is over with

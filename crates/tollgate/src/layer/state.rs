@@ -10,9 +10,9 @@ use super::limits::{AppliedLimits, CompiledLimit, Tiers};
 use super::options::Options;
 use super::outage::Outage;
 use super::telemetry::Telemetry;
-use super::wait_queue::WaitingRoom;
+use super::wait_queue::WaitQueue;
 use super::waiter::Waiter;
-use crate::denial::Dialect;
+use crate::denial::ResponseFormat;
 use crate::headers::PolicyFields;
 use crate::key::FaultLog;
 use crate::{Head, Limit};
@@ -32,7 +32,7 @@ pub(super) struct LayerState<St> {
     /// The headers that state a cost to the layer: no response keeps them.
     pub(super) cost_headers: Box<[HeaderName]>,
     /// The wait queue, if a limit lets requests wait.
-    pub(super) wait_queue: Option<WaitingRoom>,
+    pub(super) wait_queue: Option<WaitQueue>,
     /// Renews permits, if there is a concurrency limit.
     pub(super) leases: Option<LeaseRenewer<St>>,
     /// Whether an admission needs no more of the layer than header fields.
@@ -131,7 +131,7 @@ impl<St: Store> LayerState<St> {
     }
 
     /// The form in which a request gets its denial.
-    pub(super) fn dialect(&self, head: &Head<'_>) -> Dialect {
-        Dialect::among(head, self.options.is_grpc)
+    pub(super) fn response_format(&self, head: &Head<'_>) -> ResponseFormat {
+        ResponseFormat::among(head, self.options.is_grpc)
     }
 }

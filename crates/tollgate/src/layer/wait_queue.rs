@@ -11,12 +11,12 @@ use parking_lot::Mutex;
 use super::lanes::{Arrival, Lanes, Member};
 use crate::Head;
 
-/// The wait queue for limits with [`Excess::Wait`](crate::Excess), and its bounds.
+/// The wait queue for limits with [`OnExceeded::Wait`](crate::OnExceeded), and its bounds.
 ///
 /// **Clones are one queue**: they share the waiting requests and the bounds. A bound that is set
 /// on a clone holds for all of them from then on; requests that wait already keep waiting.
-/// Layers that are built with one `WaitingRoom` wait in one order, see
-/// [`Excess::Wait`](crate::Excess).
+/// Layers that are built with one `WaitQueue` wait in one order, see
+/// [`OnExceeded::Wait`](crate::OnExceeded).
 ///
 /// # Memory
 ///
@@ -25,7 +25,7 @@ use crate::Head;
 /// the part of its body that the server may hold: the `Content-Length`, or the whole
 /// [`body_window`](Self::body_window) of 1 MiB if a body of unknown length may follow.
 #[derive(Clone)]
-pub struct WaitingRoom {
+pub struct WaitQueue {
     shared: Arc<Shared>,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Ticket {
     member: Member,
 }
 
-impl WaitingRoom {
+impl WaitQueue {
     /// An empty queue with the default bounds.
     pub fn new() -> Self {
         let bounds = Bounds {
@@ -184,19 +184,19 @@ impl Drop for Ticket {
     }
 }
 
-impl Default for WaitingRoom {
+impl Default for WaitQueue {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl fmt::Debug for WaitingRoom {
+impl fmt::Debug for WaitQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Shared { bounds, queue, .. } = &*self.shared;
         let queue = queue.lock();
         let (waiting, lanes) = (queue.waiting, queue.lanes.len());
         drop(queue);
-        f.debug_struct("WaitingRoom")
+        f.debug_struct("WaitQueue")
             .field("bounds", bounds)
             .field("waiting", &waiting)
             .field("lanes", &lanes)
@@ -214,16 +214,16 @@ mod tests {
     type Entry = Result<Option<Ticket>, u64>;
 
     /// A request for one key arrives, and is denied.
-    fn deny(room: &WaitingRoom, name: &str, bytes: usize) -> Entry {
+    fn deny(room: &WaitQueue, name: &str, bytes: usize) -> Entry {
         enter(room, name, bytes, 0b1)
     }
 
     /// A request for one key arrives, and has not asked the store yet.
-    fn arrive(room: &WaitingRoom, name: &str) -> Entry {
+    fn arrive(room: &WaitQueue, name: &str) -> Entry {
         enter(room, name, 1, 0)
     }
 
-    fn enter(room: &WaitingRoom, name: &str, bytes: usize, denying: u64) -> Entry {
+    fn enter(room: &WaitQueue, name: &str, bytes: usize, denying: u64) -> Entry {
         let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
         let keys = [LaneKey { policy, key: Key::from(name) }].into();
         let (arrival, costs, first) = (room.arrive().0, [1].into(), Arc::default());
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_lane_lasts_as_long_as_a_request_waits_in_it() {
-        let room = WaitingRoom::new().max_requests(2);
+        let room = WaitQueue::new().max_requests(2);
         let is_free = |name| matches!(arrive(&room, name), Ok(None));
         assert!(is_free("a"));
         let first = waiting(deny(&room, "a", 1));
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_bound_holds_for_all_clones_whichever_it_is_set_on() {
-        let room = WaitingRoom::new();
+        let room = WaitQueue::new();
         let clone = room.clone().max_requests(1).max_bytes(10).body_window(5);
         let first = waiting(deny(&room, "a", 10));
         for room in [&room, &clone] {
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_request_counts_with_as_much_of_its_body_as_may_be_there() {
-        let room = WaitingRoom::new().body_window(10_000);
+        let room = WaitQueue::new().body_window(10_000);
         let bytes = |version, fields: &[(&'static str, &str)]| {
             let mut request = http::Request::new(());
             *request.version_mut() = version;
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn no_more_bytes_are_held_than_there_is_room_for() {
-        let room = WaitingRoom::new().max_bytes(10);
+        let room = WaitQueue::new().max_bytes(10);
         let first = waiting(deny(&room, "a", 6));
         assert!(deny(&room, "b", 5).is_err());
         let second = waiting(deny(&room, "b", 4));

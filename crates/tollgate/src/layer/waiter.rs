@@ -12,7 +12,7 @@ use tollgate_core::{
 use super::cancel::CancelGuard;
 use super::lanes::{Arrival, LaneKey, Member, bits};
 use super::telemetry::WaitTimer;
-use super::wait_queue::{Ticket, WaitingRoom};
+use super::wait_queue::{Ticket, WaitQueue};
 
 /// A request that may wait.
 pub(super) struct Waiter<St> {
@@ -70,10 +70,10 @@ impl<St: Store> Waiter<St> {
         self.charges.iter().any(|it| it.enforce && it.cost.get() > it.policy.capacity())
     }
 
-    /// Enters the queue; see [`WaitingRoom::enter`].
+    /// Enters the queue; see [`WaitQueue::enter`].
     pub(super) fn enter(
         &self,
-        queue: &WaitingRoom,
+        queue: &WaitQueue,
         arrival: Arrival,
         bytes: usize,
         denying: u64,

@@ -169,7 +169,7 @@ impl Limit {
         self.when(move |head| !paths.exempt(head))
     }
 
-    /// What becomes of a request that this limit denies: with [`OnExceeded::Wait`] it is held
+    /// The treatment of a request that this limit denies: with [`OnExceeded::Wait`] it is held
     /// back until it passes, whatever the algorithm. If another limit denies it that does
     /// not wait, it is refused at once.
     #[must_use]

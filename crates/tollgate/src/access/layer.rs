@@ -111,7 +111,7 @@ impl<M> AccessLayer<M> {
 }
 
 impl Rules {
-    /// What the lists say of a request.
+    /// Looks a request up in the lists.
     ///
     /// # Errors
     /// The response to a request that goes no further.

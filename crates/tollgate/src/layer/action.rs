@@ -1,4 +1,4 @@
-//! What the layer does with a request, and what it keeps of the request until then.
+//! The actions of the layer, and the data that it keeps of a request until then.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::telemetry::{DecisionTimer, WaitTimer};
 use super::verdicts::Verdicts;
 use crate::body::InFlight;
 
-/// What the layer does with a request.
+/// The next step of a request.
 pub(super) enum Action<St: Store> {
     /// It calls the service.
     Forward(ResponseWork),
@@ -29,7 +29,7 @@ pub(super) enum Action<St: Store> {
 /// A response of the layer. Boxed, because most requests have none.
 pub(super) type OwnResponse = Box<Response<Bytes>>;
 
-/// What a request waits for.
+/// The event that a request waits for.
 pub(super) enum Waiting<St: Store> {
     /// The answer of the store, or of the wait queue in front of it.
     Decision { answer: DecisionFuture, context: RequestContext },
@@ -48,7 +48,7 @@ pub(super) type Answer = Result<Verdict, StoreError>;
 
 pub(super) type DecisionFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-/// What the layer knows of a request until the store has answered.
+/// The data of a request until the store has answered.
 #[derive(Default)]
 pub(super) struct RequestContext {
     /// The limits that apply. Empty if the request is exempt.
@@ -78,7 +78,7 @@ impl RequestContext {
     }
 }
 
-/// What is left to do when the response is there.
+/// The work of the layer when the response is there.
 #[derive(Default)]
 pub(super) enum ResponseWork {
     #[default]

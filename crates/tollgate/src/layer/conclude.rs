@@ -1,5 +1,5 @@
-//! The fourth step of a request, what the answer of the store means for it; and the last, what it
-//! means for the response.
+//! The fourth step of a request, from the answer of the store to an action; and the last, from the
+//! verdict to the response.
 
 use std::mem;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::headers::{self, X_RATELIMIT_EXPLAIN};
 use crate::{Head, ResponseHead};
 
 impl<St: Store> LayerState<St> {
-    /// What the layer does with a request after the answer of the store.
+    /// Turns the answer of the store into the next step of a request.
     #[inline]
     pub(super) fn conclude(
         &self,
@@ -190,8 +190,7 @@ impl<St: Store> LayerState<St> {
     ) -> Response<Bytes> {
         let rows = || self.rows(verdict, context.applied());
         let at = verdict.decided_at();
-        // The keys of all policies, also of those that allow: the seed is the same whichever
-        // policy denies.
+        // The keys of all policies that apply: the seed is the same whichever policy denies.
         let seed = seed_of(context.resolved.iter().map(|resolved| &resolved.subject.key));
         let denial = Denial::of_verdict(at, rows(), &self.options.headers, seed);
         // At level debug, because a client can cause any number of them. Metrics count them.
@@ -262,7 +261,7 @@ impl<St: Store> LayerState<St> {
     }
 }
 
-/// A source is asked to come back so soon when the store does not know when it is back.
+/// The `Retry-After` if the store does not know when it will decide again.
 const PROBE: Micros = Micros::new(1_000_000);
 
 /// The smallest remainder, for the event of an allowed request.

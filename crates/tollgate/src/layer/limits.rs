@@ -75,7 +75,7 @@ impl Default for TierIndex {
     }
 }
 
-/// The tiers of a layer: those that its limits have quotas for.
+/// The tiers that the limits of a layer have quotas for.
 pub(super) struct Tiers {
     source: Arc<dyn TierSource>,
     names: Box<[Tier]>,

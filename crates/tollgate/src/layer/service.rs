@@ -25,17 +25,17 @@ use crate::{Head, Limit};
 ///
 /// # When a request passes
 ///
-/// * A CORS preflight ([unless](RateLimitLayerBuilder::exempt_preflights) you limit them) and
-///   whatever [`exempt`](RateLimitLayerBuilder::exempt) names pass without asking the store.
+/// * A CORS preflight ([unless](crate::RateLimitLayerBuilder::exempt_preflights) you limit them) and
+///   whatever [`exempt`](crate::RateLimitLayerBuilder::exempt) names pass without asking the store.
 /// * Every [`Limit`] that applies names a key and a cost. The store decides them all in
 ///   one step: if one denies, none is charged.
 /// * A request that is denied gets a response from [`denial`](crate::denial) and never
 ///   reaches the service. Errors of the service pass through untouched.
 /// * A leaky bucket in queue mode holds the request back. It is dropped from memory if
-///   its client leaves, and its place goes to the next if nobody stands behind it.
+///   its client leaves, and its place goes to the next request if no request is behind it.
 ///   Waiting takes a tokio runtime with its timer enabled.
-/// * What a limit denies waits for it instead, if that says [`OnExceeded::Wait`](crate::OnExceeded).
-/// * What counts in flight ([`Policy::concurrent_requests`](crate::Policy)) counts until the
+/// * A request that a limit with [`OnExceeded::Wait`](crate::OnExceeded) denies waits for that limit.
+/// * A request holds its permits ([`Policy::concurrent_requests`](crate::Policy)) until the
 ///   response has ended, is dropped, or fails. Leases of what takes long are renewed by a
 ///   task of the tokio runtime. One that upgrades its connection (a WebSocket) is over with
 ///   the answer that says so, however long the connection lasts.

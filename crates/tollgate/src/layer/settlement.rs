@@ -13,14 +13,14 @@ use super::cancel::{receipts, settle};
 use crate::settling::Reserve;
 use crate::{Limit, ResponseHead};
 
-/// What a request was charged by estimate, for its handler to correct.
+/// The estimated charges of a request, for its handler to correct.
 ///
 /// It is in the extensions of a request that a limit with
 /// [`reserve`](crate::Limit::reserve) was charged for: of none that is exempt, or passes
 /// because the store cannot decide. So ask for an `Option` of it.
 ///
 /// Clones are one reservation, and it is settled once: what comes after the first time
-/// changes nothing. Where layers are nested, it stands for the charges of all of them.
+/// changes nothing. In nested layers it has the charges of all layers.
 ///
 /// ```
 /// use axum::Extension;

@@ -130,7 +130,7 @@ impl<St: Store> LayerState<St> {
         Waiter::new(&self.store, context.owned_charges(&self.limits), max_waits)
     }
 
-    /// The form in which a request gets its denial.
+    /// The format of a denial of this request.
     pub(super) fn response_format(&self, head: &Head<'_>) -> ResponseFormat {
         ResponseFormat::among(head, self.options.is_grpc)
     }

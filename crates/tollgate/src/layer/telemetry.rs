@@ -31,7 +31,7 @@ pub(super) struct Telemetry {
     timer: Timer,
 }
 
-/// What an application chooses for its metrics.
+/// The choices of an application for its metrics.
 #[derive(Default)]
 pub(super) struct Observed {
     #[cfg(feature = "metrics")]

@@ -100,7 +100,7 @@ impl WaitQueue {
         let stated = |value: &HeaderValue| value.to_str().ok()?.parse::<usize>().ok();
         let body = match headers.get(CONTENT_LENGTH) {
             Some(length) => stated(length).unwrap_or(usize::MAX).min(body_window),
-            // Over HTTP/1 there is none then. Later versions need not say that one follows.
+            // A request over HTTP/1 then has no body. Later versions can send a body all the same.
             None if head.version <= Version::HTTP_11
                 && !headers.contains_key(TRANSFER_ENCODING) =>
             {

@@ -54,7 +54,7 @@ impl<'a> Charge<'a> {
 pub struct OwnedCharge {
     /// The policy to ask.
     pub policy: Policy,
-    /// Whose quota.
+    /// The key of the quota.
     pub key: Key,
     /// How many units.
     pub cost: Cost,

@@ -1,0 +1,4 @@
+//! Replays recorded requests against the limits of Tollgate.
+
+#[cfg(feature = "log")]
+pub mod log;

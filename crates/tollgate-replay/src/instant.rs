@@ -26,7 +26,6 @@ impl Instant {
     }
 
     /// The day of the week, from Monday (0) to Sunday (6), and the hour.
-    #[expect(clippy::cast_possible_truncation, reason = "both are small")]
     pub(crate) const fn hour_of_week(self) -> (usize, usize) {
         let hours = self.0.as_micros() / 3_600_000_000;
         (((hours / 24 + 3) % 7) as usize, (hours % 24) as usize)

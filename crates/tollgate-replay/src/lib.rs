@@ -1,5 +1,5 @@
 //! Replays recorded requests against the limits of Tollgate: which of them would have been denied,
-//! and to whom?
+//! and to which clients?
 //!
 //! [`Replay`] takes requests and reports; it has no clock and reads no file. The module [`log`]
 //! reads access logs.
@@ -18,15 +18,18 @@
 //! }
 //! let report = replay.finish()?;
 //! assert_eq!((report.clients, report.clients_denied), (2, 1));
-//! assert_eq!(report.denied[0].client, "ann");
+//! assert_eq!(report.denied_clients[0].client, "ann");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod engine;
+#[cfg(feature = "html")]
+pub mod html;
 mod instant;
 #[cfg(feature = "log")]
 pub mod log;
 mod report;
+pub mod suggest;
 
 pub use self::engine::{Answer, Ask, Bounds, Client, Replay, Request};
 pub use self::instant::Instant;

@@ -1,4 +1,4 @@
-//! What came out of a replay.
+//! The result of a replay.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use tollgate_core::{Micros, Timestamp};
 
 use crate::instant::Instant;
 
-/// What came out of a replay: plain numbers, also as JSON.
+/// The result of a replay: plain numbers, also as JSON.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// All requests.
@@ -33,13 +33,13 @@ pub struct Report {
     /// How near the clients came that were never denied: how many had which smallest share of a
     /// quota left.
     pub nearness: Vec<Nearness>,
-    /// Clients by the requests of their busiest minute: up to so many requests, so many clients.
+    /// Clients by the requests of their busiest minute: the most requests of a minute, and the number of clients.
     pub peaks: Vec<(u64, u64)>,
     /// Denials by the day of the week, from Monday, and the hour, in UTC.
     pub denials_by_hour: Vec<Vec<u64>>,
     /// The clients that were denied, those denied most first.
-    pub denied: Vec<ClientReport>,
-    /// Charges for which the store had no room to keep their keys apart.
+    pub denied_clients: Vec<ClientReport>,
+    /// Charges that found no room in the store to keep their keys apart.
     pub overflowed: u64,
     /// Responses that ended early because too many were in flight.
     pub cut_short: u64,
@@ -102,11 +102,11 @@ impl Default for Minute {
     }
 }
 
-/// What one policy did.
+/// The effect of one policy.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PolicyReport {
-    /// The requests that it met. Those that it did not deny are allowed, also where another policy
-    /// denied them.
+    /// The requests that it met. Requests that it did not deny are allowed, also where another
+    /// policy denied them.
     #[serde(flatten)]
     pub totals: Totals,
     /// Requests that it held back.
@@ -145,7 +145,7 @@ pub struct ClientReport {
     pub client: String,
     /// Its requests.
     pub requests: u64,
-    /// Those that were denied.
+    /// Denied requests.
     pub denied: u64,
     /// The first denial.
     pub first: Instant,
@@ -158,7 +158,7 @@ pub struct ClientReport {
 /// Clients that were never denied, by the smallest share of a quota that they had left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Nearness {
-    /// They had at least so much left, and less than ten percent more.
+    /// They had at least this share left, and less than ten percent more.
     pub left_percent: u8,
     /// How many clients.
     pub clients: u64,
@@ -199,7 +199,6 @@ impl Series {
                 .map(|pair| pair.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1)))
                 .collect();
         }
-        #[expect(clippy::cast_possible_truncation, reason = "less than CELLS")]
         let step = (since / self.step_seconds) as usize;
         if self.steps.len() <= step {
             self.steps.resize(step + 1, (0, 0));

@@ -1,4 +1,5 @@
-//! What a replay does besides deciding: waiting, strikes, bounds and counts.
+//! A replay besides its decisions: waiting, strikes, bounds and counts.
+#![expect(clippy::unwrap_used, reason = "all of it is tests, also the functions around `#[test]`")]
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ fn ask<'a>(policy: &'a Policy, key: &'a Key) -> Ask<'a> {
     Ask::new(policy, key, Cost::ONE)
 }
 
-/// Answers to requests of one client at these milliseconds; of those that wait, the last word.
+/// Answers to requests of one client at these milliseconds; of waiting requests, the final one.
 fn answers(asks: &[Ask<'_>], millis: &[u64]) -> Vec<Answer> {
     let mut replay = Replay::new();
     let mut answers: Vec<_> = millis
@@ -117,7 +118,7 @@ fn a_shadow_denies_nothing_and_its_denials_are_counted() {
     let report = replay.finish().unwrap();
     let policy = &report.policies["p"];
     assert_eq!((policy.totals.counts.denied, report.total.counts.denied), (4, 0));
-    assert!(policy.shadow && report.denied.is_empty());
+    assert!(policy.shadow && report.denied_clients.is_empty());
 }
 
 #[test]
@@ -142,7 +143,7 @@ fn clients_beyond_the_bound_are_decided_as_ever_and_counted_together() {
         }
     }
     let report = replay.finish().unwrap();
-    assert_eq!((report.clients, report.clients_denied, report.denied.len()), (3, 3, 2));
+    assert_eq!((report.clients, report.clients_denied, report.denied_clients.len()), (3, 3, 2));
     let beyond = report.beyond_clients;
     assert_eq!((beyond.requests, beyond.denied), (14, 7));
     assert!(report.is_exact());
@@ -178,8 +179,32 @@ fn the_worst_minute_and_the_shares_left_are_told() {
     let near: Vec<_> = report.nearness.iter().map(|near| near.clients).collect();
     assert_eq!(near, [1, 0, 0, 0, 0, 0, 0, 1, 0, 0], "d has nothing left, a has 70 percent");
     assert_eq!(report.peaks, [(1, 0), (2, 0), (4, 1), (8, 0), (16, 3)]);
-    assert_eq!(report.denied.iter().map(|it| &*it.client).collect::<Vec<_>>(), ["b", "c"]);
+    assert_eq!(report.denied_clients.iter().map(|it| &*it.client).collect::<Vec<_>>(), ["b", "c"]);
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["policies"]["p"]["denied"], 3);
     assert_eq!(json["worst_minute"]["denied"], 2);
+}
+
+/// Some 30 s and 2 GiB, so only with `TOLLGATE_HEAVY=1`.
+#[cfg(target_os = "linux")]
+#[test]
+fn ten_million_clients_take_less_than_two_gibibytes() {
+    if std::env::var("TOLLGATE_HEAVY").is_ok_and(|heavy| heavy == "1") {
+        // Each key stays in use until the end.
+        let policy = Policy::token_bucket("p", Quota::per_day(1)).unwrap();
+        let mut replay = Replay::new();
+        for number in 0..10_000_000_u64 {
+            let key = Key::new(number.to_be_bytes());
+            let client = Client { key: &key, name: &number };
+            let asks = [ask(&policy, &key)];
+            let request = Request::new(at(number / 1_000), &asks).of(client);
+            replay.request(&request).unwrap();
+        }
+        let report = replay.finish().unwrap();
+        assert_eq!((report.clients, report.is_exact()), (10_000_000, true));
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        let kibibytes: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+        assert!(kibibytes < 2 << 20, "{kibibytes} KiB");
+    }
 }

@@ -1,8 +1,8 @@
-//! Requests in, decisions out, on a clock that is that of the requests.
+//! Requests in, decisions out, on the clock of the requests.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `request.rs` | what is known of a recorded request |
+//! | `request.rs` | a recorded request |
 //! | `waiting.rs` | requests that wait for their limits |
 //! | `tally.rs` | what is counted of policies, routes and clients |
 
@@ -63,7 +63,7 @@ impl Default for Bounds {
     }
 }
 
-/// What becomes of a request.
+/// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// It goes on after this time: none, unless a queue holds it back.
@@ -73,7 +73,7 @@ pub enum Answer {
     },
     /// It is denied.
     Denied,
-    /// It waits for a limit. What becomes of it is among [`Replay::resolved`] later.
+    /// It waits for a limit. [`Replay::resolved`] has the final answer later.
     Waits,
 }
 
@@ -86,7 +86,7 @@ pub struct Replay {
     clock: LogClock,
     bounds: Bounds,
     tallies: Tallies,
-    /// What happens later, by its time.
+    /// Later events, by their times.
     events: BinaryHeap<Reverse<Event>>,
     waiting: Waiting,
     /// Requests so far, which number them.
@@ -115,7 +115,7 @@ impl LogClock {
 /// Something that happens later.
 struct Event {
     at: Timestamp,
-    /// Events of one instant happen in the order in which they were put down.
+    /// Events of one instant happen in the order of their numbers.
     number: u64,
     what: What,
 }
@@ -201,7 +201,7 @@ impl Replay {
         Ok(())
     }
 
-    /// What became of requests that waited, by their numbers, since this was asked last.
+    /// The final answers to requests that waited, by their numbers, since the last call.
     pub fn resolved(&mut self) -> impl Iterator<Item = (u64, Answer)> + '_ {
         self.resolved.drain(..)
     }
@@ -334,7 +334,7 @@ impl Replay {
         self.store.decide(&charges).into_inner()
     }
 
-    /// A request that waits looks again; so do those that its leaving wakes.
+    /// A waiting request looks again. If it leaves, the next ones of its lanes look again, too.
     fn wake(&mut self, number: u64) -> Result<(), StoreError> {
         let mut woken = vec![number];
         while let Some(number) = woken.pop() {

@@ -1,4 +1,4 @@
-//! What is known of a recorded request.
+//! A recorded request, and its charges.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub struct Request<'a> {
     pub client: Option<Client<'a>>,
     /// The name of the route that it takes.
     pub route: &'a str,
-    /// What it takes from which limits; all or none.
+    /// Its charges to limits; all or none.
     pub asks: &'a [Ask<'a>],
     /// How long its response takes once it goes on; zero if that is not known.
     pub duration: Micros,
@@ -40,7 +40,7 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// The same request with a response that takes so long.
+    /// The same request with a response that takes this long.
     #[must_use]
     pub const fn lasting(mut self, duration: Micros) -> Self {
         self.duration = duration;
@@ -51,18 +51,18 @@ impl<'a> Request<'a> {
 /// Who sent a request.
 #[derive(Clone, Copy)]
 pub struct Client<'a> {
-    /// What tells clients apart.
+    /// Two clients are one if their keys are equal.
     pub key: &'a Key,
-    /// What a report calls the client. It is written only for a client that is denied.
+    /// The name of the client in the report. It is written only for a client that is denied.
     pub name: &'a dyn fmt::Display,
 }
 
-/// What a request asks of one limit.
+/// A charge of a request to one limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
     /// The policy.
     pub policy: &'a Policy,
-    /// Whose quota.
+    /// The key of the quota.
     pub key: &'a Key,
     /// How many units.
     pub cost: Cost,
@@ -72,7 +72,7 @@ pub struct Ask<'a> {
     pub of_client: bool,
     /// How long the request waits for the limit instead of being denied.
     pub waits: Option<Micros>,
-    /// What the request has cost in the end, where that corrects the charge.
+    /// The actual cost of the request, if the response corrects the charge.
     pub actual: Option<Cost>,
 }
 

@@ -1,4 +1,4 @@
-//! What is counted of policies, routes and clients.
+//! Counts of policies, routes and clients.
 
 use std::hash::BuildHasher;
 
@@ -110,7 +110,7 @@ struct PolicyTally {
     is_shadow: bool,
 }
 
-/// What is counted of each client, by a hash of its key.
+/// The counts of each client, by a hash of its key.
 struct Clients {
     hasher: RandomState,
     known: HashMap<u64, ClientTally, RandomState>,
@@ -225,7 +225,7 @@ impl Tallies {
     ) {
         let now = verdict.decided_at();
         let mut least = NEVER;
-        // A request that gave up waiting was denied by the limits for which it waited.
+        // A request that gave up waiting was denied by its limits that wait.
         let gave_up = !is_admitted
             && !request
                 .asks
@@ -287,7 +287,7 @@ impl Tallies {
             nearness: nearness(clients.values()),
             peaks: peaks(clients.values()),
             denials_by_hour: self.heat.map(|day| day.to_vec()).to_vec(),
-            denied: self.clients.most_denied(),
+            denied_clients: self.clients.most_denied(),
             policies: self.policies.items.iter().map(policy).collect(),
             routes: self.routes.items.iter().map(route).collect(),
             overflowed,
@@ -301,7 +301,7 @@ pub(super) const fn plus(one: Micros, other: Micros) -> Micros {
     Micros::new(one.get().saturating_add(other.get()))
 }
 
-/// What a request is worth: the most that it asks of a limit that is enforced.
+/// The units of a request: its largest charge to a limit that is enforced.
 fn units(asks: &[Ask<'_>]) -> u64 {
     asks.iter().filter(|ask| ask.enforce).map(|ask| ask.cost.get()).max().unwrap_or_default()
 }

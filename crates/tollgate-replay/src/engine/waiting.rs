@@ -1,6 +1,6 @@
-//! Requests that wait for their limits, in the order in which the layer serves them: for each
-//! key by their arrival, and a request waits for a key only while it is denied there or an earlier
-//! request waits for it.
+//! Requests that wait for their limits, in the order of the layer: each key serves requests by
+//! their arrival. A request waits for a key only while the key denies it or an earlier request
+//! waits for the key.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -35,7 +35,7 @@ pub(super) struct Denied {
     until: SmallVec<[Option<Timestamp>; 4]>,
 }
 
-/// What a request that waits does next.
+/// The next step of a waiting request.
 pub(super) enum Next {
     /// It asks the store.
     Ask,
@@ -54,8 +54,8 @@ pub(super) struct Waiting {
     most: usize,
 }
 
-/// When charges may pass, if the request can wait so long. `left` is the rest of its wait; without
-/// it the wait begins.
+/// When charges may pass, if the request can wait until then. `left` is the rest of its wait;
+/// without it the wait begins.
 pub(super) fn denied(
     asks: &[Ask<'_>],
     verdict: &Verdict,
@@ -146,7 +146,7 @@ impl Waiting {
         }
     }
 
-    /// What a request does now. Whom it makes way for is put into `woken`.
+    /// The next step of a request. Requests that may go before it are put into `woken`.
     pub(super) fn look(&mut self, number: u64, now: Timestamp, woken: &mut Vec<u64>) -> Next {
         let Some(waiter) = self.waiters.get(&number) else { return Next::Gone };
         let denying = waiter.denying(now);
@@ -187,7 +187,7 @@ impl Waiting {
         true
     }
 
-    /// Takes a request out, and puts those for whom it makes way into `woken`.
+    /// Takes a request out, and puts the next requests of its lanes into `woken`.
     pub(super) fn leave(&mut self, number: u64, woken: &mut Vec<u64>) -> Option<Waiter> {
         let joined = self.waiters.get(&number)?.joined;
         self.leave_lanes(number, joined, woken);

@@ -27,7 +27,7 @@ pub enum ReadError {
     Open {
         /// The file.
         name: Box<str>,
-        /// What the system says.
+        /// The error of the system.
         #[source]
         error: io::Error,
     },
@@ -38,7 +38,7 @@ pub enum ReadError {
         name: Box<str>,
         /// The last line that was whole.
         line: u64,
-        /// What the system or the decompressor says.
+        /// The error of the system or the decompressor.
         #[source]
         error: io::Error,
     },
@@ -66,11 +66,11 @@ pub enum ReadError {
         name: Box<str>,
         /// How many lines there were.
         lines: u64,
-        /// What they should have been.
+        /// The expected format.
         format: Box<str>,
         /// The first of them.
         line: u64,
-        /// What is wrong with it.
+        /// The reason.
         reason: Reason,
     },
     /// One line cannot be read, and none may be left out.
@@ -80,7 +80,7 @@ pub enum ReadError {
         name: Box<str>,
         /// The line.
         line: u64,
-        /// What is wrong with it.
+        /// The reason.
         reason: Reason,
     },
     /// The log jumps back.

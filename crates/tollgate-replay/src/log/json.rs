@@ -112,7 +112,7 @@ impl Mapping {
         Self::known(NGINX, Clock::AtEnd)
     }
 
-    /// What wrote this line, as far as its names tell.
+    /// The server that wrote this line, as far as its names show.
     pub(super) fn detect(line: &[u8]) -> Self {
         let has = |name: &str| memchr::memmem::find(line, name.as_bytes()).is_some();
         if has("\"DownstreamStatus\"") {
@@ -242,7 +242,7 @@ impl Node {
     }
 }
 
-/// What has been read of a line so far.
+/// The fields of a line that have been read so far.
 struct Reading<'s> {
     fields: Fields,
     /// Where the strings will be in the batch.
@@ -329,7 +329,8 @@ impl Reading<'_> {
             _ => ("field", "a string"),
         };
         let found = shown(found.as_bytes());
-        self.wrong.get_or_insert(Reason::Field { field: name.into(), found, expected });
+        let wrong = || Reason::Field { field: name.into(), found, expected };
+        self.wrong.get_or_insert_with(wrong);
     }
 }
 

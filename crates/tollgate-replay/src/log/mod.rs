@@ -40,7 +40,7 @@ pub struct Format(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
-    /// What the first line looks like: JSON by its names, or else common.
+    /// By the first line: JSON by its names, or else common.
     Auto,
     Text(Template),
     Json(Box<Mapping>),
@@ -48,7 +48,7 @@ enum Kind {
 
 /// Which time a log has of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(self) enum Clock {
+enum Clock {
     AtStart,
     AtEnd,
 }
@@ -77,7 +77,7 @@ impl Format {
     }
 
     /// The format itself, or the one that the first line of a file shows.
-    pub(self) fn for_line(&self, line: &[u8]) -> Self {
+    fn for_line(&self, line: &[u8]) -> Self {
         match self.0 {
             Kind::Auto if line.trim_ascii_start().starts_with(b"{") => {
                 Self(Kind::Json(Box::new(Mapping::detect(line))))
@@ -92,7 +92,7 @@ impl Format {
     }
 
     /// The names of the header fields that lines have.
-    pub(self) fn headers(&self) -> &[Box<str>] {
+    fn headers(&self) -> &[Box<str>] {
         match &self.0 {
             Kind::Auto => &[],
             Kind::Text(template) => &template.headers,
@@ -124,7 +124,7 @@ impl FromStr for Format {
     }
 }
 
-/// What is wrong with the description of a format.
+/// The description of a format is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// Neither a name nor a template.
@@ -163,8 +163,9 @@ impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.0 {
             Kind::Auto => "a common, combined or JSON log",
-            Kind::Text(_) => "lines of the log format",
-            Kind::Json(_) => "JSON lines",
+            Kind::Text(template) if template.open => "a common or combined log",
+            Kind::Text(_) => "a log of the stated log_format",
+            Kind::Json(_) => "JSON lines with these names",
         })
     }
 }
@@ -204,12 +205,12 @@ impl LineReader {
             Kind::Auto => Err(Reason::Short("its format".into())),
         };
         match read {
-            Ok(fields) => batch.records.push(self.from_its_start(fields)),
+            Ok(fields) => batch.records.push(self.counted_from_its_start(fields)),
             Err(reason) => batch.unreadable.push((number, reason)),
         }
     }
 
-    fn from_its_start(&self, mut fields: Fields) -> Fields {
+    fn counted_from_its_start(&self, mut fields: Fields) -> Fields {
         let clock = match &self.format.0 {
             Kind::Auto => Clock::AtStart,
             Kind::Text(template) => template.clock,

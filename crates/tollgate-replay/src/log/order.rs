@@ -54,7 +54,7 @@ pub struct Unreadable {
     pub file: Box<str>,
     /// Its number there, from 1.
     pub line: u64,
-    /// What is wrong with it.
+    /// The reason.
     pub reason: Reason,
 }
 
@@ -277,7 +277,7 @@ impl Records {
 
 /// A log that is out of order by an hour is two logs.
 const TOO_LATE: Micros = Micros::new(3_600_000_000);
-/// So many lines of another format are enough to be sure.
+/// This many lines of another format are enough to be sure.
 const IN_VAIN: u64 = 1_000;
 
 impl Stream {

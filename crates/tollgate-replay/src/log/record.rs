@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use smallvec::SmallVec;
 use tollgate_core::{Micros, Timestamp};
 
-/// What a line of an access log says of one request.
+/// One request, as a line of an access log describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// The number of the line in its file, from 1.
@@ -31,7 +31,7 @@ pub struct Record<'a> {
     /// The tier of that user, if the log has it.
     pub tier: Option<&'a str>,
     /// The header fields of the request that are in the log.
-    pub headers: SmallVec<[(&'a str, &'a str); 2]>,
+    pub headers: Vec<(&'a str, &'a str)>,
 }
 
 /// A piece of the text of a batch.
@@ -109,7 +109,7 @@ impl Fields {
             duration: self.duration,
             address: self.address,
             // A target that is not UTF-8 is not one of HTTP.
-            method: target.and(self.method.of(text)).unwrap_or_default(),
+            method: target.and_then(|_| self.method.of(text)).unwrap_or_default(),
             target: target.unwrap_or_default(),
             host: self.host.of(text),
             status: self.status,
@@ -141,7 +141,7 @@ pub enum Reason {
     Literal {
         /// The field before.
         after: Box<str>,
-        /// What should be there.
+        /// The text or value that should be there.
         expected: Box<str>,
     },
     /// A field is there, and cannot be read.
@@ -149,9 +149,9 @@ pub enum Reason {
     Field {
         /// The name of the field.
         field: Box<str>,
-        /// What is there, cut short.
+        /// The value, cut short.
         found: Box<str>,
-        /// What should be there.
+        /// The text or value that should be there.
         expected: &'static str,
     },
     /// It should be a JSON object.

@@ -11,11 +11,11 @@ use super::{Clock, FormatError};
 /// A compiled template: fields, and the texts between them.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
-    /// What every line begins with.
+    /// Every line begins with this.
     start: Box<[u8]>,
     parts: Box<[Part]>,
     /// Whether more may follow than the template says.
-    open: bool,
+    pub(super) open: bool,
     pub(super) headers: Vec<Box<str>>,
     pub(super) clock: Clock,
 }
@@ -48,7 +48,7 @@ enum Field {
     Skip,
 }
 
-/// What `common` and `combined` begin with alike. The rest of `combined` is not needed, and what
+/// The begin of `common` and `combined`. The rest of `combined` is not needed, and what
 /// servers append to it varies.
 pub(super) const COMMON: &str =
     "$remote_addr $ident $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
@@ -189,7 +189,7 @@ impl Template {
         Ok(())
     }
 
-    /// The field, unless it is a `-`, which stands for nothing.
+    /// The field, unless it is a `-`: then there is no value.
     #[expect(clippy::unused_self, reason = "reads as a verb of the template")]
     fn some(&self, batch: &mut Batch, (start, end): (usize, usize)) -> Span {
         if matches!(&batch.text[start..end], b"" | b"-") {
@@ -206,7 +206,7 @@ impl Part {
         let found = match &*self.behind {
             [] if is_open => Some(memchr2(b' ', b'\t', rest).unwrap_or(rest.len())),
             [] => Some(rest.len()),
-            // What a client sends may hold quotes, which servers escape.
+            // Requests may have quotes, which servers escape.
             [b'"', more @ ..] => quote(rest, more),
             [one] => memchr(*one, rest),
             [one, more @ ..] => {
@@ -276,7 +276,7 @@ pub(super) fn address(text: &[u8]) -> Option<std::net::IpAddr> {
     text.parse::<std::net::SocketAddr>().ok().map(|address| address.ip())
 }
 
-/// Method and target of a request line. Without a method it is none of HTTP.
+/// Method and target of a request line. The method is empty if the line is not one of HTTP.
 pub(super) fn request(line: &[u8], start: usize) -> (Span, Span) {
     let end = start + line.len();
     let Some(first) = memchr(b' ', line) else { return (Span::EMPTY, Span::new(start, end)) };

@@ -112,7 +112,7 @@ fn offset(zone: &[u8]) -> Option<i64> {
 
 /// Days since the Unix epoch. The year begins in March here, so that a leap day is its last.
 fn days(year: u64, month: u64, day: u64) -> Option<i64> {
-    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let length = match month {
         4 | 6 | 9 | 11 => 30,
         2 if is_leap => 29,

@@ -10,6 +10,7 @@ pub mod files;
 pub mod log;
 pub mod plan;
 pub mod proxy;
+pub mod replay;
 pub mod schema;
 pub mod serve;
 pub mod trace;

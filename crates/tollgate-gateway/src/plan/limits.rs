@@ -136,6 +136,15 @@ impl LimitPlan {
         }
     }
 
+    /// All quotas of a subject in this tier.
+    pub fn quotas_in(&self, tier: Option<usize>) -> impl Iterator<Item = &Policy> {
+        let also = self.also.iter().filter_map(move |quota| match tier {
+            Some(tier) if !quota.tiers.is_empty() => quota.tiers.get(tier)?.as_ref(),
+            _ => quota.everybody.as_ref(),
+        });
+        self.policy_in(tier).into_iter().chain(also)
+    }
+
     /// What it does while the store cannot decide, which is the same for all of it.
     pub fn on_store_error(&self) -> OnStoreError {
         self.any().and_then(Policy::on_store_error).unwrap_or_default()

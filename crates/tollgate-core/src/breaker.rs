@@ -44,7 +44,7 @@ pub enum BreakerState {
     Down,
 }
 
-/// What came of the calls in a part of the window.
+/// The calls of a part of the window.
 #[derive(Clone, Copy, Debug, Default)]
 struct Part {
     /// Parts of this length since the time was zero.

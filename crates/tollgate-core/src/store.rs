@@ -274,7 +274,7 @@ enum Fault {
     Invalid,
 }
 
-/// What a policy does with a request that its store cannot decide.
+/// The fate of a request that the store of a policy cannot decide.
 ///
 /// A policy that does not say it is [`Local`](Self::Local) over a store with a
 /// [local fallback](Store::has_local_fallback), and [`Open`](Self::Open) over any other store.

@@ -11,7 +11,7 @@ use crate::address::{Address, Servers};
 use crate::check::About;
 use crate::clock::Clock;
 use crate::cluster::{Cluster, Connect, Place};
-use crate::combiner::{Bounds, Combiner, Shared};
+use crate::combiner::{Combiner, Shared};
 use crate::deny_cache::DenyCache;
 use crate::encode::Batch;
 use crate::guard::Guard;
@@ -19,6 +19,7 @@ use crate::ids::Ids;
 use crate::lease::Leases;
 use crate::names::Names;
 use crate::node::Node;
+use crate::pace::Bounds;
 use crate::route::Route;
 use crate::{Inner, RedisStore, TlsError, UrlError, Way, tls};
 
@@ -69,7 +70,7 @@ impl RedisStoreBuilder {
             secret: Vec::new(),
             authorities: None,
             bounds: Bounds {
-                calls: 2,
+                calls: 64,
                 batch: 512,
                 queue: 16_384,
                 timeout: Duration::from_millis(50),
@@ -112,9 +113,9 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Calls under way at a time, at least one. Default: 2, so that Redis has the next call
-    /// while answers of the last are handed out. In a Cluster that is for each slot, and there
-    /// are at most 128 to each node.
+    /// The most calls under way at a time, at least one. Default: 64. The store has one or two under
+    /// way where Redis is near, and more of them the longer the network takes. In a Cluster that is
+    /// for each slot, and there are at most 128 to each node.
     pub fn max_calls(mut self, calls: usize) -> Self {
         self.bounds.calls = calls.max(1);
         self
@@ -153,7 +154,7 @@ impl RedisStoreBuilder {
 
     /// Whether requests fail at once while a server does not answer, instead of each waiting for
     /// the timeout. Default: yes. Each server has a [`Breaker`](tollgate_core::Breaker) of its
-    /// own, so a node of a Cluster that is down does not stand in the way of others.
+    /// own, so a node of a Cluster that is down delays no request for other nodes.
     pub const fn breaker(mut self, breaker: bool) -> Self {
         self.has_breaker = breaker;
         self

@@ -102,7 +102,7 @@ impl Guard {
     }
 }
 
-/// Probes a server until it answers in time, or nobody uses it any more.
+/// Probes a server until it answers in time, or the store is dropped.
 pub(crate) async fn probe(node: Weak<Node>) {
     loop {
         let next = node.upgrade().and_then(|node| node.guard().next_probe());

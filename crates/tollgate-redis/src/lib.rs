@@ -80,6 +80,7 @@ mod lease;
 mod names;
 mod node;
 mod offset;
+mod pace;
 mod replay;
 mod reply;
 mod route;

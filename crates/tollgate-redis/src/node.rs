@@ -319,8 +319,9 @@ fn client(config: Config, timeout: Duration) -> Result<Client, Error> {
             connection.tcp.nodelay = Some(true);
             // A password may be changed while we run.
             connection.reconnect_on_auth_error = true;
-            // This sees a dead connection only while little is sent; `observe` the others.
-            connection.unresponsive.max_timeout = Some(Duration::from_secs(1));
+            // This sees a dead connection only while little is sent; `observe` the others. A
+            // server that may take longer to answer is not dead yet.
+            connection.unresponsive.max_timeout = Some(timeout.max(Duration::from_secs(1)));
             connection.unresponsive.interval = Duration::from_millis(250);
         })
         .set_policy(policy)

@@ -132,6 +132,11 @@ impl Ticket {
         Self { request, epoch, deadline, progress }
     }
 
+    /// Whether there is somebody to answer.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        !matches!(*self.progress.lock(), Progress::Answered(_) | Progress::Over)
+    }
+
     /// Takes this into a call; `false` if nobody waits for it any more.
     pub(crate) fn send(&self) -> bool {
         let mut progress = self.progress.lock();
@@ -188,7 +193,7 @@ impl Ticket {
             let error = if is_sent {
                 StoreError::maybe_charged(STORE, "no answer in time")
             } else {
-                StoreError::overloaded(STORE, "the request was not sent in time")
+                StoreError::overloaded(STORE, "no answer could come in time")
             };
             Err(if is_partial { error.of_a_part() } else { error })
         });

@@ -141,7 +141,7 @@ impl Policy {
         Self::new(name, strikes.quota(), strikes.algorithm())
     }
 
-    /// What the policy does while its store cannot decide. By default that is
+    /// Sets what the policy does while its store cannot decide. By default that is
     /// [`OnStoreError::Local`] over a store with a [local fallback](Store::has_local_fallback),
     /// and [`OnStoreError::Open`] over any other store.
     #[must_use]
@@ -150,8 +150,8 @@ impl Policy {
         self
     }
 
-    /// What the policy does with a request that the store refused before sending it, because no
-    /// answer could come in time ([`StoreError::is_overload`]). By default that is what it does
+    /// Sets what the policy does with a request that the store refused before sending it, because
+    /// no answer could come in time ([`StoreError::is_overload`]). By default that is what it does
     /// while the store cannot decide.
     #[must_use]
     pub fn with_shed(mut self, shed: OnStoreError) -> Self {
@@ -219,19 +219,19 @@ impl Policy {
         &self.0.rule
     }
 
-    /// What the policy does while its store cannot decide. `None` is the default of
+    /// Returns what the policy does while its store cannot decide. `None` is the default of
     /// [`with_on_store_error`](Self::with_on_store_error), which depends on the store.
     pub fn on_store_error(&self) -> Option<OnStoreError> {
         self.0.on_store_error
     }
 
-    /// What the policy does with requests that are shed, where that differs from
+    /// Returns what the policy does with requests that are shed, where that differs from
     /// [`on_store_error`](Self::on_store_error).
     pub fn shed(&self) -> Option<OnStoreError> {
         self.0.shed
     }
 
-    /// What the policy does after this error: [`shed`](Self::shed) if the store was overloaded,
+    /// Returns what the policy does after this error: [`shed`](Self::shed) if the store was overloaded,
     /// else [`on_store_error`](Self::on_store_error).
     pub fn on_error(&self, error: &StoreError) -> Option<OnStoreError> {
         self.0.shed.filter(|_| error.is_overload()).or(self.0.on_store_error)

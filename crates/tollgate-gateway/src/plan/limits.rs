@@ -141,7 +141,7 @@ impl LimitPlan {
         self.any().and_then(Policy::on_store_error).unwrap_or_default()
     }
 
-    /// What it does with requests that are shed, if that differs.
+    /// Its failure policy for requests that are shed, if that differs.
     pub fn shed(&self) -> Option<OnStoreError> {
         let shed = self.any().and_then(Policy::shed);
         shed.filter(|shed| *shed != self.on_store_error())

@@ -121,8 +121,8 @@ impl Activity {
     fn moved(&self, is_read: bool) {
         let now = self.now();
         self.moved_at.store(now, Ordering::Relaxed);
-        if !is_read && !self.is_working() && self.is_in_head() {
-            // An answer to a head that is not valid, and may go on.
+        if !is_read && !self.is_working() && self.is_in_head() && !self.is_h2() {
+            // An answer to a head that is not valid, and may go on. HTTP/2 writes at any time.
             self.leaves_unread();
         }
         if is_read && self.requests.load(Ordering::Relaxed) == 0 {
@@ -329,5 +329,7 @@ mod tests {
         drop(Working::begin(&activity, true));
         activity.moved(true);
         assert_eq!(left(&activity), Some(75));
+        activity.moved(false);
+        assert!(!activity.is_being_sent_more(), "a PING is answered");
     }
 }

@@ -19,7 +19,7 @@ const CONNECTION: u64 = 4 << 10;
 
 /// From one byte a chunk to more than any buffer holds.
 fn chunks() -> &'static [usize] {
-    if is_heavy() { &[1, 5, 100, 1_000, 8_000, 16 << 10, 100_000] } else { &[1, 5, 8_000] }
+    if is_heavy() { &[1, 5, 100, 1_000, 8_000, 16 << 10, 100_000] } else { &[1, 8_000] }
 }
 
 /// A target that answers every request with chunks of one size, without end.

@@ -13,7 +13,8 @@ pub(crate) use self::place::Place;
 use self::slots::SLOTS;
 pub(crate) use self::topology::{Connect, Member, Topology};
 use crate::check::RedisReport;
-use crate::combiner::{Bounds, Combiner, Shared};
+use crate::combiner::{Combiner, Shared};
+use crate::pace::Bounds;
 use crate::route::Route;
 use crate::ticket::Line;
 

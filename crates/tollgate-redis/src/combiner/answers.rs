@@ -89,12 +89,12 @@ impl Combiner {
         }
     }
 
-    /// What waits for a server whose breaker is open is not sent.
+    /// Answers requests for a server whose breaker is open, without sending them.
     pub(super) fn refuse(&self, guard: &Guard, tickets: &[Arc<Ticket>]) {
         self.route.suspect();
         for ticket in tickets {
             let refusal = guard.refusal();
-            let closed = || StoreError::not_charged(STORE, "the server has just come back");
+            let closed = || StoreError::not_charged(STORE, "the server began to answer just now");
             let error = refusal.unwrap_or_else(closed);
             if error.is_overload() {
                 self.shared.counters.count_shed();

@@ -13,12 +13,13 @@ use super::watch::Unanswered;
 use crate::clock::Moment;
 use crate::encode::{Batch, Line};
 use crate::failure::{Failure, Refusal, STORE};
+use crate::pace::Ended;
 use crate::route::Stop;
 use crate::ticket::{Request, Ticket};
 
 /// What is left to do after a call.
 pub(super) enum After {
-    Done,
+    Done(Ended),
     /// What is left of the requests is to be sent once more.
     Again,
     /// Nothing was carried out.
@@ -45,7 +46,7 @@ impl Combiner {
     ) -> After {
         let node = stop.node();
         if !self.acquaint(stop, tickets).await {
-            return After::Done;
+            return After::Done(Ended::Lost);
         }
         tickets.retain(|ticket| ticket.send());
         let sent = Sent { instant: Instant::now(), moment: self.shared.clock.now() };
@@ -55,7 +56,7 @@ impl Combiner {
         let mut batch = Batch::at(nonce, now.unwrap_or_default());
         tickets.retain(|ticket| add(&mut batch, ticket));
         if tickets.is_empty() {
-            return After::Done;
+            return After::Done(Ended::Refused);
         }
         let unanswered = Unanswered(tickets);
         let deadlines = || tickets.iter().map(|ticket| ticket.deadline);
@@ -75,9 +76,10 @@ impl Combiner {
         match outcome.map(|bytes| batch.parse(&bytes)) {
             Ok(Ok(reply)) => {
                 *tickets = self.distribute(&batch, reply, tickets, sent, node);
-                if !tickets.is_empty() {
-                    return After::Again;
+                if tickets.is_empty() {
+                    return After::Done(Ended::Answered);
                 }
+                return After::Again;
             }
             Ok(Err(bad)) => {
                 // Whatever this answers, other replies may be off by one as well.
@@ -93,7 +95,7 @@ impl Combiner {
                 self.fail(&failure, tickets);
             }
         }
-        After::Done
+        After::Done(Ended::Lost)
     }
 
     /// Sees to it that a server's time is known, as a call without deadlines may be carried

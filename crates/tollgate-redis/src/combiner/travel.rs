@@ -10,14 +10,15 @@ use super::lane::Lane;
 use super::watch::Unanswered;
 use super::{Combiner, Drive};
 use crate::failure::{Failure, Refusal, STORE};
+use crate::pace::Ended;
 use crate::route::{Stop, Trip};
 use crate::ticket::Ticket;
 
 impl Combiner {
     /// Sends requests in one call and hands out the answers. What one node of a Cluster
     /// refused, it sends to the next: nothing has been charged by then.
-    pub(super) async fn call(self: &Arc<Self>, tickets: Vec<Arc<Ticket>>, lane: Lane) {
-        self.travel(tickets, lane, self.route.at_once(), Trip::default()).await;
+    pub(super) async fn call(self: &Arc<Self>, tickets: Vec<Arc<Ticket>>, lane: Lane) -> Ended {
+        self.travel(tickets, lane, self.route.at_once(), Trip::default()).await
     }
 
     async fn travel(
@@ -26,20 +27,21 @@ impl Combiner {
         lane: Lane,
         mut next: Option<Stop>,
         mut trip: Trip,
-    ) {
+    ) -> Ended {
         loop {
             let stop = match next.take() {
                 Some(stop) => stop,
                 None => match self.stop(&mut trip, &tickets).await {
                     Some(stop) => stop,
-                    None => return,
+                    None => return Ended::Refused,
                 },
             };
             if stop.node().guard().is_open() {
-                return self.refuse(stop.node().guard(), &tickets);
+                self.refuse(stop.node().guard(), &tickets);
+                return Ended::Refused;
             }
             let refusal = match self.call_at(&stop, &mut tickets, lane).await {
-                After::Done => return,
+                After::Done(ended) => return ended,
                 After::Again => {
                     next = Some(stop);
                     continue;
@@ -47,12 +49,14 @@ impl Combiner {
                 After::Refused(refusal) => refusal,
             };
             if !self.route.follow(&refusal, &stop, &mut trip) {
-                return self.fail(&Failure::Refused(refusal), &tickets);
+                self.fail(&Failure::Refused(refusal), &tickets);
+                return Ended::Refused;
             }
             drop(stop);
             tickets.retain(|ticket| ticket.unsend());
             if refusal == Refusal::TryAgain && lane == Lane::Task {
-                return self.divide(tickets, &trip);
+                self.divide(tickets, &trip);
+                return Ended::Refused;
             }
         }
     }

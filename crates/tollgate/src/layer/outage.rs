@@ -1,4 +1,4 @@
-//! What the log says while the store cannot decide: few lines, whatever the number of requests.
+//! Lines of the log while the store cannot decide: few, whatever the number of requests.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -28,7 +28,7 @@ struct Scale {
     busy_loops: usize,
 }
 
-/// What clients were told.
+/// The answers of all clients.
 #[derive(Debug, Default)]
 struct Told {
     passed: u64,
@@ -39,7 +39,7 @@ struct Told {
 }
 
 impl Told {
-    /// What a bucket grants meanwhile: it is full, and is refilled once in each window.
+    /// The units that a bucket grants meanwhile: it is full, and is refilled once in each window.
     fn granted(&self, limit: u64) -> u64 {
         let took = u64::try_from(self.took.as_millis()).unwrap();
         limit + limit * took.div_ceil(1000) / WINDOW.as_secs()
@@ -128,19 +128,19 @@ async fn ask_until(address: SocketAddr, is_over: &AtomicBool) -> Told {
     told
 }
 
-/// Redis grants the quota, and each of the two replicas half of it besides: so many at most.
+/// Redis grants the quota, and each of the two replicas at most half of the quota besides.
 async fn the_quota_and_the_local_shares_pass(scale: Scale) {
     let told = pausing(scale, &[]).await;
     assert_eq!(told.refused, 0, "{told:?}");
     let granted = told.granted(scale.limit);
     assert!(told.passed <= 2 * granted, "at most {}: {told:?}", 2 * granted);
-    // A machine that is too busy to ask for so many is not refused any either.
+    // On a machine that is too busy to ask for more than the quota, all requests pass.
     let asked = told.passed + told.denied;
     let least = (granted * 3 / 5).min(asked / 2);
     assert!(told.passed >= least, "at least {least}: {told:?}");
 }
 
-/// What Redis cannot decide is refused: no more than the quota passes.
+/// Requests that Redis cannot decide are refused: no more than the quota passes.
 async fn only_the_quota_passes_if_closed(scale: Scale) {
     let told = pausing(scale, &["--on-store-error", "closed"]).await;
     let granted = told.granted(scale.limit);

@@ -300,7 +300,7 @@ pub(super) fn on_store_error(
     Some(word(place.text("onStoreError")?))
 }
 
-/// What a policy does with requests that are shed, if that differs from
+/// Reads what a policy does with requests that are shed, if that differs from
 /// [`on_store_error`]; nothing inside where the file is wrong.
 pub(super) fn shed(
     view: &View<'_>,

@@ -93,13 +93,13 @@ pub(super) const COSTS_FIELD: Field = optional(
 pub(super) const STORE_ERROR_FIELD: Field = optional(
     "onStoreError",
     Shape::Word(ON_STORE_ERROR),
-    "What the policy does while the store cannot decide. Without it, `rateLimiter.onStoreError`.",
+    "How the policy treats requests while the store cannot decide. Without it, `rateLimiter.onStoreError`.",
 );
 
 pub(super) const SHED_FIELD: Field = optional(
     "shed",
     Shape::Word(ON_STORE_ERROR),
-    "What the policy does with a request that was refused before it was sent to Redis, because no answer could come in time. Without it, `rateLimiter.shed`.",
+    "How the policy treats a request that was refused before it was sent to Redis, because no answer could come in time. Without it, `rateLimiter.shed`.",
 );
 
 pub(super) const SHADOW_FIELD: Field =

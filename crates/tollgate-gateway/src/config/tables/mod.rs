@@ -152,12 +152,12 @@ pub(super) static RATE_LIMITER: Section = Section {
             "onStoreError",
             Shape::Word(ON_STORE_ERROR),
             "local",
-            "What a policy does while the store cannot decide.",
+            "How a policy treats requests while the store cannot decide.",
         ),
         optional(
             "shed",
             Shape::Word(ON_STORE_ERROR),
-            "What a policy does with a request that was refused before it was sent to Redis, because no answer could come in time. Without it, as `onStoreError`.",
+            "How a policy treats a request that was refused before it was sent to Redis, because no answer could come in time. Without it, as `onStoreError`.",
         ),
         default(
             "shadow",

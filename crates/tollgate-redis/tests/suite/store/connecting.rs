@@ -169,6 +169,25 @@ async fn a_service_starts_without_redis_and_connects_when_it_comes() {
     }
 }
 
+/// A connection on which an answer may still come in time is not replaced.
+#[tokio::test]
+async fn a_slow_answer_counts_until_the_timeout() {
+    let server = Redis::start();
+    let store = connected(patient(&server.url())).await;
+    let policy = policy(10);
+    // The look at the server is over, so that it has no part in this.
+    while store.reports().iter().any(|report| report.version.is_none()) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    server.stop();
+    let answer = tokio::spawn(store.charge(&policy, &Key::GLOBAL, Cost::ONE));
+    // With the default timeout a connection is given up after one second of silence.
+    tokio::time::sleep(Duration::from_millis(1_700)).await;
+    server.cont();
+    assert!(answer.await.unwrap().unwrap().is_admitted());
+    assert_eq!(store.stats().connections, 1);
+}
+
 /// Calls that fail ask for another connection, once a second. While there is none they have
 /// nothing to ask for, and what they asked must not be made up for when there is one.
 #[tokio::test]

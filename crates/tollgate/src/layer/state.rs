@@ -37,7 +37,7 @@ pub(super) struct LayerState<St> {
     pub(super) leases: Option<LeaseRenewer<St>>,
     /// Whether an admission needs no more of the layer than header fields.
     pub(super) is_plain: bool,
-    /// The log while the store cannot decide.
+    /// Counts requests that the store could not decide, for the log.
     pub(super) outage: Outage,
     pub(super) faults: FaultLog,
 }

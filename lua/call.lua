@@ -1,31 +1,27 @@
--- What a call says and in which words: codes, arguments, the time.
---
--- Here begins the script around the algorithms: a batch of requests over the keys of one call. Its
--- files are one text, in which each uses what stands before it. README.md has their order, and
--- says what comes in and what goes out.
+-- The call: its arguments, the time, and the codes of which requests and replies are made.
+-- README.md has the layouts, and the order of the files in the script: each file uses names that the
+-- files before it define.
 
-local ceil, floor = math.ceil, math.floor
-local unpack = unpack or table.unpack
+local spread = unpack or table.unpack
+local call, pcall, pack, unpack = redis.call, redis.pcall, struct.pack, struct.unpack
+local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 
--- Kinds of operations.
+-- Kinds of requests.
 local DECIDE, GIVE_BACK, OWE, RESET, RENEW, LEASE = 1, 2, 3, 4, 5, 16
 -- What a charge does besides: it enforces, or it is not made.
 local ENFORCED, DRY = 1, 2
--- Kinds of rows: the byte with which a row begins.
-local STALE, DENIED, ADMITTED, FAULT = '\0', '\1', '\2', '\3'
-local RETURNED, CHARGED, REPEATED, LAPSED, FORGOTTEN = '\4', '\5', '\6', '\7', '\8'
-local RENEWED, LEASED = '\9', '\16'
--- Why a row is a fault.
-local WRONG_TYPE, UNREADABLE = 1, 2
+-- Kinds of replies: the call came too late and did nothing; states; rows; states of a call that
+-- wrote nothing, as the memory is full.
+local LATE, STATES, ROWS, UNWRITTEN = 0, 1, 2, 3
 
-local nonce, injected, forms, operations, requests = unpack(ARGV)
-
+local forms, requests, injected = ARGV[2], ARGV[3], ARGV[4]
+local nonce, deadline = unpack('>c8I7', ARGV[1])
 local now
-if injected == '' then
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-else
+if injected then
   now = tonumber(injected)
+else
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
 end
--- The time of the call, and the instant after it, as they are stored.
-local this_instant, next_instant = struct.pack('>I7', now), struct.pack('>I7', number.add(now, 1))
+
+if deadline > 0 and now > deadline then return pack('>c8I7B', nonce, now, LATE) end

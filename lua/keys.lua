@@ -5,7 +5,7 @@ local VERSION = 1
 local SINCE = 7
 -- Added to the code of a form where holds stand before the state.
 local HOLDS = 64
--- Arguments that one redis.call takes: far below Lua's limit of some 8000.
+-- Keys that one redis.call takes: far below Lua's limit of some 8000 arguments.
 local MOST = 1000
 
 -- What is known of each key: name; rule, state and since, if there is something; fault, if
@@ -81,7 +81,7 @@ local function load_keys()
   end
   for first = 1, #names, MOST do
     local last = math.min(first + MOST - 1, #names)
-    local values = redis.call('MGET', unpack(names, first, last))
+    local values = redis.call('MGET', spread(names, first, last))
     local missing, absent = {}, {}
     for i = first, last do
       local value = values[i - first + 1]
@@ -92,7 +92,7 @@ local function load_keys()
       end
     end
     -- MGET does not tell an absent key from one of another type.
-    if #missing > 0 and redis.call('EXISTS', unpack(missing)) > 0 then
+    if #missing > 0 and redis.call('EXISTS', spread(missing)) > 0 then
       for i, entry in ipairs(absent) do read(entry, redis.pcall('GET', missing[i])) end
     end
   end
@@ -132,8 +132,12 @@ local function since_under(rule, entry)
   return struct.unpack('>I7', entry.since) > now and entry.since or next_instant
 end
 
+-- Whether the present request has changed something that is to be written.
+local changes = false
+
 -- What is kept of a key from now on, if it is written.
 local function keep(entry, rule, state)
+  changes = true
   entry.since = since_under(rule, entry)
   entry.rule, entry.state, entry.changed = rule, state, true
   if entry.holds and rule.calendar then
@@ -144,6 +148,7 @@ local function keep(entry, rule, state)
 end
 
 local function forget(entry)
+  changes = true
   entry.rule, entry.state, entry.changed = false, false, true
 end
 

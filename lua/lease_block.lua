@@ -10,7 +10,7 @@ local function lease_block(op)
     if
       holds and leases.settle(holds, entry.rule, entry.state, now, settled.id, settled.used)
     then
-      entry.changed = true
+      entry.changed, changes = true, true
       entry.holds = #holds > 0 and holds
     end
   end

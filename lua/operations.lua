@@ -1,13 +1,13 @@
--- Operations: what the arguments ask for, with its keys and rules looked up.
+-- Operations: what the requests ask for, with keys and rules looked up. Equal requests are one.
 
+-- By the bytes before it.
 local rule_at = {}
 do
-  local from, n = 1, 0
+  local from = 1
   while from <= #forms do
     local length = header_length(forms:byte(from + 1))
-    n = n + 1
     local rule = rule_of(forms:sub(from, from + length - 1))
-    rule_at[n] = rule
+    rule_at[from - 1] = rule
     from = from + length
     if rule.calendar then
       local start, boundary, stop
@@ -32,15 +32,15 @@ end
 local ops = {}
 do
   local from, n = 1, 0
-  while from <= #operations do
-    local op = { kind = 0, stale = false }
-    op.kind, from = struct.unpack('>B', operations, from)
+  while from <= #requests do
+    local op = { kind = 0, stale = false, count = 1 }
+    op.kind, op.count, from = struct.unpack('>BI2', requests, from)
     if op.kind == DECIDE then
-      local count
-      count, from = struct.unpack('>B', operations, from)
-      for i = 1, count do
+      local charges
+      charges, from = struct.unpack('>B', requests, from)
+      for i = 1, charges do
         local key, form, flags, cost
-        key, form, flags, cost, from = struct.unpack('>I2I2BI7', operations, from)
+        key, form, flags, cost, from = struct.unpack('>I2I2BI7', requests, from)
         local entry, rule = named(key, form)
         op.stale = op.stale or is_elsewhen(rule)
         op[i] = {
@@ -50,25 +50,25 @@ do
         }
       end
     elseif op.kind == RESET then
-      op.key, from = struct.unpack('>I2', operations, from)
+      op.key, from = struct.unpack('>I2', requests, from)
       op.entry = entries[op.key]
     elseif op.kind == LEASE then
       local form, count
-      op.key, form, op.units, op.ttl, from = struct.unpack('>I2I2I5I7', operations, from)
+      op.key, form, op.units, op.ttl, from = struct.unpack('>I2I2I5I7', requests, from)
       op.entry, op.rule = named(op.key, form)
       op.stale = is_elsewhen(op.rule)
-      op.tag, from = operations:sub(from, from + 3), from + 4
-      count, from = struct.unpack('>B', operations, from)
+      op.tag, from = requests:sub(from, from + 3), from + 4
+      count, from = struct.unpack('>B', requests, from)
       for i = 1, count do
-        local id = operations:sub(from, from + 7)
+        local id = requests:sub(from, from + 7)
         local used
-        used, from = struct.unpack('>I5', operations, from + 8)
+        used, from = struct.unpack('>I5', requests, from + 8)
         op[i] = { id = id, used = used }
       end
     else
       local form, receipt
       op.key, form, receipt, op.units, op.cost, op.charged_at, op.leaves_at, op.lifetime, from =
-        struct.unpack('>I2I2I2I7I7I7I7I7', operations, from)
+        struct.unpack('>I2I2I2I7I7I7I7I7', requests, from)
       op.entry, op.rule = named(op.key, form)
       op.stale = is_elsewhen(op.rule)
       op.receipt_key, op.receipt = receipt, entries[receipt]

@@ -1,4 +1,14 @@
--- Rules: what a header says of how units are counted.
+-- Rules: what a header says of how units are counted. Here the general path begins.
+
+-- Kinds of rows: the first byte of each row.
+local STALE, DENIED, ADMITTED, FAULT = '\0', '\1', '\2', '\3'
+local RETURNED, CHARGED, REPEATED, LAPSED, FORGOTTEN = '\4', '\5', '\6', '\7', '\8'
+local RENEWED, UNMADE, LEASED = '\9', '\10', '\16'
+-- Why a row is a fault.
+local WRONG_TYPE, UNREADABLE = 1, 2
+
+-- The time of the call, and the instant after it, as they are stored.
+local this_instant, next_instant = pack('>I7', now), pack('>I7', number.add(now, 1))
 
 -- The code of limits on what is in flight.
 local IN_FLIGHT = 10

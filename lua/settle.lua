@@ -22,7 +22,7 @@ local function settle(op)
   if receipt.fault then return fault_row(receipt, op.receipt_key) end
   if now >= number.add(op.charged_at, op.lifetime) then return LAPSED end
   if receipt.exists then return REPEATED end
-  receipt.exists, receipt.settled_until = true, number.add(now, op.lifetime)
+  receipt.exists, receipt.settled_until, changes = true, number.add(now, op.lifetime), true
   local held = held_of(entry)
   local state, units
   if op.kind == OWE then
@@ -60,7 +60,7 @@ local function reset(op)
   if entry.fault then return fault_row(entry, op.key) end
   if entry.holds then
     if struct.unpack('>I7', entry.since) <= now then entry.since = next_instant end
-    entry.state, entry.changed = entry.rule.algorithm.fresh(entry.rule), true
+    keep(entry, entry.rule, entry.rule.algorithm.fresh(entry.rule))
   else
     forget(entry)
   end

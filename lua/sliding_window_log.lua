@@ -4,7 +4,8 @@
 -- rule: limit, window, grid.
 -- state: entries head + 1 to count, their running totals on top of `base`, `total` and
 --   `newest` of the last one, last_seen. Entries are read when they are looked at and
---   then stand in `ats` and `totals`; those from `changed` on differ from what is stored.
+--   then stand in `ats` and `totals`; those from `changed` on differ from what is stored, and so do
+--   those of `patch`, which are bytes.
 -- view: state, seen, head, base.
 
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
@@ -22,6 +23,9 @@ local SHORT = 128
 -- Running totals start over before they pass this, far below 2^53 where Lua's numbers
 -- have gaps.
 local REBASE = 4503599627370496
+-- Entries that a log of a thousandth of its window and the room behind them may take together.
+-- Redis allocates 14 KiB for them, and 16 KiB for more.
+local COMPACT = 1018
 -- Bytes to read first: those of a short log, and of what stands before it if nothing is leased.
 local FIRST_READ = 20 + HEADER + SHORT * ENTRY
 
@@ -29,9 +33,11 @@ local FIRST_READ = 20 + HEADER + SHORT * ENTRY
 local function entry(state, i)
   local at = state.ats[i]
   if at then return at, state.totals[i] end
-  local bytes, first = state.bytes, state.first
+  local bytes, first, patch = state.bytes, state.first, state.patch
   local from = first + (i - 1) * ENTRY
-  if from + ENTRY - 1 > #bytes then
+  if patch and i >= patch.low and i <= patch.high then
+    bytes, from = patch.bytes, (i - patch.low) * ENTRY + 1
+  elseif from + ENTRY - 1 > #bytes then
     local page = floor((i - 1) / PAGE)
     bytes = state.pages[page]
     if not bytes then
@@ -50,6 +56,50 @@ end
 local function put(state, i, at, total)
   state.ats[i], state.totals[i] = at, total
   if i < state.changed then state.changed = i end
+end
+
+-- The bytes of entries `low` to `high`, all before `changed`.
+local function range(state, low, high)
+  if low > high then return '' end
+  local patch = state.patch
+  if patch and low <= patch.high and high >= patch.low then
+    local from, to = max(low, patch.low), min(high, patch.high)
+    local inside = patch.bytes:sub((from - patch.low) * ENTRY + 1, (to - patch.low + 1) * ENTRY)
+    state.patch = false
+    local bytes = range(state, low, from - 1) .. inside .. range(state, to + 1, high)
+    state.patch = patch
+    return bytes
+  end
+  local from, to = state.first - 1 + (low - 1) * ENTRY, state.first - 1 + high * ENTRY
+  if to <= #state.bytes then return state.bytes:sub(from + 1, to) end
+  return redis.call('GETRANGE', state.key, floor(from), floor(to - 1))
+end
+
+-- Adds `units` to the running totals of entries `low` to `high`, all before `changed`, and moves
+-- the entries on by so many places. Many entries in one command cost a quarter of what they cost
+-- one by one.
+local function shift(state, low, high, units, places)
+  if low > high then return end
+  local old, new = range(state, low, high), {}
+  local from = 1
+  while from <= #old do
+    local count = min(PAGE, (#old - from + 1) / ENTRY)
+    local layout = '>' .. ('I7I7'):rep(count)
+    local numbers = { struct.unpack(layout, old, from) }
+    for i = 2, 2 * count, 2 do numbers[i] = numbers[i] + units end
+    new[#new + 1] = struct.pack(layout, spread(numbers, 1, 2 * count))
+    from = from + count * ENTRY
+  end
+  low, high = low + places, high + places
+  local bytes, patch = table.concat(new), state.patch
+  if patch then
+    bytes = range(state, patch.low, low - 1) .. bytes .. range(state, high + 1, patch.high)
+    low, high = min(low, patch.low), max(high, patch.high)
+  end
+  state.patch = { low = low, high = high, bytes = bytes }
+  local ats, totals = {}, {}
+  for i = state.changed, state.count do ats[i], totals[i] = state.ats[i], state.totals[i] end
+  state.ats, state.totals = ats, totals
 end
 
 -- The first of the entries from `low` on whose instant (column 1) or running total
@@ -155,7 +205,7 @@ end
 local function empty(base, last_seen)
   return {
     head = 0, count = 0, base = base, total = base, newest = 0, last_seen = last_seen,
-    ats = {}, totals = {}, changed = 1, pages = {}, bytes = '', first = 1, slots = 0,
+    ats = {}, totals = {}, changed = 1, patch = false, pages = {}, bytes = '', first = 1, slots = 0,
   }
 end
 
@@ -206,7 +256,19 @@ local function give_back(rule, state, charged, units, now)
     return units
   end
   local removed = after - units == before and 1 or 0
-  for i = index + removed, last do
+  if index - first < last - index and index < state.changed then
+    -- Fewer are before it: those may as well have more in front of them.
+    shift(state, first, index - 1, units, removed)
+    state.base, state.head = state.base + units, state.head + removed
+    return units
+  end
+  local from = index + removed
+  if state.changed - from > PAGE then
+    shift(state, from, state.changed - 1, -units, -removed)
+    from = state.changed
+    state.changed = state.changed - removed
+  end
+  for i = from, last do
     local at_i, total = entry(state, i)
     put(state, i - removed, at_i, total - units)
   end
@@ -290,17 +352,12 @@ end
 -- would make Redis reserve twice its length.
 local function encode(front, state)
   local live, changed = state.count - state.head, max(state.changed, state.head + 1)
-  local kept, room = '', ''
-  if changed > state.head + 1 then
-    local from = state.first - 1 + state.head * ENTRY
-    local to = state.first - 1 + (changed - 1) * ENTRY
-    if to <= #state.bytes then
-      kept = state.bytes:sub(from + 1, to)
-    else
-      kept = redis.call('GETRANGE', state.key, floor(from), floor(to - 1))
-    end
+  local kept, room = range(state, state.head + 1, changed - 1), ''
+  if live > SHORT then
+    local spare = floor(live / 8)
+    if live < COMPACT then spare = min(spare, COMPACT - live) end
+    room = ('\0'):rep(floor(spare) * ENTRY)
   end
-  if live > SHORT then room = ('\0'):rep(floor(live / 8) * ENTRY) end
   return header(front, 0, state) .. kept .. packed(state, changed) .. room
 end
 
@@ -313,6 +370,14 @@ local function amend(front, state)
   if #front + HEADER + 1 ~= state.first then return false end
   local changed = max(state.changed, head + 1)
   redis.call('SETRANGE', state.key, 0, header(front, head, state))
+  local patch = state.patch
+  if patch then
+    local low, high = max(patch.low, head + 1), min(patch.high, changed - 1)
+    if low <= high then
+      local from = state.first - 1 + (low - 1) * ENTRY
+      redis.call('SETRANGE', state.key, floor(from), range(state, low, high))
+    end
+  end
   if changed <= count then
     local from = state.first - 1 + (changed - 1) * ENTRY
     redis.call('SETRANGE', state.key, floor(from), packed(state, changed))
@@ -331,7 +396,7 @@ local function decode(rule, value, from, key)
   if count > slots then return nil end
   return {
     head = head, count = count, base = base, total = total, newest = newest,
-    last_seen = last_seen, ats = {}, totals = {}, changed = count + 1, pages = {},
+    last_seen = last_seen, ats = {}, totals = {}, changed = count + 1, patch = false, pages = {},
     bytes = value, first = first, slots = slots, key = key,
   }
 end

@@ -1,14 +1,13 @@
 //! Makes one script out of the files in `lua/`, and its SHA-1, by which Redis knows it.
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::{env, fs, io};
 
-/// Made at once, because every call needs them.
+/// Made by every call of the general path.
 const EAGER: [&str; 2] = ["outcome", "number"];
 
-/// Functions that the script calls for the algorithms it needs, and where something is leased:
-/// to make one costs about a microsecond, and most calls need one of them.
+/// Functions that the general path calls for the algorithms it needs, and where something is
+/// leased: to make one costs about a microsecond, and most calls need one of them.
 const LAZY: [&str; 9] = [
     "fixed_window_counter",
     "sliding_window_log",
@@ -22,10 +21,13 @@ const LAZY: [&str; 9] = [
     "penalty",
 ];
 
-/// The script around them, one after the other as they are: each uses what stands before it, and
+/// The start of every call, and the path that ends most calls.
+const PLAIN: [&str; 2] = ["call", "plain"];
+
+/// The general path, one file after the other as they are: each uses what stands before it, and
 /// finds it as if it were one file.
-const SCRIPT: [&str; 8] =
-    ["call", "rules", "keys", "operations", "decide", "settle", "lease_block", "batch"];
+const GENERAL: [&str; 7] =
+    ["rules", "keys", "operations", "decide", "settle", "lease_block", "batch"];
 
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=lua");
@@ -35,23 +37,22 @@ fn main() -> io::Result<()> {
         fs::read_to_string(path)
     };
     let mut script = String::new();
+    let mut add = |chunk: String| script.push_str(&chunk);
+    for name in PLAIN {
+        add(read(name)?);
+    }
     for name in EAGER {
-        append(&mut script, format_args!("local {name} = (function()\n{}end)()\n", read(name)?));
+        add(format!("local {name} = (function()\n{}end)()\n", read(name)?));
     }
     for name in LAZY {
-        append(&mut script, format_args!("local function {name}()\n{}end\n", read(name)?));
+        add(format!("local function {name}()\n{}end\n", read(name)?));
     }
-    for name in SCRIPT {
-        script.push_str(&read(name)?);
+    for name in GENERAL {
+        add(read(name)?);
     }
 
     let out = env::var_os("OUT_DIR").ok_or(io::ErrorKind::NotFound)?;
     let sha1 = sha1_smol::Sha1::from(&script).digest().to_string();
     fs::write(Path::new(&out).join("tollgate.lua"), script)?;
     fs::write(Path::new(&out).join("tollgate.sha1"), sha1)
-}
-
-fn append(script: &mut String, chunk: std::fmt::Arguments<'_>) {
-    // Writing to a string cannot fail.
-    let _ = script.write_fmt(chunk);
 }

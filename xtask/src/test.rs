@@ -32,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long)]
     install: bool,
 
-    /// Run all of it so many times, every second time beside one busy loop per processor
+    /// Run everything N times, every second time beside one busy loop per processor
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
@@ -141,6 +141,9 @@ fn with_nextest(command: &mut Command) -> Result<Vec<Failed>, Failure> {
     // By a variable, so that an old cargo-nextest that does not know the option runs
     // as well, and so that it can be given after `--`.
     command.env("NEXTEST_NO_TESTS", "fail");
+    if std::env::var_os(THREADS).is_none() {
+        command.env(THREADS, (processors() * 2 + 1).to_string());
+    }
     let status = process::status(command)?;
     // There is no report if something did not build.
     let failed =
@@ -171,7 +174,7 @@ fn with_cargo(command: &mut Command) -> Result<Vec<Failed>, Failure> {
 /// need a fast machine.
 fn busy_loops() -> Arc<()> {
     let handle = Arc::new(());
-    for _ in 0..thread::available_parallelism().map_or(2, usize::from) {
+    for _ in 0..processors() {
         let handle = Arc::downgrade(&handle);
         thread::spawn(move || {
             while handle.strong_count() > 0 {
@@ -181,6 +184,14 @@ fn busy_loops() -> Arc<()> {
     }
     handle
 }
+
+fn processors() -> usize {
+    thread::available_parallelism().map_or(2, usize::from)
+}
+
+/// How many tests nextest runs at a time. Many wait for servers and timers, so that as many as
+/// there are processors would leave these idle.
+const THREADS: &str = "NEXTEST_TEST_THREADS";
 
 const NO_TESTS: &str = "not one test ran, and a run that tests nothing proves nothing\n\
     cure: if you gave a filter after `--`, look for a typing mistake in it";

@@ -31,6 +31,7 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
         package: "python3-requests",
         used_by: "the tests of tollgate-gateway",
     },
+    Tool { program: "node", package: "nodejs", used_by: "the tests of tollgate-gateway" },
     Tool {
         program: "redis-server",
         package: "redis-server",

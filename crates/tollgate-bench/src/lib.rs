@@ -61,6 +61,8 @@ enum Bench {
     Http,
     /// A decision in Redis
     Redis,
+    /// More requests than Redis can answer
+    Overload,
     /// Three replicas with one quota in Redis, one of them and all through nginx
     #[cfg(unix)]
     Replicas,
@@ -100,6 +102,7 @@ pub fn run() -> ExitCode {
             .and_then(|()| layer::run())
             .and_then(|()| http::run())
             .and_then(|()| redis::run())
+            .and_then(|()| redis::overload::run())
             .and_then(|()| all_replicas())
             .and_then(|()| gateway::run(gateway::ROUNDS)),
         Some(Bench::Memory) => memory::run(),
@@ -107,6 +110,7 @@ pub fn run() -> ExitCode {
         Some(Bench::Layer) => layer::run(),
         Some(Bench::Http) => http::run(),
         Some(Bench::Redis) => redis::run(),
+        Some(Bench::Overload) => redis::overload::run(),
         Some(Bench::Gateway { rounds }) => gateway::run(rounds),
         Some(Bench::Alone { what }) => alone(&what),
         Some(Bench::Serve { mode, port }) => serve::run(async { apps::app(mode) }, port),

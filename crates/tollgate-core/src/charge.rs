@@ -82,9 +82,12 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// A receipt can be settled for so long after its charge at most; later it has lapsed
-    /// and the charge stands. It bounds what a store must remember of settled receipts.
+    /// The longest time after its charge in which a receipt can be settled. Later the receipt has
+    /// lapsed and the charge stands.
     pub const LIFETIME: Micros = Micros::new(3_600_000_000);
+
+    /// The shortest such time for a rate: a response may take longer than a window of a second.
+    pub const MIN_LIFETIME: Micros = Micros::new(300_000_000);
 
     /// The same receipt of a lease that began anew at `charged_at`.
     #[must_use]
@@ -93,10 +96,15 @@ impl Receipt {
         Self { charged, ..self.clone() }
     }
 
-    /// How long this receipt can be settled: that of a policy that counts in flight as long
-    /// as its lease lasts.
+    /// How long this receipt can be settled, and so how long a store must remember that it was: the
+    /// window of its policy. For a rate that is at least [`MIN_LIFETIME`](Self::MIN_LIFETIME) and at
+    /// most [`LIFETIME`](Self::LIFETIME).
     pub fn lifetime(&self) -> Micros {
-        if self.policy.counts_in_flight() { self.policy.window() } else { Self::LIFETIME }
+        let window = self.policy.window();
+        if self.policy.counts_in_flight() {
+            return window;
+        }
+        window.max(Self::MIN_LIFETIME).min(Self::LIFETIME)
     }
 
     /// Whether the time to settle this receipt is over.
@@ -135,4 +143,31 @@ pub enum Settlement {
     Repeated,
     /// It is too late to settle this receipt; nothing changed.
     Lapsed,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Quota;
+
+    #[test]
+    fn a_receipt_can_be_settled_within_its_window_between_five_minutes_and_an_hour() {
+        for (window, lifetime) in [(1, 300), (300, 300), (600, 600), (86_400, 3_600)] {
+            let quota = Quota::new(1, Duration::from_secs(window));
+            let receipt = Receipt {
+                id: ReceiptId(1),
+                source: Source::Store,
+                policy: Policy::token_bucket("p", quota).unwrap(),
+                key: Key::GLOBAL,
+                charged: Charged {
+                    cost: Cost::ONE,
+                    charged_at: Timestamp::EPOCH,
+                    leaves_at: Timestamp::EPOCH,
+                },
+            };
+            assert_eq!(receipt.lifetime(), Micros::new(lifetime * 1_000_000));
+        }
+    }
 }

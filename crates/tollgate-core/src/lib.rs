@@ -31,10 +31,12 @@
 //! ```
 
 pub mod algorithm;
+mod breaker;
 mod calendar;
 mod charge;
 mod cost;
 mod decision;
+mod fallback;
 mod key;
 mod lease;
 mod math;
@@ -46,10 +48,12 @@ mod strikes;
 mod time;
 
 pub use algorithm::{Algorithm, AnyRule, Form, LeakyMode, Refill, Resolution};
+pub use breaker::{Breaker, BreakerState};
 pub use calendar::{Calendar, CalendarError, Period};
 pub use charge::{Charge, Charged, Receipt, ReceiptId, Settlement};
 pub use cost::Cost;
 pub use decision::{Decision, Outcome, Source, Verdict};
+pub use fallback::{Fallback, FallbackFuture};
 pub use key::Key;
 pub use lease::{Granted, Hold, Holds, Lease};
 pub use policy::{Policy, PolicyError};

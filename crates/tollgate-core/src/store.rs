@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Verdict};
+use crate::{Charge, Cost, Fallback, Key, Micros, Policy, Receipt, Settlement, Verdict};
 
 /// Where the state of all keys lives.
 ///
@@ -120,8 +120,9 @@ pub trait Store: Clone + Send + Sync + 'static {
     }
 
     /// Whether a local store decides for policies with [`OnStoreError::Local`] while this store
-    /// cannot. The layer refuses to be built with such a policy if this is `false`, the default.
-    /// A wrapper returns the answer of the store inside it.
+    /// cannot: see [`StoreExt::or_local`]. The layer refuses to be built with such a policy if
+    /// this is `false`, the default, and without such a policy if this is `true`. A wrapper
+    /// returns the answer of the store inside it.
     fn has_local_fallback(&self) -> bool {
         false
     }
@@ -146,6 +147,12 @@ pub trait StoreExt: Store {
             costs.iter().map(|cost| Charge::new(policy, key, *cost).dry()).collect();
         self.decide(&charges)
     }
+
+    /// This store, or `local` for as long as this store cannot decide: each process then grants
+    /// half of each quota by itself. See [`Fallback`] for other shares, and for how much may pass.
+    fn or_local<L: Store>(self, local: L) -> Fallback<Self, L> {
+        Fallback::new(self, local)
+    }
 }
 
 impl<S: Store> StoreExt for S {}
@@ -166,6 +173,12 @@ impl StoreError {
     /// The store is not to be had, and the charge was surely not made.
     pub fn not_charged(store: &'static str, reason: impl fmt::Display) -> Self {
         Self::new(store, &reason, Fault::NotCharged)
+    }
+
+    /// The store refused the request before sending it, because no answer could come in time:
+    /// too much waits already, or answers come too late. The charge was surely not made.
+    pub fn overloaded(store: &'static str, reason: impl fmt::Display) -> Self {
+        Self::new(store, &reason, Fault::Overloaded)
     }
 
     /// The answer was lost, and the charge may have been made.
@@ -231,6 +244,12 @@ impl StoreError {
         matches!(self.fault, Fault::MaybeCharged)
     }
 
+    /// Whether the store refused the request before sending it, because no answer could come in
+    /// time. [`Policy::shed`] says what becomes of the request.
+    pub const fn is_overload(&self) -> bool {
+        matches!(self.fault, Fault::Overloaded)
+    }
+
     /// Whether the store is in trouble, rather than the request.
     pub const fn is_outage(&self) -> bool {
         !matches!(self.fault, Fault::Invalid)
@@ -241,22 +260,36 @@ impl StoreError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     NotCharged,
+    Overloaded,
     MaybeCharged,
     Invalid,
 }
 
-/// What a policy does while its store cannot decide.
+/// The fate of a request that the store of a policy cannot decide.
+///
+/// A policy that does not say it is [`Local`](Self::Local) over a store with a
+/// [local fallback](Store::has_local_fallback), and [`Open`](Self::Open) over any other store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnStoreError {
-    /// The request passes. The default: a limiter protects a service and should not
-    /// be what takes it down.
+    /// The request passes, and no limit holds: a limiter protects a service and should not be
+    /// what takes it down.
     #[default]
     Open,
     /// The request is refused with 503: for limits that guard something worth more
     /// than availability, such as logins.
     Closed,
     /// A store in this process decides with a share of the quota. This takes a store with a
-    /// [local fallback](Store::has_local_fallback), such as the layer's `Fallback`: without one
-    /// the layer cannot be built.
+    /// [local fallback](StoreExt::or_local): without one the layer cannot be built.
     Local,
+}
+
+impl OnStoreError {
+    /// One word, as configuration and status write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Closed => "closed",
+            Self::Local => "local",
+        }
+    }
 }

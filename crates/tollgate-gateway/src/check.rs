@@ -88,6 +88,10 @@ pub(crate) fn write_limit(
         (_, OnStoreError::Closed) => "Redis, fail closed",
         (_, OnStoreError::Local) => "Redis, fail to a local share",
     };
+    let fails = match (&plan.store, limit.shed()) {
+        (StorePlan::Redis(_), Some(shed)) => format!("{fails}, shed {}", shed.name()),
+        _ => fails.to_owned(),
+    };
     write!(out, "  {}: {what}: ", limit.name)?;
     match &limit.policy {
         Some(policy) => write!(out, "{} {whose}, {}, {fails}", amount(policy), counted(policy))?,
@@ -340,13 +344,20 @@ struct Listener<'a>(&'a Listen);
 
 impl fmt::Display for Listener<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Listen { addr, tls, proxy_protocol, max_connections: _ } = self.0;
+        let Listen { addr, tls, proxy_protocol, max_connections, max_connections_per_address } =
+            self.0;
         write!(f, "{addr}")?;
         if tls.is_some() {
             f.write_str(", TLS")?;
         }
         if proxy_protocol.is_some() {
             f.write_str(", PROXY protocol")?;
+        }
+        if let Some(most) = max_connections {
+            write!(f, ", at most {most} connections")?;
+        }
+        if let Some(most) = max_connections_per_address {
+            write!(f, ", at most {most} connections of one address")?;
         }
         Ok(())
     }

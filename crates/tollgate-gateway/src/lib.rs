@@ -7,6 +7,7 @@ pub mod check;
 pub mod cli;
 pub mod config;
 pub mod files;
+mod flow;
 pub mod log;
 pub mod plan;
 pub mod proxy;

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 
-use tollgate_core::{Micros, Receipt, ReceiptId, Timestamp};
+use tollgate_core::{Receipt, ReceiptId, Timestamp};
 
 /// Remembers settled receipts as long as they could be settled again, at most so many of
 /// rates, and as many of what was in flight.
@@ -74,7 +74,7 @@ impl Settled {
         }
         if !self.of_rates.has_room(now) {
             // Charged before the first of those that are remembered was settled, it goes itself.
-            let first = self.of_rates.first_settled_at(receipt.lifetime());
+            let first = self.of_rates.first_settled_at();
             if has_lapsed(first) {
                 return Entered::Lapsed;
             }
@@ -99,10 +99,9 @@ impl Receipts {
         self.ids.len() < self.capacity
     }
 
-    /// When the first was settled of those whose receipts live for so long; none of them was
-    /// charged later.
-    fn first_settled_at(&self, lifetime: Micros) -> Option<Timestamp> {
-        self.queue.peek().map(|Reverse((lapses_at, _))| *lapses_at - lifetime)
+    /// When the first receipt of a rate was settled; it was not charged later.
+    fn first_settled_at(&self) -> Option<Timestamp> {
+        self.queue.peek().map(|Reverse((lapses_at, _))| *lapses_at - Receipt::LIFETIME)
     }
 
     /// Makes room for one more, unless there is none at all.
@@ -124,7 +123,10 @@ impl Receipts {
     fn insert(&mut self, receipt: &Receipt, now: Timestamp) {
         if self.capacity > 0 && self.ids.insert(receipt.id) {
             let from = now.max(receipt.charged.charged_at);
-            self.queue.push(Reverse((from + receipt.lifetime(), receipt.id)));
+            // Those of rates stay in the order in which they were settled, whatever their windows.
+            let in_flight = receipt.policy.counts_in_flight();
+            let lifetime = if in_flight { receipt.lifetime() } else { Receipt::LIFETIME };
+            self.queue.push(Reverse((from + lifetime, receipt.id)));
         }
     }
 }

@@ -9,7 +9,10 @@ mod support;
 use std::time::Duration;
 
 use support::{Client, Server};
-use tollgate_core::{Algorithm, Cost, LeakyMode, Policy, Quota, Refill, Resolution, Timestamp};
+use tollgate_core::{
+    Algorithm, Charged, Cost, Key, LeakyMode, Policy, Quota, Receipt, ReceiptId, Refill,
+    Resolution, Settlement, Source, Timestamp,
+};
 use tollgate_redis::protocol::{Batch, Line, Row};
 
 /// Calls that wait for their answers at one time.
@@ -48,8 +51,8 @@ fn main() {
         );
     }
     println!(
-        "\n{:28} {:>9} {:>9} {:>9} {:>9}",
-        "µs a call, exact log of", "admit", "deny 1", "deny half", "bytes"
+        "\n{:28} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "µs a call, exact log of", "admit", "deny 1", "deny half", "refund", "bytes"
     );
     for entries in [100, 1_000, 10_000, 100_000] {
         logs(&mut client, entries);
@@ -84,7 +87,7 @@ fn cost(
                 dry: false,
             })
             .collect();
-        batch.decide(&lines, None).expect("room");
+        batch.decide(&lines).expect("room");
     }
     let mut run = |calls: usize| {
         let before = client.cpu_time();
@@ -113,7 +116,7 @@ fn logs(client: &mut Client, entries: u64) {
         let mut batch = Batch::new(1);
         let cost = Cost::new(cost);
         let line = Line { key: key.as_bytes(), policy: &policy, cost, enforce: true, dry: false };
-        batch.decide(&[line], None).expect("room");
+        batch.decide(&[line]).expect("room");
         batch
     };
     // Ahead of Redis' clock, so that nothing expires meanwhile.
@@ -135,7 +138,30 @@ fn logs(client: &mut Client, entries: u64) {
     let deny = run(&one, 4_000, 0, false);
     let half = run(&single(entries / 2), 4_000, 0, false);
     let support::Value::Number(bytes) = client.run(&[b"STRLEN", key.as_bytes()]) else { panic!() };
-    println!("{entries:<28} {admit:9.2} {deny:9.2} {half:9.2} {bytes:9}");
+    let refund = refunds(client, key.as_bytes(), &policy, now - entries / 2 * STEP, now);
+    println!("{entries:<28} {admit:9.2} {deny:9.2} {half:9.2} {refund:9.2} {bytes:9}");
+}
+
+/// Microseconds of a refund of the charge in the middle of a log: the dearest.
+fn refunds(client: &mut Client, key: &[u8], policy: &Policy, middle: u64, now: u64) -> f64 {
+    const CALLS: u64 = 20;
+    let before = client.cpu_time();
+    for number in 0..CALLS {
+        let charged_at = Timestamp::from_micros(middle + number * 1_000);
+        let receipt = Receipt {
+            id: ReceiptId(number.into()),
+            source: Source::Store,
+            policy: policy.clone(),
+            key: Key::GLOBAL,
+            charged: Charged { cost: Cost::ONE, charged_at, leaves_at: charged_at },
+        };
+        let mut batch = Batch::new(1);
+        let settled = format!("receipt:{}:{number}", policy.quota().limit());
+        batch.settle(key, settled.as_bytes(), &receipt, Cost::ZERO).expect("room");
+        let reply = client.call(&batch, Some(Timestamp::from_micros(now)));
+        assert_eq!(reply.rows, [Row::Settlement(Settlement::Returned { units: 1 })]);
+    }
+    (client.cpu_time() - before) / CALLS as f64
 }
 
 /// What no limiter over Redis can do without: the time, a read and a write.

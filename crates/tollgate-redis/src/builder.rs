@@ -11,13 +11,15 @@ use crate::address::{Address, Servers};
 use crate::check::About;
 use crate::clock::Clock;
 use crate::cluster::{Cluster, Connect, Place};
-use crate::combiner::{Bounds, Combiner, Shared};
+use crate::combiner::{Combiner, Shared};
 use crate::deny_cache::DenyCache;
 use crate::encode::Batch;
+use crate::guard::Guard;
 use crate::ids::Ids;
 use crate::lease::Leases;
 use crate::names::Names;
 use crate::node::Node;
+use crate::pace::Bounds;
 use crate::route::Route;
 use crate::{Inner, RedisStore, TlsError, UrlError, Way, tls};
 
@@ -32,6 +34,7 @@ pub struct RedisStoreBuilder {
     authorities: Option<Vec<u8>>,
     bounds: Bounds,
     deny_cache: Duration,
+    has_breaker: bool,
     time: Option<Arc<AtomicU64>>,
     clock: Clock,
     seed: Option<u64>,
@@ -67,12 +70,13 @@ impl RedisStoreBuilder {
             secret: Vec::new(),
             authorities: None,
             bounds: Bounds {
-                calls: 2,
+                calls: 64,
                 batch: 512,
                 queue: 16_384,
                 timeout: Duration::from_millis(50),
             },
             deny_cache: Duration::from_secs(1),
+            has_breaker: true,
             time: None,
             clock: Clock::default(),
             seed: None,
@@ -109,9 +113,9 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Calls under way at a time, at least one. Default: 2, so that Redis has the next call
-    /// while answers of the last are handed out. In a Cluster that is for each slot, and there
-    /// are at most 128 to each node.
+    /// The most calls under way at a time, at least one. Default: 64. The store has one or two under
+    /// way where Redis is near, and more of them the longer the network takes. In a Cluster that is
+    /// for each slot, and there are at most 128 to each node.
     pub fn max_calls(mut self, calls: usize) -> Self {
         self.bounds.calls = calls.max(1);
         self
@@ -145,6 +149,14 @@ impl RedisStoreBuilder {
     /// notice sooner.
     pub const fn deny_cache(mut self, bound: Duration) -> Self {
         self.deny_cache = bound;
+        self
+    }
+
+    /// Whether requests fail at once while a server does not answer, instead of each waiting for
+    /// the timeout. Default: yes. Each server has a [`Breaker`](tollgate_core::Breaker) of its
+    /// own, so a node of a Cluster that is down delays no request for other nodes.
+    pub const fn breaker(mut self, breaker: bool) -> Self {
+        self.has_breaker = breaker;
         self
     }
 
@@ -200,16 +212,18 @@ impl RedisStoreBuilder {
             time: self.time,
         });
         let (address, bounds, timeout) = (self.address, self.bounds, self.bounds.timeout);
+        let has_breaker = self.has_breaker;
         let names = Names::new(&self.namespace, &self.secret);
         let is_member = matches!(address.servers, Servers::Cluster(_));
         let counters = Arc::clone(&shared.counters);
         let about = About { names: names.clone(), is_member, counters };
         let way = if let Servers::Cluster(nodes) = &address.servers {
             let seeds = nodes.iter().cloned().map(|(host, port)| Place { host, port }).collect();
-            let connect = Connect { address: address.clone(), tls, timeout, about };
+            let connect = Connect { address: address.clone(), tls, timeout, has_breaker, about };
             Way::Cluster(Cluster::new(seeds, connect, bounds, Arc::clone(&shared)))
         } else {
-            let node = Node::connect(address.config(tls), timeout, about)
+            let guard = Guard::new(timeout, has_breaker);
+            let node = Node::connect(address.config(tls), timeout, guard, about)
                 .map_err(|error| ConnectError::Client(error.to_string()))?;
             let route = Route::One(Arc::clone(&node));
             Way::One(node, Arc::new(Combiner::new(route, bounds, Arc::clone(&shared))))

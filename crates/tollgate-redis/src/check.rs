@@ -129,7 +129,7 @@ pub(crate) fn watch(node: &Arc<Node>, about: About) {
 }
 
 /// Looks at a server. What it does not tell is left open; nothing here fails.
-async fn look(node: &Node, about: &About) -> RedisReport {
+async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
     let client = node.client();
     let mut report = RedisReport {
         is_cluster: field(&info(client, InfoKind::Cluster).await, "cluster_enabled")
@@ -215,7 +215,7 @@ async fn maxmemory_policy(client: &Client) -> Result<String, String> {
 
 /// Charges a key that nobody else has and forgets it: all that the script ever does, and
 /// nothing of it stays. Says how far the server's clock is ahead.
-async fn rehearse(node: &Node, names: &Names) -> Result<i64, Failure> {
+async fn rehearse(node: &Arc<Node>, names: &Names) -> Result<i64, Failure> {
     let nonce = rand();
     let lost = |error: &dyn fmt::Display| Failure::Lost(error.to_string());
     let policy = Policy::fixed_window_counter("self-check", Quota::per_second(1));
@@ -223,9 +223,9 @@ async fn rehearse(node: &Node, names: &Names) -> Result<i64, Failure> {
     let state = names.state(&policy, &Key::new(nonce.to_be_bytes()));
     let mut batch = Batch::new(nonce);
     let line = Line { key: &state, policy: &policy, cost: Cost::ONE, enforce: true, dry: false };
-    batch.decide(&[line], None).map_err(|error| lost(&error))?;
+    batch.decide(&[line]).map_err(|error| lost(&error))?;
     let mut forget = Batch::new(nonce);
-    forget.reset(&state, None).map_err(|error| lost(&error))?;
+    forget.reset(&state).map_err(|error| lost(&error))?;
     let sent = Instant::now();
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let deadline = || Instant::now() + node.timeout();

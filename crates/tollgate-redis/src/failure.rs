@@ -92,6 +92,29 @@ fn answered(text: &str) -> Failure {
     Failure::Refused(refusal)
 }
 
+/// Whether the server did not answer: the client gave up on the answer, or sent nothing.
+pub(crate) fn is_silence(error: &Error) -> bool {
+    match error.kind() {
+        // A server begins with a code in capitals, as `OOM`, and the client with a sentence.
+        ErrorKind::Cluster | ErrorKind::Unknown => {
+            let code = error.details().split_whitespace().next().unwrap_or_default();
+            !code.bytes().all(|byte| byte.is_ascii_uppercase())
+        }
+        ErrorKind::Auth
+        | ErrorKind::InvalidArgument
+        | ErrorKind::InvalidCommand
+        | ErrorKind::NotFound
+        | ErrorKind::Parse
+        | ErrorKind::Protocol => false,
+        _ => true,
+    }
+}
+
+/// Whether the server does not know the script.
+pub(crate) fn is_no_script(error: &Error) -> bool {
+    Failure::from(error.clone()) == Failure::Refused(Refusal::NoScript)
+}
+
 /// The refusal of a command of a script, without what Redis before version 7 wraps it in:
 /// `ERR Error running script (call to f_…): @user_script:9: @user_script: 9: -OOM command not …`
 ///
@@ -218,6 +241,26 @@ mod tests {
             "ERR syntax error",
         ] {
             assert!(matches!(wrapped(may_have_run), Failure::Lost(_)), "{may_have_run}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_server_is_an_answer() {
+        for (kind, details, is_silence) in [
+            (ErrorKind::Timeout, "Request timed out.", true),
+            (ErrorKind::IO, "Connection reset by peer", true),
+            (ErrorKind::Canceled, "Connection closed unexpectedly.", true),
+            (ErrorKind::Backpressure, "Max in-flight commands reached.", true),
+            (ErrorKind::Unknown, "Too many failed write attempts.", true),
+            (ErrorKind::Unknown, "channel closed", true),
+            (ErrorKind::Unknown, "OOM command not allowed when used memory > 'maxmemory'.", false),
+            (ErrorKind::Unknown, "LOADING Redis is loading the dataset in memory", false),
+            (ErrorKind::Unknown, "ERR user_script:12: attempt to index a nil value", false),
+            (ErrorKind::Cluster, "MOVED 3999 127.0.0.1:6381", false),
+            (ErrorKind::Auth, "NOAUTH Authentication required.", false),
+        ] {
+            let error = Error::new(kind, details.to_owned());
+            assert_eq!(super::is_silence(&error), is_silence, "{details}");
         }
     }
 

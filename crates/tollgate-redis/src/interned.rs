@@ -20,11 +20,6 @@ impl Interned {
         self.ends.len()
     }
 
-    /// All of them, one after the other.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
     /// Each of them, in the order of their numbers.
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         (0..self.len()).map(|index| &self.bytes[span(&self.ends, index)])
@@ -70,6 +65,5 @@ mod tests {
         for (index, string) in all.iter().enumerate() {
             assert_eq!(numbers[&string.to_vec()], index as u64 + 1);
         }
-        assert_eq!(all.bytes(), all.iter().collect::<Vec<_>>().concat());
     }
 }

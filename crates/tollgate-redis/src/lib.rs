@@ -72,6 +72,7 @@ mod deny_cache;
 mod encode;
 mod failure;
 mod future;
+mod guard;
 mod header;
 mod ids;
 mod interned;
@@ -79,6 +80,8 @@ mod lease;
 mod names;
 mod node;
 mod offset;
+mod pace;
+mod replay;
 mod reply;
 mod route;
 mod script;
@@ -93,7 +96,8 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 use tollgate_core::{
-    Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Store, StoreError, Verdict,
+    BreakerState, Charge, Cost, Key, Micros, Policy, Receipt, Settlement, Store, StoreError,
+    Verdict,
 };
 
 use self::address::Address;
@@ -161,8 +165,18 @@ impl RedisStore {
         self.0.names.state(policy, key).to_vec()
     }
 
+    /// Whether requests are sent to Redis, or fail at once because it does not answer in time. Of
+    /// a Cluster this is the state of the master that does worst; requests for keys of other
+    /// masters are sent.
+    pub fn breaker(&self) -> BreakerState {
+        match &self.0.way {
+            Way::One(node, _) => node.guard().state(),
+            Way::Cluster(cluster) => cluster.breaker(),
+        }
+    }
+
     /// Whether there is a connection at this moment. Without one requests fail after their
-    /// timeout, or at once behind a breaker.
+    /// timeout, or at once while the [breaker](Self::breaker) is open.
     pub fn is_connected(&self) -> bool {
         match &self.0.way {
             Way::One(node, _) => node.is_connected(),

@@ -19,7 +19,8 @@ use tollgate_core::Timestamp;
 
 use crate::check::{self, About, RedisReport};
 use crate::encode::Batch;
-use crate::failure::{Failure, Refusal};
+use crate::failure::{self, Failure, Refusal};
+use crate::guard::{self, Guard};
 use crate::offset::Offset;
 use crate::script;
 
@@ -34,6 +35,7 @@ pub(crate) struct Node {
     /// Held by who asks for the time, so that one does for all.
     asking: tokio::sync::Mutex<()>,
     health: Mutex<Health>,
+    guard: Guard,
     timeout: Duration,
     report: Mutex<RedisReport>,
 }
@@ -56,6 +58,7 @@ impl Node {
     pub(crate) fn connect(
         config: Config,
         timeout: Duration,
+        guard: Guard,
         about: About,
     ) -> Result<Arc<Self>, Error> {
         let client = client(config, timeout)?;
@@ -63,8 +66,17 @@ impl Node {
         let supervisor = runtime.spawn(supervise(client.clone())).abort_handle();
         let (offset, health, report) = (Offset::new(), Mutex::default(), Mutex::default());
         let asking = tokio::sync::Mutex::default();
-        let node = Self { client, runtime, supervisor, offset, asking, health, timeout, report };
-        let node = Arc::new(node);
+        let node = Arc::new(Self {
+            client,
+            runtime,
+            supervisor,
+            offset,
+            asking,
+            health,
+            guard,
+            timeout,
+            report,
+        });
         check::watch(&node, about);
         Ok(node)
     }
@@ -73,17 +85,23 @@ impl Node {
     /// keys of a slot before it has the slot takes only calls of those who are `asking`:
     /// who were sent there for these keys.
     pub(crate) async fn call(
-        &self,
+        self: &Arc<Self>,
         batch: &Batch,
         time: Option<Timestamp>,
         deadline: Instant,
         is_asking: bool,
     ) -> Result<Bytes, Failure> {
-        let mut outcome = self.send(EVALSHA, script::SHA1, batch, time, deadline, is_asking).await;
-        if let Err(Failure::Refused(Refusal::NoScript)) = outcome {
+        let mut sent = self.send(EVALSHA, script::SHA1, batch, time, deadline, is_asking).await;
+        if sent.as_ref().err().is_some_and(failure::is_no_script) {
             // Not SCRIPT LOAD: this decides on the way, and asks no other node.
-            outcome = self.send(EVAL, script::TEXT, batch, time, deadline, is_asking).await;
+            sent = self.send(EVAL, script::TEXT, batch, time, deadline, is_asking).await;
         }
+        self.judge(sent.as_ref().err());
+        let outcome = sent.map_err(Failure::from).and_then(|answer| match answer {
+            Value::Bytes(bytes) => Ok(bytes),
+            Value::String(text) => Ok(text.into_inner()),
+            other => Err(Failure::Lost(format!("the script answered {:?}", other.kind()))),
+        });
         self.observe(outcome.as_ref().err());
         outcome
     }
@@ -96,32 +114,27 @@ impl Node {
         time: Option<Timestamp>,
         deadline: Instant,
         is_asking: bool,
-    ) -> Result<Bytes, Failure> {
+    ) -> Result<Value, Error> {
         let keys = batch.keys();
         let mut args = Vec::with_capacity(7 + keys.len());
         args.push(Value::from_static_str(script));
         args.push(Value::Integer(i64::try_from(keys.len()).unwrap_or(i64::MAX)));
         args.extend(keys.map(|key| Value::Bytes(Bytes::copy_from_slice(key))));
-        args.extend(batch.args(time).map(|bytes| Value::Bytes(Bytes::from(bytes))));
+        args.extend(batch.args(time).into_iter().map(|bytes| Value::Bytes(Bytes::from(bytes))));
         // Only a timeout of fred's own keeps it from sending what nobody waits for, and
         // only commands that it does not know take one.
         let timeout = deadline.saturating_duration_since(Instant::now()).max(LEAST);
         let options = Options { timeout: Some(timeout), ..Options::default() };
         let client = self.client.with_options(&options);
-        let answer: Value = if is_asking {
+        if is_asking {
             // The commands of a pipeline are written one right after the other, with no
             // command of others between them, and ASKING holds for the next one alone.
             let pipeline = Pipeline::from(client);
             pipeline.custom::<Value, Value>(self::command(ASKING), Vec::new()).await?;
             pipeline.custom::<Value, Value>(self::command(command), args).await?;
-            pipeline.last().await?
+            pipeline.last().await
         } else {
-            client.custom(self::command(command), args).await?
-        };
-        match answer {
-            Value::Bytes(bytes) => Ok(bytes),
-            Value::String(text) => Ok(text.into_inner()),
-            other => Err(Failure::Lost(format!("the script answered {:?}", other.kind()))),
+            client.custom(self::command(command), args).await
         }
     }
 
@@ -143,22 +156,53 @@ impl Node {
         asking.await.unwrap_or_else(|error| Err(Failure::Lost(error.to_string())))
     }
 
-    async fn ask_time(&self, deadline: Instant) -> Result<(), Failure> {
+    async fn ask_time(self: &Arc<Self>, deadline: Instant) -> Result<(), Failure> {
         let _asking = self.asking.lock().await;
         if self.knows_time() {
             return Ok(());
         }
         let sent = Instant::now();
-        let timeout = deadline.saturating_duration_since(sent).max(LEAST);
-        let options = Options { timeout: Some(timeout), ..Options::default() };
-        let client = self.client.with_options(&options);
-        let said = client.custom::<(u64, u64), Value>(command(TIME), Vec::new()).await;
+        let said = self.time(deadline.saturating_duration_since(sent)).await;
+        self.judge(said.as_ref().err());
         let outcome = said.map_err(Failure::from);
         self.observe(outcome.as_ref().err());
-        let (seconds, micros) = outcome?;
-        let now = seconds.saturating_mul(1_000_000).saturating_add(micros);
-        self.offset.learn(Timestamp::from_micros(now), sent);
+        self.offset.learn(outcome?, sent);
         Ok(())
+    }
+
+    async fn time(&self, timeout: Duration) -> Result<Timestamp, Error> {
+        let options = Options { timeout: Some(timeout.max(LEAST)), ..Options::default() };
+        let client = self.client.with_options(&options);
+        let said = client.custom::<(u64, u64), Value>(command(TIME), Vec::new()).await;
+        let (seconds, micros) = said?;
+        let now = seconds.saturating_mul(1_000_000).saturating_add(micros);
+        Ok(Timestamp::from_micros(now))
+    }
+
+    /// How long the server takes to answer what belongs to no request; `None` if it does not
+    /// answer for as long as `patience`.
+    pub(crate) async fn probe(&self, patience: Duration) -> Option<Duration> {
+        // The wait for a connection says nothing about how soon the server answers.
+        timeout(patience, self.connected()).await.ok()?;
+        let sent = Instant::now();
+        // The clock is not learnt from this: the answer may be too old for that.
+        let said = self.time(patience).await;
+        let took = sent.elapsed();
+        let is_silence = said.as_ref().err().is_some_and(failure::is_silence);
+        self.observe(said.map_err(Failure::from).err().as_ref());
+        (!is_silence).then_some(took)
+    }
+
+    /// Tells the breaker what came of a call, and begins to probe the server if it opens.
+    fn judge(self: &Arc<Self>, error: Option<&Error>) {
+        if self.guard.learn(!error.is_some_and(failure::is_silence)) {
+            self.runtime.spawn(guard::probe(Arc::downgrade(self)));
+        }
+    }
+
+    /// The breaker.
+    pub(crate) const fn guard(&self) -> &Guard {
+        &self.guard
     }
 
     /// The server's time at `instant`, unless it never answered.
@@ -275,8 +319,9 @@ fn client(config: Config, timeout: Duration) -> Result<Client, Error> {
             connection.tcp.nodelay = Some(true);
             // A password may be changed while we run.
             connection.reconnect_on_auth_error = true;
-            // This sees a dead connection only while little is sent; `observe` the others.
-            connection.unresponsive.max_timeout = Some(Duration::from_secs(1));
+            // This sees a dead connection only while little is sent; `observe` the others. A
+            // server that may take longer to answer is not dead yet.
+            connection.unresponsive.max_timeout = Some(timeout.max(Duration::from_secs(1)));
             connection.unresponsive.interval = Duration::from_millis(250);
         })
         .set_policy(policy)

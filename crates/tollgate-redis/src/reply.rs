@@ -1,9 +1,12 @@
 //! The reply of one call into verdicts, settlements and faults.
 
 use smallvec::SmallVec;
-use tollgate_core::{Decision, Granted, Micros, Outcome, Settlement, Timestamp, Verdict};
+use tollgate_core::{
+    Cost, Decision, Granted, Micros, Outcome, Policy, Settlement, Timestamp, Verdict,
+};
 
-use crate::encode::{Asked, Batch, Sum};
+use crate::encode::{Asked, Batch, Run, Sum};
+use crate::replay::Numbers;
 
 /// What the script says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +33,8 @@ pub enum Row {
     Reset,
     /// The answer to a request for a block.
     Leased(Granted),
+    /// The server has no memory left to keep what the request asked for. Nothing was done.
+    Unmade,
     /// A value that the request needs cannot be read. Nothing was done.
     Fault {
         /// What is wrong with it.
@@ -83,76 +88,171 @@ impl Batch {
             return Err(BadReply::Nonce);
         }
         let now = bytes.instant().ok_or_else(|| malformed(&reply[8..]))?;
+        let kind = bytes.byte().ok_or_else(|| malformed(&reply[15..]))?;
         let mut rows = Vec::with_capacity(self.len());
-        for asked in &self.asked {
+        for run in &self.runs {
             let before = bytes.rest;
-            rows.push(row(&mut bytes, asked, now).ok_or_else(|| malformed(before))?);
+            let read = match kind {
+                LATE => {
+                    rows.extend((0..run.count).map(|_| Row::Stale));
+                    Some(())
+                }
+                STATES | UNWRITTEN => self.states(&mut bytes, run, now, kind, &mut rows),
+                ROWS => self.rows(&mut bytes, run, now, &mut rows),
+                _ => None,
+            };
+            read.ok_or_else(|| malformed(before))?;
         }
         if !bytes.rest.is_empty() {
             return Err(malformed(bytes.rest));
         }
-        Ok(Reply { now, rows })
+        Ok(Reply { now, rows: self.in_order(rows) })
+    }
+
+    /// Reads the states that a run found.
+    fn states(
+        &self,
+        bytes: &mut Bytes<'_>,
+        run: &Run,
+        now: Timestamp,
+        kind: u8,
+        rows: &mut Vec<Row>,
+    ) -> Option<()> {
+        let Asked::Decide { sums, charges } = &run.asked else { return None };
+        let admitted = u16::try_from(bytes.number::<2>()?).ok()?;
+        let mut states = SmallVec::<[Numbers; 2]>::new();
+        for _ in sums {
+            let numbers = [bytes.number::<7>()?, bytes.number::<7>()?, bytes.number::<7>()?];
+            states.push(numbers);
+        }
+        let verdicts = self.replay(sums, &states, charges, (run.count, admitted), now)?;
+        let charges = sums.iter().any(|sum| sum.cost > Cost::ZERO);
+        rows.extend(verdicts.into_iter().map(|(verdict, frozen)| {
+            if kind == UNWRITTEN && charges && verdict.is_admitted() {
+                Row::Unmade
+            } else {
+                Row::Verdict(verdict, frozen)
+            }
+        }));
+        Some(())
+    }
+
+    /// Reads a row for each request of a run.
+    fn rows(
+        &self,
+        bytes: &mut Bytes<'_>,
+        run: &Run,
+        now: Timestamp,
+        rows: &mut Vec<Row>,
+    ) -> Option<()> {
+        for _ in 0..run.count {
+            rows.push(self.row(bytes, &run.asked, now)?);
+        }
+        Some(())
+    }
+
+    /// Puts the rows of runs, one run after the other, into the order of the requests.
+    fn in_order(&self, rows: Vec<Row>) -> Vec<Row> {
+        if self.run_of.is_sorted() {
+            return rows;
+        }
+        let mut next: Vec<usize> = Vec::with_capacity(self.runs.len());
+        let mut start = 0;
+        for run in &self.runs {
+            next.push(start);
+            start += usize::from(run.count);
+        }
+        let mut rows: Vec<_> = rows.into_iter().map(Some).collect();
+        let row_of = |&run: &u32| {
+            let place = &mut next[run as usize];
+            *place += 1;
+            rows[*place - 1].take()
+        };
+        self.run_of.iter().filter_map(row_of).collect()
+    }
+
+    pub(crate) fn policy(&self, sum: &Sum) -> &Policy {
+        &self.forms[usize::from(sum.form)].0
+    }
+
+    fn row(&self, bytes: &mut Bytes<'_>, asked: &Asked, now: Timestamp) -> Option<Row> {
+        Some(match (bytes.byte()?, asked) {
+            (0, _) => Row::Stale,
+            (kind @ (1 | 2), Asked::Decide { sums, charges }) => {
+                let (verdict, frozen) = self.verdict(bytes, kind == 2, sums, charges, now)?;
+                Row::Verdict(verdict, frozen)
+            }
+            (3, _) => {
+                let fault = match bytes.byte()? {
+                    1 => Fault::WrongType,
+                    2 => Fault::Unreadable,
+                    _ => return None,
+                };
+                let key = usize::try_from(bytes.number::<2>()?).ok()?.checked_sub(1)?;
+                Row::Fault { fault, key }
+            }
+            (4, Asked::Settle) => {
+                Row::Settlement(Settlement::Returned { units: bytes.number::<7>()? })
+            }
+            (5, Asked::Settle) => {
+                Row::Settlement(Settlement::Charged { units: bytes.number::<7>()? })
+            }
+            (6, Asked::Settle) => Row::Settlement(Settlement::Repeated),
+            (7, Asked::Settle) => Row::Settlement(Settlement::Lapsed),
+            (6, Asked::Renew) => Row::Renewal(None),
+            (8, Asked::Reset) => Row::Reset,
+            (16, Asked::Lease) => Row::Leased(Granted {
+                units: bytes.number::<5>()?,
+                lasts: Micros::new(bytes.number::<7>()?),
+                remaining: bytes.number::<5>()?,
+                reset_after: Micros::new(bytes.number::<7>()?),
+                retry_after: Micros::new(bytes.number::<7>()?),
+            }),
+            (9, Asked::Renew) => Row::Renewal(Some(bytes.instant()?)),
+            (10, _) => Row::Unmade,
+            _ => return None,
+        })
+    }
+
+    fn verdict(
+        &self,
+        bytes: &mut Bytes<'_>,
+        admitted: bool,
+        sums: &[Sum],
+        charges: &[u8],
+        now: Timestamp,
+    ) -> Option<(Verdict, Frozen)> {
+        let mut decisions = SmallVec::<[(Decision, Micros); 2]>::new();
+        for sum in sums {
+            decisions.push(decision(bytes, self.policy(sum).capacity())?);
+        }
+        // The script says it, and it follows from the outcomes: a second look costs nothing.
+        let denied = sums.iter().zip(&decisions).any(|(sum, (it, _))| sum.enforce && it.denies());
+        (denied != admitted).then(|| of_charges(admitted, now, &decisions, charges))
     }
 }
 
-fn row(bytes: &mut Bytes<'_>, asked: &Asked, now: Timestamp) -> Option<Row> {
-    Some(match (bytes.byte()?, asked) {
-        (0, _) => Row::Stale,
-        (kind @ (1 | 2), Asked::Decide { sums, charges }) => {
-            let (verdict, frozen) = verdict(bytes, kind == 2, sums, charges, now)?;
-            Row::Verdict(verdict, frozen)
-        }
-        (3, _) => {
-            let fault = match bytes.byte()? {
-                1 => Fault::WrongType,
-                2 => Fault::Unreadable,
-                _ => return None,
-            };
-            let key = usize::try_from(bytes.number::<2>()?).ok()?.checked_sub(1)?;
-            Row::Fault { fault, key }
-        }
-        (4, Asked::Settle) => Row::Settlement(Settlement::Returned { units: bytes.number::<7>()? }),
-        (5, Asked::Settle) => Row::Settlement(Settlement::Charged { units: bytes.number::<7>()? }),
-        (6, Asked::Settle) => Row::Settlement(Settlement::Repeated),
-        (7, Asked::Settle) => Row::Settlement(Settlement::Lapsed),
-        (6, Asked::Renew) => Row::Renewal(None),
-        (8, Asked::Reset) => Row::Reset,
-        (16, Asked::Lease) => Row::Leased(Granted {
-            units: bytes.number::<5>()?,
-            lasts: Micros::new(bytes.number::<7>()?),
-            remaining: bytes.number::<5>()?,
-            reset_after: Micros::new(bytes.number::<7>()?),
-            retry_after: Micros::new(bytes.number::<7>()?),
-        }),
-        (9, Asked::Renew) => Row::Renewal(Some(bytes.instant()?)),
-        _ => return None,
-    })
-}
-
-fn verdict(
-    bytes: &mut Bytes<'_>,
+/// The verdict out of the decision on each sum, and how long the key of each charge stays frozen.
+pub(crate) fn of_charges(
     admitted: bool,
-    sums: &[Sum],
-    charges: &[u8],
     now: Timestamp,
-) -> Option<(Verdict, Frozen)> {
-    let mut decisions = SmallVec::<[(Decision, Micros); 2]>::new();
-    for sum in sums {
-        decisions.push(decision(bytes, sum.capacity)?);
-    }
-    // The script says it, and it follows from the outcomes: a second look costs nothing.
-    let denied = sums.iter().zip(&decisions).any(|(sum, (it, _))| sum.enforce && it.denies());
-    if denied == admitted {
-        return None;
-    }
-    if let ([_], [(only, frozen)]) = (charges, &decisions[..]) {
-        let frozen = if admitted { Frozen::new() } else { Frozen::from_iter([*frozen]) };
-        return Some((Verdict::single(admitted, now, *only), frozen));
-    }
-    let of_charges = || charges.iter().map(|&sum| decisions[usize::from(sum)]);
-    let frozen = if admitted { Frozen::new() } else { of_charges().map(|it| it.1).collect() };
-    Some((Verdict::new(admitted, now, of_charges().map(|it| it.0)), frozen))
+    sums: &[(Decision, Micros)],
+    charges: &[u8],
+) -> (Verdict, Frozen) {
+    let of_charge = || charges.iter().map(|&sum| sums[usize::from(sum)]);
+    let frozen = if admitted { Frozen::new() } else { of_charge().map(|it| it.1).collect() };
+    let verdict = match (charges, sums) {
+        ([_], [(only, _)]) => Verdict::single(admitted, now, *only),
+        _ => Verdict::new(admitted, now, of_charge().map(|it| it.0)),
+    };
+    (verdict, frozen)
 }
+
+/// The kinds of replies.
+const LATE: u8 = 0;
+const STATES: u8 = 1;
+const ROWS: u8 = 2;
+const UNWRITTEN: u8 = 3;
 
 /// A decision, and how long the key stays frozen.
 fn decision(bytes: &mut Bytes<'_>, limit: u64) -> Option<(Decision, Micros)> {
@@ -197,7 +297,7 @@ impl Bytes<'_> {
 
 #[cfg(test)]
 mod tests {
-    use tollgate_core::{Cost, Policy, Quota};
+    use tollgate_core::{Policy, Quota};
 
     use super::*;
     use crate::encode::Line;
@@ -208,12 +308,12 @@ mod tests {
         let line =
             |key, enforce| Line { key, policy: &policy, cost: Cost::ONE, enforce, dry: false };
         let mut batch = Batch::new(5);
-        batch.decide(&[line(b"a", true), line(b"b", false), line(b"a", true)], None).unwrap();
-        batch.reset(b"c", None).unwrap();
+        batch.decide(&[line(b"a", true), line(b"b", false), line(b"a", true)]).unwrap();
+        batch.reset(b"c").unwrap();
         batch
     }
 
-    const HEAD: [u8; 15] = [0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 1, 0];
+    const HEAD: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 1, 0, ROWS];
 
     fn decided(outcome: u8, remaining: u8, wait: u8) -> Vec<u8> {
         let mut row = vec![outcome, 0, 0, 0, 0, remaining];

@@ -1,12 +1,12 @@
 //! The way of a call: to the one server, or to whichever node of a Cluster has the slot.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::cluster::{Member, Place, Topology};
-use crate::failure::{Failure, Refusal};
+use crate::failure::Refusal;
 use crate::node::Node;
 
 /// Where the calls of a combiner go.
@@ -62,6 +62,17 @@ const PAUSE: Duration = Duration::from_millis(2);
 const LONGEST: u32 = 3;
 
 impl Route {
+    /// The server that a call goes to first, if its breaker is open.
+    pub(crate) fn silent_node(&self) -> Option<Arc<Node>> {
+        match self {
+            Self::One(node) => node.guard().is_open().then(|| Arc::clone(node)),
+            Self::Slot { topology, slot } => {
+                let member = topology.leader_now(*slot)?;
+                member.node.guard().is_open().then(|| Arc::clone(&member.node))
+            }
+        }
+    }
+
     /// The first server of a call, if there is no need to wait for one.
     pub(crate) fn at_once(&self) -> Option<Stop> {
         match self {
@@ -146,25 +157,6 @@ impl Stop {
         match self {
             Self::One(node) => node,
             Self::Member { member, .. } => &member.node,
-        }
-    }
-
-    /// Whether calls may go there now.
-    pub(crate) fn admits(&self) -> bool {
-        match self {
-            Self::One(_) => true,
-            Self::Member { member, .. } => member.gate.admits(Instant::now()),
-        }
-    }
-
-    /// What came of a call.
-    pub(crate) fn learn(&self, failure: Option<&Failure>) {
-        if let Self::Member { member, .. } = self {
-            let is_well = !matches!(
-                failure,
-                Some(Failure::Lost(_) | Failure::Refused(Refusal::Other(_) | Refusal::NoScript))
-            );
-            member.gate.learn(is_well, Instant::now());
         }
     }
 

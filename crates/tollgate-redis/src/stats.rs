@@ -22,6 +22,8 @@ pub struct RedisStats {
     pub lost: u64,
     /// Requests that Redis refused because their caller had given up by then.
     pub late: u64,
+    /// Requests that were refused before they were sent, because no answer could come in time.
+    pub shed: u64,
     /// Requests denied without asking, as they had just been.
     pub deny_cache_hits: u64,
     /// Requests answered from blocks of units that were leased, without asking.
@@ -39,6 +41,7 @@ pub(crate) struct Counters {
     refused: AtomicU64,
     lost: AtomicU64,
     late: AtomicU64,
+    shed: AtomicU64,
     deny_cache_hits: AtomicU64,
     leased: AtomicU64,
     connections: AtomicU64,
@@ -72,6 +75,11 @@ impl Counters {
         measure::late();
     }
 
+    pub(crate) fn count_shed(&self) {
+        add(&self.shed, 1);
+        measure::shed();
+    }
+
     pub(crate) fn count_deny_cache_hit(&self) {
         add(&self.deny_cache_hits, 1);
         measure::deny_cache_hit();
@@ -93,6 +101,7 @@ impl Counters {
             refused: self.refused.load(Ordering::Relaxed),
             lost: self.lost.load(Ordering::Relaxed),
             late: self.late.load(Ordering::Relaxed),
+            shed: self.shed.load(Ordering::Relaxed),
             deny_cache_hits: self.deny_cache_hits.load(Ordering::Relaxed),
             leased: self.leased.load(Ordering::Relaxed),
             queued: queued as u64,
@@ -123,6 +132,10 @@ mod measure {
         counter!("tollgate_redis_late_requests_total").increment(1);
     }
 
+    pub(super) fn shed() {
+        counter!("tollgate_redis_shed_requests_total").increment(1);
+    }
+
     pub(super) fn deny_cache_hit() {
         counter!("tollgate_redis_deny_cache_hits_total").increment(1);
     }
@@ -135,6 +148,7 @@ mod measure {
             counter!("tollgate_redis_calls_total", "outcome" => outcome).increment(0);
         }
         counter!("tollgate_redis_late_requests_total").increment(0);
+        counter!("tollgate_redis_shed_requests_total").increment(0);
         counter!("tollgate_redis_deny_cache_hits_total").increment(0);
     }
 }
@@ -146,6 +160,7 @@ mod measure {
 
     pub(super) fn call(_: usize, _: Duration, _: &'static str) {}
     pub(super) fn late() {}
+    pub(super) fn shed() {}
     pub(super) fn deny_cache_hit() {}
     pub(super) fn connection() {}
 }

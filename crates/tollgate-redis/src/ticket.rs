@@ -132,6 +132,11 @@ impl Ticket {
         Self { request, epoch, deadline, progress }
     }
 
+    /// Whether there is somebody to answer.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        !matches!(*self.progress.lock(), Progress::Answered(_) | Progress::Over)
+    }
+
     /// Takes this into a call; `false` if nobody waits for it any more.
     pub(crate) fn send(&self) -> bool {
         let mut progress = self.progress.lock();
@@ -179,24 +184,30 @@ impl Ticket {
         self.answer_with(|_| answer);
     }
 
-    /// Answers that time is up, for a part of the store perhaps.
-    pub(crate) fn expire(&self, is_partial: bool) {
-        self.fail("the request was not sent in time", "no answer in time", is_partial);
+    /// Answers that time is up, for a part of the store perhaps. Returns whether the request was
+    /// shed: it waited to be sent.
+    pub(crate) fn expire(&self, is_partial: bool) -> bool {
+        let mut is_shed = false;
+        self.answer_with(|is_sent| {
+            is_shed = !is_sent;
+            let error = if is_sent {
+                StoreError::maybe_charged(STORE, "no answer in time")
+            } else {
+                StoreError::overloaded(STORE, "no answer could come in time")
+            };
+            Err(if is_partial { error.of_a_part() } else { error })
+        });
+        is_shed
     }
 
     /// Answers that nobody is left to carry this out.
     pub(crate) fn strand(&self) {
-        self.fail(RUNTIME_GONE, RUNTIME_GONE, false);
-    }
-
-    fn fail(&self, queued: &'static str, sent: &'static str, is_partial: bool) {
         self.answer_with(|is_sent| {
-            let error = if is_sent {
-                StoreError::maybe_charged(STORE, sent)
+            Err(if is_sent {
+                StoreError::maybe_charged(STORE, RUNTIME_GONE)
             } else {
-                StoreError::not_charged(STORE, queued)
-            };
-            Err(if is_partial { error.of_a_part() } else { error })
+                StoreError::not_charged(STORE, RUNTIME_GONE)
+            })
         });
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{Charge, Cost, Key, Policy, PolicyError, Quota, Strikes};
+use tollgate_core::{Charge, Cost, Key, OnStoreError, Policy, PolicyError, Quota, Strikes};
 
 use crate::head::Condition;
 use crate::key::{Global, KeySource};
@@ -322,7 +322,7 @@ impl Limit {
     /// The name is none for a policy, or the strikes make no sense.
     pub fn penalty(&self, name: &str, strikes: Strikes) -> Result<Self, PolicyError> {
         let policy = Policy::penalty(name, strikes)?;
-        let policy = policy.with_on_store_error(self.policy.on_store_error());
+        let policy = policy.failing_like(&self.policy);
         Ok(Self {
             policy,
             costs: Some(Costs::flat(Cost::ONE)),
@@ -331,6 +331,17 @@ impl Limit {
             tiers: Vec::new(),
             ..self.clone()
         })
+    }
+
+    /// Sets what the policy does while the store cannot decide, in every tier, if it does not say
+    /// it itself.
+    pub(crate) fn default_on_store_error(&mut self, on_store_error: OnStoreError) {
+        let tiers = self.tiers.iter_mut().map(|(_, policy)| policy);
+        for policy in tiers.chain([&mut self.policy]) {
+            if policy.on_store_error().is_none() {
+                *policy = policy.clone().with_on_store_error(on_store_error);
+            }
+        }
     }
 
     /// The policy, with the quota for everybody.
@@ -362,8 +373,7 @@ impl Limit {
 
 /// A policy that differs from `policy` in its name and quota alone.
 fn like(policy: &Policy, name: &str, quota: Quota) -> Result<Policy, PolicyError> {
-    let other =
-        Policy::new(name, quota, policy.algorithm())?.with_on_store_error(policy.on_store_error());
+    let other = Policy::new(name, quota, policy.algorithm())?.failing_like(policy);
     match policy.lease() {
         Some(lease) => other.with_lease(lease),
         None => Ok(other),

@@ -191,7 +191,7 @@ pub const ALL: &[Metric] = &[
         &["store"],
         "1 if the store can be asked: it is connected, and no breaker is open.",
     ),
-    gauge(name::BREAKER, &["store"], "1 while the breaker around the store is open."),
+    gauge(name::BREAKER, &["store"], "1 while a breaker of the store is open."),
     gauge(name::KEYS, &["store"], "Keys in memory. store: memory, or local for a fallback."),
     gauge(name::BYTES, &["store"], "Bytes that those may take."),
     counter(
@@ -223,6 +223,11 @@ pub const ALL: &[Metric] = &[
         &[],
         "Requests that Redis refused because their caller had given up by then.",
     ),
+    counter(
+        "tollgate_redis_shed_requests_total",
+        &[],
+        "Requests that were refused before they were sent, because no answer could come in time.",
+    ),
     gauge("tollgate_config_version", &[], "The version of the configuration that serves."),
     gauge(
         "tollgate_config_loaded_timestamp_seconds",
@@ -246,6 +251,11 @@ pub const ALL: &[Metric] = &[
         "tollgate_gateway_full_total",
         &[],
         "Times that a listener had as many connections as it may have, so that others waited.",
+    ),
+    counter(
+        "tollgate_gateway_refused_total",
+        &[],
+        "Connections that were closed because their address had as many as it may have.",
     ),
     gauge("tollgate_gateway_tunnels", &[], "Upgraded connections that are open."),
     counter(

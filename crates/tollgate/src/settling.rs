@@ -29,8 +29,8 @@ pub struct Reserve {
 }
 
 impl Reserve {
-    /// The handler settles. It has as long as the store remembers receipts, an hour
-    /// ([`Receipt::LIFETIME`]).
+    /// The handler settles, within the window of the policy or 5 minutes, whichever is longer, and
+    /// at most an hour ([`Receipt::lifetime`]).
     pub const fn by_handler() -> Self {
         Self { header: None, lapses_after: Receipt::LIFETIME }
     }
@@ -48,8 +48,8 @@ impl Reserve {
         self
     }
 
-    /// After this time nothing is corrected any more, and the estimate stands. At most an
-    /// hour.
+    /// After this time nothing is corrected any more, and the estimate stands. A longer time than
+    /// [`Receipt::lifetime`] has no effect.
     #[must_use]
     pub fn lapse_after(mut self, time: Duration) -> Self {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);

@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 
 use metrics::{counter, gauge};
-use tollgate_core::{Key, Policy, Store};
+use tollgate_core::{Key, Outcome, Policy, Source, Store};
 
 use crate::Limit;
-use crate::failure::{Breaker, BreakerState, Fallback};
+use crate::failure::{BreakerState, Fallback};
 use crate::key::SubjectName;
 pub use crate::layer::LayerHandle;
 use crate::metrics::name;
@@ -31,7 +31,7 @@ pub struct StoreReport {
     pub identity: usize,
     /// Whether it can be asked: it is connected, and no breaker is open.
     pub is_available: bool,
-    /// Whether a breaker around it lets requests through.
+    /// Whether its breaker lets requests through, if it has one.
     pub breaker: Option<BreakerState>,
     /// What it holds, if it is in memory.
     #[cfg(feature = "memory")]
@@ -77,20 +77,12 @@ impl<C: tollgate_memory::Clock> Inspect for tollgate_memory::MemoryStore<C> {
 impl Inspect for tollgate_redis::RedisStore {
     fn inspect(&self) -> StoreReport {
         StoreReport {
-            is_available: self.is_connected(),
+            is_available: self.is_connected() && !self.breaker().is_open(),
+            breaker: Some(self.breaker()),
             redis: Some(self.stats()),
             servers: self.reports(),
             ..StoreReport::new(self.name(), self.identity())
         }
-    }
-}
-
-impl<S: Inspect> Inspect for Breaker<S> {
-    fn inspect(&self) -> StoreReport {
-        let inside = self.get_ref().inspect();
-        let state = self.state();
-        let is_available = inside.is_available && state == BreakerState::Closed;
-        StoreReport { is_available, breaker: Some(state), ..inside }
     }
 }
 
@@ -121,7 +113,8 @@ pub async fn refresh(layers: &[LayerHandle]) {
             // What cannot be told stays as it was; that the store is away is told elsewhere.
             if let Ok(verdict) = layer.peek(limit, &Key::GLOBAL).await
                 && let [decision] = verdict.decisions()
-                && decision.outcome != tollgate_core::Outcome::Skip
+                && decision.outcome != Outcome::Skip
+                && verdict.source() != Source::Local
             {
                 layer.observed(index).remains(decision);
             }
@@ -155,7 +148,7 @@ impl Gauges {
     fn add(&mut self, report: &StoreReport) {
         self.away |= !report.is_available;
         if let Some(state) = report.breaker {
-            *self.breaker.get_or_insert_default() |= state == BreakerState::Open;
+            *self.breaker.get_or_insert_default() |= state.is_open();
         }
         #[cfg(feature = "memory")]
         if let Some(stats) = report.memory {

@@ -29,9 +29,8 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
-use tollgate::failure::{Breaker, Fallback};
 use tollgate::status::Inspect;
-use tollgate::{MemoryStore, RateLimitLayer};
+use tollgate::{MemoryStore, RateLimitLayer, StoreExt};
 use tracing_subscriber::EnvFilter;
 
 use self::args::{Args, LogFormat, Stop, Store};
@@ -76,11 +75,12 @@ async fn limited(args: &Args) -> Result<ExitCode, String> {
             // Whoever reads the banner asks at once, and shall not come before the connection.
             // Without Redis the failure policy decides, as it does later.
             let _ = tokio::time::timeout(FIRST_CONNECTION, redis.connected()).await;
-            // An outage costs a few requests their timeout and not each; and where it says
-            // `local`, this process counts by itself meanwhile.
-            let store = Fallback::new(Breaker::new(redis.clone()), MemoryStore::new());
-            let layer = limits::layer(args, store)?;
-            let code = serve(args, layer, metrics).await;
+            let code = if limits::falls_back(args) {
+                let store = redis.clone().or_local(MemoryStore::new());
+                serve(args, limits::layer(args, store)?, metrics).await
+            } else {
+                serve(args, limits::layer(args, redis.clone())?, metrics).await
+            };
             redis.return_leases().await;
             Ok(code)
         }

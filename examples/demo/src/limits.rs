@@ -7,7 +7,9 @@ use tollgate::key::{
     ApiKey, ApiKeys, ClientIp, Global, JwtKeys, JwtUser, JwtVerifier, KeySource, TrustedProxies,
     chain,
 };
-use tollgate::{Algorithm, Limit, OnMissingKey, Paths, Policy, Quota, RateLimitLayer, Store};
+use tollgate::{
+    Algorithm, Limit, OnMissingKey, OnStoreError, Paths, Policy, Quota, RateLimitLayer, Store,
+};
 
 use crate::args::{Args, KeyBy};
 
@@ -31,6 +33,12 @@ pub fn layer<St: Store>(args: &Args, store: St) -> Result<RateLimitLayer<St>, St
     layer.map_err(|error| error.to_string())
 }
 
+/// Whether the replica decides by itself while Redis cannot.
+pub fn falls_back(args: &Args) -> bool {
+    let [usual, shed] = [args.on_store_error, args.shed];
+    usual.unwrap_or(OnStoreError::Local) == OnStoreError::Local || shed == Some(OnStoreError::Local)
+}
+
 fn policy(args: &Args) -> Result<Policy, String> {
     let quota = Quota::new(args.limit, args.window);
     let quota = args.burst.map_or(quota, |burst| quota.burst(burst));
@@ -39,10 +47,8 @@ fn policy(args: &Args) -> Result<Policy, String> {
         Some(nearest) => format!("--limit {}: {error}; use --limit {nearest}", args.limit),
         None => format!("--limit {} and --window: {error}", args.limit),
     })?;
-    let policy = match args.on_store_error {
-        Some(on_store_error) => policy.with_on_store_error(on_store_error),
-        None => policy,
-    };
+    let policy = args.on_store_error.into_iter().fold(policy, Policy::with_on_store_error);
+    let policy = args.shed.into_iter().fold(policy, Policy::with_shed);
     match args.lease {
         Some(lease) => policy.with_lease(lease).map_err(|error| format!("--lease: {error}")),
         None => Ok(policy),

@@ -146,7 +146,7 @@ impl<'a> Log<'a> {
     async fn calls(&mut self, count: u64, step: u64, admitted: bool) -> Result<(), Failure> {
         let mut batch = Batch::new(1);
         let (key, policy) = (self.policy.name().as_bytes(), &self.policy);
-        batch.decide(&[Line { key, policy, cost: Cost::ONE, enforce: true, dry: false }], None)?;
+        batch.decide(&[Line { key, policy, cost: Cost::ONE, enforce: true, dry: false }])?;
         let pipeline = self.client.pipeline();
         for _ in 0..count {
             self.now += step;

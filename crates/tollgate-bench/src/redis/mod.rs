@@ -6,6 +6,7 @@
 //! | `leases.rs` | a hot key of which replicas lease units |
 //! | `excess.rs`, `worst.rs` | by how much a limit is passed |
 //! | `log.rs` | a sliding window log that is full |
+//! | `overload.rs` | more requests than Redis can answer, a section of its own |
 //! | `over_http.rs` | servers that decide in Redis |
 //! | `sides.rs`, `scripts.rs`, `peers.rs` | who decides: Tollgate, scripts of one's own, others |
 //! | `turns.rs`, `load.rs`, `server.rs` | who asks, in turns, and the server |
@@ -18,6 +19,7 @@ mod load;
 mod log;
 #[cfg(unix)]
 mod over_http;
+pub(crate) mod overload;
 mod peers;
 mod scripts;
 mod server;

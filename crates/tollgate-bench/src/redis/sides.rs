@@ -66,7 +66,7 @@ impl OneEach {
 
     async fn call(&self, lines: &[Line<'_>]) -> Result<bool, Failure> {
         let mut batch = Batch::new(self.nonce.fetch_add(1, Ordering::Relaxed));
-        batch.decide(lines, None)?;
+        batch.decide(lines)?;
         let keys: Vec<fred::types::Key> = batch.keys().map(fred::types::Key::from).collect();
         let args = batch.args(None).into_iter().map(|arg| Value::Bytes(Bytes::from(arg)));
         let args: Vec<Value> = args.collect();

@@ -19,8 +19,10 @@ pub struct FixedWindowCounter {
 /// `used` units were charged in window number `index` since the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    index: u64,
-    used: u64,
+    /// The number of the window since the epoch.
+    pub index: u64,
+    /// Units charged in it.
+    pub used: u64,
 }
 
 impl FixedWindowCounter {

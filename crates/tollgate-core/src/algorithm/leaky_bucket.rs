@@ -29,8 +29,10 @@ pub struct LeakyBucket {
 /// The level, scaled, as of the last charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    level: u64,
-    at: Timestamp,
+    /// Units in the bucket, scaled.
+    pub level: u64,
+    /// The last charge.
+    pub at: Timestamp,
 }
 
 impl LeakyBucket {

@@ -26,9 +26,12 @@ pub struct SlidingWindowCounter {
 /// in the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    index: u64,
-    previous: u64,
-    current: u64,
+    /// The number of the window since the epoch.
+    pub index: u64,
+    /// Units charged in the window before it.
+    pub previous: u64,
+    /// Units charged in it.
+    pub current: u64,
 }
 
 /// A state and how far its window has gone.

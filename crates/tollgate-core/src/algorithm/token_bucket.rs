@@ -38,8 +38,10 @@ pub struct TokenBucket {
 /// the start of the interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    missing: u64,
-    at: Timestamp,
+    /// Tokens that are missing, scaled.
+    pub missing: u64,
+    /// The last charge or, with refill in intervals, the start of the interval.
+    pub at: Timestamp,
 }
 
 impl TokenBucket {

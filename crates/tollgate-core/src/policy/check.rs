@@ -138,7 +138,7 @@ pub(super) fn check(name: &str, quota: Quota, algorithm: Algorithm) -> Result<Mi
 }
 
 /// Checks whether a share of a quota can be taken.
-pub(super) fn check_share(name: &str, numerator: u32, denominator: u32) -> Result<(), PolicyError> {
+pub(crate) fn check_share(name: &str, numerator: u32, denominator: u32) -> Result<(), PolicyError> {
     if denominator > 0 {
         return Ok(());
     }

@@ -7,11 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::check::PolicyError;
-use self::check::{check, check_lease, check_share};
+pub(crate) use self::check::check_share;
+use self::check::{check, check_lease};
+#[cfg(doc)]
+use crate::Store;
 use crate::scale::nearest_limit;
 use crate::{
     Algorithm, AnyRule, Form, LeakyMode, Lease, Micros, OnStoreError, Quota, Refill, Resolution,
-    Strikes,
+    StoreError, Strikes,
 };
 
 /// A named quota with its algorithm.
@@ -42,7 +45,8 @@ struct Inner {
     form: Form,
     name: Box<str>,
     quota: Quota,
-    on_store_error: OnStoreError,
+    on_store_error: Option<OnStoreError>,
+    shed: Option<OnStoreError>,
     lease: Option<Lease>,
 }
 
@@ -77,7 +81,8 @@ impl Policy {
             form,
             name: name.into(),
             quota,
-            on_store_error: OnStoreError::default(),
+            on_store_error: None,
+            shed: None,
             lease: None,
         })))
     }
@@ -136,10 +141,29 @@ impl Policy {
         Self::new(name, strikes.quota(), strikes.algorithm())
     }
 
-    /// What the policy does while its store cannot decide.
+    /// Sets what the policy does while its store cannot decide. By default that is
+    /// [`OnStoreError::Local`] over a store with a [local fallback](Store::has_local_fallback),
+    /// and [`OnStoreError::Open`] over any other store.
     #[must_use]
     pub fn with_on_store_error(mut self, on_store_error: OnStoreError) -> Self {
-        Arc::make_mut(&mut self.0).on_store_error = on_store_error;
+        Arc::make_mut(&mut self.0).on_store_error = Some(on_store_error);
+        self
+    }
+
+    /// Sets what the policy does with a request that the store refused before sending it, because
+    /// no answer could come in time ([`StoreError::is_overload`]). By default that is what it does
+    /// while the store cannot decide.
+    #[must_use]
+    pub fn with_shed(mut self, shed: OnStoreError) -> Self {
+        Arc::make_mut(&mut self.0).shed = Some(shed);
+        self
+    }
+
+    /// Fails as `other` does.
+    #[must_use]
+    pub fn failing_like(mut self, other: &Self) -> Self {
+        let inner = Arc::make_mut(&mut self.0);
+        (inner.on_store_error, inner.shed) = (other.0.on_store_error, other.0.shed);
         self
     }
 
@@ -195,9 +219,28 @@ impl Policy {
         &self.0.rule
     }
 
-    /// What the policy does while its store cannot decide.
-    pub fn on_store_error(&self) -> OnStoreError {
+    /// Returns what the policy does while its store cannot decide. `None` is the default of
+    /// [`with_on_store_error`](Self::with_on_store_error), which depends on the store.
+    pub fn on_store_error(&self) -> Option<OnStoreError> {
         self.0.on_store_error
+    }
+
+    /// Returns what the policy does with requests that are shed, where that differs from
+    /// [`on_store_error`](Self::on_store_error).
+    pub fn shed(&self) -> Option<OnStoreError> {
+        self.0.shed
+    }
+
+    /// Returns what the policy does after this error: [`shed`](Self::shed) if the store was overloaded,
+    /// else [`on_store_error`](Self::on_store_error).
+    pub fn on_error(&self, error: &StoreError) -> Option<OnStoreError> {
+        self.0.shed.filter(|_| error.is_overload()).or(self.0.on_store_error)
+    }
+
+    /// Whether a local fallback of the store would ever decide for the policy.
+    pub fn may_fall_back(&self) -> bool {
+        self.0.on_store_error.unwrap_or(OnStoreError::Local) == OnStoreError::Local
+            || self.0.shed == Some(OnStoreError::Local)
     }
 
     /// How replicas may take units in blocks, if they may.
@@ -268,9 +311,9 @@ impl Policy {
         // A share that still does not build is kept whole rather than dropped.
         Ok(policy.map_or_else(
             |_| self.clone(),
-            |mut policy| {
-                let inner = Arc::make_mut(&mut policy.0);
-                (inner.on_store_error, inner.lease) = (self.0.on_store_error, self.0.lease);
+            |policy| {
+                let mut policy = policy.failing_like(self);
+                Arc::make_mut(&mut policy.0).lease = self.0.lease;
                 policy
             },
         ))
@@ -284,6 +327,7 @@ impl PartialEq for Policy {
             || (self.form() == other.form()
                 && self.name() == other.name()
                 && self.on_store_error() == other.on_store_error()
+                && self.shed() == other.shed()
                 && self.lease() == other.lease())
     }
 }
@@ -297,6 +341,7 @@ impl fmt::Debug for Policy {
             .field("quota", &self.0.quota)
             .field("algorithm", &self.0.form.algorithm)
             .field("on_store_error", &self.0.on_store_error)
+            .field("shed", &self.0.shed)
             .field("lease", &self.0.lease)
             .finish()
     }

@@ -147,9 +147,26 @@ impl LimitPlan {
 
     /// What it does while the store cannot decide, which is the same for all of it.
     pub fn on_store_error(&self) -> OnStoreError {
+        self.any().and_then(Policy::on_store_error).unwrap_or_default()
+    }
+
+    /// Its failure policy for requests that are shed, if that differs.
+    pub fn shed(&self) -> Option<OnStoreError> {
+        let shed = self.any().and_then(Policy::shed);
+        shed.filter(|shed| *shed != self.on_store_error())
+    }
+
+    /// Whether a local store ever decides for it.
+    pub fn may_fall_back(&self) -> bool {
+        self.any().is_some_and(Policy::may_fall_back)
+    }
+
+    /// Any of its policies: all fail alike.
+    fn any(&self) -> Option<&Policy> {
         let penalty = self.penalty.as_ref().map(|penalty| &penalty.policy);
-        let any = self.policy.as_ref().or(self.in_flight.as_ref()).or(penalty);
-        any.map_or_else(OnStoreError::default, Policy::on_store_error)
+        // A limit may be of tiers alone.
+        let quotas = self.policies();
+        quotas.chain(&self.in_flight).chain(penalty).next()
     }
 
     /// Whether units of its quota are spent without asking the store.

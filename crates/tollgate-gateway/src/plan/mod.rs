@@ -5,12 +5,14 @@
 //! | `limits.rs` | policies, and which requests they are about |
 //! | `identity.rs` | whose quota a request uses |
 //! | `matching.rs` | which paths and methods |
+//! | `connections.rs` | how many connections fit into the files that the process may open |
 //! | `settling.rs` | charges that are corrected when the response is known |
 //! | `server.rs` | where to listen and where to forward to |
 //! | `subjects.rs` | who is refused whatever he asks, and who is never limited |
 //! | `store.rs` | where quotas are kept |
 //! | `telemetry.rs` | what is told of requests to those who run the gateway |
 
+mod connections;
 mod identity;
 mod limits;
 mod matching;
@@ -29,6 +31,7 @@ use tollgate::denial::Members;
 use tollgate::key::TrustedProxies;
 use tollgate::{HeaderOptions, OnMissingKey};
 
+pub use self::connections::{Connections, TooFewFiles};
 pub use self::identity::{
     ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwksPlan, JwtPlan,
     KeyOrigin,

@@ -18,8 +18,12 @@ pub struct Listen {
     pub tls: Option<TlsFiles>,
     /// Who may and must send a PROXY protocol header, if anybody. Others are refused.
     pub proxy_protocol: Option<TrustedProxies>,
-    /// The most connections at a time; others wait until one ends.
-    pub max_connections: usize,
+    /// The most connections at a time; others wait until one ends. Without a number there are as
+    /// many as fit.
+    pub max_connections: Option<usize>,
+    /// The most connections of one address, or of one IPv6 network; further ones are closed. Without
+    /// a number, a part of all.
+    pub max_connections_per_address: Option<usize>,
 }
 
 /// A certificate chain and its private key, both PEM.

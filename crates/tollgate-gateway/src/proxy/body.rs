@@ -10,13 +10,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
 use http_body::{Frame, SizeHint};
-use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep};
 use tollgate::body::{BodyMode, InFlight};
 
 use super::entrance::MOST_FIELDS;
 use super::failures::Health;
+use super::source::{Release, Source};
 use super::{forwarded, hop};
 
 /// Why a body ended early.
@@ -28,6 +28,9 @@ pub enum BodyError {
     /// The connection it came over broke, or what came was no body.
     #[error(transparent)]
     Broken(#[from] hyper::Error),
+    /// The response to its request has ended before it.
+    #[error("the response ended before the body of the request")]
+    Unwanted,
     /// It ends with too many fields.
     #[error("more than {MOST_FIELDS} trailers came")]
     Trailers,
@@ -77,7 +80,8 @@ impl<B> Timed<B> {
 
 impl<B> http_body::Body for Timed<B>
 where
-    B: http_body::Body<Data = Bytes, Error = hyper::Error>,
+    B: http_body::Body<Data = Bytes>,
+    BodyError: From<B::Error>,
 {
     type Data = Bytes;
     type Error = BodyError;
@@ -86,12 +90,15 @@ where
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let this = self.project();
+        let mut this = self.project();
         if this.broken.is_none() {
-            let error = match this.body.poll_frame(cx) {
+            let error = match this.body.as_mut().poll_frame(cx) {
                 Poll::Ready(Some(Err(error))) => error.into(),
                 Poll::Ready(frame) => {
                     *this.is_silent = false;
+                    if frame.is_none() || this.body.is_end_stream() {
+                        this.sender.ended();
+                    }
                     return Poll::Ready(frame.map(|frame| this.sender.clean(frame?)));
                 }
                 Poll::Pending => {
@@ -158,6 +165,12 @@ impl Sender {
             upload.waits();
         }
     }
+
+    fn ended(&self) {
+        if let Self::Client(upload) = self {
+            upload.ended();
+        }
+    }
 }
 
 /// How long a body that breaks off pauses first, so that what has come of the response is sent.
@@ -169,12 +182,24 @@ pub(super) struct Upload {
     began: Instant,
     moved_at: AtomicU64,
     waits: AtomicBool,
+    received: Received,
+}
+
+/// Whether the whole body of a request has come, as an extension of the request. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Received(Arc<AtomicBool>);
+
+impl Received {
+    /// Whether it has come, and has been read.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl Upload {
-    pub(super) fn new() -> Arc<Self> {
+    pub(super) fn new(received: Received) -> Arc<Self> {
         let (moved_at, waits) = (AtomicU64::new(0), AtomicBool::new(false));
-        Arc::new(Self { began: Instant::now(), moved_at, waits })
+        Arc::new(Self { began: Instant::now(), moved_at, waits, received })
     }
 
     /// Since when nothing has been missing but the response: the last piece was passed on
@@ -196,6 +221,10 @@ impl Upload {
     fn waits(&self) {
         self.waits.store(true, Ordering::Relaxed);
     }
+
+    fn ended(&self) {
+        self.received.0.store(true, Ordering::Relaxed);
+    }
 }
 
 pin_project! {
@@ -203,11 +232,13 @@ pin_project! {
     #[derive(Debug)]
     pub struct Body {
         #[pin]
-        kind: tollgate::Body<Timed<Incoming>>,
+        kind: tollgate::Body<Timed<Source>>,
         // Let go where the body ends, which may be kept for longer.
         watch: Option<Box<dyn Watch>>,
         // Likewise.
         in_flight: Option<InFlight>,
+        // Likewise.
+        request: Option<Release>,
         dropped_trailer: Option<HeaderName>,
     }
 }
@@ -240,8 +271,8 @@ pub(crate) trait Watch: fmt::Debug + Send {
 }
 
 impl Body {
-    const fn new(kind: tollgate::Body<Timed<Incoming>>) -> Self {
-        Self { kind, watch: None, in_flight: None, dropped_trailer: None }
+    const fn new(kind: tollgate::Body<Timed<Source>>) -> Self {
+        Self { kind, watch: None, in_flight: None, request: None, dropped_trailer: None }
     }
 
     /// The same body, at which `watch` looks.
@@ -261,8 +292,14 @@ impl Body {
         Self::new(tollgate::Body::empty())
     }
 
-    pub(super) const fn of(body: Timed<Incoming>) -> Self {
+    pub(super) const fn of(body: Timed<Source>) -> Self {
         Self::new(tollgate::Body::inner(body))
+    }
+
+    /// The body of a response, with whose end the body of its request is dropped.
+    pub(super) fn releasing(mut self, request: Option<Release>) -> Self {
+        self.request = request;
+        self
     }
 }
 
@@ -300,6 +337,7 @@ impl http_body::Body for Body {
             None | Some(Err(_)) => {
                 *this.watch = None;
                 *this.in_flight = None;
+                *this.request = None;
             }
         }
         Poll::Ready(frame)
@@ -351,7 +389,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_sender_may_pause_for_so_long_and_no_longer() {
         let pauses = [9, 9, 9].map(Duration::from_secs).into();
-        let upload = Upload::new();
+        let upload = Upload::new(Received::default());
         let script = Script { pauses, pause: None };
         let mut body = Timed::request(script, Duration::from_secs(10), Arc::clone(&upload));
         let start = Instant::now();
@@ -370,7 +408,8 @@ mod tests {
     async fn a_slow_receiver_is_not_a_silent_sender() {
         let pauses = [1, 1].map(Duration::from_secs).into();
         let script = Script { pauses, pause: None };
-        let mut body = Timed::request(script, Duration::from_secs(10), Upload::new());
+        let mut body =
+            Timed::request(script, Duration::from_secs(10), Upload::new(Received::default()));
         body.frame().await.unwrap().unwrap();
         tokio::time::advance(Duration::from_secs(100)).await;
         body.frame().await.unwrap().unwrap();

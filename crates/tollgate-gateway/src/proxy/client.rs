@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::header::UPGRADE;
+use http::uri::Authority;
 use http::{Request, Uri};
 use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -13,11 +14,16 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio_rustls::rustls::{self, ClientConfig};
 use tower_service::Service;
 
-use super::begun::Noted;
 use super::body::Body;
+use super::bound::PerTarget;
 use super::settings::{Protocol, Timeouts};
+use super::socket::Socket;
+use crate::flow::Paced;
 
-type Pool = Client<Patient<HttpsConnector<HttpConnector>>, Body>;
+type Pool = Client<Patient<HttpsConnector<HttpConnector>>, Sent>;
+
+/// In a box, because each connection has room for some dozen requests with their bodies.
+type Sent = Pin<Box<Paced<Body>>>;
 
 /// Pools of connections to any number of upstreams. Clones share them.
 ///
@@ -30,6 +36,7 @@ pub struct Clients {
     /// HTTP/1 for upgrades. It keeps no connection: some upstreams take a connection for upgraded
     /// although their answer denies the upgrade, and would misread the next request on it.
     upgrades: Pool,
+    bound: PerTarget,
     timeouts: Timeouts,
     /// Whether they know which certificates to trust.
     tls: bool,
@@ -44,14 +51,15 @@ pub struct Clients {
 pub struct RootsError(std::io::Error);
 
 impl Clients {
-    /// Empty pools.
+    /// Empty pools, with at most `per_target` connections to each upstream.
     ///
     /// `tls` says whether any upstream is spoken to over TLS: without one the certificates of
     /// the system are not needed.
     ///
     /// # Errors
     /// See [`RootsError`].
-    pub fn new(timeouts: Timeouts, tls: bool) -> Result<Self, RootsError> {
+    pub fn new(timeouts: Timeouts, tls: bool, per_target: usize) -> Result<Self, RootsError> {
+        let bound = PerTarget::at_most(per_target);
         let config = tls_config(tls)?;
         let builder = || {
             let mut builder = Client::builder(TokioExecutor::new());
@@ -59,33 +67,46 @@ impl Clients {
                 .timer(TokioTimer::new())
                 .pool_timer(TokioTimer::new())
                 .pool_idle_timeout(timeouts.pool)
+                .http1_max_buf_size(HEAD_BYTES)
                 .http2_initial_stream_window_size(STREAM_BYTES)
                 .http2_initial_connection_window_size(CONNECTION_BYTES);
             builder
         };
         let connector = || HttpsConnectorBuilder::new().with_tls_config(config.clone());
-        let patient = |inner| Patient { inner, limit: timeouts.connect };
-        let http1 = patient(connector().https_or_http().enable_http1().wrap_connector(tcp()));
-        let http2 = patient(connector().https_or_http().enable_http2().wrap_connector(tcp()));
+        let patient = |inner, protocol| {
+            let bound = bound.clone();
+            Patient { inner, limit: timeouts.connect, protocol, bound }
+        };
+        let http1 = connector().https_or_http().enable_http1().wrap_connector(tcp());
+        let http1 = patient(http1, Protocol::Http1);
+        let http2 = connector().https_or_http().enable_http2().wrap_connector(tcp());
+        let http2 = patient(http2, Protocol::Http2);
         Ok(Self {
             http1: builder().build(http1.clone()),
             http2: builder().http2_only(true).build(http2),
             upgrades: builder().pool_max_idle_per_host(0).build(http1),
+            bound,
             timeouts,
             tls,
         })
     }
 
     /// Whether new ones, made with these, would do nothing that these do not.
-    pub fn fit(&self, timeouts: Timeouts, tls: bool) -> bool {
-        self.timeouts == timeouts && (self.tls || !tls)
+    pub fn fit(&self, timeouts: Timeouts, tls: bool, per_target: usize) -> bool {
+        self.timeouts == timeouts && (self.tls || !tls) && self.bound.most() == per_target
     }
 
     pub(super) const fn timeouts(&self) -> &Timeouts {
         &self.timeouts
     }
 
+    /// Whether an upstream has as many connections as it may have.
+    pub(super) fn is_full(&self, upstream: &Authority) -> bool {
+        self.bound.is_full(upstream)
+    }
+
     pub(crate) fn request(&self, protocol: Protocol, request: Request<Body>) -> ResponseFuture {
+        let request = request.map(|body| Box::pin(Paced::request(body)));
         match protocol {
             Protocol::Http1 if request.headers().contains_key(UPGRADE) => {
                 self.upgrades.request(request)
@@ -95,6 +116,9 @@ impl Clients {
         }
     }
 }
+
+/// The most bytes of the head of a response.
+const HEAD_BYTES: usize = 64 << 10;
 
 /// How much of one response over HTTP/2 waits here for a client that reads slowly.
 const STREAM_BYTES: u32 = 256 << 10;
@@ -126,11 +150,14 @@ fn tcp() -> HttpConnector {
     connector
 }
 
-/// Gives up on a connection that takes too long, TLS included, and notes when an answer begins.
+/// Waits until its target may have another connection, gives up on one that takes too long, TLS
+/// included, and notes when an answer begins.
 #[derive(Clone, Debug)]
 struct Patient<C> {
     inner: C,
     limit: Duration,
+    protocol: Protocol,
+    bound: PerTarget,
 }
 
 /// A connection did not stand in time.
@@ -144,9 +171,10 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 impl<C> Service<Uri> for Patient<C>
 where
     C: Service<Uri, Error = BoxError>,
+    C::Response: hyper::rt::Read,
     C::Future: Send + 'static,
 {
-    type Response = TokioIo<Noted<TokioIo<C::Response>>>;
+    type Response = TokioIo<Socket<C::Response>>;
     type Error = BoxError;
     type Future = Connecting<Self::Response>;
 
@@ -155,13 +183,16 @@ where
     }
 
     fn call(&mut self, target: Uri) -> Self::Future {
-        let limit = self.limit;
-        let connecting = self.inner.call(target);
+        let (limit, protocol) = (self.limit, self.protocol);
+        let bound = self.bound.clone();
+        // It begins when it is polled.
+        let connecting = self.inner.call(target.clone());
         Box::pin(async move {
-            match tokio::time::timeout(limit, connecting).await {
-                Ok(outcome) => outcome.map(|stream| TokioIo::new(Noted::new(TokioIo::new(stream)))),
-                Err(_) => Err(ConnectTimeout(limit).into()),
-            }
+            let authority = target.authority().ok_or("the target has no host")?;
+            let permit = bound.permit(authority).await?;
+            let connected = tokio::time::timeout(limit, connecting).await;
+            let stream = connected.map_err(|_| ConnectTimeout(limit))??;
+            Ok(Socket::new(stream, protocol, permit))
         })
     }
 }

@@ -58,6 +58,9 @@ pub enum Fault {
     /// As many connections have been upgraded as may be.
     #[error("too many upgraded connections are open; try again later")]
     Crowded,
+    /// The upstream has as many connections as it may have.
+    #[error("all connections to the service behind the gateway are in use; try again later")]
+    Full,
     /// The upstream could not be reached.
     #[error("the service behind the gateway cannot be reached")]
     Unreachable,
@@ -86,7 +89,7 @@ impl Fault {
             Self::SlowClient => StatusCode::REQUEST_TIMEOUT,
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::Loop => StatusCode::LOOP_DETECTED,
-            Self::Crowded => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Crowded | Self::Full => StatusCode::SERVICE_UNAVAILABLE,
             Self::Unreachable | Self::BadAnswer => StatusCode::BAD_GATEWAY,
             Self::ConnectTimeout | Self::AnswerTimeout => StatusCode::GATEWAY_TIMEOUT,
         }
@@ -114,6 +117,7 @@ impl Fault {
             Self::NoRoute => "no-route",
             Self::Loop => "loop",
             Self::Crowded => "too-many-tunnels",
+            Self::Full => "too-many-connections",
             Self::Unreachable => "upstream-unreachable",
             Self::BadAnswer => "upstream-invalid",
             Self::ConnectTimeout => "upstream-connect-timeout",
@@ -130,7 +134,7 @@ impl Fault {
             }
             match cause.downcast_ref() {
                 Some(BodyError::Idle(_)) => return Self::SlowClient,
-                Some(BodyError::Broken(_)) => return Self::BrokenClient,
+                Some(BodyError::Broken(_) | BodyError::Unwanted) => return Self::BrokenClient,
                 Some(BodyError::Trailers) => return Self::Fields,
                 None => source = cause.source(),
             }

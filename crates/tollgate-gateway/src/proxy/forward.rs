@@ -21,13 +21,14 @@ use hyper_util::client::legacy::connect::capture_connection;
 use tokio::time::{Instant, sleep, sleep_until};
 use tower_service::Service;
 
-use super::begun::has_begun;
-use super::body::{Body, Timed, Upload};
+use super::body::{Body, Received, Timed, Upload};
 use super::client::Clients;
 use super::failures::{Failures, Health};
 use super::fault::Fault;
 use super::forwarded::{self, Caller, Fronts};
 use super::settings::{Host, Protocol, Upstream};
+use super::socket::has_begun;
+use super::source::{Release, Source};
 use super::tunnel::{Place, Tunnels};
 use super::{Connection, hop};
 
@@ -96,10 +97,11 @@ impl Shared {
             return Err(Fault::Loop);
         }
         let upgrade = self.take_upgrade(&mut request)?;
+        let received = request.extensions().get::<Received>().cloned().unwrap_or_default();
         // HTTP/2 has no such upgrades.
         let protocol = if upgrade.is_some() { Protocol::Http1 } else { self.upstream.protocol };
         self.readdress(&mut request, protocol, upgrade.as_ref())?;
-        let mut response = self.exchange(request, protocol).await?;
+        let (mut response, body) = self.exchange(request, protocol, received.clone()).await?;
         // What the upstream spoke with us is not what we speak with the client.
         *response.version_mut() = Version::HTTP_11;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -118,7 +120,11 @@ impl Shared {
         self.health.answered();
         let idle = self.clients().timeouts().body;
         let health = Arc::clone(&self.health);
-        Ok(response.map(|body| Body::of(Timed::response(body, idle, health))))
+        let body = body.filter(|_| !received.is_whole());
+        Ok(response.map(|response| {
+            let response = Timed::response(Source::Response(response), idle, health);
+            Body::of(response).releasing(body)
+        }))
     }
 
     const fn clients(&self) -> &Clients {
@@ -215,17 +221,19 @@ impl Shared {
         &self,
         request: Request<Incoming>,
         protocol: Protocol,
-    ) -> Result<Response<Incoming>, Fault> {
+        received: Received,
+    ) -> Result<(Response<Incoming>, Option<Release>), Fault> {
         let idle = self.clients().timeouts().body;
-        let upload = Upload::new();
+        let upload = Upload::new(received);
         let (parts, body) = request.into_parts();
         if !body.is_end_stream() {
+            let (body, release) = Source::request(body);
             let body = Body::of(Timed::request(body, idle, Arc::clone(&upload)));
             let request = Request::from_parts(parts, body);
-            return self
-                .send(request, protocol, &upload)
-                .await
-                .map_err(|failure| self.fault(failure));
+            return match self.send(request, protocol, &upload).await {
+                Ok(response) => Ok((response, Some(release))),
+                Err(failure) => Err(self.fault(failure)),
+            };
         }
         let again = is_harmless(&parts.method).then(|| parts.clone());
         let mut sent =
@@ -236,7 +244,7 @@ impl Shared {
         {
             sent = self.send(Request::from_parts(parts, Body::empty()), protocol, &upload).await;
         }
-        sent.map_err(|failure| self.fault(failure))
+        sent.map(|response| (response, None)).map_err(|failure| self.fault(failure))
     }
 
     async fn send(
@@ -279,7 +287,9 @@ impl Shared {
         match failure {
             Failure::Silence => self.failed(Fault::AnswerTimeout, &Fault::AnswerTimeout, None),
             Failure::NoConnection => {
-                self.failed(Fault::ConnectTimeout, &Fault::ConnectTimeout, None)
+                let is_full = self.clients().is_full(&self.upstream.authority);
+                let fault = if is_full { Fault::Full } else { Fault::ConnectTimeout };
+                self.failed(fault, &fault, None)
             }
             Failure::Client(error) => {
                 let fault = Fault::of(&error);

@@ -11,14 +11,15 @@
 //! | `hop.rs` | fields that are about one connection and end with it |
 //! | `forwarded.rs` | what the upstream is told about the client it cannot see |
 //! | `client.rs` | connections to upstreams, kept for further requests |
-//! | `begun.rs` | whether the upstream has begun to answer |
+//! | `socket.rs` | one of these connections |
 //! | `body.rs` | bodies that pass through piece by piece |
 //! | `tunnel.rs` | connections that have changed to another protocol |
 //! | `fault.rs` | what a request gets that no upstream answered |
+//! | `bound.rs` | how many connections each upstream may have |
 //! | `failures.rs` | what the log says of upstreams that fail |
 
-mod begun;
 mod body;
+mod bound;
 mod client;
 mod entrance;
 mod failures;
@@ -29,12 +30,14 @@ mod hop;
 pub(crate) mod normal;
 pub mod path;
 mod settings;
+mod socket;
+mod source;
 mod tunnel;
 
 use std::net::SocketAddr;
 
 pub use self::body::{Body, BodyError, Timed};
-pub(crate) use self::body::{UntilItsEnd, Watch};
+pub(crate) use self::body::{Received, UntilItsEnd, Watch};
 #[cfg(feature = "otlp")]
 pub(crate) use self::client::tls_config;
 pub use self::client::{Clients, RootsError};

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
+use super::slots::Slot;
 use crate::trace::Traced;
 
 /// How long a connection may do nothing.
@@ -42,6 +42,10 @@ pub(super) struct Activity {
     moved_at: AtomicU64,
     /// In HTTP/2 a byte need not belong to a request.
     is_h2: AtomicBool,
+    /// The answer to the last request was made before its body had been read.
+    leaves_unread: AtomicBool,
+    /// All has been said; what the client still sends is thrown away.
+    lingers: AtomicBool,
 }
 
 const NEVER: u64 = u64::MAX;
@@ -56,12 +60,18 @@ impl Activity {
             head_since: AtomicU64::new(NEVER),
             moved_at: AtomicU64::new(0),
             is_h2: AtomicBool::new(false),
+            leaves_unread: AtomicBool::new(false),
+            lingers: AtomicBool::new(false),
         })
     }
 
     /// When patience with the connection ends, if it goes on as it does. `None` while a
-    /// request waits for its answer, which has limits of its own.
+    /// request waits for its answer and while the connection lingers, which have limits of
+    /// their own.
     pub(super) fn deadline(&self, patience: Patience) -> Option<Instant> {
+        if self.lingers.load(Ordering::Relaxed) {
+            return None;
+        }
         let after = |millis: &AtomicU64, patience: Duration| {
             self.began + Duration::from_millis(millis.load(Ordering::Relaxed)) + patience
         };
@@ -70,11 +80,29 @@ impl Activity {
             let all_answered = self.responses.load(Ordering::Relaxed) == requests;
             return all_answered.then(|| after(&self.moved_at, patience.stall));
         }
-        let in_head = self.head_since.load(Ordering::Relaxed) != NEVER;
-        if in_head && !self.is_h2() {
+        if self.is_in_head() && !self.is_h2() {
             return Some(after(&self.head_since, patience.head));
         }
         Some(after(&self.free_since, patience.keep_alive))
+    }
+
+    fn is_in_head(&self) -> bool {
+        self.head_since.load(Ordering::Relaxed) != NEVER
+    }
+
+    /// The body of the request that is being answered may go on coming.
+    pub(super) fn leaves_unread(&self) {
+        self.leaves_unread.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the client may be in the middle of a message when its connection is closed.
+    pub(super) fn is_being_sent_more(&self) -> bool {
+        self.leaves_unread.load(Ordering::Relaxed)
+    }
+
+    /// From now on the connection has a time limit of its own.
+    pub(super) fn lingers(&self) {
+        self.lingers.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn is_working(&self) -> bool {
@@ -93,6 +121,10 @@ impl Activity {
     fn moved(&self, is_read: bool) {
         let now = self.now();
         self.moved_at.store(now, Ordering::Relaxed);
+        if !is_read && !self.is_working() && self.is_in_head() && !self.is_h2() {
+            // An answer to a head that is not valid, and may go on. HTTP/2 writes at any time.
+            self.leaves_unread();
+        }
         if is_read && self.requests.load(Ordering::Relaxed) == 0 {
             let first =
                 self.head_since.compare_exchange(NEVER, now, Ordering::Relaxed, Ordering::Relaxed);
@@ -113,8 +145,14 @@ impl Working {
     pub(super) fn begin(activity: &Arc<Activity>, is_h2: bool) -> Self {
         activity.requests.fetch_add(1, Ordering::Relaxed);
         activity.head_since.store(NEVER, Ordering::Relaxed);
+        activity.leaves_unread.store(false, Ordering::Relaxed);
         activity.is_h2.fetch_or(is_h2, Ordering::Relaxed);
         Self { activity: Arc::clone(activity), answers: false }
+    }
+
+    /// It is answered before its body has been read.
+    pub(super) fn leaves_unread(&self) {
+        self.activity.leaves_unread();
     }
 
     /// Its response is under way.
@@ -152,14 +190,14 @@ impl<B> Answer<B> {
     }
 }
 
-impl<B: http_body::Body<Data = Bytes>> http_body::Body for Answer<B> {
-    type Data = Bytes;
+impl<B: http_body::Body> http_body::Body for Answer<B> {
+    type Data = B::Data;
     type Error = B::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         self.project().body.poll_frame(cx)
     }
 
@@ -175,8 +213,16 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Answer<B> {
 /// A stream that notes when a byte moves.
 #[derive(Debug)]
 pub(super) struct Watched<S> {
-    pub(super) stream: S,
-    pub(super) activity: Arc<Activity>,
+    stream: S,
+    activity: Arc<Activity>,
+    /// Counts the connection until its socket is closed, after an upgrade too.
+    _slot: Slot,
+}
+
+impl<S> Watched<S> {
+    pub(super) const fn new(stream: S, activity: Arc<Activity>, slot: Slot) -> Self {
+        Self { stream, activity, _slot: slot }
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
@@ -238,6 +284,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
+    use crate::serve::slots::Slots;
     use crate::trace::Tracing;
 
     const PATIENCE: Patience = Patience {
@@ -254,7 +301,8 @@ mod tests {
     async fn patience_depends_on_what_a_connection_does() {
         let activity = Activity::new();
         let (mut client, ours) = duplex(64);
-        let mut ours = Watched { stream: ours, activity: Arc::clone(&activity) };
+        let slot = Slots::new(1).take();
+        let mut ours = Watched::new(ours, Arc::clone(&activity), slot);
         assert_eq!(left(&activity), Some(75));
         advance(Duration::from_secs(5)).await;
         assert_eq!(left(&activity), Some(70));
@@ -281,5 +329,7 @@ mod tests {
         drop(Working::begin(&activity, true));
         activity.moved(true);
         assert_eq!(left(&activity), Some(75));
+        activity.moved(false);
+        assert!(!activity.is_being_sent_more(), "a PING is answered");
     }
 }

@@ -1,5 +1,6 @@
 //! Where operators look, never on a public listener.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::pin::pin;
@@ -17,6 +18,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::task::AbortHandle;
 use tokio_io_timeout::TimeoutStream;
 use tollgate::status::Inspect;
 use tower_service::Service;
@@ -25,12 +27,15 @@ use super::gateway::{Gateway, History};
 use super::keys::KeySet;
 use super::listener;
 
-/// Serves the admin address for as long as it is polled.
+/// Serves the admin address for as long as it is polled. Of more than `most` connections the oldest
+/// is closed: a health check is new, and must not wait for connections that do nothing.
 pub(super) async fn serve<St: Inspect>(
     gateway: Arc<Gateway<St>>,
     router: Router,
     listener: TcpListener,
+    most: usize,
 ) {
+    let mut open = VecDeque::<AbortHandle>::new();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -40,7 +45,13 @@ pub(super) async fn serve<St: Inspect>(
             }
         };
         let (gateway, router) = (Arc::clone(&gateway), router.clone());
-        tokio::spawn(async move {
+        open.retain(|connection| !connection.is_finished());
+        if open.len() >= most
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.abort();
+        }
+        let served = tokio::spawn(async move {
             let answered = |request: Request<Incoming>| {
                 let answer = answer(&gateway, request.method(), request.uri().path());
                 let mut router = router.clone();
@@ -56,6 +67,7 @@ pub(super) async fn serve<St: Inspect>(
                 tracing::debug!(%error, "a connection to the admin address ended early");
             }
         });
+        open.push_back(served.abort_handle());
     }
 }
 

@@ -23,7 +23,7 @@ use super::keys::{KeySet, KeySets};
 use super::lists;
 use super::summary::Summary;
 use crate::files;
-use crate::plan::Plan;
+use crate::plan::{Connections, Plan};
 use crate::proxy::path::{Ambiguous, PathFault};
 use crate::proxy::{Body, Clients, Common, Connection, Failures, Fault, Timeouts, Tunnels, admit};
 use crate::trace::{self, Tracing};
@@ -41,6 +41,8 @@ pub(super) struct App<St> {
     reserves: bool,
     /// Who is refused, and who is not limited.
     lists: Option<Lists>,
+    /// The most connections to the admin address.
+    pub(super) admin_connections: usize,
     /// Where requests wait, of all routes together.
     room: WaitingRoom,
 }
@@ -52,6 +54,8 @@ pub(super) struct Door {
     pub(super) proxy_protocol: Option<TrustedProxies>,
     /// The most connections.
     pub(super) most: usize,
+    /// The most connections of one address.
+    pub(super) most_per_address: usize,
 }
 
 /// What outlives every version of the configuration.
@@ -59,6 +63,10 @@ pub(super) struct Door {
 pub(super) struct Lasting<St> {
     /// Counters live here, which is why they survive a reload.
     pub(super) store: St,
+    /// The most files that this process may open, if there is a bound.
+    pub(super) files: Option<u64>,
+    /// The same store, without its local fallback.
+    pub(super) without_local: St,
     pub(super) tunnels: Tunnels,
     /// Failures of upstreams in the log.
     pub(super) failures: Failures,
@@ -82,14 +90,16 @@ impl<St: Inspect> App<St> {
         lasting: &Lasting<St>,
         before: Option<&Self>,
     ) -> Result<Self, BuildError> {
+        let Connections { clients: most, per_target, admin } =
+            plan.connections(lasting.files).map_err(|error| BuildError(error.to_string()))?;
         let timeouts = timeouts(&plan);
         let uses_tls = plan.routes.iter().any(|route| route.target.scheme == Scheme::HTTPS);
-        let kept = before.map(|app| &app.clients).filter(|clients| clients.fit(timeouts, uses_tls));
+        let kept = before.map(|app| &app.clients);
+        let kept = kept.filter(|clients| clients.fit(timeouts, uses_tls, per_target));
         let clients = match kept {
             Some(clients) => clients.clone(),
-            None => {
-                Clients::new(timeouts, uses_tls).map_err(|error| BuildError(error.to_string()))?
-            }
+            None => Clients::new(timeouts, uses_tls, per_target)
+                .map_err(|error| BuildError(error.to_string()))?,
         };
         let identity = Identity::new(&plan, &lasting.key_sets)?;
         let lists = lists::lists(&plan, &identity)?;
@@ -106,6 +116,7 @@ impl<St: Inspect> App<St> {
         let parts = Parts {
             plan: &plan,
             store: &lasting.store,
+            without_local: &lasting.without_local,
             common: &common,
             identity: &identity,
             observer: &lasting.observer,
@@ -113,17 +124,31 @@ impl<St: Inspect> App<St> {
         };
         let routes = parts.routes()?;
         let mut doors = HashMap::new();
-        for listen in &plan.listen {
+        for (listen, most) in plan.listen.iter().zip(most) {
             // At every reload, so that a renewed certificate is served from the next connection on.
             let tls = listen.tls.as_ref().map(files::tls).transpose()?;
             let proxy_protocol = listen.proxy_protocol.clone();
-            doors.insert(listen.addr, Door { tls, proxy_protocol, most: listen.max_connections });
+            let most_per_address = listen.max_connections_per_address;
+            let most_per_address = most_per_address.unwrap_or_else(|| (most / 4).max(16));
+            doors.insert(listen.addr, Door { tls, proxy_protocol, most, most_per_address });
         }
         let (summary, reserves) = (lasting.summary.clone(), plan.reserves());
         // Last: if this version fails, the version before goes on with its own bounds.
         let (requests, bytes) = plan.waiting;
         let room = room.max_requests(requests).max_bytes(bytes);
-        Ok(Self { plan, doors, routes, identity, clients, summary, reserves, lists, room })
+        let admin_connections = admin;
+        Ok(Self {
+            plan,
+            doors,
+            routes,
+            identity,
+            clients,
+            summary,
+            reserves,
+            lists,
+            admin_connections,
+            room,
+        })
     }
 
     /// All layers, to look at.

@@ -75,6 +75,8 @@ impl<St: Inspect> ReadyRoute<St> {
 pub(super) struct Parts<'a, St> {
     pub(super) plan: &'a Plan,
     pub(super) store: &'a St,
+    /// The same store for limits none of which falls back.
+    pub(super) without_local: &'a St,
     pub(super) common: &'a Common,
     pub(super) identity: &'a Identity,
     pub(super) observer: &'a Observer,
@@ -119,7 +121,9 @@ impl<St: Inspect> Parts<'_, St> {
         if limits.is_empty() {
             return Ok(None);
         }
-        let mut layer = RateLimitLayer::builder(self.store.clone())
+        let falls_back = limits.iter().any(|limit| limit.may_fall_back());
+        let store = if falls_back { self.store } else { self.without_local };
+        let mut layer = RateLimitLayer::builder(store.clone())
             .headers(self.plan.headers)
             .on_missing_key(self.plan.on_missing_key)
             .exempt_preflights(self.plan.exempt_preflights)
@@ -196,10 +200,10 @@ impl<St: Inspect> Parts<'_, St> {
     /// A policy over the quota of whoever a plan is about.
     fn of(&self, policy: &Policy, plan: &LimitPlan) -> Limit {
         let mut policy = policy.clone();
-        if policy.on_store_error() == OnStoreError::Local && !self.store.has_local_fallback() {
+        if policy.may_fall_back() && !self.store.has_local_fallback() {
             // A store in memory has no outage, and the layer refuses `Local` without a fallback.
             // After a reload the file may name a store that is opened at the next start.
-            policy = policy.with_on_store_error(OnStoreError::Open);
+            policy = policy.with_on_store_error(OnStoreError::Open).with_shed(OnStoreError::Open);
         }
         match plan.whose {
             Whose::Everybody => Limit::global(policy),

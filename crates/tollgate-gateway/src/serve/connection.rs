@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, Version};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -24,9 +25,11 @@ use tollgate::status::Inspect;
 use super::activity::{Activity, Answer, Patience, Watched, Working};
 use super::app::Door;
 use super::gateway::Gateway;
-use super::room::Place;
-use super::streams::{Pieces, Streams};
-use crate::proxy::{Body, Connection};
+use super::linger::Lingering;
+use super::slots::{Slot, Slots};
+use super::streams::Streams;
+use crate::flow::{Paced, Share};
+use crate::proxy::{Body, Connection, Received};
 use crate::trace::Traced;
 
 /// Serves a connection that a listener has accepted, until it ends or the gateway drains.
@@ -35,14 +38,14 @@ pub(super) async fn serve<St: Inspect>(
     stream: TcpStream,
     peer: SocketAddr,
     door: Door,
-    place: Place,
+    slot: Slot,
 ) {
-    let terms = &Terms { patience: gateway.app().patience(), place };
+    let terms = &Terms { patience: gateway.app().patience(), slots: slot.slots().clone() };
     let served = async {
         // Answers are written in few large pieces: to wait for more only delays them.
         stream.set_nodelay(true)?;
         match &door.proxy_protocol {
-            None => behind_proxies(&gateway, stream, peer, &door, terms).await,
+            None => behind_proxies(&gateway, stream, peer, slot, &door, terms).await,
             Some(proxies) => {
                 if !proxies.contains(peer.ip()) {
                     let error = "the peer is none of the proxies that speak the PROXY protocol";
@@ -54,7 +57,7 @@ pub(super) async fn serve<St: Inspect>(
                 // A proxy that checks our health calls for itself and names nobody.
                 let client = stream.proxy_header().proxied_address();
                 let client = client.map_or(peer, |addresses| addresses.source);
-                behind_proxies(&gateway, stream, client, &door, terms).await
+                behind_proxies(&gateway, stream, client, slot, &door, terms).await
             }
         }
     };
@@ -67,36 +70,47 @@ async fn behind_proxies<St: Inspect, S>(
     gateway: &Arc<Gateway<St>>,
     stream: S,
     peer: SocketAddr,
+    mut slot: Slot,
     door: &Door,
     terms: &Terms,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let is_trusted = gateway.app().plan.trusted_proxies.contains(peer.ip());
+    if !is_trusted && !slot.belongs_to(peer.ip(), door.most_per_address) {
+        return Ok(());
+    }
     let Some(tls) = &door.tls else {
         let connection = Connection { peer, is_tls: false };
-        return http(gateway, stream, connection, terms).await;
+        return http(gateway, stream, connection, slot, terms).await;
     };
     let stream = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
     let stream = timeout(terms.patience.head, stream).await??;
-    http(gateway, stream, Connection { peer, is_tls: true }, terms).await
+    http(gateway, stream, Connection { peer, is_tls: true }, slot, terms).await
 }
 
 async fn http<St: Inspect, S>(
     gateway: &Arc<Gateway<St>>,
     stream: S,
     connection: Connection,
+    slot: Slot,
     terms: &Terms,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let activity = Activity::new();
-    let stream = Watched { stream, activity: Arc::clone(&activity) };
+    let stream = Lingering::new(stream, Arc::clone(&activity));
+    let stream = Watched::new(stream, Arc::clone(&activity), slot);
     let service = service_fn(|request: Request<Incoming>| {
         let working = Working::begin(&activity, request.version() == Version::HTTP_2);
         let gateway = Arc::clone(gateway);
-        async move { Ok::<_, Infallible>(answer(&gateway, request, connection, working).await) }
+        // In a box, which ends with the head of the response: a task keeps the size of the largest
+        // thing it ever did.
+        Box::pin(async move {
+            Ok::<_, Infallible>(answer(&gateway, request, connection, working).await)
+        })
     });
     let builder = builder(terms.patience);
     let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
@@ -156,20 +170,48 @@ async fn answer<St: Inspect>(
     mut request: Request<Incoming>,
     connection: Connection,
     working: Working,
-) -> Response<Answer<Pieces<Body>>> {
+) -> Response<Answer<Paced<Body>>> {
     let is_http1 = request.version() <= Version::HTTP_11;
+    let upload = Upload::of(&mut request);
     let traced = Traced::begin(gateway.tracing(), &mut request, connection.is_tls);
     let app = gateway.app_to_keep();
     let mut response = traced.within(app.answer(request, connection)).await;
     traced.answered(&response);
-    if is_http1 && gateway.draining.is_cancelled() && !response.status().is_informational() {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    if is_http1 && !response.status().is_informational() {
+        let unread = upload.filter(|upload| !upload.received.is_whole());
+        if unread.is_some() {
+            working.leaves_unread();
+        }
+        if gateway.draining.is_cancelled() || unread.is_some_and(|upload| !upload.is_small) {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
     }
-    response.map(|body| Answer::new(Pieces::new(body), working, traced))
+    response.map(|body| Answer::new(Paced::response(body), working, traced))
+}
+
+/// The body of a request over HTTP/1, if it has one.
+struct Upload {
+    received: Received,
+    /// Whether hyper may keep the connection though the body is not read: hyper reads what has come
+    /// by then, and closes where that is not all.
+    is_small: bool,
+}
+
+impl Upload {
+    fn of(request: &mut Request<Incoming>) -> Option<Self> {
+        let body = request.body();
+        if request.version() > Version::HTTP_11 || body.is_end_stream() {
+            return None;
+        }
+        let is_small = body.size_hint().upper().is_some_and(|size| size <= SMALL_BODY);
+        let received = Received::default();
+        request.extensions_mut().insert(received.clone());
+        Some(Self { received, is_small })
+    }
 }
 
 fn builder(patience: Patience) -> Builder<Streams> {
-    let mut builder = Builder::new(Streams { stall: patience.stall });
+    let mut builder = Builder::new(Streams { stall: patience.stall, share: Share::default() });
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -180,6 +222,8 @@ fn builder(patience: Patience) -> Builder<Streams> {
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
+        .initial_stream_window_size(UPLOAD_BYTES)
+        .initial_connection_window_size(UPLOADS_BYTES)
         .max_pending_accept_reset_streams(RESETS)
         .max_local_error_reset_streams(RESETS)
         .max_header_list_size(HEAD_BYTES as u32)
@@ -191,14 +235,14 @@ fn builder(patience: Patience) -> Builder<Streams> {
 /// On which a connection is there.
 struct Terms {
     patience: Patience,
-    place: Place,
+    slots: Slots,
 }
 
 impl Terms {
     /// Who does nothing makes room for those who wait, and is not waited for at the end.
     fn now(&self, is_leaving: bool) -> Patience {
         let Patience { keep_alive, .. } = self.patience;
-        let is_short = is_leaving || self.place.is_wanted();
+        let is_short = is_leaving || self.slots.is_full();
         let keep_alive = if is_short { keep_alive.min(LAST_CALL) } else { keep_alive };
         Patience { keep_alive, ..self.patience }
     }
@@ -242,11 +286,20 @@ impl<'a> Leaving<'a> {
 const HEAD_BYTES: usize = 64 * 1024;
 
 /// How many requests one connection may have under way in HTTP/2.
-const STREAMS: u32 = 128;
+const STREAMS: u32 = 100;
+
+/// How much of one request's body may come before its target takes it.
+const UPLOAD_BYTES: u32 = 128 << 10;
+
+/// The same for all requests of a connection.
+const UPLOADS_BYTES: u32 = 1 << 20;
 
 /// How many streams a client may have opened and reset before we have seen them; one that
 /// does more is at work on CVE-2023-44487.
 const RESETS: usize = 32;
+
+/// Up to this size a body that is not wanted mostly comes at once, and hyper discards it.
+const SMALL_BODY: u64 = 8 << 10;
 
 /// How long a client that was asked to leave may take to go.
 const LAST_CALL: Duration = Duration::from_secs(1);

@@ -67,7 +67,7 @@ impl KeySet {
     fn new(plan: &JwksPlan, before: Option<&Self>) -> Result<Self, BuildError> {
         let wrong = |error: &dyn fmt::Display| BuildError(format!("jwt: {}: {error}", plan.url));
         let uri: Uri = plan.url.parse().map_err(|error| wrong(&error))?;
-        let clients = Clients::new(times(plan.fetch_timeout), uri.scheme_str() == Some("https"));
+        let clients = Clients::new(times(plan.fetch_timeout), uri.scheme_str() == Some("https"), 1);
         let clients = clients.map_err(|error| wrong(&error))?;
         let wanted = Arc::new(Notify::new());
         let asked = Arc::clone(&wanted);

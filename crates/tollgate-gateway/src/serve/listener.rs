@@ -12,7 +12,7 @@ use tollgate::status::Inspect;
 use super::app::Door;
 use super::connection;
 use super::gateway::Gateway;
-use super::room::Room;
+use super::slots::Slots;
 
 /// Takes connections until the gateway drains. Then the ones that wait already are taken
 /// too: their clients have been told that they are connected.
@@ -24,7 +24,7 @@ pub(super) async fn accept<St: Inspect>(
     connections: TaskTracker,
 ) {
     let draining = gateway.draining.clone();
-    let room = Room::default();
+    let slots = Slots::new(door.most);
     // A listener that the new configuration does not have goes on as it was.
     let changed = || gateway.app().doors.get(&address).cloned();
     loop {
@@ -34,7 +34,7 @@ pub(super) async fn accept<St: Inspect>(
             biased;
             () = draining.cancelled() => break,
             accepted = async {
-                room.free(most).await;
+                slots.free(most).await;
                 listener.accept().await
             } => accepted,
         };
@@ -42,14 +42,14 @@ pub(super) async fn accept<St: Inspect>(
             Ok((stream, peer)) => {
                 door = changed().unwrap_or(door);
                 let (gateway, door) = (Arc::clone(&gateway), door.clone());
-                connections.spawn(connection::serve(gateway, stream, peer, door, room.take()));
+                connections.spawn(connection::serve(gateway, stream, peer, door, slots.take()));
             }
             Err(error) => rest(&error).await,
         }
     }
-    for (stream, peer) in waiting(listener).take_while(|_| !room.is_full()) {
+    for (stream, peer) in waiting(listener).take_while(|_| !slots.is_full()) {
         let (gateway, door) = (Arc::clone(&gateway), door.clone());
-        connections.spawn(connection::serve(gateway, stream, peer, door, room.take()));
+        connections.spawn(connection::serve(gateway, stream, peer, door, slots.take()));
     }
 }
 

@@ -13,8 +13,9 @@
 //! | `settled.rs` | costs that only the body of a response says |
 //! | `gateway.rs` | what is running, and how the last reload went |
 //! | `source.rs`, `folders.rs`, `reload.rs` | where the configuration comes from, where a change of it shows, and when it is read again |
-//! | `listener.rs`, `room.rs`, `connection.rs` | connections, from the first byte to the last |
+//! | `listener.rs`, `slots.rs`, `connection.rs` | connections, from the first byte to the last |
 //! | `activity.rs` | what a connection is doing |
+//! | `linger.rs` | the end of a connection whose client may still be sending |
 //! | `streams.rs` | streams of HTTP/2 whose client does not read |
 //! | `store.rs` | Redis, and what stands in for it while it is away |
 //! | `admin.rs` | where operators look |
@@ -34,14 +35,15 @@ mod folders;
 mod gateway;
 mod identity;
 mod keys;
+mod linger;
 mod listener;
 mod lists;
 mod observed;
 pub(crate) mod recorded;
 mod reload;
-mod room;
 mod settled;
 mod signals;
+mod slots;
 mod source;
 mod store;
 mod streams;
@@ -107,13 +109,14 @@ pub fn run(source: Source, tracing: &Tracing) -> Result<ExitCode, Failure> {
     let served = match &loaded.plan.store {
         StorePlan::Memory { max_keys, max_bytes } => {
             let store = MemoryStore::builder().max_keys(*max_keys).max_bytes(*max_bytes).build();
-            runtime.block_on(serve(source, loaded, store, metrics, spans))
+            runtime.block_on(serve(source, loaded, [store.clone(), store], metrics, spans))
         }
         StorePlan::Redis(redis) => {
             let redis = redis.clone();
             runtime.block_on(async {
                 let store = store::shared(&redis)?;
-                let served = serve(source, loaded, store.clone(), metrics, spans).await;
+                let stores = [store.clone(), store.without_local()];
+                let served = serve(source, loaded, stores, metrics, spans).await;
                 store::return_leases(&store).await;
                 served
             })
@@ -128,7 +131,7 @@ pub fn run(source: Source, tracing: &Tracing) -> Result<ExitCode, Failure> {
 async fn serve<St: Inspect>(
     source: Source,
     loaded: Loaded,
-    store: St,
+    [store, without_local]: [St; 2],
     metrics: PrometheusHandle,
     tracing: Tracing,
 ) -> Result<ExitCode, String> {
@@ -138,6 +141,8 @@ async fn serve<St: Inspect>(
     let summary = Summary::new(observer.clone(), failures.clone());
     let lasting = Lasting {
         store,
+        files: slots::open_files(),
+        without_local,
         tunnels: Tunnels::default(),
         failures: failures.clone(),
         name: name().into(),
@@ -149,7 +154,6 @@ async fn serve<St: Inspect>(
     let tunnels = lasting.tunnels.clone();
     let gateway = Gateway::new(loaded, lasting).map_err(|error| error.to_string())?;
     let gateway = Arc::new(gateway);
-    room::open_files(gateway.app().plan.listen.iter().map(|it| it.max_connections).sum());
     let bound = Bound::bind(&gateway.app().plan)?;
     // Before anybody is told that the program runs: who reads that may signal at once.
     let mut signals = Signals::catch().map_err(|error| format!("signals: {error}"))?;
@@ -159,8 +163,9 @@ async fn serve<St: Inspect>(
 
     tokio::spawn(observed::keep_small(metrics.clone()));
     tokio::spawn(summary.clone().keep_telling());
+    let most = gateway.app().admin_connections;
     let router = observed::router(settings, &gateway, metrics)?;
-    tokio::spawn(admin::serve(Arc::clone(&gateway), router, bound.admin));
+    tokio::spawn(admin::serve(Arc::clone(&gateway), router, bound.admin, most));
     let (connections, listeners) = (TaskTracker::new(), TaskTracker::new());
     for (address, listener) in bound.public {
         let Some(door) = gateway.app().doors.get(&address).cloned() else { continue };

@@ -17,7 +17,7 @@ use tollgate::key::Shown;
 use tollgate::status::Inspect;
 
 use super::gateway::{Gateway, History};
-use super::{admin, room};
+use super::{admin, slots};
 use crate::proxy::TUNNELS;
 use crate::trace::Spans;
 
@@ -36,8 +36,10 @@ pub(super) fn count() -> Result<PrometheusHandle, String> {
     }
     let metrics = builder.install_recorder().map_err(|error| error.to_string())?;
     // What begins at zero is seen to change when it happens for the first time.
-    counter!(room::FULL).increment(0);
-    for gauge in [room::CONNECTIONS, TUNNELS] {
+    for counter in [slots::FULL, slots::REFUSED] {
+        counter!(counter).increment(0);
+    }
+    for gauge in [slots::CONNECTIONS, TUNNELS] {
         gauge!(gauge).set(0);
     }
     Ok(metrics)

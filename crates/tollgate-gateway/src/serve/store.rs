@@ -1,25 +1,25 @@
 //! Redis, and what stands in for it while it is away.
 
-use tollgate::failure::{Breaker, Fallback};
-use tollgate::{MemoryStore, RedisStore};
+use tollgate::failure::Fallback;
+use tollgate::{MemoryStore, RedisStore, StoreExt};
 
 use crate::plan::RedisPlan;
 
-/// The store in Redis behind a breaker, so that an outage costs a few requests their timeout
-/// and not each; where a policy says `onStoreError: local`, this process counts meanwhile.
-pub(super) type Shared = Fallback<Breaker<RedisStore>, MemoryStore>;
+/// The store in Redis; where a policy says `onStoreError: local`, this process counts while Redis
+/// cannot decide.
+pub(super) type Shared = Fallback<RedisStore, MemoryStore>;
 
 /// Begins to connect, and waits for nothing. Must be called within a runtime.
 pub(super) fn shared(plan: &RedisPlan) -> Result<Shared, String> {
     let (numerator, denominator) = plan.local_share;
-    let redis = Breaker::new(redis(plan)?);
-    Ok(Fallback::with_share(redis, MemoryStore::new(), numerator, denominator))
+    let store = redis(plan)?.or_local(MemoryStore::new());
+    store.with_share(numerator, denominator).map_err(|error| error.to_string())
 }
 
 /// Gives back what is leased and not spent, so that others need not wait until it lapses. Each
 /// call to Redis has its deadline.
 pub(super) async fn return_leases(store: &Shared) {
-    store.get_ref().get_ref().return_leases().await;
+    store.get_ref().return_leases().await;
 }
 
 /// Redis alone.

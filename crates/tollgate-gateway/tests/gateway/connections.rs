@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::support::{Client, Gateway, Upstream, is_heavy};
+use crate::support::{Client, Gateway, Outcome, RawHttp2, Upstream, frames, is_heavy};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_wait_cost_little_and_are_served_when_they_ask() {
@@ -180,6 +180,55 @@ async fn a_client_that_opens_and_resets_streams_is_put_out() {
     assert_eq!(Client::http2(gateway.address).get("/").await.status, 200);
 }
 
+/// CVE-2024-27316: a head in pieces that never end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_of_endless_continuations_ends_its_connection_and_takes_little_memory() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&upstream.target());
+    assert_eq!(Client::http2(gateway.address).get("/").await.status, 200);
+    let before = gateway.resident();
+    // A field of 16 KB that is not indexed, with the name `a`.
+    let field = [b"\0\x01a\x7f\x81\x7c".as_slice(), &[b'x'; 16_000]].concat();
+    for (piece, times) in
+        [(&field[..], 4_000), (b"\0\x01a\x01b".as_slice(), 100_000), (b"", 100_000)]
+    {
+        let mut attack = RawHttp2::new(gateway.address);
+        attack.frame(frames::HEADERS, 0, 1, GET);
+        for _ in 0..times {
+            attack.frame(frames::CONTINUATION, 0, 1, piece);
+        }
+        assert_eq!(attack.outcome(1), Outcome::Closed, "{} bytes", piece.len());
+    }
+    let taken = gateway.resident() - before;
+    assert!(taken < 4 << 10, "{taken} KiB");
+    assert_eq!(upstream.seen().len(), 1);
+    assert_eq!(Client::http2(gateway.address).get("/").await.status, 200);
+}
+
+/// One byte is the index of a field of 4 KB: a head of 16 KB unpacks to 64 MB.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_is_small_only_while_it_is_packed_is_refused_and_takes_little_memory() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&upstream.target());
+    assert_eq!(Client::http2(gateway.address).get("/").await.status, 200);
+    let before = gateway.resident();
+    // A field of 4000 bytes that is indexed, with the name `a`. Then 0xBE is its index.
+    let field = [b"\x40\x01a\x7f\xa1\x1e".as_slice(), &[b'x'; 4_000]].concat();
+    for _ in 0..4 {
+        let mut attack = RawHttp2::new(gateway.address);
+        attack.frame(frames::HEADERS, END, 1, &[GET, &field].concat());
+        assert_eq!(attack.outcome(1), Outcome::Status(200));
+        attack.frame(frames::HEADERS, END, 3, &[GET, &[0xBE; 3]].concat());
+        assert_eq!(attack.outcome(3), Outcome::Status(200));
+        attack.frame(frames::HEADERS, END, 5, &[GET, &[0xBE; 16_000]].concat());
+        assert_ne!(attack.outcome(5), Outcome::Status(200));
+    }
+    let taken = gateway.resident() - before;
+    assert!(taken < 4 << 10, "{taken} KiB");
+    assert_eq!(upstream.seen().len(), 9);
+    assert_eq!(Client::http2(gateway.address).get("/").await.status, 200);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_is_told_how_many_requests_it_may_have_under_way() {
     let upstream = Upstream::new().await;
@@ -192,7 +241,7 @@ async fn a_client_is_told_how_many_requests_it_may_have_under_way() {
     let (kind, settings) = &said[0];
     assert_eq!(*kind, SETTINGS);
     let streams = settings.chunks(6).find(|setting| setting[..2] == [0, 3]).unwrap();
-    assert_eq!(u32::from_be_bytes(streams[2..].try_into().unwrap()), 128);
+    assert_eq!(u32::from_be_bytes(streams[2..].try_into().unwrap()), 100);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,7 @@
 //! `tollgate explain`: what a described request would meet.
 
+use std::time::Duration;
+
 use clap::Parser;
 use tollgate::{Cost, Key, Policy, Quota, RedisStore, StoreExt};
 use tollgate_gateway::cli::{Cli, Command};
@@ -108,7 +110,8 @@ fn it_says_what_the_store_would_say_and_charges_nothing() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let policy = Policy::sliding_window_log("global", Quota::per_hour(10)).unwrap();
     runtime.block_on(async {
-        let store = RedisStore::connect(&redis.url()).unwrap();
+        let builder = RedisStore::builder(&redis.url()).unwrap();
+        let store = builder.timeout(Duration::from_secs(10)).connect().unwrap();
         store.connected().await;
         store.charge(&policy, &Key::GLOBAL, Cost::new(7)).await.unwrap();
     });

@@ -286,7 +286,7 @@ async fn a_connection_that_was_new_is_asked_to_leave_too() {
             break;
         }
         number += 2;
-        assert!(started.elapsed() < Duration::from_secs(5), "it goes on being served");
+        assert!(started.elapsed() < Duration::from_secs(20), "it goes on being served");
         tokio::time::sleep(Duration::from_millis(30)).await;
     }
     assert!(gateway.wait().success());

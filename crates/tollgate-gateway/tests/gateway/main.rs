@@ -10,6 +10,7 @@ mod configuration;
 mod connections;
 mod encryption;
 mod explaining;
+mod files;
 mod forwarding;
 mod leaving;
 mod limits;
@@ -30,4 +31,6 @@ mod together;
 mod tokens;
 #[cfg(feature = "otlp")]
 mod tracing;
+mod unread;
 mod upgrades;
+mod uploads;

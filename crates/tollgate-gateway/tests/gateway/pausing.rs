@@ -94,7 +94,7 @@ async fn a_stream_that_is_read_slowly_goes_on_to_its_end() {
         let piece = piece.unwrap();
         length += piece.len();
         // It is real time that the gateway measures, in a process of its own.
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(30)).await;
         body.flow_control().release_capacity(piece.len()).unwrap();
     }
     assert_eq!(length, 400_000);

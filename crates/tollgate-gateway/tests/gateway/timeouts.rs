@@ -241,15 +241,15 @@ async fn the_time_of_the_answer_begins_when_the_request_is_through() {
 }
 
 /// How long the gateway keeps a connection on which this is sent, a byte at a time.
-fn kept(gateway: &Gateway, bytes: &str) -> Duration {
+fn kept(gateway: &Gateway, bytes: &[u8]) -> Duration {
     let mut stream = TcpStream::connect(gateway.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     let started = Instant::now();
-    let mut bytes = bytes.bytes();
+    let mut bytes = bytes.iter();
     loop {
         if let Some(byte) = bytes.next() {
             // Once it is closed, there is nobody to write to.
-            let _ = stream.write_all(&[byte]);
+            let _ = stream.write_all(&[*byte]);
         }
         match stream.read(&mut [0; 4096]) {
             Ok(0) => return started.elapsed(),
@@ -265,21 +265,35 @@ fn kept(gateway: &Gateway, bytes: &str) -> Duration {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_head_that_comes_byte_by_byte_has_no_more_time_than_another() {
     let upstream = Upstream::new().await;
-    let timeouts = "timeouts: {requestHeader: 300ms, keepAlive: 3s}";
-    let gateway = Gateway::start(&format!("{}{timeouts}\n", upstream.target()));
-    let endless = format!("GET / HTTP/1.1\r\nX-Endless: {}", "a".repeat(1000));
-    let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-    for (bytes, least, most) in [
-        (&*endless, 300, 2_900),
-        // The beginning of HTTP/2, and then nothing.
-        (&preface[..20], 300, 2_900),
-        (preface, 300, 2_900),
-        // Who asks for nothing is waited for as between two requests.
-        ("", 3_000, 6_000),
+    let endless = format!("GET / HTTP/1.1\r\nX-Endless: {}", "a".repeat(2_000));
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    // SETTINGS, and HEADERS of 8 KiB.
+    let headers = [
+        &preface[..],
+        b"\0\0\0\x04\0\0\0\0\0\0\x20\0\x01\0\0\0\0\x01\x82\x86\x84\x40\x01",
+        &[b'a'; 2_000],
+    ]
+    .concat();
+    let http: &[&[u8]] = &[endless.as_bytes(), &preface[..20], preface, &headers];
+    let tls: &[&[u8]] = &[b"\x16\x03\x01\x02\0\x01"];
+    let proxy: &[&[u8]] = &[b"PROXY TCP4 192.0.2.1 "];
+    for (listen, openings) in [
+        ("", http),
+        (", tls: {certificate: tls.pem, key: tls.key}", tls),
+        (", proxyProtocol: [loopback]", proxy),
     ] {
-        let kept = kept(&gateway, bytes);
-        let range = Duration::from_millis(least)..Duration::from_millis(most);
-        assert!(range.contains(&kept), "{bytes:?}: {kept:?}");
+        let folder = TempDir::new().unwrap();
+        certificate(&folder, "tls");
+        let lines = format!(
+            "listen: {{address: '127.0.0.1:0'{listen}}}\n{}\
+             timeouts: {{requestHeader: 300ms, keepAlive: 1h}}\n",
+            upstream.target()
+        );
+        let gateway = Gateway::start_in(folder, &lines);
+        for bytes in openings {
+            let kept = kept(&gateway, bytes);
+            assert!(kept >= Duration::from_millis(300), "{}: {kept:?}", bytes.escape_ascii());
+        }
     }
     assert_eq!(upstream.seen().len(), 0);
 }

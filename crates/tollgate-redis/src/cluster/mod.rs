@@ -1,6 +1,5 @@
 //! A Redis Cluster: a combiner for each slot, over the nodes that have the slots now.
 
-mod gate;
 mod place;
 mod slots;
 mod topology;
@@ -8,12 +7,14 @@ mod topology;
 use std::sync::{Arc, OnceLock};
 
 use fred::util::redis_keyslot;
+use tollgate_core::BreakerState;
 
 pub(crate) use self::place::Place;
 use self::slots::SLOTS;
 pub(crate) use self::topology::{Connect, Member, Topology};
 use crate::check::RedisReport;
-use crate::combiner::{Bounds, Combiner, Shared};
+use crate::combiner::{Combiner, Shared};
+use crate::pace::Bounds;
 use crate::route::Route;
 use crate::ticket::Line;
 
@@ -50,6 +51,13 @@ impl Cluster {
     pub(crate) fn is_connected(&self) -> bool {
         let leaders = self.topology.leaders();
         !leaders.is_empty() && leaders.iter().all(|leader| leader.node.is_connected())
+    }
+
+    /// The state of the master that does worst.
+    pub(crate) fn breaker(&self) -> BreakerState {
+        let leaders = self.topology.leaders();
+        let states = leaders.iter().map(|leader| leader.node.guard().state());
+        states.max().unwrap_or(BreakerState::Closed)
     }
 
     pub(crate) fn reports(&self) -> Vec<RedisReport> {

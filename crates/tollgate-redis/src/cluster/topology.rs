@@ -14,10 +14,10 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep_until, timeout};
 
 use super::Place;
-use super::gate::Gate;
 use super::slots::{Part, SLOTS, parse};
 use crate::address::Address;
 use crate::check::About;
+use crate::guard::Guard;
 use crate::node::Node;
 
 /// The nodes of a Cluster and the slots that they have, as the Cluster itself said last.
@@ -43,6 +43,7 @@ pub(crate) struct Connect {
     pub(crate) address: Address,
     pub(crate) tls: Option<TlsConfig>,
     pub(crate) timeout: Duration,
+    pub(crate) has_breaker: bool,
     pub(crate) about: About,
 }
 
@@ -63,7 +64,6 @@ pub(crate) struct Member {
     pub(crate) node: Arc<Node>,
     /// Room for calls under way, those of all slots together.
     pub(crate) room: Arc<Semaphore>,
-    pub(crate) gate: Gate,
     /// When a redirection last led here. A node that slots are moving to may have none yet.
     named: Mutex<Instant>,
 }
@@ -109,7 +109,7 @@ impl Topology {
         let leader = map.slots[usize::from(slot) % SLOTS].as_ref();
         map.masters.iter().any(|member| {
             !leader.is_some_and(|leader| Arc::ptr_eq(leader, member))
-                && member.gate.is_open()
+                && !member.node.guard().is_open()
                 && member.node.is_connected()
         })
     }
@@ -267,16 +267,15 @@ impl Topology {
 
 impl Connect {
     fn member(&self, place: &Place) -> Option<Arc<Member>> {
-        let node = Node::connect(self.config(place), self.timeout, self.about.clone()).inspect_err(
-            |error| {
-                tracing::warn!(target: "tollgate", node = %place, %error, "a node cannot be used");
-            },
-        );
+        let guard = Guard::new(self.timeout, self.has_breaker);
+        let node = Node::connect(self.config(place), self.timeout, guard, self.about.clone());
+        let node = node.inspect_err(|error| {
+            tracing::warn!(target: "tollgate", node = %place, %error, "a node cannot be used");
+        });
         Some(Arc::new(Member {
             place: place.clone(),
             node: node.ok()?,
             room: Arc::new(Semaphore::new(CALLS)),
-            gate: Gate::default(),
             named: Mutex::new(Instant::now()),
         }))
     }

@@ -9,6 +9,7 @@ use super::Combiner;
 use super::call::Sent;
 use crate::encode::Batch;
 use crate::failure::{Failure, STORE};
+use crate::guard::Guard;
 use crate::node::Node;
 use crate::reply::{Reply, Row};
 use crate::ticket::{Answer, Leased, Request, Ticket};
@@ -57,6 +58,10 @@ impl Combiner {
                     Err(StoreError::invalid(STORE, format_args!("{key}: {fault}"))
                         .with_source(fault))
                 }
+                Row::Unmade => Err(StoreError::not_charged(
+                    STORE,
+                    "OOM: the server has no memory left for a charge; raise maxmemory",
+                )),
                 Row::Stale => {
                     self.shared.counters.count_late();
                     if received < ticket.deadline && ticket.take_back() {
@@ -81,6 +86,20 @@ impl Combiner {
     pub(super) fn doubt(&self, tickets: &[Arc<Ticket>]) {
         if tickets.iter().any(|ticket| matches!(ticket.request, Request::Reset { .. })) {
             self.shared.deny_cache.forget();
+        }
+    }
+
+    /// Answers requests for a server whose breaker is open, without sending them.
+    pub(super) fn refuse(&self, guard: &Guard, tickets: &[Arc<Ticket>]) {
+        self.route.suspect();
+        for ticket in tickets {
+            let refusal = guard.refusal();
+            let closed = || StoreError::not_charged(STORE, "the server began to answer just now");
+            let error = refusal.unwrap_or_else(closed);
+            if error.is_overload() {
+                self.shared.counters.count_shed();
+            }
+            ticket.answer(Err(self.of_here(error)));
         }
     }
 

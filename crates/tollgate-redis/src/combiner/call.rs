@@ -13,13 +13,13 @@ use super::watch::Unanswered;
 use crate::clock::Moment;
 use crate::encode::{Batch, Line};
 use crate::failure::{Failure, Refusal, STORE};
-use crate::node::Node;
+use crate::pace::Ended;
 use crate::route::Stop;
 use crate::ticket::{Request, Ticket};
 
 /// What is left to do after a call.
 pub(super) enum After {
-    Done,
+    Done(Ended),
     /// What is left of the requests is to be sent once more.
     Again,
     /// Nothing was carried out.
@@ -46,7 +46,7 @@ impl Combiner {
     ) -> After {
         let node = stop.node();
         if !self.acquaint(stop, tickets).await {
-            return After::Done;
+            return After::Done(Ended::Lost);
         }
         tickets.retain(|ticket| ticket.send());
         let sent = Sent { instant: Instant::now(), moment: self.shared.clock.now() };
@@ -54,12 +54,16 @@ impl Combiner {
         let now = time.map(Timestamp::from_micros).or_else(|| node.at_server(sent.instant));
         let nonce = self.shared.ids.nonce(sent.moment);
         let mut batch = Batch::at(nonce, now.unwrap_or_default());
-        tickets.retain(|ticket| self.add(&mut batch, ticket, node));
+        tickets.retain(|ticket| add(&mut batch, ticket));
         if tickets.is_empty() {
-            return After::Done;
+            return After::Done(Ended::Refused);
         }
         let unanswered = Unanswered(tickets);
-        let last = tickets.iter().map(|ticket| ticket.deadline).max().unwrap_or(sent.instant);
+        let deadlines = || tickets.iter().map(|ticket| ticket.deadline);
+        let last = deadlines().max().unwrap_or(sent.instant);
+        // Tests that have a time of their own have no deadlines in it.
+        let first = deadlines().min().filter(|_| time.is_none());
+        batch.set_deadline(first.and_then(|first| node.at_server(first)));
         let call = node.call(&batch, time.map(Timestamp::from_micros), last, stop.is_asking());
         let outcome = match &tickets[..] {
             // The call ends at its deadline, so it takes no watch; and what is queued is
@@ -69,13 +73,13 @@ impl Combiner {
         };
         std::mem::forget(unanswered);
         self.shared.counters.count_call(tickets.len(), sent.instant.elapsed(), &outcome);
-        stop.learn(outcome.as_ref().err());
         match outcome.map(|bytes| batch.parse(&bytes)) {
             Ok(Ok(reply)) => {
                 *tickets = self.distribute(&batch, reply, tickets, sent, node);
-                if !tickets.is_empty() {
-                    return After::Again;
+                if tickets.is_empty() {
+                    return After::Done(Ended::Answered);
                 }
+                return After::Again;
             }
             Ok(Err(bad)) => {
                 // Whatever this answers, other replies may be off by one as well.
@@ -91,7 +95,7 @@ impl Combiner {
                 self.fail(&failure, tickets);
             }
         }
-        After::Done
+        After::Done(Ended::Lost)
     }
 
     /// Sees to it that a server's time is known, as a call without deadlines may be carried
@@ -106,7 +110,6 @@ impl Combiner {
         let outcome = self.watch(node.learn_time(last), tickets).await;
         std::mem::forget(unanswered);
         let Err(failure) = outcome else { return true };
-        stop.learn(Some(&failure));
         // To ask for the time charges nobody, whether it is answered or not.
         let reason = match failure {
             Failure::Lost(reason) => reason,
@@ -115,45 +118,36 @@ impl Combiner {
         self.fail(&Failure::Refused(Refusal::Other(reason)), tickets);
         false
     }
+}
 
-    /// Adds a request to a call to `node`, or answers it.
-    fn add(&self, batch: &mut Batch, ticket: &Arc<Ticket>, node: &Node) -> bool {
-        // Tests that have a time of their own have no deadlines in it.
-        let deadline = match self.shared.time {
-            None => node.at_server(ticket.deadline),
-            Some(_) => None,
-        };
-        let added = match &ticket.request {
-            Request::Decide(lines) => {
-                let lines: SmallVec<[Line<'_>; 4]> = lines
-                    .iter()
-                    .map(|line| Line {
-                        key: &line.state,
-                        policy: &line.policy,
-                        cost: line.cost,
-                        enforce: line.enforce,
-                        dry: line.dry,
-                    })
-                    .collect();
-                batch.decide(&lines, deadline)
-            }
-            Request::Settle { state, settled, receipt, actual, lifetime } => {
-                batch.settle_within(*lifetime, state, settled, receipt, *actual, deadline)
-            }
-            Request::Renew { state, settled, receipt } => {
-                batch.renew(state, settled, receipt, deadline)
-            }
-            Request::Reset { state } => batch.reset(state, deadline),
-            Request::Lease { state, policy, spent, ask } => {
-                batch.lease(state, policy, spent, *ask, deadline)
-            }
-        };
-        match added {
-            Ok(()) => true,
-            Err(error) => {
-                ticket.answer(Err(StoreError::invalid(STORE, error)));
-                false
-            }
+/// Adds a request to a call, or answers it.
+fn add(batch: &mut Batch, ticket: &Ticket) -> bool {
+    let added = match &ticket.request {
+        Request::Decide(lines) => {
+            let lines: SmallVec<[Line<'_>; 4]> = lines
+                .iter()
+                .map(|line| Line {
+                    key: &line.state,
+                    policy: &line.policy,
+                    cost: line.cost,
+                    enforce: line.enforce,
+                    dry: line.dry,
+                })
+                .collect();
+            batch.decide(&lines)
+        }
+        Request::Settle { state, settled, receipt, actual, lifetime } => {
+            batch.settle_within(*lifetime, state, settled, receipt, *actual)
+        }
+        Request::Renew { state, settled, receipt } => batch.renew(state, settled, receipt),
+        Request::Reset { state } => batch.reset(state),
+        Request::Lease { state, policy, spent, ask } => batch.lease(state, policy, spent, *ask),
+    };
+    match added {
+        Ok(()) => true,
+        Err(error) => {
+            ticket.answer(Err(StoreError::invalid(STORE, error)));
+            false
         }
     }
 }

@@ -1,18 +1,18 @@
 //! Which requests go together, and when.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::Combiner;
-use crate::encode::Batch;
+use super::work::Work;
+use crate::pace::{Call, Ended, Fit, Next, Pace};
 use crate::ticket::Ticket;
 
-/// What waits for a call, and how many are under way.
-#[derive(Debug, Default)]
+/// What waits for a call, and what is under way.
+#[derive(Debug)]
 pub(super) struct Lanes {
-    pub(super) queue: VecDeque<Arc<Ticket>>,
-    /// Calls that tasks of their own carry out, one after the other.
-    pub(super) calls: usize,
+    /// Each slot is held by a task, so a future that is not polled keeps none from others.
+    pub(super) pace: Pace<Arc<Ticket>>,
     /// Whether a request that found nothing under way is with Redis.
     pub(super) is_direct: bool,
 }
@@ -35,43 +35,51 @@ impl Drop for DirectLane {
     }
 }
 
-/// The way of all others: one call after the other for as long as requests wait.
+/// The way of all others: one call after the other for as long as the slot is worth it.
 pub(super) struct TaskLane {
     combiner: Arc<Combiner>,
     is_open: bool,
+    call: Option<Call>,
 }
 
 impl TaskLane {
-    /// Whoever opens a lane has counted it.
+    /// For a slot that was given out.
     pub(super) fn open(combiner: &Arc<Combiner>) {
-        let lane = Self { combiner: Arc::clone(combiner), is_open: true };
+        let lane = Self { combiner: Arc::clone(combiner), is_open: true, call: None };
         combiner.shared.runtime.spawn(lane.run());
     }
 
     async fn run(mut self) {
-        while let Some(tickets) = self.next() {
-            self.combiner.call(tickets, Lane::Task).await;
+        let mut ended = None;
+        while let Some(tickets) = self.next(ended) {
+            ended = Some(self.combiner.call(tickets, Lane::Task).await);
         }
     }
 
     /// The requests of the next call. Without any the lane closes, under the lock, so that
     /// no request is queued behind a lane that has stopped looking.
-    fn next(&mut self) -> Option<Vec<Arc<Ticket>>> {
+    fn next(&mut self, ended: Option<Ended>) -> Option<Vec<Arc<Ticket>>> {
+        let now = Instant::now();
         let mut lanes = self.combiner.lanes.lock();
-        let mut keys = 0;
-        let fits = |ticket: &&Arc<Ticket>| {
-            let more = ticket.request.keys();
-            keys += more;
-            // The first goes whatever it holds: left in the queue it would stop all others.
-            keys <= Batch::MAX || keys == more
-        };
-        let count = lanes.queue.iter().take(self.combiner.bounds.batch).take_while(fits).count();
-        if count == 0 {
-            lanes.calls -= 1;
-            self.is_open = false;
-            return None;
+        if let Some((call, ended)) = self.call.take().zip(ended) {
+            lanes.pace.end(call, ended, now);
         }
-        Some(lanes.queue.drain(..count).collect())
+        let mut work = Work::default();
+        let fit = |ticket: &Arc<Ticket>| match ticket.is_waited_for() {
+            false => Fit::Gone,
+            true if work.admits(&ticket.request) => Fit::Fits,
+            true => Fit::Full,
+        };
+        let Next { call, shed, another } = lanes.pace.next(fit, now);
+        drop(lanes);
+        let (call, tickets) = call.unzip();
+        self.call = call;
+        self.is_open = tickets.is_some();
+        if another {
+            Self::open(&self.combiner);
+        }
+        self.combiner.expire(&shed);
+        tickets
     }
 }
 
@@ -82,9 +90,6 @@ impl Drop for TaskLane {
             return;
         }
         let mut lanes = self.combiner.lanes.lock();
-        lanes.calls -= 1;
-        for ticket in lanes.queue.drain(..) {
-            ticket.strand();
-        }
+        lanes.pace.abort(self.call.take()).for_each(|ticket| ticket.strand());
     }
 }

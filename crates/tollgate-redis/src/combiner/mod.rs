@@ -2,7 +2,8 @@
 //!
 //! | file | is |
 //! |---|---|
-//! | `lane.rs` | which requests go together, and when |
+//! | `lane.rs` | which requests go together, and when, as `Pace` says |
+//! | `work.rs` | how much work of Redis they may be |
 //! | `travel.rs` | their way from server to server, until one carries them out |
 //! | `call.rs` | one call to one server |
 //! | `answers.rs` | what its reply or its failure is to each of them |
@@ -13,11 +14,13 @@ mod call;
 mod lane;
 mod travel;
 mod watch;
+mod work;
 
 use std::pin::Pin;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -26,8 +29,8 @@ use tollgate_core::StoreError;
 use self::lane::{DirectLane, Lane, Lanes, TaskLane};
 use crate::clock::Clock;
 use crate::deny_cache::DenyCache;
-use crate::failure::STORE;
 use crate::ids::Ids;
+use crate::pace::{Bounds, Pace};
 use crate::route::Route;
 use crate::stats::Counters;
 use crate::ticket::Ticket;
@@ -43,19 +46,6 @@ pub(crate) struct Combiner {
     bounds: Bounds,
     shared: Arc<Shared>,
     lanes: Mutex<Lanes>,
-}
-
-/// How much may be under way, and how much may wait.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
-    /// Calls at a time.
-    pub(crate) calls: usize,
-    /// Requests in a call.
-    pub(crate) batch: usize,
-    /// Requests that wait for a call.
-    pub(crate) queue: usize,
-    /// From a request to its answer.
-    pub(crate) timeout: Duration,
 }
 
 /// What all combiners of a store have in common.
@@ -75,7 +65,8 @@ pub(crate) type Drive = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Combiner {
     pub(crate) fn new(route: Route, bounds: Bounds, shared: Arc<Shared>) -> Self {
-        Self { route, bounds, shared, lanes: Mutex::default() }
+        let lanes = Mutex::new(Lanes { pace: Pace::new(bounds), is_direct: false });
+        Self { route, bounds, shared, lanes }
     }
 
     /// Takes a request on its way. If it is to go alone, its caller carries it out, as a
@@ -85,32 +76,36 @@ impl Combiner {
     /// It does not stand in the way of others while it is not polled: they count the calls
     /// of tasks alone.
     pub(crate) fn submit(self: &Arc<Self>, ticket: &Arc<Ticket>) -> Option<Drive> {
+        if let Some(node) = self.route.silent_node() {
+            self.refuse(node.guard(), slice::from_ref(ticket));
+            return None;
+        }
         let mut lanes = self.lanes.lock();
-        if lanes.calls == 0 && !lanes.is_direct {
+        if lanes.pace.is_idle() && !lanes.is_direct {
             lanes.is_direct = true;
             drop(lanes);
             let guard = DirectLane(Arc::clone(self));
             let ticket = Arc::clone(ticket);
-            return Some(Box::pin(async move { guard.0.call(vec![ticket], Lane::Direct).await }));
+            return Some(Box::pin(async move {
+                guard.0.call(vec![ticket], Lane::Direct).await;
+            }));
         }
-        if lanes.queue.len() >= self.bounds.queue {
-            drop(lanes);
-            let reason = format!("{} requests are waiting already", self.bounds.queue);
-            ticket.answer(Err(self.of_here(StoreError::not_charged(STORE, reason))));
-            return None;
-        }
-        lanes.queue.push_back(Arc::clone(ticket));
-        if lanes.calls < self.bounds.calls {
-            lanes.calls += 1;
-            drop(lanes);
+        let now = Instant::now();
+        let shed = lanes.pace.submit(Arc::clone(ticket), ticket.deadline, now).err();
+        let opens = lanes.pace.another_slot(now);
+        drop(lanes);
+        if opens {
             TaskLane::open(self);
+        }
+        if let Some(ticket) = shed {
+            self.expire(&[ticket]);
         }
         None
     }
 
     /// The number of requests that wait for a call.
     pub(crate) fn queued(&self) -> usize {
-        self.lanes.lock().queue.len()
+        self.lanes.lock().pace.queued()
     }
 
     /// An error that is one of a part of the store, if others are well.

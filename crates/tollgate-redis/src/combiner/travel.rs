@@ -3,20 +3,22 @@
 use std::sync::Arc;
 
 use tokio::time::timeout_at;
+use tollgate_core::StoreError;
 
 use super::call::After;
 use super::lane::Lane;
 use super::watch::Unanswered;
 use super::{Combiner, Drive};
-use crate::failure::{Failure, Refusal};
+use crate::failure::{Failure, Refusal, STORE};
+use crate::pace::Ended;
 use crate::route::{Stop, Trip};
 use crate::ticket::Ticket;
 
 impl Combiner {
     /// Sends requests in one call and hands out the answers. What one node of a Cluster
     /// refused, it sends to the next: nothing has been charged by then.
-    pub(super) async fn call(self: &Arc<Self>, tickets: Vec<Arc<Ticket>>, lane: Lane) {
-        self.travel(tickets, lane, self.route.at_once(), Trip::default()).await;
+    pub(super) async fn call(self: &Arc<Self>, tickets: Vec<Arc<Ticket>>, lane: Lane) -> Ended {
+        self.travel(tickets, lane, self.route.at_once(), Trip::default()).await
     }
 
     async fn travel(
@@ -25,21 +27,21 @@ impl Combiner {
         lane: Lane,
         mut next: Option<Stop>,
         mut trip: Trip,
-    ) {
+    ) -> Ended {
         loop {
             let stop = match next.take() {
                 Some(stop) => stop,
                 None => match self.stop(&mut trip, &tickets).await {
                     Some(stop) => stop,
-                    None => return,
+                    None => return Ended::Refused,
                 },
             };
-            if !stop.admits() {
-                let reason = "the node that has the key does not answer";
-                return self.fail(&Failure::Refused(Refusal::Other(reason.into())), &tickets);
+            if stop.node().guard().is_open() {
+                self.refuse(stop.node().guard(), &tickets);
+                return Ended::Refused;
             }
             let refusal = match self.call_at(&stop, &mut tickets, lane).await {
-                After::Done => return,
+                After::Done(ended) => return ended,
                 After::Again => {
                     next = Some(stop);
                     continue;
@@ -47,12 +49,14 @@ impl Combiner {
                 After::Refused(refusal) => refusal,
             };
             if !self.route.follow(&refusal, &stop, &mut trip) {
-                return self.fail(&Failure::Refused(refusal), &tickets);
+                self.fail(&Failure::Refused(refusal), &tickets);
+                return Ended::Refused;
             }
             drop(stop);
             tickets.retain(|ticket| ticket.unsend());
             if refusal == Refusal::TryAgain && lane == Lane::Task {
-                return self.divide(tickets, &trip);
+                self.divide(tickets, &trip);
+                return Ended::Refused;
             }
         }
     }
@@ -66,8 +70,10 @@ impl Combiner {
         let stop = self.watch(timeout_at(last.into(), self.route.stop(trip)), tickets).await;
         std::mem::forget(unanswered);
         if stop.is_err() {
-            let is_partial = self.route.is_partial();
-            tickets.iter().for_each(|ticket| ticket.expire(is_partial));
+            for ticket in tickets {
+                let error = StoreError::not_charged(STORE, "no server for the key in time");
+                ticket.answer(Err(self.of_here(error)));
+            }
         }
         stop.ok()
     }

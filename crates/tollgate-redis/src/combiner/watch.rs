@@ -1,6 +1,5 @@
 //! Those whose time is up while they wait, or whose runtime ends.
 
-use std::cell::LazyCell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,13 +16,13 @@ impl Combiner {
     /// the queue: the call may end in time for some and too late for others.
     pub(super) async fn watch<C: Future>(&self, call: C, tickets: &[Arc<Ticket>]) -> C::Output {
         let mut call = pin!(call);
-        let mut timer = pin!(sleep_until(self.expire(tickets).into()));
+        let mut timer = pin!(sleep_until(self.look(tickets).into()));
         poll_fn(|cx| {
             if let Poll::Ready(outcome) = call.as_mut().poll(cx) {
                 return Poll::Ready(outcome);
             }
             while timer.as_mut().poll(cx).is_ready() {
-                let next = self.expire(tickets);
+                let next = self.look(tickets);
                 timer.as_mut().reset(next.into());
             }
             Poll::Pending
@@ -32,28 +31,32 @@ impl Combiner {
     }
 
     /// Answers those whose time is up, and says when to look next.
-    fn expire(&self, sent: &[Arc<Ticket>]) -> Instant {
+    fn look(&self, sent: &[Arc<Ticket>]) -> Instant {
         let now = Instant::now();
-        let mut next = now + self.bounds.timeout;
-        // Asked once, and only if there is something to say.
-        let is_partial = LazyCell::new(|| self.route.is_partial());
+        let (mut late, first) = self.lanes.lock().pace.expire(now);
+        let mut next = first.unwrap_or(now + self.bounds.timeout);
         for ticket in sent {
             if ticket.deadline <= now {
-                ticket.expire(*is_partial);
+                late.push(Arc::clone(ticket));
             } else {
                 next = next.min(ticket.deadline);
             }
         }
-        let mut lanes = self.lanes.lock();
-        while let Some(ticket) = lanes.queue.front() {
-            if ticket.deadline > now {
-                next = next.min(ticket.deadline);
-                break;
-            }
-            ticket.expire(*is_partial);
-            lanes.queue.pop_front();
-        }
+        self.expire(&late);
         next
+    }
+
+    /// Answers requests that get no answer in time.
+    pub(super) fn expire(&self, late: &[Arc<Ticket>]) {
+        if late.is_empty() {
+            return;
+        }
+        let is_partial = self.route.is_partial();
+        for ticket in late {
+            if ticket.expire(is_partial) {
+                self.shared.counters.count_shed();
+            }
+        }
     }
 }
 

@@ -1,9 +1,12 @@
 //! A request to decide: its charges, those to one key summed.
 
-use smallvec::{SmallVec, smallvec};
-use tollgate_core::{Cost, Policy, Timestamp};
+use std::hash::BuildHasher as _;
 
-use super::{Asked, Batch, DECIDE, EncodeError, Sum};
+use hashbrown::hash_table::Entry;
+use smallvec::{SmallVec, smallvec};
+use tollgate_core::{Cost, Policy};
+
+use super::{Asked, Batch, COUNT, DECIDE, EncodeError, Run, Sum, equal_bytes, index};
 use crate::bytes::{exact, put};
 
 /// One charge of a request and the Redis key that holds its state.
@@ -25,13 +28,8 @@ pub struct Line<'a> {
 const DRY: u8 = 2;
 
 impl Batch {
-    /// Adds a request: all its charges or none. After its deadline, in Redis' time, it
-    /// is refused unexecuted.
-    pub fn decide(
-        &mut self,
-        lines: &[Line<'_>],
-        deadline: Option<Timestamp>,
-    ) -> Result<(), EncodeError> {
+    /// Adds a request: all its charges or none.
+    pub fn decide(&mut self, lines: &[Line<'_>]) -> Result<(), EncodeError> {
         let mut sums: SmallVec<[Line<'_>; 4]> = SmallVec::new();
         let mut charges: SmallVec<[u8; 2]> = smallvec![0; lines.len()];
         // Those that only ask come last, as they see what the others have left.
@@ -46,22 +44,57 @@ impl Batch {
         self.make_room(sums.len())?;
         let subjects = subjects(&sums)?;
         self.scratch.clear();
-        self.scratch.extend([DECIDE, count]);
+        self.scratch.extend([DECIDE, 0, 1, count]);
+        let mut keys: SmallVec<[u64; 4]> = SmallVec::new();
+        let mut asked: SmallVec<[Sum; 2]> = SmallVec::new();
         for (sum, subject) in sums.iter().zip(&subjects) {
             let key = self.keys.number(sum.key);
-            let form = self.form(sum.policy);
+            let (form, place) = self.form(sum.policy);
             put::<2>(&mut self.scratch, key);
-            put::<2>(&mut self.scratch, form);
+            put::<2>(&mut self.scratch, place);
             let flags = if sum.dry { DRY } else { sum.enforce.into() };
             self.scratch.push(subject << 2 | flags);
             put::<7>(&mut self.scratch, exact(sum.cost.get()));
+            keys.push(key);
+            asked.push(Sum { form, cost: sum.cost, enforce: sum.enforce });
         }
-        let sums = sums
-            .iter()
-            .map(|sum| Sum { capacity: sum.policy.capacity(), enforce: sum.enforce })
-            .collect();
-        self.request(deadline, Asked::Decide { sums, charges });
+        if !self.join(&keys, &charges) {
+            let number = self.request(Asked::Decide { sums: asked, charges }, &keys);
+            let Self { requests, runs, equal, hasher, .. } = self;
+            let hash = |&run: &u32| hasher.hash_one(equal_bytes(requests, &runs[run as usize]));
+            // A later run replaces an equal one, which requests can join no more.
+            match equal.entry(
+                hash(&number),
+                |run| {
+                    equal_bytes(requests, &runs[*run as usize])
+                        == equal_bytes(requests, &runs[number as usize])
+                },
+                hash,
+            ) {
+                Entry::Occupied(mut entry) => *entry.get_mut() = number,
+                Entry::Vacant(entry) => drop(entry.insert(number)),
+            }
+        }
         Ok(())
+    }
+
+    /// Counts the request in `scratch` with an equal one, unless one between the two names one of
+    /// its keys.
+    fn join(&mut self, keys: &[u64], charges: &[u8]) -> bool {
+        let Self { requests, runs, equal, hasher, scratch, named_by, .. } = self;
+        let bytes = &scratch[COUNT.end..];
+        let is_equal = |&run: &u32| equal_bytes(requests, &runs[run as usize]) == bytes;
+        let Some(&number) = equal.find(hasher.hash_one(bytes), is_equal) else { return false };
+        let Run { asked, count, bytes } = &mut runs[number as usize];
+        let is_last = keys.iter().all(|&key| named_by.get(index(key)) == Some(&number));
+        let Asked::Decide { charges: equal, .. } = asked else { return false };
+        if !is_last || equal[..] != *charges || *count == u16::MAX {
+            return false;
+        }
+        *count += 1;
+        requests[bytes.start..][COUNT].copy_from_slice(&count.to_be_bytes());
+        self.run_of.push(number);
+        true
     }
 }
 

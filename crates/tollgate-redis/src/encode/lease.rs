@@ -41,16 +41,14 @@ impl Batch {
         policy: &Policy,
         spent: &[Spent],
         ask: Ask,
-        deadline: Option<Timestamp>,
     ) -> Result<(), EncodeError> {
         self.make_room(1)?;
         let count = u8::try_from(spent.len()).map_err(|_| EncodeError::TooManyCharges)?;
-        let numbers = [self.keys.number(key), self.form(policy)];
+        let (key, (_, form)) = (self.keys.number(key), self.form(policy));
         self.scratch.clear();
-        self.scratch.push(LEASE);
-        for number in numbers {
-            put::<2>(&mut self.scratch, number);
-        }
+        self.scratch.extend([LEASE, 0, 1]);
+        put::<2>(&mut self.scratch, key);
+        put::<2>(&mut self.scratch, form);
         put::<5>(&mut self.scratch, ask.units.min(Policy::MAX_LIMIT));
         put::<7>(&mut self.scratch, exact(ask.ttl.get()));
         put::<4>(&mut self.scratch, ask.tag.into());
@@ -59,7 +57,7 @@ impl Batch {
             put::<8>(&mut self.scratch, block.id);
             put::<5>(&mut self.scratch, block.units.min(Policy::MAX_LIMIT));
         }
-        self.request(deadline, Asked::Lease);
+        self.request(Asked::Lease, &[key]);
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 //! | file | is |
 //! |---|---|
 //! | `decide.rs` | a request to decide: its charges, summed by key |
-//! | `settle.rs` | what comes after a charge: correcting, renewing, forgetting |
+//! | `settle.rs` | requests that follow a charge: correcting, renewing, forgetting |
 //! | `lease.rs` | blocks of units |
 
 mod decide;
@@ -12,8 +12,12 @@ mod settle;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
 use smallvec::SmallVec;
-use tollgate_core::{Form, Policy, Timestamp};
+use tollgate_core::{Cost, Policy, Timestamp};
 
 pub use self::decide::Line;
 pub use self::lease::{Ask, Spent};
@@ -28,7 +32,7 @@ pub enum EncodeError {
     #[error("one policy and key is in the request with two quotas; name the policies apart")]
     TwoQuotas,
     /// The call is full: send it and begin another.
-    #[error("a call holds up to {} keys, forms and requests", Batch::MAX)]
+    #[error("a call holds up to {} keys and requests, and some thousand forms", Batch::MAX)]
     Full,
     /// More different keys than one request can have.
     #[error("a request has charges to more than 255 different keys, or to 64 with a penalty")]
@@ -37,21 +41,40 @@ pub enum EncodeError {
 
 /// The requests of one call, in the form that the script takes.
 ///
-/// What requests have in common is sent once: keys, forms, and whole operations, of
-/// which a request is then only the number and its deadline. On a hot key that is
-/// nearly all there is to say.
+/// Equal requests to decide are sent once, with their number: the script decides such a *run* in
+/// one step. A request joins an equal one that came before it only if no request between the two
+/// names one of its keys, so that the outcome is that of deciding one after the other.
 #[derive(Debug, Default)]
 pub struct Batch {
     nonce: [u8; 8],
-    /// What it probably is by Redis' clock.
+    /// The time at which Redis probably gets the call.
     now: Timestamp,
+    /// After this, in Redis' time, the script does nothing.
+    deadline: Option<Timestamp>,
     keys: Interned,
-    operations: Interned,
-    forms: Vec<Form>,
+    /// For each key the last run that names it.
+    named_by: Vec<u32>,
+    /// A policy of each form, and the bytes before its header.
+    pub(crate) forms: Vec<(Policy, u64)>,
     form_bytes: Vec<u8>,
     requests: Vec<u8>,
-    pub(crate) asked: Vec<Asked>,
+    pub(crate) runs: Vec<Run>,
+    /// The runs of requests to decide, by their bytes.
+    equal: HashTable<u32>,
+    hasher: RandomState,
+    /// The run of each request.
+    pub(crate) run_of: Vec<u32>,
+    /// A request that is not part of the call yet.
     scratch: Vec<u8>,
+}
+
+/// Equal requests.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) asked: Asked,
+    pub(crate) count: u16,
+    /// Its bytes among those of all requests.
+    bytes: Range<usize>,
 }
 
 /// What a request asked for, as far as it takes that to read the answer.
@@ -71,11 +94,13 @@ pub(crate) enum Asked {
 /// The charges of a request to one key, summed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sum {
-    pub(crate) capacity: u64,
+    /// The number of its form.
+    pub(crate) form: u16,
+    pub(crate) cost: Cost,
     pub(crate) enforce: bool,
 }
 
-/// The kinds of operations.
+/// The kinds of requests.
 const DECIDE: u8 = 1;
 const GIVE_BACK: u8 = 2;
 const OWE: u8 = 3;
@@ -83,8 +108,12 @@ const RESET: u8 = 4;
 const RENEW: u8 = 5;
 const LEASE: u8 = 16;
 
+/// Where a run has the number of its requests.
+const COUNT: Range<usize> = 1..3;
+
 impl Batch {
-    /// The most keys, forms or requests of one call: they go by numbers of two bytes.
+    /// The most keys or requests of one call: they go by numbers of two bytes. So do the places of
+    /// forms.
     pub const MAX: usize = u16::MAX as usize;
 
     /// A call without requests. The reply has to repeat the `nonce`.
@@ -98,17 +127,22 @@ impl Batch {
         Self { now, ..Self::new(nonce) }
     }
 
+    /// Has the script do nothing after `deadline`, in Redis' time.
+    pub const fn set_deadline(&mut self, deadline: Option<Timestamp>) {
+        self.deadline = deadline;
+    }
+
     /// The number of requests.
     pub fn len(&self) -> usize {
-        self.asked.len()
+        self.run_of.len()
     }
 
     /// Whether there are no requests yet.
     pub fn is_empty(&self) -> bool {
-        self.asked.is_empty()
+        self.run_of.is_empty()
     }
 
-    /// What the reply has to begin with.
+    /// The first bytes that the reply must have.
     pub(crate) const fn nonce(&self) -> [u8; 8] {
         self.nonce
     }
@@ -119,43 +153,66 @@ impl Batch {
     }
 
     /// The arguments in their order. Only tests give the time; Redis has its own.
-    pub fn args(&self, time: Option<Timestamp>) -> [Vec<u8>; 5] {
-        let time = time.map_or_else(Vec::new, |time| time.as_micros().to_string().into_bytes());
-        [
-            self.nonce.to_vec(),
-            time,
-            self.form_bytes.clone(),
-            self.operations.bytes().to_vec(),
-            self.requests.clone(),
-        ]
+    pub fn args(&self, time: Option<Timestamp>) -> SmallVec<[Vec<u8>; 4]> {
+        let mut head = self.nonce.to_vec();
+        // Zero is no deadline; the first microsecond of the epoch is as good as it.
+        put::<7>(&mut head, self.deadline.map_or(0, |at| at.as_micros().max(1)));
+        let mut args = SmallVec::new();
+        args.extend([head, self.form_bytes.clone(), self.requests.clone()]);
+        args.extend(time.map(|time| time.as_micros().to_string().into_bytes()));
+        args
     }
 
     fn make_room(&self, keys: usize) -> Result<(), EncodeError> {
-        let most = [self.keys.len() + keys, self.forms.len() + keys, self.len() + 1];
-        if most.into_iter().any(|count| count > Self::MAX) {
+        let forms = self.form_bytes.len() + keys * LONGEST_FORM;
+        if [self.keys.len() + keys, self.len() + 1, forms]
+            .into_iter()
+            .any(|count| count > Self::MAX)
+        {
             return Err(EncodeError::Full);
         }
         Ok(())
     }
 
-    /// Adds a request for the operation in `scratch`.
-    fn request(&mut self, deadline: Option<Timestamp>, asked: Asked) {
-        let operation = self.operations.number(&self.scratch);
-        put::<2>(&mut self.requests, operation);
-        // Zero is no deadline; the first microsecond of the epoch is as good as it.
-        put::<7>(&mut self.requests, deadline.map_or(0, |at| at.as_micros().max(1)));
-        self.asked.push(asked);
+    /// Adds the request in `scratch`, which names `keys`, and returns the number of its run.
+    fn request(&mut self, asked: Asked, keys: &[u64]) -> u32 {
+        let number = self.runs.len() as u32;
+        let start = self.requests.len();
+        self.requests.extend_from_slice(&self.scratch);
+        self.runs.push(Run { asked, count: 1, bytes: start..self.requests.len() });
+        self.run_of.push(number);
+        self.named_by.resize(self.keys.len(), number);
+        for &key in keys {
+            self.named_by[index(key)] = number;
+        }
+        number
     }
 
-    /// The number of a form, from 1. There are a handful, so they are looked through.
-    fn form(&mut self, policy: &Policy) -> u64 {
-        let form = policy.form();
-        let index = self.forms.iter().position(|other| *other == form).unwrap_or_else(|| {
-            self.forms.push(form);
+    /// The number of a form and the bytes before it. There are a handful, so they are looked
+    /// through.
+    fn form(&mut self, policy: &Policy) -> (u16, u64) {
+        let same =
+            |(other, _): &(Policy, u64)| other.is_same(policy) || other.form() == policy.form();
+        let number = self.forms.iter().position(same).unwrap_or_else(|| {
+            self.forms.push((policy.clone(), self.form_bytes.len() as u64));
+            let form = policy.form();
             put_header(&mut self.form_bytes, &form, policy.rule());
             put_periods(&mut self.form_bytes, &form, self.now);
             self.forms.len() - 1
         });
-        index as u64 + 1
+        (number as u16, self.forms[number].1)
     }
 }
+
+/// The bytes of a run of requests to decide, except their number.
+fn equal_bytes<'a>(requests: &'a [u8], run: &Run) -> &'a [u8] {
+    &requests[run.bytes.start + COUNT.end..run.bytes.end]
+}
+
+/// The place of a key, which goes by a number from 1.
+const fn index(key: u64) -> usize {
+    key as usize - 1
+}
+
+/// The most bytes of a form. Those of a penalty and of a calendar with its periods are as many.
+const LONGEST_FORM: usize = 34;

@@ -1,6 +1,6 @@
 //! What comes after a charge: it is corrected, its lease renewed, or its key forgotten.
 
-use tollgate_core::{Cost, Micros, Receipt, Timestamp};
+use tollgate_core::{Cost, Micros, Receipt};
 
 use super::{Asked, Batch, EncodeError, GIVE_BACK, OWE, RENEW, RESET};
 use crate::bytes::{exact, put};
@@ -13,9 +13,8 @@ impl Batch {
         receipt_key: &[u8],
         receipt: &Receipt,
         actual: Cost,
-        deadline: Option<Timestamp>,
     ) -> Result<(), EncodeError> {
-        self.settle_within(receipt.lifetime(), key, receipt_key, receipt, actual, deadline)
+        self.settle_within(receipt.lifetime(), key, receipt_key, receipt, actual)
     }
 
     /// The same for a receipt that lapses after `lifetime`, or sooner by itself.
@@ -26,13 +25,11 @@ impl Batch {
         receipt_key: &[u8],
         receipt: &Receipt,
         actual: Cost,
-        deadline: Option<Timestamp>,
     ) -> Result<(), EncodeError> {
         let (cost, actual) = (receipt.charged.cost.get(), actual.get());
         let kind = if actual > cost { OWE } else { GIVE_BACK };
-        self.correct(kind, key, receipt_key, receipt, actual.abs_diff(cost), lifetime)?;
-        self.request(deadline, Asked::Settle);
-        Ok(())
+        let units = actual.abs_diff(cost);
+        self.correct(kind, key, receipt_key, receipt, units, lifetime, Asked::Settle)
     }
 
     /// Adds the renewal of a lease. Whether it was settled stands under `receipt_key`.
@@ -41,14 +38,12 @@ impl Batch {
         key: &[u8],
         receipt_key: &[u8],
         receipt: &Receipt,
-        deadline: Option<Timestamp>,
     ) -> Result<(), EncodeError> {
-        self.correct(RENEW, key, receipt_key, receipt, 0, receipt.lifetime())?;
-        self.request(deadline, Asked::Renew);
-        Ok(())
+        self.correct(RENEW, key, receipt_key, receipt, 0, receipt.lifetime(), Asked::Renew)
     }
 
-    /// Puts an operation on a receipt into `scratch`.
+    /// Adds a request about a receipt.
+    #[expect(clippy::too_many_arguments, reason = "each is one part of the request")]
     fn correct(
         &mut self,
         kind: u8,
@@ -57,14 +52,15 @@ impl Batch {
         receipt: &Receipt,
         units: u64,
         lifetime: Micros,
+        asked: Asked,
     ) -> Result<(), EncodeError> {
         self.make_room(2)?;
         let charged = receipt.charged;
-        let numbers =
-            [self.keys.number(key), self.form(&receipt.policy), self.keys.number(receipt_key)];
+        let (state, settled) = (self.keys.number(key), self.keys.number(receipt_key));
+        let (_, form) = self.form(&receipt.policy);
         self.scratch.clear();
-        self.scratch.push(kind);
-        for number in numbers {
+        self.scratch.extend([kind, 0, 1]);
+        for number in [state, form, settled] {
             put::<2>(&mut self.scratch, number);
         }
         put::<7>(&mut self.scratch, exact(units));
@@ -72,17 +68,18 @@ impl Batch {
         put::<7>(&mut self.scratch, charged.charged_at.as_micros());
         put::<7>(&mut self.scratch, charged.leaves_at.as_micros());
         put::<7>(&mut self.scratch, lifetime.get());
+        self.request(asked, &[state, settled]);
         Ok(())
     }
 
     /// Adds a request to forget a key.
-    pub fn reset(&mut self, key: &[u8], deadline: Option<Timestamp>) -> Result<(), EncodeError> {
+    pub fn reset(&mut self, key: &[u8]) -> Result<(), EncodeError> {
         self.make_room(1)?;
         let key = self.keys.number(key);
         self.scratch.clear();
-        self.scratch.push(RESET);
+        self.scratch.extend([RESET, 0, 1]);
         put::<2>(&mut self.scratch, key);
-        self.request(deadline, Asked::Reset);
+        self.request(Asked::Reset, &[key]);
         Ok(())
     }
 }

@@ -12,21 +12,53 @@ fn line<'a>(key: &'a [u8], policy: &'a Policy, cost: u64) -> Line<'a> {
     Line { key, policy, cost: Cost::new(cost), enforce: true, dry: false }
 }
 
+/// The requests of a call, without their number.
+fn requests(batch: &Batch) -> Vec<u8> {
+    batch.args(None)[2].clone()
+}
+
 #[test]
-fn what_requests_have_in_common_is_sent_once() {
+fn equal_requests_are_sent_once_with_their_number() {
     let policy = policy(100);
     let mut batch = Batch::new(7);
-    for deadline in [None, Some(Timestamp::from_micros(0x0102)), None] {
-        batch.decide(&[line(b"k", &policy, 1)], deadline).unwrap();
+    batch.set_deadline(Some(Timestamp::from_micros(0x0102)));
+    for _ in 0..3 {
+        batch.decide(&[line(b"k", &policy, 1)]).unwrap();
     }
     assert_eq!(batch.keys().collect::<Vec<_>>(), [b"k"]);
-    let [nonce, time, forms, operations, requests] = batch.args(None);
-    assert_eq!(nonce, 7_u64.to_be_bytes());
-    assert_eq!(time, b"");
-    assert_eq!(forms, [1, 1, 0, 0, 0, 0, 100, 0, 0, 0x03, 0x93, 0x87, 0]);
-    assert_eq!(operations, [1, 1, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 1]);
-    let none = [0, 1, 0, 0, 0, 0, 0, 0, 0];
-    assert_eq!(requests, [none, [0, 1, 0, 0, 0, 0, 0, 1, 2], none].concat());
+    assert_eq!(batch.len(), 3);
+    let args = batch.args(None);
+    assert_eq!(args[0], [[0, 0, 0, 0, 0, 0, 0, 7].as_slice(), &[0, 0, 0, 0, 0, 1, 2]].concat());
+    assert_eq!(args[1], [1, 1, 0, 0, 0, 0, 100, 0, 0, 0x03, 0x93, 0x87, 0]);
+    assert_eq!(args[2], [1, 0, 3, 1, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1]);
+    assert_eq!(args.len(), 3);
+    assert_eq!(batch.args(Some(Timestamp::from_micros(42)))[3], b"42");
+}
+
+#[test]
+fn a_request_joins_an_equal_one_unless_one_between_names_its_keys() {
+    let policy = policy(100);
+    let (a, b) = (line(b"a", &policy, 1), line(b"b", &policy, 1));
+    let cases: [(&[&[Line<'_>]], &[u32]); 5] = [
+        (&[&[a], &[b], &[a], &[b]], &[0, 1, 0, 1]),
+        (&[&[a], &[line(b"a", &policy, 2)], &[a]], &[0, 1, 2]),
+        (&[&[a], &[a, b], &[a], &[b]], &[0, 1, 2, 3]),
+        (&[&[a, b], &[line(b"c", &policy, 1)], &[a, b], &[b, a]], &[0, 1, 0, 2]),
+        // Their charges are equal only in sum.
+        (&[&[a, a], &[line(b"a", &policy, 2)]], &[0, 1]),
+    ];
+    for (requests, runs) in cases {
+        let mut batch = Batch::new(0);
+        for lines in requests {
+            batch.decide(lines).unwrap();
+        }
+        assert_eq!(batch.run_of, runs, "{requests:?}");
+    }
+    let mut batch = Batch::new(0);
+    batch.decide(&[a]).unwrap();
+    batch.reset(b"a").unwrap();
+    batch.decide(&[a]).unwrap();
+    assert_eq!(batch.run_of, [0, 1, 2]);
 }
 
 #[test]
@@ -37,16 +69,16 @@ fn charges_to_one_key_are_summed_and_a_shadow_beside_one_that_enforces_takes_not
     let enforced = |cost| line(b"k", &policy, cost);
     let lines =
         [shadow(2), line(b"other", &policy, 9), shadow(4), enforced(3), shadow(8), enforced(2)];
-    batch.decide(&lines, None).unwrap();
-    let [_, _, _, operations, _] = batch.args(None);
-    let sum = [0, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 5];
-    let other = [0, 2, 0, 1, 1, 0, 0, 0, 0, 0, 0, 9];
-    assert_eq!(operations, [&[1, 2], &sum[..], &other[..]].concat());
-    let Asked::Decide { charges, .. } = &batch.asked[0] else { panic!() };
+    batch.decide(&lines).unwrap();
+    let operations = requests(&batch);
+    let sum = [0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 5];
+    let other = [0, 2, 0, 0, 1, 0, 0, 0, 0, 0, 0, 9];
+    assert_eq!(operations, [&[1, 0, 1, 2], &sum[..], &other[..]].concat());
+    let Asked::Decide { charges, .. } = &batch.runs[0].asked else { panic!() };
     assert_eq!(charges[..], [0, 1, 0, 0, 0, 0]);
-    batch.decide(&[shadow(2), shadow(4)], None).unwrap();
-    let [_, _, _, operations, _] = batch.args(None);
-    assert_eq!(operations[26..], [1, 1, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 6]);
+    batch.decide(&[shadow(2), shadow(4)]).unwrap();
+    let operations = requests(&batch);
+    assert_eq!(operations[28..], [1, 0, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 6]);
 }
 
 #[test]
@@ -54,12 +86,12 @@ fn a_key_under_two_quotas_is_refused_and_leaves_no_trace() {
     let (small, large) = (policy(10), policy(20));
     let mut batch = Batch::new(0);
     let lines = [line(b"k", &small, 1), line(b"k", &large, 1)];
-    assert_eq!(batch.decide(&lines, None), Err(EncodeError::TwoQuotas));
+    assert_eq!(batch.decide(&lines), Err(EncodeError::TwoQuotas));
     assert!(batch.is_empty());
     assert_eq!(batch.keys().len(), 0);
     // Two requests of one call may differ: two versions of a policy side by side.
-    batch.decide(&lines[..1], None).unwrap();
-    batch.decide(&lines[1..], None).unwrap();
+    batch.decide(&lines[..1]).unwrap();
+    batch.decide(&lines[1..]).unwrap();
     assert_eq!((batch.len(), batch.keys().len(), batch.forms.len()), (2, 1, 2));
 }
 
@@ -68,14 +100,14 @@ fn a_call_says_when_it_is_full() {
     let policy = policy(1);
     let mut batch = Batch::new(0);
     for number in 0..Batch::MAX as u32 {
-        batch.decide(&[line(&number.to_be_bytes(), &policy, 1)], None).unwrap();
+        batch.decide(&[line(&number.to_be_bytes(), &policy, 1)]).unwrap();
     }
-    assert_eq!(batch.decide(&[line(b"k", &policy, 1)], None), Err(EncodeError::Full));
+    assert_eq!(batch.decide(&[line(b"k", &policy, 1)]), Err(EncodeError::Full));
     let keys: Vec<_> = (0..256_u32).map(u32::to_be_bytes).collect();
     let lines: Vec<_> = keys.iter().map(|key| line(key, &policy, 1)).collect();
     let mut batch = Batch::new(0);
-    assert_eq!(batch.decide(&lines, None), Err(EncodeError::TooManyCharges));
-    assert_eq!(batch.decide(&lines[..255], None), Ok(()));
+    assert_eq!(batch.decide(&lines), Err(EncodeError::TooManyCharges));
+    assert_eq!(batch.decide(&lines[..255]), Ok(()));
 }
 
 #[test]
@@ -85,8 +117,8 @@ fn where_a_penalty_counts_denials_a_request_has_charges_to_as_many_keys_as_its_e
     let keys: Vec<_> = (0..65).map(|number| format!("{{{number}}}")).collect();
     let lines: Vec<_> = keys.iter().map(|key| line(key.as_bytes(), &banned, 1)).collect();
     let mut batch = Batch::new(0);
-    assert_eq!(batch.decide(&lines[..64], None), Ok(()));
-    let error = batch.decide(&lines, None).unwrap_err();
+    assert_eq!(batch.decide(&lines[..64]), Ok(()));
+    let error = batch.decide(&lines).unwrap_err();
     assert_eq!(error, EncodeError::TooManyCharges);
     assert!(error.to_string().ends_with("or to 64 with a penalty"), "{error}");
 }
@@ -95,9 +127,9 @@ fn where_a_penalty_counts_denials_a_request_has_charges_to_as_many_keys_as_its_e
 fn a_cost_that_no_quota_holds_is_as_large_as_lua_can_count() {
     let policy = policy(1);
     let mut batch = Batch::new(0);
-    batch.decide(&[line(b"k", &policy, u64::MAX)], None).unwrap();
-    let [_, _, _, operations, _] = batch.args(None);
-    assert_eq!(operations[7..], [0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
+    batch.decide(&[line(b"k", &policy, u64::MAX)]).unwrap();
+    let operations = requests(&batch);
+    assert_eq!(operations[9..], [0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
 }
 
 #[test]
@@ -116,9 +148,9 @@ fn settling_says_which_way_and_by_how_much() {
     };
     for (actual, kind, units) in [(2, GIVE_BACK, 3), (5, GIVE_BACK, 0), (9, OWE, 4)] {
         let mut batch = Batch::new(0);
-        batch.settle(b"k", b"r", &receipt, Cost::new(actual), None).unwrap();
-        let [_, _, _, operations, _] = batch.args(None);
-        assert_eq!(operations[..7], [kind, 0, 1, 0, 1, 0, 2]);
-        assert_eq!([operations[13], operations[20], operations[27]], [units, 5, 3]);
+        batch.settle(b"k", b"r", &receipt, Cost::new(actual)).unwrap();
+        let operations = requests(&batch);
+        assert_eq!(operations[..9], [kind, 0, 1, 0, 1, 0, 0, 0, 2]);
+        assert_eq!([operations[15], operations[22], operations[29]], [units, 5, 3]);
     }
 }

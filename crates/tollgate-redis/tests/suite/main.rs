@@ -7,6 +7,7 @@ mod conformance;
 mod faults;
 #[cfg(unix)]
 mod lease;
+mod refunds;
 mod rights;
 mod scenes;
 mod script;

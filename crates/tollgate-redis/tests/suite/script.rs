@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use fastrand::Rng;
 use tollgate_core::{
-    Algorithm, Cost, LeakyMode, Micros, Outcome, Policy, Quota, Receipt, ReceiptId, Refill,
-    Resolution, Settlement, Source, Timestamp, Verdict,
+    Algorithm, Cost, LeakyMode, Micros, Outcome, Policy, Quota, ReceiptId, Refill, Resolution,
+    Settlement, Source, Timestamp, Verdict,
 };
 use tollgate_redis::protocol::{Ask, Batch, Fault, Line, Row};
 
@@ -40,7 +40,7 @@ fn next_year() -> u64 {
 
 fn decide(client: &mut Client, lines: &[Line<'_>], now: u64) -> Verdict {
     let mut batch = Batch::new(1);
-    batch.decide(lines, None).expect("room");
+    batch.decide(lines).expect("room");
     match client.call(&batch, Some(Timestamp::from_micros(now))).rows.remove(0) {
         Row::Verdict(verdict, _) => verdict,
         other => panic!("{other:?}"),
@@ -208,7 +208,7 @@ fn a_log_behind_many_blocks_is_read_to_its_end() {
     for id in 0..64 {
         let mut batch = Batch::new(1);
         let ask = Ask { tag: id as u32, units: 2, ttl: Micros::new(1_000_000) };
-        batch.lease(b"k", &policy, &[], ask, None).expect("room");
+        batch.lease(b"k", &policy, &[], ask).expect("room");
         let now = Timestamp::from_micros(now + 200 + id);
         let Row::Leased(granted) = client.call(&batch, Some(now)).rows.remove(0) else { panic!() };
         assert_eq!((granted.units, granted.remaining), (2, 1_000 - 128 - 2 * (id + 1)));
@@ -233,10 +233,10 @@ fn a_foreign_value_fails_only_the_requests_that_name_it() {
         let good = format!("good:{algorithm:?}");
         let mut batch = Batch::new(3);
         for (key, _) in &foreign {
-            batch.decide(&[line(&good, &policy, 1)], None).expect("room");
-            batch.decide(&[line(key, &policy, 1)], None).expect("room");
-            batch.decide(&[line(&good, &policy, 1), line(key, &policy, 1)], None).expect("room");
-            batch.reset(key.as_bytes(), None).expect("room");
+            batch.decide(&[line(&good, &policy, 1)]).expect("room");
+            batch.decide(&[line(key, &policy, 1)]).expect("room");
+            batch.decide(&[line(&good, &policy, 1), line(key, &policy, 1)]).expect("room");
+            batch.reset(key.as_bytes()).expect("room");
         }
         let reply = client.call(&batch, Some(Timestamp::from_micros(now)));
         let keys: Vec<_> = batch.keys().map(<[u8]>::to_vec).collect();
@@ -267,7 +267,7 @@ fn a_receipt_is_not_used_up_by_a_value_that_cannot_be_read() {
     let receipt = verdict.receipts(&charges, || ReceiptId(1)).next().expect("a receipt");
     let settle = |client: &mut Client, actual| {
         let mut batch = Batch::new(1);
-        batch.settle(b"k", b"r", &receipt, Cost::new(actual), None).expect("room");
+        batch.settle(b"k", b"r", &receipt, Cost::new(actual)).expect("room");
         client.call(&batch, Some(Timestamp::from_micros(now))).rows.remove(0)
     };
     let state = client.run(&[b"GET", b"k"]);
@@ -282,7 +282,7 @@ fn a_receipt_is_not_used_up_by_a_value_that_cannot_be_read() {
     // From another process as well, and for as long as a receipt lives.
     let again = settle(&mut server.connect(), 0);
     assert_eq!(again, Row::Settlement(Settlement::Repeated));
-    let expiry = (now + Receipt::LIFETIME.get()).div_ceil(1_000);
+    let expiry = (now + receipt.lifetime().get()).div_ceil(1_000);
     assert_eq!(client.expiry(b"r"), Value::Number(expiry as i64));
     assert_eq!(receipt.source, Source::Store);
 }
@@ -292,7 +292,8 @@ fn the_time_is_that_of_redis() {
     let server = Server::start();
     let mut client = server.connect();
     let mut batch = Batch::new(9);
-    batch.reset(b"k", Some(Timestamp::from_micros(5))).expect("room");
+    batch.reset(b"k").expect("room");
+    batch.set_deadline(Some(Timestamp::from_micros(5)));
     let time = |client: &mut Client| match client.run(&[b"TIME"]) {
         Value::List(parts) => {
             let number = |part: &Value| match part {
@@ -321,7 +322,7 @@ fn a_call_may_have_thousands_of_keys() {
     let names: Vec<_> = (0..5_000).map(|number| format!("k:{number}")).collect();
     let mut batch = Batch::new(1);
     for name in &names {
-        batch.decide(&[line(name, &policy, 1)], None).expect("room");
+        batch.decide(&[line(name, &policy, 1)]).expect("room");
     }
     for remaining in [1, 0] {
         let reply = client.call(

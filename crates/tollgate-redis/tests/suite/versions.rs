@@ -128,7 +128,7 @@ impl<'a> Play<'a> {
             }
             6 if is_leased(self.policy) => self.lease(&mut batch, now),
             7 if step == 15 => {
-                batch.reset(KEY, None).expect("room");
+                batch.reset(KEY).expect("room");
                 self.reference.reset(self.policy, &Key::GLOBAL, now);
                 Row::Reset
             }
@@ -140,7 +140,7 @@ impl<'a> Play<'a> {
     fn charge(&mut self, batch: &mut Batch, now: Timestamp, cost: u64) -> Row {
         let (policy, cost) = (self.policy, Cost::new(cost));
         let line = Line { key: KEY, policy, cost, enforce: true, dry: false };
-        batch.decide(&[line], None).expect("room");
+        batch.decide(&[line]).expect("room");
         let charges = [Charge::new(policy, &Key::GLOBAL, cost)];
         let verdict = self.reference.decide(&charges, now);
         let id = self.next_id();
@@ -153,13 +153,13 @@ impl<'a> Play<'a> {
     fn settle(&mut self, batch: &mut Batch, now: Timestamp) -> Row {
         let receipt = self.receipts.remove(0);
         let actual = if self.policy.penalises() { Cost::new(7) } else { Cost::ONE };
-        batch.settle(KEY, &name_of(&receipt), &receipt, actual, None).expect("room");
+        batch.settle(KEY, &name_of(&receipt), &receipt, actual).expect("room");
         Row::Settlement(self.reference.settle(&receipt, actual, now))
     }
 
     fn renew(&mut self, batch: &mut Batch, now: Timestamp) -> Row {
         let receipt = self.receipts.remove(0);
-        batch.renew(KEY, &name_of(&receipt), &receipt, None).expect("room");
+        batch.renew(KEY, &name_of(&receipt), &receipt).expect("room");
         let renewed = self.reference.renew(&receipt, now);
         let begun = renewed.as_ref().map(|renewed| renewed.charged.charged_at);
         self.receipts.extend(renewed);
@@ -171,7 +171,7 @@ impl<'a> Play<'a> {
         let spent: Vec<_> = self.block.take().into_iter().collect();
         let tag = u32::try_from(self.next_id()).expect("a scene has few");
         let ask = Ask { tag, units: 3, ttl: Micros::new(500_000) };
-        batch.lease(KEY, self.policy, &spent, ask, None).expect("room");
+        batch.lease(KEY, self.policy, &spent, ask).expect("room");
         let used: Vec<_> = spent.iter().map(|block| (block.id, block.units)).collect();
         let block = (ask.id(now), ask.units, ask.ttl);
         let granted = self.reference.lease((self.policy, &Key::GLOBAL), now, &used, block);

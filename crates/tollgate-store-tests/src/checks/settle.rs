@@ -1,8 +1,8 @@
 //! Correcting charges.
 
 use tollgate_core::{
-    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Receipt, Refill, Resolution,
-    Settlement, Store,
+    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Refill, Resolution, Settlement,
+    Store,
 };
 
 use super::{LONG, MODES, charge, decide, policy, receipt, remaining, settle, timed};
@@ -72,7 +72,7 @@ pub async fn settling_upwards_leaves_a_debt_of_one_capacity_at_most<H: Harness>(
 pub async fn a_receipt_lapses<H: Harness>(harness: &H, store: &H::Store) {
     let policy = policy("lapse", 10, MODES[1]);
     let receipt = receipt(store, &policy, &Key::GLOBAL, 4).await;
-    if harness.advance(Receipt::LIFETIME) {
+    if harness.advance(receipt.lifetime()) {
         assert_eq!(settle(store, &receipt, 0).await, Settlement::Lapsed);
         assert_eq!(remaining(store, &policy, &Key::GLOBAL).await, 6);
     }

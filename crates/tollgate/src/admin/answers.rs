@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tollgate_core::{Decision, Micros, OnStoreError, Policy, Settlement, Source, Timestamp};
+use tollgate_core::{Decision, Micros, Policy, Settlement, Source, Timestamp};
 
 use crate::failure::BreakerState;
 use crate::status::StoreReport;
@@ -26,6 +26,7 @@ pub(super) struct PolicyStatus {
     pub(super) capacity: u64,
     pub(super) store: &'static str,
     pub(super) on_store_error: &'static str,
+    shed: &'static str,
     pub(super) enforced: bool,
     pub(super) global: bool,
     pub(super) remaining: Option<u64>,
@@ -73,6 +74,7 @@ impl PolicyStatus {
         now: Timestamp,
     ) -> Self {
         let policy = limit.policy();
+        let on_store_error = policy.on_store_error().unwrap_or_default();
         Self {
             policy: policy.name().to_owned(),
             algorithm: policy.algorithm().name(),
@@ -81,11 +83,8 @@ impl PolicyStatus {
             calendar: CalendarStatus::of(policy, now),
             capacity: policy.capacity(),
             store,
-            on_store_error: match policy.on_store_error() {
-                OnStoreError::Open => "open",
-                OnStoreError::Closed => "closed",
-                OnStoreError::Local => "local",
-            },
+            on_store_error: on_store_error.name(),
+            shed: policy.shed().unwrap_or(on_store_error).name(),
             enforced: limit.enforce,
             global: crate::status::is_global(limit),
             remaining: global.map(|decision| decision.remaining),
@@ -120,10 +119,7 @@ impl StoreStatus {
         Self {
             store: report.name,
             available: report.is_available,
-            breaker: report.breaker.map(|state| match state {
-                BreakerState::Closed => "closed",
-                BreakerState::Open => "open",
-            }),
+            breaker: report.breaker.map(BreakerState::as_str),
             memory: memory(report),
             redis: redis(report),
             local: report.local.as_deref().map(|local| Box::new(Self::new(local))),
@@ -171,6 +167,7 @@ fn redis(report: &StoreReport) -> Option<RedisStatus> {
         ("refused", stats.refused),
         ("lost", stats.lost),
         ("late", stats.late),
+        ("shed", stats.shed),
         ("deny_cache_hits", stats.deny_cache_hits),
         ("leased", stats.leased),
         ("queued", stats.queued),

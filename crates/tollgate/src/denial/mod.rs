@@ -263,5 +263,8 @@ impl<'a> Denial<'a> {
             headers::write_retry_after(headers, seconds);
         }
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if self.reason == Reason::StoreUnavailable {
+            headers.insert(headers::X_RATELIMIT_REASON, headers::REDUCED);
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! | `RateLimit-Policy` | `"name";q=100;w=60` of each policy: 100 units, all back after 60 seconds |
 //! | `RateLimit` | `"name";r=42;t=26` of each: 42 units are left; used up in 26 seconds, they are what the policy sustains |
 //! | `X-RateLimit-Limit`, `-Remaining`, `-Reset` | one policy: the violated one with the longest wait, else the tightest; reset in Unix seconds |
+//! | `X-RateLimit-Reason` | `temporary-reduced-capacity`: the store could not decide |
 //! | `Retry-After` | seconds, on denials that waiting cures |
 //!
 //! What counts in flight has no window: its policy is `"name";q=10;qu="concurrent-requests"`,
@@ -43,11 +44,26 @@ use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tollgate_core::{Decision, Micros, Outcome, Timestamp};
+use tollgate_core::{Decision, Micros, Outcome, Source, Timestamp, Verdict};
 
 use self::digits::Line;
 pub use self::fields::PolicyFields;
 pub(crate) use self::retry::seconds_to_wait;
+
+/// Why a response was decided otherwise than by the store with the whole quota:
+/// `temporary-reduced-capacity`, a problem type of the RateLimit draft. The store could not decide
+/// the request in time, and it was refused with 503 or decided by a local store.
+pub const X_RATELIMIT_REASON: HeaderName = HeaderName::from_static("x-ratelimit-reason");
+
+/// The value of [`X_RATELIMIT_REASON`].
+pub(crate) const REDUCED: HeaderValue = HeaderValue::from_static("temporary-reduced-capacity");
+
+/// Says that a local store has decided.
+pub(crate) fn tell_of_reduction(headers: &mut HeaderMap, verdict: &Verdict) {
+    if verdict.source() == Source::Local {
+        headers.insert(X_RATELIMIT_REASON, REDUCED);
+    }
+}
 
 /// What a layer that [explains](crate::RateLimitLayerBuilder::explain) says of each policy, as
 /// a list: `"global";said=deny;r=2;c1=0;c3=4100000;c5=9000000;c10=never`.
@@ -231,12 +247,13 @@ fn number(value: &HeaderValue) -> Option<u64> {
 
 /// All fields of a limiter, for `Access-Control-Expose-Headers`: without it the scripts of
 /// another origin cannot read them.
-pub const EXPOSED: [HeaderName; 6] = [
+pub const EXPOSED: [HeaderName; 7] = [
     RATELIMIT_POLICY,
     RATELIMIT,
     X_RATELIMIT_LIMIT,
     X_RATELIMIT_REMAINING,
     X_RATELIMIT_RESET,
+    X_RATELIMIT_REASON,
     RETRY_AFTER,
 ];
 

@@ -206,11 +206,11 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// See [`LayerError`].
     pub fn build(self) -> Result<RateLimitLayer<St>, LayerError> {
         let Self { store, mut limits, on_missing_key, options } = self;
-        check_local(&limits, &store)?;
         for limit in limits.iter_mut().filter(|limit| limit.key.can_be_missing()) {
             limit.on_missing_key = limit.on_missing_key.or(on_missing_key);
         }
         check(&limits)?;
+        check_local(&mut limits, &store)?;
         check_tiers(&limits, options.tiers.is_some())?;
         for limit in limits.iter().filter(|limit| limit.enforce) {
             warn_of_costs(limit, &options.costs);
@@ -253,13 +253,16 @@ fn check(limits: &[Limit]) -> Result<(), LayerError> {
     Ok(())
 }
 
-/// A policy that falls back to a local store needs one.
-fn check_local(limits: &[Limit], store: &impl Store) -> Result<(), LayerError> {
-    let is_local = |limit: &&Limit| limit.policy.on_store_error() == OnStoreError::Local;
-    match limits.iter().find(is_local) {
-        Some(limit) if !store.has_local_fallback() => {
+/// A policy that falls back to a local store needs one, and a local store needs such a policy.
+fn check_local(limits: &mut [Limit], store: &impl Store) -> Result<(), LayerError> {
+    let has_local = store.has_local_fallback();
+    let default = if has_local { OnStoreError::Local } else { OnStoreError::Open };
+    limits.iter_mut().for_each(|limit| limit.default_on_store_error(default));
+    match (limits.iter().find(|limit| limit.policy.may_fall_back()), has_local) {
+        (Some(limit), false) => {
             Err(LayerError::NoLocalStore { name: limit.policy.name().to_owned() })
         }
+        (None, true) => Err(LayerError::LocalStoreUnused),
         _ => Ok(()),
     }
 }
@@ -409,14 +412,22 @@ pub enum LayerError {
 
     /// A policy says [`OnStoreError::Local`], and the store has no local store to fall back to.
     #[error(
-        "policy `{name}` has `OnStoreError::Local`, but the store has no local fallback: wrap it \
-         in `failure::Fallback::new(store, MemoryStore::new())`, or choose `OnStoreError::Open` \
-         or `OnStoreError::Closed`"
+        "policy `{name}` has `OnStoreError::Local`, but the store has no local fallback: give the \
+         layer `store.or_local(MemoryStore::new())`, or choose `OnStoreError::Open` or \
+         `OnStoreError::Closed`"
     )]
     NoLocalStore {
         /// The policy.
         name: String,
     },
+
+    /// The store has a local store to fall back to, and no policy uses it.
+    #[error(
+        "the store has a local fallback, but no policy uses it: remove \
+         `.with_on_store_error(..)` from a policy, or give the layer the store without \
+         `.or_local(..)`"
+    )]
+    LocalStoreUnused,
 
     /// A request can wait in one queue only.
     #[error(

@@ -6,6 +6,7 @@
 //! | `tiers.rs` | which quota of its limits a request is held against |
 //! | `options.rs` | what holds for all limits of a layer |
 //! | `rules.rs` | what all services of a layer share: its limits, and what follows from them |
+//! | `outage.rs` | lines of the log while the store cannot decide |
 //! | `question.rs` | a request and the store: keys, costs, charges, the question |
 //! | `ruling.rs` | what the answer means for the request and its response |
 //! | `service.rs` | the middleware |
@@ -31,6 +32,7 @@ mod handle;
 mod in_flight;
 mod lanes;
 mod options;
+mod outage;
 mod question;
 mod queued;
 mod reservation;

@@ -1,14 +1,13 @@
 //! What all services of a layer share: its limits, and what follows from them.
 
-use std::sync::atomic::AtomicBool;
-
 use http::{HeaderMap, HeaderName};
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use tollgate_core::{Charge, Cost, Key, OnStoreError, Store};
+use tollgate_core::{Charge, Cost, Key, OnStoreError, Store, StoreError};
 
 use super::in_flight::Keeper;
 use super::options::Options;
+use super::outage::Outage;
 use super::room::WaitingRoom;
 use super::tiers::{Fields, InTier, Tiers};
 use super::witness::{Waits, Witness};
@@ -37,8 +36,8 @@ pub(super) struct Rules<St> {
     pub(super) is_silent: bool,
     /// When the log last said that a key source cannot work.
     pub(super) misconfigured: Mutex<Option<Instant>>,
-    /// Whether the last answer of the store was that it cannot decide.
-    pub(super) failing: AtomicBool,
+    /// Counts requests that the store could not decide, for the log.
+    pub(super) outage: Outage,
 }
 
 /// A limit and its header fields as far as they are the same in every response.
@@ -54,9 +53,13 @@ impl Rule {
         Charge { policy, ..self.limit.charge(key, cost) }
     }
 
-    /// Whether no request passes that the store could not decide.
-    pub(super) fn refuses_without_verdict(&self) -> bool {
-        self.limit.enforce && self.limit.policy.on_store_error() != OnStoreError::Open
+    /// Whether no request passes that the store could not decide for this reason.
+    pub(super) fn refuses_after(&self, error: &StoreError) -> bool {
+        self.limit.enforce && self.on_error(error) != OnStoreError::Open
+    }
+
+    pub(super) fn on_error(&self, error: &StoreError) -> OnStoreError {
+        self.limit.policy.on_error(error).unwrap_or_default()
     }
 }
 
@@ -99,7 +102,7 @@ impl<St: Store> Rules<St> {
             room,
             keeper,
             misconfigured: Mutex::new(None),
-            failing: AtomicBool::new(false),
+            outage: Outage::default(),
         }
     }
 

@@ -1,7 +1,5 @@
 //! What the answer of the store means for a request and its response.
 
-use std::sync::atomic::Ordering;
-
 use bytes::Bytes;
 use http::{Extensions, HeaderValue, Response};
 use tollgate_core::{Decision, Micros, OnStoreError, Outcome, Store, StoreError, Verdict};
@@ -16,7 +14,7 @@ use super::verdicts::Verdicts;
 use super::witness::Sight;
 use crate::body::InFlight;
 use crate::denial::{Denial, Dialect};
-use crate::headers::{PolicyFields, X_RATELIMIT_EXPLAIN};
+use crate::headers::{self, PolicyFields, X_RATELIMIT_EXPLAIN};
 use crate::{Head, ResponseHead};
 
 /// What is to be done with a request.
@@ -83,7 +81,7 @@ impl<St: Store> Rules<St> {
     ) -> bool {
         let is_untold = self.is_silent
             && LevelFilter::current() < LevelFilter::DEBUG
-            && !self.failing.load(Ordering::Relaxed)
+            && !self.outage.is_on()
             && answer.as_ref().is_ok_and(Verdict::is_admitted);
         if is_untold {
             self.see(answer, applied, sight);
@@ -110,10 +108,8 @@ impl<St: Store> Rules<St> {
             return Ruling::Wait(Asked { answer, question });
         }
         self.see(&answer, question.applied, &question.sight);
-        // A change of state is news, a request is not.
-        if answer.is_ok() && self.failing.load(Ordering::Relaxed) {
-            self.failing.store(false, Ordering::Relaxed);
-            tracing::warn!(target: "tollgate", "the store decides again");
+        if answer.is_ok() && self.outage.is_on() {
+            self.outage.decided();
         }
         match answer {
             Ok(verdict) if verdict.is_admitted() => {
@@ -211,6 +207,7 @@ impl<St: Store> Rules<St> {
         let verdict = corrected.as_ref().unwrap_or(verdict);
         let rows = self.rows(verdict, *applied);
         self.options.headers.write(response.headers_mut(), verdict.decided_at(), rows);
+        headers::tell_of_reduction(response.headers_mut(), verdict);
         if let Some(explained) = rest.as_ref().and_then(|rest| rest.explained.as_ref()) {
             response.headers_mut().append(X_RATELIMIT_EXPLAIN, explained.clone());
         }
@@ -237,6 +234,7 @@ impl<St: Store> Rules<St> {
         );
         let mut response = denial.respond(dialect, &*self.options.response);
         self.options.headers.write(response.headers_mut(), at, rows());
+        headers::tell_of_reduction(response.headers_mut(), verdict);
         if let Some(explained) = explained {
             response.headers_mut().append(X_RATELIMIT_EXPLAIN, explained);
         }
@@ -250,15 +248,14 @@ impl<St: Store> Rules<St> {
     /// let pass. A policy that falls back to a local store rejects too: the local store could not
     /// decide either, or the request costs more than the local share.
     fn without_verdict(&self, error: &StoreError, applied: Applied, head: &Head<'_>) -> Ruling<St> {
-        if !self.failing.swap(true, Ordering::Relaxed) {
-            tracing::warn!(target: "tollgate", %error, "the store cannot decide, policies fail");
-        }
-        let refusing = self.applied(applied).filter(|rule| rule.refuses_without_verdict());
+        let refusing = self.applied(applied).filter(|rule| rule.refuses_after(error));
         // One that is decided locally would have been, but for a closed one beside it.
-        let is_closed = |rule: &&Rule| rule.limit.policy.on_store_error() == OnStoreError::Closed;
+        let is_closed = |rule: &&Rule| rule.on_error(error) == OnStoreError::Closed;
         let any_is_closed = refusing.clone().any(|rule| is_closed(&rule));
         let mut refusing = refusing.filter(|rule| !any_is_closed || is_closed(rule)).peekable();
-        if refusing.peek().is_none() {
+        let passes = refusing.peek().is_none();
+        self.outage.failed(error, passes);
+        if passes {
             tracing::debug!(target: "tollgate", %error, "failed open");
             return Ruling::Pass;
         }

@@ -120,7 +120,7 @@ impl Witness {
         let seconds = sight.started.map(|started| self.timer.stop(started, store));
         let is_refused = match answer {
             Ok(verdict) => !verdict.is_admitted(),
-            Err(_) => applied.clone().any(|(_, rule)| rule.refuses_without_verdict()),
+            Err(error) => applied.clone().any(|(_, rule)| rule.refuses_after(error)),
         };
         for (place, (index, rule)) in applied.enumerate() {
             let (word, decision, source) = Self::read(place, rule, answer);
@@ -166,7 +166,7 @@ impl Witness {
                 let word = decision.and_then(|it| Answer::of(&rule.limit, it, source));
                 (word, decision, source)
             }
-            Err(_) => (Some(Answer::without_verdict(&rule.limit)), None, Source::Store),
+            Err(error) => (Some(Answer::after(error, &rule.limit)), None, Source::Store),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What became of a request at one policy, in one word.
 
-use tollgate_core::{Decision, OnStoreError, Outcome, Source};
+use tollgate_core::{Decision, OnStoreError, Outcome, Source, StoreError};
 
 use crate::Limit;
 
@@ -52,9 +52,10 @@ impl Answer {
         })
     }
 
-    /// While the store cannot decide.
-    pub(crate) fn without_verdict(limit: &Limit) -> Self {
-        if limit.enforce && limit.policy.on_store_error() != OnStoreError::Open {
+    /// The store could not decide.
+    pub(crate) fn after(error: &StoreError, limit: &Limit) -> Self {
+        let on_error = limit.policy.on_error(error).unwrap_or_default();
+        if limit.enforce && on_error != OnStoreError::Open {
             Self::FailedClosed
         } else {
             Self::FailedOpen

@@ -1,9 +1,7 @@
 //! Stores around stores keep the contract of all stores.
 
-use std::time::Duration;
-
-use tollgate::failure::{Breaker, Fallback};
-use tollgate::{ManualClock, MemoryStore, Micros, Store};
+use tollgate::failure::Fallback;
+use tollgate::{ManualClock, MemoryStore, Micros, Store, StoreExt};
 use tollgate_store_tests::checks::wrappers::a_wrapper_passes_on_what_the_store_inside_is;
 use tollgate_store_tests::{Harness, store_tests};
 
@@ -34,16 +32,10 @@ impl<S: Wrap> Harness for Wrapped<S> {
     }
 }
 
-impl Wrap for Breaker<Memory> {
-    fn wrap(store: Memory) -> Self {
-        Self::with(store, 1, Duration::from_secs(3_600))
-    }
-}
-
 impl Wrap for Fallback<Memory, Memory> {
     fn wrap(store: Memory) -> Self {
         // The second store is never asked, as the first never fails.
-        Self::new(store, memory().1)
+        store.or_local(memory().1)
     }
 }
 
@@ -55,13 +47,10 @@ impl Wrap for Staged<Memory> {
 
 #[test]
 fn no_wrapper_forgets_what_the_store_inside_is() {
-    a_wrapper_passes_on_what_the_store_inside_is(Breaker::new);
-    a_wrapper_passes_on_what_the_store_inside_is(|store| Fallback::new(store, memory().1));
-}
-
-mod of_the_breaker {
-    use super::*;
-    store_tests!(Wrapped<Breaker<Memory>>);
+    a_wrapper_passes_on_what_the_store_inside_is(|store| store.or_local(memory().1));
+    a_wrapper_passes_on_what_the_store_inside_is(|store| {
+        store.or_local(memory().1).without_local()
+    });
 }
 
 mod of_the_fallback {

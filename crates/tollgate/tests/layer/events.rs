@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use http::{HeaderName, Method, Request};
 use parking_lot::Mutex;
-use tollgate::failure::Breaker;
 use tollgate::key::{ApiKey, ClientIp, Extension, Header, KeySource};
 use tollgate::{Key, Limit, Lists, OnMissingKey, OnStoreError, StoreExt, SubjectList};
 use tower::Layer;
@@ -187,8 +186,7 @@ async fn no_event_tells_who_it_was() {
         Limit::new(log("user", 9), user()).on_missing_key(OnMissingKey::Deny),
     ];
     let closed = log("closed", 99).with_on_store_error(OnStoreError::Closed);
-    let breaker = Breaker::with(store.clone(), 1, Duration::from_secs(1));
-    let service = limited(&breaker, limits.into_iter().chain([Limit::global(closed)]));
+    let service = limited(&store, limits.into_iter().chain([Limit::global(closed)]));
     let personal = || {
         let mut request = request(Method::GET, "/private/path?token=squeamish");
         request.headers_mut().insert("x-api-key", "sk_live_ossifrage".parse().unwrap());
@@ -210,13 +208,52 @@ async fn no_event_tells_who_it_was() {
         "{above:?}"
     );
     let heard = ear.heard();
-    for what in ["allow", "deny", "shadow deny", "no key", "breaker open", "failed closed"] {
+    for what in
+        ["allow", "deny", "shadow deny", "no key", "the store cannot decide", "failed closed"]
+    {
         assert!(heard.iter().any(|line| line.contains(what)), "no {what}: {heard:#?}");
     }
     let secrets = ["192.0.2", "ossifrage", "alice", "squeamish", "private"];
     for line in heard {
         assert!(!secrets.iter().any(|secret| line.contains(secret)), "{line}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_a_few_lines_that_say_how_many_requests_passed_unlimited() {
+    let (_, store) = memory();
+    let store = Staged::new(store);
+    let service = limited(&store, [Limit::global(log("open", 9_999))]);
+    let (ear, _open) = Ear::open();
+    let ask = async |requests: usize| {
+        for _ in 0..requests {
+            assert_eq!(status(&service).await, 200);
+        }
+    };
+    store.fail(Fault::NotCharged);
+    ask(100).await;
+    let begins = "WARN message=the store cannot decide, policies fail error=stage: unplugged";
+    assert_eq!(ear.above_debug(), [begins]);
+    // The store fails and decides in turn, as one that stops for a moment now and then.
+    for second in 0..10 {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        store.recover();
+        ask(10).await;
+        store.fail(Fault::NotCharged);
+        ask(10).await;
+        assert_eq!(ear.above_debug().len(), if second < 9 { 1 } else { 2 });
+    }
+    let goes_on = "WARN message=the store still cannot decide some requests \
+                   error=stage: unplugged passed_unlimited=191 refused=0";
+    assert_eq!(ear.above_debug()[1], goes_on, "the first of ten at this second is the 191st");
+    store.recover();
+    tokio::time::advance(Duration::from_millis(9_999)).await;
+    ask(10).await;
+    assert_eq!(ear.above_debug().len(), 2);
+    tokio::time::advance(Duration::from_millis(1)).await;
+    ask(10).await;
+    let ends = "WARN message=the store decides all requests again passed_unlimited=200 refused=0";
+    assert_eq!(ear.above_debug()[2..], [ends]);
 }
 
 #[tokio::test]

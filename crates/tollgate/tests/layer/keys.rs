@@ -83,7 +83,8 @@ fn every_error_of_building_says_what_and_how_to_cure_it() {
         (LayerError::MissingKeyUndecided { name: name() }, "`.on_missing_key(OnMissingKey::Deny)`"),
         (LayerError::KeyNeverMissing { name: name() }, "remove it"),
         (LayerError::TwoQueues { first: name(), second: name() }, "`LeakyMode::Meter`"),
-        (LayerError::NoLocalStore { name: name() }, "`failure::Fallback::new(store, "),
+        (LayerError::LocalStoreUnused, "the store without `.or_local(..)`"),
+        (LayerError::NoLocalStore { name: name() }, "`store.or_local(MemoryStore::new())`"),
     ] {
         assert!(error.to_string().contains(cure), "{error}");
     }

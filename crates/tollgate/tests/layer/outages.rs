@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use tokio::time::advance;
-use tollgate::failure::{Breaker, BreakerState, Fallback};
 use tollgate::{
     Charge, Cost, Key, LayerError, Limit, ManualClock, MemoryStore, Micros, OnStoreError, Policy,
     ReceiptId, Settlement, Source, Store, StoreExt,
 };
+
+use tower::Layer;
 
 use crate::stage::{Fault, Staged};
 use crate::support::*;
@@ -48,7 +48,9 @@ async fn a_closed_policy_refuses_until_the_next_probe() {
         store.fail(fault);
         let response = ask(&service, get()).await;
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(rate_fields(response.headers()), [format!("retry-after: {retry_after}")]);
+        let reason = "x-ratelimit-reason: temporary-reduced-capacity".to_owned();
+        let fields = [format!("retry-after: {retry_after}"), reason];
+        assert_eq!(rate_fields(response.headers()), fields);
         assert_eq!(response.headers()["cache-control"], "no-store");
         let problem = json(response).await;
         let expected = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
@@ -69,7 +71,7 @@ async fn one_closed_policy_refuses_for_all_that_apply() {
     let closed = closed.when(|head| head.uri.path() == "/login");
     let others = [("open", OnStoreError::Open), ("local", OnStoreError::Local)];
     let others = others.map(|(name, failing)| Limit::global(on(name, 9, failing)));
-    let fallback = Fallback::new(store.clone(), MemoryStore::new());
+    let fallback = store.clone().or_local(MemoryStore::new());
     let service = limited(&fallback, others.into_iter().chain([closed]));
     store.fail(Fault::NotCharged);
     let login = request(http::Method::GET, "/login");
@@ -82,22 +84,113 @@ async fn one_closed_policy_refuses_for_all_that_apply() {
 #[test]
 fn a_local_policy_needs_a_store_with_a_local_fallback() {
     let local = || Limit::global(on("local", 9, OnStoreError::Local));
+    let shed = log("local", 9).with_shed(OnStoreError::Local);
     let expected = LayerError::NoLocalStore { name: "local".into() };
     // A policy that only watches would silently watch nothing during an outage.
-    for limits in [vec![local()], vec![Limit::global(log("all", 9)), local().shadow()]] {
+    for limits in [
+        vec![local()],
+        vec![Limit::global(log("all", 9)), local().shadow()],
+        vec![Limit::global(shed)],
+    ] {
         assert_eq!(builder(&remote(), limits.clone()).build().unwrap_err(), expected);
-        let breaker = Breaker::new(remote());
-        assert_eq!(builder(&breaker, limits.clone()).build().unwrap_err(), expected);
-        let fallback = Fallback::new(breaker, MemoryStore::new());
+        let fallback = remote().or_local(MemoryStore::new());
         assert!(builder(&fallback, limits.clone()).build().is_ok());
-        assert!(builder(&Breaker::new(fallback), limits).build().is_ok());
+        assert_eq!(builder(&fallback.without_local(), limits).build().unwrap_err(), expected);
     }
+}
+
+#[test]
+fn a_local_store_that_no_policy_uses_is_refused() {
+    let fallback = remote().or_local(MemoryStore::new());
+    let unused = || {
+        let [open, closed] = [OnStoreError::Open, OnStoreError::Closed];
+        [Limit::global(on("open", 9, open)), Limit::global(on("closed", 9, closed))]
+    };
+    let error = builder(&fallback, unused()).build().unwrap_err();
+    assert_eq!(error, LayerError::LocalStoreUnused);
+    assert!(builder(&fallback.without_local(), unused()).build().is_ok());
+    let used = [
+        Limit::global(log("default", 9)),
+        Limit::global(on("local", 9, OnStoreError::Local)),
+        Limit::global(on("shed", 9, OnStoreError::Closed).with_shed(OnStoreError::Local)),
+        Limit::global(log("shadow", 9)).shadow(),
+    ];
+    for limit in used {
+        assert!(builder(&fallback, unused().into_iter().chain([limit])).build().is_ok());
+    }
+}
+
+#[tokio::test]
+async fn a_policy_that_does_not_say_is_local_where_there_is_a_local_store_and_open_elsewhere() {
+    let store = remote();
+    let tiers = || Limit::global(log("all", 4)).in_tier("vip", tollgate::Quota::per_minute(8));
+    let limit = || tiers().unwrap();
+    let tier = || tollgate::tier::from_fn(|_| Some("vip"));
+    let with_local = builder(&store.clone().or_local(memory().1), [limit()]).tiers(tier());
+    let with_local = with_local.build().unwrap().layer(hello());
+    let alone = builder(&store, [limit()]).tiers(tier()).build().unwrap().layer(hello());
+    store.fail(Fault::NotCharged);
+    for expected in [200, 200, 200, 200, 429] {
+        assert_eq!(status(&with_local).await, expected, "half of the quota of the tier");
+        assert_eq!(status(&alone).await, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_shed_has_a_failure_policy_of_its_own() {
+    use OnStoreError::{Closed, Local, Open};
+    for (on_store_error, shed, expected) in [
+        (None, None, [[200, 429]; 2]),
+        (Some(Open), None, [[200, 200]; 2]),
+        (Some(Closed), None, [[503, 503]; 2]),
+        (Some(Open), Some(Closed), [[200, 200], [503, 503]]),
+        (Some(Closed), Some(Open), [[503, 503], [200, 200]]),
+        (Some(Closed), Some(Local), [[503, 503], [200, 429]]),
+        (None, Some(Open), [[200, 429], [200, 200]]),
+    ] {
+        for (fault, expected) in [Fault::NotCharged, Fault::Overloaded].into_iter().zip(expected) {
+            let store = remote();
+            let policy = on_store_error.into_iter().fold(log("p", 2), Policy::with_on_store_error);
+            let policy = shed.into_iter().fold(policy, Policy::with_shed);
+            let fallback = store.clone().or_local(memory().1);
+            let uses_local = policy.may_fall_back();
+            let fallback = if uses_local { fallback } else { fallback.without_local() };
+            let service = limited(&fallback, [Limit::global(policy)]);
+            store.fail(fault);
+            for expected in expected {
+                let told = status(&service).await;
+                assert_eq!(told, expected, "{on_store_error:?}, shed {shed:?}: {fault:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn clients_are_told_that_the_capacity_is_reduced() {
+    const REASON: &str = "x-ratelimit-reason";
+    let reduced = Some("temporary-reduced-capacity");
+    let (store, (_, local)) = (remote(), memory());
+    let service = limited(&store.clone().or_local(local), [Limit::global(log("local", 4))]);
+    let closed = on("closed", 9, OnStoreError::Closed);
+    let refusing = limited(&store, [Limit::global(closed)]);
+    for service in [ask(&service, get()).await, ask(&refusing, get()).await] {
+        assert_eq!(field(service.headers(), REASON), None);
+    }
+    store.fail(Fault::Overloaded);
+    for expected in [200, 200, 429] {
+        let response = ask(&service, get()).await;
+        assert_eq!(response.status(), expected);
+        assert_eq!(field(response.headers(), REASON).as_deref(), reduced);
+    }
+    let response = ask(&refusing, get()).await;
+    assert_eq!(response.status(), 503);
+    assert_eq!(field(response.headers(), REASON).as_deref(), reduced);
 }
 
 #[tokio::test]
 async fn a_local_policy_goes_on_with_half_of_its_quota() {
     let (store, (_, local)) = (remote(), memory());
-    let fallback = Fallback::new(store.clone(), local);
+    let fallback = store.clone().or_local(local);
     let service = limited(&fallback, [Limit::global(on("local", 4, OnStoreError::Local))]);
     assert_eq!(status(&service).await, 200);
     store.fail(Fault::NotCharged);
@@ -116,7 +209,7 @@ async fn a_local_policy_goes_on_with_half_of_its_quota() {
 #[tokio::test]
 async fn beside_a_local_policy_an_open_one_passes_and_shows_nothing() {
     let (store, (_, local)) = (remote(), memory());
-    let fallback = Fallback::new(store.clone(), local);
+    let fallback = store.clone().or_local(local);
     let limits = [
         Limit::global(on("open", 1, OnStoreError::Open)),
         Limit::global(on("local", 4, OnStoreError::Local)),
@@ -138,7 +231,7 @@ async fn beside_a_local_policy_an_open_one_passes_and_shows_nothing() {
 #[tokio::test]
 async fn beside_a_local_policy_a_closed_one_wins() {
     let (store, (_, local)) = (remote(), memory());
-    let fallback = Fallback::new(store.clone(), local.clone());
+    let fallback = store.clone().or_local(local.clone());
     let policy = on("local", 4, OnStoreError::Local);
     let closed = Limit::global(on("closed", 9, OnStoreError::Closed));
     let limits = [Limit::global(policy.clone()), closed.clone()];
@@ -155,7 +248,7 @@ async fn beside_a_local_policy_a_closed_one_wins() {
 #[tokio::test]
 async fn what_a_local_store_charged_is_settled_there() {
     let (store, (_, local)) = (remote(), memory());
-    let fallback = Fallback::new(store.clone(), local.clone());
+    let fallback = store.clone().or_local(local.clone());
     let policy = on("local", 8, OnStoreError::Local);
     let charges = [Charge::new(&policy, &Key::GLOBAL, Cost::new(3))];
     for (fault, source) in [(None, Source::Store), (Some(Fault::NotCharged), Source::Local)] {
@@ -176,7 +269,7 @@ async fn what_a_local_store_charged_is_settled_there() {
 #[tokio::test]
 async fn a_local_debt_is_at_most_one_local_capacity() {
     let (store, (_, local)) = (remote(), memory());
-    let fallback = Fallback::new(store.clone(), local);
+    let fallback = store.clone().or_local(local);
     let policy = on("local", 8, OnStoreError::Local);
     let charges = [Charge::new(&policy, &Key::GLOBAL, Cost::new(3))];
     store.fail(Fault::NotCharged);
@@ -193,7 +286,7 @@ async fn a_local_debt_is_at_most_one_local_capacity() {
 #[tokio::test]
 async fn an_error_of_the_request_is_not_decided_locally() {
     let (store, (_, local)) = (remote(), memory());
-    let fallback = Fallback::new(store.clone(), local);
+    let fallback = store.clone().or_local(local);
     let policy = on("local", 8, OnStoreError::Local);
     store.fail(Fault::Invalid);
     assert!(!fallback.charge(&policy, &Key::GLOBAL, Cost::ONE).await.unwrap_err().is_outage());
@@ -202,7 +295,7 @@ async fn an_error_of_the_request_is_not_decided_locally() {
 #[tokio::test]
 async fn the_share_is_that_which_was_stated() {
     let (store, (_, local)) = (remote(), memory());
-    let fallback = Fallback::with_share(store.clone(), local, 1, 4);
+    let fallback = store.clone().or_local(local).with_share(1, 4).unwrap();
     store.fail(Fault::NotCharged);
     for (name, limit, share) in [("some", 100, 25), ("few", 3, 1), ("one", 1, 1)] {
         let policy = on(name, limit, OnStoreError::Local);
@@ -212,47 +305,9 @@ async fn the_share_is_that_which_was_stated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_costs_only_some_requests_their_timeout() {
-    let store = remote();
-    let breaker = Breaker::with(store.clone(), 3, Duration::from_secs(2));
-    let closed = Limit::global(on("closed", 99, OnStoreError::Closed));
-    let service = limited(&breaker, [closed]);
-    store.fail(Fault::NotCharged);
-    for n in 1..=10 {
-        let response = ask(&service, get()).await;
-        assert_eq!(response.status(), 503);
-        let wait = field(response.headers(), "retry-after");
-        assert_eq!(wait.as_deref(), Some(if n <= 3 { "1" } else { "2" }), "the next probe");
-    }
-    assert_eq!((store.calls(), breaker.state()), (3, BreakerState::Open));
-    store.recover();
-    advance(Duration::from_millis(1_500)).await;
-    let response = ask(&service, get()).await;
-    assert_eq!(response.status(), 503, "nobody has looked yet");
-    assert_eq!(field(response.headers(), "retry-after").as_deref(), Some("1"));
-    advance(Duration::from_millis(500)).await;
-    assert_eq!(status(&service).await, 200, "the probe is a request like any other");
-    assert_eq!(breaker.state(), BreakerState::Closed);
-    assert_eq!(status(&service).await, 200);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_local_store_behind_an_open_breaker_decides_at_once() {
-    let (store, (_, local)) = (remote(), memory());
-    let breaker = Breaker::with(store.clone(), 1, Duration::from_secs(1));
-    let fallback = Fallback::new(breaker, local);
-    let service = limited(&fallback, [Limit::global(on("local", 6, OnStoreError::Local))]);
-    store.fail(Fault::MaybeCharged);
-    for expected in [200, 200, 200, 429] {
-        assert_eq!(status(&service).await, expected);
-    }
-    assert_eq!(store.calls(), 1);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_queue_goes_on_locally_and_places_come_back_there() {
     let (store, local) = (remote(), on_tokio_time());
-    let fallback = Fallback::with_share(store.clone(), local.clone(), 1, 1);
+    let fallback = store.clone().or_local(local.clone()).with_share(1, 1).unwrap();
     let policy = Policy::leaky_bucket("queue", tollgate::Quota::per_second(10).burst(5)).unwrap();
     let policy = policy.with_on_store_error(OnStoreError::Local);
     let service = limited(&fallback, [Limit::global(policy.clone())]);

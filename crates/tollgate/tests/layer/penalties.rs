@@ -8,7 +8,6 @@ use std::time::Duration;
 use http::{Request, Response};
 use http_body_util::Full;
 use serde_json::json;
-use tollgate::failure::Fallback;
 use tollgate::key::ClientIp;
 use tollgate::{
     Excess, Key, LayerError, Limit, OnStoreError, Policy, Quota, Reserve, StoreExt, Strikes,
@@ -167,10 +166,10 @@ async fn a_strike_is_no_call_of_its_own_and_a_store_that_is_away_strikes_nobody(
     let store = Staged::new(memory.clone());
     let all = Limit::global(log("all", 1).with_on_store_error(OnStoreError::Local));
     let banned = all.penalty("banned", strikes()).unwrap();
-    assert_eq!(banned.policy().on_store_error(), OnStoreError::Local);
+    assert_eq!(banned.policy().on_store_error(), Some(OnStoreError::Local));
     let policy = banned.policy().clone();
     let local = crate::support::memory().1;
-    let service = limited(&Fallback::new(store.clone(), local), [all, banned]);
+    let service = limited(&store.clone().or_local(local), [all, banned]);
     for calls in 1..=2 {
         ask(&service, get()).await;
         assert_eq!(store.calls(), calls);

@@ -34,6 +34,8 @@ pub(crate) enum Fault {
     MaybeCharged,
     /// It cannot be reached, and says when to ask again.
     RetryAfter(tollgate::Micros),
+    /// It refuses the request, because no answer could come in time.
+    Overloaded,
     /// It thinks that the request makes no sense.
     Invalid,
 }
@@ -44,6 +46,7 @@ impl Fault {
             Self::NotCharged => StoreError::not_charged("stage", "unplugged"),
             Self::MaybeCharged => StoreError::maybe_charged("stage", "the answer was lost"),
             Self::RetryAfter(wait) => Self::NotCharged.error().with_retry_after(wait),
+            Self::Overloaded => StoreError::overloaded("stage", "too much waits already"),
             Self::Invalid => StoreError::invalid("stage", "makes no sense"),
         }
     }
@@ -62,6 +65,11 @@ impl<S: Store> Staged<S> {
     /// No call fails any more.
     pub(crate) fn recover(&self) {
         *self.stage.fault.lock() = None;
+    }
+
+    /// Whether every call fails.
+    pub(crate) fn fails(&self) -> bool {
+        self.stage.fault.lock().is_some()
     }
 
     /// From now on no call is answered before `release`.

@@ -52,6 +52,7 @@ impl Args {
         if let Store::Memory = self.store {
             let given = [
                 ("--on-store-error", self.on_store_error.is_some()),
+                ("--shed", self.shed.is_some()),
                 ("--store-timeout", self.store_timeout.is_some()),
                 ("--lease", self.lease.is_some()),
             ];

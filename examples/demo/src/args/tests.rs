@@ -58,6 +58,8 @@ fn whatever_is_wrong_is_said_in_one_line_with_the_cure() {
         (&["--api-keys", "k-1", "--key", "ip"], "--api-keys has no effect with --key ip"),
         (&["--trusted-proxies", "10.0.0.0/8"], "--trusted-proxies has no effect"),
         (&["--burst", "5"], "--burst 5 has no effect with --algorithm sliding_window_log"),
+        (&["--shed", "x"], "--shed 'x': use one of open, closed, local"),
+        (&["--shed", "closed"], "--shed has no effect with --store memory"),
         (&["--on-store-error", "open"], "--on-store-error has no effect with --store memory"),
         (&["--lease", "0.05"], "--lease '0.05': expected a share, as 1/20"),
         (&["--lease", "1/20"], "--lease has no effect with --store memory"),

@@ -100,6 +100,7 @@ fn help_names_every_flag_and_its_variable() {
         "jwt-secret",
         "api-keys",
         "on-store-error",
+        "shed",
         "log-format",
         "lease",
         "admin",

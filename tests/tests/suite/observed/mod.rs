@@ -1,4 +1,4 @@
-//! What `deploy/` promises: alerts that fire when they should, and panels that show something.
+//! Tests of `deploy/`: alerts fire when they should, and panels show something.
 
 mod files;
 mod live;

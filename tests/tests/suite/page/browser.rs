@@ -57,7 +57,7 @@ impl Tab {
         done["result"]["value"].take()
     }
 
-    /// The text of the first element that fits the selector; empty if there is none.
+    /// The text of the first element that fits the selector; empty if no element fits.
     pub(crate) fn text(&self, selector: &str) -> String {
         self.value(&format!("document.querySelector({selector:?})?.innerText ?? ''"))
     }
@@ -158,12 +158,12 @@ fn start(folder: &Path) -> Process {
         "--hide-scrollbars",
         // Containers have little shared memory.
         "--disable-dev-shm-usage",
-        // It is to ask nobody but the page's own servers.
+        // Chromium itself must send no requests: only the page does, to its own servers.
         "--disable-background-networking",
         "--disable-component-update",
     ];
-    // Chromium's sandbox is made of namespaces of users, and it refuses to make one for root,
-    // whom it could not hold. What it shows here is ours.
+    // Chromium refuses to start its sandbox for root, because user namespaces do not confine root.
+    // The pages that it shows here are our own.
     if std::fs::metadata("/proc/self").is_ok_and(|of_this| of_this.uid() == 0) {
         args.push("--no-sandbox");
     }
@@ -173,7 +173,7 @@ fn start(folder: &Path) -> Process {
         .unwrap_or_else(|failure| panic!("{failure}"))
 }
 
-/// Where it is told what to do, which it says itself.
+/// Where Chromium takes commands, from the line that it prints.
 fn address(process: &Process) -> String {
     let start = Instant::now();
     loop {

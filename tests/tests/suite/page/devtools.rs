@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tungstenite::{Message, WebSocket, client};
 
-/// A connection to one page. Events are kept in the order in which they came.
+/// A connection to one page. Events are kept in the order of arrival.
 pub(crate) struct DevTools {
     socket: WebSocket<TcpStream>,
     commands: u64,

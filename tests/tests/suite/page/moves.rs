@@ -91,7 +91,7 @@ async fn a_replica_that_comes_back_is_seen_again() {
     assert!(stage.set.replicas[2].process.wait(Duration::from_secs(8)).is_some());
     assert!(start.elapsed() < Duration::from_secs(8));
     stage.tab.shows("#connection", "2 of 3 live; not api3");
-    // And a store that is away is told.
+    // The page also shows that a store is down.
     stage.set.redis.process.kill();
     let asked = (0..30).map(|_| {
         let client = client.clone();
@@ -100,7 +100,7 @@ async fn a_replica_that_comes_back_is_seen_again() {
     for answer in asked.collect::<Vec<_>>() {
         assert_eq!(answer.await.unwrap(), 503);
     }
-    stage.tab.shows("#connection", "is away");
+    stage.tab.shows("#connection", "is down");
     stage.tab.shows("#replicas", "open");
     assert_eq!(stage.tab.complaints(), [""; 0]);
 }

@@ -150,9 +150,10 @@ impl Maker<'_, '_> {
         }
         let costs = costs::costs(view, self.outer.costs.as_ref(), problems);
         let on_store_error = policy::on_store_error(view, self.shared, problems);
+        let shed = policy::shed(view, self.shared, problems);
         let shadow = if view.has("shadow") { view } else { &self.shared.limiter };
         let shadow = shadow.flag("shadow")?;
-        let on_store_error = on_store_error?;
+        let (on_store_error, shed) = (on_store_error?, shed?);
         let can_fail = self.shared.can_fail;
         let about = About { algorithm, on_store_error, enforce: !shadow, can_fail };
         let excess = settling::excess(view, about, problems);
@@ -174,6 +175,7 @@ impl Maker<'_, '_> {
             costs,
             dearest,
             on_store_error,
+            shed,
             enforce: !shadow,
             excess,
             counts,
@@ -197,6 +199,7 @@ struct Rest {
     costs: Arc<CostTable>,
     dearest: Cost,
     on_store_error: OnStoreError,
+    shed: Option<OnStoreError>,
     enforce: bool,
     excess: Excess,
     counts: Option<Vec<Statuses>>,
@@ -214,7 +217,10 @@ impl Rest {
         policies: Option<Policies>,
         problems: &mut Problems,
     ) -> Option<LimitPlan> {
-        let fails = |policy: Policy| policy.with_on_store_error(self.on_store_error);
+        let fails = |policy: Policy| {
+            let policy = policy.with_on_store_error(self.on_store_error);
+            self.shed.into_iter().fold(policy, Policy::with_shed)
+        };
         let mut whole = |policy: Policy| match &self.lease {
             Some(lease) => lease.of(fails(policy), problems),
             None => Some(fails(policy)),

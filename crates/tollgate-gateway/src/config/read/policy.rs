@@ -297,11 +297,32 @@ pub(super) fn on_store_error(
     if place.has("onStoreError") && !shared.can_fail {
         no_effect(place, "onStoreError", "in memory", "such a store does not fail", problems);
     }
-    Some(match place.text("onStoreError")? {
+    Some(word(place.text("onStoreError")?))
+}
+
+/// Reads what a policy does with requests that are shed, if that differs from
+/// [`on_store_error`]; nothing inside where the file is wrong.
+pub(super) fn shed(
+    view: &View<'_>,
+    shared: &Shared<'_>,
+    problems: &mut Problems,
+) -> Option<Option<OnStoreError>> {
+    let place = if view.has("shed") { view } else { &shared.limiter };
+    if !place.has("shed") {
+        return Some(None);
+    }
+    if !shared.can_fail {
+        no_effect(place, "shed", "in memory", "such a store is never overloaded", problems);
+    }
+    Some(Some(word(place.text("shed")?)))
+}
+
+fn word(on_store_error: &str) -> OnStoreError {
+    match on_store_error {
         "closed" => OnStoreError::Closed,
         "local" => OnStoreError::Local,
         _ => OnStoreError::Open,
-    })
+    }
 }
 
 pub(super) fn no_effect(

@@ -9,7 +9,7 @@ use tollgate::key::TrustedProxies;
 use super::super::files::NamedFile;
 use super::super::problem::Problems;
 use super::super::spec::Section;
-use super::super::tables::{LISTEN, RATE_LIMITER};
+use super::super::tables::RATE_LIMITER;
 use super::super::view::{Item, View, default_of};
 use crate::plan::{Listen, Timeouts, TlsFiles};
 
@@ -48,8 +48,13 @@ fn admin(limiter: &View<'_>) -> Option<(SocketAddr, Vec<String>)> {
 }
 
 fn listen(limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<Listen>> {
-    let max_connections = default_of(&LISTEN, "maxConnections")?.parse().ok()?;
-    let plain = |addr| Listen { addr, tls: None, proxy_protocol: None, max_connections };
+    let plain = |addr| Listen {
+        addr,
+        tls: None,
+        proxy_protocol: None,
+        max_connections: None,
+        max_connections_per_address: None,
+    };
     if !limiter.has("listen") {
         return Some(vec![plain(default_of(&RATE_LIMITER, "listen")?.parse().ok()?)]);
     }
@@ -119,8 +124,17 @@ fn listener(view: &View<'_>, problems: &mut Problems) -> Option<Listen> {
         }
         None => None,
     };
-    let max_connections = view.whole("maxConnections")?.try_into().ok()?;
-    Some(Listen { addr: view.text("address")?.parse().ok()?, tls, proxy_protocol, max_connections })
+    let whole = |key: &str| match view.has(key) {
+        true => view.whole(key)?.try_into().ok().map(Some),
+        false => Some(None),
+    };
+    Some(Listen {
+        addr: view.text("address")?.parse().ok()?,
+        tls,
+        proxy_protocol,
+        max_connections: whole("maxConnections")?,
+        max_connections_per_address: whole("maxConnectionsPerAddress")?,
+    })
 }
 
 fn check_admin(admin: SocketAddr, listen: &[Listen], limiter: &View<'_>, problems: &mut Problems) {

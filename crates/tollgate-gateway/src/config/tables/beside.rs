@@ -106,7 +106,7 @@ pub(super) const RESERVE: Section = Section {
             "lapse",
             Shape::Span,
             "1h",
-            "How long after the decision it may be corrected; afterwards the estimate stands. At most an hour.",
+            "How long after the decision it may be corrected; afterwards the estimate stands. Never longer than the window of the limit or 5m, whichever is longer, nor than 1h.",
         ),
     ],
     either: &[],

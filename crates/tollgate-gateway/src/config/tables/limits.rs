@@ -93,7 +93,13 @@ pub(super) const COSTS_FIELD: Field = optional(
 pub(super) const STORE_ERROR_FIELD: Field = optional(
     "onStoreError",
     Shape::Word(ON_STORE_ERROR),
-    "What the policy does while the store cannot decide. Without it, `rateLimiter.onStoreError`.",
+    "How the policy treats requests while the store cannot decide. Without it, `rateLimiter.onStoreError`.",
+);
+
+pub(super) const SHED_FIELD: Field = optional(
+    "shed",
+    Shape::Word(ON_STORE_ERROR),
+    "How the policy treats a request that was refused before it was sent to Redis, because no answer could come in time. Without it, `rateLimiter.shed`.",
 );
 
 pub(super) const SHADOW_FIELD: Field =
@@ -105,7 +111,7 @@ pub(super) const POLICY: Section = Section {
     fields: policy_fields!(
         optional("identifier", text(format::IDENTIFIER), "The name that denials give; counters belong to it. Without it, `global` or `client`.");
         QUOTA_OR_NONE;
-        STRATEGY_FIELD, REFILL, MODE, MAX_WAIT, RESOLUTION, EXPIRE, COSTS_FIELD, STORE_ERROR_FIELD, SHADOW_FIELD,
+        STRATEGY_FIELD, REFILL, MODE, MAX_WAIT, RESOLUTION, EXPIRE, COSTS_FIELD, STORE_ERROR_FIELD, SHED_FIELD, SHADOW_FIELD,
         ALSO, EXCESS_FIELD, COUNT_ONLY_FIELD, RESERVE_FIELD, CONCURRENCY_FIELD, PENALTY_FIELD, LEASE_FIELD
     ),
     either: &[&["window", "windowSeconds", "calendar"]],
@@ -122,7 +128,7 @@ pub(super) const API: Section = Section {
         default("per", Shape::Word(&[("client", "Each client has its own."), ("everyone", "One for all.")]), "client", "Whose quota it is.");
         optional("limit", UNITS, "Units per window. Without it, `share` says how many; or `concurrency` or `penalty` is the whole limit.");
         optional("share", text(format::SHARE), "A part of the quota of `client`, in each tier of that tier's: `1/10`. In place of limit, window and burst."),
-        STRATEGY_FIELD, REFILL, MODE, MAX_WAIT, RESOLUTION, EXPIRE, COSTS_FIELD, STORE_ERROR_FIELD, SHADOW_FIELD,
+        STRATEGY_FIELD, REFILL, MODE, MAX_WAIT, RESOLUTION, EXPIRE, COSTS_FIELD, STORE_ERROR_FIELD, SHED_FIELD, SHADOW_FIELD,
         ALSO, EXCESS_FIELD, COUNT_ONLY_FIELD, RESERVE_FIELD, CONCURRENCY_FIELD, PENALTY_FIELD, LEASE_FIELD
     ),
     either: &[

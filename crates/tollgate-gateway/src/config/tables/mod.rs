@@ -40,7 +40,6 @@ pub(super) use self::beside::CONCURRENCY;
 use self::beside::WAITING;
 use self::identity::{API_KEY, API_KEYS, IDENTITY_ANY, JWT, MISSING, MISSING_STATUS, SUBJECTS};
 use self::limits::{API, COSTS, POLICY, TIERS};
-pub(super) use self::server::LISTEN;
 use self::server::{ADMIN, LISTEN_ANY, PATH, PATHS, ROUTE, TARGET, TIMEOUTS};
 use self::store::STORE;
 use self::telemetry::{LOG, TRACING};
@@ -152,8 +151,13 @@ pub(super) static RATE_LIMITER: Section = Section {
         default(
             "onStoreError",
             Shape::Word(ON_STORE_ERROR),
-            "open",
-            "What a policy does while the store cannot decide.",
+            "local",
+            "How a policy treats requests while the store cannot decide.",
+        ),
+        optional(
+            "shed",
+            Shape::Word(ON_STORE_ERROR),
+            "How a policy treats a request that was refused before it was sent to Redis, because no answer could come in time. Without it, as `onStoreError`.",
         ),
         default(
             "shadow",
@@ -197,7 +201,7 @@ pub(super) static RATE_LIMITER: Section = Section {
 };
 
 const ON_STORE_ERROR: &[(&str, &str)] = &[
-    ("open", "Requests pass."),
+    ("open", "Requests pass unlimited."),
     ("closed", "Requests are refused with 503."),
     ("local", "This process decides with a part of the quota; see `store.redis.localShare`."),
 ];

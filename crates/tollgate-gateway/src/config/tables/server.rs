@@ -29,7 +29,7 @@ const SECTION_OR_LIST: &[Shape] =
 const LISTENER: &Shape = &Shape::Either(ADDRESS_OR_SECTION);
 const ADDRESS_OR_SECTION: &[Shape] = &[text(format::ADDRESS), Shape::Section(&LISTEN)];
 
-pub(in super::super) static LISTEN: Section = Section {
+static LISTEN: Section = Section {
     name: "listen[]",
     doc: "An address that clients connect to.",
     fields: &[
@@ -40,16 +40,22 @@ pub(in super::super) static LISTEN: Section = Section {
             NETWORKS,
             "Balancers that begin each connection with a PROXY protocol header. Connections from others, and without the header, are refused.",
         ),
-        default(
+        optional(
             "maxConnections",
-            Shape::Whole { min: 1, max: 1_000_000 },
-            "20000",
-            "The most connections at a time. Others wait in the system's queue until one ends; meanwhile connections between two requests are kept for a second only. An address alone has the default.",
+            CONNECTIONS,
+            "The most connections at a time. Others wait in the system's queue until one ends. Without it, 20000, or as many as the limit of open files allows; a number above that limit is an error at the start.",
+        ),
+        optional(
+            "maxConnectionsPerAddress",
+            CONNECTIONS,
+            "The most connections of one client address, or of one IPv6 /64 network. More are closed. Without it, a quarter of all connections, and at least 16. It does not hold for `trustedProxies`.",
         ),
     ],
     either: &[],
     others: None,
 };
+
+const CONNECTIONS: Shape = Shape::Whole { min: 1, max: 1_000_000 };
 
 pub(super) const TLS: Section = Section {
     name: "listen[].tls",

@@ -159,6 +159,6 @@ fn one_listener_needs_no_list() {
         plan(&text).listen.iter().map(|it| (it.addr, it.max_connections)).collect::<Vec<_>>()
     };
     let alone = listen("{address: 127.0.0.1:8000, maxConnections: 7}");
-    assert_eq!(alone, [("127.0.0.1:8000".parse().unwrap(), 7)]);
+    assert_eq!(alone, [("127.0.0.1:8000".parse().unwrap(), Some(7))]);
     assert_eq!(alone, listen("[{address: 127.0.0.1:8000, maxConnections: 7}]"));
 }

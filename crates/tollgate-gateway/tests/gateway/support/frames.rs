@@ -48,7 +48,8 @@ impl RawHttp2 {
         self.frame(DATA, u8::from(is_last), stream, bytes);
     }
 
-    fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+    /// A frame of any kind and any bytes.
+    pub(crate) fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
         let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
         frame.extend([kind, flags]);
         frame.extend(stream.to_be_bytes());
@@ -116,11 +117,12 @@ fn status(block: &[u8]) -> u16 {
 }
 
 const DATA: u8 = 0;
-const HEADERS: u8 = 1;
+pub(crate) const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
-const END_HEADERS: u8 = 4;
+pub(crate) const CONTINUATION: u8 = 9;
+pub(crate) const END_HEADERS: u8 = 4;
 
 /// Longer than anything takes that does happen.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -54,10 +54,21 @@ impl Gateway {
 
     /// The same with these variables.
     pub(crate) fn start_under(folder: TempDir, file: &str, variables: &[(&str, &str)]) -> Self {
-        // With as many open files as most systems give a process to begin with.
+        // As many open files as most systems give a process to begin with.
+        Self::launch(folder, "ulimit -Sn 1024", file, variables)
+    }
+
+    /// The same as `start` in a process that may open up to this number of files.
+    pub(crate) fn start_with_files(files: usize, lines: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join(FILE), whole(lines)).unwrap();
+        Self::launch(folder, &format!("ulimit -n {files}"), FILE, &[])
+    }
+
+    fn launch(folder: TempDir, ulimit: &str, file: &str, variables: &[(&str, &str)]) -> Self {
         let mut process = Command::new("bash")
-            .args(["-c", "ulimit -Sn 1024 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tollgate")])
-            .args(["serve", "--config", file])
+            .args(["-c", &format!("{ulimit} && exec \"$0\" \"$@\"")])
+            .args([env!("CARGO_BIN_EXE_tollgate"), "serve", "--config", file])
             .current_dir(folder.path())
             .env_remove("RUST_LOG")
             .env("TOLLGATE_ADMIN_TOKEN", TOKEN)
@@ -121,12 +132,30 @@ impl Gateway {
 
     /// The most memory that it has had so far, in MiB.
     pub(crate) fn peak_memory(&self) -> u64 {
-        self.status("VmHWM:")
+        self.status("VmHWM:") / 1024
     }
 
     /// The memory it has now, in MiB.
     pub(crate) fn memory(&self) -> u64 {
-        self.status("VmRSS:")
+        self.status("VmRSS:") / 1024
+    }
+
+    /// The same in KiB, and without the program itself.
+    pub(crate) fn resident(&self) -> u64 {
+        self.status("RssAnon:")
+    }
+
+    /// The processor time that it has taken so far, in ticks of the system.
+    pub(crate) fn processor_time(&self) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
+        // The name before may hold anything; user and system time are the 14th and 15th.
+        let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
+        fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+    }
+
+    /// The number of files that are open.
+    pub(crate) fn open_files(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap().count()
     }
 
     /// What the system allows it.
@@ -137,7 +166,7 @@ impl Gateway {
     fn status(&self, line: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
         let line = status.lines().find_map(|it| it.strip_prefix(line)).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
+        line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
     /// What the admin address says under this path.

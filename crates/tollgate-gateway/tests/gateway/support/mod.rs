@@ -2,7 +2,7 @@
 
 #[cfg(feature = "otlp")]
 mod collector;
-mod frames;
+pub(crate) mod frames;
 mod gateway;
 mod raw;
 mod upstream;

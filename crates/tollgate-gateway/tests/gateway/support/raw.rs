@@ -34,13 +34,27 @@ pub(crate) struct RawClient {
 impl RawClient {
     pub(crate) fn new(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
+        Self::of(stream)
+    }
+
+    /// On a connection that is there already.
+    pub(crate) fn of(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Self { stream, read: Vec::new() }
     }
 
-    /// Sends a request and returns the answer, whose length its head states.
+    /// Sends a request and returns the answer.
     pub(crate) fn ask(&mut self, request: &str) -> String {
+        self.send(request);
+        self.answer()
+    }
+
+    pub(crate) fn send(&mut self, request: &str) {
         self.stream.write_all(request.as_bytes()).unwrap();
+    }
+
+    /// The next answer, whose length its head states.
+    pub(crate) fn answer(&mut self) -> String {
         let head = read_until(&mut self.stream, &mut self.read, |bytes| find(bytes, b"\r\n\r\n"));
         let head = head.expect("the connection ended before an answer");
         let lines = String::from_utf8_lossy(&self.read[..head]).to_ascii_lowercase();

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use tollgate::failure::{Breaker, BreakerState};
+use tollgate::failure::BreakerState;
 use tollgate_core::{Cost, Key, Policy, StoreError, StoreExt};
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::{Cluster, until};
@@ -96,8 +96,10 @@ async fn a_node_that_forgets_the_script_is_told_it_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_node_is_sent_so_many_calls_at_a_time_and_no_more() {
     let cluster = Cluster::builder().replicas(0).start();
-    // Less than it takes to tell a silent connection from a slow one: that would be replaced.
-    let store = connect(builder(&cluster).timeout(Duration::from_millis(500))).await;
+    // The requests that wait for room give up an eighth of it before the first calls end. A
+    // machine that wakes them later than that would send some of them.
+    let timeout = Duration::from_secs(4);
+    let store = connect(builder(&cluster).timeout(timeout)).await;
     let policy = policy("p", 10);
     let many: Vec<_> = keys(&store, is_on(0)).take(600).collect();
     // From here on its time is known, for which it would be asked first.
@@ -111,7 +113,7 @@ async fn a_node_is_sent_so_many_calls_at_a_time_and_no_more() {
         requests.spawn(store.charge(&policy, key, Cost::ONE));
     }
     // On a machine that is late the last have time left when the first have given up.
-    let was_late = began.elapsed() > Duration::from_millis(50);
+    let was_late = began.elapsed() > timeout / 16;
     let answers = requests.join_all().await;
     cluster.node(0).cont();
     let may_be = answers.iter().filter(|it| it.as_ref().is_err_and(StoreError::may_have_charged));
@@ -229,15 +231,14 @@ async fn a_store_is_connected_once_another_leads_for_a_node_that_is_dead() {
     assert!(connected.is_ok() && store.is_connected(), "{:?}", store.reports());
 }
 
-/// A breaker around the store counts failures, and a third of all requests fail. Yet what
-/// the other nodes have is decided; and what the dead one has does not wait each time.
+/// A third of all requests fail. Yet what the other nodes have is decided; and what the dead one
+/// has does not wait each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_breaker_leaves_the_way_to_other_nodes_open() {
     let cluster = Cluster::builder().replicas(0).start();
-    let inner = connect(builder(&cluster).timeout(TIMEOUT)).await;
-    let dead: Vec<_> = keys(&inner, is_on(1)).take(10).collect();
-    let well: Vec<_> = keys(&inner, |slot| !is_on(1)(slot)).take(20).collect();
-    let store = Breaker::new(inner);
+    let store = connect(builder(&cluster).timeout(TIMEOUT)).await;
+    let dead: Vec<_> = keys(&store, is_on(1)).take(10).collect();
+    let well: Vec<_> = keys(&store, |slot| !is_on(1)(slot)).take(20).collect();
     let policy = policy("p", 1_000_000);
     cluster.node(1).kill();
     let ask = |keys: &[Key], times: usize| {
@@ -257,22 +258,13 @@ async fn a_breaker_leaves_the_way_to_other_nodes_open() {
     let dead: Vec<_> = (0..16).map(|_| tokio::spawn(ask(&dead, 300))).collect();
     let (failed, _) = ask(&well, 300).await;
     assert_eq!(failed, 0, "of those for nodes that are well");
-    assert_eq!(store.state(), BreakerState::Closed);
     let mut all = 0;
     for task in dead {
         let (failed, slow) = task.await.expect("answers");
         assert_eq!(failed, 300);
         all += slow;
     }
-    // Those that found out, and the probes.
+    assert_eq!(store.breaker(), BreakerState::Down, "that of the dead node");
+    // Requests of the calls that opened the breaker.
     assert!(all < 16 * 300 / 10, "{all} waited for the timeout");
-
-    // With all of them dead the breaker has something to tell.
-    cluster.node(0).kill();
-    cluster.node(2).kill();
-    let began = Instant::now();
-    while store.state() == BreakerState::Closed {
-        assert!(began.elapsed() < Duration::from_secs(15), "the breaker stays closed");
-        let _ = ask(&well, 4).await;
-    }
 }

@@ -57,7 +57,7 @@ async fn only_its_own_keys_suffer(fault: fn(&Cluster), heal: fn(&Cluster)) {
     let cluster = Cluster::start();
     let scene = Scene::without_breaker(&cluster.url()).await;
     let shards = Shards::find(&cluster, scene.store(), 0).await;
-    // Nobody takes over before both sides of the crack were seen.
+    // No replica takes over before the test has seen both sides of the fault.
     let take_over = |may: bool| {
         let forbid = if may { "no" } else { "yes" };
         for replica in cluster.replicas_of(0) {

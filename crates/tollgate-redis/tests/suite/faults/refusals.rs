@@ -5,9 +5,11 @@ use std::time::Duration;
 use tokio::task::block_in_place;
 use tokio::time::sleep;
 use tollgate::{Cost, Key, Policy, Quota, StoreExt};
+use tollgate_redis::protocol::{Batch, Line, Row};
 use tollgate_test_servers::{Redis, until};
 
 use super::scene::{CALM, Held, SOON, Scene, TASKS, Told};
+use crate::support::{Client, Server, Value};
 
 const SECONDS: Duration = Duration::from_secs(10);
 
@@ -58,6 +60,43 @@ async fn a_server_without_memory_goes_on_to_deny() {
     let other = Key::from("other");
     let error = scene.store().charge(&policy, &other, Cost::ONE).await.expect_err("no memory");
     assert!(!error.may_have_charged(), "{error}");
+}
+
+/// Requests that share a call with others, by way of the plain path and of the general one.
+#[test]
+fn a_full_memory_fails_the_charges_of_a_call_and_not_its_denials() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let quota = Quota::per_day(1);
+    for policy in [Policy::token_bucket("p", quota), Policy::sliding_window_log("p", quota)] {
+        let policy = policy.expect("builds");
+        let line = |key, cost| Line {
+            key,
+            policy: &policy,
+            cost: Cost::new(cost),
+            enforce: true,
+            dry: false,
+        };
+        let call = |client: &mut Client, lines: &[Line<'_>]| {
+            let mut batch = Batch::new(1);
+            lines.iter().for_each(|line| batch.decide(&[*line]).expect("room"));
+            client.call(&batch, None).rows
+        };
+        let lines = [line(b"full", 1), line(b"a", 1), line(b"a", 1), line(b"b", 0)];
+        let [Row::Verdict(first, _)] = &call(&mut client, &lines[..1])[..] else { panic!() };
+        assert!(first.is_admitted());
+        client.run(&[b"CONFIG", b"SET", b"maxmemory", b"1"]);
+        let rows = call(&mut client, &lines);
+        let [Row::Verdict(full, _), Row::Unmade, Row::Verdict(second, _), Row::Verdict(none, _)] =
+            &rows[..]
+        else {
+            panic!("{rows:?}")
+        };
+        assert!(!full.is_admitted() && !second.is_admitted() && none.is_admitted());
+        client.run(&[b"CONFIG", b"SET", b"maxmemory", b"0"]);
+        assert_eq!(client.run(&[b"EXISTS", b"a"]), Value::Number(0));
+        client.run(&[b"FLUSHALL"]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -114,7 +153,7 @@ async fn a_server_that_has_become_a_replica_charges_nothing() {
     let scene = Scene::new(&redis.url()).await;
     let load = scene.load();
     sleep(CALM).await;
-    // Of nobody: it keeps what it has.
+    // No master answers at this address, so the server keeps its data.
     redis.cmd(&["REPLICAOF", "127.0.0.1", "1"]);
     scene.policies_fail().await;
     redis.cmd(&["REPLICAOF", "NO", "ONE"]);
@@ -123,7 +162,7 @@ async fn a_server_that_has_become_a_replica_charges_nothing() {
     let report = load.end().await;
     report.print(recovery);
     assert!(recovery < SOON, "{recovery:?}");
-    // It also asks for a new connection, which costs whoever is under way on the old one.
+    // The error also asks for a new connection, which fails the requests on the old one.
     assert!(report.count(Told::NotCharged) > 0, "the fault did not happen");
     assert_eq!(report.compare(&scene).await.lost, 0);
     scene.policies_decide().await;

@@ -148,7 +148,7 @@ async fn a_full_queue_fails_at_once_and_who_has_left_is_not_sent() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     let mut waiting: Vec<_> = (0..3).map(|_| ask()).collect();
     let Poll::Ready(Err(error)) = poll_once(&mut ask()) else { panic!("the queue is full") };
-    assert!(!error.may_have_charged() && error.is_outage(), "{error}");
+    assert!(error.is_overload() && error.is_outage() && !error.may_have_charged(), "{error}");
     // Two of the three leave before their call begins.
     waiting.truncate(1);
     proxy.pass();

@@ -169,6 +169,25 @@ async fn a_service_starts_without_redis_and_connects_when_it_comes() {
     }
 }
 
+/// A connection on which an answer may still come in time is not replaced.
+#[tokio::test]
+async fn a_slow_answer_counts_until_the_timeout() {
+    let server = Redis::start();
+    let store = connected(patient(&server.url())).await;
+    let policy = policy(10);
+    // The look at the server is over, so that it has no part in this.
+    while store.reports().iter().any(|report| report.version.is_none()) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    server.stop();
+    let answer = tokio::spawn(store.charge(&policy, &Key::GLOBAL, Cost::ONE));
+    // With the default timeout a connection is given up after one second of silence.
+    tokio::time::sleep(Duration::from_millis(1_700)).await;
+    server.cont();
+    assert!(answer.await.unwrap().unwrap().is_admitted());
+    assert_eq!(store.stats().connections, 1);
+}
+
 /// Calls that fail ask for another connection, once a second. While there is none they have
 /// nothing to ask for, and what they asked must not be made up for when there is one.
 #[tokio::test]
@@ -176,7 +195,8 @@ async fn an_outage_ends_with_one_connection_however_long_it_was() {
     let server = Redis::start();
     // A call that is late on a busy machine would ask for a connection as well.
     let builder = RedisStore::builder(&server.url()).unwrap().timeout(Duration::from_secs(1));
-    let store = connected(builder).await;
+    // Without it, so that calls go on to fail.
+    let store = connected(builder.breaker(false)).await;
     let policy = policy(1_000_000);
     let ask = async || store.charge(&policy, &Key::GLOBAL, Cost::ONE).await;
     server.kill();

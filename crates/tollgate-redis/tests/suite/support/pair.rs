@@ -35,7 +35,7 @@ impl<'a> Pair<'a> {
             enforce: true,
             dry: false,
         };
-        batch.decide(&[line], None).expect("room");
+        batch.decide(&[line]).expect("room");
         let charges = [Charge::new(policy, &Key::GLOBAL, line.cost)];
         let verdict = self.reference.decide(&charges, now);
         let decision = verdict.decisions()[0];
@@ -59,9 +59,7 @@ impl<'a> Pair<'a> {
         let receipt_key = format!("{}:{}", self.key, receipt.id.0);
         let mut batch = Batch::at(1, now);
         let actual = Cost::new(actual);
-        batch
-            .settle(self.key.as_bytes(), receipt_key.as_bytes(), receipt, actual, None)
-            .expect("room");
+        batch.settle(self.key.as_bytes(), receipt_key.as_bytes(), receipt, actual).expect("room");
         let settlement = self.reference.settle(receipt, actual, now);
         let row = self.client.call(&batch, Some(now)).rows.remove(0);
         let what = format!("{} at {}: {receipt:?} to {actual:?}", self.key, self.now);
@@ -74,7 +72,7 @@ impl<'a> Pair<'a> {
     pub fn reset(&mut self, policy: &Policy) {
         let now = Timestamp::from_micros(self.now);
         let mut batch = Batch::new(1);
-        batch.reset(self.key.as_bytes(), None).expect("room");
+        batch.reset(self.key.as_bytes()).expect("room");
         self.reference.reset(policy, &Key::GLOBAL, now);
         assert_eq!(self.client.call(&batch, Some(now)).rows, [Row::Reset]);
         self.reference.forget_resets();

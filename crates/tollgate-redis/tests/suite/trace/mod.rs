@@ -7,7 +7,7 @@ mod policies;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use fastrand::Rng;
-use tollgate_core::{Key, Micros, Policy, Receipt, ReceiptId, Timestamp};
+use tollgate_core::{Cost, Key, Micros, Policy, Receipt, ReceiptId, Timestamp};
 use tollgate_redis::protocol::{Batch, Row, Spent};
 use tollgate_store_tests::reference::Reference;
 
@@ -47,12 +47,18 @@ pub(crate) struct Trace {
     under_way: VecDeque<Expected>,
 }
 
+/// A request to decide: policies, keys, and costs with a number for what else a charge does.
+type Decided = (Vec<Policy>, Vec<Key>, Vec<(Cost, u8)>);
+
 /// A call and what is to come of it.
 struct Expected {
     batch: Batch,
     now: Timestamp,
     /// What who sends it takes for the time.
     believed: Timestamp,
+    /// Whether it comes too late.
+    stale: bool,
+    decided: Vec<Decided>,
     rows: Vec<Row>,
     expiries: Vec<(Vec<u8>, Option<u64>)>,
     text: Vec<String>,
@@ -136,10 +142,15 @@ impl Trace {
     /// units lapse that were leased under another version, the script counts them for longer.
     fn call(&mut self) -> Expected {
         let (now, believed) = (Timestamp::from_micros(self.clock.now), self.believed());
+        let (deadline, stale) = self.deadline();
+        let mut batch = Batch::at(self.rng.u64(..), believed);
+        batch.set_deadline(deadline);
         let mut expected = Expected {
-            batch: Batch::at(self.rng.u64(..), believed),
+            batch,
             now,
             believed,
+            stale,
+            decided: Vec::new(),
             rows: Vec::new(),
             expiries: Vec::new(),
             text: Vec::new(),

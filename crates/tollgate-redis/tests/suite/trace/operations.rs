@@ -6,26 +6,21 @@ use tollgate_core::{
 };
 use tollgate_redis::protocol::{Ask, Line, Row, Spent};
 
-use super::{Expected, Family, Trace, policies, redis_key};
+use super::{Decided, Expected, Family, Trace, policies, redis_key};
 
 impl Trace {
     pub(super) fn decide(&mut self, expected: &mut Expected) {
-        let (deadline, stale) = self.deadline();
-        let mut policies: Vec<Policy> = Vec::new();
-        let charges =
-            if self.family == Family::Heavy { 1 } else { [1, 1, 1, 2, 3][self.rng.usize(..5)] };
-        for _ in 0..charges {
-            let policy = self.policy();
-            // One name under two quotas is an error that comes before the script.
-            let same = policies.iter().find(|other| other.name() == policy.name());
-            policies.push(same.unwrap_or(&policy).clone());
-        }
-        let keys: Vec<Key> = policies.iter().map(|_| self.key()).collect();
+        let repeats = self.family != Family::LongLogs && !expected.decided.is_empty();
+        let (policies, keys, costs) = match self.rng.u8(..3) {
+            // Equal requests of one call are decided together.
+            0 if repeats => expected.decided[self.rng.usize(..expected.decided.len())].clone(),
+            _ => self.request(),
+        };
+        expected.decided.push((policies.clone(), keys.clone(), costs.clone()));
         let mut charges = Vec::new();
-        for (policy, key) in policies.iter().zip(&keys) {
-            let cost = Cost::new(policies::cost(&mut self.rng, policy, self.family));
-            let charge = Charge::new(policy, key, cost);
-            charges.push(match self.rng.u8(..10) {
+        for ((policy, key), (cost, kind)) in policies.iter().zip(&keys).zip(&costs) {
+            let charge = Charge::new(policy, key, *cost);
+            charges.push(match kind {
                 0 => charge.dry(),
                 1 | 2 => charge.shadow(),
                 _ => charge,
@@ -44,9 +39,9 @@ impl Trace {
                 dry,
             })
             .collect();
-        expected.batch.decide(&lines, deadline).expect("a call holds so many");
+        expected.batch.decide(&lines).expect("room");
         expected.text.push(format!("{charges:?}"));
-        if stale || policies.iter().any(|policy| expected.is_elsewhen(policy)) {
+        if expected.stale || policies.iter().any(|policy| expected.is_elsewhen(policy)) {
             expected.rows.push(Row::Stale);
             return;
         }
@@ -89,6 +84,24 @@ impl Trace {
         expected.rows.push(Row::Verdict(verdict, frozen.into()));
     }
 
+    /// Policies, keys, and costs with a number that says what else a charge does.
+    fn request(&mut self) -> Decided {
+        let mut policies: Vec<Policy> = Vec::new();
+        let charges =
+            if self.family == Family::Heavy { 1 } else { [1, 1, 1, 2, 3][self.rng.usize(..5)] };
+        for _ in 0..charges {
+            let policy = self.policy();
+            // One name under two quotas is an error that comes before the script.
+            let same = policies.iter().find(|other| other.name() == policy.name());
+            policies.push(same.unwrap_or(&policy).clone());
+        }
+        let keys: Vec<Key> = policies.iter().map(|_| self.key()).collect();
+        let mut cost = |policy| Cost::new(policies::cost(&mut self.rng, policy, self.family));
+        let costs: Vec<_> = policies.iter().map(&mut cost).collect();
+        let costs = costs.into_iter().map(|cost| (cost, self.rng.u8(..10))).collect();
+        (policies, keys, costs)
+    }
+
     /// Settles a receipt, or renews its lease.
     pub(super) fn correct(&mut self, expected: &mut Expected) {
         let index = match self.rng.u8(..3) {
@@ -104,13 +117,12 @@ impl Trace {
     }
 
     fn renew(&mut self, expected: &mut Expected, index: usize, receipt: &Receipt) {
-        let (deadline, stale) = self.deadline();
         let key = redis_key(&receipt.policy, &receipt.key);
         let receipt_key = format!("r:{}", receipt.id.0).into_bytes();
-        let encoded = expected.batch.renew(&key, &receipt_key, receipt, deadline);
-        encoded.expect("a call holds so many");
+        let encoded = expected.batch.renew(&key, &receipt_key, receipt);
+        encoded.expect("room");
         expected.text.push(format!("renew {receipt:?}"));
-        if stale {
+        if expected.stale {
             expected.rows.push(Row::Stale);
             return;
         }
@@ -127,7 +139,6 @@ impl Trace {
     }
 
     fn settle(&mut self, expected: &mut Expected, index: usize, receipt: &Receipt) {
-        let (deadline, stale) = self.deadline();
         // Sometimes it stays, to be settled again.
         if self.rng.u8(..4) > 0 {
             self.receipts.swap_remove(index);
@@ -141,13 +152,13 @@ impl Trace {
             _ => self.rng.u64(0..=cost.saturating_mul(2)),
         });
         let now = expected.now;
-        let stale = stale || expected.is_elsewhen(&receipt.policy);
+        let stale = expected.stale || expected.is_elsewhen(&receipt.policy);
         let first = !stale && !receipt.has_lapsed(now) && !self.settled.contains(&receipt.id);
         let held = self.reference.is_held(&receipt.policy, &receipt.key, now);
         let key = redis_key(&receipt.policy, &receipt.key);
         let receipt_key = format!("r:{}", receipt.id.0).into_bytes();
-        let encoded = expected.batch.settle(&key, &receipt_key, receipt, actual, deadline);
-        encoded.expect("a call holds so many");
+        let encoded = expected.batch.settle(&key, &receipt_key, receipt, actual);
+        encoded.expect("room");
         expected.text.push(format!("{receipt:?} to {actual:?}"));
         if stale {
             expected.rows.push(Row::Stale);
@@ -168,7 +179,6 @@ impl Trace {
     }
 
     pub(super) fn lease(&mut self, expected: &mut Expected) {
-        let (deadline, stale) = self.deadline();
         let (mut policy, mut key) = (self.policy(), self.key());
         if policy.quota().calendar().is_some() {
             // Nobody asks for blocks of it.
@@ -209,9 +219,9 @@ impl Trace {
         let name = redis_key(&policy, &key);
         // Copies of a machine ask under equal tags, and those of one call share its time.
         let ask = Ask { tag: self.rng.u32(..3), units, ttl };
-        expected.batch.lease(&name, &policy, &spent, ask, deadline).expect("room");
+        expected.batch.lease(&name, &policy, &spent, ask).expect("room");
         expected.text.push(format!("{ask:?} of {policy:?} {key:?}, {spent:?}"));
-        if stale || expected.is_elsewhen(&policy) {
+        if expected.stale || expected.is_elsewhen(&policy) {
             expected.rows.push(Row::Stale);
             return;
         }
@@ -234,8 +244,12 @@ impl Trace {
     pub(super) fn reset(&mut self, expected: &mut Expected) {
         let (policy, key) = (self.policy(), self.key());
         let name = redis_key(&policy, &key);
-        expected.batch.reset(&name, None).expect("a call holds so many");
+        expected.batch.reset(&name).expect("room");
         expected.text.push(format!("reset {policy:?} {key:?}"));
+        if expected.stale {
+            expected.rows.push(Row::Stale);
+            return;
+        }
         self.reference.reset(&policy, &key, expected.now);
         // What is leased stays.
         if self.expiries.contains_key(&name) {

@@ -28,7 +28,7 @@ async function begin() {
   setInterval(show, 1000);
 }
 
-/** The page may have been loaded from what the browser kept, while the server is away. */
+/** The page may have been loaded from what the browser kept, while the server is down. */
 async function ask(path) {
   for (;;) {
     try {

@@ -29,7 +29,7 @@ export function showConnection(replicas) {
   const open = replicas.filter((replica) => replica.state.live && storesOf(replica).some(isTroubled));
   let words = `${replicas.length - lost.length} of ${replicas.length} live`;
   if (lost.length > 0) words += `; not ${names(lost)}`;
-  if (open.length > 0) words += `; the store of ${names(open)} is away`;
+  if (open.length > 0) words += `; the store of ${names(open)} is down`;
   say("connection", words);
   document.getElementById("connection").classList.toggle("trouble", lost.length + open.length > 0);
 }
@@ -207,7 +207,7 @@ function policiesOf(replicas) {
 }
 
 const storesOf = (replica) => replica.last?.stores ?? [];
-const isTroubled = (store) => !store.available || store.breaker === "open";
+const isTroubled = (store) => !store.available || (store.breaker ?? "closed") !== "closed";
 const names = (replicas) => replicas.map((replica) => replica.name).join(", ");
 
 function span(seconds) {

@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 use tollgate::admin::Admin;
-use tollgate::failure::{Breaker, Fallback};
 use tollgate::key::{ApiKey, ApiKeys, ClientIp, Shown};
 use tollgate::{
     Calendar, Limit, MemoryStore, Micros, OnMissingKey, OnStoreError, Outcome, ReceiptId, Store,
@@ -188,7 +187,7 @@ impl<S: Store> tollgate::status::Inspect for Looked<S> {
 /// The examples of docs/admin.md have the members of real answers, and no others.
 #[tokio::test]
 async fn the_documentation_shows_what_is_answered() {
-    let store = Fallback::new(Breaker::new(MemoryStore::new()), MemoryStore::new());
+    let store = MemoryStore::new().or_local(MemoryStore::new());
     let limits = [Limit::global(log("global", 1)), Limit::new(log("client", 9), ClientIp::peer())];
     let layer = layer(&store, limits);
     let admin = admin(&layer);

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::{advance, sleep};
-use tollgate::failure::Fallback;
-use tollgate::{Cost, Key, Limit, OnStoreError, Store};
+use tollgate::{Cost, Key, Limit, OnStoreError, Store, StoreExt};
 use tower::{Layer, ServiceExt};
 
 use super::{LEASE, Slow, at_once, left, settle_down};
@@ -116,7 +115,7 @@ async fn while_the_store_is_away_each_process_counts_for_itself() {
     let store = Staged::new(memory.clone());
     store.fail(Fault::NotCharged);
     let policy = at_once(4).with_on_store_error(OnStoreError::Local);
-    let service = limited(&Fallback::new(store.clone(), memory), [Limit::global(policy)]);
+    let service = limited(&store.clone().or_local(memory), [Limit::global(policy)]);
     let held = [ask(&service, get()).await, ask(&service, get()).await];
     assert!(held.iter().all(|held| held.status() == 200));
     assert_eq!(status(&service).await, 429, "half of four");
@@ -134,7 +133,7 @@ async fn while_the_store_is_away_each_process_counts_for_itself() {
 async fn what_was_held_locally_is_renewed_and_given_back_there() {
     let (_, memory) = memory();
     let store = Staged::new(memory.clone());
-    let fallback = Fallback::new(store.clone(), memory.clone());
+    let fallback = store.clone().or_local(memory.clone());
     let policy = at_once(4).with_on_store_error(OnStoreError::Local);
     store.fail(Fault::NotCharged);
     let charges = [tollgate::Charge::new(&policy, &Key::GLOBAL, Cost::ONE)];

@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, Request};
-use tollgate::failure::Fallback;
 use tollgate::key::ClientIp;
 use tollgate::{
-    HeaderOptions, Limit, MemoryStore, Observer, OnStoreError, RateLimitLayer, Strikes,
+    HeaderOptions, Limit, MemoryStore, Observer, OnStoreError, RateLimitLayer, StoreExt, Strikes,
 };
 use tower::Layer;
 
@@ -75,7 +74,7 @@ async fn what_is_refused_did_not_fail_open() {
     let meter = Meter::start();
     let (_, store) = memory();
     let staged = Staged::new(store.clone());
-    let open = || Limit::global(log("open", 9));
+    let open = || Limit::global(log("open", 9).with_on_store_error(OnStoreError::Open));
     let closed = log("closed", 9).with_on_store_error(OnStoreError::Closed);
     let service = limited(&staged, [open(), Limit::global(closed)]);
     staged.fail(Fault::NotCharged);
@@ -85,7 +84,7 @@ async fn what_is_refused_did_not_fail_open() {
 
     // Nor where the store in the process denies it.
     let local = log("local", 1).with_on_store_error(OnStoreError::Local);
-    let service = limited(&Fallback::new(staged, store), [open(), Limit::global(local)]);
+    let service = limited(&staged.or_local(store), [open(), Limit::global(local)]);
     for expected in [200, 429] {
         assert_eq!(status(&service).await, expected);
     }
@@ -116,7 +115,7 @@ async fn what_the_local_store_lets_pass_counts_as_local() {
     let staged = Staged::new(store.clone());
     staged.fail(Fault::NotCharged);
     let policy = log("shared", 4).with_on_store_error(OnStoreError::Local);
-    let service = limited(&Fallback::new(staged, store), [Limit::global(policy)]);
+    let service = limited(&staged.or_local(store), [Limit::global(policy)]);
     for expected in [200, 200, 429] {
         assert_eq!(status(&service).await, expected);
     }

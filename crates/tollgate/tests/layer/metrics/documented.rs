@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use tollgate::failure::{Breaker, Fallback};
 use tollgate::key::ClientIp;
 use tollgate::metrics::{ALL, MetricKind, table};
 use tollgate::status::refresh;
-use tollgate::{Head, Limit, Listed, Lists, Policy, Quota, SubjectList};
+use tollgate::{Head, Limit, Listed, Lists, Policy, Quota, StoreExt, SubjectList};
 use tower::Layer;
 
 use super::Meter;
@@ -17,7 +16,7 @@ async fn every_series_is_documented_with_its_labels() {
     let meter = Meter::start();
     let store = on_tokio_time();
     let queue = Policy::leaky_bucket("queue", Quota::per_second(9).burst(3)).unwrap();
-    let store = Fallback::new(Breaker::new(store.clone()), store);
+    let store = store.clone().or_local(store);
     let layer = layer(&store, [Limit::global(queue)]);
     let service = layer.clone().layer(hello());
     for _ in 0..3 {
@@ -46,7 +45,7 @@ async fn every_series_is_documented_with_its_labels() {
         }
     }
     // Those of Redis and of the gateway are tested where they are counted.
-    let places = ["_redis_", "_config_", "_jwks_", "_gateway_", "_trace_"];
+    let places = ["_redis_", "_breaker_", "_config_", "_jwks_", "_gateway_", "_trace_"];
     let elsewhere = |name: &str| places.iter().any(|place| name.contains(place));
     for metric in ALL.iter().filter(|metric| !elsewhere(metric.name)) {
         assert!(found.contains(metric.name), "{} is never counted", metric.name);

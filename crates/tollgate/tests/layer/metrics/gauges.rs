@@ -1,11 +1,9 @@
 //! What is true now, whether or not somebody asks.
 
-use std::time::Duration;
-
-use tollgate::failure::{Breaker, Fallback};
+use tollgate::failure::BreakerState;
 use tollgate::key::ClientIp;
 use tollgate::status::{Inspect, refresh};
-use tollgate::{Limit, Policy};
+use tollgate::{Limit, Policy, StoreExt};
 use tower::Layer;
 
 use super::Meter;
@@ -17,8 +15,7 @@ async fn gauges_are_true_when_nobody_asks() {
     let meter = Meter::start();
     let (clock, store) = memory();
     let staged = Staged::new(store.clone());
-    let store =
-        Fallback::new(Breaker::with(Watched(staged.clone()), 1, Duration::from_secs(3600)), store);
+    let store = Watched(staged.clone()).or_local(store);
     let limits = [Limit::global(log("shared", 10)), Limit::new(log("ip", 9), ClientIp::peer())];
     let layer = layer(&store, limits);
     let service = layer.clone().layer(hello());
@@ -34,13 +31,12 @@ async fn gauges_are_true_when_nobody_asks() {
     assert_eq!(meter.sum("tollgate_memory_keys", &["store=\"local\""]), 2.0);
     staged.fail(Fault::NotCharged);
     refresh(&handles).await;
-    refresh(&handles).await;
     assert_eq!(meter.sum("tollgate_store_available", &["store=\"stage\""]), 0.0);
     assert_eq!(meter.sum("tollgate_breaker_open", &["store=\"stage\""]), 1.0);
     assert_eq!(remaining(), 10.0, "what nobody can tell stays");
 }
 
-/// A staged store that says what it is.
+/// A staged store that says what it is, with a breaker that is open while it fails.
 #[derive(Clone)]
 struct Watched<S>(Staged<S>);
 
@@ -74,6 +70,9 @@ impl<S: tollgate::Store> tollgate::Store for Watched<S> {
 
 impl<S: tollgate::Store> Inspect for Watched<S> {
     fn inspect(&self) -> tollgate::status::StoreReport {
-        tollgate::status::StoreReport::new("stage", 0)
+        let state = if self.0.fails() { BreakerState::Down } else { BreakerState::Closed };
+        let mut report = tollgate::status::StoreReport::new("stage", 0);
+        (report.breaker, report.is_available) = (Some(state), !state.is_open());
+        report
     }
 }

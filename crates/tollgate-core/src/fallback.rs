@@ -2,31 +2,36 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
-use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tollgate_core::{
-    Charge, Cost, Decision, Key, OnStoreError, Outcome, Policy, Receipt, Settlement, Source, Store,
-    StoreError, Verdict,
+
+use crate::policy::check_share;
+use crate::{
+    Charge, Cost, Decision, Key, OnStoreError, Outcome, Policy, PolicyError, Receipt, Settlement,
+    Source, Store, StoreError, Verdict,
 };
 
-/// Lets `local` decide what `store` cannot, as far as the policies say
-/// [`OnStoreError::Local`].
+/// A store, and a local store that decides while the first one cannot:
+/// [`StoreExt::or_local`](crate::StoreExt::or_local).
 ///
-/// When `store` fails, and
+/// The local store decides for policies that are [`OnStoreError::Local`], which is the default
+/// over this store. When the first store fails, and
 ///
-/// * any enforced policy of the request says `Closed`, the error goes on to the layer,
-///   which refuses, and nothing is charged;
-/// * else the `Local` ones are decided together by the local store, all or none, with
-///   their share of the quota; the `Open` ones pass.
+/// * any enforced policy of the request is `Closed`, the error goes on to the caller, and nothing
+///   is charged;
+/// * else the `Local` policies are decided together by the local store, all or none, with their
+///   share of the quota; the `Open` ones pass.
+///
+/// If the first store was overloaded, [`Policy::shed`] counts instead.
 ///
 /// # How much may pass
 ///
-/// With `n` replicas and a share of `s`, up to `n·s` times the quota while the store is
-/// away, and what had been charged there does not count. With the default of one half
-/// two replicas keep the quota, and more exceed it: choose 1/n where that matters.
+/// With `n` replicas and a share of `s`, up to `n·s` times the quota passes in each window, beside
+/// what the first store admits. With the default of one half two replicas together keep the quota
+/// while the first store is down. Choose 1/n ([`with_share`](Self::with_share)) if more replicas
+/// should do so.
 ///
 /// Clones share both stores.
 #[derive(Clone, Debug)]
@@ -34,6 +39,7 @@ pub struct Fallback<S, L> {
     store: S,
     local: L,
     shares: Arc<Shares>,
+    is_used: bool,
 }
 
 /// The share that a local store grants, and policies cut down to it.
@@ -46,19 +52,26 @@ struct Shares {
 }
 
 impl<S: Store, L: Store> Fallback<S, L> {
-    /// With one half of each quota in the local store.
-    pub fn new(store: S, local: L) -> Self {
-        Self::with_share(store, local, 1, 2)
+    pub(crate) fn new(store: S, local: L) -> Self {
+        let shares = Shares { numerator: 1, denominator: 2, cut: Mutex::default() };
+        Self { store, local, shares: Arc::new(shares), is_used: true }
     }
 
-    /// With `numerator / denominator` of each quota in the local store.
+    /// The local store grants `numerator / denominator` of each quota.
     ///
-    /// # Panics
-    /// If `denominator` is zero.
-    pub fn with_share(store: S, local: L, numerator: u32, denominator: u32) -> Self {
-        assert!(denominator > 0, "a share of n/0 has no meaning");
-        let shares = Shares { numerator, denominator, cut: Mutex::new(Vec::new()) };
-        Self { store, local, shares: Arc::new(shares) }
+    /// # Errors
+    /// `denominator` is zero.
+    pub fn with_share(self, numerator: u32, denominator: u32) -> Result<Self, PolicyError> {
+        check_share("local fallback", numerator, denominator)?;
+        let shares = Shares { numerator, denominator, cut: Mutex::default() };
+        Ok(Self { shares: Arc::new(shares), ..self })
+    }
+
+    /// The first store alone, in the same type: for a layer whose policies are all `Open` or
+    /// `Closed`, beside others that fall back. It shares both stores with this one.
+    #[must_use]
+    pub fn without_local(&self) -> Self {
+        Self { is_used: false, ..self.clone() }
     }
 
     /// The store that is asked first.
@@ -74,7 +87,7 @@ impl<S: Store, L: Store> Fallback<S, L> {
 
 impl Shares {
     fn of(&self, policy: &Policy) -> Policy {
-        let mut cut = self.cut.lock();
+        let mut cut = self.cut.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, share)) = cut.iter().find(|(whole, _)| whole.is_same(policy)) {
             return share.clone();
         }
@@ -93,9 +106,8 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
 
     fn decide(&self, charges: &[Charge<'_>]) -> Self::Future<Verdict> {
         let answer = self.store.decide(charges);
-        // Where no policy is local, the layer can do without this store.
-        let local = |charge: &Charge<'_>| charge.policy.on_store_error() == OnStoreError::Local;
-        if !charges.iter().any(local) {
+        // Where no policy is local, the error says all that the caller needs.
+        if !self.is_used || !charges.iter().any(|charge| charge.policy.may_fall_back()) {
             return FallbackFuture(Answer::First(answer));
         }
         let request = Request {
@@ -145,7 +157,7 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
     }
 
     fn has_local_fallback(&self) -> bool {
-        true
+        self.is_used || self.store.has_local_fallback()
     }
 }
 
@@ -167,29 +179,30 @@ struct Owned {
     cost: Cost,
     enforce: bool,
     dry: bool,
+    /// Whether the local store decides on it, which depends on the error.
+    is_local: bool,
 }
 
 impl Owned {
     fn of(charge: &Charge<'_>) -> Self {
         let Charge { policy, key, cost, enforce, dry } = *charge;
-        Self { policy: policy.clone(), key: key.clone(), cost, enforce, dry }
-    }
-
-    fn is_local(&self) -> bool {
-        self.policy.on_store_error() == OnStoreError::Local
+        Self { policy: policy.clone(), key: key.clone(), cost, enforce, dry, is_local: false }
     }
 }
 
 impl<L: Store> Request<L> {
-    /// Asks the local store, unless the request is to be refused.
-    fn ask(&self, error: StoreError) -> Result<L::Future<Verdict>, StoreError> {
-        let closed = |charge: &Owned| {
-            charge.enforce && charge.policy.on_store_error() == OnStoreError::Closed
-        };
-        if !error.is_outage() || self.charges.iter().any(closed) {
+    /// Asks the local store, unless the request is to be refused or no policy is local.
+    fn ask(&mut self, error: StoreError) -> Result<L::Future<Verdict>, StoreError> {
+        let mut is_closed = !error.is_outage();
+        for charge in &mut self.charges {
+            let on_error = charge.policy.on_error(&error).unwrap_or(OnStoreError::Local);
+            charge.is_local = on_error == OnStoreError::Local;
+            is_closed |= charge.enforce && on_error == OnStoreError::Closed;
+        }
+        let local = || self.charges.iter().filter(|charge| charge.is_local);
+        if is_closed || local().next().is_none() {
             return Err(error);
         }
-        let local = || self.charges.iter().filter(|charge| charge.is_local());
         let policies: SmallVec<[Policy; 4]> =
             local().map(|charge| self.shares.of(&charge.policy)).collect();
         let charges: SmallVec<[Charge<'_>; 4]> = local()
@@ -208,7 +221,7 @@ impl<L: Store> Request<L> {
     /// The verdict on the whole request: policies that were not asked fail open.
     fn complete(&self, verdict: &Verdict) -> Result<Verdict, StoreError> {
         // What exceeds the share alone can pass again when the store is back.
-        let local = self.charges.iter().filter(|charge| charge.is_local());
+        let local = self.charges.iter().filter(|charge| charge.is_local);
         let too_dear = |(charge, decision): (&Owned, &Decision)| {
             charge.enforce
                 && decision.outcome == Outcome::Exceed
@@ -221,7 +234,7 @@ impl<L: Store> Request<L> {
         let mut decided = verdict.decisions().iter().copied();
         let decisions = self.charges.iter().map(|charge| {
             let skipped = Decision::skipped(charge.policy.capacity());
-            if charge.is_local() { decided.next().unwrap_or(skipped) } else { skipped }
+            if charge.is_local { decided.next().unwrap_or(skipped) } else { skipped }
         });
         let verdict = Verdict::new(verdict.is_admitted(), verdict.decided_at(), decisions);
         Ok(verdict.with_source(Source::Local))
@@ -314,5 +327,125 @@ impl<L: Store> Request<L> {
 impl<S: Store, L: Store, T: Send + 'static> fmt::Debug for FallbackFuture<S, L, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FallbackFuture").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{Ready, ready};
+    use std::task::Waker;
+
+    use super::*;
+    use crate::{Quota, StoreExt, Timestamp};
+
+    /// Answers to everything like this.
+    #[derive(Clone, Copy, Debug)]
+    enum Stub {
+        Down,
+        Overloaded,
+        /// Grants nothing of any cost, ever.
+        Exceeding,
+        Admitting,
+    }
+
+    impl Stub {
+        fn answer<T>(self, answer: T) -> Ready<Result<T, StoreError>> {
+            ready(match self {
+                Self::Down => Err(StoreError::maybe_charged("stub", "down")),
+                Self::Overloaded => Err(StoreError::overloaded("stub", "busy")),
+                Self::Exceeding | Self::Admitting => Ok(answer),
+            })
+        }
+    }
+
+    impl Store for Stub {
+        type Future<T: Send + 'static> = Ready<Result<T, StoreError>>;
+
+        fn decide(&self, charges: &[Charge<'_>]) -> Self::Future<Verdict> {
+            let outcome = match self {
+                Self::Exceeding => Outcome::Exceed,
+                _ => Outcome::Pass,
+            };
+            let decisions = charges.iter().map(|charge| {
+                let decision = Decision::skipped(charge.policy.capacity());
+                Decision { outcome, ..decision }
+            });
+            let is_admitted = !matches!(self, Self::Exceeding);
+            self.answer(Verdict::new(is_admitted, Timestamp::EPOCH, decisions))
+        }
+
+        fn settle(&self, _: &Receipt, _: Cost) -> Self::Future<Settlement> {
+            self.answer(Settlement::Repeated)
+        }
+
+        fn renew(&self, _: &Receipt) -> Self::Future<Option<Receipt>> {
+            self.answer(None)
+        }
+
+        fn reset(&self, _: &Policy, _: &Key) -> Self::Future<()> {
+            self.answer(())
+        }
+    }
+
+    fn policy(limit: u64) -> Policy {
+        Policy::fixed_window_counter("p", Quota::per_second(limit)).unwrap()
+    }
+
+    fn now<T>(mut answer: impl Future<Output = T> + Unpin) -> T {
+        match Pin::new(&mut answer).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => panic!("nothing here waits"),
+        }
+    }
+
+    #[test]
+    fn one_share_of_a_policy_is_kept_however_often_it_changes() {
+        let fallback = Stub::Down.or_local(Stub::Admitting);
+        for limit in 1..=50 {
+            now(fallback.peek(&policy(limit), &Key::GLOBAL)).unwrap();
+        }
+        let kept = format!("{fallback:?}");
+        assert_eq!(kept.matches(r#"name: "p""#).count(), 2, "the policy and its share: {kept}");
+    }
+
+    #[test]
+    fn what_only_the_share_cannot_grant_is_an_outage_and_no_verdict_for_ever() {
+        let fallback = Stub::Down.or_local(Stub::Exceeding);
+        let charge = |cost| now(fallback.charge(&policy(10), &Key::GLOBAL, Cost::new(cost)));
+        let error = charge(10).unwrap_err();
+        assert!(error.is_outage() && !error.may_have_charged(), "{error}");
+        assert_eq!(charge(11).unwrap().decisions()[0].outcome, Outcome::Exceed);
+    }
+
+    #[test]
+    fn the_local_store_decides_for_whom_it_is_and_for_no_other() {
+        use OnStoreError::{Closed, Local, Open};
+        for (on_store_error, shed, by_down, by_overloaded) in [
+            (None, None, true, true),
+            (Some(Local), None, true, true),
+            (Some(Open), None, false, false),
+            (Some(Closed), Some(Local), false, true),
+            (Some(Local), Some(Closed), true, false),
+            (None, Some(Open), true, false),
+        ] {
+            let policy = on_store_error.into_iter().fold(policy(1), Policy::with_on_store_error);
+            let policy = shed.into_iter().fold(policy, Policy::with_shed);
+            for (store, is_local) in [(Stub::Down, by_down), (Stub::Overloaded, by_overloaded)] {
+                let fallback = store.or_local(Stub::Admitting);
+                let source = |fallback: &Fallback<_, _>| {
+                    now(fallback.peek(&policy, &Key::GLOBAL)).ok().map(|it| it.source())
+                };
+                let expected = is_local.then_some(Source::Local);
+                assert_eq!(source(&fallback), expected, "{on_store_error:?} {shed:?} {store:?}");
+                assert_eq!(source(&fallback.without_local()), None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_share_of_nothing_is_refused() {
+        let error = Stub::Down.or_local(Stub::Down).with_share(1, 0).unwrap_err();
+        let expected = "policy `local fallback`: a share of 1/0 has no meaning";
+        assert!(error.to_string().starts_with(expected), "{error}");
     }
 }

@@ -1,0 +1,227 @@
+//! More requests than Redis can answer: callers that do not wait for one another.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fred::interfaces::{ClientLike, LuaInterface};
+use fred::prelude::{Client, Value};
+use fred::types::InfoKind;
+use tokio::task::{JoinHandle, JoinSet};
+use tollgate::{Cost, Key, Policy, Quota, RedisStore, StoreError, StoreExt};
+
+use crate::Failure;
+use crate::redis::load::{self, Ask};
+use crate::redis::server::Server;
+use crate::redis::sides::{Limits, OneEach, address};
+use crate::report::{self, Table};
+
+const METHOD: &str = "\
+Requests come at a fixed rate, whether others were answered or not, to a Redis that is kept busy: \
+another client runs a script of 8 ms, again and again. A call has room for 64 requests, as between \
+two such scripts Redis answers the calls under way; all else is as by default. `1×` is the rate at \
+which 512 tasks are answered that ask as soon as they were answered. *Answered* is what was \
+answered within the timeout of 50 ms; *charged unanswered* is the part of all charges whose callers \
+got no answer; *refused* is what the store refused, and the time until then. `one EVALSHA each` is \
+the same script with one request a call, through a plain client, whose callers give up after 50 ms.";
+
+/// For so long each rate lasts, after a moment to learn.
+const SPAN: Duration = Duration::from_secs(3);
+const WARM: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(50);
+/// What the other client keeps Redis busy for at a time.
+const SLICE: Duration = Duration::from_millis(8);
+const KEYS: u64 = 64;
+
+/// What came of a request, and how long after it was made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Answered,
+    Refused,
+    Failed,
+}
+
+pub(crate) fn run() -> Result<(), Failure> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build()?;
+    let server = Server::start()?;
+    let table = runtime.block_on(table(&server))?;
+    report::write("overload", METHOD, &[table])
+}
+
+async fn table(server: &Server) -> Result<Table, Failure> {
+    let mut table = Table::new(
+        "Open loop, requests a second",
+        &[
+            "rate",
+            "contender",
+            "asked",
+            "answered",
+            "of 1×",
+            "charged unanswered",
+            "p99 of answered, ms",
+            "refused",
+            "median until refused, ms",
+        ],
+    );
+    let busy = keep_busy(server.client().await?).await?;
+    let patient = store(server, true, Duration::from_secs(10))?;
+    patient.connected().await;
+    let tasks = Arc::new(Decides { store: patient.clone(), policy: policy("c")? });
+    let capacity = load::round(&tasks, 512).await?.rate;
+    for times in [1.0, 2.0, 4.0, 10.0] {
+        for (name, breaker) in [("Tollgate", true), ("Tollgate, no breaker", false)] {
+            let store = store(server, breaker, TIMEOUT)?;
+            store.connected().await;
+            let policy = policy(&format!("{times} {breaker}"))?;
+            let asks = Decides { store, policy: policy.clone() };
+            let seen = Seen::of(asks, capacity * times).await;
+            let mut charged = 0;
+            for number in 0..KEYS {
+                let peek = patient.peek(&policy, &Key::new(address(number))).await?;
+                charged += policy.capacity() - peek.decisions()[0].remaining;
+            }
+            table.row(seen.cells(times, name, capacity, charged));
+        }
+        let client = server.client().await?;
+        let limits = Limits(vec![(policy("e")?, KEYS)]);
+        let each = Each(OneEach::new(client.clone(), limits, false).await?);
+        let before = evalshas(&client).await?;
+        let seen = Seen::of(each, capacity * times).await;
+        // What was sent is carried out, however long that takes.
+        let charged = evalshas(&client).await? - before;
+        table.row(seen.cells(times, "one EVALSHA each", capacity, charged));
+    }
+    busy.abort();
+    Ok(table)
+}
+
+fn store(server: &Server, breaker: bool, timeout: Duration) -> Result<RedisStore, Failure> {
+    let builder = RedisStore::builder(&server.url())?.timeout(timeout).breaker(breaker);
+    Ok(builder.max_batch(64).connect()?)
+}
+
+fn policy(name: &str) -> Result<Policy, Failure> {
+    Ok(Policy::fixed_window_counter(name, Quota::new(1_000_000_000, Policy::MAX_WINDOW))?)
+}
+
+/// Has a client run a script of about a slice, one after the other.
+async fn keep_busy(client: Client) -> Result<JoinHandle<()>, Failure> {
+    const SPIN: &str = "for i = 1, tonumber(ARGV[1]) do end";
+    let spin = async move |client: &Client, times: u64| {
+        client.eval::<Value, _, _, _>(SPIN, Vec::<String>::new(), vec![times.to_string()]).await
+    };
+    let (times, began) = (10_000_000, Instant::now());
+    spin(&client, times).await?;
+    let slice = times as f64 * SLICE.as_secs_f64() / began.elapsed().as_secs_f64();
+    Ok(tokio::spawn(async move { while spin(&client, slice as u64).await.is_ok() {} }))
+}
+
+async fn evalshas(client: &Client) -> Result<u64, Failure> {
+    let info: String = client.info(Some(InfoKind::CommandStats)).await?;
+    let calls = info.lines().find_map(|line| {
+        line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next()?.parse().ok()
+    });
+    Ok(calls.unwrap_or(0))
+}
+
+/// Asks and says what came of it.
+trait Tell: Send + Sync + 'static {
+    fn tell(&self, number: u64) -> impl Future<Output = Told> + Send;
+}
+
+struct Decides {
+    store: RedisStore,
+    policy: Policy,
+}
+
+impl Decides {
+    async fn charge(&self, number: u64) -> Result<(), StoreError> {
+        let key = Key::new(address(number % KEYS));
+        self.store.charge(&self.policy, &key, Cost::ONE).await.map(drop)
+    }
+}
+
+impl Ask for Decides {
+    async fn ask(&self, number: u64) -> Result<bool, Failure> {
+        Ok(self.charge(number).await.map(|()| true)?)
+    }
+}
+
+impl Tell for Decides {
+    async fn tell(&self, number: u64) -> Told {
+        match self.charge(number).await {
+            Ok(()) => Told::Answered,
+            Err(error) if error.may_have_charged() => Told::Failed,
+            Err(_) => Told::Refused,
+        }
+    }
+}
+
+struct Each(OneEach);
+
+impl Tell for Each {
+    async fn tell(&self, number: u64) -> Told {
+        match tokio::time::timeout(TIMEOUT, self.0.ask(number)).await {
+            Ok(Ok(_)) => Told::Answered,
+            _ => Told::Failed,
+        }
+    }
+}
+
+/// What came of all requests, and of those that count.
+struct Seen {
+    answered: u64,
+    counted: Vec<(Told, Duration)>,
+}
+
+impl Seen {
+    async fn of<T: Tell>(asks: T, rate: f64) -> Self {
+        let asks = Arc::new(asks);
+        let mut tasks = JoinSet::new();
+        let (began, mut number) = (Instant::now(), 0_u64);
+        while began.elapsed() < WARM + SPAN {
+            let due = (began.elapsed().as_secs_f64() * rate) as u64;
+            for number in number..due {
+                let asks = Arc::clone(&asks);
+                tasks.spawn(async move {
+                    let asked = Instant::now();
+                    let told = asks.tell(number).await;
+                    (asked - began, told, asked.elapsed())
+                });
+            }
+            number = due;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let all = tasks.join_all().await;
+        let answered = all.iter().filter(|(_, told, _)| *told == Told::Answered).count() as u64;
+        let counted = all.into_iter().filter(|(asked, ..)| *asked >= WARM);
+        Self { answered, counted: counted.map(|(_, told, took)| (told, took)).collect() }
+    }
+
+    fn cells(&self, times: f64, name: &str, capacity: f64, charged: u64) -> [String; 9] {
+        let of = |told: Told| {
+            let all = self.counted.iter().filter(|(other, _)| *other == told);
+            let mut took: Vec<_> = all.map(|(_, took)| *took).collect();
+            took.sort_unstable();
+            took
+        };
+        let (answered, refused) = (of(Told::Answered), of(Told::Refused));
+        let at = |took: &[Duration], percent: usize| {
+            let at = took.get(took.len() * percent / 100);
+            at.map_or_else(|| "–".to_owned(), |took| format!("{:.2}", took.as_secs_f64() * 1e3))
+        };
+        let rate = |count: usize| count as f64 / SPAN.as_secs_f64();
+        let lost = charged.saturating_sub(self.answered) as f64 / charged.max(1) as f64;
+        [
+            format!("{times:.0}×"),
+            name.to_owned(),
+            format!("{:.0}", rate(self.counted.len())),
+            format!("{:.0}", rate(answered.len())),
+            format!("{:.2}", rate(answered.len()) / (capacity * times.min(1.0))),
+            format!("{:.2} %", lost * 100.0),
+            at(&answered, 99),
+            format!("{:.0}", rate(refused.len())),
+            at(&refused, 50),
+        ]
+    }
+}

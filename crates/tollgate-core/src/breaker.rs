@@ -1,0 +1,328 @@
+//! When to stop calling a server that does not answer.
+
+use crate::{Micros, Timestamp};
+
+/// Decides from the calls to a server whether further calls are worth their time.
+///
+/// It is for stores that call a server: one for each server, behind a lock. It counts *calls*,
+/// which only the store knows: of a call that 64 requests shared, one was lost.
+///
+/// | state | calls | next state |
+/// |---|---|---|
+/// | [`Closed`](BreakerState::Closed) | go to the server | open, once at least five calls and half of all calls within the window were lost |
+/// | [`Down`](BreakerState::Down) | fail at once | by the answer to a probe |
+/// | [`Slow`](BreakerState::Slow) | fail at once, as shed | by the answer to a probe |
+///
+/// The window is a second, or four timeouts if these take longer. Five calls in a row that were
+/// lost count however far apart they are, so a server with little traffic is found to be down too.
+///
+/// A *probe* asks the server something cheap and belongs to no request, so no request waits for
+/// it. The store sends the first one as soon as the breaker opens, and others when
+/// [`next_probe`](Self::next_probe) says. It waits longer for the answer than for that of a call:
+/// a server that answers after the timeout is slow, and one that does not answer is down.
+///
+/// Time is an argument, by any clock that does not step back.
+#[derive(Clone, Debug)]
+pub struct Breaker {
+    timeout: Micros,
+    /// The window, in parts.
+    parts: [Part; PARTS],
+    /// Calls that were lost since the last answer.
+    lost_in_a_row: u32,
+    state: BreakerState,
+    probe_at: Timestamp,
+}
+
+/// Whether calls go to a server, the best state first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum BreakerState {
+    /// Calls go to the server.
+    Closed,
+    /// Calls fail at once: the server answers, but after the timeout.
+    Slow,
+    /// Calls fail at once: the server does not answer.
+    Down,
+}
+
+/// The calls of a part of the window.
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    /// Parts of this length since the time was zero.
+    number: u64,
+    answered: u32,
+    lost: u32,
+}
+
+impl Breaker {
+    /// For a server whose answers are late after `timeout`.
+    pub const fn new(timeout: Micros) -> Self {
+        Self {
+            timeout,
+            parts: [Part { number: 0, answered: 0, lost: 0 }; PARTS],
+            lost_in_a_row: 0,
+            state: BreakerState::Closed,
+            probe_at: Timestamp::EPOCH,
+        }
+    }
+
+    /// Whether calls go to the server.
+    pub const fn state(&self) -> BreakerState {
+        self.state
+    }
+
+    /// A call was answered, whatever the answer says.
+    pub fn answered(&mut self, now: Timestamp) {
+        self.lost_in_a_row = 0;
+        let part = self.part(now);
+        part.answered = part.answered.saturating_add(1);
+    }
+
+    /// A call came to nothing, or its answer came too late. Returns whether this opens the
+    /// breaker: then the first probe is due.
+    pub fn lost(&mut self, now: Timestamp) -> bool {
+        self.lost_in_a_row = self.lost_in_a_row.saturating_add(1);
+        let part = self.part(now);
+        part.lost = part.lost.saturating_add(1);
+        let (answered, lost) = self.within_window(now);
+        let opens = self.state == BreakerState::Closed
+            && lost.max(self.lost_in_a_row.into()) >= LEAST_LOST
+            && lost >= answered;
+        if opens {
+            self.state = BreakerState::Down;
+            self.probe_at = now;
+        }
+        opens
+    }
+
+    /// The time until the next probe is due.
+    pub const fn next_probe(&self, now: Timestamp) -> Micros {
+        self.probe_at.since(now)
+    }
+
+    /// How long to wait for the answer to a probe.
+    pub fn patience(&self) -> Micros {
+        Micros::new(self.timeout.get().saturating_mul(4).max(LEAST_PATIENCE.get()))
+    }
+
+    /// The answer to a probe took this long, or there was none. Returns the state if it changed.
+    pub fn probed(&mut self, took: Option<Micros>, now: Timestamp) -> Option<BreakerState> {
+        let (state, again) = match took {
+            Some(took) if took <= self.timeout => (BreakerState::Closed, Micros::ZERO),
+            // The server is done with the probe, so another one at once adds little to its work.
+            Some(_) => (BreakerState::Slow, Micros::ZERO),
+            None => (BreakerState::Down, PROBE_AGAIN),
+        };
+        if self.state == BreakerState::Closed {
+            return None;
+        }
+        self.probe_at = now + again;
+        if state == BreakerState::Closed {
+            *self = Self::new(self.timeout);
+        } else if state == self.state {
+            return None;
+        }
+        self.state = state;
+        Some(state)
+    }
+
+    /// The part of the window that it is now.
+    fn part(&mut self, now: Timestamp) -> &mut Part {
+        let number = self.number(now);
+        let part = &mut self.parts[usize::try_from(number).unwrap_or_default() % PARTS];
+        if part.number != number {
+            *part = Part { number, ..Part::default() };
+        }
+        part
+    }
+
+    /// Calls within the window that were answered, and that were lost.
+    fn within_window(&self, now: Timestamp) -> (u64, u64) {
+        let number = self.number(now);
+        let parts = self.parts.iter();
+        let parts = parts.filter(|part| number.saturating_sub(part.number) < PARTS as u64);
+        parts.fold((0, 0), |(answered, lost), part| {
+            (answered + u64::from(part.answered), lost + u64::from(part.lost))
+        })
+    }
+
+    fn number(&self, now: Timestamp) -> u64 {
+        let window = self.timeout.get().saturating_mul(4).max(LEAST_WINDOW.get());
+        now.as_micros() / (window / PARTS as u64)
+    }
+}
+
+impl BreakerState {
+    /// Whether calls fail at once.
+    pub const fn is_open(self) -> bool {
+        !matches!(self, Self::Closed)
+    }
+
+    /// One word for logs and status.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Slow => "slow",
+            Self::Down => "down",
+        }
+    }
+}
+
+/// The window slides by a tenth of itself.
+const PARTS: usize = 10;
+/// Long enough that a pause of a tenth of a second does not outweigh the calls around it, and
+/// short enough that the requests of an outage wait for their timeout no longer than this.
+const LEAST_WINDOW: Micros = Micros::new(1_000_000);
+/// Fewer say too little: a few calls are under way at any moment, and one pause costs them all.
+const LEAST_LOST: u64 = 5;
+/// A server that is silent for longer is as good as down.
+const LEAST_PATIENCE: Micros = Micros::new(500_000);
+/// The return of a server is seen so soon.
+const PROBE_AGAIN: Micros = Micros::new(200_000);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Micros = Micros::new(50_000);
+    const IN_TIME: Option<Micros> = Some(Micros::new(50_000));
+    const LATE: Option<Micros> = Some(Micros::new(50_001));
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_micros(1_000_000_000 + millis * 1_000)
+    }
+
+    fn breaker() -> Breaker {
+        Breaker::new(TIMEOUT)
+    }
+
+    /// A breaker that has opened at `at(0)`.
+    fn open() -> Breaker {
+        let mut breaker = breaker();
+        for lost in 1..=5 {
+            assert_eq!(breaker.lost(at(0)), lost == 5, "after {lost} calls");
+        }
+        assert_eq!(breaker.state(), BreakerState::Down);
+        breaker
+    }
+
+    #[test]
+    fn five_lost_calls_open_it_when_nothing_else_was_answered() {
+        open();
+    }
+
+    #[test]
+    fn a_few_lost_calls_among_many_do_not_open_it() {
+        let mut breaker = breaker();
+        // Twice a second the sixteen calls under way are lost in a pause.
+        for millis in 0..10_000 {
+            match millis % 500 {
+                300 => (0..16).for_each(|_| assert!(!breaker.lost(at(millis)), "at {millis}")),
+                250..330 => {}
+                _ => breaker.answered(at(millis)),
+            }
+        }
+        assert_eq!(breaker.state(), BreakerState::Closed);
+    }
+
+    #[test]
+    fn half_of_the_calls_lost_open_it() {
+        let mut breaker = breaker();
+        for call in 0..4 {
+            breaker.answered(at(call));
+            assert!(!breaker.lost(at(call)));
+        }
+        breaker.answered(at(5));
+        assert!(breaker.lost(at(6)), "five of ten");
+    }
+
+    #[test]
+    fn calls_before_the_window_no_longer_count() {
+        let mut breaker = breaker();
+        for _ in 0..1_000 {
+            breaker.answered(at(0));
+        }
+        let mut opened_at = None;
+        for millis in (0..3_000).step_by(50) {
+            if breaker.lost(at(millis)) {
+                opened_at = Some(millis);
+            }
+        }
+        assert!(matches!(opened_at, Some(900..=1_000)), "{opened_at:?}");
+    }
+
+    #[test]
+    fn five_lost_calls_in_a_row_open_it_however_far_apart_they_are() {
+        let mut breaker = breaker();
+        for hour in 0..4 {
+            assert!(!breaker.lost(at(hour * 3_600_000)));
+        }
+        assert!(breaker.lost(at(4 * 3_600_000)));
+    }
+
+    #[test]
+    fn lost_calls_far_apart_with_answers_between_do_not_open_it() {
+        let mut breaker = breaker();
+        for minute in 0..20 {
+            breaker.answered(at(minute * 60_000));
+            assert!(!breaker.lost(at(minute * 60_000 + 30_000)));
+        }
+    }
+
+    #[test]
+    fn a_long_timeout_makes_a_long_window() {
+        let mut breaker = Breaker::new(Micros::new(1_000_000));
+        breaker.answered(at(0));
+        for second in 0..4 {
+            assert!(!breaker.lost(at(second * 900)));
+        }
+        assert!(breaker.lost(at(3_600)));
+    }
+
+    #[test]
+    fn a_probe_that_is_answered_in_time_closes_it_and_nothing_is_held_against_the_server() {
+        let mut breaker = open();
+        assert_eq!(breaker.next_probe(at(0)), Micros::ZERO, "the first is due at once");
+        assert_eq!(breaker.probed(IN_TIME, at(1)), Some(BreakerState::Closed));
+        for _ in 0..4 {
+            assert!(!breaker.lost(at(2)));
+        }
+        assert!(breaker.lost(at(2)));
+    }
+
+    #[test]
+    fn a_server_that_answers_late_is_slow_and_not_down() {
+        let mut breaker = open();
+        assert_eq!(breaker.probed(LATE, at(60)), Some(BreakerState::Slow));
+        assert_eq!(breaker.next_probe(at(60)), Micros::ZERO);
+        assert_eq!(breaker.probed(LATE, at(120)), None, "no news");
+        assert_eq!(breaker.probed(None, at(620)), Some(BreakerState::Down));
+        assert_eq!(breaker.probed(LATE, at(900)), Some(BreakerState::Slow));
+        assert_eq!(breaker.probed(IN_TIME, at(950)), Some(BreakerState::Closed));
+    }
+
+    #[test]
+    fn a_server_that_is_down_is_probed_again_after_a_fifth_of_a_second() {
+        let mut breaker = open();
+        assert_eq!(breaker.probed(None, at(500)), None);
+        assert_eq!(breaker.next_probe(at(500)).get(), 200_000);
+        assert_eq!(breaker.next_probe(at(650)).get(), 50_000);
+        assert_eq!(breaker.next_probe(at(800)), Micros::ZERO);
+    }
+
+    #[test]
+    fn calls_from_before_it_opened_neither_close_it_nor_open_it_again() {
+        let mut breaker = open();
+        breaker.answered(at(1));
+        assert!(!breaker.lost(at(1)));
+        assert_eq!(breaker.state(), BreakerState::Down);
+    }
+
+    #[test]
+    fn a_probe_of_a_closed_breaker_changes_nothing() {
+        let mut breaker = breaker();
+        for took in [None, LATE, IN_TIME] {
+            assert_eq!(breaker.probed(took, at(0)), None);
+        }
+        assert_eq!(breaker.state(), BreakerState::Closed);
+    }
+}

@@ -1,0 +1,17 @@
+//! Flow control: how much of a body waits to be sent, for one stream and for one connection.
+//!
+//! hyper and h2 take all that a body has while the other side grants a window, and they count
+//! payload only. Each frame costs some hundred bytes more, and a small chunk keeps the whole
+//! buffer that it was read into. Therefore every piece counts here from the moment it is given
+//! away until it has been written, and a body gives nothing more while too much waits.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `waiting.rs` | the counters of a stream and of a connection |
+//! | `paced.rs` | a body that obeys them |
+
+mod paced;
+mod waiting;
+
+pub(crate) use self::paced::Paced;
+pub(crate) use self::waiting::{Share, Stream};

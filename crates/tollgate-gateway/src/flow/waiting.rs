@@ -1,0 +1,240 @@
+//! The pieces of bodies that wait to be sent, for each stream and for each connection.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use parking_lot::Mutex;
+use tokio::task_local;
+use tokio::time::{Instant, sleep_until};
+
+task_local! {
+    /// The stream of HTTP/2 that a task serves.
+    static STREAM: Arc<Stream>;
+}
+
+/// The pieces that wait on all streams of one connection. Clones share the count.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Share(Arc<AtomicUsize>);
+
+/// The pieces that wait on one stream.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    share: Share,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    /// The pieces that have not been written, and the memory that keeping them takes.
+    bytes: usize,
+    /// When the last piece was written, or when the first began to wait.
+    moved_at: Instant,
+    /// Wakes the body, which waits until a piece has been written.
+    body: Option<Waker>,
+}
+
+impl Stream {
+    pub(crate) fn new(share: Share) -> Arc<Self> {
+        let waiting = Waiting { bytes: 0, moved_at: Instant::now(), body: None };
+        Arc::new(Self { share, waiting: Mutex::new(waiting) })
+    }
+
+    /// The stream that the current task serves.
+    pub(super) fn current() -> Option<Arc<Self>> {
+        STREAM.try_with(Arc::clone).ok()
+    }
+
+    /// Another stream with the share of this one.
+    pub(super) fn beside(&self) -> Arc<Self> {
+        Self::new(self.share.clone())
+    }
+
+    /// Runs `task` as the one that serves this stream.
+    pub(crate) async fn serve<F: Future>(self: Arc<Self>, task: F) -> F::Output {
+        STREAM.scope(self, task).await
+    }
+
+    /// Completes when pieces wait and none of them was written for this time.
+    pub(crate) async fn stalls(&self, time: Duration) {
+        loop {
+            let now = Instant::now();
+            let due = {
+                let waiting = self.waiting.lock();
+                if waiting.bytes == 0 { now + time } else { waiting.moved_at + time }
+            };
+            if due <= now {
+                return;
+            }
+            sleep_until(due).await;
+        }
+    }
+
+    /// Whether another piece may be given away.
+    pub(super) fn has_room(&self) -> bool {
+        self.has_room_beside(&self.waiting.lock())
+    }
+
+    /// One piece may always wait: if streams that are not read could use up the share of the
+    /// others, these would stop too.
+    fn has_room_beside(&self, waiting: &Waiting) -> bool {
+        waiting.bytes == 0 || (waiting.bytes < STREAM_BYTES && !self.share_is_used_up())
+    }
+
+    /// Whether the connection has as much waiting as it may.
+    pub(super) fn share_is_used_up(&self) -> bool {
+        self.share.0.load(Ordering::Relaxed) >= CONNECTION_BYTES
+    }
+
+    /// Whether there is no room; if so, the task is woken when a piece has been written.
+    pub(super) fn must_wait(&self, cx: &Context<'_>) -> bool {
+        let mut waiting = self.waiting.lock();
+        let must_wait = !self.has_room_beside(&waiting);
+        if must_wait {
+            match &mut waiting.body {
+                Some(waker) => waker.clone_from(cx.waker()),
+                none => *none = Some(cx.waker().clone()),
+            }
+        }
+        must_wait
+    }
+
+    /// Counts a piece until it is dropped.
+    pub(super) fn give(self: &Arc<Self>, mut data: Bytes) -> Piece {
+        let bytes = data.len() + PIECE_OVERHEAD;
+        let is_first = {
+            let mut waiting = self.waiting.lock();
+            let is_first = waiting.bytes == 0;
+            if is_first {
+                waiting.moved_at = Instant::now();
+            }
+            waiting.bytes += bytes;
+            is_first
+        };
+        self.share.0.fetch_add(bytes, Ordering::Relaxed);
+        if !is_first && data.len() < SMALL {
+            // Without the buffer that it was read into.
+            data = Bytes::copy_from_slice(&data);
+        }
+        Piece { data, charge: Some(Charge { bytes, stream: Arc::clone(self) }) }
+    }
+}
+
+/// A part of a body. It counts as long as it exists.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    data: Bytes,
+    #[expect(dead_code, reason = "it is there to be dropped")]
+    charge: Option<Charge>,
+}
+
+impl Piece {
+    /// One that does not count.
+    pub(super) const fn free(data: Bytes) -> Self {
+        Self { data, charge: None }
+    }
+}
+
+impl Buf for Piece {
+    fn remaining(&self) -> usize {
+        self.data.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.data.chunk()
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.data.advance(count);
+    }
+}
+
+#[derive(Debug)]
+struct Charge {
+    bytes: usize,
+    stream: Arc<Stream>,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.stream.share.0.fetch_sub(self.bytes, Ordering::Relaxed);
+        let mut waiting = self.stream.waiting.lock();
+        waiting.bytes -= self.bytes;
+        waiting.moved_at = Instant::now();
+        let body = waiting.body.take();
+        // The task may run at once, on another thread.
+        drop(waiting);
+        if let Some(body) = body {
+            body.wake();
+        }
+    }
+}
+
+/// How much of one stream waits before its body stops.
+const STREAM_BYTES: usize = 32 << 10;
+
+/// How much of one connection waits before each stream is down to one piece.
+const CONNECTION_BYTES: usize = 128 << 10;
+
+/// The memory of a piece besides its bytes: the frame in the queue of h2, and its place in memory.
+const PIECE_OVERHEAD: usize = 1 << 10;
+
+/// Smaller chunks are copied, because each may keep a buffer of some kilobytes.
+pub(super) const SMALL: usize = 4 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_stalls_while_its_client_takes_nothing_and_at_no_other_time() {
+        let stall = Duration::from_secs(120);
+        let stream = Stream::new(Share::default());
+        let began = Instant::now();
+        let watched = tokio::spawn({
+            let stream = Arc::clone(&stream);
+            async move { stream.stalls(stall).await }
+        });
+        // The service takes ten minutes; then the client takes a piece a minute.
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        let mut before = None;
+        for _ in 0..10 {
+            let next = stream.give(Bytes::from_static(b"x"));
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            drop(before.replace(next));
+        }
+        assert!(!watched.is_finished());
+        watched.await.unwrap();
+        assert_eq!(began.elapsed().as_secs(), 1_320);
+    }
+
+    #[test]
+    fn streams_share_what_their_connection_may_keep_and_each_has_room_for_one_piece() {
+        let share = Share::default();
+        let streams: Vec<_> = (0..100).map(|_| Stream::new(share.clone())).collect();
+        let mut pieces = Vec::new();
+        for stream in &streams {
+            while stream.has_room() {
+                pieces.push(stream.give(Bytes::from(vec![0; 8 << 10])));
+            }
+        }
+        let held = pieces.len() * (8 << 10);
+        assert!((CONNECTION_BYTES..CONNECTION_BYTES + 100 * (9 << 10)).contains(&held), "{held}");
+        assert!(streams.iter().all(|stream| stream.waiting.lock().bytes > 0));
+        drop(pieces);
+        assert_eq!(share.0.load(Ordering::Relaxed), 0);
+        assert!(streams.iter().all(|stream| stream.has_room()));
+    }
+
+    #[test]
+    fn a_small_piece_behind_others_does_not_keep_the_buffer_it_came_in() {
+        let stream = Stream::new(Share::default());
+        let mut buffer = Bytes::from(vec![b'x'; 8 << 10]);
+        let first = stream.give(buffer.split_to(1));
+        let second = stream.give(buffer.split_to(1));
+        drop(first);
+        assert!(buffer.is_unique() && second.chunk() == b"x");
+    }
+}

@@ -1,0 +1,187 @@
+//! The end of a connection whose client may still be sending.
+//!
+//! To close a socket with unread bytes resets the connection, and the client's system throws away
+//! the bytes that the client has not read: the answer to an upload that was denied, for example.
+//! So only our side is closed first, and the rest of the client's is read and thrown away.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::activity::Activity;
+
+/// A stream that is closed only when the client has seen its answer, or could have.
+#[derive(Debug)]
+pub(super) struct Lingering<S> {
+    stream: S,
+    activity: Arc<Activity>,
+    discarding: Option<Discarding>,
+}
+
+#[derive(Debug)]
+struct Discarding {
+    until: Instant,
+    /// When nothing has come for too long, or at the latest `until`.
+    quiet: Pin<Box<Sleep>>,
+    left: usize,
+}
+
+impl<S> Lingering<S> {
+    pub(super) const fn new(stream: S, activity: Arc<Activity>) -> Self {
+        Self { stream, activity, discarding: None }
+    }
+}
+
+impl<S: AsyncRead + Unpin> Lingering<S> {
+    /// Reads until the client is done, silent for too long, or has sent too much.
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let activity = &self.activity;
+        let discarding = self.discarding.get_or_insert_with(|| {
+            activity.lingers();
+            let now = Instant::now();
+            let quiet = Box::pin(sleep_until(now + QUIET));
+            Discarding { until: now + LONGEST, quiet, left: MOST_BYTES }
+        });
+        let mut buffer = [0; 8 * 1024];
+        // The runtime interrupts reads that are always ready.
+        while discarding.left > 0 {
+            let mut buffer = ReadBuf::new(&mut buffer);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    discarding.left = discarding.left.saturating_sub(buffer.filled().len());
+                    let quiet = discarding.until.min(Instant::now() + QUIET);
+                    discarding.quiet.as_mut().reset(quiet);
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return discarding.quiet.as_mut().poll(cx),
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Lingering<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, data)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, data)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.discarding.is_none() {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+            if !self.activity.is_being_sent_more() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        self.poll_discard(cx).map(Ok)
+    }
+}
+
+/// How long a client may send nothing that should read its answer.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// How long a client may go on sending.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// How much a client may go on sending. Many send all before they read a word.
+const MOST_BYTES: usize = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+
+    fn pair(is_being_sent_more: bool) -> (DuplexStream, Lingering<DuplexStream>) {
+        let (client, ours) = duplex(64 << 10);
+        let activity = Activity::new();
+        if is_being_sent_more {
+            activity.leaves_unread();
+        }
+        (client, Lingering::new(ours, activity))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_sends_nothing_more_is_not_waited_for() {
+        let (mut client, mut ours) = pair(false);
+        let started = Instant::now();
+        ours.shutdown().await.unwrap();
+        drop(ours);
+        assert_eq!(client.read(&mut [0; 1]).await.unwrap(), 0);
+        assert_eq!(started.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_client_goes_on_sending_is_read_until_it_is_done() {
+        let (mut client, mut ours) = pair(true);
+        let closed = tokio::spawn(async move {
+            ours.write_all(b"no").await.unwrap();
+            ours.shutdown().await
+        });
+        client.write_all(&vec![b'x'; 10_000_000]).await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert!(answer == "no" && !closed.is_finished());
+        drop(client);
+        closed.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_never_ends_is_not_waited_for_in_vain() {
+        for (pause, expected) in [(60, QUIET), (4, LONGEST)] {
+            let (mut client, mut ours) = pair(true);
+            let started = Instant::now();
+            let closed = tokio::spawn(async move { ours.shutdown().await });
+            let sending = tokio::spawn(async move {
+                while client.write_all(b"x").await.is_ok() {
+                    tokio::time::sleep(Duration::from_secs(pause)).await;
+                }
+            });
+            closed.await.unwrap().unwrap();
+            assert_eq!(started.elapsed(), expected);
+            sending.await.unwrap();
+        }
+        let (mut client, mut ours) = pair(true);
+        let closed = tokio::spawn(async move { ours.shutdown().await });
+        let mut sent = 0;
+        while client.write_all(&[0; 1 << 16]).await.is_ok() {
+            sent += 1 << 16;
+        }
+        closed.await.unwrap().unwrap();
+        assert!((MOST_BYTES..MOST_BYTES + (1 << 18)).contains(&sent), "{sent}");
+    }
+}

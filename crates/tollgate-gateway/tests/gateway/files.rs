@@ -1,0 +1,257 @@
+//! A process that may open few files, and clients that take as many as they can.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http_body_util::{BodyExt, Full};
+use socket2::{Domain, Socket, Type};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::support::{Client, Gateway, RawClient, Upstream, whole};
+
+const FILES: usize = 300;
+
+/// With these timeouts a connection without a whole request stays open.
+const PATIENT: &str = "timeouts: {requestHeader: 1h, keepAlive: 1h, connect: 1m}\n";
+
+/// An upstream that answers requests when it has been given permits.
+async fn gated() -> (Upstream, Arc<Semaphore>) {
+    let gate = Arc::new(Semaphore::new(0));
+    let wait = Arc::clone(&gate);
+    let upstream = Upstream::answering_later(move |_| {
+        let wait = Arc::clone(&wait);
+        async move {
+            wait.acquire().await.unwrap().forget();
+            http::Response::new(Full::from("ok").boxed())
+        }
+    });
+    (upstream.await, gate)
+}
+
+async fn until_seen(upstream: &Upstream, requests: usize) {
+    let started = Instant::now();
+    while upstream.seen().len() < requests {
+        assert!(started.elapsed() < PATIENCE, "{} of {requests}", upstream.seen().len());
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A connection from another address of this machine.
+fn connect_from(last: u8, address: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((Ipv4Addr::new(127, 0, 0, last), 0)).into()).unwrap();
+    socket.connect(&address.into()).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.into()
+}
+
+/// Half a head on each of 400 connections, ten of each address.
+fn flood(address: SocketAddr) -> Vec<TcpStream> {
+    let half = |number: u16| {
+        let mut stream = connect_from(2 + (number / 10) as u8, address);
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nX-").unwrap();
+        stream
+    };
+    (0..400).map(half).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_sent_heads_leave_files_for_open_connections_health_checks_and_reloads() {
+    const OPEN: usize = 40;
+    let (upstream, gate) = gated().await;
+    let lines = format!("{}{PATIENT}", upstream.target());
+    let gateway = Gateway::start_with_files(FILES, &lines);
+    let request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let open = |number: usize| connect_from(200 + (number / 10) as u8, gateway.address);
+    let mut open: Vec<_> = (0..OPEN).map(|number| RawClient::of(open(number))).collect();
+    let _flood = flood(gateway.address);
+    gateway.until_logged("connections are open, as many as `maxConnections` allows");
+
+    // Each of them needs a connection to the upstream, as all are under way at once.
+    open.iter_mut().for_each(|client| client.send(request));
+    until_seen(&upstream, OPEN).await;
+    assert_eq!(gateway.admin("/healthz").await.status, 200);
+    assert_eq!(gateway.admin("/readyz").await.status, 200);
+    gateway.rewrite(&format!("{lines}client: {{limit: 1000, window: 1h}}\n"));
+    gateway.until_config(|config| config["version"] == 2).await;
+    gate.add_permits(OPEN);
+    for client in &mut open {
+        assert!(client.answer().starts_with("HTTP/1.1 200"));
+    }
+    let files = gateway.open_files();
+    assert!(files < FILES, "{files} files are open");
+    assert!(!gateway.log().contains("cannot take a connection"), "{}", gateway.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_to_a_target_are_bounded_and_requests_wait_for_a_free_one() {
+    const REQUESTS: usize = 200;
+    let (upstream, gate) = gated().await;
+    let lines = |connect: &str| {
+        format!("{}timeouts: {{connect: {connect}, response: 1h}}\n", upstream.target())
+    };
+    let gateway = Gateway::start_with_files(FILES, &lines("1h"));
+    let mut asked = JoinSet::new();
+    // An HTTP/2 connection has a hundred requests under way at most.
+    for client in [Client::http2(gateway.address), Client::http2(gateway.address)] {
+        for _ in 0..REQUESTS / 2 {
+            let client = client.clone();
+            asked.spawn(async move { client.get("/").await });
+        }
+    }
+    until_seen(&upstream, 100).await;
+    gate.add_permits(REQUESTS);
+    while let Some(answer) = asked.join_next().await {
+        assert_eq!(answer.unwrap().status, 200);
+    }
+    assert_eq!(upstream.connections(), 100, "the target has a hundred connections at most");
+
+    // A request that waits for too long is told why.
+    gateway.rewrite(&lines("2s"));
+    gateway.until_config(|config| config["version"] == 2).await;
+    for client in [Client::http2(gateway.address), Client::http2(gateway.address)] {
+        for _ in 0..REQUESTS / 2 {
+            let client = client.clone();
+            asked.spawn(async move { client.get("/").await });
+        }
+    }
+    for _ in 0..REQUESTS / 2 {
+        let answer = asked.join_next().await.unwrap().unwrap();
+        assert_eq!((answer.status.as_u16(), answer.code()), (503, "too-many-connections".into()));
+    }
+    gate.add_permits(REQUESTS / 2);
+    while let Some(answer) = asked.join_next().await {
+        assert_eq!(answer.unwrap().status, 200);
+    }
+    gateway.until_logged("too-many-connections");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bound_that_the_files_do_not_allow_is_refused() {
+    let upstream = Upstream::new().await;
+    let lines = |most: usize| {
+        let listen = format!("listen: {{address: '127.0.0.1:0', maxConnections: {most}}}\n");
+        format!("{listen}{}", upstream.target())
+    };
+    const WHY: &str = "this process may open 300 files, which is enough for 99 connections of \
+                       clients, and the configuration asks for 400 (`maxConnections` of all \
+                       listeners): raise the limit of open files to 928 (`ulimit -Hn`), or lower \
+                       `maxConnections`";
+    let folder = tempfile::TempDir::new().unwrap();
+    std::fs::write(folder.path().join("limits.yaml"), whole(&lines(400))).unwrap();
+    let output = Command::new("bash")
+        .args(["-c", "ulimit -n 300 && exec timeout 20 \"$0\" serve limits.yaml"])
+        .arg(env!("CARGO_BIN_EXE_tollgate"))
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains(&format!("error: {WHY}")), "{said}");
+
+    // A reload that does not fit changes nothing.
+    let gateway = Gateway::start_with_files(FILES, &lines(99));
+    gateway.rewrite(&lines(400));
+    let config = gateway.until_config(|config| config["failedReloads"] == 1).await;
+    assert_eq!(config["lastError"]["message"], WHY);
+    assert_eq!(Client::new(gateway.address).get("/").await.status, 200);
+}
+
+/// Whether the gateway answers a request on this connection; else it has closed it.
+fn is_served(stream: &mut TcpStream) -> bool {
+    // The gateway may close before it has read this.
+    let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    !is_closed(stream)
+}
+
+/// Whether the gateway closes this connection; else it sends something.
+fn is_closed(stream: &mut TcpStream) -> bool {
+    match stream.read(&mut [0; 4096]) {
+        Ok(read) => read == 0,
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => true,
+        Err(error) => panic!("neither an answer nor an end: {error}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_has_a_part_of_all_connections() {
+    let upstream = Upstream::new().await;
+    let listen = "listen: {address: '127.0.0.1:0', maxConnectionsPerAddress: 3}\n";
+    let lines = format!("{listen}{}{PATIENT}", upstream.target());
+    let gateway = Gateway::start(&lines);
+    let mut open: Vec<_> = (0..3).map(|_| connect_from(2, gateway.address)).collect();
+    assert!(open.iter_mut().all(is_served));
+    assert!(!is_served(&mut connect_from(2, gateway.address)));
+    gateway.until_logged("127.0.0.2 has 3 connections open, as many as `maxConnectionsPerAddress`");
+    assert!(is_served(&mut connect_from(3, gateway.address)));
+    let metrics = gateway.admin("/metrics").await;
+    let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
+    assert!(metrics.contains("tollgate_gateway_refused_total 1\n"), "{metrics}");
+    open.pop();
+    let started = Instant::now();
+    while !is_served(&mut connect_from(2, gateway.address)) {
+        assert!(started.elapsed() < PATIENCE, "one of its connections has ended");
+    }
+    // A proxy has the connections of many clients.
+    gateway.rewrite(&format!("{lines}trustedProxies: [loopback]\n"));
+    gateway.until_config(|config| config["version"] == 2).await;
+    let mut more: Vec<_> = (0..10).map(|_| connect_from(2, gateway.address)).collect();
+    assert!(more.iter_mut().all(is_served));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_number_an_address_has_a_quarter_of_all_connections() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start_with_files(FILES, &format!("{}{PATIENT}", upstream.target()));
+    let mut open: Vec<_> = (0..24).map(|_| connect_from(2, gateway.address)).collect();
+    assert!(open.iter_mut().all(is_served));
+    assert!(!is_served(&mut connect_from(2, gateway.address)));
+    assert!(is_served(&mut connect_from(3, gateway.address)));
+}
+
+/// A client with IPv6 has at least a whole /64 of addresses.
+#[tokio::test(flavor = "multi_thread")]
+async fn addresses_of_one_ipv6_network_count_together_and_proxies_name_them() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&format!(
+        "listen: {{address: '127.0.0.1:0', proxyProtocol: [loopback], maxConnectionsPerAddress: 2}}\n{}{PATIENT}",
+        upstream.target()
+    ));
+    let mut open = Vec::new();
+    for (client, expected) in [
+        ("2001:db8:0:1::1", true),
+        ("2001:db8:0:1:ffff::2", true),
+        ("2001:db8:0:1::3", false),
+        ("2001:db8:0:2::1", true),
+    ] {
+        let mut stream = connect_from(1, gateway.address);
+        let header = format!("PROXY TCP6 {client} 2001:db8::9 1000 80\r\n");
+        stream.write_all(header.as_bytes()).unwrap();
+        assert_eq!(is_served(&mut stream), expected, "{client}");
+        open.push(stream);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_to_the_admin_address_are_bounded_and_health_checks_go_on() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start_with_files(FILES, &upstream.target());
+    let mut half: Vec<_> = (0..100)
+        .map(|_| {
+            let mut stream = connect_from(2, gateway.admin);
+            stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-").unwrap();
+            stream
+        })
+        .collect();
+    assert_eq!(gateway.admin("/healthz").await.status, 200);
+    // The oldest connections were closed for the newer ones.
+    assert!(half[..60].iter_mut().all(is_closed));
+    let files = gateway.open_files();
+    assert!(files < 100, "{files} files are open");
+}
+
+/// Longer than anything takes that does happen.
+const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,0 +1,137 @@
+//! The memory that clients and targets cost which ask for much and read nothing.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::support::{Gateway, is_heavy};
+
+/// The most memory of one stream or one HTTP/1 connection, in KiB.
+const STREAM: u64 = 256;
+
+/// The most memory of one HTTP/2 connection with a hundred streams, in KiB.
+const CONNECTION: u64 = 4 << 10;
+
+/// From one byte a chunk to more than any buffer holds.
+fn chunks() -> &'static [usize] {
+    if is_heavy() { &[1, 5, 100, 1_000, 8_000, 16 << 10, 100_000] } else { &[1, 8_000] }
+}
+
+/// A target that answers every request with chunks of one size, without end.
+struct Flood {
+    address: SocketAddr,
+    sent: Arc<AtomicU64>,
+}
+
+impl Flood {
+    fn new(chunk: usize) -> Self {
+        let socket = shallow();
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let listener = socket.listen(1_024).unwrap();
+        let address = listener.local_addr().unwrap();
+        let sent = Arc::<AtomicU64>::default();
+        let counter = Arc::clone(&sent);
+        let one = [format!("{chunk:x}\r\n").as_bytes(), &vec![b'x'; chunk], b"\r\n"].concat();
+        // Many to a segment, so that the gateway finds its buffer full of them.
+        let many = one.repeat((1 << 14) / one.len() + 1);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                // A gateway may go away at any time.
+                tokio::spawn(flood(stream, many.clone(), Arc::clone(&counter)));
+            }
+        });
+        Self { address, sent }
+    }
+}
+
+async fn flood(mut stream: TcpStream, many: Vec<u8>, sent: Arc<AtomicU64>) -> io::Result<()> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await?);
+    }
+    stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
+    loop {
+        stream.write_all(&many).await?;
+        sent.fetch_add(many.len() as u64, Ordering::Relaxed);
+    }
+}
+
+/// A socket with small buffers. With the segments of loopback the system would keep megabytes, which
+/// all have to be sent before anything waits in the gateway.
+fn shallow() -> TcpSocket {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket2::SockRef::from(&socket).set_tcp_mss(536).unwrap();
+    socket.set_recv_buffer_size(4_096).unwrap();
+    socket.set_send_buffer_size(4_096).unwrap();
+    socket
+}
+
+/// That many requests on a connection of HTTP/2, with the largest windows.
+fn over_http2(streams: u32) -> Vec<u8> {
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(b"\0\0\x06\x04\0\0\0\0\0\0\x04\x7f\xff\xff\xff");
+    bytes.extend(b"\0\0\x04\x08\0\0\0\0\0\x7f\xff\0\0");
+    for number in 0..streams {
+        bytes.extend(b"\0\0\x06\x01\x05");
+        bytes.extend((2 * number + 1).to_be_bytes());
+        bytes.extend(b"\x82\x86\x84\x01\x01a");
+    }
+    bytes
+}
+
+/// Waits until the gateway does nothing more and no byte moves.
+async fn until_still(gateway: &Gateway, sent: &AtomicU64) {
+    let started = Instant::now();
+    let (mut before, mut same) = ((0, 0), 0);
+    while same < 10 {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        let now = (sent.load(Ordering::Relaxed), gateway.processor_time());
+        same = if now == before { same + 1 } else { 0 };
+        before = now;
+        assert!(started.elapsed() < PATIENCE, "bytes still move: {now:?}");
+    }
+}
+
+/// The memory that each of `times` connections takes, which send this and read nothing, in KiB.
+async fn cost(gateway: &Gateway, sent: &AtomicU64, request: &[u8], times: u64) -> u64 {
+    let mut unread = Vec::new();
+    let mut before = 0;
+    // The first one has to pay for what all share.
+    for round in [1, times] {
+        before = gateway.resident();
+        for _ in 0..round {
+            let mut stream = shallow().connect(gateway.address).await.unwrap();
+            stream.write_all(request).await.unwrap();
+            unread.push(stream);
+        }
+        until_still(gateway, sent).await;
+    }
+    (gateway.resident() - before) / times
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_answers_are_bounded_for_a_stream_and_for_a_connection() {
+    for &chunk in chunks() {
+        let flood = Flood::new(chunk);
+        let mut costs = Vec::new();
+        for (request, times, most) in [
+            (over_http2(100), 1, CONNECTION),
+            (over_http2(1), 4, STREAM),
+            (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), 4, STREAM),
+        ] {
+            let gateway = Gateway::start(&format!("target: http://{}\n", flood.address));
+            let cost = cost(&gateway, &flood.sent, &request, times).await;
+            costs.push(cost);
+            assert!(cost <= most, "chunks of {chunk} bytes: {costs:?} KiB");
+        }
+        println!("chunks of {chunk} bytes: {costs:?} KiB");
+    }
+}
+
+/// Longer than anything takes that does happen.
+const PATIENCE: Duration = Duration::from_secs(120);

@@ -1,0 +1,143 @@
+//! Requests that are answered before their body has been read.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::support::{Client, Gateway, Upstream};
+
+/// The size of the bodies. These clients read nothing before they have sent all.
+const SIZE: usize = 10_000_000;
+
+/// One POST a line, each on a connection of its own: status and reason.
+const PYTHON: &str = "
+import http.client, sys
+for n in range(int(sys.argv[2])):
+    connection = http.client.HTTPConnection(sys.argv[1], timeout=60)
+    try:
+        connection.request('POST', sys.argv[4], b'x' * int(sys.argv[3]), {'X-API-Key': 'k'})
+        answer = connection.getresponse()
+        print(answer.status, answer.getheader('connection'), len(answer.read()) > 20)
+    except OSError as error:
+        print(repr(error))
+";
+
+/// The same.
+const NODE: &str = "
+const http = require('http');
+const [address, times, size, path] = process.argv.slice(1);
+const [hostname, port] = address.split(':');
+const body = Buffer.alloc(Number(size), 'x');
+const headers = { 'X-API-Key': 'k', 'Content-Length': body.length };
+const post = left => {
+  if (left === 0) return;
+  const next = line => { console.log(line); post(left - 1); };
+  const request = http.request({ hostname, port, path, headers, method: 'POST', agent: false });
+  let status;
+  request.on('error', error => status || next(error));
+  request.on('response', answer => {
+    status = answer.statusCode;
+    let length = 0;
+    answer.on('data', data => { length += data.length; });
+    answer.on('end', () => {
+      next([status, answer.headers.connection, length > 20 ? 'True' : 'False'].join(' '));
+      request.destroy();
+    });
+  });
+  request.end(body);
+};
+post(Number(times));
+";
+
+fn post(client: [&str; 3], gateway: &Gateway, times: usize, path: &str) -> Vec<String> {
+    let [address, times, size] = [gateway.address.to_string(), times.to_string(), SIZE.to_string()];
+    let output =
+        Command::new(client[0]).args(&client[1..]).args([&address, &times, &size, path]).output();
+    let output = output.unwrap_or_else(|error| panic!("{}: {error}", client[0]));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+const CLIENTS: [[&str; 3]; 2] = [["python3", "-c", PYTHON], ["node", "-e", NODE]];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_sends_a_large_body_reads_why_it_was_not_taken() {
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "routes:\n\
+         - {{name: api, path: /api/*, target: 'http://{}'}}\n\
+         - {{name: away, path: /away, target: 'http://127.0.0.1:1'}}\n\
+         apis: [{{identifier: upload, path: /api/upload, limit: 1, window: 1h}}]\n",
+        upstream.address
+    );
+    let gateway = Gateway::start(&lines);
+    assert_eq!(Client::new(gateway.address).get("/api/upload").await.status, 200);
+    for (path, status, times) in
+        [("/api/upload", 429, 50), ("/nowhere", 404, 50), ("/api%2Fx", 400, 50), ("/away", 502, 10)]
+    {
+        let expected = vec![format!("{status} close True"); times];
+        for client in CLIENTS {
+            assert_eq!(post(client, &gateway, times, path), expected, "{} {path}", client[0]);
+        }
+    }
+    assert_eq!(upstream.seen().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_answers_before_it_has_read_the_body_is_heard() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+            let answer = format!("HTTP/1.1 413 No\r\nContent-Length: 30\r\n\r\n{}", "x".repeat(30));
+            stream.write_all(answer.as_bytes()).unwrap();
+            kept.push(stream);
+        }
+    });
+    let gateway = Gateway::start(&format!("target: http://{target}\n"));
+    for client in CLIENTS {
+        assert_eq!(post(client, &gateway, 10, "/"), vec!["413 close True"; 10], "{}", client[0]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_small_body_that_is_not_taken_costs_no_connection() {
+    let upstream = Upstream::new().await;
+    let lines = format!("{}client: {{limit: 1, window: 1h}}\n", upstream.target());
+    let gateway = Gateway::start(&lines);
+    let mut stream = TcpStream::connect(gateway.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    for status in ["200", "429", "429"] {
+        let body = "x".repeat(1_000);
+        let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n";
+        stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        while !(answer.ends_with(b"}") || answer.ends_with(b"ok")) {
+            let mut piece = [0; 4096];
+            let read = stream.read(&mut piece).unwrap();
+            assert!(read > 0, "{}", String::from_utf8_lossy(&answer));
+            answer.extend_from_slice(&piece[..read]);
+        }
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        assert!(!answer.to_ascii_lowercase().contains("connection: close"), "{answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_is_too_long_is_answered_though_more_of_it_comes() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&upstream.target());
+    for _ in 0..10 {
+        let mut stream = TcpStream::connect(gateway.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let head = format!("GET / HTTP/1.1\r\nHost: a\r\nX-Long: {}", "a".repeat(8 << 20));
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+    }
+}

@@ -1,0 +1,156 @@
+//! How much work of Redis a call may be, so that no script keeps other clients waiting.
+
+use std::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashSet;
+use smallvec::SmallVec;
+use tollgate_core::{Algorithm, LeakyMode, Policy, Resolution};
+
+use crate::encode::Batch;
+use crate::ticket::{Line, Request};
+
+/// The work that the requests of a call are together.
+///
+/// The units are microseconds of a common server. They are estimates: a script cannot measure the
+/// time that it takes, because Redis gives it no clock that runs.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    keys: usize,
+    /// If all requests go the plain path of the script.
+    plain: u64,
+    /// If one of them goes the general path, as all others then do.
+    general: u64,
+    is_general: bool,
+    seen: HashSet<u64, RandomState>,
+    hasher: RandomState,
+}
+
+/// The most work of a call that has several requests.
+const MOST: u64 = 1_000;
+
+const PLAIN_CHARGE: u64 = 3;
+const GENERAL_CHARGE: u64 = 12;
+/// A request that equals one before it, in the general path. In the plain path it costs nothing.
+const REPEATED: u64 = 2;
+const CORRECTION: u64 = 20;
+/// Entries that a refund moves in a microsecond, of a log that is full.
+const ENTRIES: u64 = 20;
+
+impl Work {
+    /// Adds a request, and returns whether the call has room for it. The first request of a call
+    /// always has: otherwise it would stop all requests behind it.
+    pub(super) fn admits(&mut self, request: &Request) -> bool {
+        let is_first = self.keys == 0;
+        self.keys += request.keys();
+        match request {
+            Request::Decide(lines) => {
+                self.is_general |= !lines.iter().all(|line| is_plain(&line.policy));
+                let costs = lines.len() as u64;
+                if self.seen.insert(self.hash(lines)) {
+                    self.plain += PLAIN_CHARGE * costs;
+                    self.general += GENERAL_CHARGE * costs;
+                } else {
+                    self.general += REPEATED * costs;
+                }
+            }
+            Request::Settle { receipt, .. } | Request::Renew { receipt, .. } => {
+                self.is_general = true;
+                self.general += CORRECTION + most_entries(&receipt.policy) / ENTRIES;
+            }
+            Request::Reset { .. } | Request::Lease { .. } => {
+                self.is_general = true;
+                self.general += CORRECTION;
+            }
+        }
+        let work = if self.is_general { self.general } else { self.plain };
+        is_first || self.keys <= Batch::MAX && work <= MOST
+    }
+
+    fn hash(&self, lines: &[Line]) -> u64 {
+        let lines = lines.iter().map(|line| (&line.state, line.cost, line.enforce, line.dry));
+        self.hasher.hash_one(lines.collect::<SmallVec<[_; 4]>>())
+    }
+}
+
+/// Whether the plain path of the script may serve it.
+fn is_plain(policy: &Policy) -> bool {
+    match policy.algorithm() {
+        Algorithm::FixedWindowCounter => policy.quota().calendar().is_none(),
+        Algorithm::SlidingWindowCounter | Algorithm::TokenBucket { .. } => true,
+        Algorithm::LeakyBucket { mode } => !matches!(mode, LeakyMode::Queue { max_wait: Some(_) }),
+        _ => false,
+    }
+}
+
+fn most_entries(policy: &Policy) -> u64 {
+    let limit = policy.quota().limit();
+    match policy.algorithm() {
+        Algorithm::SlidingWindowLog { resolution: Resolution::Exact }
+        | Algorithm::ConcurrentRequests => limit,
+        Algorithm::SlidingWindowLog { .. } => limit.min(1_000),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tollgate_core::{Charged, Cost, Key, Quota, Receipt, ReceiptId, Source, Timestamp};
+
+    use super::*;
+    use crate::names::Name;
+
+    fn charge(policy: &Policy, key: u32) -> Request {
+        let state = key.to_be_bytes().as_slice().into();
+        let policy = policy.clone();
+        let line = Line { state, policy, cost: Cost::ONE, enforce: true, dry: false };
+        Request::Decide([line].into_iter().collect())
+    }
+
+    /// The number of requests for which a call has room.
+    fn room(requests: impl Iterator<Item = Request>) -> usize {
+        let mut work = Work::default();
+        requests.take_while(|request| work.admits(request)).count()
+    }
+
+    #[test]
+    fn a_call_has_room_for_about_a_millisecond_of_different_requests() {
+        let bucket = Policy::token_bucket("b", Quota::per_minute(9)).unwrap();
+        let log = Policy::sliding_window_log("l", Quota::per_minute(9)).unwrap();
+        assert_eq!(room((0..1_000).map(|key| charge(&bucket, key))), 333);
+        assert_eq!(room((0..1_000).map(|key| charge(&log, key))), 83);
+        // One request that is not plain takes the whole call along.
+        let mixed = (0..1_000).map(|key| charge(if key == 100 { &log } else { &bucket }, key));
+        assert_eq!(room(mixed), 100);
+    }
+
+    #[test]
+    fn equal_requests_share_their_work() {
+        let bucket = Policy::token_bucket("b", Quota::per_minute(9)).unwrap();
+        let requests = (0..10_000).map(|n| charge(&bucket, n % 300));
+        assert_eq!(room(requests), 10_000);
+    }
+
+    #[test]
+    fn the_first_request_goes_whatever_its_work() {
+        let hour = Duration::from_secs(3_600);
+        let log = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
+        let log = Policy::new("l", Quota::new(100_000, hour), log).unwrap();
+        let requests = (0..9).map(|_| refund(&log));
+        assert_eq!(room(requests), 1);
+        let short = Policy::concurrent_requests("c", 100, hour).unwrap();
+        assert_eq!(room((0..99).map(|_| refund(&short))), 40);
+    }
+
+    fn refund(policy: &Policy) -> Request {
+        let charged =
+            Charged { cost: Cost::ONE, charged_at: Timestamp::EPOCH, leaves_at: Timestamp::EPOCH };
+        let (id, source, key) = (ReceiptId(1), Source::Store, Key::GLOBAL);
+        let receipt = Receipt { id, source, policy: policy.clone(), key, charged };
+        let lifetime = receipt.lifetime();
+        let (state, settled) = (Name::new(), Name::new());
+        Request::Settle { state, settled, receipt, actual: Cost::ZERO, lifetime }
+    }
+}

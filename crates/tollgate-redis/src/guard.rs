@@ -1,0 +1,119 @@
+//! The breaker of one server, and the probes that close it.
+
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tollgate_core::{Breaker, BreakerState, Micros, StoreError, Timestamp};
+
+use crate::failure::STORE;
+use crate::node::Node;
+
+/// Keeps a server that does not answer from costing every request the timeout.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    /// None if calls always go to the server.
+    breaker: Option<Mutex<Breaker>>,
+    /// The same without the lock, for each request.
+    is_open: AtomicBool,
+    /// When the time of the breaker was zero.
+    origin: Instant,
+}
+
+impl Guard {
+    pub(crate) fn new(timeout: Duration, has_breaker: bool) -> Self {
+        let breaker = has_breaker.then(|| Mutex::new(Breaker::new(micros(timeout))));
+        Self { breaker, is_open: AtomicBool::new(false), origin: Instant::now() }
+    }
+
+    /// Whether requests are not sent.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn state(&self) -> BreakerState {
+        self.breaker.as_ref().map_or(BreakerState::Closed, |breaker| breaker.lock().state())
+    }
+
+    /// The error of requests that are not sent, if they are not.
+    pub(crate) fn refusal(&self) -> Option<StoreError> {
+        let breaker = self.breaker.as_ref()?.lock();
+        let error = match breaker.state() {
+            BreakerState::Closed => return None,
+            BreakerState::Slow => StoreError::overloaded(STORE, "the server answers too late"),
+            BreakerState::Down => StoreError::not_charged(STORE, "the server does not answer"),
+        };
+        Some(error.with_retry_after(breaker.next_probe(self.now())))
+    }
+
+    /// Learns what came of a call. Returns whether probes are to begin.
+    pub(crate) fn learn(&self, is_answered: bool) -> bool {
+        let Some(breaker) = &self.breaker else { return false };
+        let mut breaker = breaker.lock();
+        if is_answered {
+            breaker.answered(self.now());
+            return false;
+        }
+        let opens = breaker.lost(self.now());
+        drop(breaker);
+        if opens {
+            self.is_open.store(true, Ordering::Relaxed);
+            tracing::warn!(
+                target: "tollgate",
+                "redis does not answer: requests fail at once until it does (breaker open)",
+            );
+        }
+        opens
+    }
+
+    /// The time until the next probe and its patience, while the breaker is open.
+    fn next_probe(&self) -> Option<(Duration, Duration)> {
+        let breaker = self.breaker.as_ref()?.lock();
+        let span = |micros: Micros| Duration::from_micros(micros.get());
+        let (wait, patience) = (breaker.next_probe(self.now()), breaker.patience());
+        breaker.state().is_open().then(|| (span(wait), span(patience)))
+    }
+
+    fn probed(&self, took: Option<Duration>) {
+        let Some(breaker) = &self.breaker else { return };
+        let mut breaker = breaker.lock();
+        let change = breaker.probed(took.map(micros), self.now());
+        self.is_open.store(breaker.state().is_open(), Ordering::Relaxed);
+        drop(breaker);
+        match change {
+            Some(BreakerState::Closed) => {
+                tracing::warn!(target: "tollgate", "redis answers in time again (breaker closed)");
+            }
+            Some(BreakerState::Slow) => tracing::warn!(
+                target: "tollgate",
+                ?took,
+                "redis answers, but after the timeout: requests are shed until it answers in time",
+            ),
+            Some(BreakerState::Down) => {
+                tracing::warn!(target: "tollgate", "redis has stopped answering");
+            }
+            None => {}
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(micros(self.origin.elapsed()).get())
+    }
+}
+
+/// Probes a server until it answers in time, or the store is dropped.
+pub(crate) async fn probe(node: Weak<Node>) {
+    loop {
+        let next = node.upgrade().and_then(|node| node.guard().next_probe());
+        let Some((wait, patience)) = next else { return };
+        tokio::time::sleep(wait).await;
+        let Some(node) = node.upgrade() else { return };
+        let took = node.probe(patience).await;
+        node.guard().probed(took);
+    }
+}
+
+fn micros(span: Duration) -> Micros {
+    Micros::new(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+}

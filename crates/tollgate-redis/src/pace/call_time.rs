@@ -1,0 +1,168 @@
+//! How long calls take, and how many of them should be under way.
+
+use std::time::{Duration, Instant};
+
+use super::{Bounds, Call};
+
+/// An estimate from the calls so far.
+///
+/// * *The time of a call* is smoothed as TCP smooths the time of a round trip, and so is the
+///   deviation, of calls that took longer.
+/// * *The number of calls* follows TCP Vegas. Of the calls under way, `calls × (1 − base / time)`
+///   wait for the server or keep it busy, where `base` is the time of a small call to an idle
+///   server. Between one and two are enough. The time in the network is part of `base`, so a
+///   distant server gets more calls.
+/// * *The size of a call* is what the server answers in an eighth of the timeout.
+#[derive(Debug)]
+pub(super) struct CallTime {
+    bounds: Bounds,
+    /// In seconds, as are those below.
+    smoothed: Option<f64>,
+    deviation: f64,
+    base: f64,
+    /// When `base` began anew.
+    base_since: Option<Instant>,
+    calls: f64,
+    /// The number of calls grows by doubling until a call has had to wait.
+    is_starting: bool,
+    /// Requests a second.
+    rate: Option<f64>,
+    /// Requests in the last call that was full.
+    full: usize,
+}
+
+/// `base` is measured anew so often, as the way to the server may have become longer. For this one
+/// call goes alone.
+const BASE_LASTS: Duration = Duration::from_secs(10);
+/// A store begins with so many calls: the server has the next one while the answers of the last
+/// one are handed out.
+const FIRST_CALLS: f64 = 2.0;
+
+impl CallTime {
+    pub(super) const fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            smoothed: None,
+            deviation: 0.0,
+            base: f64::INFINITY,
+            base_since: None,
+            calls: FIRST_CALLS,
+            is_starting: true,
+            rate: None,
+            full: bounds.batch,
+        }
+    }
+
+    /// The time that a call is expected to take.
+    pub(super) fn expected(&self) -> Duration {
+        seconds(self.smoothed.map_or(0.0, |smoothed| smoothed + 2.0 * self.deviation))
+    }
+
+    /// The time until calls with `waiting` requests have been sent.
+    pub(super) fn to_send(&self, waiting: usize) -> Duration {
+        let calls = number(waiting) / number(self.batch().min(self.full) * self.calls());
+        seconds(self.smoothed.unwrap_or_default() * calls)
+    }
+
+    /// The time between calls that are spread evenly.
+    pub(super) fn interval(&self) -> Duration {
+        seconds(self.smoothed.unwrap_or_default() / self.calls)
+    }
+
+    /// The number of calls that may be under way.
+    pub(super) fn calls(&self) -> usize {
+        floor(self.calls).clamp(1, self.bounds.calls)
+    }
+
+    /// The most requests of a call.
+    pub(super) fn batch(&self) -> usize {
+        let Some(rate) = self.rate else { return self.bounds.batch };
+        floor(rate * self.bounds.timeout.as_secs_f64() / 8.0).clamp(1, self.bounds.batch)
+    }
+
+    /// Whether the next call is to measure `base`.
+    pub(super) fn is_next_alone(&self, now: Instant) -> bool {
+        self.base_since.is_some_and(|since| now - since >= BASE_LASTS)
+    }
+
+    /// Forgets how long calls took: after a pause that says nothing about the server.
+    pub(super) const fn forget(&mut self) {
+        self.smoothed = None;
+        self.deviation = 0.0;
+    }
+
+    /// Begins with a few calls again, once none is under way. Many at once would be a burst.
+    pub(super) const fn restart(&mut self) {
+        self.calls = FIRST_CALLS;
+        self.is_starting = true;
+    }
+
+    /// A call was answered. `is_base` if it was small and found the server idle.
+    pub(super) fn learn_base(&mut self, took: Duration, is_base: bool, now: Instant) {
+        let took = took.as_secs_f64();
+        if is_base && self.is_next_alone(now) {
+            self.base = took;
+            self.base_since = Some(now);
+            self.restart();
+        } else if is_base && took > self.base {
+            self.base += (took - self.base) / 4.0;
+        }
+        self.base = self.base.min(took);
+        self.base_since.get_or_insert(now);
+    }
+
+    /// A call was answered or lost. While it was under way, `answered` requests were answered.
+    pub(super) fn learn(&mut self, call: &Call, took: Duration, answered: usize, is_busy: bool) {
+        let took = took.as_secs_f64();
+        let before = self.smoothed.unwrap_or(took);
+        let smoothed = before + (took - before) / 4.0;
+        self.smoothed = Some(smoothed);
+        let later = (took - before).max(0.0) - self.deviation;
+        self.deviation += later / if later > 0.0 { 4.0 } else { 32.0 };
+        self.learn_rate(call, answered, took);
+        self.learn_calls(smoothed, is_busy);
+    }
+
+    fn learn_rate(&mut self, call: &Call, answered: usize, took: f64) {
+        if call.is_full {
+            self.full = call.requests;
+        }
+        // The other calls say how many requests came, and not how many could have.
+        if call.is_full || took > self.bounds.timeout.as_secs_f64() / 4.0 {
+            let own = (took - self.base).max(took / 1024.0);
+            let rate = (number(answered) / took).max(number(call.requests) / own);
+            let before = self.rate.unwrap_or(rate);
+            self.rate = Some(before + (rate - before) / 4.0);
+        }
+    }
+
+    fn learn_calls(&mut self, smoothed: f64, is_busy: bool) {
+        let waiting = self.calls * (1.0 - self.base.min(smoothed) / smoothed);
+        let is_late = smoothed > f64::midpoint(self.base, self.bounds.timeout.as_secs_f64());
+        self.is_starting &= waiting < 1.0 && !is_late;
+        if waiting > 2.0 || is_late {
+            self.calls -= (waiting - 1.0).max(1.0) / self.calls;
+        } else if waiting < 1.0 && is_busy {
+            self.calls += if self.is_starting { 0.5 } else { 1.0 / self.calls };
+        }
+        self.calls = self.calls.clamp(1.0, number(self.bounds.calls));
+    }
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+const fn number(count: usize) -> f64 {
+    count as f64
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a float that is too large becomes the largest number, and a negative one zero"
+)]
+const fn floor(number: f64) -> usize {
+    number as usize
+}

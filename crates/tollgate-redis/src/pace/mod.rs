@@ -1,0 +1,274 @@
+//! Which requests to a server wait, which are sent, and which are shed.
+//!
+//! `call_time.rs` learns from the calls how long the next ones take and how many of them should
+//! be under way.
+
+mod call_time;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use self::call_time::CallTime;
+
+/// How much may be under way, and how much may wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Calls at a time.
+    pub(crate) calls: usize,
+    /// Requests in a call.
+    pub(crate) batch: usize,
+    /// Requests that wait for a call.
+    pub(crate) queue: usize,
+    /// From a request to its answer.
+    pub(crate) timeout: Duration,
+}
+
+/// The queue in front of a server, of requests `T`, and all that depends on time there.
+///
+/// A request that cannot be answered in time is shed: when it is submitted, or when its call is
+/// made up. So the server does not work for callers that have given up, and under overload it
+/// answers about as many requests as it can.
+///
+/// | a request | if |
+/// |---|---|
+/// | may wait | `call ≤ left` and `call × waiting / (batch × calls) ≤ (left − call) / 2` |
+/// | is sent after it has waited | `call ≤ left` |
+/// | is sent in any case | it is the last that waits, and no call is under way: the estimate recovers |
+///
+/// `left` is the time until the deadline. `call` is the time that a call is expected to take. It is
+/// at least the age of the oldest call under way, so a stall is noticed at once. Half of the time
+/// to spare stays in reserve for calls that take longer.
+///
+/// Calls are spread over the time of a call. Otherwise all slots of a distant server would be
+/// spent on small calls at once, and later requests would wait until these have returned.
+///
+/// Time is an argument, and this carries out nothing. A *slot* is the right to have a call under
+/// way. Its holder calls [`next`](Self::next) until there is no next call.
+#[derive(Debug)]
+pub(crate) struct Pace<T> {
+    bounds: Bounds,
+    queue: VecDeque<Waiting<T>>,
+    slots: usize,
+    /// In the order in which they began.
+    under_way: VecDeque<Call>,
+    /// Requests that were answered so far.
+    answered: usize,
+    last_end: Option<Instant>,
+    time: CallTime,
+}
+
+#[derive(Debug)]
+struct Waiting<T> {
+    request: T,
+    deadline: Instant,
+}
+
+/// A call under way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Call {
+    begun: Instant,
+    requests: usize,
+    /// Requests that were answered before it began.
+    answered: usize,
+    /// Whether more requests waited than the call has room for.
+    is_full: bool,
+    /// Whether no other call was under way when it began.
+    is_alone: bool,
+}
+
+/// Whether a call takes a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fit {
+    Fits,
+    /// The call has no room for it.
+    Full,
+    /// Nobody waits for it any more.
+    Gone,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Answered,
+    /// The answer was lost or came too late.
+    Lost,
+    /// The call was not carried out, so it says nothing about the time of calls.
+    Refused,
+}
+
+/// What a slot is to do.
+#[derive(Debug)]
+pub(crate) struct Next<T> {
+    /// Its next call. Without one it is taken back.
+    pub(crate) call: Option<(Call, Vec<T>)>,
+    /// Requests that can no longer be answered in time.
+    pub(crate) shed: Vec<T>,
+    /// Whether another slot is given out.
+    pub(crate) another: bool,
+}
+
+impl<T> Pace<T> {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            queue: VecDeque::new(),
+            slots: 0,
+            under_way: VecDeque::new(),
+            answered: 0,
+            last_end: None,
+            time: CallTime::new(bounds),
+        }
+    }
+
+    /// Whether no slot is given out. Then nothing waits either.
+    pub(crate) const fn is_idle(&self) -> bool {
+        self.slots == 0
+    }
+
+    /// The number of requests that wait.
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Adds a request to the queue, or returns it if it has to be shed. Ask for
+    /// [another slot](Self::another_slot) after it in both cases: the time for the next call may
+    /// have come.
+    pub(crate) fn submit(&mut self, request: T, deadline: Instant, now: Instant) -> Result<(), T> {
+        if self.is_idle() && self.last_end.is_some_and(|at| now - at >= self.bounds.timeout) {
+            self.time.forget();
+        }
+        if !self.is_idle() && !self.has_room(deadline, now) {
+            return Err(request);
+        }
+        self.queue.push_back(Waiting { request, deadline });
+        Ok(())
+    }
+
+    fn has_room(&self, deadline: Instant, now: Instant) -> bool {
+        let left = deadline.saturating_duration_since(now);
+        let Some(spare) = left.checked_sub(self.expected(now)) else { return false };
+        self.queue.len() < self.bounds.queue && self.time.to_send(self.queue.len()) <= spare / 2
+    }
+
+    /// The time that a call is expected to take.
+    fn expected(&self, now: Instant) -> Duration {
+        let oldest = self.under_way.front().map_or(Duration::ZERO, |call| now - call.begun);
+        oldest.max(self.time.expected())
+    }
+
+    /// Gives out another slot if that is worth it.
+    pub(crate) fn another_slot(&mut self, now: Instant) -> bool {
+        let is_another = self.slots < self.time.calls() && self.is_worth_a_call(self.slots, now);
+        self.slots += usize::from(is_another);
+        is_another
+    }
+
+    /// Whether it is time for one more call beside `others`. While half of the slots are free it
+    /// is. Of the other half, each takes a larger call than the one before and an interval.
+    fn is_worth_a_call(&self, others: usize, now: Instant) -> bool {
+        let calls = self.time.calls();
+        let scarce = (2 * others).saturating_sub(calls);
+        let last = self.under_way.back();
+        let is_soon = last.is_some_and(|last| now - last.begun < self.time.interval());
+        !(scarce > 0 && is_soon) && self.queue.len() >= (self.time.batch() * scarce / calls).max(1)
+    }
+
+    /// The next call of a slot, of the requests at the head of the queue that fit.
+    pub(crate) fn next(&mut self, mut fit: impl FnMut(&T) -> Fit, now: Instant) -> Next<T> {
+        let mut next = Next { call: None, shed: Vec::new(), another: false };
+        let is_alone = self.time.is_next_alone(now);
+        let is_surplus = self.slots > self.time.calls()
+            || is_alone && !self.under_way.is_empty()
+            || !self.is_worth_a_call(self.slots - 1, now);
+        if is_surplus {
+            self.slots -= 1;
+            return next;
+        }
+        let expected = self.expected(now);
+        let most = if is_alone { 1 } else { self.time.batch() };
+        let mut requests = Vec::new();
+        let mut is_full = false;
+        while let Some(waiting) = self.queue.pop_front() {
+            if waiting.deadline < now + expected {
+                let is_last = self.queue.is_empty() && requests.is_empty();
+                if !is_last || !self.under_way.is_empty() || waiting.deadline <= now {
+                    next.shed.push(waiting.request);
+                    continue;
+                }
+                self.time.restart();
+            }
+            is_full = requests.len() == most;
+            match if is_full { Fit::Full } else { fit(&waiting.request) } {
+                Fit::Fits => requests.push(waiting.request),
+                Fit::Gone => {}
+                Fit::Full => {
+                    is_full = true;
+                    self.queue.push_front(waiting);
+                    break;
+                }
+            }
+        }
+        if requests.is_empty() {
+            self.slots -= 1;
+            return next;
+        }
+        let (answered, count) = (self.answered, requests.len());
+        let call = Call {
+            begun: now,
+            requests: count,
+            answered,
+            is_full: is_full && !is_alone,
+            is_alone: self.under_way.is_empty(),
+        };
+        self.under_way.push_back(call);
+        next.call = Some((call, requests));
+        next.another = !is_alone && self.another_slot(now);
+        next
+    }
+
+    /// A call has ended. Its slot goes on to [`next`](Self::next).
+    pub(crate) fn end(&mut self, call: Call, ended: Ended, now: Instant) {
+        self.remove(call);
+        self.last_end = Some(now);
+        let took = now - call.begun;
+        if ended == Ended::Answered {
+            self.answered += call.requests;
+            // In between others may have come and gone. That makes its time no better.
+            let was_alone = call.is_alone && self.under_way.is_empty();
+            self.time.learn_base(took, was_alone && call.requests == 1, now);
+        }
+        if ended != Ended::Refused {
+            let answered = self.answered - call.answered;
+            self.time.learn(&call, took, answered, !self.queue.is_empty());
+        }
+    }
+
+    /// A slot has ended, and nobody is left who would carry out what waits.
+    pub(crate) fn abort(&mut self, call: Option<Call>) -> impl Iterator<Item = T> {
+        if let Some(call) = call {
+            self.remove(call);
+        }
+        self.slots -= 1;
+        self.queue.drain(..).map(|waiting| waiting.request)
+    }
+
+    fn remove(&mut self, call: Call) {
+        if let Some(index) = self.under_way.iter().position(|other| *other == call) {
+            self.under_way.remove(index);
+        }
+    }
+
+    /// Takes out the requests whose time is up, and returns when that of the next one is.
+    pub(crate) fn expire(&mut self, now: Instant) -> (Vec<T>, Option<Instant>) {
+        let mut expired = Vec::new();
+        while let Some(waiting) = self.queue.front() {
+            if waiting.deadline > now {
+                return (expired, Some(waiting.deadline));
+            }
+            expired.extend(self.queue.pop_front().map(|waiting| waiting.request));
+        }
+        (expired, None)
+    }
+}

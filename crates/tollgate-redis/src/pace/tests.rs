@@ -1,0 +1,337 @@
+//! A simulated server, and callers that do not wait for one another. The clock is moved by hand.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::*;
+
+/// A server that carries out one call after the other.
+#[derive(Clone, Copy, Debug)]
+struct Server {
+    /// To the server and back.
+    network: Duration,
+    /// The work for a call, and for each of its requests.
+    call: Duration,
+    request: Duration,
+    /// It stands still for this long, so often.
+    stall: Duration,
+    every: Duration,
+}
+
+const NEAR: Server = Server {
+    network: us(100),
+    call: us(20),
+    request: us(20),
+    stall: Duration::ZERO,
+    every: ms(1_000_000),
+};
+
+const BOUNDS: Bounds = Bounds { calls: 64, batch: 512, queue: 16_384, timeout: ms(50) };
+
+/// What came of the requests after a time to learn.
+#[derive(Debug, Default)]
+struct Seen {
+    asked: usize,
+    answered_in_time: usize,
+    charged_without_answer: usize,
+    shed_at_once: usize,
+    /// Shed after they had waited, or refused by the server as late.
+    shed_later: usize,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Ask,
+    /// The answer to a call, or the end of the wait for it.
+    End(usize),
+}
+
+/// When a request was submitted.
+type Asked = Duration;
+
+#[derive(Debug)]
+struct Sent {
+    call: Call,
+    requests: Vec<Asked>,
+    ended: Ended,
+    is_charged: bool,
+}
+
+/// A run: from zero, where the simulation begins.
+struct Run {
+    server: Server,
+    bounds: Bounds,
+    start: Instant,
+    pace: Pace<Asked>,
+    events: BinaryHeap<Reverse<(Duration, Event)>>,
+    calls: Vec<Sent>,
+    /// When the server is done with all calls that it has.
+    is_free: Duration,
+    counts_from: Duration,
+    seen: Seen,
+}
+
+impl Server {
+    /// When work is done that can begin at `from`.
+    fn done(&self, mut from: Duration, mut work: Duration) -> Duration {
+        loop {
+            let phase = Duration::from_nanos((from.as_nanos() % self.every.as_nanos()) as u64);
+            if phase < self.stall {
+                from += self.stall - phase;
+                continue;
+            }
+            let until_stall = self.every - phase;
+            if work <= until_stall {
+                return from + work;
+            }
+            work -= until_stall;
+            from += until_stall;
+        }
+    }
+
+    /// Requests a second, in calls as large as they may be.
+    fn capacity(&self, bounds: Bounds) -> f64 {
+        let call = self.call + self.request * bounds.batch as u32;
+        let stalled = self.stall.as_secs_f64() / self.every.as_secs_f64();
+        bounds.batch as f64 / call.as_secs_f64() * (1.0 - stalled)
+    }
+}
+
+impl Run {
+    fn new(server: Server, bounds: Bounds) -> Self {
+        Self {
+            server,
+            bounds,
+            start: Instant::now(),
+            pace: Pace::new(bounds),
+            events: BinaryHeap::new(),
+            calls: Vec::new(),
+            is_free: Duration::ZERO,
+            counts_from: ms(300),
+            seen: Seen::default(),
+        }
+    }
+
+    /// Requests come at `rate` a second until `end`, whether others are answered or not.
+    fn ask(&mut self, rate: f64, begin: Duration, end: Duration, seed: u64) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        self.events.push(Reverse((begin, Event::Ask)));
+        while let Some(Reverse((now, event))) = self.events.pop() {
+            let at = self.start + now;
+            for asked in self.pace.expire(at).0 {
+                self.count(asked, |seen| &mut seen.shed_later);
+            }
+            let is_slot = match event {
+                Event::Ask => {
+                    let pause = -random.f64().max(1e-9).ln() / rate;
+                    let next = now + Duration::from_secs_f64(pause);
+                    if next < end {
+                        self.events.push(Reverse((next, Event::Ask)));
+                    }
+                    self.count(now, |seen| &mut seen.asked);
+                    if self.pace.submit(now, at + self.bounds.timeout, at).is_err() {
+                        self.count(now, |seen| &mut seen.shed_at_once);
+                    }
+                    self.pace.another_slot(at)
+                }
+                Event::End(index) => {
+                    self.end(index, now);
+                    true
+                }
+            };
+            let mut slots = usize::from(is_slot);
+            while slots > 0 {
+                let next = self.pace.next(|_| Fit::Fits, at);
+                slots = slots - 1 + usize::from(next.another);
+                for asked in next.shed {
+                    self.count(asked, |seen| &mut seen.shed_later);
+                }
+                if let Some((call, requests)) = next.call {
+                    self.send(call, requests, now);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, call: Call, requests: Vec<Asked>, now: Duration) {
+        let timeout = self.bounds.timeout;
+        let first = requests.iter().min().map_or(now, |asked| *asked + timeout);
+        let last = requests.iter().max().map_or(now, |asked| *asked + timeout);
+        let arrives = now + self.server.network / 2;
+        let begins = self.server.done(arrives.max(self.is_free), Duration::ZERO);
+        // The script does nothing after the first deadline.
+        let is_charged = begins <= first;
+        let count = if is_charged { requests.len() as u32 } else { 0 };
+        self.is_free = self.server.done(begins, self.server.call + self.server.request * count);
+        let answer = self.is_free + self.server.network / 2;
+        let (end, ended) =
+            if answer <= last { (answer, Ended::Answered) } else { (last, Ended::Lost) };
+        self.events.push(Reverse((end.max(now), Event::End(self.calls.len()))));
+        self.calls.push(Sent { call, requests, ended, is_charged });
+    }
+
+    fn end(&mut self, index: usize, now: Duration) {
+        let sent = &mut self.calls[index];
+        let (requests, is_charged, ended) =
+            (std::mem::take(&mut sent.requests), sent.is_charged, sent.ended);
+        self.pace.end(sent.call, ended, self.start + now);
+        for asked in requests {
+            let is_in_time = ended == Ended::Answered && now <= asked + self.bounds.timeout;
+            self.count(asked, |seen| match (is_charged, is_in_time) {
+                (true, true) => &mut seen.answered_in_time,
+                (true, false) => &mut seen.charged_without_answer,
+                (false, _) => &mut seen.shed_later,
+            });
+        }
+    }
+
+    fn count(&mut self, asked: Asked, counter: impl Fn(&mut Seen) -> &mut usize) {
+        if asked >= self.counts_from {
+            *counter(&mut self.seen) += 1;
+        }
+    }
+}
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+const fn us(us: u64) -> Duration {
+    Duration::from_micros(us)
+}
+
+/// At 1, 2, 4 and 10 times what the server can do.
+fn keeps_its_goodput(server: Server, bounds: Bounds) {
+    for times in [1.0, 2.0, 4.0, 10.0] {
+        for seed in 0..3 {
+            let capacity = server.capacity(bounds);
+            let mut run = Run::new(server, bounds);
+            run.ask(capacity * times, Duration::ZERO, ms(1_800), seed);
+            let seen = run.seen;
+            let case = format!("{times} times, seed {seed}: {seen:?}");
+            let answered = seen.answered_in_time as f64;
+            assert!(answered >= 0.9 * capacity * 1.5, "of {capacity} a second, {case}");
+            assert!((seen.charged_without_answer as f64) < 0.01 * answered, "{case}");
+            assert!(seen.shed_later <= seen.shed_at_once + seen.asked / 20, "{case}");
+        }
+    }
+}
+
+#[test]
+fn goodput_holds_over_a_server_that_is_near() {
+    keeps_its_goodput(NEAR, BOUNDS);
+}
+
+#[test]
+fn goodput_holds_over_a_server_that_takes_longer_than_the_timeout_for_the_largest_call() {
+    keeps_its_goodput(Server { request: us(200), ..NEAR }, BOUNDS);
+}
+
+#[test]
+fn goodput_holds_with_one_request_in_each_call() {
+    keeps_its_goodput(NEAR, Bounds { batch: 1, ..BOUNDS });
+}
+
+#[test]
+fn goodput_holds_over_20_ms_of_network() {
+    keeps_its_goodput(Server { network: ms(20), ..NEAR }, BOUNDS);
+}
+
+#[test]
+fn goodput_holds_over_40_ms_of_network() {
+    let bounds = Bounds { timeout: ms(100), ..BOUNDS };
+    keeps_its_goodput(Server { network: ms(40), ..NEAR }, bounds);
+}
+
+#[test]
+fn goodput_holds_over_a_server_that_is_busy_in_slices() {
+    keeps_its_goodput(Server { stall: ms(8), every: ms(10), ..NEAR }, BOUNDS);
+    keeps_its_goodput(Server { stall: ms(20), every: ms(100), ..NEAR }, BOUNDS);
+}
+
+/// As Redis does when it forks. Requests that come in the first part of a stall are lost.
+#[test]
+fn goodput_is_back_at_once_after_a_stall_that_is_longer_than_the_timeout() {
+    keeps_its_goodput(Server { stall: ms(80), every: ms(1_500), ..NEAR }, BOUNDS);
+}
+
+#[test]
+fn half_of_the_capacity_is_answered_without_shedding() {
+    for server in [NEAR, Server { network: ms(20), ..NEAR }, Server { request: us(200), ..NEAR }] {
+        let mut run = Run::new(server, BOUNDS);
+        run.ask(server.capacity(BOUNDS) / 2.0, Duration::ZERO, ms(1_800), 1);
+        let Seen { asked, answered_in_time, .. } = run.seen;
+        assert!(answered_in_time as f64 > 0.99 * asked as f64, "{server:?}: {:?}", run.seen);
+    }
+}
+
+/// The time in the network grows, so the shortest time of a call is no measure any more.
+#[test]
+fn more_calls_go_when_the_way_to_the_server_becomes_longer() {
+    let server = Server { request: us(40), ..NEAR };
+    let rate = server.capacity(BOUNDS);
+    let mut run = Run::new(server, BOUNDS);
+    run.ask(rate / 2.0, Duration::ZERO, ms(500), 1);
+    run.server.network = ms(30);
+    run.counts_from = ms(11_500);
+    run.ask(rate, ms(500), ms(13_500), 2);
+    let answered = run.seen.answered_in_time as f64;
+    assert!(answered > 0.7 * 2.0 * rate, "of {rate} a second: {:?}", run.seen);
+}
+
+#[test]
+fn a_stalled_server_is_noticed_at_once() {
+    let start = Instant::now();
+    let mut pace = Pace::new(BOUNDS);
+    let submit = |pace: &mut Pace<u8>, after: Duration| {
+        pace.submit(0, start + after + BOUNDS.timeout, start + after).is_ok()
+    };
+    assert!(submit(&mut pace, ms(0)) && pace.another_slot(start));
+    assert!(pace.next(|_| Fit::Fits, start).call.is_some());
+    assert!(submit(&mut pace, ms(1)), "no call says yet how long it takes");
+    assert!(!submit(&mut pace, ms(51)), "the oldest call takes longer than the timeout");
+}
+
+#[test]
+fn one_request_is_sent_when_the_estimate_leaves_no_hope() {
+    let start = Instant::now();
+    let mut pace = Pace::new(BOUNDS);
+    let deadline = |after: Duration| start + after + BOUNDS.timeout;
+    assert!(pace.submit(0, deadline(ms(0)), start).is_ok() && pace.another_slot(start));
+    let next = pace.next(|_| Fit::Fits, start);
+    let (call, _) = next.call.expect("a call");
+    for request in 1..=3 {
+        assert!(pace.submit(request, deadline(ms(1)), start + ms(1)).is_ok());
+    }
+    // The first call took as long as anybody waits.
+    pace.end(call, Ended::Lost, start + ms(50));
+    let next = pace.next(|_| Fit::Fits, start + ms(50));
+    assert_eq!(next.shed, [1, 2]);
+    assert_eq!(next.call.expect("the last one").1, [3]);
+}
+
+#[test]
+fn requests_that_nobody_waits_for_take_no_room() {
+    let start = Instant::now();
+    let mut pace = Pace::new(Bounds { batch: 2, ..BOUNDS });
+    for request in 0..5 {
+        assert!(pace.submit(request, start + BOUNDS.timeout, start).is_ok());
+        pace.another_slot(start);
+    }
+    let is_odd = |request: &i32| if request % 2 == 0 { Fit::Fits } else { Fit::Gone };
+    let next = pace.next(is_odd, start);
+    assert_eq!(next.call.expect("a call").1, [0, 2]);
+    assert_eq!(pace.queued(), 2);
+}
+
+#[test]
+fn a_full_queue_sheds() {
+    let start = Instant::now();
+    let mut pace = Pace::new(Bounds { queue: 1, ..BOUNDS });
+    let mut submit = |request| {
+        pace.submit(request, start + BOUNDS.timeout, start).map(|()| {
+            pace.another_slot(start);
+        })
+    };
+    assert_eq!((submit(1), submit(2)), (Ok(()), Err(2)));
+}

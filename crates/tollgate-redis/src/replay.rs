@@ -1,0 +1,122 @@
+//! Decisions out of the states that the script found.
+//!
+//! A plain call says of each run in which states its keys were and how many of the requests were
+//! admitted. Everything else follows from the rules of `tollgate-core`, which are the script's.
+
+use smallvec::SmallVec;
+use tollgate_core::algorithm::{
+    Rule as _, fixed_window_counter, leaky_bucket, sliding_window_counter, token_bucket,
+};
+use tollgate_core::{AnyRule, Cost, Decision, Outcome, Timestamp, Verdict};
+
+use crate::encode::{Batch, Sum};
+use crate::reply::{Frozen, of_charges};
+
+/// The numbers of a state, in the order of `lua/plain.lua`.
+pub(crate) type Numbers = [u64; 3];
+
+impl Batch {
+    /// The verdicts on `count` equal requests, the first of which found their keys in `states`. None
+    /// if others than the first `admitted` would pass.
+    pub(crate) fn replay(
+        &self,
+        sums: &[Sum],
+        states: &[Numbers],
+        charges: &[u8],
+        (count, admitted): (u16, u16),
+        now: Timestamp,
+    ) -> Option<Vec<(Verdict, Frozen)>> {
+        let state = |(sum, numbers)| State::new(self.policy(sum).rule(), numbers);
+        let mut states =
+            sums.iter().zip(states).map(state).collect::<Option<SmallVec<[State<'_>; 2]>>>()?;
+        let mut verdicts = Vec::with_capacity(count.into());
+        for number in 0..count {
+            let assess = |(sum, state): (&Sum, &State<'_>)| state.assess(now, sum.cost);
+            let mut decisions: SmallVec<[Decision; 2]> =
+                sums.iter().zip(&states).map(assess).collect();
+            let denies = |(sum, decision): (&Sum, &Decision)| sum.enforce && decision.denies();
+            let passes = !sums.iter().zip(&decisions).any(denies);
+            if passes != (number < admitted) {
+                return None;
+            }
+            for ((sum, state), decision) in sums.iter().zip(&mut states).zip(&mut decisions) {
+                if !decision.allows() {
+                } else if !passes {
+                    // Nothing is taken, so what is left is what a request for nothing sees.
+                    *decision =
+                        Decision { outcome: Outcome::Pass, ..state.assess(now, Cost::ZERO) };
+                } else if sum.cost > Cost::ZERO {
+                    state.charge(now, sum.cost);
+                }
+            }
+            let frozen = |(decision, state): (Decision, &State<'_>)| {
+                let is_frozen = decision.denies() && decision.remaining == 0;
+                let wait = || state.assess(now, Cost::ONE).retry_after();
+                (decision, is_frozen.then(wait).flatten().unwrap_or_default())
+            };
+            let decisions: SmallVec<[_; 2]> =
+                decisions.into_iter().zip(&states).map(frozen).collect();
+            let verdict = of_charges(passes, now, &decisions, charges);
+            if !passes {
+                // The others are denied as well, since a denial changes nothing.
+                verdicts.resize(count.into(), verdict);
+                break;
+            }
+            verdicts.push(verdict);
+        }
+        Some(verdicts)
+    }
+}
+
+/// A state of the algorithms whose states are numbers, with the rule that it is under.
+enum State<'a> {
+    FixedWindowCounter(&'a fixed_window_counter::FixedWindowCounter, fixed_window_counter::State),
+    SlidingWindowCounter(
+        &'a sliding_window_counter::SlidingWindowCounter,
+        sliding_window_counter::State,
+    ),
+    TokenBucket(&'a token_bucket::TokenBucket, token_bucket::State),
+    LeakyBucket(&'a leaky_bucket::LeakyBucket, leaky_bucket::State),
+}
+
+/// Runs `$body` with the rule and the state inside a [`State`].
+macro_rules! with_state {
+    ($any:expr, $rule:ident, $state:ident => $body:expr) => {
+        match $any {
+            State::FixedWindowCounter($rule, $state) => $body,
+            State::SlidingWindowCounter($rule, $state) => $body,
+            State::TokenBucket($rule, $state) => $body,
+            State::LeakyBucket($rule, $state) => $body,
+        }
+    };
+}
+
+impl<'a> State<'a> {
+    fn new(rule: &'a AnyRule, [x, y, z]: &Numbers) -> Option<Self> {
+        let (x, y, z, at) = (*x, *y, *z, Timestamp::from_micros(*y));
+        Some(match rule {
+            AnyRule::FixedWindowCounter(rule) => {
+                Self::FixedWindowCounter(rule, fixed_window_counter::State { index: x, used: y })
+            }
+            AnyRule::SlidingWindowCounter(rule) => Self::SlidingWindowCounter(
+                rule,
+                sliding_window_counter::State { index: x, previous: y, current: z },
+            ),
+            AnyRule::TokenBucket(rule) => {
+                Self::TokenBucket(rule, token_bucket::State { missing: x, at })
+            }
+            AnyRule::LeakyBucket(rule) => {
+                Self::LeakyBucket(rule, leaky_bucket::State { level: x, at })
+            }
+            _ => return None,
+        })
+    }
+
+    fn assess(&self, now: Timestamp, cost: Cost) -> Decision {
+        with_state!(self, rule, state => rule.assess(rule.refresh(state, now), now, cost))
+    }
+
+    fn charge(&mut self, now: Timestamp, cost: Cost) {
+        with_state!(self, rule, state => rule.charge(state, now, cost));
+    }
+}

@@ -1,0 +1,85 @@
+//! Lines of the log while the store cannot decide: few, whatever the number of requests.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tollgate_core::StoreError;
+
+/// Requests that the store could not decide, for the log.
+///
+/// One line says that it begins, one every [`INTERVAL`] how many requests passed unlimited, and
+/// one that the store has decided every request for an [`INTERVAL`].
+#[derive(Debug, Default)]
+pub(super) struct Outage {
+    is_on: AtomicBool,
+    state: Mutex<Option<State>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct State {
+    told_at: Instant,
+    failed_at: Instant,
+    passed: u64,
+    refused: u64,
+}
+
+/// Between two lines.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+impl Outage {
+    /// Whether a failure was not long ago.
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// The store could not decide a request, which passed unlimited or was refused.
+    #[cold]
+    pub(super) fn failed(&self, error: &StoreError, passes: bool) {
+        let now = Instant::now();
+        let mut outage = self.state.lock();
+        let is_new = outage.is_none();
+        let state =
+            outage.get_or_insert(State { told_at: now, failed_at: now, passed: 0, refused: 0 });
+        state.failed_at = now;
+        state.passed += u64::from(passes);
+        state.refused += u64::from(!passes);
+        let State { told_at, passed, refused, .. } = *state;
+        let is_due = now.duration_since(told_at) >= INTERVAL;
+        if is_due {
+            state.told_at = now;
+        }
+        drop(outage);
+        self.is_on.store(true, Ordering::Relaxed);
+        if is_new {
+            tracing::warn!(target: "tollgate", %error, "the store cannot decide, policies fail");
+        } else if is_due {
+            tracing::warn!(
+                target: "tollgate",
+                %error,
+                passed_unlimited = passed,
+                refused,
+                "the store still cannot decide some requests",
+            );
+        }
+    }
+
+    /// The store decided a request.
+    #[cold]
+    pub(super) fn decided(&self) {
+        let now = Instant::now();
+        let mut outage = self.state.lock();
+        let is_over = |state: &mut State| now.duration_since(state.failed_at) >= INTERVAL;
+        let Some(State { passed, refused, .. }) = outage.take_if(is_over) else { return };
+        self.is_on.store(false, Ordering::Relaxed);
+        drop(outage);
+        tracing::warn!(
+            target: "tollgate",
+            passed_unlimited = passed,
+            refused,
+            "the store decides all requests again",
+        );
+    }
+}

@@ -1,0 +1,185 @@
+-- The plain path. Nearly every call only decides, on keys that are absent or held under the form
+-- that they are charged under, by an algorithm whose state is two or three numbers. Such a call
+-- ends here. It answers with the states that it found, and the process that asked derives its
+-- decisions from them by the rules of tollgate-core; only how many requests are admitted is worked
+-- out here.
+--
+-- This is one block without functions, because to make a function takes longer than what it would
+-- do. Whatever is not plain ends the loop before anything is written, and the call goes the general
+-- path. The numbers of a state are x, y and z:
+--
+--   fixed_window_counter    index, used
+--   sliding_window_counter  index, previous, current
+--   token_bucket            missing, at
+--   leaky_bucket            level, at
+do
+  local values, plain
+  if #KEYS == 1 then
+    values = { pcall('GET', KEYS[1]) }
+    plain = type(values[1]) ~= 'table'
+  elseif #KEYS <= 1000 then -- far below Lua's limit of some 8000 arguments
+    values = call('MGET', spread(KEYS))
+    local absent = {}
+    for i = 1, #KEYS do
+      if not values[i] then absent[#absent + 1] = KEYS[i] end
+    end
+    -- MGET does not tell an absent key from one of another type.
+    plain = #absent == 0 or call('EXISTS', spread(absent)) == 0
+  end
+
+  -- Seven facts of each key, in one table: header, since, x, y, z, when it is to expire if it is to
+  -- be written, and the requests that fit.
+  local facts = { false, 0, 0, 0, 0, false, 0 }
+  local form, header, code, limit, window, unit, full
+  local rows, n, from = { '' }, 0, 1
+  while plain and from <= #requests do
+    local kind, count, charges, first = unpack('>BI2B', requests, from)
+    plain = kind == DECIDE
+    -- Of equal requests those pass that fit under all policies that enforce. So all charges are
+    -- looked at in a first lap, and made in a second.
+    local admitted, states, lap = count, '', 1
+    while plain and lap <= 2 do
+      from = first
+      for _ = 1, charges do
+        local key, form_at, flags, cost
+        key, form_at, flags, cost, from = unpack('>I2I2BI7', requests, from)
+        if form_at ~= form then
+          form = form_at
+          code, limit, window = unpack('>BI5I6', forms, form + 2)
+          if code == 1 or code == 4 then
+            header = forms:sub(form + 1, form + 13)
+          elseif code >= 5 and code <= 9 and code ~= 8 then
+            -- Limit and window of a bucket come in lowest terms, which is its scale. Tokens that
+            -- are refilled in intervals are whole.
+            unit = code == 6 and 1 or window
+            header, full = forms:sub(form + 1, form + 18), unpack('>I5', forms, form + 14) * unit
+          else
+            plain = false
+            break
+          end
+        end
+        local at = (key - 1) * 7
+        if lap == 1 then
+          local x, y, z, held = 0, 0, 0, facts[at + 1]
+          if held then
+            x, y, z = facts[at + 3], facts[at + 4], facts[at + 5]
+          else
+            local value, since = values[key], now
+            held = header
+            if code == 1 then
+              if value then
+                plain = #value == 33
+                if not plain then break end
+                held, since, x, y = unpack('>c13I7I7I6', value)
+              end
+              local index = floor(now / window)
+              if index > x or y == 0 then x, y = index, 0 end
+            elseif code == 4 then
+              if value then
+                plain = #value == 39
+                if not plain then break end
+                held, since, x, y, z = unpack('>c13I7I7I6I6', value)
+              end
+              local index = floor(now / window)
+              if index > x + 1 or y + z == 0 then
+                x, y, z = index, 0, 0
+              elseif index == x + 1 then
+                x, y, z = index, z, 0
+              end
+            else
+              if value then
+                plain = #value == 39
+                if not plain then break end
+                held, since, x, y = unpack('>c18I7I7I7', value)
+                plain = x <= 2 * full
+              end
+              if now > y then
+                if code == 6 then
+                  local intervals = floor((now - y) / window)
+                  x, y = x - intervals * limit, y + intervals * window
+                else
+                  x, y = x - (now - y) * limit, now
+                end
+              end
+              if x <= 0 then x, y = 0, now end
+            end
+            facts[at + 1], facts[at + 2], facts[at + 3] = held, since, x
+            facts[at + 4], facts[at + 5], facts[at + 6] = y, z, false
+          end
+          local room
+          if code == 1 then
+            room = limit - y
+          elseif code == 4 then
+            local weight = y * (window - max(now - x * window, 0))
+            -- A larger product is not exact.
+            plain = plain and weight <= 9007199254740991
+            room = limit - z - ceil(weight / window)
+          else
+            room = floor((full - x) / unit)
+          end
+          plain = plain and held == header and flags <= ENFORCED
+          if not plain then break end
+          local fits = cost == 0 and count or max(min(floor(room / cost), count), 0)
+          if flags == ENFORCED and fits < admitted then admitted = fits end
+          facts[at + 7] = fits
+          states = states .. pack('>I7I7I7', x, y, z)
+        else
+          -- A shadow takes what it can of requests that pass.
+          local units = min(admitted, facts[at + 7]) * cost
+          if units > 0 then
+            if code == 1 then
+              facts[at + 4] = facts[at + 4] + units
+              facts[at + 6] = (facts[at + 3] + 1) * window
+            elseif code == 4 then
+              facts[at + 5] = facts[at + 5] + units
+              facts[at + 6] = (facts[at + 3] + 2) * window
+            else
+              local missing = facts[at + 3] + units * unit
+              facts[at + 3] = missing
+              facts[at + 6] = facts[at + 4]
+                + (code == 6 and ceil(missing / limit) * window or ceil(missing / limit))
+            end
+          end
+        end
+      end
+      lap = admitted > 0 and lap + 1 or 3
+    end
+    n = n + 1
+    rows[n] = pack('>I2', admitted) .. states
+  end
+
+  if plain then
+    -- Redis refuses the first write of a script or none.
+    local first, kind = true, STATES
+    for i = 1, #KEYS do
+      local at = i * 7 - 7
+      local expires = kind == STATES and facts[at + 6]
+      if expires then
+        local held, value = facts[at + 1], nil
+        if #held == 18 then
+          value = pack('>c18I7I7I7', held, facts[at + 2], facts[at + 3], facts[at + 4])
+        elseif held:byte(2) == 1 then
+          value = pack('>c13I7I7I6', held, facts[at + 2], facts[at + 3], facts[at + 4])
+        else
+          value =
+            pack('>c13I7I7I6I6', held, facts[at + 2], facts[at + 3], facts[at + 4], facts[at + 5])
+        end
+        expires = ceil(min(expires, 9007199254740991) / 1000)
+        local done
+        if redis.REDIS_VERSION_NUM then
+          done = (first and pcall or call)('SET', KEYS[i], value, 'PXAT', expires)
+        else
+          done = (first and pcall or call)('SET', KEYS[i], value)
+          if not done.err then call('PEXPIREAT', KEYS[i], expires) end
+        end
+        if done.err then
+          -- Any other error ends the call, as if there were no pcall.
+          if not done.err:find('OOM', 1, true) then call('SET', KEYS[i], value) end
+          kind = UNWRITTEN
+        end
+        first = false
+      end
+    end
+    return pack('>c8I7B', nonce, now, kind) .. (n == 1 and rows[1] or table.concat(rows))
+  end
+end

@@ -16,8 +16,8 @@ use crate::support::{Client, Gateway, Upstream, whole};
 /// Windows of days, so that it does not matter how fast the machine is.
 const LIMITS: &str = "trustedProxies: [127.0.0.1]
 costs: {GET: 1, POST: 3}
-global: {strategy: sliding_window_log, limit: 400, windowSeconds: 864000}
-client: {strategy: token_bucket, limit: 60, refillSeconds: 8640000, burst: 60}
+global: {strategy: sliding_window_log, limit: 110, windowSeconds: 864000}
+client: {strategy: token_bucket, limit: 30, refillSeconds: 8640000, burst: 30}
 exempt: [/healthz]
 deny: {addresses: [198.51.100.0/24]}
 allow: {addresses: [192.0.2.0/24]}

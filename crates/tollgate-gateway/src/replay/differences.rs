@@ -15,9 +15,12 @@ pub(crate) struct Differences {
     pub(crate) requests: Vec<String>,
     /// By client: requests that only the first denies, and only the second.
     clients: HashMap<Box<str>, [u64; 2]>,
-    /// Requests that wait under one of the plans: what each says so far, and the request.
-    waiting: HashMap<u64, ([Answer; 2], Box<str>, Box<str>)>,
+    /// Requests that wait under one of the plans.
+    waiting: HashMap<u64, Waiting>,
 }
+
+/// A request that waits: what each plan says so far, its client, and the request in words.
+type Waiting = ([Answer; 2], Box<str>, Box<str>);
 
 /// The most clients that are told apart.
 const CLIENTS: usize = 1 << 16;

@@ -59,6 +59,9 @@ impl TaskLane {
     /// The requests of the next call. Without any the lane closes, under the lock, so that
     /// no request is queued behind a lane that has stopped looking.
     fn next(&mut self, ended: Option<Ended>) -> Option<Vec<Arc<Ticket>>> {
+        // The breaker has drawn its conclusion from lost calls already.
+        let is_silent = self.combiner.route.silent_node().is_some();
+        let ended = ended.map(|ended| if is_silent { Ended::Refused } else { ended });
         let now = Instant::now();
         let mut lanes = self.combiner.lanes.lock();
         if let Some((call, ended)) = self.call.take().zip(ended) {

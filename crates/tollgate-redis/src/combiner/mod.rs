@@ -80,6 +80,7 @@ impl Combiner {
     /// of tasks alone.
     pub(crate) fn submit(self: &Arc<Self>, ticket: &Arc<Ticket>) -> Option<Drive> {
         if let Some(node) = self.route.silent_node() {
+            self.lanes.lock().pace.forget();
             self.refuse(node.guard(), slice::from_ref(ticket));
             return None;
         }

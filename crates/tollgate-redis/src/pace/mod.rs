@@ -56,6 +56,9 @@ pub(crate) struct Pace<T> {
     /// Requests that were answered so far.
     answered: usize,
     last_end: Option<Instant>,
+    /// When the latest call began that was answered. The server answers calls in their order, so
+    /// the age of an earlier call says nothing any more.
+    last_answered: Option<Instant>,
     time: CallTime,
 }
 
@@ -118,6 +121,7 @@ impl<T> Pace<T> {
             under_way: VecDeque::new(),
             answered: 0,
             last_end: None,
+            last_answered: None,
             time: CallTime::new(bounds),
         }
     }
@@ -125,6 +129,12 @@ impl<T> Pace<T> {
     /// Whether no slot is given out. Then nothing waits either.
     pub(crate) const fn is_idle(&self) -> bool {
         self.slots == 0
+    }
+
+    /// Forgets what was learnt from the calls: the breaker has stopped them, and the server that it
+    /// finds again may be a faster one.
+    pub(crate) fn forget(&mut self) {
+        self.time = CallTime::new(self.bounds);
     }
 
     /// The number of requests that wait.
@@ -154,8 +164,9 @@ impl<T> Pace<T> {
 
     /// The time that a call is expected to take.
     fn expected(&self, now: Instant) -> Duration {
-        let oldest = self.under_way.front().map_or(Duration::ZERO, |call| now - call.begun);
-        oldest.max(self.time.expected())
+        let is_next = |call: &&Call| self.last_answered.is_none_or(|begun| begun <= call.begun);
+        let oldest = self.under_way.iter().find(is_next);
+        oldest.map_or(Duration::ZERO, |call| now - call.begun).max(self.time.expected())
     }
 
     /// Gives out another slot if that is worth it.
@@ -235,6 +246,7 @@ impl<T> Pace<T> {
         let took = now - call.begun;
         if ended == Ended::Answered {
             self.answered += call.requests;
+            self.last_answered = self.last_answered.max(Some(call.begun));
             // In between others may have come and gone. That makes its time no better.
             let was_alone = call.is_alone && self.under_way.is_empty();
             self.time.learn_base(took, was_alone && call.requests == 1, now);

@@ -71,6 +71,13 @@ const BOUNDARIES: &[Boundary] = &[
         reason: "time zones are those built in, so that replicas agree whatever their machines have",
     },
     Boundary {
+        package: "tollgate-replay",
+        features: "--all-features",
+        direct: None,
+        forbidden: &["http", "hyper", "tokio", "tollgate", "tollgate-redis", "tower"],
+        reason: "recorded requests of any service can be replayed, in a test that builds fast",
+    },
+    Boundary {
         package: "tollgate-store-tests",
         features: "--all-features",
         direct: None,

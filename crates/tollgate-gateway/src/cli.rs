@@ -11,9 +11,10 @@ use clap_complete::Shell;
 
 use crate::config::{self, Source, SourceError};
 use crate::plan::{LogFormat, LogPlan, Plan};
+use crate::replay::{ReplayArgs, SuggestArgs};
 use crate::serve::explain::{Described, explain};
 use crate::trace::{self, Tracing};
-use crate::{check, log, schema, serve};
+use crate::{check, log, replay, schema, serve};
 
 /// A rate limiter in front of any service: one YAML file, exact limits, true answers
 ///
@@ -85,6 +86,26 @@ pub enum Command {
         #[command(flatten)]
         request: Box<Described>,
     },
+    /// Shows what a file would have done to the requests of an access log
+    ///
+    /// Each line goes through the same routes, identities, lists, tiers, costs and limits as in
+    /// `serve`, on the clock of the log. Nothing is sent, and no server is asked. The exit code is
+    /// 0, or 2 if the file or a log cannot be read.
+    #[command(after_help = "Example: tollgate replay limits.yaml access.log access.log.1.gz")]
+    Replay {
+        /// The file with the limits
+        #[arg(value_name = "FILE")]
+        config: PathBuf,
+        /// The options of a replay.
+        #[command(flatten)]
+        replay: Box<ReplayArgs>,
+    },
+    /// Suggests limits that fit an access log, as a file
+    ///
+    /// For each route and for all together: the limits under which 99, 99.9 and 99.99 % of the
+    /// clients would never have been denied. The log is then replayed against the file.
+    #[command(after_help = "Example: tollgate suggest access.log > limits.yaml")]
+    Suggest(Box<SuggestArgs>),
     /// Prints the JSON Schema of the file, for editors
     ///
     /// A file whose first line is `# yaml-language-server: $schema=limits.schema.json`
@@ -132,6 +153,25 @@ impl Cli {
                     return Ok(ExitCode::FAILURE);
                 }
             }
+            Command::Replay { config, replay } => {
+                let read = |file| load(file, Checks { strict: false, files: true });
+                let plan = match read(config) {
+                    Ok(plan) => plan,
+                    Err(code) => return Ok(code),
+                };
+                let other = match replay.compare.as_deref().map(read).transpose() {
+                    Ok(other) => other,
+                    Err(code) => return Ok(code),
+                };
+                match replay::run(plan, other, replay) {
+                    Ok(report) => out.write_all(report.as_bytes())?,
+                    Err(error) => return Ok(wrong(&error.to_string())),
+                }
+            }
+            Command::Suggest(args) => match replay::suggest(args) {
+                Ok(file) => out.write_all(file.as_bytes())?,
+                Err(error) => return Ok(wrong(&error.to_string())),
+            },
             Command::Check { config, strict, without_files } => {
                 match load(config, Checks { strict: *strict, files: !without_files }) {
                     Ok(plan) => out.write_all(check::in_words(&plan).as_bytes())?,

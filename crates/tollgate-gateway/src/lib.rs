@@ -11,6 +11,7 @@ mod flow;
 pub mod log;
 pub mod plan;
 pub mod proxy;
+pub mod replay;
 pub mod schema;
 pub mod serve;
 pub mod trace;

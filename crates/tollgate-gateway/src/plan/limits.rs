@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::Method;
-use tollgate::{Cost, Excess, OnStoreError, Policy};
+use tollgate::{Cost, OnExceeded, OnStoreError, Policy};
 
 use super::matching::is_same;
 use super::{Methods, PathMatch, ReservePlan, Statuses};
@@ -97,7 +97,7 @@ pub struct LimitPlan {
     /// Whether it blocks, or only watches.
     pub enforce: bool,
     /// What becomes of a request that it denies.
-    pub excess: Excess,
+    pub excess: OnExceeded,
     /// Which responses count; all without it.
     pub counts: Option<Vec<Statuses>>,
     /// How the charge is corrected, if it is an estimate.
@@ -134,6 +134,15 @@ impl LimitPlan {
             Some(policy) => policy.as_ref(),
             None => self.policy.as_ref(),
         }
+    }
+
+    /// All quotas of a subject in this tier.
+    pub fn quotas_in(&self, tier: Option<usize>) -> impl Iterator<Item = &Policy> {
+        let also = self.also.iter().filter_map(move |quota| match tier {
+            Some(tier) if !quota.tiers.is_empty() => quota.tiers.get(tier)?.as_ref(),
+            _ => quota.everybody.as_ref(),
+        });
+        self.policy_in(tier).into_iter().chain(also)
     }
 
     /// What it does while the store cannot decide, which is the same for all of it.
@@ -242,7 +251,7 @@ impl CostTable {
     }
 
     /// The most that one of these requests can cost, as far as methods and paths tell.
-    pub fn dearest(&self, methods: &Methods, path: &PathMatch) -> Cost {
+    pub fn max_cost(&self, methods: &Methods, path: &PathMatch) -> Cost {
         let rules = self.paths.iter().filter(|rule| {
             let meet = rule.path.covers(path) || path.covers(&rule.path);
             meet && rule.methods.meet(methods)

@@ -7,10 +7,11 @@ use std::time::{Duration, UNIX_EPOCH};
 use http::header::HOST;
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
+use tollgate::access::Listed;
 use tollgate::key::SubjectName;
 use tollgate::{
-    Algorithm, Charge, Cost, Decision, Head, Key, KeySource as _, Listed, Outcome, Policy, Store,
-    Subject, Timestamp, Verdict,
+    Algorithm, Charge, Cost, Decision, Head, Key, KeySource as _, Outcome, Policy, Store, Subject,
+    Timestamp, Verdict,
 };
 
 use super::identity::{Found, Identity};
@@ -243,15 +244,10 @@ fn limits<'a>(
     for (what, limit) in everywhere.chain(api) {
         let _ = check::write_limit(out, plan, &what, limit);
         let cost = limit.costs.of(&described.method, path);
-        let also = limit.also.iter().filter_map(|quota| match client.tier {
-            Some(tier) if !quota.tiers.is_empty() => quota.tiers.get(tier)?.as_ref(),
-            _ => quota.everybody.as_ref(),
-        });
-        let first = limit.policy_in(client.tier);
-        if first.is_none() && limit.policy.is_some() {
+        if limit.policy_in(client.tier).is_none() && limit.policy.is_some() {
             let _ = writeln!(out, "    which does not hold in this tier");
         }
-        for policy in first.into_iter().chain(also) {
+        for policy in limit.quotas_in(client.tier) {
             let amount = check::amount(policy);
             let _ = writeln!(out, "    of {amount} this request takes {}", cost.get());
             if let Some(key) = key(limit, client) {

@@ -121,6 +121,13 @@ impl Identity {
         }
     }
 
+    /// The user that a log names, as if a token had; `None` if no source of the chain has users.
+    pub(super) fn user(&self, name: &str, tier: Option<usize>) -> Option<Asker> {
+        let name: SubjectName = format!("user:{name}").parse().ok()?;
+        let subject = self.links.iter().find_map(|link| link.named(&name))?;
+        Some(Asker { found: Ok(Some(subject)), tier })
+    }
+
     pub(super) fn can_be_missing(&self) -> bool {
         self.links.iter().all(Link::can_be_missing)
     }
@@ -165,6 +172,12 @@ pub(super) struct Users(pub(super) Identity);
 
 impl KeySource for Users {
     fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+        // The log names the user of a recorded request.
+        if let Some(Asker { found: Ok(Some(subject)), .. }) = head.extensions.get()
+            && subject.kind == SubjectKind::User
+        {
+            return Ok(Some(subject.clone()));
+        }
         for link in &*self.0.links {
             if let Some((subject, _)) = link.find(head)?
                 && subject.kind == SubjectKind::User

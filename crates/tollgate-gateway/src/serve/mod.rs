@@ -9,6 +9,7 @@
 //! | `identity.rs` | whose quota a request uses |
 //! | `keys.rs` | key sets that are fetched |
 //! | `lists.rs` | who is refused whatever he asks, and who is never limited |
+//! | `recorded.rs` | a line of an access log, held against the plan |
 //! | `settled.rs` | costs that only the body of a response says |
 //! | `gateway.rs` | what is running, and how the last reload went |
 //! | `source.rs`, `folders.rs`, `reload.rs` | where the configuration comes from, where a change of it shows, and when it is read again |
@@ -38,6 +39,7 @@ mod linger;
 mod listener;
 mod lists;
 mod observed;
+pub(crate) mod recorded;
 mod reload;
 mod settled;
 mod signals;

@@ -9,5 +9,7 @@ mod corpus;
 mod documentation;
 mod meaning;
 mod named_files;
+#[cfg(unix)]
+mod replay;
 mod schema;
 mod support;

@@ -19,6 +19,7 @@ mod operators;
 mod pausing;
 mod products;
 mod protection;
+mod replaying;
 mod sharing;
 mod smuggling;
 mod spellings;

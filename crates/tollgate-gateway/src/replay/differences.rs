@@ -1,0 +1,113 @@
+//! Two files side by side: the requests and clients on which they differ.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+use tollgate_replay::log::Record;
+use tollgate_replay::{Answer, Instant};
+
+/// Where two plans differ.
+pub(crate) struct Differences {
+    top: usize,
+    /// Requests that only the first denies, and only the second.
+    pub(crate) only: [u64; 2],
+    /// Up to `top` of these requests, in words.
+    pub(crate) requests: Vec<String>,
+    /// By client: requests that only the first denies, and only the second.
+    clients: HashMap<Box<str>, [u64; 2]>,
+    /// Requests that wait under one of the plans.
+    waiting: HashMap<u64, Waiting>,
+}
+
+/// A request that waits: what each plan says so far, its client, and the request in words.
+type Waiting = ([Answer; 2], Box<str>, Box<str>);
+
+/// The most clients that are told apart.
+const CLIENTS: usize = 1 << 16;
+
+impl Differences {
+    pub(super) fn new(top: usize) -> Self {
+        Self {
+            top,
+            only: [0; 2],
+            requests: Vec::new(),
+            clients: HashMap::new(),
+            waiting: HashMap::new(),
+        }
+    }
+
+    pub(super) fn note(
+        &mut self,
+        number: u64,
+        answers: [Answer; 2],
+        record: &Record<'_>,
+        hides: bool,
+    ) {
+        let [one, two] = answers.map(|answer| answer == Answer::Denied);
+        let waits = answers.contains(&Answer::Waits);
+        if !waits && one == two {
+            return;
+        }
+        let client = match (record.user, record.address) {
+            _ if hides => "hidden".into(),
+            (Some(user), _) => user.into(),
+            (None, Some(address)) => address.to_string().into(),
+            (None, None) => "unknown".into(),
+        };
+        let Record { line, at, method, target, .. } = record;
+        let request = format!("line {line}: {} {method} {target} of {client}", Instant(*at));
+        if waits {
+            self.waiting.insert(number, (answers, client, request.into()));
+        } else {
+            self.differ(usize::from(two), client, &request);
+        }
+    }
+
+    /// Takes the final answers to requests that waited under one of the plans.
+    pub(super) fn resolve(&mut self, plan: usize, resolved: impl Iterator<Item = (u64, Answer)>) {
+        for (number, answer) in resolved {
+            let Some((answers, ..)) = self.waiting.get_mut(&number) else { continue };
+            answers[plan] = answer;
+            if answers.contains(&Answer::Waits) {
+                continue;
+            }
+            let Some((answers, client, request)) = self.waiting.remove(&number) else { continue };
+            let [one, two] = answers.map(|answer| answer == Answer::Denied);
+            if one != two {
+                self.differ(usize::from(two), client, &request);
+            }
+        }
+    }
+
+    /// Only one of the plans denies a request.
+    fn differ(&mut self, denies: usize, client: Box<str>, request: &str) {
+        self.only[denies] += 1;
+        if self.requests.len() < self.top {
+            let which = ["first", "second"][denies];
+            self.requests.push(format!("{request}: only the {which} file denies it"));
+        }
+        if self.clients.len() < CLIENTS || self.clients.contains_key(&client) {
+            self.clients.entry(client).or_default()[denies] += 1;
+        }
+    }
+
+    /// The clients on which most requests differ.
+    pub(crate) fn clients(&self) -> Vec<(&str, [u64; 2])> {
+        let mut clients: Vec<_> =
+            self.clients.iter().map(|(name, only)| (&**name, *only)).collect();
+        clients.sort_unstable_by_key(|(name, only)| (std::cmp::Reverse(only[0] + only[1]), *name));
+        clients.truncate(self.top);
+        clients
+    }
+
+    pub(super) fn as_json(&self) -> Value {
+        let client = |(name, [one, two]): (&str, [u64; 2])| json!({ "client": name, "denied_by_first_only": one, "denied_by_second_only": two });
+        json!({
+            "denied_by_first_only": self.only[0],
+            "denied_by_second_only": self.only[1],
+            "clients": self.clients.len(),
+            "most": self.clients().into_iter().map(client).collect::<Vec<_>>(),
+            "requests": self.requests,
+        })
+    }
+}

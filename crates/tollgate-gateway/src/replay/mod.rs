@@ -1,0 +1,264 @@
+//! `tollgate replay`: what a file would have done to the requests of an access log.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `differences.rs` | two files side by side |
+//! | `suggest.rs` | `tollgate suggest`: limits that fit a log |
+//! | `words.rs` | the report in a terminal |
+//! | `progress.rs` | how far it is |
+
+mod differences;
+mod progress;
+mod suggest;
+mod words;
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tollgate::StoreError;
+use tollgate_replay::html::{self, ClientLimit};
+use tollgate_replay::log::{Format, Input, Options, ReadError, Records};
+use tollgate_replay::{Answer, Bounds, Report};
+
+use self::differences::Differences;
+use self::progress::Progress;
+pub use self::suggest::{SuggestArgs, run as suggest};
+use crate::plan::{Plan, Whose};
+use crate::serve::recorded::{ASSUMPTIONS, Recorded};
+
+/// Which log, and how to read it.
+#[derive(Clone, Debug, clap::Args)]
+pub struct LogArgs {
+    /// Access logs, plain or compressed with gzip or zstd; `-` reads stdin
+    ///
+    /// Several logs are replayed as one, in the order of their times.
+    #[arg(value_name = "LOG", required = true)]
+    pub logs: Vec<PathBuf>,
+    /// How lines are written: auto, common, combined, caddy, traefik, envoy, nginx-json,
+    /// json:time=ts,target=url,… or a log_format of nginx
+    #[arg(long = "log", value_name = "FORMAT", default_value = "auto")]
+    pub lines: Format,
+    /// How far lines may be out of order
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    pub reorder: Duration,
+    /// Stops at the first line that cannot be read
+    #[arg(long)]
+    pub strict: bool,
+    /// Hides addresses and names of clients
+    #[arg(long, visible_alias = "anonymize")]
+    pub anonymise: bool,
+}
+
+/// The options of `tollgate replay`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ReplayArgs {
+    /// The log.
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// Another file with limits, to show on which requests the two differ
+    #[arg(long, value_name = "FILE")]
+    pub compare: Option<PathBuf>,
+    /// How the report is written
+    #[arg(long, value_enum, default_value_t)]
+    pub format: ReportFormat,
+    /// Writes the report as one HTML file, too
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// How many clients and lines are listed
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub top: usize,
+}
+
+impl LogArgs {
+    /// How the logs are read. Up to `shown` unreadable lines are shown.
+    fn options(&self, shown: usize) -> Options {
+        Options {
+            format: self.lines.clone(),
+            reorder: self.reorder,
+            strict: self.strict,
+            shown,
+            ..Options::default()
+        }
+    }
+}
+
+/// How a report is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum ReportFormat {
+    /// For a person.
+    #[default]
+    Text,
+    /// For a program: one object.
+    Json,
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The log.
+    #[error(transparent)]
+    Log(#[from] ReadError),
+    /// The limits cannot be put to work.
+    #[error("{0}")]
+    Plan(String),
+    /// The limits contradict each other.
+    #[error("line {line}: {error}")]
+    Store {
+        /// The line.
+        line: u64,
+        /// The error of the store.
+        error: StoreError,
+    },
+    /// The file to write.
+    #[error("cannot write {path}: {error}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system.
+        error: io::Error,
+    },
+}
+
+/// The result of a replay.
+pub(crate) struct Replayed {
+    pub(crate) report: Report,
+    pub(crate) lines: u64,
+    pub(crate) late: u64,
+    pub(crate) unreadable: u64,
+    /// The first lines that cannot be read, in words.
+    pub(crate) shown: Vec<String>,
+    pub(crate) other: Option<(Report, Differences)>,
+}
+
+/// Replays a log against a plan, and against another.
+pub(crate) fn replay(
+    plan: Plan,
+    other: Option<Plan>,
+    log: &LogArgs,
+    top: usize,
+) -> Result<Replayed, ReplayError> {
+    // Both are opened before anything is read: a name that is wrong is told at once.
+    let inputs = log.logs.iter().map(|path| Input::open(path));
+    let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+    let of =
+        |plan| Recorded::new(plan, Bounds::default(), log.anonymise).map_err(ReplayError::Plan);
+    let mut one = of(plan)?;
+    let mut two = other.map(of).transpose()?;
+    let mut differences = Differences::new(top);
+    let mut records = Records::new(inputs, &log.options(top));
+    let mut progress = Progress::new();
+    let mut number = 0;
+    loop {
+        if number % 8_192 == 0 {
+            progress.show(&records.progress());
+        }
+        let Some(record) = records.next()? else { break };
+        let store = |error| ReplayError::Store { line: record.line, error };
+        let answer = one.decide(&record).map_err(store)?;
+        if let Some(two) = &mut two {
+            let other = two.decide(&record).map_err(store)?;
+            differences.note(number, [answer, other], &record, log.anonymise);
+            differences.resolve(0, one.resolved());
+            differences.resolve(1, two.resolved());
+        } else if answer == Answer::Waits {
+            one.resolved().for_each(drop);
+        }
+        number += 1;
+    }
+    progress.finish();
+    let store = |error| ReplayError::Store { line: 0, error };
+    let report = one.finish().map_err(store)?;
+    let other = match two {
+        Some(mut two) => {
+            let report = two.finish().map_err(store)?;
+            differences.resolve(0, one.resolved());
+            differences.resolve(1, two.resolved());
+            Some((report, differences))
+        }
+        None => None,
+    };
+    let shown = records.shown().iter();
+    let shown = shown.map(|it| format!("line {} of {}: {}", it.line, it.file, it.reason));
+    Ok(Replayed {
+        report,
+        lines: records.progress().lines,
+        late: records.late().lines,
+        unreadable: records.unreadable(),
+        shown: shown.collect(),
+        other,
+    })
+}
+
+/// Replays and writes the report.
+///
+/// # Errors
+/// See [`ReplayError`]. Then nothing is written.
+pub fn run(plan: Plan, other: Option<Plan>, args: &ReplayArgs) -> Result<String, ReplayError> {
+    let limits = client_limits(&plan);
+    let mut replayed = replay(plan, other, &args.log, args.top)?;
+    if let Some(path) = &args.html {
+        let title = args.log.logs.iter().map(|path| path.display().to_string());
+        let title = title.collect::<Vec<_>>().join(", ");
+        let html = html::page(&title, &replayed.report, &limits);
+        write_whole(path, html.as_bytes())
+            .map_err(|error| ReplayError::Write { path: path.clone(), error })?;
+    }
+    Ok(match args.format {
+        ReportFormat::Text => words::in_words(&replayed, args.top),
+        ReportFormat::Json => format!("{:#}\n", as_json(&mut replayed, args.top)),
+    })
+}
+
+/// The limits of each client, as the page draws them.
+fn client_limits(plan: &Plan) -> Vec<ClientLimit> {
+    let mut limits: Vec<ClientLimit> = Vec::new();
+    let all = plan.routes.iter().flat_map(|route| route.limits.everywhere());
+    for limit in all.filter(|limit| limit.whose == Whose::Client) {
+        for policy in limit.quotas_in(None) {
+            let quota = policy.quota();
+            #[expect(clippy::cast_precision_loss, reason = "for a drawing")]
+            let per_minute = quota.limit() as f64 * 60.0 / quota.window().as_secs_f64();
+            let limit = ClientLimit { name: policy.name().to_owned(), per_minute };
+            if !limits.contains(&limit) {
+                limits.push(limit);
+            }
+        }
+    }
+    limits
+}
+
+/// Writes a file that is whole or not there.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".part");
+    let beside = PathBuf::from(beside);
+    let written = std::fs::File::create(&beside)
+        .and_then(|mut file| file.write_all(bytes))
+        .and_then(|()| std::fs::rename(&beside, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+    written
+}
+
+fn as_json(replayed: &mut Replayed, top: usize) -> Value {
+    let report = |report: &mut Report| {
+        report.denied_clients.truncate(top);
+        // A report is plain numbers and texts.
+        serde_json::to_value(report).unwrap_or_default()
+    };
+    let mut object = report(&mut replayed.report);
+    object["lines"] = json!(replayed.lines);
+    object["unreadable"] = json!(replayed.unreadable);
+    object["unreadable_lines"] = json!(replayed.shown);
+    object["late"] = json!(replayed.late);
+    object["exact"] = json!(replayed.report.is_exact());
+    object["assumptions"] = json!(ASSUMPTIONS);
+    if let Some((other, differences)) = &mut replayed.other {
+        object["compared"] = report(other);
+        object["differences"] = differences.as_json();
+    }
+    object
+}

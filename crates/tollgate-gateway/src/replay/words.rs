@@ -1,0 +1,169 @@
+//! The report in a terminal.
+
+use std::fmt::{self, Write as _};
+
+use tollgate_replay::{Counts, Minute, Report, Totals};
+
+use super::Replayed;
+use crate::serve::recorded::ASSUMPTIONS;
+
+/// The report, for a person.
+pub(super) fn in_words(replayed: &Replayed, top: usize) -> String {
+    let mut out = String::new();
+    // Writing to a string does not fail.
+    let _ = write(&mut out, replayed, top);
+    out
+}
+
+fn write(out: &mut String, replayed: &Replayed, top: usize) -> fmt::Result {
+    let Replayed { report, lines, late, unreadable, shown, other } = replayed;
+    write!(out, "{lines} lines")?;
+    if let (Some(first), Some(last)) = (report.first, report.last) {
+        write!(out, ", from {first} to {last}")?;
+    }
+    writeln!(out)?;
+    if *unreadable > 0 {
+        writeln!(out, "{unreadable} of them cannot be read:")?;
+        for line in shown {
+            writeln!(out, "  {line}")?;
+        }
+    }
+    if *late > 0 {
+        writeln!(out, "{late} lines were out of order further than --reorder: replayed late")?;
+    }
+    write_report(out, report, top)?;
+    if let Some((other, differences)) = other {
+        writeln!(out, "\nThe second file:")?;
+        write_report(out, other, top)?;
+        let [one, two] = differences.only;
+        writeln!(out, "\nThe files differ on {} requests:", one + two)?;
+        writeln!(out, "  {one} are denied by the first alone, {two} by the second alone")?;
+        for (client, [one, two]) in differences.clients() {
+            writeln!(out, "  {client}: {one} by the first alone, {two} by the second alone")?;
+        }
+        for request in &differences.requests {
+            writeln!(out, "  {request}")?;
+        }
+    }
+    writeln!(out, "\nAssumed, as a log does not tell:")?;
+    for assumption in ASSUMPTIONS {
+        writeln!(out, "  {assumption}")?;
+    }
+    Ok(())
+}
+
+fn write_report(out: &mut String, report: &Report, top: usize) -> fmt::Result {
+    let Counts { requests, denied, .. } = report.total.counts;
+    writeln!(
+        out,
+        "\n{} of {} clients would have been denied: {denied} of {requests} requests ({})",
+        report.clients_denied,
+        report.clients,
+        Share(denied, requests)
+    )?;
+    if report.forbidden > 0 {
+        writeln!(out, "{} requests are denied before any limit", report.forbidden)?;
+    }
+    if report.beyond_clients.requests > 0 {
+        let Counts { requests, denied, .. } = report.beyond_clients;
+        writeln!(
+            out,
+            "there were too many clients to count apart: {requests} requests of further clients, \
+             of which {denied} were denied"
+        )?;
+    }
+    if !report.is_exact() {
+        writeln!(
+            out,
+            "not exact: {} charges found no room for their keys, {} responses ended early",
+            report.overflowed, report.cut_short
+        )?;
+    }
+    if !report.policies.is_empty() {
+        writeln!(out, "\n{}", Heading("policy"))?;
+    }
+    for (name, policy) in &report.policies {
+        let shadow = if policy.shadow { " (only watches)" } else { "" };
+        write_totals(out, &format!("{name}{shadow}"), &policy.totals)?;
+        if policy.waits.requests > 0 {
+            #[expect(clippy::cast_precision_loss, reason = "shown to the millisecond")]
+            let seconds = |micros: u64| micros as f64 / 1e6;
+            let mean = seconds(policy.waits.total_micros / policy.waits.requests);
+            let longest = seconds(policy.waits.longest_micros);
+            let waits = policy.waits.requests;
+            writeln!(
+                out,
+                "    {waits} requests wait, {mean:.3} s on average and {longest:.3} s at most"
+            )?;
+        }
+        if policy.returned + policy.extra > 0 {
+            let (returned, extra) = (policy.returned, policy.extra);
+            writeln!(out, "    responses return {returned} units and charge {extra} more")?;
+        }
+    }
+    if !report.routes.is_empty() {
+        writeln!(out, "\n{}", Heading("route"))?;
+    }
+    for (name, totals) in &report.routes {
+        write_totals(out, name, totals)?;
+    }
+    write_clients(out, report, top)
+}
+
+fn write_clients(out: &mut String, report: &Report, top: usize) -> fmt::Result {
+    if !report.denied_clients.is_empty() {
+        writeln!(out, "\nclients denied most:")?;
+    }
+    for client in report.denied_clients.iter().take(top) {
+        let busiest = client.hours.iter().enumerate().max_by_key(|(_, denied)| **denied);
+        let hour = busiest.map_or(0, |(hour, _)| hour);
+        writeln!(
+            out,
+            "  {}: {} of {} requests, from {} to {}, most from {hour:02}:00 to {hour:02}:59 UTC",
+            client.client, client.denied, client.requests, client.first, client.last
+        )?;
+    }
+    let never: u64 = report.nearness.iter().map(|near| near.clients).sum();
+    if never > 0 {
+        writeln!(out, "\nhow near the {never} clients came that are never denied:")?;
+    }
+    for near in report.nearness.iter().filter(|near| near.clients > 0) {
+        let (from, clients) = (near.left_percent, near.clients);
+        writeln!(out, "  {from:3} % or more left: {clients} ({})", Share(clients, never))?;
+    }
+    Ok(())
+}
+
+/// The heading of a table, which begins with what each line is about.
+struct Heading(&'static str);
+
+impl fmt::Display for Heading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [requests, units, allowed, denied] = ["requests", "units", "allowed", "denied"];
+        write!(
+            f,
+            "{:24} {requests:>10} {units:>10} {allowed:>10} {denied:>10}   share  worst minute",
+            self.0
+        )
+    }
+}
+
+fn write_totals(out: &mut String, name: &str, totals: &Totals) -> fmt::Result {
+    let Counts { requests, units, allowed, denied } = totals.counts;
+    let share = Share(denied, requests).to_string();
+    write!(out, "{name:24} {requests:>10} {units:>10} {allowed:>10} {denied:>10} {share:>7}")?;
+    if let Some(Minute { at, requests, denied }) = totals.worst_minute {
+        write!(out, "  {at}: {denied} of {requests} denied")?;
+    }
+    writeln!(out)
+}
+
+struct Share(u64, u64);
+
+impl fmt::Display for Share {
+    #[expect(clippy::cast_precision_loss, reason = "shown to a hundredth of a percent")]
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let share = if self.1 == 0 { 0.0 } else { self.0 as f64 / self.1 as f64 * 100.0 };
+        write!(f, "{share:.2} %")
+    }
+}

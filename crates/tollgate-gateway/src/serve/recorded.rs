@@ -1,0 +1,296 @@
+//! A line of an access log, held against the same plan as a request that is served: route,
+//! identity, lists, tier, limits and costs. The replay decides what the store would.
+//!
+//! A log lacks some of what the gateway sees. [`ASSUMPTIONS`] says how the replay fills the gaps.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+
+use http::header::HeaderName;
+use http::{HeaderValue, Method, Request, StatusCode};
+use tollgate::access::{Listed, Lists};
+use tollgate::{
+    Cost, Head, Key, Micros, OnExceeded, OnMissingKey, Policy, StoreError, Subject, SubjectKind,
+};
+use tollgate_replay::log::Record;
+use tollgate_replay::{Answer, Ask, Bounds, Client, Replay, Report, Request as Recording};
+
+use super::identity::{Asker, Identity};
+use super::keys::KeySets;
+use super::lists;
+use crate::plan::{IdentitySource, LimitPlan, Plan, Route, SettleBy, Statuses, Whose};
+use crate::proxy::path::{Ambiguous, normalise};
+
+/// The replay assumes these things, because logs do not have them.
+pub(crate) const ASSUMPTIONS: [&str; 9] = [
+    "the address in the log is the one that connects; forwarding headers count if the log has them",
+    "a user in the log has a valid token; tokens and API keys in logged headers are \
+     verified as of today",
+    "a line without a host matches only routes without one",
+    "an OPTIONS request is a CORS preflight",
+    "a response without a duration is over at once",
+    "a status is known when the response is over; without one, or with 499, the charge stands",
+    "costs that responses state in a header or a trailer stand as estimated",
+    "waiting requests are bounded by their number, and not by their bytes",
+    "no client repeats a request because it was denied",
+];
+
+/// A plan, and the replay of a log against it.
+pub(crate) struct Recorded {
+    plan: Plan,
+    identity: Identity,
+    lists: Option<Lists>,
+    has_users: bool,
+    /// The one request that is made of every line in turn.
+    request: Request<()>,
+    replay: Replay,
+    /// The key of all requests without one, where they share a quota.
+    shared: Key,
+    /// Hides names of clients, if they are to be hidden.
+    hide: Option<RandomState>,
+    /// Key sets begin to be fetched where there is a runtime. This one never runs them.
+    _runtime: tokio::runtime::Runtime,
+}
+
+/// The limits, if any, that a line meets.
+enum Met<'a> {
+    /// No limit; the name says why.
+    Free(&'a str),
+    /// It is denied before all limits.
+    Forbidden(&'a str),
+    Limited {
+        route: &'a Route,
+        api: Option<usize>,
+        path: Cow<'a, str>,
+    },
+}
+
+impl Recorded {
+    /// Puts a plan to work.
+    pub(crate) fn new(plan: Plan, bounds: Bounds, hides: bool) -> Result<Self, String> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| error.to_string())?;
+        let entered = runtime.enter();
+        let identity =
+            Identity::new(&plan, &KeySets::default()).map_err(|error| error.to_string())?;
+        let lists = lists::lists(&plan, &identity).map_err(|error| error.to_string())?;
+        drop(entered);
+        let is_user = |source: &IdentitySource| matches!(source, IdentitySource::User(_));
+        let bounds = Bounds { waiting: plan.waiting.0, ..bounds };
+        Ok(Self {
+            has_users: plan.identity.iter().any(is_user),
+            plan,
+            identity,
+            lists,
+            request: Request::new(()),
+            replay: Replay::within(bounds),
+            shared: Key::new([0]),
+            hide: hides.then(RandomState::new),
+            _runtime: runtime,
+        })
+    }
+
+    /// Decides one line.
+    pub(crate) fn decide(&mut self, record: &Record<'_>) -> Result<Answer, StoreError> {
+        let asker = self.describe(record);
+        let Self { plan, lists, request: described, replay, shared, hide, .. } = self;
+        let head = Head::of(described);
+        let met = met(plan, lists.as_ref(), &head, record);
+        let subject = asker.subject().ok().flatten();
+        let name = Name { subject: subject.as_ref(), record, hide: hide.as_ref() };
+        let client = subject.as_ref().map(|subject| Client { key: &subject.key, name: &name });
+        let duration = record.duration.unwrap_or_default();
+        let mut request = Recording { at: record.at, client, route: "", asks: &[], duration };
+        let (route, api, path) = match &met {
+            Met::Free(route) => {
+                request.route = route;
+                return replay.request(&request);
+            }
+            Met::Forbidden(route) => {
+                request.route = route;
+                return replay.forbid(&request).map(|()| Answer::Denied);
+            }
+            Met::Limited { route, api, path } => (*route, *api, &**path),
+        };
+        request.route = &route.name;
+        let mut asks = Vec::with_capacity(4);
+        let api = api.and_then(|api| route.limits.apis.get(api)).map(|api| &api.limit);
+        for limit in route.limits.everywhere().chain(api) {
+            let key = match (limit.whose, &subject, plan.on_missing_key) {
+                (Whose::Everybody, ..) => const { &Key::GLOBAL },
+                (Whose::Client, Some(subject), _) => &subject.key,
+                (Whose::Client, None, OnMissingKey::Share) => &*shared,
+                (Whose::Client, None, OnMissingKey::Deny) if limit.enforce => {
+                    return replay.forbid(&request).map(|()| Answer::Denied);
+                }
+                (Whose::Client, None, _) => continue,
+            };
+            let cost = limit.costs.of(head.method, path);
+            append(&mut asks, limit, asker.tier, key, cost, record);
+        }
+        request.asks = &asks;
+        replay.request(&request)
+    }
+
+    /// The final answers to requests that waited.
+    pub(crate) fn resolved(&mut self) -> impl Iterator<Item = (u64, Answer)> + '_ {
+        self.replay.resolved()
+    }
+
+    /// Lets all that is open end, and reports.
+    pub(crate) fn finish(&mut self) -> Result<Report, StoreError> {
+        self.replay.finish()
+    }
+
+    /// Makes the request of a line, as far as a limiter looks at it, and finds who sent it.
+    fn describe(&mut self, record: &Record<'_>) -> Asker {
+        let request = &mut self.request;
+        *request.method_mut() = Method::from_bytes(record.method.as_bytes()).unwrap_or_default();
+        request.headers_mut().clear();
+        for (name, value) in &record.headers {
+            let name = HeaderName::from_bytes(name.as_bytes());
+            if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(value)) {
+                request.headers_mut().append(name, value);
+            }
+        }
+        request.extensions_mut().clear();
+        if let Some(address) = record.address {
+            request.extensions_mut().insert(SocketAddr::new(address, 0));
+        }
+        let user = record.user.filter(|_| self.has_users);
+        let tier = |tier: &str| self.plan.tiers.iter().position(|name| name == tier);
+        let user = user.and_then(|user| self.identity.user(user, record.tier.and_then(tier)));
+        let is_listed = self.lists.is_some();
+        let asker = user.unwrap_or_else(|| self.identity.find(&Head::of(&self.request)));
+        if is_listed {
+            self.request.extensions_mut().insert(asker.clone());
+        }
+        asker
+    }
+}
+
+/// The limits that a request meets, found as in `App::answer`.
+fn met<'a>(plan: &'a Plan, lists: Option<&Lists>, head: &Head<'_>, record: &Record<'a>) -> Met<'a> {
+    if record.method.is_empty() {
+        return Met::Free("(not HTTP)");
+    }
+    let ambiguous = if plan.paths.reject_ambiguous { Ambiguous::Refuse } else { Ambiguous::Keep };
+    let (host, path) = parts(record);
+    let Ok(path) = normalise(path, ambiguous) else { return Met::Free("(bad path)") };
+    let route = match plan.route(host, &path) {
+        Ok(Some(route)) => &plan.routes[route],
+        Ok(None) => return Met::Free("(no route)"),
+        Err(_) => return Met::Free("(bad path)"),
+    };
+    match lists.map_or(Ok(Listed::Neither), |lists| lists.find(head)) {
+        Ok(Listed::Denied) => return Met::Forbidden(&route.name),
+        Ok(Listed::Allowed) => return Met::Free(&route.name),
+        // Without an address in the line no list of addresses has it.
+        Ok(Listed::Neither) | Err(_) => {}
+    }
+    let is_preflight = plan.exempt_preflights && *head.method == Method::OPTIONS;
+    if plan.is_exempt(&path) || is_preflight {
+        return Met::Free(&route.name);
+    }
+    match route.limits.api(head.method, &path) {
+        Ok(api) => Met::Limited { route, api, path },
+        Err(_) => Met::Free("(bad path)"),
+    }
+}
+
+/// Host and path of a target, which may be a whole URL.
+fn parts<'a>(record: &Record<'a>) -> (Option<&'a str>, &'a str) {
+    let target = record.target.split(['?', '#']).next().unwrap_or_default();
+    let absolute = target.strip_prefix("http://").or_else(|| target.strip_prefix("https://"));
+    match absolute {
+        None => (record.host, target),
+        Some(rest) => match rest.find('/') {
+            Some(slash) => (Some(&rest[..slash]), &rest[slash..]),
+            None => (Some(rest), "/"),
+        },
+    }
+}
+
+/// The charges of a request to one limit of the plan, as in `Parts::limiter`.
+fn append<'a>(
+    asks: &mut Vec<Ask<'a>>,
+    limit: &'a LimitPlan,
+    tier: Option<usize>,
+    key: &'a Key,
+    cost: Cost,
+    record: &Record<'_>,
+) {
+    let of_client = limit.whose == Whose::Client;
+    let ask = |policy: &'a Policy, cost| Ask {
+        enforce: limit.enforce,
+        of_client,
+        ..Ask::new(policy, key, cost)
+    };
+    let waits = match limit.excess {
+        OnExceeded::Wait { max } if limit.enforce => Some(Micros::from(max)),
+        _ => None,
+    };
+    let actual = actual(limit, record);
+    asks.extend(limit.quotas_in(tier).map(|policy| Ask { waits, actual, ..ask(policy, cost) }));
+    asks.extend(limit.in_flight.iter().map(|policy| Ask { waits, ..ask(policy, Cost::ONE) }));
+    if let Some(penalty) = &limit.penalty {
+        let failures = penalty.failures.as_deref();
+        let is_strike = failures.is_some_and(|failures| contain(failures, record.status));
+        // One more than was charged is a strike.
+        let actual = is_strike.then_some(Cost::new(2));
+        asks.push(Ask { actual, ..ask(&penalty.policy, Cost::ONE) });
+    }
+}
+
+/// The actual cost of a request, if the response decides it.
+fn actual(limit: &LimitPlan, record: &Record<'_>) -> Option<Cost> {
+    // Where the client left before the response, the charge stands.
+    let is_known = !matches!(record.status, 0 | 499);
+    if let Some(counts) = &limit.counts
+        && is_known
+        && !contain(counts, record.status)
+    {
+        return Some(Cost::ZERO);
+    }
+    let reserve = limit.reserve.as_ref()?;
+    if record.duration.is_some_and(|duration| duration >= Micros::from(reserve.lapse)) {
+        return None;
+    }
+    match reserve.settle {
+        SettleBy::Bytes(unit) => Some(Cost::new(record.bytes.div_ceil(unit))),
+        SettleBy::Header | SettleBy::Trailer => None,
+    }
+}
+
+/// A request without a status is one whose outcome is not known.
+fn contain(statuses: &[Statuses], status: u16) -> bool {
+    let status = StatusCode::from_u16(status);
+    status.is_ok_and(|status| statuses.iter().any(|it| it.contain(status)))
+}
+
+/// The name of a client in a report.
+struct Name<'a> {
+    subject: Option<&'a Subject>,
+    record: &'a Record<'a>,
+    hide: Option<&'a RandomState>,
+}
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(subject) = self.subject else { return f.write_str("unknown") };
+        let kind = subject.kind.as_str();
+        let hash = |state: &RandomState| state.hash_one(&*subject.key.as_bytes());
+        match (subject.kind, self.hide, self.record) {
+            (_, Some(hide), _) => write!(f, "{kind}:#{:016x}", hash(hide)),
+            (SubjectKind::Ip, _, Record { address: Some(address), .. }) => write!(f, "{address}"),
+            (SubjectKind::User, _, Record { user: Some(user), .. }) => write!(f, "{user}"),
+            // Shown as operators see it elsewhere: a key holds a hash of the secret alone.
+            _ => {
+                write!(f, "{kind}:")?;
+                subject.key.as_bytes().iter().take(8).try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+    }
+}

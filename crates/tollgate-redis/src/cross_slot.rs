@@ -1,0 +1,338 @@
+//! Requests whose charges are to keys of several slots of a Cluster.
+//!
+//! No call can hold keys of two slots, so each slot is asked in a call of its own, one
+//! after the other, and what was charged is given back if a later one denies. That can
+//! never admit more than the quotas grant. It can deny what they would have granted, as
+//! for a moment units are taken by a request that comes to nothing; and units whose
+//! giving back is lost are gone until they age out.
+//!
+//! So *all or none* holds when all is said and done, *one snapshot* and *a denial changes
+//! nothing* hold in each slot. Policies that are given back are no longer remembered as
+//! denying, as those that settle are not.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+use tokio::task::JoinSet;
+use tokio::time::timeout_at;
+use tollgate_core::{
+    Charge, Cost, Decision, Key, Micros, Outcome, Receipt, Settlement, StoreError, Verdict,
+};
+
+use crate::cluster::slot;
+use crate::combiner::Shared;
+use crate::failure::STORE;
+use crate::ids::Ids;
+use crate::ticket::{Answer, Line, Request, Ticket};
+use crate::{RedisFuture, RedisStore};
+
+/// Decides a request with charges in several slots.
+pub(crate) fn decide(
+    store: &RedisStore,
+    charges: &[Charge<'_>],
+    lines: SmallVec<[Line; 2]>,
+    read: fn(Answer) -> Option<Verdict>,
+) -> RedisFuture<Verdict> {
+    let runtime = store.0.shared.runtime.clone();
+    let deadline = store.deadline();
+    let keys = charges.iter().map(|charge| charge.key.clone());
+    let request = CrossSlot { store: store.clone(), groups: groups(lines, keys), deadline };
+    let ticket = Ticket::new(Request::Decide(SmallVec::new()), NOT_REMEMBERED, deadline);
+    let ticket = Arc::new(ticket);
+    let asked = Arc::clone(&ticket);
+    let drive = Box::pin(async move {
+        let verdict = request.decide(&asked).await;
+        asked.answer(verdict.map(Answer::Verdict));
+    });
+    RedisFuture::driven(ticket, drive, runtime, read)
+}
+
+/// An epoch that the deny cache never has: a denial of one slot is not one of the request,
+/// and the units that it was denied for may come back from others like it.
+const NOT_REMEMBERED: u64 = u64::MAX;
+
+struct CrossSlot {
+    store: RedisStore,
+    /// In the order in which they are asked.
+    groups: Vec<Arc<Group>>,
+    deadline: Instant,
+}
+
+/// The charges of a request in one slot.
+#[derive(Debug)]
+struct Group {
+    slot: u16,
+    lines: SmallVec<[Line; 2]>,
+    /// The key of each line, and its place in the request.
+    keys: SmallVec<[(Key, usize); 2]>,
+}
+
+fn groups(lines: SmallVec<[Line; 2]>, keys: impl Iterator<Item = Key>) -> Vec<Arc<Group>> {
+    let mut groups: Vec<Group> = Vec::new();
+    for (index, (line, key)) in lines.into_iter().zip(keys).enumerate() {
+        let slot = slot(&line.state);
+        let index_of_group = groups.iter().position(|group| group.slot == slot);
+        let index_of_group = index_of_group.unwrap_or_else(|| {
+            groups.push(Group { slot, lines: SmallVec::new(), keys: SmallVec::new() });
+            groups.len() - 1
+        });
+        let group = &mut groups[index_of_group];
+        group.lines.push(line);
+        group.keys.push((key, index));
+    }
+    groups.sort_by_key(Group::rank);
+    groups.into_iter().map(Arc::new).collect()
+}
+
+impl Group {
+    /// What decides when this is asked, the least first.
+    ///
+    /// Shadows come after all that may deny, since they are charged only with an admitted
+    /// request. A queue comes as late as that allows, since a place in it cannot always be
+    /// given back. The narrowest of the others comes first: what is denied there has
+    /// touched nobody else, and the key that all share last.
+    fn rank(&self) -> (bool, bool, bool, u64) {
+        let is_shared = self.keys.iter().any(|(key, _)| *key == Key::GLOBAL);
+        let enforced = self.lines.iter().filter(|line| line.enforce);
+        let least = enforced.map(|line| line.policy.capacity()).min();
+        (self.is_shadow(), self.queues(), is_shared, least.unwrap_or_default())
+    }
+
+    fn queues(&self) -> bool {
+        self.lines.iter().any(|line| line.policy.queues())
+    }
+
+    fn is_shadow(&self) -> bool {
+        !self.lines.iter().any(|line| line.enforce)
+    }
+
+    /// The receipts of what a verdict says was charged. A penalty took nothing.
+    fn receipts(&self, ids: &Ids, verdict: &Verdict) -> Vec<Receipt> {
+        let charges: Vec<_> = self
+            .lines
+            .iter()
+            .zip(&self.keys)
+            .map(|(line, (key, _))| Charge {
+                policy: &line.policy,
+                key,
+                cost: line.cost,
+                enforce: line.enforce,
+                dry: line.dry,
+            })
+            .collect();
+        let receipts = verdict.receipts(&charges, || ids.receipt(verdict.decided_at()));
+        receipts.filter(|receipt| !receipt.policy.penalises()).collect()
+    }
+
+    /// The same charges, of nothing; what only asks still does.
+    fn peek(&self) -> SmallVec<[Line; 2]> {
+        let peek = |line: &Line| match line.dry {
+            true => line.clone(),
+            false => Line { cost: Cost::ZERO, ..line.clone() },
+        };
+        self.lines.iter().map(peek).collect()
+    }
+
+    fn skipped(&self) -> Said {
+        Said::of(self.lines.iter().map(|line| Decision::skipped(line.policy.capacity())))
+    }
+}
+
+/// What the policies of a group say.
+#[derive(Debug, Default)]
+struct Said(SmallVec<[Decision; 2]>);
+
+impl Said {
+    fn of(decisions: impl Iterator<Item = Decision>) -> Self {
+        Self(decisions.collect())
+    }
+
+    /// What they say of a request that others denied: that they would let it pass, as far
+    /// as was asked, and what is left.
+    fn uncharged(decisions: &[Decision]) -> Self {
+        Self::of(decisions.iter().map(|decision| {
+            let mut decision = *decision;
+            if matches!(decision.outcome, Outcome::Allow { .. }) {
+                decision.outcome = Outcome::Pass;
+            }
+            decision
+        }))
+    }
+}
+
+impl CrossSlot {
+    async fn decide(self, asked: &Ticket) -> Result<Verdict, StoreError> {
+        let mut verdicts: Vec<Option<Verdict>> = Vec::with_capacity(self.groups.len());
+        let mut is_silent = true;
+        for group in &self.groups {
+            if !asked.send() {
+                self.take_back(&verdicts).await;
+                return Err(StoreError::not_charged(STORE, "who asked has left"));
+            }
+            match self.ask(group.slot, group.lines.clone()).await {
+                Ok(verdict) if verdict.is_admitted() => {
+                    is_silent = false;
+                    verdicts.push(Some(verdict));
+                }
+                Ok(verdict) => return Ok(self.deny(&verdicts, &verdict).await),
+                // What only watches stands in nobody's way, be it out of order itself.
+                // Somebody must have decided, though.
+                Err(_) if group.is_shadow() && !(is_silent && self.is_last(group)) => {
+                    verdicts.push(None);
+                }
+                Err(error) => {
+                    let is_undone = self.take_back(&verdicts).await;
+                    return Err(if is_undone || error.may_have_charged() {
+                        error
+                    } else if error.is_partial() {
+                        StoreError::maybe_charged(STORE, &error).with_source(error).of_a_part()
+                    } else {
+                        StoreError::maybe_charged(STORE, &error).with_source(error)
+                    });
+                }
+            }
+        }
+        let said = self.groups.iter().zip(&verdicts).map(|(group, verdict)| match verdict {
+            Some(verdict) => Said::of(verdict.decisions().iter().copied()),
+            None => group.skipped(),
+        });
+        let at = self.groups.iter().zip(&verdicts);
+        let at = at.filter_map(|(group, verdict)| Some((group.queues(), verdict.as_ref()?)));
+        // Each node has a clock. A place in a queue counts by that of its own.
+        let at = at.max_by_key(|(queues, _)| *queues);
+        let at = at.map(|(_, verdict)| verdict.decided_at()).unwrap_or_default();
+        Ok(Verdict::new(true, at, self.in_order(said)))
+    }
+
+    /// The verdict on a request that was denied after `before` had admitted it: what they
+    /// charged is given back, and they and those that were not asked say what is left.
+    async fn deny(&self, before: &[Option<Verdict>], denial: &Verdict) -> Verdict {
+        let mut said: Vec<_> = self.groups.iter().map(|group| group.skipped()).collect();
+        said[before.len()] = Said::uncharged(denial.decisions());
+        for (said, verdict) in said.iter_mut().zip(before) {
+            if let Some(verdict) = verdict {
+                *said = Said::uncharged(verdict.decisions());
+            }
+        }
+        let mut looks = JoinSet::new();
+        let Shared { runtime, ids, .. } = &*self.store.0.shared;
+        for (index, group) in self.groups.iter().enumerate() {
+            if index == before.len() {
+                continue;
+            }
+            let (store, group) = (self.store.clone(), Arc::clone(group));
+            let given = before.get(index).and_then(Option::as_ref);
+            let receipts = given.map(|verdict| group.receipts(ids, verdict)).unwrap_or_default();
+            let look = async move {
+                give_back(&store, receipts).await;
+                let peek = ask(&store, group.peek(), store.deadline()).await;
+                (index, peek)
+            };
+            looks.spawn_on(look, runtime);
+        }
+        while let Ok(Some(look)) = timeout_at(self.deadline.into(), looks.join_next()).await {
+            if let Ok((index, Ok(verdict))) = look {
+                said[index] = Said::uncharged(verdict.decisions());
+            }
+        }
+        // Nobody waits longer for them, but they go on.
+        looks.detach_all();
+        Verdict::new(false, denial.decided_at(), self.in_order(said))
+    }
+
+    /// Gives back what was charged, and says whether all is back by the deadline.
+    async fn take_back(&self, verdicts: &[Option<Verdict>]) -> bool {
+        let groups = self.groups.iter().zip(verdicts);
+        let ids = &self.store.0.shared.ids;
+        let receipts: Vec<_> = groups
+            .filter_map(|(group, verdict)| Some(group.receipts(ids, verdict.as_ref()?)))
+            .flatten()
+            .collect();
+        if receipts.is_empty() {
+            return true;
+        }
+        let store = self.store.clone();
+        let giving = async move { give_back(&store, receipts).await };
+        let giving = self.store.0.shared.runtime.spawn(giving);
+        matches!(timeout_at(self.deadline.into(), giving).await, Ok(Ok(true)))
+    }
+
+    fn is_last(&self, group: &Arc<Group>) -> bool {
+        self.groups.last().is_some_and(|last| Arc::ptr_eq(last, group))
+    }
+
+    /// Asks one slot, and looks at the time by itself: the queue there is looked through
+    /// from its head, where others may stand who came later and can wait for longer.
+    async fn ask(&self, slot: u16, lines: SmallVec<[Line; 2]>) -> Result<Verdict, StoreError> {
+        let mut answer = ask(&self.store, lines, self.deadline);
+        match timeout_at(self.deadline.into(), &mut answer).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                answer.expire(self.store.is_partial(slot));
+                answer.await
+            }
+        }
+    }
+
+    /// The decisions in the order of the charges that they are about.
+    fn in_order(&self, said: impl IntoIterator<Item = Said>) -> SmallVec<[Decision; 2]> {
+        let keys = self.groups.iter().flat_map(|group| &group.keys);
+        let decisions = said.into_iter().flat_map(|said| said.0);
+        let mut decisions: SmallVec<[_; 2]> =
+            keys.map(|(_, index)| *index).zip(decisions).collect();
+        decisions.sort_unstable_by_key(|(index, _)| *index);
+        decisions.into_iter().map(|(_, decision)| decision).collect()
+    }
+}
+
+fn ask(store: &RedisStore, lines: SmallVec<[Line; 2]>, deadline: Instant) -> RedisFuture<Verdict> {
+    let read = |answer| match answer {
+        Answer::Verdict(verdict) => Some(verdict),
+        _ => None,
+    };
+    let about = lines.first().map(|line| line.state.clone()).unwrap_or_default();
+    let ticket = Ticket::new(Request::Decide(lines), NOT_REMEMBERED, deadline);
+    let runtime = &store.0.shared.runtime;
+    RedisFuture::submit(store.combiner(&about), Arc::new(ticket), runtime, read)
+}
+
+/// Gives back all that the receipts are for, and says whether all of it surely is. One
+/// that gets lost is sent again: a receipt counts once.
+async fn give_back(store: &RedisStore, receipts: Vec<Receipt>) -> bool {
+    let mut open: Vec<_> = receipts.iter().collect();
+    let mut is_back = true;
+    for pause in [Duration::ZERO, PAUSE, PAUSE * 8] {
+        if open.is_empty() {
+            break;
+        }
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
+        // All are on their way before the first is waited for.
+        let given: Vec<_> = open
+            .into_iter()
+            .map(|receipt| {
+                let lifetime = receipt.lifetime().min(LIFETIME);
+                (receipt, store.settle_within(lifetime, receipt, Cost::ZERO))
+            })
+            .collect();
+        open = Vec::new();
+        for (receipt, given) in given {
+            match given.await {
+                Ok(Settlement::Returned { units }) if units > 0 => {}
+                // A place in a queue is kept once others stand behind it; and who knows what
+                // came of a receipt whose first answer was lost.
+                Ok(_) => is_back = false,
+                Err(_) => open.push(receipt),
+            }
+        }
+    }
+    is_back && open.is_empty()
+}
+
+/// Before what could not be given back is tried again, at first.
+const PAUSE: Duration = Duration::from_millis(25);
+/// What was charged a moment ago is given back now or never, so that a flood of denied
+/// requests leaves no traces in Redis that live as long as receipts usually do.
+const LIFETIME: Micros = Micros::new(5_000_000);

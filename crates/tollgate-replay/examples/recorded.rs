@@ -1,0 +1,78 @@
+//! cargo run -p tollgate-replay --example recorded
+//!
+//! Would a smaller quota have denied anything of last week's recording? The service builds
+//! its `RateLimitLayer` of the same policies, and has recorded its requests.
+
+use tollgate_core::{Cost, Key, Policy, PolicyError, Quota, Timestamp};
+use tollgate_replay::{Ask, Client, Replay, Report, Request};
+
+/// The limits of the service. `RateLimitLayer::builder(store)` gets the same policies.
+struct Limits {
+    everybody: Policy,
+    client: Policy,
+}
+
+impl Limits {
+    fn new(per_minute: u64) -> Result<Self, PolicyError> {
+        Ok(Self {
+            everybody: Policy::sliding_window_log("global", Quota::per_minute(100))?,
+            client: Policy::token_bucket("client", Quota::per_minute(per_minute).burst(5))?,
+        })
+    }
+}
+
+/// A recorded request: the second, the client, the method.
+struct Recorded(u64, &'static str, &'static str);
+
+fn recording() -> impl Iterator<Item = Recorded> {
+    // Ann looks around once a second for a minute, Bob writes now and then.
+    (0..60).flat_map(|second| {
+        let ann = Recorded(second, "ann", "GET");
+        let bob = second.is_multiple_of(20).then_some(Recorded(second, "bob", "POST"));
+        [Some(ann), bob].into_iter().flatten()
+    })
+}
+
+fn replay(limits: &Limits) -> Result<Report, Box<dyn std::error::Error>> {
+    let mut replay = Replay::new();
+    for Recorded(second, name, method) in recording() {
+        let (key, cost) = (Key::from(name), Cost::new(if method == "POST" { 5 } else { 1 }));
+        let asks = [Ask::shared(&limits.everybody, cost), Ask::new(&limits.client, &key, cost)];
+        let at = Timestamp::from_micros(second * 1_000_000);
+        let client = Client { key: &key, name: &name };
+        replay.request(&Request::new(at, &asks).of(client).by(method))?;
+    }
+    Ok(replay.finish()?)
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    for per_minute in [60, 30] {
+        let report = replay(&Limits::new(per_minute)?)?;
+        let (denied, clients) = (report.total.counts.denied, report.clients_denied);
+        println!("{per_minute} a minute: {denied} requests of {clients} clients would be denied");
+        for client in &report.denied_clients {
+            let (name, denied, requests) = (&client.client, client.denied, client.requests);
+            println!("  {name}: {denied} of {requests}, first at {}", client.first);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quota_of_today_denies_nothing_of_the_recording() {
+        let report = replay(&Limits::new(60).unwrap()).unwrap();
+        assert_eq!((report.clients, report.total.counts.denied), (2, 0));
+        assert!(report.is_exact());
+    }
+
+    #[test]
+    fn half_of_it_would_touch_one_client() {
+        let report = replay(&Limits::new(30).unwrap()).unwrap();
+        assert_eq!(report.clients_denied, 1);
+        assert_eq!(report.denied_clients[0].client, "ann");
+    }
+}

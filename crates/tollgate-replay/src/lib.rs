@@ -1,0 +1,38 @@
+//! Replays recorded requests against the limits of Tollgate: which of them would have been denied,
+//! and to which clients?
+//!
+//! [`Replay`] takes requests and reports; it has no clock and reads no file. The module [`log`]
+//! reads access logs.
+//!
+//! ```
+//! use tollgate_core::{Cost, Key, Policy, Quota, Timestamp};
+//! use tollgate_replay::{Ask, Client, Replay, Request};
+//!
+//! let policy = Policy::sliding_window_log("client", Quota::per_minute(2))?;
+//! let mut replay = Replay::new();
+//! for (second, name) in [(0, "ann"), (10, "ann"), (20, "bob"), (30, "ann")] {
+//!     let key = Key::from(name);
+//!     let asks = [Ask::new(&policy, &key, Cost::ONE)];
+//!     let at = Timestamp::from_micros(second * 1_000_000);
+//!     replay.request(&Request::new(at, &asks).of(Client { key: &key, name: &name }))?;
+//! }
+//! let report = replay.finish()?;
+//! assert_eq!((report.clients, report.clients_denied), (2, 1));
+//! assert_eq!(report.denied_clients[0].client, "ann");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod engine;
+#[cfg(feature = "html")]
+pub mod html;
+mod instant;
+#[cfg(feature = "log")]
+pub mod log;
+mod report;
+pub mod suggest;
+
+pub use self::engine::{Answer, Ask, Bounds, Client, Replay, Request};
+pub use self::instant::Instant;
+pub use self::report::{
+    ClientReport, Counts, Minute, Nearness, PolicyReport, Report, Series, Totals, Waits,
+};

@@ -1,0 +1,240 @@
+//! Files, compressed or not, in blocks of whole lines.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::record::Reason;
+
+/// A log to read: a file, or anything else with bytes.
+pub struct Input {
+    name: Box<str>,
+    bytes: Box<dyn Read + Send>,
+    /// The size of the file, if it is known.
+    size: Option<u64>,
+    read: Arc<AtomicU64>,
+}
+
+/// Why a log cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file cannot be opened, or it is a directory.
+    #[error("cannot open {name}: {error}; name a file of an access log, or - for stdin")]
+    Open {
+        /// The file.
+        name: Box<str>,
+        /// The error of the system.
+        #[source]
+        error: io::Error,
+    },
+    /// Its bytes cannot be read.
+    #[error("cannot read {name} behind line {line}: {error}")]
+    Read {
+        /// The file.
+        name: Box<str>,
+        /// The last line that was whole.
+        line: u64,
+        /// The error of the system or the decompressor.
+        #[source]
+        error: io::Error,
+    },
+    /// No log file has such lines.
+    #[error("line {line} of {name} is longer than 1 MiB: it is not an access log")]
+    TooLong {
+        /// The file.
+        name: Box<str>,
+        /// The line.
+        line: u64,
+    },
+    /// There is no line in any of the files.
+    #[error("{name} has no lines: there is nothing to replay")]
+    Empty {
+        /// The file.
+        name: Box<str>,
+    },
+    /// None of the first lines can be read.
+    #[error(
+        "none of the first {lines} lines of {name} can be read as {format}: line {line}: {reason}; \
+         name its format (--log)"
+    )]
+    OtherFormat {
+        /// The file.
+        name: Box<str>,
+        /// How many lines there were.
+        lines: u64,
+        /// The expected format.
+        format: Box<str>,
+        /// The first of them.
+        line: u64,
+        /// The reason.
+        reason: Reason,
+    },
+    /// One line cannot be read, and none may be left out.
+    #[error("line {line} of {name} cannot be read: {reason}")]
+    Unreadable {
+        /// The file.
+        name: Box<str>,
+        /// The line.
+        line: u64,
+        /// The reason.
+        reason: Reason,
+    },
+    /// The log jumps back.
+    #[error(
+        "line {line} of {name} is {} s earlier than a line before it; sort the log by time, or name \
+         each of its files by itself", .back.as_secs()
+    )]
+    Backwards {
+        /// The file.
+        name: Box<str>,
+        /// The line.
+        line: u64,
+        /// How far it is behind.
+        back: std::time::Duration,
+    },
+}
+
+impl Input {
+    /// A file, or stdin where the path is `-`.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or is a directory.
+    pub fn open(path: &Path) -> Result<Self, ReadError> {
+        if path == Path::new("-") {
+            return Self::named("stdin", io::stdin(), None);
+        }
+        let name = path.display().to_string();
+        let opened = |path: PathBuf| {
+            let file = File::open(path)?;
+            let metadata = file.metadata()?;
+            if metadata.is_dir() {
+                return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory"));
+            }
+            let size = metadata.is_file().then_some(metadata.len());
+            Ok((file, size))
+        };
+        match opened(path.to_owned()) {
+            Ok((file, size)) => Self::named(&name, file, size),
+            Err(error) => Err(ReadError::Open { name: name.into(), error }),
+        }
+    }
+
+    /// Bytes that are in memory, or come from elsewhere.
+    ///
+    /// # Errors
+    /// The first bytes cannot be read.
+    pub fn from_reader(name: &str, bytes: impl Read + Send + 'static) -> Result<Self, ReadError> {
+        Self::named(name, bytes, None)
+    }
+
+    fn named(
+        name: &str,
+        bytes: impl Read + Send + 'static,
+        size: Option<u64>,
+    ) -> Result<Self, ReadError> {
+        let read = Arc::new(AtomicU64::new(0));
+        let bytes = Counted { bytes, read: Arc::clone(&read) };
+        let bytes = decompressed(bytes).map_err(|error| ReadError::Read {
+            name: name.into(),
+            line: 0,
+            error,
+        })?;
+        Ok(Self { name: name.into(), bytes, size, read })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) const fn size(&self) -> Option<u64> {
+        self.size
+    }
+
+    /// Bytes that were read of the file, which may be compressed.
+    pub(super) fn progress(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.read)
+    }
+}
+
+/// Counts what is read of a file.
+struct Counted<R> {
+    bytes: R,
+    read: Arc<AtomicU64>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.bytes.read(buffer)?;
+        self.read.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+/// Plain, gzip or zstd: the first bytes tell.
+fn decompressed(bytes: impl Read + Send + 'static) -> io::Result<Box<dyn Read + Send>> {
+    let mut bytes = BufReader::with_capacity(128 << 10, bytes);
+    let mut magic = Vec::new();
+    bytes.by_ref().take(4).read_to_end(&mut magic)?;
+    let bytes = BufReader::with_capacity(128 << 10, io::Cursor::new(magic.clone()).chain(bytes));
+    Ok(match &*magic {
+        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(bytes)),
+        [0x28, 0xb5, 0x2f, 0xfd] => Box::new(zstd::stream::read::Decoder::with_buffer(bytes)?),
+        _ => Box::new(bytes),
+    })
+}
+
+/// Cuts bytes into blocks that end with a line.
+pub(super) struct Blocks {
+    input: Input,
+    /// The begin of a line whose end has not been read.
+    rest: Vec<u8>,
+    is_over: bool,
+}
+
+/// Large enough that blocks cost nothing, small enough to stay in the cache.
+const BLOCK: usize = 256 << 10;
+const LONGEST: usize = 1 << 20;
+
+impl Blocks {
+    pub(super) const fn new(input: Input) -> Self {
+        Self { input, rest: Vec::new(), is_over: false }
+    }
+
+    /// The next block; `line` is the number of its first line.
+    pub(super) fn next(&mut self, line: u64) -> Result<Option<Vec<u8>>, ReadError> {
+        let mut block = std::mem::take(&mut self.rest);
+        while !self.is_over {
+            let start = block.len();
+            block.resize(start + BLOCK, 0);
+            let mut filled = start;
+            while filled < block.len() && !self.is_over {
+                match self.input.bytes.read(&mut block[filled..]) {
+                    Ok(0) => self.is_over = true,
+                    Ok(read) => filled += read,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => {
+                        let line = line + lines(&block[..filled]) - 1;
+                        return Err(ReadError::Read { name: self.input.name.clone(), line, error });
+                    }
+                }
+            }
+            block.truncate(filled);
+            if let Some(end) = memchr::memrchr(b'\n', &block) {
+                self.rest = block.split_off(end + 1);
+                return Ok(Some(block));
+            }
+            if block.len() > LONGEST {
+                return Err(ReadError::TooLong { name: self.input.name.clone(), line });
+            }
+        }
+        Ok((!block.is_empty()).then_some(block))
+    }
+}
+
+fn lines(block: &[u8]) -> u64 {
+    memchr::memchr_iter(b'\n', block).count() as u64
+}

@@ -1,0 +1,465 @@
+//! Logs with a JSON object in each line.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use tollgate_core::{Micros, Timestamp};
+
+use super::record::{Batch, Fields, Reason, Span, shown};
+use super::text::{address, request};
+use super::time;
+use super::{Clock, FormatError};
+
+/// Where each field of a record is in an object. Names of nested objects are joined by dots.
+#[derive(Clone, Debug)]
+pub(super) struct Mapping {
+    root: Node,
+    pub(super) headers: Vec<Box<str>>,
+    pub(super) clock: Clock,
+    time: Box<str>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Node {
+    field: Option<Field>,
+    children: Vec<(Box<str>, Self)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    Time,
+    Address,
+    User,
+    Tier,
+    Request,
+    Method,
+    Target,
+    Host,
+    Status,
+    Bytes,
+    /// A span, with the microseconds of its unit times a thousand.
+    Duration(u32),
+    Header(u8),
+}
+
+/// The names that a server gives the fields of a record.
+type Names = &'static [(&'static str, &'static str)];
+
+const CADDY: Names = &[
+    ("time", "ts"),
+    ("address", "request.remote_ip"),
+    ("method", "request.method"),
+    ("target", "request.uri"),
+    ("host", "request.host"),
+    ("status", "status"),
+    ("bytes", "size"),
+    ("seconds", "duration"),
+    ("user", "user_id"),
+    ("header.x-forwarded-for", "request.headers.X-Forwarded-For"),
+    ("header.x-api-key", "request.headers.X-Api-Key"),
+];
+const TRAEFIK: Names = &[
+    ("time", "StartUTC"),
+    ("address", "ClientHost"),
+    ("method", "RequestMethod"),
+    ("target", "RequestPath"),
+    ("host", "RequestHost"),
+    ("status", "DownstreamStatus"),
+    ("bytes", "DownstreamContentSize"),
+    ("nanoseconds", "Duration"),
+    ("user", "ClientUsername"),
+];
+const ENVOY: Names = &[
+    ("time", "start_time"),
+    ("address", "downstream_remote_address"),
+    ("method", "method"),
+    ("target", "path"),
+    ("host", "authority"),
+    ("status", "response_code"),
+    ("bytes", "bytes_sent"),
+    ("milliseconds", "duration"),
+    ("header.x-forwarded-for", "x_forwarded_for"),
+];
+const NGINX: Names = &[
+    ("time", "time_iso8601"),
+    ("address", "remote_addr"),
+    ("request", "request"),
+    ("method", "request_method"),
+    ("target", "request_uri"),
+    ("host", "host"),
+    ("status", "status"),
+    ("bytes", "body_bytes_sent"),
+    ("seconds", "request_time"),
+    ("user", "remote_user"),
+    ("header.x-forwarded-for", "http_x_forwarded_for"),
+    ("header.x-api-key", "http_x_api_key"),
+];
+
+impl Mapping {
+    pub(super) fn caddy() -> Self {
+        Self::known(CADDY, Clock::AtEnd)
+    }
+
+    pub(super) fn traefik() -> Self {
+        Self::known(TRAEFIK, Clock::AtStart)
+    }
+
+    pub(super) fn envoy() -> Self {
+        Self::known(ENVOY, Clock::AtStart)
+    }
+
+    pub(super) fn nginx() -> Self {
+        Self::known(NGINX, Clock::AtEnd)
+    }
+
+    /// The server that wrote this line, as far as its names show.
+    pub(super) fn detect(line: &[u8]) -> Self {
+        let has = |name: &str| memchr::memmem::find(line, name.as_bytes()).is_some();
+        if has("\"DownstreamStatus\"") {
+            Self::traefik()
+        } else if has("\"response_code\"") {
+            Self::envoy()
+        } else if has("\"request\"") && has("\"ts\"") {
+            Self::caddy()
+        } else {
+            Self::nginx()
+        }
+    }
+
+    fn known(names: Names, clock: Clock) -> Self {
+        let mut mapping = Self::empty(clock);
+        for (field, path) in names {
+            // They are all known, as a test reads a line of each.
+            let _ = mapping.add(field, path);
+        }
+        mapping
+    }
+
+    fn empty(clock: Clock) -> Self {
+        Self { root: Node::default(), headers: Vec::new(), clock, time: "time".into() }
+    }
+
+    /// Names given by the user, such as `time=ts,address=client.ip,target=url`.
+    pub(super) fn new(names: &str) -> Result<Self, FormatError> {
+        let mut mapping = Self::empty(Clock::AtStart);
+        let mut given = Vec::new();
+        for pair in names.split(',') {
+            let (field, path) =
+                pair.trim().split_once('=').ok_or_else(|| FormatError::NoPair(pair.into()))?;
+            mapping.add(field, path)?;
+            given.push(field);
+        }
+        if given.contains(&"end") {
+            mapping.clock = Clock::AtEnd;
+        } else if !given.contains(&"time") {
+            return Err(FormatError::NoTime);
+        }
+        if !given.contains(&"target") && !given.contains(&"request") {
+            return Err(FormatError::NoRequest);
+        }
+        Ok(mapping)
+    }
+
+    fn add(&mut self, name: &str, path: &str) -> Result<(), FormatError> {
+        let field = match name {
+            "time" | "end" => {
+                self.time = path.into();
+                Field::Time
+            }
+            "address" => Field::Address,
+            "user" => Field::User,
+            "tier" => Field::Tier,
+            "request" => Field::Request,
+            "method" => Field::Method,
+            "target" => Field::Target,
+            "host" => Field::Host,
+            "status" => Field::Status,
+            "bytes" => Field::Bytes,
+            "seconds" => Field::Duration(1_000_000_000),
+            "milliseconds" => Field::Duration(1_000_000),
+            "microseconds" => Field::Duration(1_000),
+            "nanoseconds" => Field::Duration(1),
+            _ => {
+                let header = name.strip_prefix("header.");
+                let header = header.ok_or_else(|| FormatError::UnknownField(name.into()))?;
+                let number = u8::try_from(self.headers.len());
+                let number = number.map_err(|_| FormatError::Headers)?;
+                self.headers.push(header.into());
+                Field::Header(number)
+            }
+        };
+        // A name with dots may be one name, or a path of names.
+        self.root.child(path).field = Some(field);
+        if path.contains('.') {
+            let mut node = &mut self.root;
+            for name in path.split('.') {
+                node = node.child(name);
+            }
+            node.field = Some(field);
+        }
+        Ok(())
+    }
+
+    /// Reads a line of the batch.
+    pub(super) fn read(
+        &self,
+        batch: &mut Batch,
+        (start, end): (usize, usize),
+        number: u64,
+        strings: &mut Vec<u8>,
+    ) -> Result<Fields, Reason> {
+        strings.clear();
+        let mut reading = Reading {
+            fields: Fields::new(number),
+            base: batch.text.len(),
+            strings,
+            has_time: false,
+            wrong: None,
+        };
+        let mut json = serde_json::Deserializer::from_slice(&batch.text[start..end]);
+        let read = Object { node: &self.root, reading: &mut reading }.deserialize(&mut json);
+        let Reading { fields, has_time, wrong, .. } = reading;
+        read.and_then(|()| json.end()).map_err(|error| Reason::Json(error.to_string().into()))?;
+        if let Some(wrong) = wrong {
+            return Err(wrong);
+        }
+        if !has_time {
+            return Err(Reason::Missing(self.time.clone()));
+        }
+        batch.text.extend_from_slice(strings);
+        Ok(fields)
+    }
+}
+
+impl Node {
+    fn child(&mut self, name: &str) -> &mut Self {
+        let at = self.children.iter().position(|(other, _)| **other == *name);
+        let at = at.unwrap_or_else(|| {
+            self.children.push((name.into(), Self::default()));
+            self.children.len() - 1
+        });
+        &mut self.children[at].1
+    }
+}
+
+/// The fields of a line that have been read so far.
+struct Reading<'s> {
+    fields: Fields,
+    /// Where the strings will be in the batch.
+    base: usize,
+    strings: &'s mut Vec<u8>,
+    has_time: bool,
+    wrong: Option<Reason>,
+}
+
+impl Reading<'_> {
+    fn text(&mut self, field: Field, text: &str) {
+        let bytes = text.as_bytes();
+        if matches!(bytes, b"" | b"-") && field != Field::Time {
+            return;
+        }
+        match field {
+            Field::Time => {
+                let at = time::rfc3339(bytes).or_else(|| time::clf(bytes));
+                self.time(at.or_else(|| time::epoch(bytes)), text);
+            }
+            Field::Address => self.fields.address = address(bytes),
+            Field::User => self.fields.user = self.keep(bytes),
+            Field::Tier => self.fields.tier = self.keep(bytes),
+            Field::Method => self.fields.method = self.keep(bytes),
+            Field::Target => self.fields.target = self.keep(bytes),
+            Field::Host => self.fields.host = self.keep(bytes),
+            Field::Header(number) => {
+                let span = self.keep(bytes);
+                self.fields.headers.push((number, span));
+            }
+            Field::Request => {
+                let start = self.base + self.strings.len();
+                self.keep(bytes);
+                (self.fields.method, self.fields.target) = request(bytes, start);
+            }
+            // nginx writes every value as a string.
+            Field::Status | Field::Bytes | Field::Duration(_) => match text.parse::<f64>() {
+                Ok(number) => self.number(field, number),
+                Err(_) => self.refuse(field, text),
+            },
+        }
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "floats saturate, and what is below zero is refused"
+    )]
+    fn number(&mut self, field: Field, number: f64) {
+        if number.is_nan() || number < 0.0 {
+            return self.refuse(field, &number.to_string());
+        }
+        match field {
+            Field::Time => self.time(time::epoch(format!("{number:.6}").as_bytes()), "a number"),
+            Field::Status if number <= 999.0 => self.fields.status = number as u16,
+            Field::Bytes => self.fields.bytes = number as u64,
+            Field::Duration(thousandths) => {
+                let micros = number * f64::from(thousandths) / 1e3;
+                self.fields.duration = Some(Micros::new(micros as u64));
+            }
+            field => self.refuse(field, &number.to_string()),
+        }
+    }
+
+    fn time(&mut self, at: Option<Timestamp>, text: &str) {
+        match at {
+            Some(at) => (self.fields.at, self.has_time) = (at, true),
+            None => self.refuse(Field::Time, text),
+        }
+    }
+
+    fn keep(&mut self, bytes: &[u8]) -> Span {
+        let start = self.base + self.strings.len();
+        self.strings.extend_from_slice(bytes);
+        Span::new(start, start + bytes.len())
+    }
+
+    fn refuse(&mut self, field: Field, found: &str) {
+        let (name, expected) = match field {
+            Field::Time => ("time", "RFC 3339 or seconds since 1970"),
+            Field::Status => ("status", "a number up to 999"),
+            Field::Bytes => ("bytes", "a number"),
+            Field::Duration(_) => ("duration", "a number"),
+            _ => ("field", "a string"),
+        };
+        let found = shown(found.as_bytes());
+        let wrong = || Reason::Field { field: name.into(), found, expected };
+        self.wrong.get_or_insert_with(wrong);
+    }
+}
+
+/// The object of a line.
+struct Object<'a, 's> {
+    node: &'a Node,
+    reading: &'a mut Reading<'s>,
+}
+
+impl<'de> DeserializeSeed<'de> for Object<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Object<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(child) = map.next_key_seed(Name(self.node))? {
+            match child {
+                Some(node) => map.next_value_seed(Value { node, reading: self.reading })?,
+                None => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A name in an object: what to do with its value, if anything.
+struct Name<'a>(&'a Node);
+
+impl<'de, 'a> DeserializeSeed<'de> for Name<'a> {
+    type Value = Option<&'a Node>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'a> Visitor<'_> for Name<'a> {
+    type Value = Option<&'a Node>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<Self::Value, E> {
+        let found = self.0.children.iter().find(|(other, _)| **other == *name);
+        Ok(found.map(|(_, node)| node))
+    }
+}
+
+/// A value that is wanted, or has something in it that is.
+struct Value<'a, 's> {
+    node: &'a Node,
+    reading: &'a mut Reading<'s>,
+}
+
+impl<'de> DeserializeSeed<'de> for Value<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Value<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<(), E> {
+        if let Some(field) = self.node.field {
+            self.reading.text(field, text);
+        }
+        Ok(())
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<(), E> {
+        if let Some(field) = self.node.field {
+            self.reading.number(field, number);
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "no field of a log is as large")]
+    fn visit_u64<E: Error>(self, number: u64) -> Result<(), E> {
+        match self.node.field {
+            // Nanoseconds since 1970 have more digits than a float.
+            Some(Field::Time) => {
+                self.reading.time(time::epoch(number.to_string().as_bytes()), "a number");
+                Ok(())
+            }
+            _ => self.visit_f64(number as f64),
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "no field of a log is as large")]
+    fn visit_i64<E: Error>(self, number: i64) -> Result<(), E> {
+        self.visit_f64(number as f64)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    /// The values of a header field: the first.
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<(), A::Error> {
+        let Self { node, reading } = self;
+        if values.next_element_seed(Value { node, reading })?.is_some() {
+            while values.next_element::<IgnoredAny>()?.is_some() {}
+        }
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
+        Object { node: self.node, reading: self.reading }.visit_map(map)
+    }
+}

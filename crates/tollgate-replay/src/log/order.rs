@@ -1,0 +1,427 @@
+//! Lines in the order of their times.
+//!
+//! Each file has a thread that reads it, so that reading and deciding use two cores. A server
+//! writes a line when its response is over, so that lines are a little out of order. They are
+//! held for a span of time that the user states; those in order, which is nearly all, in a queue,
+//! and the others in a heap.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use tollgate_core::{Micros, Timestamp};
+
+use super::input::{Blocks, Input, ReadError};
+use super::record::{Batch, Reason, Record};
+use super::{Format, LineReader};
+
+/// How logs are read.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How lines are written.
+    pub format: Format,
+    /// How far lines may be out of order. A line that is further behind is replayed late, at the
+    /// time that was reached; one that is more than an hour behind stops the run.
+    pub reorder: Duration,
+    /// The most lines held for that in each file, whatever the span.
+    pub max_held: usize,
+    /// Whether a line that cannot be read stops the run.
+    pub strict: bool,
+    /// How many unreadable lines are kept, to be shown.
+    pub shown: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            format: Format::AUTO,
+            reorder: Duration::from_secs(60),
+            max_held: 250_000,
+            strict: false,
+            shown: 10,
+        }
+    }
+}
+
+/// A line that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// The name of its file.
+    pub file: Box<str>,
+    /// Its number there, from 1.
+    pub line: u64,
+    /// The reason.
+    pub reason: Reason,
+}
+
+/// Lines that were further behind than the bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Late {
+    /// How many.
+    pub lines: u64,
+    /// How far the furthest was behind.
+    pub most: Micros,
+}
+
+/// How far the reading is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Lines that were handed out or cannot be read.
+    pub lines: u64,
+    /// Bytes that were read, compressed where the files are.
+    pub read: u64,
+    /// The bytes of all files, if they are known.
+    pub size: Option<u64>,
+}
+
+/// The records of several logs, in the order of their times.
+pub struct Records {
+    files: Vec<Stream>,
+    /// The time that was reached: none that is handed out is earlier.
+    reached: Timestamp,
+    /// The file whose record was handed out last, which is kept until the next is asked for.
+    last: Option<usize>,
+    unreadable: u64,
+    lines: u64,
+    shown: Vec<Unreadable>,
+    options: Options,
+    size: Option<u64>,
+    read: Vec<Arc<AtomicU64>>,
+}
+
+/// One file.
+struct Stream {
+    name: Box<str>,
+    batches: Receiver<Result<Read, ReadError>>,
+    held: Held,
+    late: Late,
+    headers: Arc<[Box<str>]>,
+    format: Box<str>,
+    /// Lines of the file until one could be read.
+    in_vain: Option<u64>,
+    first_reason: Option<(u64, Reason)>,
+    is_over: bool,
+}
+
+struct Read {
+    batch: Batch,
+    headers: Arc<[Box<str>]>,
+    format: Arc<str>,
+}
+
+/// The records of a file that wait for their turn.
+#[derive(Default)]
+struct Held {
+    batches: VecDeque<(Batch, usize)>,
+    /// The number of the first batch.
+    first: u32,
+    in_order: VecDeque<Entry>,
+    others: BinaryHeap<Reverse<Entry>>,
+    latest: Timestamp,
+    /// The latest time at which a response was over.
+    written: Timestamp,
+    given: Option<Entry>,
+}
+
+/// Ordered by its time, and then as in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    at: Timestamp,
+    batch: u32,
+    index: u32,
+}
+
+impl Records {
+    /// Begins to read.
+    #[must_use]
+    pub fn new(inputs: Vec<Input>, options: &Options) -> Self {
+        let size = inputs.iter().map(Input::size).sum();
+        let read = inputs.iter().map(Input::progress).collect();
+        let files = inputs.into_iter().map(|input| Stream::start(input, options)).collect();
+        Self {
+            files,
+            reached: Timestamp::EPOCH,
+            last: None,
+            unreadable: 0,
+            lines: 0,
+            shown: Vec::new(),
+            options: options.clone(),
+            size,
+            read,
+        }
+    }
+
+    /// The next record; `None` after the last.
+    ///
+    /// # Errors
+    /// A file cannot be read on, or is not a log of this format.
+    #[expect(clippy::should_implement_trait, reason = "the record borrows from the reader")]
+    pub fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
+        if let Some(last) = self.last.take() {
+            self.files[last].held.forget();
+        }
+        let mut earliest: Option<(Timestamp, usize)> = None;
+        for number in 0..self.files.len() {
+            if let Some(at) = self.head(number)?
+                && earliest.is_none_or(|(other, _)| at < other)
+            {
+                earliest = Some((at, number));
+            }
+        }
+        let Some((at, number)) = earliest else {
+            return match self.files.first() {
+                Some(file) if self.lines == 0 => Err(ReadError::Empty { name: file.name.clone() }),
+                _ => Ok(None),
+            };
+        };
+        let file = &mut self.files[number];
+        if at < self.reached {
+            file.late.lines += 1;
+            file.late.most = file.late.most.max(self.reached.since(at));
+        }
+        self.reached = self.reached.max(at);
+        self.last = Some(number);
+        self.lines += 1;
+        let Some(mut record) = file.held.give(&file.headers) else { return Ok(None) };
+        record.at = self.reached;
+        Ok(Some(record))
+    }
+
+    /// How many lines could not be read.
+    pub const fn unreadable(&self) -> u64 {
+        self.unreadable
+    }
+
+    /// The first lines that could not be read.
+    pub fn shown(&self) -> &[Unreadable] {
+        &self.shown
+    }
+
+    /// The lines that were out of order further than the bound.
+    pub fn late(&self) -> Late {
+        self.files.iter().fold(Late::default(), |late, file| Late {
+            lines: late.lines + file.late.lines,
+            most: late.most.max(file.late.most),
+        })
+    }
+
+    /// How far the reading is.
+    pub fn progress(&self) -> Progress {
+        let read = self.read.iter().map(|read| read.load(Ordering::Relaxed)).sum();
+        Progress { lines: self.lines, read, size: self.size }
+    }
+
+    /// The time of the next record of a file that may be handed out.
+    fn head(&mut self, number: usize) -> Result<Option<Timestamp>, ReadError> {
+        let reorder = Micros::from(self.options.reorder);
+        loop {
+            let file = &mut self.files[number];
+            let next = file.held.peek();
+            let is_due = |entry: &Entry| {
+                file.is_over
+                    || entry.at + reorder < file.held.latest
+                    || file.held.len() > self.options.max_held
+            };
+            if let Some(entry) = next.filter(is_due) {
+                return Ok(Some(entry.at));
+            }
+            if file.is_over {
+                return Ok(None);
+            }
+            self.fill(number)?;
+        }
+    }
+
+    fn fill(&mut self, number: usize) -> Result<(), ReadError> {
+        let file = &mut self.files[number];
+        let Ok(read) = file.batches.recv() else {
+            file.is_over = true;
+            return file.check(true);
+        };
+        let Read { batch, headers, format } = read?;
+        file.headers = headers;
+        file.format = (*format).into();
+        self.unreadable += batch.unreadable.len() as u64;
+        self.lines += batch.unreadable.len() as u64;
+        for (line, reason) in &batch.unreadable {
+            if self.options.strict {
+                let (name, line, reason) = (file.name.clone(), *line, reason.clone());
+                return Err(ReadError::Unreadable { name, line, reason });
+            }
+            if file.first_reason.is_none() {
+                file.first_reason = Some((*line, reason.clone()));
+            }
+            if self.shown.len() < self.options.shown {
+                let (file, reason) = (file.name.clone(), reason.clone());
+                self.shown.push(Unreadable { file, line: *line, reason });
+            }
+        }
+        if batch.records.is_empty() {
+            if let Some(in_vain) = &mut file.in_vain {
+                *in_vain += batch.lines;
+            }
+        } else {
+            file.in_vain = None;
+        }
+        if let Some((line, back)) = file.held.add(batch) {
+            let (name, back) = (file.name.clone(), back.into());
+            return Err(ReadError::Backwards { name, line, back });
+        }
+        file.check(false)
+    }
+}
+
+/// A log that is out of order by an hour is two logs.
+const TOO_LATE: Micros = Micros::new(3_600_000_000);
+/// This many lines of another format are enough to be sure.
+const IN_VAIN: u64 = 1_000;
+
+impl Stream {
+    fn start(input: Input, options: &Options) -> Self {
+        let (sender, batches) = sync_channel(4);
+        let name: Box<str> = input.name().into();
+        let format = options.format.clone();
+        thread::spawn(move || {
+            let mut blocks = Blocks::new(input);
+            let (mut line, mut reader) = (1, None);
+            loop {
+                let text = match blocks.next(line) {
+                    Ok(Some(text)) => text,
+                    Ok(None) => return,
+                    Err(error) => {
+                        let _ = sender.send(Err(error));
+                        return;
+                    }
+                };
+                let (reader, headers, shown) = reader.get_or_insert_with(|| {
+                    let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+                    let format = format.for_line(first);
+                    let headers: Arc<[Box<str>]> = format.headers().into();
+                    let shown: Arc<str> = format.to_string().into();
+                    (LineReader::new(format), headers, shown)
+                });
+                let mut batch = Batch { text, ..Batch::default() };
+                reader.read(&mut batch, line);
+                line += batch.lines;
+                let (headers, format) = (Arc::clone(headers), Arc::clone(shown));
+                if sender.send(Ok(Read { batch, headers, format })).is_err() {
+                    return;
+                }
+            }
+        });
+        Self {
+            name,
+            batches,
+            held: Held::default(),
+            late: Late::default(),
+            headers: [].into(),
+            format: "a log".into(),
+            in_vain: Some(0),
+            first_reason: None,
+            is_over: false,
+        }
+    }
+
+    /// Whether it is a log of another format.
+    fn check(&self, at_end: bool) -> Result<(), ReadError> {
+        let (Some(lines), Some((line, reason))) = (self.in_vain, &self.first_reason) else {
+            return Ok(());
+        };
+        if lines < IN_VAIN && !at_end || lines == 0 {
+            return Ok(());
+        }
+        let (name, format) = (self.name.clone(), self.format.clone());
+        Err(ReadError::OtherFormat { name, lines, format, line: *line, reason: reason.clone() })
+    }
+}
+
+impl Held {
+    fn len(&self) -> usize {
+        self.in_order.len() + self.others.len()
+    }
+
+    /// Returns the first line that is too far behind, and how far.
+    #[expect(clippy::cast_possible_truncation, reason = "a batch has fewer lines than bytes")]
+    fn add(&mut self, batch: Batch) -> Option<(u64, Micros)> {
+        let number = self.first.wrapping_add(self.batches.len() as u32);
+        for (index, fields) in batch.records.iter().enumerate() {
+            let entry = Entry { at: fields.at, batch: number, index: index as u32 };
+            if self.in_order.back().is_none_or(|last| last.at <= entry.at) {
+                self.in_order.push_back(entry);
+            } else {
+                self.others.push(Reverse(entry));
+            }
+            self.latest = self.latest.max(entry.at);
+            // A line is written when its response is over, which may be hours after its begin.
+            let written = entry.at + fields.duration.unwrap_or_default();
+            self.written = self.written.max(written);
+            if self.written.since(written) > TOO_LATE {
+                return Some((fields.line, self.written.since(written)));
+            }
+        }
+        let records = batch.records.len();
+        self.batches.push_back((batch, records));
+        self.drop_read();
+        None
+    }
+
+    fn peek(&self) -> Option<Entry> {
+        let other = self.others.peek().map(|Reverse(entry)| *entry);
+        match (self.in_order.front().copied(), other) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// The next record, which is kept until [`forget`](Self::forget).
+    fn give<'a>(&'a mut self, names: &'a [Box<str>]) -> Option<Record<'a>> {
+        let entry = self.peek()?;
+        if self.in_order.front() == Some(&entry) {
+            self.in_order.pop_front();
+        } else {
+            self.others.pop();
+        }
+        self.given = Some(entry);
+        let (batch, _) = self.batches.get(entry.batch.wrapping_sub(self.first) as usize)?;
+        Some(batch.records.get(entry.index as usize)?.record(&batch.text, names))
+    }
+
+    fn forget(&mut self) {
+        let Some(entry) = self.given.take() else { return };
+        let number = entry.batch.wrapping_sub(self.first) as usize;
+        if let Some((batch, left)) = self.batches.get_mut(number) {
+            *left -= 1;
+            if *left == 0 {
+                // One line with a time far ahead keeps its own batch, and none behind it.
+                *batch = Batch::default();
+                self.drop_read();
+            }
+        }
+    }
+
+    fn drop_read(&mut self) {
+        while self.batches.front().is_some_and(|(_, left)| *left == 0) {
+            self.batches.pop_front();
+            self.first = self.first.wrapping_add(1);
+        }
+    }
+}
+
+impl std::fmt::Debug for Records {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Records")
+            .field("files", &self.files.len())
+            .field("progress", &self.progress())
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Input {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Input").field("name", &self.name()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,309 @@
+use std::io::{Cursor, Write as _};
+use std::path::Path;
+
+use proptest::prelude::*;
+use tollgate_core::Micros;
+
+use super::*;
+
+const LINE: &str =
+    "203.0.113.7 - ann [10/Oct/2000:13:55:36 -0700] \"GET /a?b=1 HTTP/1.1\" 200 2326";
+
+fn records(text: impl Into<Vec<u8>>, options: &Options) -> Records {
+    let text: Vec<u8> = text.into();
+    Records::new(vec![Input::from_reader("test.log", Cursor::new(text)).unwrap()], options)
+}
+
+fn with(format: &str) -> Options {
+    Options { format: format.parse().unwrap(), ..Options::default() }
+}
+
+/// The only record of a text, described.
+fn one(text: &str, format: &str) -> String {
+    let mut records = records(text, &with(format));
+    let record = records.next().unwrap().unwrap();
+    let said = format!(
+        "{} {:?} {:?} {} {} {:?} {} {} {:?} {:?}",
+        record.at.as_micros(),
+        record.duration.map(Micros::get),
+        record.address.map(|it| it.to_string()),
+        record.method,
+        record.target,
+        record.host,
+        record.status,
+        record.bytes,
+        record.user,
+        record.tier,
+    );
+    let fields = record.headers.iter().map(|(name, value)| format!(" {name}={value}"));
+    said + &fields.collect::<String>()
+}
+
+fn reason(text: &str, format: &str) -> String {
+    let mut records = records(format!("{text}\n"), &with(format));
+    loop {
+        match records.next() {
+            Ok(Some(_)) => {}
+            Ok(None) => break String::new(),
+            Err(error) => break error.to_string(),
+        }
+    }
+}
+
+#[test]
+fn each_server_says_the_same_in_its_own_format() {
+    let common =
+        "971211336000000 None Some(\"203.0.113.7\") GET /a?b=1 None 200 2326 Some(\"ann\") None";
+    assert_eq!(one(LINE, "auto"), common);
+    assert_eq!(one(LINE, "common"), common);
+    let combined = format!("{LINE} \"http://example.com/\\\"\" \"Mozilla/5.0 (X11)\" extra");
+    assert_eq!(one(&combined, "combined"), common);
+    let full = "971211336000000 Some(250000) Some(\"203.0.113.7\") GET /a?b=1 Some(\"shop.example\") 200 2326 Some(\"ann\") None";
+    let nginx = "203.0.113.7 [10/Oct/2000:13:55:36.250 -0700] ann shop.example 0.250 200 2326 \"GET /a?b=1 HTTP/2.0\" \"k-7\"";
+    let format = "$remote_addr [$time_local] $remote_user $host $request_time $status $body_bytes_sent \"$request\" \"$http_x_api_key\"";
+    assert_eq!(one(nginx, format), format!("{full} x-api-key=k-7"));
+    let caddy = r#"{"level":"info","ts":971211336.25,"logger":"http","msg":"handled","request":{"remote_ip":"203.0.113.7","method":"GET","host":"shop.example","uri":"/a?b=1","headers":{"X-Api-Key":["k-7","other"]}},"user_id":"ann","duration":0.25,"size":2326,"status":200}"#;
+    assert_eq!(one(caddy, "auto"), format!("{full} x-api-key=k-7"));
+    let traefik = r#"{"StartUTC":"2000-10-10T20:55:36Z","ClientHost":"203.0.113.7","ClientUsername":"ann","RequestMethod":"GET","RequestPath":"/a?b=1","RequestHost":"shop.example","DownstreamStatus":200,"DownstreamContentSize":2326,"Duration":250000000}"#;
+    assert_eq!(one(traefik, "auto"), full);
+    let envoy = r#"{"start_time":"2000-10-10T20:55:36.000Z","downstream_remote_address":"203.0.113.7:5566","method":"GET","path":"/a?b=1","authority":"shop.example","response_code":200,"bytes_sent":2326,"duration":250}"#;
+    assert_eq!(one(envoy, "auto"), full.replace("Some(\"ann\")", "None"));
+    let nginx = r#"{"time_iso8601":"2000-10-10T13:55:36.250-07:00","remote_addr":"203.0.113.7","request":"GET /a?b=1 HTTP/1.1","host":"shop.example","status":"200","body_bytes_sent":"2326","request_time":"0.250","remote_user":"ann"}"#;
+    assert_eq!(one(nginx, "auto"), full);
+    let own = r#"{"who":{"ip":"203.0.113.7","plan":"pro"},"t":971211336000,"m":"GET","u":"\/a?b=1","s":200,"n":2326,"who.name":"ann"}"#;
+    let names =
+        "json:time=t,address=who.ip,tier=who.plan,method=m,target=u,status=s,bytes=n,user=who.name";
+    assert_eq!(one(own, names), common.replace("\") None", "\") Some(\"pro\")"));
+}
+
+#[test]
+fn what_servers_escape_is_read_as_the_client_sent_it() {
+    let line = LINE.replace("/a?b=1", "/a\\x22b\\\"c");
+    assert!(one(&line, "auto").contains("GET /a\"b\"c None"), "{}", one(&line, "auto"));
+}
+
+#[test]
+fn a_line_without_a_request_of_http_has_no_method() {
+    for request in ["-", "", "\\x16\\x03\\x01", "GET", " / HTTP/1.1", "GET /a b HTTP/1.1"] {
+        let line = LINE.replace("GET /a?b=1 HTTP/1.1", request);
+        let mut records = records(line, &Options::default());
+        assert_eq!(records.next().unwrap().unwrap().method, "", "{request}");
+    }
+}
+
+#[test]
+fn the_reason_names_the_field_and_what_it_should_be() {
+    for (from, to, expected) in [
+        ("10/Oct", "10/Okt", "its time_local is `10/Okt/2000:13:55:36 -0700`, which is not a time"),
+        (" 200 ", " 2x0 ", "its status is `2x0`, which is not a status"),
+        ("2326", "23,26", "its body_bytes_sent is `23,26`"),
+        ("- ann [", "- ann (", "after remote_user it has no ` [`"),
+        ("HTTP/1.1\"", "HTTP/1.1", "after request it has no `\" `"),
+    ] {
+        let said = reason(&LINE.replace(from, to), "common");
+        assert!(said.contains(expected), "{said}");
+        assert!(said.contains("test.log") && said.contains("line 1"), "{said}");
+    }
+    assert!(reason("{\"ts\":1", "caddy").contains("it is not a JSON object: EOF"));
+    assert!(reason("{}", "caddy").contains("it has no field `ts`"));
+    assert!(reason("{\"ts\":true}", "caddy").contains("it has no field `ts`"));
+    assert!(reason("{\"ts\":1,\"status\":\"no\"}", "caddy").contains("its status is `no`"));
+}
+
+#[test]
+fn unreadable_lines_are_counted_and_shown_and_stop_a_strict_run() {
+    let text = format!("{LINE}\nnonsense\n{LINE}\n\n{LINE}\n");
+    let mut lenient = records(text.clone(), &Options { shown: 1, ..Options::default() });
+    let mut lines = Vec::new();
+    while let Some(record) = lenient.next().unwrap() {
+        lines.push(record.line);
+    }
+    assert_eq!((lines, lenient.unreadable(), lenient.progress().lines), (vec![1, 3, 5], 2, 5));
+    assert_eq!(lenient.shown().len(), 1);
+    assert_eq!(lenient.shown()[0].line, 2);
+    let mut strict = records(text, &Options { strict: true, ..Options::default() });
+    let error = strict.next().unwrap_err().to_string();
+    assert!(error.starts_with("line 2 of test.log cannot be read: "), "{error}");
+}
+
+#[test]
+fn bad_input_is_refused_in_words() {
+    let refused = |bytes: &[u8]| {
+        let input = match Input::from_reader("test.log", Cursor::new(bytes.to_vec())) {
+            Ok(input) => input,
+            Err(error) => return error.to_string(),
+        };
+        let mut records = Records::new(vec![input], &Options::default());
+        loop {
+            match records.next() {
+                Ok(Some(_)) => {}
+                Ok(None) => return String::new(),
+                Err(error) => return error.to_string(),
+            }
+        }
+    };
+    assert_eq!(refused(b""), "test.log has no lines: there is nothing to replay");
+    assert!(refused(&[0; 3 << 20]).contains("is longer than 1 MiB"));
+    assert!(refused(&[0, 10].repeat(5_000)).contains("can be read as a common or combined log"));
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    let text = format!("{LINE}\n").repeat(1_000);
+    gzip.write_all(text.as_bytes()).unwrap();
+    let gzip = gzip.finish().unwrap();
+    assert_eq!(refused(&gzip), "");
+    let cut = refused(&gzip[..gzip.len() / 2]);
+    assert!(cut.starts_with("cannot read test.log behind line "), "{cut}");
+    let day_before = LINE.replace("10/Oct", "09/Oct");
+    let back = refused(format!("{LINE}\n{LINE}\n{day_before}\n").as_bytes());
+    assert!(back.starts_with("line 3 of test.log is 86400 s earlier"), "{back}");
+    let folder = tempfile::tempdir().unwrap();
+    let error = Input::open(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("it is a directory"), "{error}");
+    assert!(Input::open(Path::new("/no/such.log")).is_err());
+}
+
+#[test]
+fn a_compressed_log_is_the_log() {
+    let text: String = (0..5_000).map(|n| LINE.replace("a?b=1", &n.to_string()) + "\n").collect();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(text.as_bytes()).unwrap();
+    let mut twice = gzip.finish().unwrap();
+    // Logs that were appended to each other.
+    twice.extend(twice.clone());
+    let zstd = zstd::stream::encode_all(text.as_bytes(), 1).unwrap();
+    for (bytes, times) in [(text.clone().into_bytes(), 1), (twice, 2), (zstd, 1)] {
+        let mut records = records(bytes, &Options::default());
+        for n in (0..times).flat_map(|_| 0..5_000) {
+            assert_eq!(records.next().unwrap().unwrap().target, format!("/{n}"));
+        }
+        assert!(records.next().unwrap().is_none());
+    }
+}
+
+#[test]
+fn a_description_of_a_format_is_checked() {
+    for (text, expected) in [
+        ("combinde", "is not a log format"),
+        ("$remote_addr$status", "nothing separates `$status`"),
+        ("$status \"$request\"", "no time in the format"),
+        ("[$time_local] $status", "no request in the format"),
+        ("[$time_local] $", "a `$` without a name"),
+        ("json:time=t", "no request in the format"),
+        ("json:t", "is not a pair"),
+        ("json:when=t", "`when` is not a field"),
+        ("json:target=t", "no time in the format"),
+    ] {
+        let error = text.parse::<Format>().unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_format_in_braces_and_a_time_of_the_end_are_understood() {
+    let end = "json:end=e,target=u,seconds=d";
+    let said = one(r#"{"e":"100.5","u":"/","d":0.5}"#, end);
+    assert!(said.starts_with("100000000 Some(500000)"), "{said}");
+    let said =
+        one("[10/Oct/2000:13:55:36 -0700]x\"GET / HTTP/1.1\"", "[${time_local}]x\"$request\"");
+    assert!(said.contains("GET / "), "{said}");
+}
+
+/// Lines whose times are these seconds; each line has its number as its target.
+fn log(seconds: &[u64]) -> String {
+    let line = |(n, second): (usize, &u64)| format!("{{\"t\":{second},\"u\":\"/{n}\"}}\n");
+    seconds.iter().enumerate().map(line).collect()
+}
+
+proptest! {
+    #[test]
+    fn lines_within_the_bound_come_sorted_and_the_others_late(
+        steps in prop::collection::vec((0_u64..4, 0_u64..30), 1..300),
+        bound in 0_u64..40,
+    ) {
+        let mut now = 10_000;
+        let seconds: Vec<_> = steps.iter().map(|(step, back)| { now += step; now - back }).collect();
+        let format = "json:time=t,target=u".parse().unwrap();
+        let reorder = std::time::Duration::from_secs(bound);
+        let mut records = records(log(&seconds), &Options { format, reorder, ..Options::default() });
+        let (mut seen, mut before) = (Vec::new(), 0);
+        while let Some(record) = records.next().unwrap() {
+            let (at, number) = (record.at.as_micros(), record.target[1..].parse::<usize>().unwrap());
+            prop_assert!(at >= before && at >= seconds[number] * 1_000_000);
+            before = at;
+            seen.push((at, number));
+        }
+        let mut all: Vec<_> = seen.iter().map(|(_, number)| *number).collect();
+        all.sort_unstable();
+        prop_assert_eq!(all, (0..seconds.len()).collect::<Vec<_>>());
+        if bound >= 30 {
+            prop_assert_eq!(records.late(), Late::default());
+            let mut sorted: Vec<_> = seconds.iter().map(|it| it * 1_000_000).zip(0..).collect();
+            sorted.sort_unstable();
+            prop_assert_eq!(seen, sorted);
+        }
+    }
+
+    #[test]
+    fn several_files_are_one_log(
+        files in prop::collection::vec(prop::collection::vec(0_u64..50, 1..40), 1..5),
+    ) {
+        let options = with("json:time=t,target=u");
+        let inputs = files.iter().map(|steps| {
+            let mut now = 1_000;
+            let seconds: Vec<_> = steps.iter().map(|step| { now += step; now }).collect();
+            Input::from_reader("part", Cursor::new(log(&seconds))).unwrap()
+        });
+        let mut records = Records::new(inputs.collect(), &options);
+        let (mut before, mut count) = (0, 0);
+        while let Some(record) = records.next().unwrap() {
+            prop_assert!(record.at.as_micros() >= before);
+            (before, count) = (record.at.as_micros(), count + 1);
+        }
+        prop_assert_eq!(count, files.iter().map(Vec::len).sum::<usize>());
+    }
+
+    #[test]
+    fn no_bytes_are_too_odd(
+        bytes in prop::collection::vec(any::<u8>(), 0..600),
+        tokens in prop::collection::vec(0_usize..TOKENS.len(), 0..60),
+        format in 0_usize..FORMATS.len(),
+    ) {
+        let tokens: Vec<u8> = tokens.iter().flat_map(|token| TOKENS[*token].bytes()).collect();
+        for bytes in [bytes, tokens] {
+            let Ok(input) = Input::from_reader("odd", Cursor::new(bytes)) else { continue };
+            let mut records = Records::new(vec![input], &with(FORMATS[format]));
+            while let Ok(Some(record)) = records.next() {
+                prop_assert!(record.method.is_empty() || !record.target.is_empty());
+            }
+        }
+    }
+}
+
+const FORMATS: [&str; 5] = [
+    "auto",
+    "caddy",
+    "nginx-json",
+    "$remote_addr \"$request\" [$time_local] \"$http_cookie\"",
+    "json:time=t,target=u,seconds=d",
+];
+const TOKENS: [&str; 20] = [
+    "\n",
+    " ",
+    "\"",
+    "\\",
+    "\\x2",
+    "[",
+    "]",
+    "-",
+    "10/Oct/2000:13:55:36 -0700",
+    "GET / HTTP/1.1",
+    "127.0.0.1",
+    "200",
+    "{",
+    "}",
+    ":",
+    ",",
+    "\"t\"",
+    "\"u\"",
+    "\"request\"",
+    "1.5",
+];

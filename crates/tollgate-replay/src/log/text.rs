@@ -1,0 +1,322 @@
+//! Logs whose lines follow a template: `common`, `combined`, and whatever nginx' `log_format`
+//! writes.
+
+use memchr::{memchr, memchr2, memmem};
+use tollgate_core::Micros;
+
+use super::record::{Batch, Fields, Reason, Span, shown};
+use super::time::{self, Last};
+use super::{Clock, FormatError};
+
+/// A compiled template: fields, and the texts between them.
+#[derive(Clone, Debug)]
+pub(super) struct Template {
+    /// Every line begins with this.
+    start: Box<[u8]>,
+    parts: Box<[Part]>,
+    /// Whether more may follow than the template says.
+    pub(super) open: bool,
+    pub(super) headers: Vec<Box<str>>,
+    pub(super) clock: Clock,
+}
+
+#[derive(Clone, Debug)]
+struct Part {
+    name: Box<str>,
+    field: Field,
+    /// The text behind the field; nothing where the line ends.
+    behind: Box<[u8]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    Address,
+    User,
+    TimeLocal,
+    TimeIso,
+    Epoch,
+    /// `GET /path HTTP/1.1`
+    Request,
+    Method,
+    Target,
+    Status,
+    Bytes,
+    Seconds,
+    Host,
+    Header(u8),
+    Tier,
+    Skip,
+}
+
+/// The begin of `common` and `combined`. The rest of `combined` is not needed, and what
+/// servers append to it varies.
+pub(super) const COMMON: &str =
+    "$remote_addr $ident $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
+
+impl Template {
+    /// Compiles a `log_format` of nginx.
+    pub(super) fn new(template: &str, open: bool) -> Result<Self, FormatError> {
+        let mut pieces = template.split('$');
+        let start: Box<[u8]> = pieces.next().unwrap_or_default().as_bytes().into();
+        let (mut parts, mut headers) = (Vec::<Part>::new(), Vec::new());
+        for piece in pieces {
+            let (name, behind) = match piece.strip_prefix('{').and_then(|it| it.split_once('}')) {
+                Some(braced) => braced,
+                None => {
+                    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                    piece.split_at(piece.find(|c| !is_name(c)).unwrap_or(piece.len()))
+                }
+            };
+            if name.is_empty() {
+                return Err(FormatError::NoName(template.into()));
+            }
+            if parts.last().is_some_and(|last| last.behind.is_empty()) {
+                return Err(FormatError::Adjacent(name.into()));
+            }
+            let field = field(name, &mut headers)?;
+            parts.push(Part { name: name.into(), field, behind: behind.as_bytes().into() });
+        }
+        let has = |wanted: &[Field]| parts.iter().any(|part| wanted.contains(&part.field));
+        if !has(&[Field::TimeLocal, Field::TimeIso, Field::Epoch]) {
+            return Err(FormatError::NoTime);
+        }
+        if !has(&[Field::Request, Field::Target]) {
+            return Err(FormatError::NoRequest);
+        }
+        // nginx writes the time at which a request was over.
+        let parts = parts.into();
+        Ok(Self { start, parts, open, headers, clock: Clock::AtEnd })
+    }
+
+    /// Reads a line of the batch.
+    pub(super) fn read(
+        &self,
+        batch: &mut Batch,
+        (start, end): (usize, usize),
+        number: u64,
+        last: &mut Last,
+    ) -> Result<Fields, Reason> {
+        let mut fields = Fields::new(number);
+        if !batch.text[start..end].starts_with(&self.start) {
+            let expected = String::from_utf8_lossy(&self.start);
+            return Err(Reason::Literal {
+                after: "its begin".into(),
+                expected: format!("`{expected}`").into(),
+            });
+        }
+        let mut at = start + self.start.len();
+        for (index, part) in self.parts.iter().enumerate() {
+            let rest = &batch.text[at..end];
+            let is_last = index + 1 == self.parts.len();
+            let length = part.length(rest, is_last && self.open)?;
+            let next = at + length + part.behind.len();
+            self.note(part, (at, at + length), batch, &mut fields, last)?;
+            at = next.min(end);
+        }
+        if at < end && !self.open {
+            return Err(Reason::Field {
+                field: "end".into(),
+                found: shown(&batch.text[at..end]),
+                expected: "where the format ends",
+            });
+        }
+        Ok(fields)
+    }
+
+    fn note(
+        &self,
+        part: &Part,
+        (start, end): (usize, usize),
+        batch: &mut Batch,
+        fields: &mut Fields,
+        last: &mut Last,
+    ) -> Result<(), Reason> {
+        let text = &batch.text[start..end];
+        let wrong =
+            |expected| Reason::Field { field: part.name.clone(), found: shown(text), expected };
+        match part.field {
+            Field::Skip => {}
+            Field::Address => fields.address = address(text),
+            Field::TimeLocal => {
+                let time = last.of(text, time::clf);
+                fields.at = time.ok_or_else(|| wrong("a time like 10/Oct/2000:13:55:36 -0700"))?;
+            }
+            Field::TimeIso => {
+                let time = last.of(text, time::rfc3339);
+                fields.at = time.ok_or_else(|| wrong("a time like 2000-10-10T13:55:36-07:00"))?;
+            }
+            Field::Epoch => {
+                fields.at = time::epoch(text).ok_or_else(|| wrong("seconds since 1970"))?;
+            }
+            Field::Status => {
+                let status = match text {
+                    // Apache writes it where a client left before there was a status.
+                    b"-" => Some(0),
+                    _ => time::number(text).and_then(|status| u16::try_from(status).ok()),
+                };
+                fields.status = status.ok_or_else(|| wrong("a status"))?;
+            }
+            Field::Bytes => {
+                let bytes = if text == b"-" { Some(0) } else { time::number(text) };
+                fields.bytes = bytes.ok_or_else(|| wrong("a number of bytes"))?;
+            }
+            Field::Seconds => {
+                if text != b"-" {
+                    let span = time::seconds(text).ok_or_else(|| wrong("a number of seconds"))?;
+                    fields.duration = Some(Micros::new(span));
+                }
+            }
+            Field::Request => {
+                let (start, end) = unescaped(batch, (start, end));
+                let text = &batch.text[start..end];
+                (fields.method, fields.target) = request(text, start);
+            }
+            Field::Method => fields.method = Span::new(start, end),
+            Field::Target => {
+                let (start, end) = unescaped(batch, (start, end));
+                fields.target = Span::new(start, end);
+            }
+            Field::User => fields.user = self.some(batch, (start, end)),
+            Field::Host => fields.host = self.some(batch, (start, end)),
+            Field::Tier => fields.tier = self.some(batch, (start, end)),
+            Field::Header(number) => {
+                let span = self.some(batch, (start, end));
+                if span != Span::NONE {
+                    fields.headers.push((number, span));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The field, unless it is a `-`: then there is no value.
+    #[expect(clippy::unused_self, reason = "reads as a verb of the template")]
+    fn some(&self, batch: &mut Batch, (start, end): (usize, usize)) -> Span {
+        if matches!(&batch.text[start..end], b"" | b"-") {
+            return Span::NONE;
+        }
+        let (start, end) = unescaped(batch, (start, end));
+        Span::new(start, end)
+    }
+}
+
+impl Part {
+    /// How long the field is: up to the text behind it.
+    fn length(&self, rest: &[u8], is_open: bool) -> Result<usize, Reason> {
+        let found = match &*self.behind {
+            [] if is_open => Some(memchr2(b' ', b'\t', rest).unwrap_or(rest.len())),
+            [] => Some(rest.len()),
+            // Requests may have quotes, which servers escape.
+            [b'"', more @ ..] => quote(rest, more),
+            [one] => memchr(*one, rest),
+            [one, more @ ..] => {
+                // Mostly the first is it.
+                let first = memchr(*one, rest);
+                match first.filter(|at| rest[at + 1..].starts_with(more)) {
+                    None if first.is_some() => memmem::find(rest, &self.behind),
+                    found => found,
+                }
+            }
+        };
+        found.ok_or_else(|| Reason::Literal {
+            after: self.name.clone(),
+            expected: format!("`{}`", String::from_utf8_lossy(&self.behind)).into(),
+        })
+    }
+}
+
+/// The first quote that is not escaped and has `more` behind it.
+fn quote(rest: &[u8], more: &[u8]) -> Option<usize> {
+    let mut from = 0;
+    loop {
+        let at = from + memchr2(b'"', b'\\', &rest[from..])?;
+        if rest[at] == b'\\' {
+            from = (at + 2).min(rest.len());
+        } else if rest[at + 1..].starts_with(more) {
+            return Some(at);
+        } else {
+            from = at + 1;
+        }
+    }
+}
+
+fn field(name: &str, headers: &mut Vec<Box<str>>) -> Result<Field, FormatError> {
+    Ok(match name {
+        "remote_addr" => Field::Address,
+        "remote_user" => Field::User,
+        "time_local" => Field::TimeLocal,
+        "time_iso8601" => Field::TimeIso,
+        "msec" => Field::Epoch,
+        "request" => Field::Request,
+        "request_method" => Field::Method,
+        "request_uri" => Field::Target,
+        "status" => Field::Status,
+        "body_bytes_sent" => Field::Bytes,
+        "request_time" => Field::Seconds,
+        "host" | "http_host" => Field::Host,
+        "tier" => Field::Tier,
+        _ => match name.strip_prefix("http_") {
+            Some(header) => {
+                let number = u8::try_from(headers.len());
+                let number = number.map_err(|_| FormatError::Headers)?;
+                headers.push(header.replace('_', "-").into());
+                Field::Header(number)
+            }
+            None => Field::Skip,
+        },
+    })
+}
+
+pub(super) fn address(text: &[u8]) -> Option<std::net::IpAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    if let Ok(address) = text.parse() {
+        return Some(address);
+    }
+    // With a port, as Envoy and some proxies write it.
+    text.parse::<std::net::SocketAddr>().ok().map(|address| address.ip())
+}
+
+/// Method and target of a request line. The method is empty if the line is not one of HTTP.
+pub(super) fn request(line: &[u8], start: usize) -> (Span, Span) {
+    let end = start + line.len();
+    let Some(first) = memchr(b' ', line) else { return (Span::EMPTY, Span::new(start, end)) };
+    let target = &line[first + 1..];
+    // HTTP/0.9 has no version.
+    let last = memchr::memrchr(b' ', target).unwrap_or(target.len());
+    let is_method = first > 0 && line[..first].iter().all(u8::is_ascii_graphic);
+    if !is_method || memchr(b' ', &target[..last]).is_some() || last == 0 {
+        return (Span::EMPTY, Span::new(start, end));
+    }
+    let behind = start + first + 1;
+    (Span::new(start, start + first), Span::new(behind, behind + last))
+}
+
+/// Where the piece of text is without the escapes `\x22` and `\"`: mostly where it was.
+fn unescaped(batch: &mut Batch, (start, end): (usize, usize)) -> (usize, usize) {
+    if memchr(b'\\', &batch.text[start..end]).is_none() {
+        return (start, end);
+    }
+    let begin = batch.text.len();
+    let mut at = start;
+    while at < end {
+        let (byte, length) = match batch.text[at..end] {
+            [b'\\', b'x', high, low, ..] => match (hex(high), hex(low)) {
+                (Some(high), Some(low)) => (high << 4 | low, 4),
+                _ => (b'\\', 1),
+            },
+            [b'\\', b'n', ..] => (b'\n', 2),
+            [b'\\', b't', ..] => (b'\t', 2),
+            [b'\\', b'r', ..] => (b'\r', 2),
+            [b'\\', byte @ (b'"' | b'\\'), ..] => (byte, 2),
+            [byte, ..] => (byte, 1),
+            [] => break,
+        };
+        batch.text.push(byte);
+        at += length;
+    }
+    (begin, batch.text.len())
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
+}

@@ -1,0 +1,209 @@
+//! The result of a replay.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tollgate_core::{Micros, Timestamp};
+
+use crate::instant::Instant;
+
+/// The result of a replay: plain numbers, also as JSON.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// All requests.
+    #[serde(flatten)]
+    pub total: Totals,
+    /// When the first request arrived.
+    pub first: Option<Instant>,
+    /// When the last request arrived.
+    pub last: Option<Instant>,
+    /// Distinct clients, as far as they were counted apart.
+    pub clients: u64,
+    /// Those of them that were denied at least once.
+    pub clients_denied: u64,
+    /// Requests of clients beyond the bound.
+    #[serde(skip_serializing_if = "Counts::is_empty")]
+    pub beyond_clients: Counts,
+    /// Requests that were denied before any limit: by a blocklist, or as their client is unknown.
+    pub forbidden: u64,
+    /// By name.
+    pub policies: BTreeMap<String, PolicyReport>,
+    /// By name.
+    pub routes: BTreeMap<String, Totals>,
+    /// How near the clients came that were never denied: how many had which smallest share of a
+    /// quota left.
+    pub nearness: Vec<Nearness>,
+    /// Clients by the requests of their busiest minute: the most requests of a minute, and the number of clients.
+    pub peaks: Vec<(u64, u64)>,
+    /// Denials by the day of the week, from Monday, and the hour, in UTC.
+    pub denials_by_hour: Vec<Vec<u64>>,
+    /// The clients that were denied, those denied most first.
+    pub denied_clients: Vec<ClientReport>,
+    /// Charges that found no room in the store to keep their keys apart.
+    pub overflowed: u64,
+    /// Responses that ended early because too many were in flight.
+    pub cut_short: u64,
+}
+
+impl Report {
+    /// Whether every decision is the one that the service would have made: the store had room for
+    /// all keys, and no response ended early.
+    #[must_use]
+    pub const fn is_exact(&self) -> bool {
+        self.overflowed == 0 && self.cut_short == 0
+    }
+}
+
+/// Requests and units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Requests.
+    pub requests: u64,
+    /// Units that they asked for.
+    pub units: u64,
+    /// Requests that were allowed.
+    pub allowed: u64,
+    /// Requests that were denied.
+    pub denied: u64,
+}
+
+impl Counts {
+    const fn is_empty(&self) -> bool {
+        self.requests == 0
+    }
+}
+
+/// Counts, and how they lie in time.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Totals {
+    /// Requests and units.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// The minute with most denials; without any that with most requests.
+    pub worst_minute: Option<Minute>,
+    /// Over time.
+    pub series: Series,
+}
+
+/// One minute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Minute {
+    /// Its begin.
+    pub at: Instant,
+    /// Requests.
+    pub requests: u64,
+    /// Those of them that were denied.
+    pub denied: u64,
+}
+
+impl Default for Minute {
+    fn default() -> Self {
+        Self { at: Instant(Timestamp::EPOCH), requests: 0, denied: 0 }
+    }
+}
+
+/// The effect of one policy.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct PolicyReport {
+    /// The requests that it met. Requests that it did not deny are allowed, also where another
+    /// policy denied them.
+    #[serde(flatten)]
+    pub totals: Totals,
+    /// Requests that it held back.
+    pub waits: Waits,
+    /// Units that came back when the response was known.
+    pub returned: u64,
+    /// Units that were charged when the response was known.
+    pub extra: u64,
+    /// Whether it only watches.
+    pub shadow: bool,
+}
+
+/// Requests that were held back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Waits {
+    /// How many.
+    pub requests: u64,
+    /// All their waits, in microseconds.
+    pub total_micros: u64,
+    /// The longest wait, in microseconds.
+    pub longest_micros: u64,
+}
+
+impl Waits {
+    pub(crate) fn note(&mut self, wait: Micros) {
+        self.requests += 1;
+        self.total_micros = self.total_micros.saturating_add(wait.get());
+        self.longest_micros = self.longest_micros.max(wait.get());
+    }
+}
+
+/// A client that was denied.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClientReport {
+    /// Its name.
+    pub client: String,
+    /// Its requests.
+    pub requests: u64,
+    /// Denied requests.
+    pub denied: u64,
+    /// The first denial.
+    pub first: Instant,
+    /// The last denial.
+    pub last: Instant,
+    /// Denials by the hour of the day, in UTC.
+    pub hours: Vec<u32>,
+}
+
+/// Clients that were never denied, by the smallest share of a quota that they had left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Nearness {
+    /// They had at least this share left, and less than ten percent more.
+    pub left_percent: u8,
+    /// How many clients.
+    pub clients: u64,
+}
+
+/// Allowed and denied requests over time, in at most [`Series::CELLS`] steps: as the log grows,
+/// steps become longer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Series {
+    /// The begin of the first step.
+    pub from: Instant,
+    /// The length of a step in seconds.
+    pub step_seconds: u64,
+    /// Allowed and denied requests in each.
+    pub steps: Vec<(u64, u64)>,
+}
+
+impl Default for Series {
+    fn default() -> Self {
+        Self { from: Instant(Timestamp::EPOCH), step_seconds: 1, steps: Vec::new() }
+    }
+}
+
+impl Series {
+    /// The most steps.
+    pub const CELLS: usize = 512;
+
+    pub(crate) fn note(&mut self, now: Timestamp, is_allowed: bool) {
+        let second = now.as_micros() / 1_000_000;
+        if self.steps.is_empty() {
+            self.from = Instant(Timestamp::from_micros(second * 1_000_000));
+        }
+        let since = second.saturating_sub(self.from.0.as_micros() / 1_000_000);
+        while since / self.step_seconds >= Self::CELLS as u64 {
+            self.step_seconds *= 2;
+            let pairs = self.steps.chunks(2);
+            self.steps = pairs
+                .map(|pair| pair.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1)))
+                .collect();
+        }
+        let step = (since / self.step_seconds) as usize;
+        if self.steps.len() <= step {
+            self.steps.resize(step + 1, (0, 0));
+        }
+        let (allowed, denied) = &mut self.steps[step];
+        *(if is_allowed { allowed } else { denied }) += 1;
+    }
+}

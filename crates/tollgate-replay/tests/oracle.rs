@@ -1,0 +1,157 @@
+//! A replay decides each request as the definitions of the algorithms do, read off the list of
+//! all charges so far.
+#![expect(clippy::unwrap_used, reason = "all of it is tests, also the functions around `#[test]`")]
+
+use proptest::prelude::*;
+use tollgate_core::{
+    Algorithm, Cost, Key, LeakyMode, Micros, Policy, Quota, Refill, Resolution, Timestamp,
+};
+use tollgate_replay::{Answer, Ask, Client, Replay, Request};
+
+/// A charge that was made.
+struct Made {
+    at: u64,
+    cost: u64,
+    /// When it came back, if it did.
+    back: Option<u64>,
+}
+
+/// One policy and all its charges, for each of the clients.
+struct Oracle {
+    policy: Policy,
+    made: Vec<Vec<Made>>,
+}
+
+/// Spans are in steps of a tenth of a second, so that instants meet often.
+const STEP: u64 = 100_000;
+
+impl Oracle {
+    /// Whether there is room for `cost`, and how long the request is held back then.
+    fn room(&self, client: usize, now: u64, cost: u64) -> Option<u64> {
+        let (limit, window) = (self.policy.quota().limit(), self.policy.window().get());
+        let capacity = self.policy.capacity();
+        let made = &self.made[client];
+        let still = |made: &&Made| made.back.is_none_or(|back| back > now);
+        let sum = |counts: &dyn Fn(&Made) -> bool| -> u64 {
+            made.iter().filter(still).filter(|made| counts(made)).map(|made| made.cost).sum()
+        };
+        let index = now / window;
+        match self.policy.algorithm() {
+            Algorithm::FixedWindowCounter => {
+                (sum(&|made| made.at / window == index) + cost <= limit).then_some(0)
+            }
+            Algorithm::SlidingWindowLog { .. } | Algorithm::ConcurrentRequests => {
+                (sum(&|made| made.at + window > now) + cost <= limit).then_some(0)
+            }
+            Algorithm::SlidingWindowCounter => {
+                let this = sum(&|made| made.at / window == index);
+                let before = sum(&|made| made.at / window + 1 == index);
+                let shared = (before * (window - now % window)).div_ceil(window);
+                (this + cost + shared <= limit).then_some(0)
+            }
+            Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
+                // A unit weighs a window; each microsecond takes the limit away.
+                let (mut level, mut at) = (0_u64, 0);
+                for made in made {
+                    level = level.saturating_sub((made.at - at) * limit) + made.cost * window;
+                    at = made.at;
+                }
+                level = level.saturating_sub((now - at) * limit);
+                let queues = matches!(
+                    self.policy.algorithm(),
+                    Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }
+                );
+                let delay = if queues { level.div_ceil(limit) } else { 0 };
+                (level + cost * window <= capacity * window).then_some(delay)
+            }
+            Algorithm::Penalty { .. } => unreachable!("it is no quota"),
+        }
+    }
+}
+
+fn policies() -> impl Strategy<Value = Vec<Policy>> {
+    let algorithms = prop::sample::select(vec![
+        Algorithm::FixedWindowCounter,
+        Algorithm::SlidingWindowLog { resolution: Resolution::Exact },
+        Algorithm::SlidingWindowCounter,
+        Algorithm::TokenBucket { refill: Refill::Greedy },
+        Algorithm::LeakyBucket { mode: LeakyMode::Meter },
+        Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } },
+        Algorithm::ConcurrentRequests,
+    ]);
+    let policy = (algorithms, 1_u64..8, 1_u64..40);
+    prop::collection::vec(policy, 1..4).prop_map(|policies| {
+        let policies = policies.into_iter().enumerate();
+        let policies = policies.map(|(number, (algorithm, limit, steps))| {
+            let window = match algorithm {
+                // A lease outlives every response here.
+                Algorithm::ConcurrentRequests => 1_000 * STEP,
+                _ => steps * STEP,
+            };
+            let quota = Quota::new(limit, Micros::new(window).into());
+            Policy::new(format!("p{number}"), quota, algorithm).unwrap()
+        });
+        policies.collect()
+    })
+}
+
+/// Steps since the request before, client, cost, duration, and whether it counts in the end.
+type Recorded = (u64, usize, u64, u64, bool);
+
+fn log() -> impl Strategy<Value = Vec<Recorded>> {
+    prop::collection::vec((0_u64..6, 0_usize..3, 1_u64..4, 0_u64..12, any::<bool>()), 1..200)
+}
+
+/// Refunds of these algorithms can be read off a list of charges.
+fn gives_back(policy: &Policy) -> bool {
+    matches!(policy.algorithm(), Algorithm::FixedWindowCounter | Algorithm::SlidingWindowLog { .. })
+}
+
+proptest! {
+    #[test]
+    fn each_request_is_decided_as_the_definitions_say(policies in policies(), log in log()) {
+        let mut oracles: Vec<_> = policies
+            .iter()
+            .map(|policy| Oracle { policy: policy.clone(), made: (0..3).map(|_| Vec::new()).collect() })
+            .collect();
+        let keys = ["a", "b", "c"].map(Key::from);
+        let mut replay = Replay::new();
+        let (mut now, mut denied, mut denied_clients) = (1_000_000_000 * STEP, 0, [false; 3]);
+        for (steps, client, cost, duration, counts) in log {
+            now += steps * STEP;
+            let costs = oracles.iter().map(|oracle| {
+                if oracle.policy.counts_in_flight() { 1 } else { cost }
+            });
+            let costs: Vec<_> = costs.collect();
+            let asks: Vec<_> = policies.iter().zip(&costs).map(|(policy, cost)| Ask {
+                actual: (gives_back(policy) && !counts).then_some(Cost::ZERO),
+                ..Ask::new(policy, &keys[client], Cost::new(*cost))
+            }).collect();
+            let rooms = oracles.iter().zip(&costs).map(|(it, cost)| it.room(client, now, *cost));
+            let delay = rooms.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max());
+            let request = Request::new(Timestamp::from_micros(now), &asks)
+                .of(Client { key: &keys[client], name: &client })
+                .lasting(Micros::new(duration * STEP));
+            let answer = replay.request(&request).unwrap();
+            let expected = match delay {
+                Some(delay) => Answer::Allowed { wait: Micros::new(delay) },
+                None => Answer::Denied,
+            };
+            prop_assert_eq!(answer, expected);
+            match delay {
+                Some(delay) => for (oracle, cost) in oracles.iter_mut().zip(&costs) {
+                    let ends = oracle.policy.counts_in_flight() || gives_back(&oracle.policy) && !counts;
+                    let back = ends.then_some(now + delay + duration * STEP);
+                    oracle.made[client].push(Made { at: now, cost: *cost, back });
+                },
+                None => (denied, denied_clients[client]) = (denied + 1, true),
+            }
+        }
+        let report = replay.finish().unwrap();
+        prop_assert!(report.is_exact());
+        prop_assert_eq!(report.total.counts.denied, denied);
+        let touched = denied_clients.into_iter().filter(|it| *it).count() as u64;
+        prop_assert_eq!(report.clients_denied, touched);
+        prop_assert_eq!(report.denied_clients.len() as u64, touched);
+    }
+}

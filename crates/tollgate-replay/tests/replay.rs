@@ -1,0 +1,210 @@
+//! A replay besides its decisions: waiting, strikes, bounds and counts.
+#![expect(clippy::unwrap_used, reason = "all of it is tests, also the functions around `#[test]`")]
+
+use std::time::Duration;
+
+use tollgate_core::{Cost, Key, Micros, Policy, Quota, Strikes, Timestamp};
+use tollgate_replay::{Answer, Ask, Bounds, Client, Replay, Request};
+
+fn at(millis: u64) -> Timestamp {
+    Timestamp::from_micros(1_000_000_000_000 + millis * 1_000)
+}
+
+fn ask<'a>(policy: &'a Policy, key: &'a Key) -> Ask<'a> {
+    Ask::new(policy, key, Cost::ONE)
+}
+
+/// Answers to requests of one client at these milliseconds; of waiting requests, the final one.
+fn answers(asks: &[Ask<'_>], millis: &[u64]) -> Vec<Answer> {
+    let mut replay = Replay::new();
+    let mut answers: Vec<_> = millis
+        .iter()
+        .map(|millis| replay.request(&Request::new(at(*millis), asks)).unwrap())
+        .collect();
+    let _ = replay.finish().unwrap();
+    for (number, answer) in replay.resolved() {
+        answers[usize::try_from(number).unwrap()] = answer;
+    }
+    answers
+}
+
+const fn after(millis: u64) -> Answer {
+    Answer::Allowed { wait: Micros::new(millis * 1_000) }
+}
+
+#[test]
+fn requests_wait_in_the_order_of_their_arrival_and_no_longer_than_they_may() {
+    let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
+    let key = Key::from("a");
+    let patient = [Ask { waits: Some(Micros::new(2_500_000)), ..ask(&policy, &key) }];
+    let all = answers(&patient, &[0, 100, 200, 300, 2_100, 9_000]);
+    let (denied, now) = (Answer::Denied, after(0));
+    assert_eq!(all, [now, after(900), after(1_800), denied, after(900), now]);
+}
+
+#[test]
+fn a_request_that_waits_for_its_own_limit_holds_up_no_other_client() {
+    let own = Policy::fixed_window_counter("own", Quota::per_second(1)).unwrap();
+    let all = Policy::fixed_window_counter("all", Quota::per_second(2)).unwrap();
+    let mut replay = Replay::new();
+    let mut answers = Vec::new();
+    for (millis, name) in [(0, "a"), (1, "a"), (2, "b"), (3, "b")] {
+        let key = Key::from(name);
+        let waits = Some(Micros::new(5_000_000));
+        let asks =
+            [Ask { waits, ..Ask::shared(&all, Cost::ONE) }, Ask { waits, ..ask(&own, &key) }];
+        answers.push(replay.request(&Request::new(at(millis), &asks)).unwrap());
+    }
+    assert_eq!(answers, [after(0), Answer::Waits, after(0), Answer::Waits]);
+    let report = replay.finish().unwrap();
+    let resolved: Vec<_> = replay.resolved().collect();
+    assert_eq!(resolved, [(1, after(999)), (3, after(997))]);
+    assert_eq!(report.policies["own"].waits.longest_micros, 999_000);
+    assert_eq!((report.total.counts.allowed, report.total.counts.denied), (4, 0));
+}
+
+#[test]
+fn permits_are_held_for_as_long_as_responses_take() {
+    let policy = Policy::concurrent_requests("p", 2, Duration::from_secs(30)).unwrap();
+    let key = Key::from("a");
+    let mut replay = Replay::new();
+    let asks = [ask(&policy, &key)];
+    let mut send = |millis: u64, lasting: u64| {
+        let request = Request::new(at(millis), &asks).lasting(Micros::new(lasting * 1_000));
+        replay.request(&request).unwrap() == after(0)
+    };
+    assert!(send(0, 100) && send(10, 500) && !send(20, 1));
+    // The first response is over at this instant.
+    assert!(send(100, 1_000) && !send(499, 1) && send(510, 1));
+}
+
+#[test]
+fn denials_are_strikes_and_a_block_is_for_its_client_alone() {
+    let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
+    let strikes = Strikes::of_denials(2, Duration::from_secs(10)).block(Duration::from_secs(60));
+    let penalty = Policy::penalty("blocked", strikes).unwrap();
+    let mut replay = Replay::new();
+    let mut send = |millis, name: &str| {
+        let key = Key::from(name);
+        let asks = [ask(&policy, &key), ask(&penalty, &key)];
+        let request = Request::new(at(millis), &asks);
+        replay.request(&request).unwrap() == after(0)
+    };
+    assert!(send(0, "a") && !send(1, "a") && !send(2, "a"));
+    assert!(!send(5_000, "a") && send(5_000, "b"));
+    assert!(!send(60_001, "a") && send(60_002, "a"));
+}
+
+#[test]
+fn failures_are_strikes_when_the_response_is_there() {
+    let strikes = Strikes::of_failures(2, Duration::from_secs(10)).block(Duration::from_secs(60));
+    let penalty = Policy::penalty("locked", strikes).unwrap();
+    let key = Key::from("a");
+    // One more than was charged is a strike.
+    let failing = [Ask { actual: Some(Cost::new(2)), ..ask(&penalty, &key) }];
+    let all = answers(&failing, &[0, 1, 2, 3]);
+    assert_eq!(all, [after(0), after(0), Answer::Denied, Answer::Denied]);
+}
+
+#[test]
+fn a_shadow_denies_nothing_and_its_denials_are_counted() {
+    let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
+    let key = Key::from("a");
+    let shadow = [Ask { enforce: false, ..ask(&policy, &key) }];
+    let mut replay = Replay::new();
+    for millis in 0..5 {
+        assert_eq!(replay.request(&Request::new(at(millis), &shadow)).unwrap(), after(0));
+    }
+    let report = replay.finish().unwrap();
+    let policy = &report.policies["p"];
+    assert_eq!((policy.totals.counts.denied, report.total.counts.denied), (4, 0));
+    assert!(policy.shadow && report.denied_clients.is_empty());
+}
+
+#[test]
+fn time_that_steps_back_stands_still() {
+    let policy = Policy::sliding_window_log("p", Quota::per_second(1)).unwrap();
+    let key = Key::from("a");
+    let all = answers(&[ask(&policy, &key)], &[5_000, 0, 5_999, 6_000]);
+    assert_eq!(all, [after(0), Answer::Denied, Answer::Denied, after(0)]);
+}
+
+#[test]
+fn clients_beyond_the_bound_are_decided_as_ever_and_counted_together() {
+    let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
+    let mut replay = Replay::within(Bounds { clients: 3, named: 2, ..Bounds::default() });
+    for number in 0..10_u64 {
+        let key = Key::new(number.to_be_bytes());
+        for expected in [after(0), Answer::Denied] {
+            let asks = [ask(&policy, &key)];
+            let client = Client { key: &key, name: &number };
+            let request = Request::new(at(0), &asks).of(client);
+            assert_eq!(replay.request(&request).unwrap(), expected);
+        }
+    }
+    let report = replay.finish().unwrap();
+    assert_eq!((report.clients, report.clients_denied, report.denied_clients.len()), (3, 3, 2));
+    let beyond = report.beyond_clients;
+    assert_eq!((beyond.requests, beyond.denied), (14, 7));
+    assert!(report.is_exact());
+}
+
+#[test]
+fn a_store_without_room_is_reported() {
+    let policy = Policy::token_bucket("p", Quota::per_hour(1)).unwrap();
+    let mut replay = Replay::within(Bounds { store_bytes: 64 << 10, ..Bounds::default() });
+    for number in 0..10_000_u64 {
+        let key = Key::new(number.to_be_bytes());
+        replay.request(&Request::new(at(0), &[ask(&policy, &key)])).unwrap();
+    }
+    assert!(!replay.finish().unwrap().is_exact());
+}
+
+#[test]
+fn the_worst_minute_and_the_shares_left_are_told() {
+    let policy = Policy::fixed_window_counter("p", Quota::per_minute(10)).unwrap();
+    let mut replay = Replay::new();
+    for (minute, name, requests) in [(0, "a", 3), (1, "b", 12), (2, "c", 11), (3, "d", 10)] {
+        let key = Key::from(name);
+        for _ in 0..requests {
+            let (asks, start) = ([ask(&policy, &key)], at(0).as_micros() / 60_000_000);
+            let at = Timestamp::from_micros((start + minute) * 60_000_000);
+            let client = Client { key: &key, name: &name };
+            replay.request(&Request::new(at, &asks).of(client).by("home")).unwrap();
+        }
+    }
+    let report = replay.finish().unwrap();
+    let worst = report.routes["home"].worst_minute.unwrap();
+    assert_eq!((worst.requests, worst.denied), (12, 2));
+    let near: Vec<_> = report.nearness.iter().map(|near| near.clients).collect();
+    assert_eq!(near, [1, 0, 0, 0, 0, 0, 0, 1, 0, 0], "d has nothing left, a has 70 percent");
+    assert_eq!(report.peaks, [(1, 0), (2, 0), (4, 1), (8, 0), (16, 3)]);
+    assert_eq!(report.denied_clients.iter().map(|it| &*it.client).collect::<Vec<_>>(), ["b", "c"]);
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["policies"]["p"]["denied"], 3);
+    assert_eq!(json["worst_minute"]["denied"], 2);
+}
+
+/// Some 30 s and 2 GiB, so only with `TOLLGATE_HEAVY=1`.
+#[cfg(target_os = "linux")]
+#[test]
+fn ten_million_clients_take_less_than_two_gibibytes() {
+    if std::env::var("TOLLGATE_HEAVY").is_ok_and(|heavy| heavy == "1") {
+        // Each key stays in use until the end.
+        let policy = Policy::token_bucket("p", Quota::per_day(1)).unwrap();
+        let mut replay = Replay::new();
+        for number in 0..10_000_000_u64 {
+            let key = Key::new(number.to_be_bytes());
+            let client = Client { key: &key, name: &number };
+            let asks = [ask(&policy, &key)];
+            let request = Request::new(at(number / 1_000), &asks).of(client);
+            replay.request(&request).unwrap();
+        }
+        let report = replay.finish().unwrap();
+        assert_eq!((report.clients, report.is_exact()), (10_000_000, true));
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        let kibibytes: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+        assert!(kibibytes < 2 << 20, "{kibibytes} KiB");
+    }
+}

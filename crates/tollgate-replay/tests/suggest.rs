@@ -1,0 +1,76 @@
+//! Suggested limits are the smallest that deny no more clients than stated, as a replay of the same
+//! requests shows.
+#![expect(clippy::unwrap_used, reason = "all of it is tests, also the functions around `#[test]`")]
+
+use proptest::prelude::*;
+use tollgate_core::{Cost, Key, Micros, Policy, Quota, Timestamp};
+use tollgate_replay::suggest::{Bounds, Suggest};
+use tollgate_replay::{Ask, Client, Replay, Request};
+
+const WINDOW: Micros = Micros::new(10_000_000);
+
+/// The clients that a policy would deny.
+fn denied(policy: &Policy, log: &[(u64, u8)]) -> u64 {
+    let mut replay = Replay::new();
+    for (at, client) in log {
+        let key = Key::new([*client]);
+        let asks = [Ask::new(policy, &key, Cost::ONE)];
+        let request = Request::new(Timestamp::from_micros(*at), &asks);
+        replay.request(&request.of(Client { key: &key, name: client })).unwrap();
+    }
+    replay.finish().unwrap().clients_denied
+}
+
+proptest! {
+    #[test]
+    fn no_smaller_limit_denies_as_few_clients(
+        log in prop::collection::vec((0_u64..2_000_000, 0_u8..40), 1..250),
+    ) {
+        let mut at = 1_000_000_000_000;
+        let log: Vec<_> = log.into_iter().map(|(step, client)| { at += step; (at, client) }).collect();
+        let mut suggest = Suggest::new(WINDOW, &[], Bounds::default());
+        for (at, client) in &log {
+            suggest.request(Timestamp::from_micros(*at), &Key::new([*client]), "/");
+        }
+        let suggestion = suggest.suggestion();
+        prop_assert_eq!(suggestion.requests, log.len() as u64);
+        let clients = suggestion.clients;
+        for level in suggestion.all.levels {
+            let allowed = clients - (clients * level.share).div_ceil(10_000);
+            let quota = |limit| Quota::new(limit, WINDOW.into());
+            let sliding = |limit| Policy::sliding_window_log("p", quota(limit)).unwrap();
+            let beyond = denied(&sliding(level.sliding_limit), &log);
+            prop_assert_eq!(beyond, level.sliding_beyond);
+            prop_assert!(beyond <= allowed);
+            if level.sliding_limit > 1 {
+                prop_assert!(denied(&sliding(level.sliding_limit - 1), &log) > allowed);
+            }
+            let bucket = |burst| {
+                Policy::token_bucket("p", quota(level.bucket_limit).burst(burst)).unwrap()
+            };
+            let beyond = denied(&bucket(level.bucket_burst), &log);
+            prop_assert_eq!(beyond, level.bucket_beyond);
+            prop_assert!(beyond <= allowed);
+            if level.bucket_burst > 1 {
+                prop_assert!(denied(&bucket(level.bucket_burst - 1), &log) > allowed);
+            }
+        }
+    }
+}
+
+#[test]
+fn with_little_memory_whole_clients_are_left_out() {
+    let bounds = Bounds { requests: 1_000, ..Bounds::default() };
+    let mut suggest = Suggest::new(WINDOW, &[], bounds);
+    for round in 0..4_u64 {
+        for client in 0..2_000_u64 {
+            let at = Timestamp::from_micros(1_000_000_000 + round * 1_000);
+            suggest.request(at, &Key::new(client.to_be_bytes()), "/");
+        }
+    }
+    let suggestion = suggest.suggestion();
+    assert!(suggestion.sample >= 8 && suggestion.clients > 0, "{suggestion:?}");
+    assert_eq!(suggestion.all.requests, 4 * suggestion.clients);
+    assert!(suggestion.all.levels.iter().all(|level| level.sliding_limit == 4));
+    assert_eq!(suggestion.requests, 8_000);
+}

@@ -1,0 +1,193 @@
+//! A list of subjects, and how one is written.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use ipnet::IpNet;
+
+use crate::key::{ApiKeys, SubjectName, as_v4};
+
+/// Networks, API keys and users, for [`Lists`](super::Lists).
+///
+/// As a text it has one of these a line; what follows a `#` is a comment:
+///
+/// | written | who |
+/// |---|---|
+/// | `203.0.113.0/24`, `2001:db8::7` | clients in this network, or of this address |
+/// | `sha256:2c26…` | whoever has the API key with this digest |
+/// | `user:mallory`, `user:https://issuer.example mallory` | this user, as [`SubjectName`] has it |
+///
+/// A network with all addresses is refused: who wants to serve nobody, or limit nobody, needs
+/// no list for it.
+///
+/// ```
+/// use tollgate::access::SubjectList;
+///
+/// let list: SubjectList = "
+///     203.0.113.0/24   # a botnet
+///     user:mallory
+/// ".parse()?;
+/// assert_eq!(list.len(), 2);
+///
+/// let error = "198.51.100.7\n203.0.113.1/24".parse::<SubjectList>().unwrap_err();
+/// assert!(error.to_string().starts_with("line 2: it has bits beyond its prefix"));
+/// # Ok::<(), tollgate::SubjectListError>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct SubjectList {
+    pub(super) networks: Vec<IpNet>,
+    pub(super) api_keys: HashSet<[u8; 32]>,
+    pub(super) users: Vec<SubjectName>,
+}
+
+/// An entry that names nobody. The text is withheld: it may be a key by mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubjectListError {
+    /// The line, from 1, if it stood in a text of several.
+    pub line: Option<usize>,
+    cure: String,
+}
+
+impl SubjectList {
+    /// Nobody.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One network more, or one address.
+    ///
+    /// # Errors
+    /// It is none, has bits beyond its prefix, or holds everybody.
+    pub fn network(mut self, network: &str) -> Result<Self, SubjectListError> {
+        self.networks.push(parse(network)?);
+        Ok(self)
+    }
+
+    /// Whoever has one of these API keys.
+    #[must_use]
+    pub fn api_keys(mut self, keys: &ApiKeys) -> Self {
+        self.api_keys.extend(keys.digests());
+        self
+    }
+
+    /// One user more: `mallory`, or `https://issuer.example mallory`.
+    ///
+    /// # Errors
+    /// The name is empty.
+    pub fn user(mut self, name: &str) -> Result<Self, SubjectListError> {
+        let name = format!("user:{name}").parse();
+        self.users.push(name.map_err(|_| SubjectListError::new("the name of the user is empty"))?);
+        Ok(self)
+    }
+
+    /// All of the other list as well.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.networks.extend(other.networks);
+        self.api_keys.extend(other.api_keys);
+        self.users.extend(other.users);
+        self
+    }
+
+    /// How many entries it has.
+    pub fn len(&self) -> usize {
+        self.networks.len() + self.api_keys.len() + self.users.len()
+    }
+
+    /// Whether it lists nobody.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn entry(self, entry: &str) -> Result<Self, SubjectListError> {
+        if let Some(digest) = entry.strip_prefix("sha256:") {
+            let keys = ApiKeys::from_sha256_hex([digest]).map_err(|_| {
+                SubjectListError::new(
+                    "after `sha256:` expected 64 hex digits, as `printf %s KEY | sha256sum` \
+                     prints them",
+                )
+            })?;
+            return Ok(self.api_keys(&keys));
+        }
+        match entry.strip_prefix("user:") {
+            Some(name) => self.user(name),
+            None => self.network(entry),
+        }
+    }
+}
+
+impl FromStr for SubjectList {
+    type Err = SubjectListError;
+
+    fn from_str(text: &str) -> Result<Self, SubjectListError> {
+        let mut list = Self::default();
+        for (index, line) in text.lines().enumerate() {
+            let entry = line.split_once('#').map_or(line, |(entry, _)| entry).trim();
+            if !entry.is_empty() {
+                let at = |error| SubjectListError { line: Some(index + 1), ..error };
+                list = list.entry(entry).map_err(at)?;
+            }
+        }
+        Ok(list)
+    }
+}
+
+fn parse(entry: &str) -> Result<IpNet, SubjectListError> {
+    let network = match entry.parse::<IpAddr>() {
+        Ok(ip) => IpNet::from(ip),
+        Err(_) => entry.parse::<IpNet>().map_err(|_| {
+            SubjectListError::new(
+                "expected a network as 203.0.113.0/24 or 2001:db8::/32, an address, \
+                 `sha256:DIGEST` or `user:NAME`",
+            )
+        })?,
+    };
+    if network.addr() != network.network() {
+        let (whole, single) = (network.trunc(), network.addr());
+        return Err(SubjectListError::new(format!(
+            "it has bits beyond its prefix; write {whole} for the network or {single} for the \
+             one address"
+        )));
+    }
+    if network.prefix_len() == 0 {
+        return Err(SubjectListError::new("it holds everybody; name the networks that are meant"));
+    }
+    as_v4(network).ok_or_else(|| {
+        SubjectListError::new("it holds IPv4-mapped and other addresses; write the IPv4 network")
+    })
+}
+
+impl SubjectListError {
+    /// What is wrong, and what to write instead.
+    pub fn cure(&self) -> &str {
+        &self.cure
+    }
+
+    fn new(cure: impl Into<String>) -> Self {
+        Self { line: None, cure: cure.into() }
+    }
+}
+
+impl fmt::Display for SubjectListError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "line {line}: {}", self.cure),
+            None => f.write_str(&self.cure),
+        }
+    }
+}
+
+impl std::error::Error for SubjectListError {}
+
+/// How many, and not who.
+impl fmt::Debug for SubjectList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SubjectList")
+            .field("networks", &self.networks.len())
+            .field("api_keys", &self.api_keys.len())
+            .field("users", &self.users.len())
+            .finish()
+    }
+}

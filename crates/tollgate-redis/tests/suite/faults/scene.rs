@@ -13,7 +13,8 @@ use http::{HeaderMap, Request, Response};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 use tollgate::{
-    Cost, Key, Limit, MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer, Store, StoreExt,
+    Cost, HeaderOptions, Key, Limit, MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer,
+    Store, StoreExt,
 };
 use tollgate_redis::{RedisStore, RedisStoreBuilder};
 use tower::{Layer, ServiceExt};
@@ -234,8 +235,9 @@ impl Scene {
         let name = format!("layer-{}", self.next.fetch_add(1, Ordering::Relaxed));
         let policy = Policy::sliding_window_log(name, Quota::per_minute(10)).expect("builds");
         let limit = Limit::global(policy.with_on_store_error(on_error));
-        let layer = RateLimitLayer::builder(store).limit(limit).build().expect("builds");
-        let service = layer.layer(tower::service_fn(|_: Request<()>| {
+        let layer = RateLimitLayer::builder(store).limit(limit).headers(HeaderOptions::all());
+        let layer = layer.build().expect("builds");
+        let service = layer.any_body().layer(tower::service_fn(|_: Request<()>| {
             ready(Ok::<_, Infallible>(Response::new(String::new())))
         }));
         let mut answers = Vec::new();

@@ -101,8 +101,9 @@ impl Cluster {
     /// If it is no replica, or does not become master within twenty seconds.
     pub fn failover(&self, replica: usize) {
         let node = &self.nodes[replica];
-        let slot = self.view(node).slot_followed_by(replica);
-        let slot = slot.unwrap_or_else(|| panic!("node {replica} follows no master with slots"));
+        let slot = until(&format!("node {replica} follows a master with slots"), PATIENCE, || {
+            self.view(node).slot_followed_by(replica)
+        });
         let old = self.master_of(slot);
         // Redis before 6.2 waits in vain for the offset of a master that never wrote anything.
         until(&format!("node {old} has told its replica something"), PATIENCE, || {

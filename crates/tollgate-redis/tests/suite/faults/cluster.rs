@@ -74,7 +74,7 @@ async fn only_its_own_keys_suffer(fault: fn(&Cluster), heal: fn(&Cluster)) {
     let (mut rounds, mut well) = (0, 0);
     // A machine with much to do is late for those others too, but not all the time.
     while well < 3 {
-        assert!(start.elapsed() < Duration::from_secs(20), "{well} of {rounds} rounds were well");
+        assert!(start.elapsed() < Duration::from_secs(60), "{well} of {rounds} rounds were well");
         let others = shards.failures(scene.store(), &shards.others).await;
         let own = shards.failures(scene.store(), &shards.own).await;
         assert_eq!(own, shards.own.len(), "of a node that is not there");

@@ -165,7 +165,8 @@ async fn a_service_starts_without_redis_and_connects_when_it_comes() {
     tokio::time::timeout(Duration::from_secs(10), store.connected()).await.unwrap();
     let began = Instant::now();
     while store.charge(&policy, &Key::GLOBAL, Cost::ONE).await.is_err() {
-        assert!(began.elapsed() < Duration::from_secs(5));
+        // With the default timeout a busy machine may be late many times.
+        assert!(began.elapsed() < Duration::from_secs(20));
     }
 }
 

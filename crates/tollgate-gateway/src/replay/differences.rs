@@ -15,9 +15,12 @@ pub(crate) struct Differences {
     pub(crate) requests: Vec<String>,
     /// By client: requests that only the first denies, and only the second.
     clients: HashMap<Box<str>, [u64; 2]>,
-    /// Requests that wait under one of the plans: what each says so far, and the request.
-    waiting: HashMap<u64, ([Answer; 2], Box<str>, Box<str>)>,
+    /// Requests that wait under one of the plans: see [`Open`].
+    waiting: HashMap<u64, Open>,
 }
+
+/// The answers of both plans so far, the client, and the request in words.
+type Open = ([Answer; 2], Box<str>, Box<str>);
 
 /// The most clients that are told apart.
 const CLIENTS: usize = 1 << 16;

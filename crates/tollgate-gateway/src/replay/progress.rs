@@ -22,7 +22,8 @@ impl Progress {
             };
             // The template is ours, so that it is well-formed.
             bar.set_style(
-                ProgressStyle::with_template(style).unwrap_or(ProgressStyle::default_bar()),
+                ProgressStyle::with_template(style)
+                    .unwrap_or_else(|_| ProgressStyle::default_bar()),
             );
             if let Some(size) = progress.size {
                 bar.set_length(size);

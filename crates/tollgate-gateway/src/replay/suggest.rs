@@ -104,7 +104,7 @@ fn learn(args: &SuggestArgs) -> Result<Suggestion, ReplayError> {
     let mut progress = Progress::new();
     let mut number = 0_u64;
     loop {
-        if number % 8_192 == 0 {
+        if number.is_multiple_of(8_192) {
             progress.show(&records.progress());
         }
         let Some(record) = records.next()? else { break };

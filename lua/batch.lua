@@ -27,23 +27,6 @@ for i = 1, #ops do
   end
 end
 
-local function takes_memory()
-  for i = 1, #entries do
-    local entry = entries[i]
-    if entry.settled_until or entry.changed and entry.rule then return true end
-  end
-  return false
-end
-
-if #made > 0 and takes_memory() then
-  -- Where memory is full, Redis refuses the first write of a script. This one changes nothing.
-  local done = redis.pcall('SETRANGE', KEYS[1], 0, '')
-  if type(done) == 'table' and done.err and done.err:find('OOM', 1, true) then
-    for i = 1, #made do rows[made[i]] = UNMADE end
-    return table.concat(rows)
-  end
-end
-
 for i = 1, #entries do
   local entry = entries[i]
   if entry.settled_until then
@@ -51,6 +34,10 @@ for i = 1, #entries do
   elseif entry.changed then
     write(entry)
   end
+  if is_full then break end
+end
+if is_full then
+  for i = 1, #made do rows[made[i]] = UNMADE end
 end
 
 return table.concat(rows)

@@ -152,13 +152,27 @@ local function forget(entry)
   entry.rule, entry.state, entry.changed = false, false, true
 end
 
+-- Whether the memory of the server is full: it refuses the first write of a script or none.
+local is_first, is_full = true, false
+
+-- A command that takes memory. Where that is full, it does nothing.
+local function store(...)
+  if is_full then return end
+  if not is_first then return redis.call(...) end
+  is_first = false
+  local done = redis.pcall(...)
+  if type(done) ~= 'table' or not done.err then return end
+  -- Any other error ends the call, as if there were no pcall.
+  if done.err:find('OOM', 1, true) then is_full = true else redis.call(...) end
+end
+
 local function set(name, value, expires)
   if redis.REDIS_VERSION_NUM then
-    redis.call('SET', name, value, 'PXAT', expires)
+    store('SET', name, value, 'PXAT', expires)
   else
     -- A server that does not tell its version may be one that does not know PXAT.
-    redis.call('SET', name, value)
-    redis.call('PEXPIREAT', name, expires)
+    store('SET', name, value)
+    if not is_full then redis.call('PEXPIREAT', name, expires) end
   end
 end
 
@@ -171,11 +185,15 @@ local function write(entry)
     local code = string.char(header:byte(2) + HOLDS)
     local front = header:sub(1, 1) .. code .. header:sub(3) .. entry.since .. leases.encode(holds)
     local algorithm = rule.algorithm
-    local is_amended = algorithm.amend and algorithm.amend(front, state)
+    local is_amended = algorithm.amend and algorithm.amend(front, state, store)
     local value = not is_amended and algorithm.encode(front, state)
     -- After that the state is not what is to be stored.
     local expires = ceil(leases.fresh_at(holds, rule, state) / 1000)
-    if value then set(name, value, expires) else redis.call('PEXPIREAT', name, expires) end
+    if value then
+      set(name, value, expires)
+    elseif not is_full then
+      redis.call('PEXPIREAT', name, expires)
+    end
     return
   end
   if not rule or rule.algorithm.is_fresh(rule, state, now) then
@@ -184,8 +202,8 @@ local function write(entry)
   end
   local algorithm, front = rule.algorithm, rule.header .. entry.since
   local expires = ceil(algorithm.fresh_at(rule, state) / 1000)
-  if algorithm.amend and algorithm.amend(front, state) then
-    redis.call('PEXPIREAT', name, expires)
+  if algorithm.amend and algorithm.amend(front, state, store) then
+    if not is_full then redis.call('PEXPIREAT', name, expires) end
     return
   end
   set(name, algorithm.encode(front, state), expires)

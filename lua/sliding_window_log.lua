@@ -4,7 +4,7 @@
 -- rule: limit, window, grid.
 -- state: entries head + 1 to count, their running totals on top of `base`, `total` and
 --   `newest` of the last one, last_seen. Entries are read when they are looked at and
---   then stand in `ats` and `totals`; those from `changed` on differ from what is stored, and so do
+--   then are in `ats` and `totals`; those from `changed` on differ from what is stored, and so do
 --   those of `patch`, which are bytes.
 -- view: state, seen, head, base.
 
@@ -75,8 +75,8 @@ local function range(state, low, high)
   return redis.call('GETRANGE', state.key, floor(from), floor(to - 1))
 end
 
--- Adds `units` to the running totals of entries `low` to `high`, all before `changed`, and moves
--- the entries on by so many places. Many entries in one command cost a quarter of what they cost
+-- Adds `units` to the running totals of entries `low` to `high`, all before `changed`, and moves the
+-- entries on by `places`. Many entries in one command cost a third of what they cost
 -- one by one.
 local function shift(state, low, high, units, places)
   if low > high then return end
@@ -363,24 +363,24 @@ end
 
 -- Brings a long string up to date in place. Says no where it is written as a whole: when
 -- it is short, or new, or there is no more room, or it does not stay where it is.
-local function amend(front, state)
+local function amend(front, state, store)
   local head, count = state.head, state.count
   if count <= SHORT or count > state.slots then return false end
   -- With more or fewer holds before it, all of it is elsewhere.
   if #front + HEADER + 1 ~= state.first then return false end
   local changed = max(state.changed, head + 1)
-  redis.call('SETRANGE', state.key, 0, header(front, head, state))
+  store('SETRANGE', state.key, 0, header(front, head, state))
   local patch = state.patch
   if patch then
     local low, high = max(patch.low, head + 1), min(patch.high, changed - 1)
     if low <= high then
       local from = state.first - 1 + (low - 1) * ENTRY
-      redis.call('SETRANGE', state.key, floor(from), range(state, low, high))
+      store('SETRANGE', state.key, floor(from), range(state, low, high))
     end
   end
   if changed <= count then
     local from = state.first - 1 + (changed - 1) * ENTRY
-    redis.call('SETRANGE', state.key, floor(from), packed(state, changed))
+    store('SETRANGE', state.key, floor(from), packed(state, changed))
   end
   return true
 end

@@ -31,18 +31,16 @@ pub(crate) enum Wrapping {
     Fields,
     /// tower_governor by address.
     Governor,
-    /// The same with `x-ratelimit-limit`, `-remaining` and `-after`.
+    /// The same with `x-ratelimit-limit` and `x-ratelimit-remaining`.
     GovernorHeaders,
     /// Tollgate by address, with all fields.
     Headers,
-    /// Only `RateLimit-Policy` and `RateLimit`.
+    /// Only `RateLimit-Policy` and `RateLimit`: the default.
     DraftHeaders,
     /// Without fields.
     NoHeaders,
-    /// With all fields, and the body of the service kept as it is.
-    SameBody,
-    /// The same without fields.
-    SameBodyNoHeaders,
+    /// With all fields, and a body around that of the service.
+    AnyBody,
     /// A policy for all beside that for each address, with all fields.
     TwoPolicies,
 }
@@ -67,7 +65,7 @@ pub(crate) fn app(wrapping: Wrapping) -> Result<Router, Failure> {
     };
     let by_address =
         || Ok::<_, Failure>(Limit::new(Policy::token_bucket("address", quota)?, ClientIp::peer()));
-    let all = HeaderOptions::default();
+    let all = HeaderOptions::all();
     let app = match wrapping {
         Wrapping::Bare => router,
         Wrapping::Identity => router.layer(Identity::new()),
@@ -89,11 +87,7 @@ pub(crate) fn app(wrapping: Wrapping) -> Result<Router, Failure> {
             let none = all.x_ratelimit(false).ratelimit(false);
             router.layer(limited(none, vec![by_address()?])?)
         }
-        Wrapping::SameBody => router.layer(limited(all, vec![by_address()?])?.same_body()),
-        Wrapping::SameBodyNoHeaders => {
-            let none = all.x_ratelimit(false).ratelimit(false);
-            router.layer(limited(none, vec![by_address()?])?.same_body())
-        }
+        Wrapping::AnyBody => router.layer(limited(all, vec![by_address()?])?.any_body()),
         Wrapping::TwoPolicies => {
             let global = Limit::global(Policy::token_bucket("global", quota)?);
             router.layer(limited(all, vec![global, by_address()?])?)

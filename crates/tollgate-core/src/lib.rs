@@ -50,7 +50,7 @@ mod time;
 pub use algorithm::{Algorithm, AnyRule, Form, LeakyMode, Refill, Resolution};
 pub use breaker::{Breaker, BreakerState};
 pub use calendar::{Calendar, CalendarError, Period};
-pub use charge::{Charge, Charged, Receipt, ReceiptId, Settlement};
+pub use charge::{Charge, Charged, OwnedCharge, Receipt, ReceiptId, Settlement};
 pub use cost::Cost;
 pub use decision::{Decision, Outcome, Source, Verdict};
 pub use fallback::{Fallback, FallbackFuture};

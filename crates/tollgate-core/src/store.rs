@@ -82,6 +82,15 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Dropping the future gives up the answer, not the charge: it may have been made.
     fn decide(&self, charges: &[Charge<'_>]) -> Self::Future<Verdict>;
 
+    /// As [`decide`](Self::decide), for a store that never waits: it returns the answer itself, so
+    /// that the caller has no future to poll. `None`, the default, means that the caller has to
+    /// call `decide`. The store has then charged nothing.
+    #[inline]
+    fn decide_at_once(&self, charges: &[Charge<'_>]) -> Option<Result<Verdict, StoreError>> {
+        let _ = charges;
+        None
+    }
+
     /// Corrects a charge: `actual` units count instead of those of the receipt.
     ///
     /// What was too much is given back as far as it still counts, so that afterwards

@@ -2,7 +2,9 @@
 
 use std::fmt::{self, Write as _};
 
-use tollgate::{Algorithm, Excess, LeakyMode, Micros, OnMissingKey, OnStoreError, Policy, Refill};
+use tollgate::{
+    Algorithm, LeakyMode, Micros, OnExceeded, OnMissingKey, OnStoreError, Policy, Refill,
+};
 
 use crate::plan::{
     ApiPlan, CostTable, ForwardingHeader, IdentitySource, KeyOrigin, LimitPlan, Listen, Plan,
@@ -147,7 +149,7 @@ fn write_beside(out: &mut String, plan: &Plan, limit: &LimitPlan) -> fmt::Result
 
 /// What becomes of a denial, and of a charge when the response is known.
 fn write_outcome(out: &mut String, limit: &LimitPlan) -> fmt::Result {
-    if let Excess::Wait { max } = limit.excess {
+    if let OnExceeded::Wait { max } = limit.excess {
         writeln!(out, "    what it denies waits for at most {}", span(max.into()))?;
     }
     if let Some(counts) = &limit.counts {

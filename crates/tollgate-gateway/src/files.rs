@@ -10,8 +10,8 @@ use std::sync::Arc;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{Error as TlsError, InconsistentKeys, ServerConfig, crypto};
+use tollgate::access::{SubjectList, SubjectListError};
 use tollgate::key::{JwtKey, JwtKeyError, JwtKeys};
-use tollgate::{SubjectList, SubjectListError};
 
 use crate::plan::{KeyOrigin, TlsFiles};
 

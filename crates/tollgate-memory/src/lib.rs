@@ -155,21 +155,14 @@ pub struct MemoryStats {
 impl<C: Clock> Store for MemoryStore<C> {
     type Future<T: Send + 'static> = Ready<Result<T, StoreError>>;
 
-    // Always, because a verdict that is returned is moved, and moving what has just been
-    // written waits for the writes: that was a quarter of a decision.
     #[inline(always)]
     fn decide(&self, charges: &[Charge<'_>]) -> Ready<Result<Verdict, StoreError>> {
-        if let [charge] = charges {
-            if !charge.dry
-                && let Some((decision, now)) = self.0.decide_one(charge)
-            {
-                let admitted = decision.allows() || !charge.enforce;
-                return ready(Ok(Verdict::single(admitted, now, decision)));
-            }
-        } else if let Some(verdict) = self.0.decide_few(charges) {
-            return ready(Ok(verdict));
-        }
-        ready(self.0.decide_all(charges))
+        ready(self.0.decide(charges))
+    }
+
+    #[inline(always)]
+    fn decide_at_once(&self, charges: &[Charge<'_>]) -> Option<Result<Verdict, StoreError>> {
+        Some(self.0.decide(charges))
     }
 
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Ready<Result<Settlement, StoreError>> {
@@ -193,6 +186,23 @@ impl<C: Clock> Store for MemoryStore<C> {
 }
 
 impl<C: Clock> Inner<C> {
+    // Always inlined, because a verdict that is returned is moved, and moving what has just been
+    // written waits for the writes: that was a quarter of a decision.
+    #[inline(always)]
+    fn decide(&self, charges: &[Charge<'_>]) -> Result<Verdict, StoreError> {
+        if let [charge] = charges {
+            if !charge.dry
+                && let Some((decision, now)) = self.decide_one(charge)
+            {
+                let admitted = decision.allows() || !charge.enforce;
+                return Ok(Verdict::single(admitted, now, decision));
+            }
+        } else if let Some(verdict) = self.decide_few(charges) {
+            return Ok(verdict);
+        }
+        self.decide_all(charges)
+    }
+
     #[inline]
     fn hash(&self, key: &Key) -> u64 {
         self.hasher.hash_one(key)

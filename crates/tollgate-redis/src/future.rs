@@ -141,7 +141,7 @@ impl Future for Left {
 impl Drop for Left {
     /// A call that came to its end has answered.
     fn drop(&mut self) {
-        self.ticket.strand();
+        self.ticket.fail_pending();
     }
 }
 

@@ -68,6 +68,7 @@ mod check;
 mod clock;
 mod cluster;
 mod combiner;
+mod cross_slot;
 mod deny_cache;
 mod encode;
 mod failure;
@@ -79,13 +80,12 @@ mod interned;
 mod lease;
 mod names;
 mod node;
-mod offset;
 mod pace;
 mod replay;
 mod reply;
 mod route;
 mod script;
-mod several;
+mod server_clock;
 mod stats;
 mod ticket;
 mod tls;
@@ -309,7 +309,7 @@ impl Store for RedisStore {
             self.note_asked(charges);
         }
         if !is_one_call {
-            return several::decide(self, charges, lines, read);
+            return cross_slot::decide(self, charges, lines, read);
         }
         let about = lines.first().map(|line| line.state.clone()).unwrap_or_default();
         self.submit(&about, Request::Decide(lines), read)

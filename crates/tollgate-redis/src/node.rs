@@ -21,8 +21,8 @@ use crate::check::{self, About, RedisReport};
 use crate::encode::Batch;
 use crate::failure::{self, Failure, Refusal};
 use crate::guard::{self, Guard};
-use crate::offset::Offset;
 use crate::script;
+use crate::server_clock::ServerClock;
 
 /// A connection to one server that is made anew whenever it breaks, and what is known of
 /// the server's clock.
@@ -31,7 +31,7 @@ pub(crate) struct Node {
     client: Client,
     runtime: Handle,
     supervisor: AbortHandle,
-    offset: Offset,
+    clock: ServerClock,
     /// Held by who asks for the time, so that one does for all.
     asking: tokio::sync::Mutex<()>,
     health: Mutex<Health>,
@@ -64,13 +64,13 @@ impl Node {
         let client = client(config, timeout)?;
         let runtime = Handle::current();
         let supervisor = runtime.spawn(supervise(client.clone())).abort_handle();
-        let (offset, health, report) = (Offset::new(), Mutex::default(), Mutex::default());
+        let (clock, health, report) = (ServerClock::new(), Mutex::default(), Mutex::default());
         let asking = tokio::sync::Mutex::default();
         let node = Arc::new(Self {
             client,
             runtime,
             supervisor,
-            offset,
+            clock,
             asking,
             health,
             guard,
@@ -145,7 +145,7 @@ impl Node {
 
     /// Whether the server has ever said what time it is.
     pub(crate) fn knows_time(&self) -> bool {
-        self.offset.at_server(Instant::now()).is_some()
+        self.clock.at_server(Instant::now()).is_some()
     }
 
     /// Asks the server what time it is, unless somebody else has by then.
@@ -166,7 +166,7 @@ impl Node {
         self.judge(said.as_ref().err());
         let outcome = said.map_err(Failure::from);
         self.observe(outcome.as_ref().err());
-        self.offset.learn(outcome?, sent);
+        self.clock.learn(outcome?, sent);
         Ok(())
     }
 
@@ -207,17 +207,17 @@ impl Node {
 
     /// The server's time at `instant`, unless it never answered.
     pub(crate) fn at_server(&self, instant: Instant) -> Option<Timestamp> {
-        self.offset.at_server(instant)
+        self.clock.at_server(instant)
     }
 
     /// A reply said that it was `now`, to a call sent at `sent`.
     pub(crate) fn learn(&self, now: Timestamp, sent: Instant) {
-        self.offset.learn(now, sent);
+        self.clock.learn(now, sent);
     }
 
     /// A reply refused what came in time by the clock here.
     pub(crate) fn relearn(&self, now: Timestamp, sent: Instant) {
-        self.offset.relearn(now, sent);
+        self.clock.relearn(now, sent);
     }
 
     /// Replies no longer belong to the calls they follow: another connection is needed.

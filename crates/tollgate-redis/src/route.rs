@@ -20,7 +20,7 @@ pub(crate) enum Route {
 
 /// A server that a call is sent to.
 #[derive(Debug)]
-pub(crate) enum Stop {
+pub(crate) enum Target {
     One(Arc<Node>),
     Member {
         member: Arc<Member>,
@@ -33,9 +33,9 @@ pub(crate) enum Stop {
 
 /// What a call has been through.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Trip {
+pub(crate) struct Redirects {
     /// Times that it was sent on, since its keys were last found on two nodes at once.
-    redirections: u32,
+    count: u32,
     /// Times that its keys were found on two nodes at once.
     halves: u32,
     /// To be kept before it goes on.
@@ -74,41 +74,46 @@ impl Route {
     }
 
     /// The first server of a call, if there is no need to wait for one.
-    pub(crate) fn at_once(&self) -> Option<Stop> {
+    pub(crate) fn at_once(&self) -> Option<Target> {
         match self {
-            Self::One(node) => Some(Stop::One(Arc::clone(node))),
+            Self::One(node) => Some(Target::One(Arc::clone(node))),
             Self::Slot { topology, slot } => {
                 let member = topology.leader_now(*slot)?;
                 let room = Arc::clone(&member.room).try_acquire_owned().ok()?;
-                Some(Stop::Member { member, is_asking: false, _room: room })
+                Some(Target::Member { member, is_asking: false, _room: room })
             }
         }
     }
 
     /// The next server of a call, as soon as there is one and it has room.
-    pub(crate) async fn stop(&self, trip: &mut Trip) -> Stop {
+    pub(crate) async fn target(&self, redirects: &mut Redirects) -> Target {
         let (topology, slot) = match self {
-            Self::One(node) => return Stop::One(Arc::clone(node)),
+            Self::One(node) => return Target::One(Arc::clone(node)),
             Self::Slot { topology, slot } => (topology, *slot),
         };
-        if let Some(pause) = trip.pause.take() {
+        if let Some(pause) = redirects.pause.take() {
             tokio::time::sleep(pause).await;
         }
         loop {
-            let (member, is_asking) = match std::mem::take(&mut trip.next) {
+            let (member, is_asking) = match std::mem::take(&mut redirects.next) {
                 Next::Leader => (topology.leader(slot).await, false),
                 Next::Member { member, is_asking } => (member, is_asking),
             };
             // It is never closed; if it were, another look finds another node.
             if let Ok(room) = Arc::clone(&member.room).acquire_owned().await {
-                return Stop::Member { member, is_asking, _room: room };
+                return Target::Member { member, is_asking, _room: room };
             }
         }
     }
 
     /// Whether a call that was refused at one server goes on to another.
-    pub(crate) fn follow(&self, refusal: &Refusal, stop: &Stop, trip: &mut Trip) -> bool {
-        let (Self::Slot { topology, .. }, Stop::Member { member, .. }) = (self, stop) else {
+    pub(crate) fn follow(
+        &self,
+        refusal: &Refusal,
+        target: &Target,
+        redirects: &mut Redirects,
+    ) -> bool {
+        let (Self::Slot { topology, .. }, Target::Member { member, .. }) = (self, target) else {
             return false;
         };
         let asked = &*member.place.host;
@@ -120,20 +125,20 @@ impl Route {
                 .and_then(|place| topology.named(&place))
                 .map(|member| Next::Member { member, is_asking: true }),
             Refusal::TryAgain => {
-                trip.pause = Some(PAUSE * (1 << trip.halves.min(LONGEST)));
-                trip.halves += 1;
+                redirects.pause = Some(PAUSE * (1 << redirects.halves.min(LONGEST)));
+                redirects.halves += 1;
                 // The nodes agree: each has sent it on for what it does not have itself.
-                trip.redirections = 0;
-                trip.next = Next::Leader;
+                redirects.count = 0;
+                redirects.next = Next::Leader;
                 return true;
             }
             _ => return false,
         };
         let Some(next) = next else { return false };
-        trip.next = next;
-        trip.redirections += 1;
-        trip.pause = (trip.redirections > 2).then_some(PAUSE);
-        trip.redirections <= MOST_REDIRECTIONS
+        redirects.next = next;
+        redirects.count += 1;
+        redirects.pause = (redirects.count > 2).then_some(PAUSE);
+        redirects.count <= MOST_REDIRECTIONS
     }
 
     /// Whether requests for keys elsewhere can be decided, though those here cannot.
@@ -152,7 +157,7 @@ impl Route {
     }
 }
 
-impl Stop {
+impl Target {
     pub(crate) fn node(&self) -> &Arc<Node> {
         match self {
             Self::One(node) => node,

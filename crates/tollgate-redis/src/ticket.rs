@@ -201,7 +201,7 @@ impl Ticket {
     }
 
     /// Answers that nobody is left to carry this out.
-    pub(crate) fn strand(&self) {
+    pub(crate) fn fail_pending(&self) {
         self.answer_with(|is_sent| {
             Err(if is_sent {
                 StoreError::maybe_charged(STORE, RUNTIME_GONE)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::Response;
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 
@@ -105,7 +106,6 @@ impl InFlight {
     }
 
     /// Whether there is anything to hold.
-    #[cfg(feature = "axum")]
     const fn is_held(&self) -> bool {
         self.0.is_some()
     }
@@ -118,6 +118,11 @@ impl fmt::Debug for InFlight {
 }
 
 /// Which body a response has behind the layer.
+#[diagnostic::on_unimplemented(
+    message = "the layer cannot make a body of the type `{B}` for its own responses",
+    note = "call `.any_body()` on the layer: responses then carry a `tollgate::Body` around the \
+            body of the service"
+)]
 pub trait BodyMode<B>: Send + Sync + 'static {
     /// The body behind the layer, where that of the service is `B`.
     type Body;
@@ -125,11 +130,17 @@ pub trait BodyMode<B>: Send + Sync + 'static {
     /// The body of the service, and what its request holds until the end of it.
     fn inner(body: B, in_flight: InFlight) -> Self::Body;
 
+    /// The response of the service.
+    #[inline]
+    fn respond(response: Response<B>, in_flight: InFlight) -> Response<Self::Body> {
+        response.map(|body| Self::inner(body, in_flight))
+    }
+
     /// The body of a denial.
     fn full(data: Bytes) -> Self::Body;
 }
 
-/// Responses carry a [`Body`], which goes around any other: the default.
+/// Responses carry a [`Body`], which goes around any other body.
 #[derive(Clone, Copy, Debug)]
 pub struct AnyBody;
 
@@ -145,14 +156,13 @@ impl<B> BodyMode<B> for AnyBody {
     }
 }
 
-/// Responses carry the body of the service, which can be made of bytes: that of axum, or
-/// `http_body_util::Full`.
+/// Responses carry the body of the service, which is `From<Bytes>`, such as that of axum or
+/// `http_body_util::Full`: the default.
 ///
-/// axum puts a body that is not its own into a box; with its own it need not.
-///
-/// A request that counts in flight does so until the end of an axum body, with the feature
-/// `axum`. Another body cannot tell its end from within: then the request is over when the
-/// response is there, which is right for one that is whole in memory.
+/// A request takes a permit of a concurrency limit until the end of an axum body, with the feature
+/// `axum`. Another body does not tell the layer of its end: the permit is then returned with the
+/// head of the response. For a body that streams, use
+/// [`any_body`](crate::RateLimitLayer::any_body).
 #[derive(Clone, Copy, Debug)]
 pub struct SameBody;
 
@@ -167,6 +177,16 @@ impl<B: From<Bytes> + 'static> BodyMode<B> for SameBody {
     #[cfg(not(feature = "axum"))]
     fn inner(body: B, _: InFlight) -> B {
         body
+    }
+
+    /// Mostly as it is: to take a response apart moves all of it.
+    #[inline]
+    fn respond(response: Response<B>, in_flight: InFlight) -> Response<B> {
+        if in_flight.is_held() {
+            response.map(|body| Self::inner(body, in_flight))
+        } else {
+            response
+        }
     }
 
     fn full(data: Bytes) -> B {

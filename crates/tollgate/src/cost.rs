@@ -163,7 +163,7 @@ impl Costs {
     }
 
     /// The most that a request takes, as far as the table says.
-    pub(crate) fn dearest(&self) -> Cost {
+    pub(crate) fn max_cost(&self) -> Cost {
         let Methods { get, head, search, post, put, patch, delete, call, any_other, others } =
             &self.methods;
         let methods = [get, head, search, post, put, patch, delete, call, any_other];

@@ -47,6 +47,7 @@
 //! | `tier-lookup` | `TierLookup`: tiers from a database, remembered for a while |
 //! | `test-util` | `ManualClock`, a clock for tests that is moved by hand |
 
+pub mod access;
 #[cfg(feature = "admin")]
 pub mod admin;
 pub mod body;
@@ -59,7 +60,6 @@ pub mod headers;
 pub mod key;
 pub mod layer;
 mod limit;
-mod lists;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 mod observe;
@@ -77,10 +77,9 @@ pub use headers::HeaderOptions;
 pub use key::{KeySource, RoutePattern, Subject, SubjectKind};
 pub use layer::{
     LayerError, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reservation, TalliedBody, Tally,
-    Verdicts, WaitingRoom,
+    Verdicts, WaitQueue,
 };
-pub use limit::{Excess, Limit, OnMissingKey};
-pub use lists::{Listed, Lists, ListsError, SubjectList, SubjectListError};
+pub use limit::{Limit, OnExceeded, OnMissingKey};
 #[cfg(feature = "admin")]
 pub use observe::Denials;
 #[cfg(feature = "metrics")]

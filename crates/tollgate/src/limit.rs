@@ -38,7 +38,7 @@ pub struct Limit {
     pub(crate) enforce: bool,
     pub(crate) costs: Option<Costs>,
     pub(crate) on_missing_key: Option<OnMissingKey>,
-    pub(crate) excess: Excess,
+    pub(crate) on_exceeded: OnExceeded,
     pub(crate) settling: Settling,
     tiers: Vec<(Tier, Policy)>,
     conditions: Vec<Arc<Condition>>,
@@ -60,7 +60,7 @@ pub enum OnMissingKey {
 
 /// How the layer treats a request that a limit denies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Excess {
+pub enum OnExceeded {
     /// It rejects the request at once.
     #[default]
     Reject,
@@ -79,13 +79,13 @@ pub enum Excess {
     /// among the requests that wait for the global limit.
     ///
     /// The order holds among requests in one process that share a
-    /// [`WaitingRoom`](crate::WaitingRoom), for limits with `Excess::Wait`. Each process has a
+    /// [`WaitQueue`](crate::WaitQueue), for limits with `OnExceeded::Wait`. Each process has a
     /// wait queue of its own. A request takes no units of a key at cost 0, so it does not wait for
     /// that key.
     ///
     /// # Bounds
     ///
-    /// The layer's [`WaitingRoom`](crate::WaitingRoom) bounds the number and the bytes of waiting
+    /// The layer's [`WaitQueue`](crate::WaitQueue) bounds the number and the bytes of waiting
     /// requests. A client that closes its connection leaves the queue and takes no units. A request
     /// that costs more than the capacity of a limit gets 403 at once. Waiting needs a tokio runtime
     /// with its timer enabled, and holds no permit of the inner service.
@@ -109,7 +109,7 @@ impl Limit {
             enforce: true,
             costs,
             on_missing_key: None,
-            excess: Excess::Reject,
+            on_exceeded: OnExceeded::Reject,
             settling: Settling::default(),
             tiers: Vec::new(),
             conditions: Vec::new(),
@@ -169,19 +169,19 @@ impl Limit {
         self.when(move |head| !paths.exempt(head))
     }
 
-    /// What becomes of a request that this limit denies: with [`Excess::Wait`] it is held
+    /// The treatment of a request that this limit denies: with [`OnExceeded::Wait`] it is held
     /// back until it passes, whatever the algorithm. If another limit denies it that does
     /// not wait, it is refused at once.
     #[must_use]
-    pub const fn excess(mut self, excess: Excess) -> Self {
-        self.excess = excess;
+    pub const fn on_exceeded(mut self, on_exceeded: OnExceeded) -> Self {
+        self.on_exceeded = on_exceeded;
         self
     }
 
     /// How long a request waits for this limit.
-    pub(crate) const fn patience(&self) -> Option<Duration> {
-        match self.excess {
-            Excess::Wait { max } if self.enforce => Some(max),
+    pub(crate) const fn max_wait(&self) -> Option<Duration> {
+        match self.on_exceeded {
+            OnExceeded::Wait { max } if self.enforce => Some(max),
             _ => None,
         }
     }
@@ -326,7 +326,7 @@ impl Limit {
         Ok(Self {
             policy,
             costs: Some(Costs::flat(Cost::ONE)),
-            excess: Excess::Reject,
+            on_exceeded: OnExceeded::Reject,
             settling: Settling::default(),
             tiers: Vec::new(),
             ..self.clone()
@@ -392,7 +392,7 @@ impl fmt::Debug for Limit {
             .field("policy", &self.policy)
             .field("tiers", &self.tiers)
             .field("enforce", &self.enforce)
-            .field("excess", &self.excess)
+            .field("on_exceeded", &self.on_exceeded)
             .field("settling", &self.settling)
             .field("on_missing_key", &self.on_missing_key)
             .finish_non_exhaustive()

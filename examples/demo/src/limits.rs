@@ -8,7 +8,8 @@ use tollgate::key::{
     chain,
 };
 use tollgate::{
-    Algorithm, Limit, OnMissingKey, OnStoreError, Paths, Policy, Quota, RateLimitLayer, Store,
+    Algorithm, HeaderOptions, Limit, OnMissingKey, OnStoreError, Paths, Policy, Quota,
+    RateLimitLayer, Store,
 };
 
 use crate::args::{Args, KeyBy};
@@ -27,6 +28,7 @@ pub fn layer<St: Store>(args: &Args, store: St) -> Result<RateLimitLayer<St>, St
     let layer = RateLimitLayer::builder(store)
         .limit(Limit::new(policy(args)?, key(args)?))
         .exempt_paths(exempt)
+        .headers(HeaderOptions::all())
         .on_missing_key(OnMissingKey::Deny)
         .on_denied(Problem::with_members(members))
         .build();

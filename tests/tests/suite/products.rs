@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use tollgate::{
-    Cost, Costs, Excess, Key, Limit, Policy, Quota, RateLimitLayer, RedisStore, Reservation,
+    Cost, Costs, Key, Limit, OnExceeded, Policy, Quota, RateLimitLayer, RedisStore, Reservation,
     Reserve, Store, StoreExt, Strikes, Tier, tier,
 };
 use tollgate_test_servers::Redis;
@@ -275,7 +275,8 @@ async fn the_excess_waits_over_redis_and_none_is_admitted_early() {
     let [store, _] = two_stores(&redis).await;
     let window = Duration::from_millis(200);
     let policy = Policy::sliding_window_log("upload", Quota::every(window)).unwrap();
-    let limit = Limit::global(policy).excess(Excess::Wait { max: Duration::from_secs(60) });
+    let limit =
+        Limit::global(policy).on_exceeded(OnExceeded::Wait { max: Duration::from_secs(60) });
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));
     let log = Arc::clone(&order);
     let service = layer(&store, limit).layer(service_fn(move |request: Request<()>| {

@@ -309,7 +309,8 @@ pub(crate) fn check<S: Strategy>(
 ) {
     let cases = match std::env::var_os("PROPTEST_CASES") {
         Some(_) => Config::default().cases,
-        None => 256,
+        None if std::env::var_os("TOLLGATE_LONG").is_some() => 256,
+        None => 96,
     };
     check_cases(file, cases, values, law);
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use http::uri::{Scheme, Uri};
 use http::{HeaderName, HeaderValue, Method};
+use tollgate::access::SubjectList;
 use tollgate::key::TrustedProxies;
-use tollgate::{RedisStore, SubjectList, calendar};
+use tollgate::{RedisStore, calendar};
 
 use super::spec::Format;
 use crate::plan::{PathMatch, Statuses};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::Method;
-use tollgate::{Cost, Excess, OnStoreError, Policy};
+use tollgate::{Cost, OnExceeded, OnStoreError, Policy};
 
 use super::matching::is_same;
 use super::{Methods, PathMatch, ReservePlan, Statuses};
@@ -97,7 +97,7 @@ pub struct LimitPlan {
     /// Whether it blocks, or only watches.
     pub enforce: bool,
     /// What becomes of a request that it denies.
-    pub excess: Excess,
+    pub excess: OnExceeded,
     /// Which responses count; all without it.
     pub counts: Option<Vec<Statuses>>,
     /// How the charge is corrected, if it is an estimate.
@@ -251,7 +251,7 @@ impl CostTable {
     }
 
     /// The most that one of these requests can cost, as far as methods and paths tell.
-    pub fn dearest(&self, methods: &Methods, path: &PathMatch) -> Cost {
+    pub fn max_cost(&self, methods: &Methods, path: &PathMatch) -> Cost {
         let rules = self.paths.iter().filter(|rule| {
             let meet = rule.path.covers(path) || path.covers(&rule.path);
             meet && rule.methods.meet(methods)

@@ -15,12 +15,12 @@ pub(crate) struct Differences {
     pub(crate) requests: Vec<String>,
     /// By client: requests that only the first denies, and only the second.
     clients: HashMap<Box<str>, [u64; 2]>,
-    /// Requests that wait under one of the plans: see [`Open`].
-    waiting: HashMap<u64, Open>,
+    /// Requests that wait under one of the plans.
+    waiting: HashMap<u64, Waiting>,
 }
 
-/// The answers of both plans so far, the client, and the request in words.
-type Open = ([Answer; 2], Box<str>, Box<str>);
+/// A request that waits: what each plan says so far, its client, and the request in words.
+type Waiting = ([Answer; 2], Box<str>, Box<str>);
 
 /// The most clients that are told apart.
 const CLIENTS: usize = 1 << 16;

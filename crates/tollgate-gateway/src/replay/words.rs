@@ -85,12 +85,12 @@ fn write_report(out: &mut String, report: &Report, top: usize) -> fmt::Result {
     for (name, policy) in &report.policies {
         let shadow = if policy.shadow { " (only watches)" } else { "" };
         write_totals(out, &format!("{name}{shadow}"), &policy.totals)?;
-        if let Some(mean) = policy.waits.total_micros.checked_div(policy.waits.requests) {
+        let waits = policy.waits.requests;
+        if let Some(mean) = policy.waits.total_micros.checked_div(waits) {
             #[expect(clippy::cast_precision_loss, reason = "shown to the millisecond")]
             let seconds = |micros: u64| micros as f64 / 1e6;
             let mean = seconds(mean);
             let longest = seconds(policy.waits.longest_micros);
-            let waits = policy.waits.requests;
             writeln!(
                 out,
                 "    {waits} requests wait, {mean:.3} s on average and {longest:.3} s at most"

@@ -9,10 +9,11 @@ use http::uri::Scheme;
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use tokio_rustls::rustls::ServerConfig;
-use tollgate::denial::{Dialect, Problem};
+use tollgate::access::{Listed, Lists};
+use tollgate::denial::{Problem, ResponseFormat};
 use tollgate::key::TrustedProxies;
 use tollgate::status::{Inspect, LayerHandle};
-use tollgate::{Denial, Head, Listed, Lists, Observer, WaitingRoom, headers};
+use tollgate::{Denial, Head, Observer, WaitQueue, headers};
 use tower_service::Service;
 
 use super::activity::Patience;
@@ -44,7 +45,7 @@ pub(super) struct App<St> {
     /// The most connections to the admin address.
     pub(super) admin_connections: usize,
     /// Where requests wait, of all routes together.
-    room: WaitingRoom,
+    room: WaitQueue,
 }
 
 /// What a listener does with a connection before the first request.
@@ -104,7 +105,7 @@ impl<St: Inspect> App<St> {
         let identity = Identity::new(&plan, &lasting.key_sets)?;
         let lists = lists::lists(&plan, &identity)?;
         // Requests of both versions wait in one order.
-        let room = before.map_or_else(WaitingRoom::new, |app| app.room.clone());
+        let room = before.map_or_else(WaitQueue::new, |app| app.room.clone());
         let common = Common {
             fronts: build::fronts(&plan),
             identity: build::identity_fields(&plan),
@@ -234,7 +235,7 @@ impl<St: Inspect> App<St> {
             }
         };
         tracing::debug!(reason = denial.reason().code(), "deny");
-        let dialect = Dialect::of(&Head::of(request));
+        let dialect = ResponseFormat::of(&Head::of(request));
         let problem = Problem::with_members(self.plan.members.clone());
         Err(Box::new(denial.respond(dialect, &problem).map(Body::from)))
     }

@@ -7,7 +7,7 @@ use tollgate::key::SubjectName;
 use tollgate::status::{Inspect, LayerHandle};
 use tollgate::{
     Costs, Head, Limit, Observer, OnStoreError, Policy, RateLimit, RateLimitLayer, Reserve, Tier,
-    TierSource, WaitingRoom, headers,
+    TierSource, WaitQueue, headers,
 };
 use tower_layer::Layer;
 
@@ -80,7 +80,7 @@ pub(super) struct Parts<'a, St> {
     pub(super) common: &'a Common,
     pub(super) identity: &'a Identity,
     pub(super) observer: &'a Observer,
-    pub(super) room: &'a WaitingRoom,
+    pub(super) room: &'a WaitQueue,
 }
 
 impl<St: Inspect> Parts<'_, St> {
@@ -130,7 +130,7 @@ impl<St: Inspect> Parts<'_, St> {
             .observer(self.observer)
             .endpoint(api.map_or("other", |api| &api.limit.name))
             .tiers(self.tiers())
-            .waiting_room(self.room)
+            .wait_queue(self.room)
             .on_denied(Denials::of(self.plan));
         let prices = Prices::of(limits.iter().copied());
         for plan in limits {
@@ -143,7 +143,7 @@ impl<St: Inspect> Parts<'_, St> {
                 layer = layer.limit(self.limit(plan, quota.everybody.as_ref(), &policies)?);
             }
             if let Some(policy) = &plan.in_flight {
-                layer = layer.limit(enforced(self.of(policy, plan).excess(plan.excess), plan));
+                layer = layer.limit(enforced(self.of(policy, plan).on_exceeded(plan.excess), plan));
             }
             if let Some(penalty) = &plan.penalty {
                 let blocked = self.of(&penalty.policy, plan);
@@ -193,7 +193,7 @@ impl<St: Inspect> Parts<'_, St> {
             let has = move |tier: usize| has.get(tier).copied().unwrap_or(has_everybody);
             limit = limit.when(move |head| tier_of(head).map_or(has_everybody, &has));
         }
-        let limit = corrected(limit.costs(costs(plan)).excess(plan.excess), plan);
+        let limit = corrected(limit.costs(costs(plan)).on_exceeded(plan.excess), plan);
         Ok(enforced(limit, plan))
     }
 

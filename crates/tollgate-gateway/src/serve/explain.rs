@@ -7,10 +7,11 @@ use std::time::{Duration, UNIX_EPOCH};
 use http::header::HOST;
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
+use tollgate::access::Listed;
 use tollgate::key::SubjectName;
 use tollgate::{
-    Algorithm, Charge, Cost, Decision, Head, Key, KeySource as _, Listed, Outcome, Policy, Store,
-    Subject, Timestamp, Verdict,
+    Algorithm, Charge, Cost, Decision, Head, Key, KeySource as _, Outcome, Policy, Store, Subject,
+    Timestamp, Verdict,
 };
 
 use super::identity::{Found, Identity};

@@ -1,7 +1,7 @@
 //! Who is refused whatever he asks, and who is never limited.
 
+use tollgate::access::{Lists, SubjectList};
 use tollgate::key::{ApiKeys, ClientIp};
-use tollgate::{Lists, SubjectList};
 
 use super::error::BuildError;
 use super::identity::{Identity, Users, client_ip, place};

@@ -10,9 +10,9 @@ use std::net::SocketAddr;
 
 use http::header::HeaderName;
 use http::{HeaderValue, Method, Request, StatusCode};
+use tollgate::access::{Listed, Lists};
 use tollgate::{
-    Cost, Excess, Head, Key, Listed, Lists, Micros, OnMissingKey, Policy, StoreError, Subject,
-    SubjectKind,
+    Cost, Head, Key, Micros, OnExceeded, OnMissingKey, Policy, StoreError, Subject, SubjectKind,
 };
 use tollgate_replay::log::Record;
 use tollgate_replay::{Answer, Ask, Bounds, Client, Replay, Report, Request as Recording};
@@ -229,7 +229,7 @@ fn append<'a>(
         ..Ask::new(policy, key, cost)
     };
     let waits = match limit.excess {
-        Excess::Wait { max } if limit.enforce => Some(Micros::from(max)),
+        OnExceeded::Wait { max } if limit.enforce => Some(Micros::from(max)),
         _ => None,
     };
     let actual = actual(limit, record);

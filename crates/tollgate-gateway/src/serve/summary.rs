@@ -109,7 +109,7 @@ mod tests {
 
     use bytes::Bytes;
     use http::{Request, Response};
-    use http_body_util::Empty;
+    use http_body_util::Full;
     use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
     use tower_layer::Layer;
     use tower_service::Service;
@@ -120,7 +120,7 @@ mod tests {
     struct Hello;
 
     impl Service<Request<()>> for Hello {
-        type Response = Response<Empty<Bytes>>;
+        type Response = Response<Full<Bytes>>;
         type Error = Infallible;
         type Future = Ready<Result<Self::Response, Infallible>>;
 
@@ -129,7 +129,7 @@ mod tests {
         }
 
         fn call(&mut self, _: Request<()>) -> Self::Future {
-            ready(Ok(Response::new(Empty::new())))
+            ready(Ok(Response::new(Full::default())))
         }
     }
 

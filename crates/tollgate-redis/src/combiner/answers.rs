@@ -83,7 +83,7 @@ impl Combiner {
     }
 
     /// What these asked for may have been done, and nobody said so.
-    pub(super) fn doubt(&self, tickets: &[Arc<Ticket>]) {
+    pub(super) fn forget_denials(&self, tickets: &[Arc<Ticket>]) {
         if tickets.iter().any(|ticket| matches!(ticket.request, Request::Reset { .. })) {
             self.shared.deny_cache.forget();
         }

@@ -8,13 +8,13 @@ use smallvec::SmallVec;
 use tollgate_core::{StoreError, Timestamp};
 
 use super::Combiner;
+use super::deadlines::Unanswered;
 use super::lane::Lane;
-use super::watch::Unanswered;
 use crate::clock::Moment;
 use crate::encode::{Batch, Line};
 use crate::failure::{Failure, Refusal, STORE};
 use crate::pace::Ended;
-use crate::route::Stop;
+use crate::route::Target;
 use crate::ticket::{Request, Ticket};
 
 /// What is left to do after a call.
@@ -40,12 +40,12 @@ impl Combiner {
     /// caller to deal with, and so are requests that are to be sent once more.
     pub(super) async fn call_at(
         self: &Arc<Self>,
-        stop: &Stop,
+        target: &Target,
         tickets: &mut Vec<Arc<Ticket>>,
         lane: Lane,
     ) -> After {
-        let node = stop.node();
-        if !self.acquaint(stop, tickets).await {
+        let node = target.node();
+        if !self.ensure_clock_known(target, tickets).await {
             return After::Done(Ended::Lost);
         }
         tickets.retain(|ticket| ticket.send());
@@ -64,12 +64,12 @@ impl Combiner {
         // Tests that have a time of their own have no deadlines in it.
         let first = deadlines().min().filter(|_| time.is_none());
         batch.set_deadline(first.and_then(|first| node.at_server(first)));
-        let call = node.call(&batch, time.map(Timestamp::from_micros), last, stop.is_asking());
+        let call = node.call(&batch, time.map(Timestamp::from_micros), last, target.is_asking());
         let outcome = match &tickets[..] {
             // The call ends at its deadline, so it takes no watch; and what is queued is
             // another call's.
             [_] if lane == Lane::Direct => call.await,
-            _ => self.watch(call, tickets).await,
+            _ => self.until_deadlines(call, tickets).await,
         };
         std::mem::forget(unanswered);
         self.shared.counters.count_call(tickets.len(), sent.instant.elapsed(), &outcome);
@@ -84,14 +84,14 @@ impl Combiner {
             Ok(Err(bad)) => {
                 // Whatever this answers, other replies may be off by one as well.
                 node.distrust();
-                self.doubt(tickets);
+                self.forget_denials(tickets);
                 for ticket in tickets {
                     ticket.answer(Err(StoreError::maybe_charged(STORE, bad).with_source(bad)));
                 }
             }
             Err(Failure::Refused(refusal)) => return After::Refused(refusal),
             Err(failure) => {
-                self.doubt(tickets);
+                self.forget_denials(tickets);
                 self.fail(&failure, tickets);
             }
         }
@@ -100,14 +100,14 @@ impl Combiner {
 
     /// Sees to it that a server's time is known, as a call without deadlines may be carried
     /// out when nobody waits for it any more. If it cannot be had, all are answered.
-    async fn acquaint(&self, stop: &Stop, tickets: &[Arc<Ticket>]) -> bool {
-        let node = stop.node();
+    async fn ensure_clock_known(&self, target: &Target, tickets: &[Arc<Ticket>]) -> bool {
+        let node = target.node();
         let last = tickets.iter().map(|ticket| ticket.deadline).max();
         let Some(last) = last.filter(|_| self.shared.time.is_none() && !node.knows_time()) else {
             return true;
         };
         let unanswered = Unanswered(tickets);
-        let outcome = self.watch(node.learn_time(last), tickets).await;
+        let outcome = self.until_deadlines(node.learn_time(last), tickets).await;
         std::mem::forget(unanswered);
         let Err(failure) = outcome else { return true };
         // To ask for the time charges nobody, whether it is answered or not.

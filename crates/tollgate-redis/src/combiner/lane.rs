@@ -90,6 +90,6 @@ impl Drop for TaskLane {
             return;
         }
         let mut lanes = self.combiner.lanes.lock();
-        lanes.pace.abort(self.call.take()).for_each(|ticket| ticket.strand());
+        lanes.pace.abort(self.call.take()).for_each(|ticket| ticket.fail_pending());
     }
 }

@@ -1,19 +1,22 @@
-//! Group commit: what waits at the same moment is decided in one call.
+//! Group commit: requests that wait at the same moment are decided in one call.
 //!
-//! | file | is |
-//! |---|---|
-//! | `lane.rs` | which requests go together, and when, as `Pace` says |
-//! | `work.rs` | how much work of Redis they may be |
-//! | `travel.rs` | their way from server to server, until one carries them out |
-//! | `call.rs` | one call to one server |
-//! | `answers.rs` | what its reply or its failure is to each of them |
-//! | `watch.rs` | those whose time is up meanwhile |
+//! The path of a request:
+//!
+//! 1. [`Combiner::submit`] sends it at once if nothing is under way: its caller carries out the call.
+//!    Else it goes to the queue of [`Pace`], which may shed it.
+//! 2. `lane.rs`: a task with a slot takes the requests of the next call out of the queue, as many as
+//!    Redis decides in a short script (`work.rs`).
+//! 3. `redirect.rs`: [`Route`] names the server, and another one if that redirects the call.
+//! 4. `call.rs`: the requests become one [`Batch`](crate::encode::Batch), which the
+//!    [`Node`](crate::node::Node) sends. `deadlines.rs` answers requests whose time is up meanwhile.
+//! 5. `answers.rs`: each request gets its answer out of the reply, or an error.
+//! 6. [`RedisFuture`](crate::RedisFuture) picks it up from the [`Ticket`].
 
 mod answers;
 mod call;
+mod deadlines;
 mod lane;
-mod travel;
-mod watch;
+mod redirect;
 mod work;
 
 use std::pin::Pin;

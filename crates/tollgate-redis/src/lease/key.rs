@@ -15,7 +15,7 @@ pub(super) struct LeasedKey {
     /// Where its state is in Redis.
     pub(super) state: Name,
     pub(super) blocks: Mutex<Blocks>,
-    /// Wakes the keeper.
+    /// Wakes the refill task.
     pub(super) bell: Notify,
 }
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `key.rs`, `blocks/` | one key, and what is held of it |
 //! | `demand.rs` | whether it is busy enough for blocks, and how large they are to be |
-//! | `keeper.rs` | who fetches blocks and returns them |
+//! | `refill.rs` | the task that fetches blocks and returns them |
 //!
 //! A request is answered here if there is a block with room for each of its charges, and else
 //! it is decided by Redis, all of it, as if nothing were leased. That no limit is exceeded is
@@ -15,8 +15,8 @@
 
 mod blocks;
 mod demand;
-mod keeper;
 mod key;
+mod refill;
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -93,7 +93,7 @@ impl Leases {
         let key = self.find(keys, charge)?;
         let mut blocks = key.blocks.lock();
         let taken = blocks.take(charge.cost.get(), &self.clock);
-        if blocks.calls_keeper() {
+        if blocks.wakes_refill() {
             key.bell.notify_one();
         }
         Some((key, taken?))
@@ -171,7 +171,7 @@ impl Drop for Leases {
 }
 
 impl RedisStore {
-    /// Redis is asked about these: keys of which that is true often enough get a keeper, where
+    /// Redis is asked about these: keys of which that is true often enough get a refill task, where
     /// all of the request are. Blocks of some would lie unused, as a request is answered from
     /// blocks as a whole or not at all.
     pub(crate) fn note_asked(&self, charges: &[Charge<'_>]) {
@@ -185,12 +185,12 @@ impl RedisStore {
         }
         for key in keys {
             let mut blocks = key.blocks.lock();
-            if !blocks.has_keeper {
-                blocks.has_keeper = true;
+            if !blocks.has_refill {
+                blocks.has_refill = true;
                 drop(blocks);
-                let keep = keeper::keep(Arc::downgrade(&self.0), key);
+                let keep = refill::run(Arc::downgrade(&self.0), key);
                 self.0.shared.runtime.spawn(keep);
-            } else if blocks.calls_keeper() {
+            } else if blocks.wakes_refill() {
                 key.bell.notify_one();
             }
         }
@@ -210,7 +210,7 @@ impl RedisStore {
         let closed = keys.iter().map(|key| (key, key.blocks.lock().close(now)));
         let closed: Vec<_> = closed.filter(|(_, returned)| !returned.is_empty()).collect();
         // All are on their way before the first is waited for.
-        let calls = closed.iter().map(|(key, spent)| keeper::call(self, key, spent, nothing(key)));
+        let calls = closed.iter().map(|(key, spent)| refill::call(self, key, spent, nothing(key)));
         for call in calls.collect::<Vec<_>>() {
             if let Err(error) = call.await {
                 tracing::debug!(target: "tollgate", %error, "a lease will lapse unreturned");

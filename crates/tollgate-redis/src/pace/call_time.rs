@@ -113,7 +113,11 @@ impl CallTime {
 
     /// A call was answered or lost. While it was under way, `answered` requests were answered.
     pub(super) fn learn(&mut self, call: &Call, took: Duration, answered: usize, is_busy: bool) {
-        let took = took.as_secs_f64();
+        // One call that stood still says little about the next one: while it is under way, its age
+        // counts. If calls stay as long, a few of them are enough.
+        let timeout = self.bounds.timeout.as_secs_f64();
+        let most = self.smoothed.map_or(timeout / 4.0, |before| (4.0 * before).max(timeout / 16.0));
+        let took = took.as_secs_f64().min(most);
         let before = self.smoothed.unwrap_or(took);
         let smoothed = before + (took - before) / 4.0;
         self.smoothed = Some(smoothed);

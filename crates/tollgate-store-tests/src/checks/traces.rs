@@ -28,9 +28,9 @@ pub async fn settling_and_resetting_equal_those_of_the_reference<H: Harness>(
     trace(harness, store, 3).await;
 }
 
-/// `TOLLGATE_LONG` makes the traces thirty times as long: some minutes over a network.
+/// `TOLLGATE_LONG` makes the traces sixty times as long: some minutes over a network.
 fn length() -> usize {
-    if std::env::var_os("TOLLGATE_LONG").is_some() { 60_000 } else { 2_000 }
+    if std::env::var_os("TOLLGATE_LONG").is_some() { 60_000 } else { 1_000 }
 }
 
 async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {

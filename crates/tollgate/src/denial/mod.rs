@@ -33,7 +33,7 @@ use tollgate_core::{Calendar, Micros, Outcome, Timestamp};
 
 pub use self::members::{MemberError, MemberValue, Members};
 pub use self::reason::Reason;
-pub use self::respond::{DenialResponse, Dialect, Problem};
+pub use self::respond::{DenialResponse, Problem, ResponseFormat};
 use crate::headers::{self, HeaderOptions, PolicyFields, Row};
 
 /// Why a request may not pass, and all that its answer says about it.
@@ -73,7 +73,7 @@ struct Shown {
 impl<'a> Denial<'a> {
     /// The denial of a verdict that came at `decided_at`; `rows` are its enforced
     /// policies, and `seed` stands for the key in the jitter of `Retry-After`.
-    pub fn of_verdict(
+    pub(crate) fn of_verdict(
         decided_at: Timestamp,
         rows: impl IntoIterator<Item = Row<'a>>,
         options: &HeaderOptions,
@@ -125,7 +125,7 @@ impl<'a> Denial<'a> {
 
     /// The store cannot decide, and these policies refuse what is not decided. The
     /// store is asked again in `next_probe`.
-    pub fn store_unavailable(
+    pub(crate) fn store_unavailable(
         policies: impl IntoIterator<Item = &'a PolicyFields>,
         next_probe: Micros,
     ) -> Self {

@@ -9,7 +9,7 @@ use crate::{Head, grpc};
 
 /// In which form a request wants its denial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dialect {
+pub enum ResponseFormat {
     /// Status, headers and a body.
     Http,
     /// The same without the body: the request is a HEAD.
@@ -18,7 +18,7 @@ pub enum Dialect {
     Grpc,
 }
 
-impl Dialect {
+impl ResponseFormat {
     /// The dialect of a request. gRPC is that of a POST with the content type of gRPC to a route
     /// or path of the form `/package.Service/Method`: with the content type alone any client
     /// could turn its denial into a 200. gRPC-Web speaks HTTP here: its clients read the status
@@ -91,13 +91,13 @@ impl Denial<'_> {
     /// The whole response but for the rate limit fields, which come from the verdict.
     pub fn respond(
         &self,
-        dialect: Dialect,
+        dialect: ResponseFormat,
         response: &(impl DenialResponse + ?Sized),
     ) -> Response<Bytes> {
         let mut response = match dialect {
-            Dialect::Http => response.respond(self),
-            Dialect::Head => response.respond(self).map(|_| Bytes::new()),
-            Dialect::Grpc => response.respond_grpc(self),
+            ResponseFormat::Http => response.respond(self),
+            ResponseFormat::Head => response.respond(self).map(|_| Bytes::new()),
+            ResponseFormat::Grpc => response.respond_grpc(self),
         };
         self.write_headers(response.headers_mut());
         response

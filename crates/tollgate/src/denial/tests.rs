@@ -34,8 +34,8 @@ fn deny(micros: u64) -> Outcome {
 /// The response as the layer makes it.
 fn answer(rows: &[Row<'_>], options: HeaderOptions) -> Response<Bytes> {
     let denial = Denial::of_verdict(NOW, rows.iter().copied(), &options, 7);
-    let mut response = denial.respond(Dialect::Http, &Problem::default());
-    options.write(response.headers_mut(), NOW, rows.iter().copied());
+    let mut response = denial.respond(ResponseFormat::Http, &Problem::default());
+    options.write(response.headers_mut(), NOW, true, rows.iter().copied());
     response
 }
 
@@ -54,7 +54,7 @@ fn a_spent_quota_is_429_with_the_numbers_of_the_headers() {
     let spent = refused(&fields[0], deny(4_100_000), 59_000_000);
     let also = refused(&fields[1], deny(900_000), 900_000);
     let rows = [(&fields[0], &spent), (&fields[1], &also)];
-    let response = answer(&rows, HeaderOptions::default());
+    let response = answer(&rows, HeaderOptions::all());
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(
         body(&response),
@@ -91,7 +91,7 @@ fn a_calendar_says_its_name_and_when_its_period_ends() {
     let left = midnights[1].since(NOW);
     let fields = PolicyFields::new(&policy);
     let spent = refused(&fields, Outcome::Deny { retry_after: left }, left.get());
-    let response = answer(&[(&fields, &spent)], HeaderOptions::default());
+    let response = answer(&[(&fields, &spent)], HeaderOptions::all());
     let body = body(&response);
     assert_eq!(body["window"], r#"calendar day at "home""#);
     assert_eq!(body["reset_at"], "2026-09-22T00:00:00Z");
@@ -111,7 +111,7 @@ fn a_cost_that_never_fits_is_403_and_names_no_wait() {
     let never = refused(&fields[0], Outcome::Exceed, 0);
     let later = refused(&fields[1], deny(4_100_000), 59_000_000);
     let rows = [(&fields[0], &never), (&fields[1], &later)];
-    let response = answer(&rows, HeaderOptions::default());
+    let response = answer(&rows, HeaderOptions::all());
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
     assert!(!response.headers().contains_key(RETRY_AFTER));
     assert_eq!(
@@ -138,7 +138,7 @@ fn no_wait_is_so_long_that_it_hides_a_cost_that_never_fits() {
     for outcomes in [[late, never], [never, late]] {
         let decisions = outcomes.map(|outcome| refused(&fields, outcome, 1));
         let rows = decisions.iter().map(|decision| (&fields, decision));
-        let denial = Denial::of_verdict(NOW, rows, &HeaderOptions::default(), 7);
+        let denial = Denial::of_verdict(NOW, rows, &HeaderOptions::all(), 7);
         assert_eq!(denial.reason(), Reason::CostExceedsQuota);
         assert_eq!(denial.retry_after_secs(), None);
     }
@@ -148,7 +148,7 @@ fn no_wait_is_so_long_that_it_hides_a_cost_that_never_fits() {
 fn without_a_verdict_there_are_no_numbers() {
     let fields = [fields("login", Quota::per_minute(5))];
     let problem = |denial: &Denial<'_>| {
-        let response = denial.respond(Dialect::Http, &Problem::default());
+        let response = denial.respond(ResponseFormat::Http, &Problem::default());
         let retry_after = response.headers().get(RETRY_AFTER).cloned();
         (body(&response), retry_after)
     };
@@ -179,11 +179,11 @@ fn without_a_verdict_there_are_no_numbers() {
 #[test]
 fn another_status_stands_in_the_response_and_in_its_body() {
     let denial = Denial::missing_key().with_status(StatusCode::UNAUTHORIZED);
-    let response = denial.respond(Dialect::Http, &Problem::default());
+    let response = denial.respond(ResponseFormat::Http, &Problem::default());
     assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
     let body = body(&response);
     assert_eq!((&body["status"], &body["code"]), (&json!(401), &json!("missing-key")));
-    let call = denial.respond(Dialect::Grpc, &Problem::default());
+    let call = denial.respond(ResponseFormat::Grpc, &Problem::default());
     assert_eq!(
         (call.status(), &call.headers()["grpc-status"]),
         (StatusCode::OK, &"16".parse().unwrap())
@@ -200,7 +200,7 @@ fn the_store_being_asked_at_once_is_still_a_second_away() {
 fn a_service_adds_members_of_its_own() {
     let members = Members::new().with("server_id", "api \"1\"").unwrap();
     let problem = Problem::with_members(members.with("shard", 7).unwrap());
-    let response = Denial::missing_key().respond(Dialect::Http, &problem);
+    let response = Denial::missing_key().respond(ResponseFormat::Http, &problem);
     let body = body(&response);
     assert_eq!(body["server_id"], "api \"1\"");
     assert_eq!(body["shard"], 7);
@@ -210,9 +210,9 @@ fn a_service_adds_members_of_its_own() {
 fn head_gets_the_headers_alone() {
     let denial = Denial::store_unavailable([], Micros::new(1));
     let request = Request::builder().method(Method::HEAD).body(()).unwrap();
-    let dialect = Dialect::of(&Head::of(&request));
+    let dialect = ResponseFormat::of(&Head::of(&request));
     let head = denial.respond(dialect, &Problem::default());
-    let get = denial.respond(Dialect::Http, &Problem::default());
+    let get = denial.respond(ResponseFormat::Http, &Problem::default());
     assert!(head.body().is_empty() && !get.body().is_empty());
     assert_eq!(head.status(), get.status());
     assert_eq!(head.headers(), get.headers());
@@ -229,14 +229,14 @@ fn a_closure_replaces_the_response_but_not_the_headers_that_every_denial_has() {
     };
     let fields = [fields("login", Quota::per_minute(5))];
     let denial = Denial::store_unavailable(&fields, Micros::new(1));
-    let response = denial.respond(Dialect::Http, &teapot);
+    let response = denial.respond(ResponseFormat::Http, &teapot);
     assert_eq!(response.status(), StatusCode::IM_A_TEAPOT);
     assert_eq!(response.body(), "login");
     assert_eq!(response.headers()[RETRY_AFTER], "1");
     assert_eq!(response.headers()[CACHE_CONTROL], "no-store");
-    assert!(denial.respond(Dialect::Head, &teapot).body().is_empty());
+    assert!(denial.respond(ResponseFormat::Head, &teapot).body().is_empty());
     // Nor does it speak to gRPC.
-    let grpc = denial.respond(Dialect::Grpc, &teapot);
+    let grpc = denial.respond(ResponseFormat::Grpc, &teapot);
     assert_eq!(grpc.headers()["grpc-status"], "14");
 }
 
@@ -246,11 +246,11 @@ fn grpc_reads_the_outcome_in_the_headers() {
     let (spent, never) =
         (refused(&fields[0], deny(4_100_000), 1), refused(&fields[0], Outcome::Exceed, 1));
     let of = |decision| {
-        let options = HeaderOptions::default();
+        let options = HeaderOptions::all();
         Denial::of_verdict(NOW, [(&fields[0], decision)], &options, 7)
     };
     let request = Request::post("/pkg.Service/Call").header(CONTENT_TYPE, "application/grpc+json");
-    let dialect = Dialect::of(&Head::of(&request.body(()).unwrap()));
+    let dialect = ResponseFormat::of(&Head::of(&request.body(()).unwrap()));
     for (denial, status) in [
         (of(&spent), "8"),
         (of(&never), "7"),
@@ -282,7 +282,7 @@ proptest! {
     ) {
         let fields = fields(&name, Quota::per_minute(100));
         let decision = refused(&fields, deny(retry_after), reset_after);
-        let options = HeaderOptions::default().retry_jitter(Duration::from_secs(jitter));
+        let options = HeaderOptions::all().retry_jitter(Duration::from_secs(jitter));
         let response = answer(&[(&fields, &decision)], options);
         let body = body(&response);
         let header = |name| {

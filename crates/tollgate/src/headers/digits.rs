@@ -50,12 +50,24 @@ impl Line {
         self.long.extend_from_slice(piece);
     }
 
+    /// Appends the first `len` bytes of a word. A copy of a constant length needs no call.
+    #[inline]
+    pub(super) fn push_word(&mut self, word: [u8; 4], len: usize) {
+        match self.short.get_mut(self.len..self.len + 4) {
+            Some(room) => {
+                room.copy_from_slice(&word);
+                self.len += len;
+            }
+            None => self.push(&word[..len]),
+        }
+    }
+
     /// Appends `number`, at most what a structured field can hold.
     #[inline]
     pub(super) fn push_integer(&mut self, number: u64) {
         let number = number.min(MAX_INTEGER);
-        match small(number) {
-            Some(digits) => self.push(digits.as_bytes()),
+        match usize::try_from(number).ok().and_then(|number| Some((number, WORDS.get(number)?))) {
+            Some((number, word)) => self.push_word(*word, digits(number)),
             None => self.push(itoa::Buffer::new().format(number).as_bytes()),
         }
     }
@@ -108,38 +120,30 @@ pub(super) fn with_instant(seconds: u64, mut put: impl FnMut(&HeaderValue)) {
 /// The digits of a number below 1000.
 #[inline]
 fn small(number: u64) -> Option<&'static str> {
-    let n = usize::try_from(number).ok()?;
-    match n {
-        0..10 => SMALL.get(n..=n),
-        10..100 => SMALL.get(10 + (n - 10) * 2..10 + (n - 9) * 2),
-        100..1000 => SMALL.get(190 + (n - 100) * 3..190 + (n - 99) * 3),
-        _ => None,
-    }
+    let number = usize::try_from(number).ok()?;
+    std::str::from_utf8(WORDS.get(number)?.get(..digits(number))?).ok()
 }
 
-/// "0" to "999", one after the other: ten of one digit, 90 of two, 900 of three.
-static SMALL: &str = match std::str::from_utf8(&DIGITS) {
-    Ok(digits) => digits,
-    Err(_) => panic!("digits are ASCII"),
-};
+/// How many digits a number below 1000 has.
+#[inline]
+const fn digits(number: usize) -> usize {
+    1 + (number >= 10) as usize + (number >= 100) as usize
+}
 
-static DIGITS: [u8; 10 + 90 * 2 + 900 * 3] = {
-    let mut digits = [b'0'; 10 + 90 * 2 + 900 * 3];
-    let (mut at, mut n) = (0, 0);
-    while n < 1000 {
-        if n >= 100 {
-            digits[at] += (n / 100 % 10) as u8;
-            at += 1;
+/// "0" to "999", each with a space or more after it.
+static WORDS: [[u8; 4]; 1000] = {
+    let mut words = [[b' '; 4]; 1000];
+    let mut number = 0;
+    while number < 1000 {
+        let (mut rest, mut place) = (number, digits(number));
+        while place > 0 {
+            place -= 1;
+            words[number][place] = b'0' + (rest % 10) as u8;
+            rest /= 10;
         }
-        if n >= 10 {
-            digits[at] += (n / 10 % 10) as u8;
-            at += 1;
-        }
-        digits[at] += (n % 10) as u8;
-        at += 1;
-        n += 1;
+        number += 1;
     }
-    digits
+    words
 };
 
 #[cfg(test)]
@@ -165,6 +169,18 @@ mod tests {
         let mut line = Line::new();
         line.push_integer(u64::MAX);
         assert_eq!(line.as_slice(), b"999999999999999");
+    }
+
+    #[test]
+    fn a_line_ends_where_its_last_piece_ends() {
+        for room in 90..=100 {
+            let mut line = Line::new();
+            line.push(&[b'x'; 100][..room]);
+            line.push_integer(7);
+            line.push_word(*b";t= ", 3);
+            line.push_integer(42);
+            assert_eq!(line.as_slice(), format!("{}7;t=42", "x".repeat(room)).as_bytes());
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::intern::interned;
 ///
 /// Made once when a layer is built.
 #[derive(Clone, Debug)]
-pub struct PolicyFields {
+pub(crate) struct PolicyFields {
     policy: Policy,
     /// The member of `RateLimit-Policy`: `"name";q=100;w=60`, without `w` where windows are
     /// not all of one length or no whole number of seconds.
@@ -20,14 +20,14 @@ pub struct PolicyFields {
     /// The value of `X-RateLimit-Limit`.
     limit_value: Option<HeaderValue>,
     /// How the member of `RateLimit` begins: `"name";r=`.
-    item: Box<[u8]>,
+    item: Line,
     full_after: Micros,
     pace: Pace,
 }
 
 impl PolicyFields {
     /// The fields of `policy`.
-    pub fn new(policy: &Policy) -> Self {
+    pub(crate) fn new(policy: &Policy) -> Self {
         let mut item = quoted(policy.name());
         let mut quota = item.clone();
         item.push(b";r=");
@@ -48,20 +48,20 @@ impl PolicyFields {
             quota: quota.as_slice().into(),
             quota_value: interned(quota.as_slice()),
             limit_value: interned(most.to_string().as_bytes()),
-            item: item.as_slice().into(),
+            item,
             full_after: Micros::new(narrow(micros.div_ceil(per))),
             pace: Pace::new(policy),
         }
     }
 
     /// The policy.
-    pub const fn policy(&self) -> &Policy {
+    pub(crate) const fn policy(&self) -> &Policy {
         &self.policy
     }
 
     /// The time in which the whole capacity comes back: the window (of a calendar the
     /// longest), or what a bucket takes to fill, rounded up to a microsecond.
-    pub const fn full_after(&self) -> Micros {
+    pub(crate) const fn full_after(&self) -> Micros {
         self.full_after
     }
 
@@ -69,7 +69,7 @@ impl PolicyFields {
     /// otherwise so long that `r` units in it are no more than the policy sustains. With a
     /// calendar it is the time to the end of the period. What counts in flight has no window
     /// otherwise.
-    pub fn effective_window(&self, decision: &Decision) -> Option<u64> {
+    pub(crate) fn effective_window(&self, decision: &Decision) -> Option<u64> {
         match self.wait(decision) {
             Some(wait) => Some(wait.as_secs_ceil().max(1)),
             None if self.policy.counts_in_flight() => None,
@@ -81,7 +81,7 @@ impl PolicyFields {
     ///
     /// For a concurrency limit that is a guess, one second: the decision knows only when leases
     /// expire, and requests usually finish earlier.
-    pub fn wait(&self, decision: &Decision) -> Option<Micros> {
+    pub(crate) fn wait(&self, decision: &Decision) -> Option<Micros> {
         decision.retry_after().map(|wait| self.soon(wait))
     }
 
@@ -114,12 +114,24 @@ impl PolicyFields {
         self.limit_value.as_ref().filter(|_| decision.limit == self.policy.capacity())
     }
 
-    /// Appends the member of `RateLimit`: `"name";r=99;t=60`.
+    /// The member of `RateLimit`: `"name";r=99;t=60`.
+    pub(super) fn member(&self, decision: &Decision) -> Line {
+        let mut line = self.item.clone();
+        self.push_numbers(&mut line, decision);
+        line
+    }
+
+    /// Appends the same.
     pub(super) fn push_member(&self, line: &mut Line, decision: &Decision) {
-        line.push(&self.item);
+        line.push(self.item.as_slice());
+        self.push_numbers(line, decision);
+    }
+
+    #[inline]
+    fn push_numbers(&self, line: &mut Line, decision: &Decision) {
         line.push_integer(decision.remaining);
         if let Some(window) = self.effective_window(decision) {
-            line.push(b";t=");
+            line.push_word(*b";t= ", 3);
             line.push_integer(window);
         }
     }

@@ -13,6 +13,8 @@
 //! So every field tells a client that was denied to try again in a second. That is a guess: the
 //! client may be denied again.
 //!
+//! By default allowed responses have the first two, and denials all: see [`HeaderOptions`].
+//!
 //! A penalty is in none of them until it blocks: then as `"name";q=0` and `"name";r=0;t=57`.
 //!
 //! The first two follow revision 11 of the Internet-Draft
@@ -47,7 +49,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tollgate_core::{Decision, Micros, Outcome, Source, Timestamp, Verdict};
 
 use self::digits::Line;
-pub use self::fields::PolicyFields;
+pub(crate) use self::fields::PolicyFields;
 pub(crate) use self::retry::seconds_to_wait;
 
 /// Why a response was decided otherwise than by the store with the whole quota:
@@ -75,24 +77,40 @@ pub(crate) fn tell_of_reduction(headers: &mut HeaderMap, verdict: &Verdict) {
 pub const X_RATELIMIT_EXPLAIN: HeaderName = HeaderName::from_static("x-ratelimit-explain");
 
 /// One policy and what it decided. Shadow policies are left out by whoever makes rows.
-pub type Row<'a> = (&'a PolicyFields, &'a Decision);
+pub(crate) type Row<'a> = (&'a PolicyFields, &'a Decision);
 
 /// Which fields to send.
+///
+/// By default an allowed response has `RateLimit-Policy` and `RateLimit`, and a denial has the
+/// `X-RateLimit` fields too. Five more fields than a usual response has make the header map of many
+/// responses grow, which costs as much as the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderOptions {
     ratelimit: bool,
-    x_ratelimit: bool,
+    x_ratelimit: SendOn,
     retry_jitter: Duration,
 }
 
-/// All fields, no jitter.
+/// The responses that have a set of fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SendOn {
+    Nothing,
+    Denials,
+    All,
+}
+
 impl Default for HeaderOptions {
     fn default() -> Self {
-        Self { ratelimit: true, x_ratelimit: true, retry_jitter: Duration::ZERO }
+        Self { ratelimit: true, x_ratelimit: SendOn::Denials, retry_jitter: Duration::ZERO }
     }
 }
 
 impl HeaderOptions {
+    /// All fields on all responses.
+    pub const fn all() -> Self {
+        Self { ratelimit: true, x_ratelimit: SendOn::All, retry_jitter: Duration::ZERO }
+    }
+
     /// Whether to send `RateLimit-Policy` and `RateLimit`.
     #[must_use]
     pub const fn ratelimit(mut self, send: bool) -> Self {
@@ -100,10 +118,11 @@ impl HeaderOptions {
         self
     }
 
-    /// Whether to send `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
+    /// Whether to send `X-RateLimit-Limit`, `-Remaining` and `-Reset`: on all responses, or on
+    /// none.
     #[must_use]
     pub const fn x_ratelimit(mut self, send: bool) -> Self {
-        self.x_ratelimit = send;
+        self.x_ratelimit = if send { SendOn::All } else { SendOn::Nothing };
         self
     }
 
@@ -120,10 +139,11 @@ impl HeaderOptions {
     ///
     /// `Retry-After` belongs to the [`Denial`](crate::Denial). Policies whose store
     /// could not decide are left out; without any other there are no fields.
-    pub fn write<'a>(
+    pub(crate) fn write<'a>(
         &self,
         headers: &mut HeaderMap,
         decided_at: Timestamp,
+        is_denial: bool,
         rows: impl IntoIterator<Item = Row<'a>>,
     ) {
         let mut rows = rows.into_iter().filter(|(_, decision)| decision.outcome != Outcome::Skip);
@@ -131,11 +151,8 @@ impl HeaderOptions {
             return;
         };
         let mut shown = first;
-        let mut state = Line::new();
+        let mut state = first.0.member(first.1);
         let mut quotas = None::<Line>;
-        if self.ratelimit {
-            first.0.push_member(&mut state, first.1);
-        }
         for row in rows {
             if self.ratelimit {
                 let quotas = quotas.get_or_insert_with(|| {
@@ -162,18 +179,22 @@ impl HeaderOptions {
                 headers.append(RATELIMIT, state);
             }
         }
-        if self.x_ratelimit {
+        if self.sends_x_ratelimit(is_denial) {
             write_x_ratelimit(headers, decided_at, shown);
         }
     }
 
-    /// Whether anything is sent with an admission.
-    pub(crate) const fn any(&self) -> bool {
-        self.ratelimit || self.x_ratelimit
+    const fn sends_x_ratelimit(&self, is_denial: bool) -> bool {
+        match self.x_ratelimit {
+            SendOn::Nothing => false,
+            SendOn::Denials => is_denial,
+            SendOn::All => true,
+        }
     }
 
-    pub(crate) fn has_jitter(&self) -> bool {
-        !self.retry_jitter.is_zero()
+    /// Whether an allowed response has any fields.
+    pub(crate) const fn any(&self) -> bool {
+        self.ratelimit || self.sends_x_ratelimit(false)
     }
 
     pub(crate) const fn jitter_limit(&self) -> Duration {

@@ -25,8 +25,9 @@ type Rows = Vec<(Policy, Decision)>;
 fn write(headers: &mut HeaderMap, options: HeaderOptions, rows: &[(Policy, Decision)]) {
     let fields: Vec<_> = rows.iter().map(|row| PolicyFields::new(&row.0)).collect();
     let rows = || fields.iter().zip(rows.iter().map(|row| &row.1));
-    options.write(headers, NOW, rows());
-    if rows().any(|(_, decision)| decision.denies()) {
+    let is_denial = rows().any(|(_, decision)| decision.denies());
+    options.write(headers, NOW, is_denial, rows());
+    if is_denial {
         let denial = Denial::of_verdict(NOW, rows(), &options, 7);
         if let Some(seconds) = denial.retry_after_secs() {
             write_retry_after(headers, seconds);
@@ -142,13 +143,13 @@ fn verdicts_render_to_these_lines() {
     ];
     for (rows, expected) in &table {
         let expected: Vec<_> = expected.iter().filter(|line| !line.is_empty()).collect();
-        let mut lines = rendered(HeaderOptions::default(), rows);
+        let mut lines = rendered(HeaderOptions::all(), rows);
         // In the order of writing `Remaining` comes first, as it finds out who is inside.
         lines.swap(2, 3);
         assert_eq!(lines.iter().collect::<Vec<_>>(), expected, "{rows:?}");
 
         let mut headers = HeaderMap::new();
-        write(&mut headers, HeaderOptions::default(), rows);
+        write(&mut headers, HeaderOptions::all(), rows);
         let named = |(name, _): (String, _)| name;
         let names: Vec<_> = parsed(&headers, &RATELIMIT).into_iter().map(named).collect();
         let policies = parsed(&headers, &RATELIMIT_POLICY).into_iter().map(named);
@@ -182,7 +183,7 @@ fn each_group_of_fields_can_be_switched_off() {
         let name = |line: &String| line.split(':').next().unwrap().to_owned();
         lines.iter().map(name).collect::<Vec<_>>().join(" ")
     };
-    let all = HeaderOptions::default();
+    let all = HeaderOptions::all();
     assert_eq!(names(all.x_ratelimit(false)), "ratelimit-policy ratelimit");
     assert_eq!(
         names(all.ratelimit(false)),
@@ -195,15 +196,15 @@ fn each_group_of_fields_can_be_switched_off() {
 fn a_verdict_without_a_decision_has_no_fields() {
     let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
     let rows = [(policy, Decision::skipped(1))];
-    assert_eq!(rendered(HeaderOptions::default(), &rows), [""; 0]);
-    assert_eq!(rendered(HeaderOptions::default(), &[]), [""; 0]);
+    assert_eq!(rendered(HeaderOptions::all(), &rows), [""; 0]);
+    assert_eq!(rendered(HeaderOptions::all(), &[]), [""; 0]);
 }
 
 #[test]
 fn a_share_of_the_quota_shows_its_own_limit() {
     let mut rows = one(9);
     rows[0].1.limit = 33;
-    let lines = rendered(HeaderOptions::default(), &rows);
+    let lines = rendered(HeaderOptions::all(), &rows);
     assert!(lines.contains(&"x-ratelimit-limit: 33".to_owned()));
     assert!(lines.contains(&r#"ratelimit-policy: "ours";q=100;w=60"#.to_owned()));
 }
@@ -213,7 +214,7 @@ fn lists_of_inner_services_are_added_to() {
     let mut headers = HeaderMap::new();
     headers.append(RATELIMIT, HeaderValue::from_static(r#""a";r=1, "b";r=2"#));
     headers.append(RATELIMIT, HeaderValue::from_static(r#""c";r=3"#));
-    write(&mut headers, HeaderOptions::default(), &one(5));
+    write(&mut headers, HeaderOptions::all(), &one(5));
     let members = parsed(&headers, &RATELIMIT).into_iter();
     let names: Vec<_> = members.map(|(name, _)| name).collect();
     assert_eq!(names, ["a", "b", "c", "ours"]);
@@ -238,7 +239,7 @@ fn of_two_sets_of_x_ratelimit_the_tighter_stays() {
             headers.append(X_RATELIMIT_REMAINING, HeaderValue::from_static(line));
         }
         headers.insert(X_RATELIMIT_RESET, HeaderValue::from_static("9"));
-        write(&mut headers, HeaderOptions::default(), &one(5));
+        write(&mut headers, HeaderOptions::all(), &one(5));
         let names = [X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET];
         for (name, expected) in names.iter().zip(expected) {
             let lines: Vec<_> = headers.get_all(name).iter().collect();
@@ -255,7 +256,7 @@ fn a_service_inside_that_has_denied_keeps_its_set() {
     {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    write(&mut headers, HeaderOptions::default(), &one(5));
+    write(&mut headers, HeaderOptions::all(), &one(5));
     assert_eq!(headers[X_RATELIMIT_LIMIT], "9");
     assert_eq!(headers[X_RATELIMIT_REMAINING], "8");
 }
@@ -325,7 +326,7 @@ proptest! {
         rows in prop::collection::vec(any_row(), 1..4),
         jitter in 0..100_u64,
     ) {
-        let plain = HeaderOptions::default();
+        let plain = HeaderOptions::all();
         let mut headers = HeaderMap::new();
         write(&mut headers, plain, &rows);
         let decided: Vec<_> = rows.iter().filter(|row| row.1.outcome != Outcome::Skip).collect();

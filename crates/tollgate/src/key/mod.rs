@@ -50,7 +50,10 @@ mod tuple;
 
 use std::error::Error;
 use std::sync::Arc;
+use std::time::Duration;
 
+use parking_lot::Mutex;
+use tokio::time::Instant;
 pub use tollgate_core::Key;
 
 use crate::Head;
@@ -197,6 +200,24 @@ pub enum KeyError {
     /// A source from outside this crate says why.
     #[error("key source: {0}")]
     Other(#[source] Box<dyn Error + Send + Sync>),
+}
+
+/// Logs sources that cannot work: once in a while, because all requests fail alike. Clients are
+/// not told, since they could do nothing about it.
+#[derive(Debug, Default)]
+pub(crate) struct FaultLog(Mutex<Option<Instant>>);
+
+impl FaultLog {
+    /// Often enough for a log that was rotated.
+    const PAUSE: Duration = Duration::from_secs(60);
+
+    pub(crate) fn report(&self, error: &KeyError) {
+        let mut logged = self.0.lock();
+        if logged.is_none_or(|at| at.elapsed() >= Self::PAUSE) {
+            *logged = Some(Instant::now());
+            tracing::error!(target: "tollgate", %error, "cannot tell who is asking");
+        }
+    }
 }
 
 /// One quota that everybody shares.

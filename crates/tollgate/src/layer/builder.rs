@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use tollgate_core::{OnStoreError, Store};
 
-use super::RateLimitLayer;
+use super::limits::{MAX_TIERS, tier_names};
 use super::options::Options;
-use super::rules::Rules;
-use super::tiers::{self, MAX_TIERS};
+use super::service::RateLimitLayer;
+use super::state::LayerState;
+use super::wait_queue::WaitQueue;
 use crate::denial::DenialResponse;
 use crate::tier::TierSource;
-use crate::{Costs, Head, HeaderOptions, Limit, Lists, OnMissingKey, Paths, WaitingRoom};
+use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey, Paths};
 
 /// Collects the limits and options of a [`RateLimitLayer`].
 ///
@@ -19,13 +20,12 @@ use crate::{Costs, Head, HeaderOptions, Limit, Lists, OnMissingKey, Paths, Waiti
 /// |---|---|---|
 /// | [`costs`](Self::costs) | by method | a write costs a service more than a read |
 /// | [`tiers`](Self::tiers) | must be said if a limit has any | nobody else can know |
-/// | [`lists`](Self::lists) | nobody | who is refused, and who is never limited, should be named |
 /// | [`exempt`](Self::exempt) | nothing | what is not limited should be named |
 /// | [`exempt_preflights`](Self::exempt_preflights) | yes | to a page a denied preflight looks like a broken network |
 /// | [`grpc`](Self::grpc) | routes of the form `/package.Service/Method` | a content type alone is the client's word |
 /// | [`on_missing_key`](Self::on_missing_key) | must be said if a key can be missing | both answers surprise somebody |
-/// | [`max_waiting`](Self::max_waiting), [`waiting_room`](Self::waiting_room) | 1024 requests, 64 MiB | each holds a connection and its request in memory |
-/// | [`headers`](Self::headers) | all | clients that know where they stand stop in time |
+/// | [`max_waiting`](Self::max_waiting), [`wait_queue`](Self::wait_queue) | 1024 requests, 64 MiB | each holds a connection and its request in memory |
+/// | [`headers`](Self::headers) | the draft's two on allowed responses, all on denials | clients that know what is left stop in time |
 /// | [`on_denied`](Self::on_denied) | a [problem body](crate::denial::Problem) | machines and people can read it |
 /// | [`expose_verdicts`](Self::expose_verdicts) | off | it costs an allocation a request |
 /// | [`explain`](Self::explain) | off | it tells clients more than they need |
@@ -37,6 +37,21 @@ pub struct RateLimitLayerBuilder<St> {
     limits: Vec<Limit>,
     on_missing_key: Option<OnMissingKey>,
     options: Options,
+}
+
+impl<St: Store> RateLimitLayer<St> {
+    /// One quota that all clients share.
+    ///
+    /// # Errors
+    /// As [`RateLimitLayerBuilder::build`].
+    pub fn global(store: St, policy: tollgate_core::Policy) -> Result<Self, LayerError> {
+        Self::builder(store).limit(Limit::global(policy)).build()
+    }
+
+    /// A layer of several limits and options, over `store`.
+    pub fn builder(store: St) -> RateLimitLayerBuilder<St> {
+        RateLimitLayerBuilder::new(store)
+    }
 }
 
 impl<St: Store> RateLimitLayerBuilder<St> {
@@ -67,21 +82,11 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// Refuses whoever is on one list with 403 ([`Reason::DeniedSubject`]), and lets whoever is
-    /// on the other pass without asking the store. See [`Lists`] for which one counts.
-    ///
-    /// [`Reason::DeniedSubject`]: crate::Reason::DeniedSubject
-    #[must_use]
-    pub fn lists(mut self, lists: &Lists) -> Self {
-        self.options.lists = Some(lists.clone());
-        self
-    }
-
-    /// Up to `requests` may wait at once for limits with [`Excess::Wait`](crate::Excess), in all
+    /// Up to `requests` may wait at once for limits with [`OnExceeded::Wait`](crate::OnExceeded), in all
     /// services of the layer together. Others are rejected.
     ///
-    /// This sets [`WaitingRoom::max_requests`] of the layer's waiting room. If the layer was given
-    /// a [`waiting_room`](Self::waiting_room) before, the bound holds for all layers that share
+    /// This sets [`WaitQueue::max_requests`] of the layer's waiting room. If the layer was given
+    /// a [`wait_queue`](Self::wait_queue) before, the bound holds for all layers that share
     /// that room.
     #[must_use]
     pub fn max_waiting(mut self, requests: usize) -> Self {
@@ -89,11 +94,11 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// The wait queue for limits with [`Excess::Wait`](crate::Excess), bounded in number and
+    /// The wait queue for limits with [`OnExceeded::Wait`](crate::OnExceeded), bounded in number and
     /// bytes. Several layers can share one. It replaces the layer's own queue and
     /// [`max_waiting`](Self::max_waiting) if that was set before.
     #[must_use]
-    pub fn waiting_room(mut self, room: &WaitingRoom) -> Self {
+    pub fn wait_queue(mut self, room: &WaitQueue) -> Self {
         self.options.room = room.clone();
         self
     }
@@ -187,7 +192,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     #[cfg(feature = "metrics")]
     #[must_use]
     pub fn observer(mut self, observer: &crate::Observer) -> Self {
-        self.options.observer = Some(observer.clone());
+        self.options.observed.observer = Some(observer.clone());
         self
     }
 
@@ -196,7 +201,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     #[cfg(feature = "metrics")]
     #[must_use]
     pub fn endpoint(mut self, endpoint: impl Into<String>) -> Self {
-        self.options.endpoint = Some(endpoint.into());
+        self.options.observed.endpoint = Some(endpoint.into());
         self
     }
 
@@ -215,7 +220,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         for limit in limits.iter().filter(|limit| limit.enforce) {
             warn_of_costs(limit, &options.costs);
         }
-        Ok(RateLimitLayer::of(Rules::new(store, limits, options)))
+        Ok(RateLimitLayer::new(LayerState::new(store, limits, options)))
     }
 }
 
@@ -274,7 +279,7 @@ fn check_penalty(limit: &Limit, limits: &[Limit]) -> Result<(), LayerError> {
     if limit.settling.reserve.is_some() || !(denials || failures) {
         return Err(LayerError::NoFailures { name: name() });
     }
-    let waiting = limits.iter().find(|limit| limit.patience().is_some());
+    let waiting = limits.iter().find(|limit| limit.max_wait().is_some());
     match waiting.filter(|_| denials) {
         Some(waiting) => {
             let waiting = waiting.policy.name().to_owned();
@@ -290,7 +295,7 @@ fn check_tiers(limits: &[Limit], has_source: bool) -> Result<(), LayerError> {
     {
         return Err(LayerError::TiersUnknown { name: limit.policy.name().to_owned() });
     }
-    let given = tiers::names(limits).len();
+    let given = tier_names(limits).len();
     if given > MAX_TIERS { Err(LayerError::TooManyTiers { given }) } else { Ok(()) }
 }
 
@@ -298,7 +303,7 @@ fn warn_of_costs(limit: &Limit, costs: &Costs) {
     if limit.policy.penalises() {
         return;
     }
-    let cost = limit.costs.as_ref().unwrap_or(costs).dearest().get();
+    let cost = limit.costs.as_ref().unwrap_or(costs).max_cost().get();
     let in_tiers = limit.tiers().map(|(tier, policy)| (Some(tier.as_str()), policy));
     for (tier, policy) in std::iter::once((None, &limit.policy)).chain(in_tiers) {
         let capacity = policy.capacity();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tollgate_core::{Charge, Cost, Key, Receipt, Settlement, StoreError, Verdict};
 
-use super::rules::Rules;
-use super::{RateLimit, RateLimitLayer};
+use super::service::{RateLimit, RateLimitLayer};
+use super::state::LayerState;
 use crate::key::SubjectName;
 use crate::observe::ObservedPolicy;
 use crate::status::{Inspect, StoreReport};
@@ -23,14 +23,14 @@ type Answer<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 impl<St: Inspect, M> RateLimitLayer<St, M> {
     /// This layer, to look at while it serves.
     pub fn handle(&self) -> LayerHandle {
-        LayerHandle(Arc::clone(&self.rules) as Arc<dyn AnyLayer>)
+        LayerHandle(Arc::clone(&self.state) as Arc<dyn AnyLayer>)
     }
 }
 
 impl<S, St: Inspect, M> RateLimit<S, St, M> {
     /// The layer around this service, to look at while it serves.
     pub fn handle(&self) -> LayerHandle {
-        LayerHandle(Arc::clone(self.rules()) as Arc<dyn AnyLayer>)
+        LayerHandle(Arc::clone(&self.state) as Arc<dyn AnyLayer>)
     }
 }
 
@@ -86,34 +86,34 @@ trait AnyLayer: Send + Sync {
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Answer<Settlement>;
 }
 
-impl<St: Inspect> AnyLayer for Rules<St> {
+impl<St: Inspect> AnyLayer for LayerState<St> {
     fn limits(&self) -> Vec<&Limit> {
         self.limits().collect()
     }
 
     fn store(&self) -> StoreReport {
-        self.store().inspect()
+        self.store.inspect()
     }
 
     fn observed(&self, limit: usize) -> &ObservedPolicy {
-        self.observed(limit)
+        self.telemetry.policy(limit)
     }
 
     fn peek_in(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Answer<Verdict> {
         let charge = limit.charge(key, Cost::ZERO);
-        Box::pin(self.store().decide(&[Charge { policy: limit.policy_in(tier), ..charge }]))
+        Box::pin(self.store.decide(&[Charge { policy: limit.policy_in(tier), ..charge }]))
     }
 
     fn tier_of(&self, name: &SubjectName) -> Option<Tier> {
-        self.named_tier(name)
+        self.tiers.as_ref()?.named(name)
     }
 
     fn reset(&self, limit: &Limit, key: &Key) -> Answer<()> {
-        Box::pin(self.store().reset(limit.policy(), key))
+        Box::pin(self.store.reset(limit.policy(), key))
     }
 
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Answer<Settlement> {
-        Box::pin(self.store().settle(receipt, actual))
+        Box::pin(self.store.settle(receipt, actual))
     }
 }
 

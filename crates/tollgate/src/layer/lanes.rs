@@ -16,8 +16,6 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tollgate_core::{Key, Policy};
 
-use super::rules::bits;
-
 /// A key of a policy, for which requests wait.
 #[derive(Clone)]
 pub(super) struct LaneKey {
@@ -46,13 +44,17 @@ pub(super) type Arrival = u64;
 
 /// All lanes. None of them is empty.
 #[derive(Default)]
-pub(super) struct Lanes(HashMap<LaneKey, BTreeMap<Arrival, Arc<Notify>>>);
+pub(super) struct Lanes(HashMap<LaneKey, Lane>);
+
+/// The requests that wait for a key: how to wake each, and its cost there.
+type Lane = BTreeMap<Arrival, (Arc<Notify>, u64)>;
 
 /// A request in the lanes.
 pub(super) struct Member {
     pub(super) arrival: Arrival,
     /// The keys of its charges. The bits below are numbers of these.
     pub(super) keys: Box<[LaneKey]>,
+    pub(super) costs: Box<[u64]>,
     /// The keys that it may wait for. Where a limit rejects its excess, or a charge costs
     /// nothing, the request waits for no key.
     pub(super) may_wait: u64,
@@ -79,6 +81,13 @@ impl Lanes {
         keys.fold(0, |keys, number| keys | 1 << number)
     }
 
+    /// The units that earlier requests wait for under one of the keys of a request.
+    pub(super) fn units_ahead(&self, member: &Member, number: usize) -> u64 {
+        let lane = self.0.get(&member.keys[number]).into_iter();
+        let ahead = lane.flat_map(|lane| lane.range(..member.arrival));
+        ahead.fold(0, |units, (_, (_, cost))| units.saturating_add(*cost))
+    }
+
     /// Puts a request into the lanes of the keys that it waits for: the `denying` keys, and each
     /// key that an earlier request waits for. Returns `false` if the request waits for no key: then it
     /// may ask the store.
@@ -90,7 +99,7 @@ impl Lanes {
         self.leave(member, member.joined & !waits_for);
         for number in bits(waits_for & !member.joined) {
             let lane = self.0.entry(member.keys[number].clone()).or_default();
-            lane.insert(member.arrival, Arc::clone(&member.first));
+            lane.insert(member.arrival, (Arc::clone(&member.first), member.costs[number]));
         }
         member.joined = waits_for;
         true
@@ -105,11 +114,22 @@ impl Lanes {
             lane.get_mut().remove(&member.arrival);
             match lane.get().first_key_value() {
                 None => drop(lane.remove()),
-                Some((next, first)) if *next > member.arrival => first.notify_one(),
+                Some((next, (first, _))) if *next > member.arrival => first.notify_one(),
                 Some(_) => {}
             }
         }
     }
+}
+
+/// The numbers of the bits that are set.
+#[inline]
+pub(super) fn bits(mut bits: u64) -> impl Iterator<Item = usize> + Clone {
+    std::iter::from_fn(move || {
+        let lowest = bits.trailing_zeros();
+        // `bits` without its lowest bit.
+        bits &= bits.wrapping_sub(1);
+        (lowest < u64::BITS).then_some(lowest as usize)
+    })
 }
 
 #[cfg(test)]
@@ -123,7 +143,8 @@ mod tests {
         let key = |name: &&str| LaneKey { policy: policy.clone(), key: Key::from(*name) };
         let keys: Box<[_]> = names.iter().map(key).collect();
         let may_wait = (1 << keys.len()) - 1;
-        Member { arrival, keys, may_wait, joined: 0, first: Arc::default() }
+        let costs = keys.iter().map(|_| arrival).collect();
+        Member { arrival, keys, costs, may_wait, joined: 0, first: Arc::default() }
     }
 
     impl Member {
@@ -195,6 +216,19 @@ mod tests {
         assert!(!first.is_woken() && !third.is_woken());
         lanes.leave(&first, first.joined);
         assert!(third.is_woken());
+    }
+
+    #[test]
+    fn only_units_of_earlier_requests_for_the_same_key_are_ahead() {
+        let mut lanes = Lanes::default();
+        // Each costs as many units as its arrival.
+        let mut members = [(1, "a"), (2, "b"), (4, "a")].map(|(it, name)| member(it, &[name]));
+        for member in &mut members {
+            assert!(lanes.place(member, 0b1));
+        }
+        for (arrival, expected) in [(1, 0), (3, 1), (4, 1), (5, 5)] {
+            assert_eq!(lanes.units_ahead(&member(arrival, &["a"]), 0), expected, "{arrival}");
+        }
     }
 
     #[test]

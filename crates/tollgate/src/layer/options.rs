@@ -3,13 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::room::WaitingRoom;
+use super::telemetry::Observed;
+use super::wait_queue::WaitQueue;
 use crate::denial::{DenialResponse, Problem};
 use crate::head::Condition;
-#[cfg(feature = "metrics")]
-use crate::observe::Observer;
 use crate::tier::TierSource;
-use crate::{Costs, HeaderOptions, Lists};
+use crate::{Costs, HeaderOptions};
 
 /// What holds for all limits of a layer.
 pub(super) struct Options {
@@ -22,13 +21,9 @@ pub(super) struct Options {
     pub(super) response: Arc<dyn DenialResponse>,
     pub(super) expose_verdicts: bool,
     pub(super) explain: bool,
-    pub(super) room: WaitingRoom,
+    pub(super) room: WaitQueue,
     pub(super) tiers: Option<Arc<dyn TierSource>>,
-    pub(super) lists: Option<Lists>,
-    #[cfg(feature = "metrics")]
-    pub(super) observer: Option<Observer>,
-    #[cfg(feature = "metrics")]
-    pub(super) endpoint: Option<String>,
+    pub(super) observed: Observed,
 }
 
 impl Default for Options {
@@ -42,13 +37,9 @@ impl Default for Options {
             response: Arc::new(Problem::default()),
             expose_verdicts: false,
             explain: false,
-            room: WaitingRoom::new(),
+            room: WaitQueue::new(),
             tiers: None,
-            lists: None,
-            #[cfg(feature = "metrics")]
-            observer: None,
-            #[cfg(feature = "metrics")]
-            endpoint: None,
+            observed: Observed::default(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The middleware.
+//! The layer and its service: the first step of a request.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,29 +7,133 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::{Request, Response};
-use tollgate_core::{Micros, Store};
+use tollgate_core::Store;
+use tower_layer::Layer;
 use tower_service::Service;
 
+use super::action::{Action, ResponseWork};
 use super::future::ResponseFuture;
-use super::question::{Asked, Step};
-use super::queued::Queued;
-use super::rules::Rules;
-use super::ruling::Ruling;
-use crate::Head;
-use crate::body::{AnyBody, BodyMode};
+use super::state::LayerState;
+use crate::body::{AnyBody, BodyMode, SameBody};
+use crate::{Head, Limit};
+
+/// Limits the requests to the services it is wrapped around.
+///
+/// **All clones of a layer, and all services made from them, share one limit:** the
+/// state is in the store. Two layers over one store share the state of policies of
+/// the same name; a request that goes through both is charged twice.
+///
+/// # When a request passes
+///
+/// * A CORS preflight ([unless](crate::RateLimitLayerBuilder::exempt_preflights) you limit them) and
+///   whatever [`exempt`](crate::RateLimitLayerBuilder::exempt) names pass without asking the store.
+/// * Every [`Limit`] that applies names a key and a cost. The store decides them all in
+///   one step: if one denies, none is charged.
+/// * A request that is denied gets a response from [`denial`](crate::denial) and never
+///   reaches the service. Errors of the service pass through untouched.
+/// * A leaky bucket in queue mode holds the request back. It is dropped from memory if
+///   its client leaves, and its place goes to the next request if no request is behind it.
+///   Waiting takes a tokio runtime with its timer enabled.
+/// * A request that a limit with [`OnExceeded::Wait`](crate::OnExceeded) denies waits for that limit.
+/// * A request holds its permits ([`Policy::concurrent_requests`](crate::Policy)) until the
+///   response has ended, is dropped, or fails. Leases of what takes long are renewed by a
+///   task of the tokio runtime. One that upgrades its connection (a WebSocket) is over with
+///   the answer that says so, however long the connection lasts.
+/// * If the store cannot decide, each policy does what its
+///   [`OnStoreError`](crate::OnStoreError) says.
+///
+/// # Deployment
+///
+/// * CORS goes *outside* (added after this layer in axum), so that a denial carries
+///   CORS headers, and it must expose the rate headers for scripts to read them.
+/// * Authentication that sets an extension for [`key::Extension`](crate::key::Extension)
+///   goes outside too; a limit by address goes outside of that.
+/// * Nested layers decide one after the other: what the outer one charged stays charged
+///   if the inner one denies. Policies that must be all or none belong into one layer.
+///
+/// ```
+/// use axum::Router;
+/// use axum::routing::get;
+/// use tollgate::{MemoryStore, Policy, Quota, RateLimitLayer};
+///
+/// let policy = Policy::sliding_window_log("global", Quota::per_minute(100))?;
+/// let limit = RateLimitLayer::global(MemoryStore::new(), policy)?;
+/// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(limit);
+/// # let _ = app;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct RateLimitLayer<St, M = SameBody> {
+    pub(super) state: Arc<LayerState<St>>,
+    mode: PhantomData<M>,
+}
+
+impl<St: Store> RateLimitLayer<St> {
+    pub(super) fn new(state: LayerState<St>) -> Self {
+        Self { state: Arc::new(state), mode: PhantomData }
+    }
+
+    /// The same layer for services whose body is not `From<Bytes>`, such as tonic's: responses
+    /// then carry a [`Body`](crate::Body) around the body of the service.
+    #[must_use]
+    pub fn any_body(self) -> RateLimitLayer<St, AnyBody> {
+        self.body_mode()
+    }
+
+    /// The same layer with responses whose body is what `M` makes of it: for a body of one's
+    /// own that can tell its end, until which a request counts in flight.
+    #[must_use]
+    pub fn body_mode<M>(self) -> RateLimitLayer<St, M> {
+        RateLimitLayer { state: self.state, mode: PhantomData }
+    }
+}
+
+impl<St: Store, M> RateLimitLayer<St, M> {
+    /// The store, to read, reset or settle.
+    pub fn store(&self) -> &St {
+        &self.state.store
+    }
+
+    /// The limits, in their order.
+    pub fn limits(&self) -> impl Iterator<Item = &Limit> {
+        self.state.limits()
+    }
+}
+
+impl<S, St: Store, M> Layer<S> for RateLimitLayer<St, M> {
+    type Service = RateLimit<S, St, M>;
+
+    fn layer(&self, inner: S) -> RateLimit<S, St, M> {
+        RateLimit::new(inner, Arc::clone(&self.state))
+    }
+}
+
+/// Written by hand, because a derived one would ask for `St: Clone` to clone a pointer.
+impl<St, M> Clone for RateLimitLayer<St, M> {
+    fn clone(&self) -> Self {
+        Self { state: Arc::clone(&self.state), mode: PhantomData }
+    }
+}
+
+impl<St: Store, M> fmt::Debug for RateLimitLayer<St, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer")
+            .field("limits", &self.limits().collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}
 
 /// A service behind a [`RateLimitLayer`](super::RateLimitLayer).
 ///
 /// Clones share one limit with each other and with the layer.
-pub struct RateLimit<S, St, M = AnyBody> {
+pub struct RateLimit<S, St, M = SameBody> {
     inner: S,
-    rules: Arc<Rules<St>>,
+    pub(super) state: Arc<LayerState<St>>,
     mode: PhantomData<M>,
 }
 
 impl<S, St, M> RateLimit<S, St, M> {
-    pub(super) fn new(inner: S, rules: Arc<Rules<St>>) -> Self {
-        Self { inner, rules, mode: PhantomData }
+    pub(super) fn new(inner: S, state: Arc<LayerState<St>>) -> Self {
+        Self { inner, state, mode: PhantomData }
     }
 
     /// The service inside.
@@ -40,11 +144,6 @@ impl<S, St, M> RateLimit<S, St, M> {
     /// The service inside, to change it.
     pub const fn get_mut(&mut self) -> &mut S {
         &mut self.inner
-    }
-
-    #[cfg(feature = "metrics")]
-    pub(super) const fn rules(&self) -> &Arc<Rules<St>> {
-        &self.rules
     }
 
     /// The service inside, without the limit.
@@ -67,59 +166,28 @@ where
         self.inner.poll_ready(cx)
     }
 
+    #[inline]
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        let ruling = match self.rules.ask(&Head::of(&request)) {
-            Step::Await(asked) if asked.waits() => return self.wait(request, asked),
-            Step::Await(asked) => {
-                let inner = self.take_ready();
-                let rules = Arc::clone(&self.rules);
-                return ResponseFuture::undecided(inner, rules, request, asked);
+        match self.state.admit(&Head::of(&request)) {
+            Action::Forward(work) => {
+                let state = &self.state;
+                work.prepare(request.extensions_mut(), state.options.expose_verdicts);
+                let is_idle = matches!(work, ResponseWork::None) && state.cost_headers.is_empty();
+                let work = (!is_idle).then(|| (Arc::clone(state), work));
+                ResponseFuture::running(self.inner.call(request), work)
             }
-            Step::Follow(ruling) => ruling,
-        };
-        match ruling {
-            Ruling::Pass => {
-                let future = self.inner.call(request);
-                if self.rules.cost_headers.is_empty() {
-                    return ResponseFuture::passing(future);
-                }
-                ResponseFuture::told(future, Arc::clone(&self.rules), None)
-            }
-            Ruling::Admit { admitted, delay: Micros::ZERO, .. } => {
-                self.rules.show(request.extensions_mut(), &admitted);
-                let future = self.inner.call(request);
-                if !self.rules.tells() {
-                    return ResponseFuture::passing(future);
-                }
-                ResponseFuture::told(future, Arc::clone(&self.rules), Some(admitted))
-            }
-            Ruling::Admit { admitted, delay, charged } => {
-                // A place of this service that is not used while the request waits would be
-                // lacking to others, so it is let go.
-                drop(self.take_ready());
-                let queued = Queued::new(&self.rules, &admitted.verdict, delay, charged);
-                let rules = Arc::clone(&self.rules);
-                ResponseFuture::queued(self.inner.clone(), rules, request, admitted, queued)
-            }
-            Ruling::Wait(asked) => self.wait(request, asked),
-            Ruling::Refuse(response) => {
-                // Nor is the place of a request that goes no further kept from others.
-                drop(self.take_ready());
-                ResponseFuture::refused(response)
-            }
+            action => self.hold(request, action),
         }
     }
 }
 
 impl<S: Clone, St: Store, M> RateLimit<S, St, M> {
-    /// The request waits, and leaves its place in the service to others.
-    fn wait<B>(&mut self, request: Request<B>, asked: Asked<St>) -> ResponseFuture<S, St, M, B>
+    #[cold]
+    fn hold<B>(&mut self, request: Request<B>, action: Action<St>) -> ResponseFuture<S, St, M, B>
     where
         S: Service<Request<B>>,
     {
-        drop(self.take_ready());
-        let rules = Arc::clone(&self.rules);
-        ResponseFuture::waiting(self.inner.clone(), rules, request, asked)
+        ResponseFuture::held(self.take_ready(), Arc::clone(&self.state), request, action)
     }
 }
 
@@ -134,7 +202,7 @@ impl<S: Clone, St, M> RateLimit<S, St, M> {
 /// Written by hand, because a derived one would ask for `St: Clone` to clone a pointer.
 impl<S: Clone, St, M> Clone for RateLimit<S, St, M> {
     fn clone(&self) -> Self {
-        Self::new(self.inner.clone(), Arc::clone(&self.rules))
+        Self::new(self.inner.clone(), Arc::clone(&self.state))
     }
 }
 

@@ -10,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tollgate_core::Cost;
 
-use super::Reservation;
+use super::settlement::Reservation;
 
 /// Adds up what a request costs and settles its [`Reservation`] when it is dropped: at the
 /// end of a streamed response, or when its client leaves before.

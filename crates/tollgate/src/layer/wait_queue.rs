@@ -1,97 +1,309 @@
-//! Which requests enter the wait queue: before they ask the store, and after it denied them.
+//! The wait queue of a layer: its bounds, and how requests enter and leave it.
 
-use tollgate_core::{Charge, Cost, Store, StoreError, Verdict};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::excess::{Answer, Patient};
-use super::lanes::LaneKey;
-use super::question::Question;
-use super::queued::Charged;
-use super::room::{Arrived, Entry, WaitingRoom};
-use super::rules::{Applied, Rules, bits};
-use super::witness::Sight;
+use http::Version;
+use http::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
+use parking_lot::Mutex;
 
-impl<St: Store> Rules<St> {
-    /// Gives a request its number in the order of arrival, and lets it wait if earlier requests
-    /// wait for one of its keys.
-    pub(super) fn join(
-        &self,
-        room: &WaitingRoom,
-        applied: Applied,
-        charged: &[Charged],
-        arrived: &mut Arrived,
-        sight: &mut Sight,
-    ) -> Option<Answer<St>> {
-        let (number, others_wait) = room.arrive();
-        arrived.number = number;
-        if !others_wait || charged.iter().any(never_passes) {
-            return None;
-        }
-        let Candidate { patient, keys, may_wait, first } = self.candidate(applied, charged)?;
-        let answer: Answer<St> = match room.enter(*arrived, keys, may_wait, 0) {
-            Entry::Free => return None,
-            Entry::Waits(waiter) => {
-                let waits = self.witness.waits(Some(first));
-                Answer::Waiting(Box::pin(patient.wait(waiter, None, waits)))
+use super::lanes::{Arrival, Lanes, Member};
+use crate::Head;
+
+/// The wait queue for limits with [`OnExceeded::Wait`](crate::OnExceeded), and its bounds.
+///
+/// **Clones are one queue**: they share the waiting requests and the bounds. A bound that is set
+/// on a clone holds for all of them from then on; requests that wait already keep waiting.
+/// Layers that are built with one `WaitQueue` wait in one order, see
+/// [`OnExceeded::Wait`](crate::OnExceeded).
+///
+/// # Memory
+///
+/// Up to 1024 requests and 64 MiB by default. A request that finds the queue full is rejected.
+/// Each waiting request counts with its header fields, 1 KiB for the rest of its state, and
+/// the part of its body that the server may hold: the `Content-Length`, or the whole
+/// [`body_window`](Self::body_window) of 1 MiB if a body of unknown length may follow.
+#[derive(Clone)]
+pub struct WaitQueue {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    bounds: Bounds,
+    queue: Mutex<Queue>,
+}
+
+/// Atomic, because each request reads the body window.
+#[derive(Debug)]
+struct Bounds {
+    requests: AtomicUsize,
+    bytes: AtomicUsize,
+    body_window: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// How many requests have arrived.
+    arrivals: Arrival,
+    waiting: usize,
+    bytes: usize,
+    lanes: Lanes,
+}
+
+/// The place of a request in the wait queue. The request leaves the queue when this is dropped.
+pub(super) struct Ticket {
+    shared: Arc<Shared>,
+    bytes: usize,
+    member: Member,
+}
+
+impl WaitQueue {
+    /// An empty queue with the default bounds.
+    pub fn new() -> Self {
+        let bounds = Bounds {
+            requests: AtomicUsize::new(1_024),
+            bytes: AtomicUsize::new(64 << 20),
+            body_window: AtomicUsize::new(1 << 20),
+        };
+        Self { shared: Arc::new(Shared { bounds, queue: Mutex::default() }) }
+    }
+
+    /// Up to `requests` may wait at once.
+    #[must_use]
+    pub fn max_requests(self, requests: usize) -> Self {
+        self.shared.bounds.requests.store(requests, Ordering::Relaxed);
+        self
+    }
+
+    /// The waiting requests may hold up to `bytes` together.
+    #[must_use]
+    pub fn max_bytes(self, bytes: usize) -> Self {
+        self.shared.bounds.bytes.store(bytes, Ordering::Relaxed);
+        self
+    }
+
+    /// The most bytes of a body that the server holds before the service reads it: the buffer of
+    /// a connection, the window of a stream. Use `usize::MAX` where whole bodies are read before
+    /// the limiter.
+    #[must_use]
+    pub fn body_window(self, bytes: usize) -> Self {
+        self.shared.bounds.body_window.store(bytes, Ordering::Relaxed);
+        self
+    }
+
+    /// The bytes that a request holds while it waits.
+    pub(super) fn bytes_of(&self, head: &Head<'_>) -> usize {
+        let body_window = self.shared.bounds.body_window.load(Ordering::Relaxed);
+        let headers = head.headers;
+        let fields = headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+        let stated = |value: &HeaderValue| value.to_str().ok()?.parse::<usize>().ok();
+        let body = match headers.get(CONTENT_LENGTH) {
+            Some(length) => stated(length).unwrap_or(usize::MAX).min(body_window),
+            // A request over HTTP/1 then has no body. Later versions can send a body all the same.
+            None if head.version <= Version::HTTP_11
+                && !headers.contains_key(TRANSFER_ENCODING) =>
+            {
+                0
             }
-            Entry::Full(keys) => Answer::Waiting(Box::pin(patient.reject(keys))),
+            None => body_window,
         };
-        sight.waits();
-        Some(answer)
+        fields.fold(REST.saturating_add(body), usize::saturating_add)
     }
 
-    /// Lets a request wait that the store has denied, if it can pass in time.
-    pub(super) fn wait(
+    /// Gives a request its number in the order of arrival. Returns as well whether other requests
+    /// wait.
+    #[inline]
+    pub(super) fn arrive(&self) -> (Arrival, bool) {
+        let mut queue = self.shared.queue.lock();
+        queue.arrivals += 1;
+        (queue.arrivals, !queue.lanes.is_empty())
+    }
+
+    /// Enters the lanes of the keys that the request waits for: the `denying` keys, and each key
+    /// that an earlier request waits for. `None` if it waits for no key. If the queue is full, the
+    /// error is the keys that it would wait for.
+    pub(super) fn enter(
         &self,
-        answer: &Result<Verdict, StoreError>,
-        question: &mut Question,
-    ) -> Option<Answer<St>> {
-        let verdict = answer.as_ref().ok().filter(|verdict| !verdict.is_admitted())?;
-        // A denial after a wait is final.
-        let charged = question.charged.as_deref().filter(|_| !question.sight.has_waited())?;
-        let Candidate { patient, keys, may_wait, first } =
-            self.candidate(question.applied, charged)?;
-        let denied = patient.denied(verdict)?;
-        let room = self.room.as_ref()?;
-        let Entry::Waits(waiter) = room.enter(question.arrived, keys, may_wait, denied.keys())
-        else {
-            return None;
-        };
-        question.sight.waits();
-        let waits = self.witness.waits(Some(first));
-        Some(Answer::Waiting(Box::pin(patient.wait(waiter, Some(denied), waits))))
-    }
-
-    /// How a request would wait. `None` if it waits for no limit.
-    fn candidate(&self, applied: Applied, charged: &[Charged]) -> Option<Candidate<St>> {
-        let patience: Box<[_]> = self.applied(applied).map(|rule| rule.limit.patience()).collect();
-        let waits = |number: &usize| {
-            patience[*number].is_some() && charged[*number].charge().cost > Cost::ZERO
-        };
-        let may_wait = (0..charged.len()).filter(waits).fold(0, |keys, number| keys | 1 << number);
-        let first = bits(applied.rules).nth(bits(may_wait).next()?)?;
-        let key = |charged: &Charged| {
-            let Charge { policy, key, .. } = charged.charge();
-            LaneKey { policy: policy.clone(), key: key.clone() }
-        };
-        let keys = charged.iter().map(key).collect();
-        let patient = Patient::new(&self.store, charged, patience);
-        Some(Candidate { patient, keys, may_wait, first })
+        bytes: usize,
+        mut member: Member,
+        denying: u64,
+    ) -> Result<Option<Ticket>, u64> {
+        let Shared { bounds, queue, .. } = &*self.shared;
+        let mut queue = queue.lock();
+        let waits_for = denying | queue.lanes.behind(&member);
+        if waits_for == 0 {
+            return Ok(None);
+        }
+        let held = queue.bytes.saturating_add(bytes);
+        if queue.waiting >= bounds.requests.load(Ordering::Relaxed)
+            || held > bounds.bytes.load(Ordering::Relaxed)
+        {
+            return Err(waits_for);
+        }
+        queue.waiting += 1;
+        queue.bytes = held;
+        queue.lanes.place(&mut member, denying);
+        drop(queue);
+        Ok(Some(Ticket { shared: Arc::clone(&self.shared), bytes, member }))
     }
 }
 
-/// A request that may wait.
-struct Candidate<St> {
-    patient: Patient<St>,
-    /// The keys of its charges, and a bit for each key that it may wait for.
-    keys: Box<[LaneKey]>,
-    may_wait: u64,
-    /// The first of its limits that it may wait for, which its wait is counted under.
-    first: usize,
+/// For the target, the futures and the connection of a request: some round number.
+const REST: usize = 1024;
+
+impl Ticket {
+    /// Whether the request still waits, if these keys deny it. Moves it to the lanes of the keys
+    /// that it waits for.
+    pub(super) fn waits(&mut self, denying: u64) -> bool {
+        self.shared.queue.lock().lanes.place(&mut self.member, denying)
+    }
+
+    /// The units that earlier requests wait for under a key of this request.
+    pub(super) fn units_ahead(&self, number: usize) -> u64 {
+        self.shared.queue.lock().lanes.units_ahead(&self.member, number)
+    }
+
+    /// The keys that the request waits for.
+    pub(super) fn waits_for(&self) -> u64 {
+        self.member.joined
+    }
+
+    /// Completes when the request has become the first of a lane.
+    pub(super) async fn woken(&self) {
+        self.member.first.notified().await;
+    }
 }
 
-/// Whether the charge is too dear for its policy at any time. The store then denies the request
-/// whatever others have used, so there is nothing to wait for.
-fn never_passes(charged: &Charged) -> bool {
-    let Charge { policy, cost, enforce, .. } = charged.charge();
-    enforce && cost.get() > policy.capacity()
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut queue = self.shared.queue.lock();
+        queue.waiting -= 1;
+        queue.bytes -= self.bytes;
+        queue.lanes.leave(&self.member, self.member.joined);
+    }
+}
+
+impl Default for WaitQueue {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for WaitQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shared { bounds, queue, .. } = &*self.shared;
+        let queue = queue.lock();
+        let (waiting, lanes) = (queue.waiting, queue.lanes.len());
+        drop(queue);
+        f.debug_struct("WaitQueue")
+            .field("bounds", bounds)
+            .field("waiting", &waiting)
+            .field("lanes", &lanes)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::{Key, Policy, Quota};
+
+    use super::super::lanes::LaneKey;
+    use super::*;
+
+    type Entry = Result<Option<Ticket>, u64>;
+
+    /// A request for one key arrives, and is denied.
+    fn deny(room: &WaitQueue, name: &str, bytes: usize) -> Entry {
+        enter(room, name, bytes, 0b1)
+    }
+
+    /// A request for one key arrives, and has not asked the store yet.
+    fn arrive(room: &WaitQueue, name: &str) -> Entry {
+        enter(room, name, 1, 0)
+    }
+
+    fn enter(room: &WaitQueue, name: &str, bytes: usize, denying: u64) -> Entry {
+        let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
+        let keys = [LaneKey { policy, key: Key::from(name) }].into();
+        let (arrival, costs, first) = (room.arrive().0, [1].into(), Arc::default());
+        let member = Member { arrival, keys, costs, may_wait: 0b1, joined: 0, first };
+        room.enter(bytes, member, denying)
+    }
+
+    fn waiting(entry: Entry) -> Ticket {
+        entry.ok().flatten().expect("the request waits")
+    }
+
+    #[test]
+    fn a_lane_lasts_as_long_as_a_request_waits_in_it() {
+        let room = WaitQueue::new().max_requests(2);
+        let is_free = |name| matches!(arrive(&room, name), Ok(None));
+        assert!(is_free("a"));
+        let first = waiting(deny(&room, "a", 1));
+        assert!(is_free("b"));
+        let second = waiting(arrive(&room.clone(), "a"));
+        assert!(matches!(arrive(&room, "a"), Err(0b1)));
+        assert!(matches!(deny(&room, "b", 1), Err(0b1)), "the queue is full for all");
+        drop(first);
+        assert!(!is_free("a"));
+        drop(second);
+        assert!(is_free("a"));
+        let queue = room.shared.queue.lock();
+        assert!(queue.lanes.is_empty() && queue.bytes == 0 && queue.waiting == 0);
+    }
+
+    #[test]
+    fn a_bound_holds_for_all_clones_whichever_it_is_set_on() {
+        let room = WaitQueue::new();
+        let clone = room.clone().max_requests(1).max_bytes(10).body_window(5);
+        let first = waiting(deny(&room, "a", 10));
+        for room in [&room, &clone] {
+            assert!(deny(room, "b", 0).is_err(), "one request");
+        }
+        drop(first);
+        for room in [&room, &clone] {
+            assert!(deny(room, "a", 11).is_err(), "ten bytes");
+            assert_eq!(room.shared.bounds.body_window.load(Ordering::Relaxed), 5);
+        }
+        let wider = clone.max_requests(2).max_bytes(100);
+        let _first = waiting(deny(&room, "a", 11));
+        let _second = waiting(deny(&wider, "b", 11));
+    }
+
+    #[test]
+    fn a_request_counts_with_as_much_of_its_body_as_may_be_there() {
+        let room = WaitQueue::new().body_window(10_000);
+        let bytes = |version, fields: &[(&'static str, &str)]| {
+            let mut request = http::Request::new(());
+            *request.version_mut() = version;
+            for (name, value) in fields {
+                request.headers_mut().insert(*name, value.parse().unwrap());
+            }
+            room.bytes_of(&Head::of(&request)) - REST
+        };
+        for (fields, in_http1, in_http2) in [
+            (&[][..], 0, 10_000),
+            (&[("content-length", "7")], 14 + 1 + 7, 14 + 1 + 7),
+            (&[("content-length", "1000000")], 14 + 7 + 10_000, 14 + 7 + 10_000),
+            (&[("content-length", "x")], 14 + 1 + 10_000, 14 + 1 + 10_000),
+            (&[("transfer-encoding", "chunked")], 17 + 7 + 10_000, 17 + 7 + 10_000),
+            (&[("cookie", "abc"), ("content-length", "0")], 6 + 3 + 15, 6 + 3 + 15),
+        ] {
+            assert_eq!(bytes(Version::HTTP_11, fields), in_http1, "{fields:?}");
+            assert_eq!(bytes(Version::HTTP_2, fields), in_http2, "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn no_more_bytes_are_held_than_there_is_room_for() {
+        let room = WaitQueue::new().max_bytes(10);
+        let first = waiting(deny(&room, "a", 6));
+        assert!(deny(&room, "b", 5).is_err());
+        let second = waiting(deny(&room, "b", 4));
+        assert!(arrive(&room, "a").is_err());
+        drop((first, second));
+        assert!(deny(&room, "a", 11).is_err());
+        waiting(deny(&room, "a", 10));
+    }
 }

@@ -10,7 +10,7 @@
 //! | `timer.rs` | which decisions are timed |
 //! | `waiting.rs` | a request in a queue |
 //!
-//! The layer comes here from one place, `layer/witness.rs`.
+//! The layer comes here from one place, `layer/telemetry.rs`.
 
 #[cfg(feature = "admin")]
 mod counts;
@@ -36,7 +36,7 @@ pub use self::observer::Denials;
 pub use self::observer::Observer;
 pub(crate) use self::outcome::Answer;
 #[cfg(feature = "metrics")]
-pub(crate) use self::policy::{ObservedPolicy, Seen};
+pub(crate) use self::policy::ObservedPolicy;
 #[cfg(feature = "metrics")]
 pub(crate) use self::timer::{Started, Timer};
 #[cfg(feature = "admin")]

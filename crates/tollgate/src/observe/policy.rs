@@ -7,7 +7,7 @@ use metrics::{Counter, Gauge, Histogram, Label, counter, gauge, histogram};
 use parking_lot::Mutex;
 #[cfg(feature = "admin")]
 use tollgate_core::Key;
-use tollgate_core::{Cost, Decision, Outcome, Source};
+use tollgate_core::{Decision, Outcome, Source};
 
 use super::Answer;
 #[cfg(feature = "admin")]
@@ -60,38 +60,6 @@ pub(crate) struct Waits {
     pub(super) seconds: Histogram,
 }
 
-/// What was asked of a policy: whose quota, and how much of it. It is kept for each decision, so
-/// both share a word. What is ever charged has 40 bits; of more than that only that it is not
-/// charged matters.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen(u64);
-
-impl Seen {
-    #[inline]
-    pub(crate) fn new(kind: SubjectKind, cost: Cost) -> Self {
-        Self(cost.get() << KIND_BITS | kind as u64)
-    }
-
-    #[inline]
-    fn kind(self) -> SubjectKind {
-        match self.0 & ((1 << KIND_BITS) - 1) {
-            it if it == SubjectKind::Global as u64 => SubjectKind::Global,
-            it if it == SubjectKind::Ip as u64 => SubjectKind::Ip,
-            it if it == SubjectKind::ApiKey as u64 => SubjectKind::ApiKey,
-            it if it == SubjectKind::User as u64 => SubjectKind::User,
-            _ => SubjectKind::Other,
-        }
-    }
-
-    #[inline]
-    fn cost(self) -> u64 {
-        self.0 >> KIND_BITS
-    }
-}
-
-/// There are five kinds.
-const KIND_BITS: u32 = 3;
-
 const KINDS: [SubjectKind; 5] = [
     SubjectKind::Global,
     SubjectKind::Ip,
@@ -116,26 +84,25 @@ impl ObservedPolicy {
         }
     }
 
-    /// An answer was given, and a decision made if the store could decide. `takes` is whether
-    /// the policy charges what it allows.
+    /// Counts an answer, and the units that a decision has charged.
     #[inline]
-    pub(crate) fn saw(
+    pub(crate) fn count(
         &self,
-        seen: Seen,
-        takes: bool,
+        kind: SubjectKind,
+        cost: u64,
         endpoint: usize,
         answer: Option<Answer>,
         decision: Option<&Decision>,
     ) {
         let outcome = decision.map(|decision| decision.outcome);
-        let is_charged = takes && matches!(outcome, Some(Outcome::Allow { .. })) && seen.cost() > 0;
+        let is_charged = cost > 0 && matches!(outcome, Some(Outcome::Allow { .. }));
         if answer.is_some() || is_charged {
-            let cell = self.cell(endpoint, seen.kind());
+            let cell = self.cell(endpoint, kind);
             if let Some(answer) = answer {
                 cell.decisions[answer as usize].increment(1);
             }
             if is_charged {
-                cell.units.increment(seen.cost());
+                cell.units.increment(cost);
             }
         }
         #[cfg(feature = "admin")]
@@ -143,7 +110,7 @@ impl ObservedPolicy {
             self.counts.add(answer);
         }
         if let Some(decision) = decision
-            && seen.kind() == SubjectKind::Global
+            && kind == SubjectKind::Global
             && decision.outcome != Outcome::Skip
         {
             self.remains(decision);
@@ -152,8 +119,8 @@ impl ObservedPolicy {
 
     /// A subject was denied.
     #[cfg(feature = "admin")]
-    pub(crate) fn denied(&self, key: &Key, seen: Seen) {
-        self.top.lock().count(key.clone(), seen.kind(), std::time::Instant::now());
+    pub(crate) fn denied(&self, key: &Key, kind: SubjectKind) {
+        self.top.lock().count(key.clone(), kind, std::time::Instant::now());
     }
 
     /// A decision took so long, in seconds.

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response};
+use http_body_util::Full;
 use tollgate::denial::{Members, Problem};
 use tollgate::{Cost, Costs, Denial, HeaderOptions, Limit, RateLimit, Reason, Store};
 use tower::Layer;
@@ -87,9 +88,13 @@ async fn a_wait_below_a_second_is_a_second() {
 #[tokio::test]
 async fn each_set_of_fields_can_be_switched_off() {
     for (options, allowed, denied) in [
-        (HeaderOptions::default().ratelimit(false), 3, 4),
-        (HeaderOptions::default().x_ratelimit(false), 2, 3),
-        (HeaderOptions::default().x_ratelimit(false).ratelimit(false), 0, 1),
+        // The default.
+        (HeaderOptions::default(), 2, 6),
+        (HeaderOptions::default().ratelimit(false), 0, 4),
+        (HeaderOptions::all(), 5, 6),
+        (HeaderOptions::all().ratelimit(false), 3, 4),
+        (HeaderOptions::all().x_ratelimit(false), 2, 3),
+        (HeaderOptions::all().x_ratelimit(false).ratelimit(false), 0, 1),
     ] {
         let (_, store) = memory();
         let limits = [Limit::global(log("global", 1))];
@@ -105,7 +110,7 @@ async fn each_set_of_fields_can_be_switched_off() {
 async fn jitter_is_settled_for_a_key_and_only_adds() {
     let (_, store) = memory();
     let by_ip = Limit::new(log("ip", 1), tollgate::key::ClientIp::peer());
-    let options = HeaderOptions::default().retry_jitter(std::time::Duration::from_secs(30));
+    let options = HeaderOptions::all().retry_jitter(std::time::Duration::from_secs(30));
     let service = builder(&store, [by_ip]).headers(options).build().unwrap().layer(hello());
     let mut seen = std::collections::BTreeSet::new();
     for peer in 0..20 {
@@ -192,7 +197,7 @@ async fn what_the_service_says_itself_is_left_alone() {
             .header("retry-after", "7")
             .header("cache-control", "max-age=60")
             .header("ratelimit", r#""theirs";r=1;t=1"#);
-        Ok::<_, std::convert::Infallible>(response.body(String::from("busy")).unwrap())
+        Ok::<_, std::convert::Infallible>(response.body(Full::<Bytes>::from("busy")).unwrap())
     });
     let service = layer(&store, [Limit::global(log("global", 10))]).layer(theirs);
     let response = tower::ServiceExt::oneshot(service, get()).await.unwrap();

@@ -2,7 +2,9 @@
 
 use axum::Router;
 use axum::routing::any;
+use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response};
+use http_body_util::Full;
 use tollgate::key::ClientIp;
 use tollgate::{Cost, Costs, Limit, MemoryStore, Paths, Policy, Quota, RateLimit, Verdicts};
 use tower::{Layer, ServiceExt};
@@ -251,7 +253,7 @@ async fn a_handler_reads_the_verdict_and_the_response_has_all_outermost_first() 
         let verdicts = request.extensions().get::<Verdicts>().unwrap();
         let left: Vec<_> =
             verdicts.iter().map(|verdict| verdict.decisions()[0].remaining).collect();
-        Ok::<_, std::convert::Infallible>(Response::new(format!("{left:?}")))
+        Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::from(format!("{left:?}"))))
     });
     let silent = layer(&store, [Limit::global(log("silent", 99))]);
     let inner = exposing("inner", 2).layer(handler);
@@ -280,7 +282,9 @@ async fn a_handler_reads_the_verdict_however_late_its_turn_came() {
     let builder = builder(&store, [Limit::global(queue)]);
     let handler = tower::service_fn(|request: Request<()>| async move {
         let delay = request.extensions().get::<Verdicts>().unwrap().iter().next().unwrap().delay();
-        Ok::<_, std::convert::Infallible>(Response::new(format!("after {delay}")))
+        Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::from(format!(
+            "after {delay}"
+        ))))
     });
     let service = builder.expose_verdicts(true).build().unwrap().layer(handler);
     store.hold();
@@ -301,7 +305,7 @@ async fn verdicts_stay_inside_unless_they_are_asked_for() {
     let store = counted();
     let handler = tower::service_fn(|request: Request<()>| async move {
         assert!(request.extensions().get::<Verdicts>().is_none());
-        Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+        Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::default()))
     });
     let service = layer(&store, [Limit::global(log("global", 1))]).layer(handler);
     for expected in [200, 429] {

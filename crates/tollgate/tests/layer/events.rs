@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use http::{HeaderName, Method, Request};
 use parking_lot::Mutex;
+use tollgate::access::{AccessLayer, Lists, SubjectList};
 use tollgate::key::{ApiKey, ClientIp, Extension, Header, KeySource};
-use tollgate::{Key, Limit, Lists, OnMissingKey, OnStoreError, StoreExt, SubjectList};
-use tower::Layer;
+use tollgate::{Key, Limit, OnMissingKey, OnStoreError, StoreExt};
+use tower::{Layer, ServiceExt};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{DefaultGuard, set_default};
@@ -138,17 +139,19 @@ async fn a_key_source_that_fails_is_logged_once_a_minute_with_its_cure() {
     let limit = || Limit::new(log("ip", 9), ClientIp::peer());
     let lists = Lists::new().addresses_by(ClientIp::peer());
     lists.replace(&"192.0.2.1".parse().unwrap(), &SubjectList::new()).unwrap();
-    for (limiter, status) in [
-        (builder(&store, [limit()]), 500),
+    let none = Lists::new();
+    for (limit, lists, status) in [
+        (limit(), &none, 500),
         // A shadow policy never blocks.
-        (builder(&store, [limit().shadow()]), 200),
-        (builder(&store, [Limit::global(log("all", 9))]).lists(&lists), 500),
+        (limit().shadow(), &none, 200),
+        (Limit::global(log("all", 9)), &lists, 500),
     ] {
-        let service = limiter.build().unwrap().layer(hello());
+        let service = AccessLayer::new(lists).layer(limited(&store, [limit]));
         let (ear, _open) = Ear::open();
         for lines in 1..3 {
             for _ in 0..100 {
-                assert_eq!(ask(&service, Request::new(())).await.status(), status);
+                let answer = service.clone().oneshot(Request::new(())).await.unwrap();
+                assert_eq!(answer.status(), status);
             }
             let heard = ear.above_debug();
             assert_eq!(heard.len(), lines, "{heard:?}");

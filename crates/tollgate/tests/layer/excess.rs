@@ -12,8 +12,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, timeout};
 use tollgate::key::ClientIp;
 use tollgate::{
-    Algorithm, Cost, Costs, Excess, Key, LeakyMode, Limit, OnStoreError, Policy, Quota, RateLimit,
-    Store, StoreExt, WaitingRoom,
+    Algorithm, Cost, Costs, Key, LeakyMode, Limit, OnExceeded, OnStoreError, Policy, Quota,
+    RateLimit, Store, StoreExt, WaitQueue,
 };
 use tower::limit::ConcurrencyLimitLayer;
 use tower::{Layer, ServiceExt, service_fn};
@@ -29,7 +29,7 @@ fn slow() -> Policy {
 }
 
 fn patient(policy: Policy, max: Duration) -> Limit {
-    Limit::global(policy).costs(Costs::flat(Cost::ONE)).excess(Excess::Wait { max })
+    Limit::global(policy).costs(Costs::flat(Cost::ONE)).on_exceeded(OnExceeded::Wait { max })
 }
 
 /// Runs everything that can run without time passing.
@@ -117,17 +117,52 @@ async fn who_would_wait_too_long_is_refused_as_soon_as_that_is_known() {
     let max = Duration::from_secs(25);
     let service = limited(&store, [patient(slow(), max)]);
     let start = Instant::now();
-    let tasks = crowd(&service, 5).await;
-    let expected = [(200, 0), (200, 10), (200, 20), (429, 20), (429, 20)];
-    assert_eq!(outcomes(start, tasks).await, expected);
-    // Each asks when it is in front, and once more after its wait.
-    assert_eq!(store.calls(), 1 + 2 + 2 + 1 + 1);
+    let mut tasks = crowd(&service, 5).await;
+    let late = tasks.split_off(3);
+    assert_eq!(outcomes(start, late).await, [(429, 0), (429, 0)]);
+    assert_eq!(outcomes(start, tasks).await, [(200, 0), (200, 10), (200, 20)]);
+    // A request that arrives after others asks when it would pass. Each request asks for units when
+    // it is in front, and once more after its wait.
+    assert_eq!(store.calls(), 1 + 2 + (1 + 2) + 1 + 1);
 
     let impatient = limited(&store, [patient(slow(), Duration::from_secs(9))]);
     let start = Instant::now();
     let denied = ask(&impatient, get()).await;
     assert_eq!((denied.status().as_u16(), start.elapsed()), (429, Duration::ZERO));
     assert_eq!(field(denied.headers(), "retry-after").as_deref(), Some("10"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_is_rejected_at_once_if_the_units_of_those_before_it_come_too_late() {
+    let max = Duration::from_millis(5_500);
+    let every_second = Quota::every(Duration::from_secs(1));
+    let meter = Algorithm::LeakyBucket { mode: LeakyMode::Meter };
+    for (policy, passes) in [
+        (Policy::token_bucket("bucket", Quota::per_second(5).burst(2)), 2 + 27),
+        (Policy::new("meter", Quota::per_second(5).burst(2), meter), 2 + 27),
+        (Policy::sliding_window_log("log", every_second), 1 + 5),
+        (Policy::fixed_window_counter("window", Quota::per_second(5)), 5 + 25),
+    ] {
+        let policy = policy.unwrap();
+        let name = policy.name().to_owned();
+        let service = limited(&on_tokio_time(), [patient(policy, max)]);
+        let start = Instant::now();
+        let mut tasks = crowd(&service, passes + 10).await;
+        let late = tasks.split_off(passes);
+        for late in late {
+            let answer = late.await.unwrap().unwrap();
+            assert_eq!(
+                (answer.status().as_u16(), start.elapsed()),
+                (429, Duration::ZERO),
+                "{name}"
+            );
+            let wait: u64 = field(answer.headers(), "retry-after").unwrap().parse().unwrap();
+            assert!(wait > 5, "{name}: {wait}");
+        }
+        for (status, seconds) in outcomes(start, tasks).await {
+            assert!(status == 200 && seconds <= 5, "{name}: {status} after {seconds} s");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -260,7 +295,8 @@ async fn a_limit_that_does_not_wait_refuses_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn each_key_has_its_line() {
-    let limit = Limit::new(slow(), ClientIp::peer()).excess(Excess::Wait { max: 10 * MINUTE });
+    let limit =
+        Limit::new(slow(), ClientIp::peer()).on_exceeded(OnExceeded::Wait { max: 10 * MINUTE });
     let service = limited(&on_tokio_time(), [limit]);
     let start = Instant::now();
     let tasks = crowd(&service, 3).await;
@@ -344,10 +380,10 @@ async fn however_long_one_may_wait_nothing_overflows() {
 #[tokio::test(start_paused = true)]
 async fn layers_that_share_a_room_share_its_bounds_and_its_lines() {
     let store = on_tokio_time();
-    let room = WaitingRoom::new().max_bytes(3 * 1_024);
+    let room = WaitQueue::new().max_bytes(3 * 1_024);
     let layer = |name: &str| {
         let others = Limit::global(log(name, 100));
-        builder(&store, [patient(slow(), MINUTE), others]).waiting_room(&room).build().unwrap()
+        builder(&store, [patient(slow(), MINUTE), others]).wait_queue(&room).build().unwrap()
     };
     let [one, other] = ["one", "other"].map(|name| layer(name).layer(hello()));
     let start = Instant::now();
@@ -394,10 +430,10 @@ async fn a_request_that_costs_more_than_the_capacity_is_forbidden_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_bound_of_a_layer_is_set_on_the_room_that_it_was_given() {
     let store = on_tokio_time();
-    let room = WaitingRoom::new();
+    let room = WaitQueue::new();
     let layer = || builder(&store, [patient(slow(), MINUTE)]);
-    let bounded = layer().waiting_room(&room).max_waiting(1).build().unwrap().layer(hello());
-    let other = layer().waiting_room(&room).build().unwrap().layer(hello());
+    let bounded = layer().wait_queue(&room).max_waiting(1).build().unwrap().layer(hello());
+    let other = layer().wait_queue(&room).build().unwrap().layer(hello());
     assert_eq!(status(&bounded).await, 200);
     let waiting = crowd(&other, 1).await;
     // The request of the other layer is in the same queue, and the bound holds for both.
@@ -405,8 +441,8 @@ async fn a_bound_of_a_layer_is_set_on_the_room_that_it_was_given() {
     drop(waiting);
 
     // A room that is given later replaces the one with the bound.
-    let room = WaitingRoom::new();
-    let unbounded = layer().max_waiting(0).waiting_room(&room).build().unwrap().layer(hello());
+    let room = WaitQueue::new();
+    let unbounded = layer().max_waiting(0).wait_queue(&room).build().unwrap().layer(hello());
     let waiting = crowd(&unbounded, 1).await;
     assert!(!waiting[0].is_finished());
 }

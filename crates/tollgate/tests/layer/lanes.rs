@@ -14,8 +14,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance};
 use tollgate::key::{ClientIp, KeySource};
 use tollgate::{
-    Cost, Costs, Excess, Head, Key, Limit, ManualClock, MemoryStore, Micros, Policy, Quota,
-    RateLimit, Store, StoreExt, WaitingRoom,
+    Cost, Costs, Head, Key, Limit, ManualClock, MemoryStore, Micros, OnExceeded, Policy, Quota,
+    RateLimit, Store, StoreExt, WaitQueue,
 };
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt, service_fn};
@@ -45,7 +45,7 @@ fn own(window: u64) -> Limit {
 }
 
 fn waits(limit: Limit) -> Limit {
-    limit.costs(Costs::flat(Cost::ONE)).excess(Excess::Wait { max: HOUR })
+    limit.costs(Costs::flat(Cost::ONE)).on_exceeded(OnExceeded::Wait { max: HOUR })
 }
 
 /// Requests that are under way, and when each was admitted.
@@ -172,8 +172,8 @@ async fn a_request_waits_for_no_key_that_it_does_not_need() {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_leaves_both_lanes_lets_the_next_in_each_of_them_pass() {
     let store = on_tokio_time();
-    let room = WaitingRoom::new();
-    let layer = builder(&store, [shared(10), own(100)]).waiting_room(&room).build().unwrap();
+    let room = WaitQueue::new();
+    let layer = builder(&store, [shared(10), own(100)]).wait_queue(&room).build().unwrap();
     let mut clients = Clients::of(layer.layer(hello()));
     for client in [1, 1, 1, 2] {
         clients.send(client).await;
@@ -293,14 +293,14 @@ impl UnderWay {
 async fn passes_in_order(requests: Vec<Sent>) {
     let (clock, store) = memory();
     let policies = Policies::new();
-    let room = WaitingRoom::new();
+    let room = WaitQueue::new();
     let admitted = Arc::<Mutex<Vec<usize>>>::default();
     let note = Arc::clone(&admitted);
     let inner = service_fn(move |request: Request<()>| {
         note.lock().extend(request.extensions().get::<usize>());
         std::future::ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())))
     });
-    let layer = builder(&store, policies.limits()).waiting_room(&room).build().unwrap();
+    let layer = builder(&store, policies.limits()).wait_queue(&room).build().unwrap();
     let service = BoxCloneSyncService::new(layer.layer(inner));
     let mut under_way = BTreeMap::<usize, UnderWay>::new();
     let mut next = 0;

@@ -1,8 +1,10 @@
 //! Those who are refused whatever they ask, and those who are never limited.
 
 use http::{Method, Request};
+use tollgate::access::{AccessLayer, Lists, SubjectList, is_allowed};
 use tollgate::key::{ApiKey, ApiKeys, ClientIp};
-use tollgate::{Limit, Lists, Paths, SubjectList};
+use tollgate::{Limit, Paths};
+use tower::{Layer, ServiceExt};
 
 use crate::stage::Staged;
 use crate::support::*;
@@ -26,8 +28,9 @@ async fn the_denied_reach_nothing_and_the_allowed_are_never_limited() {
     let lists = lists();
     let health = Paths::new(["/health"]).unwrap();
     let limits = [Limit::new(log("client", 1), ClientIp::peer())];
-    let layer = builder(&store, limits).lists(&lists).exempt_paths(health).build().unwrap();
-    let service = tower::Layer::layer(&layer, hello());
+    let layer = builder(&store, limits).exempt(is_allowed).exempt_paths(health).build().unwrap();
+    let service = AccessLayer::new(&lists).layer(layer.layer(hello()));
+    let ask = async |request| service.clone().oneshot(request).await.unwrap();
     let deny: SubjectList = "192.0.2.128/25".parse().unwrap();
     let allow = SubjectList::new().api_keys(&ApiKeys::from_keys(["partner"]));
     lists.replace(&deny, &allow).unwrap();
@@ -43,11 +46,11 @@ async fn the_denied_reach_nothing_and_the_allowed_are_never_limited() {
         (200, "/health", None, 403),
         (1, "/health", None, 200),
     ] {
-        let answer = ask(&service, from(last, path, key)).await;
+        let answer = ask(from(last, path, key)).await;
         assert_eq!(answer.status().as_u16(), status, "{last} {path} {key:?}");
     }
     assert_eq!(store.calls(), 3);
-    let answer = ask(&service, from(200, "/", None)).await;
+    let answer = ask(from(200, "/", None)).await;
     assert_eq!(rate_fields(answer.headers()), [""; 0]);
     assert_eq!(field(answer.headers(), "cache-control").unwrap(), "no-store");
     let problem = json(answer).await;
@@ -56,8 +59,8 @@ async fn the_denied_reach_nothing_and_the_allowed_are_never_limited() {
 
     // Another list holds from the next request on.
     lists.replace(&SubjectList::new(), &SubjectList::new()).unwrap();
-    assert_eq!(ask(&service, from(200, "/", None)).await.status(), 200);
-    assert_eq!(ask(&service, from(1, "/", Some("partner"))).await.status(), 429);
+    assert_eq!(ask(from(200, "/", None)).await.status(), 200);
+    assert_eq!(ask(from(1, "/", Some("partner"))).await.status(), 429);
 }
 
 #[tokio::test]
@@ -65,8 +68,7 @@ async fn without_a_peer_nobody_can_be_told_from_the_denied() {
     let (_, store) = memory();
     let lists = lists();
     lists.replace(&"192.0.2.1".parse().unwrap(), &SubjectList::new()).unwrap();
-    let layer = builder(&store, [Limit::global(log("all", 9))]).lists(&lists).build().unwrap();
-    let service = tower::Layer::layer(&layer, hello());
+    let service = AccessLayer::new(&lists).layer(limited(&store, [Limit::global(log("all", 9))]));
     let request = Request::builder().method(Method::GET).uri("/").body(()).unwrap();
-    assert_eq!(ask(&service, request).await.status(), 500);
+    assert_eq!(service.oneshot(request).await.unwrap().status(), 500);
 }

@@ -4,9 +4,7 @@ use axum::Router;
 use axum::routing::get as on_get;
 use http::{HeaderValue, Method, Response, StatusCode};
 use tollgate::key::{ClientIp, Header};
-use tollgate::{
-    Algorithm, Denial, LeakyMode, Limit, OnMissingKey, Policy, Quota, RateLimitLayer, Refill,
-};
+use tollgate::{Algorithm, Denial, LeakyMode, Limit, OnMissingKey, Policy, Quota, Refill};
 use tower::{Layer, ServiceExt};
 
 use crate::support::*;
@@ -98,8 +96,8 @@ async fn concurrent_requests_over_two_policies_pass_exactly_as_often_as_the_tigh
 /// `global` (of 5) around everything, `search` (of 2) around one route.
 fn nested() -> Router {
     let (_, store) = memory();
-    let outer = RateLimitLayer::global(store.clone(), log("global", 5)).unwrap();
-    let inner = RateLimitLayer::global(store, log("search", 2)).unwrap();
+    let outer = layer(&store, [Limit::global(log("global", 5))]);
+    let inner = layer(&store, [Limit::global(log("search", 2))]);
     Router::new()
         .route("/search", on_get(|| async { "found" }).route_layer(inner))
         .route("/", on_get(|| async { "home" }))
@@ -171,8 +169,8 @@ async fn an_outer_denial_never_reaches_the_inner_layer() {
 #[tokio::test]
 async fn x_ratelimit_is_one_line_and_that_of_the_tighter() {
     let (_, store) = memory();
-    let wide = RateLimitLayer::global(store.clone(), log("wide", 9)).unwrap();
-    let tight = RateLimitLayer::global(store.clone(), log("tight", 4)).unwrap();
+    let wide = layer(&store, [Limit::global(log("wide", 9))]);
+    let tight = layer(&store, [Limit::global(log("tight", 4))]);
     let tight_inside = wide.layer(tight.layer(hello()));
     let response = tight_inside.oneshot(get()).await.unwrap();
     assert_eq!(lines(response.headers(), "x-ratelimit-limit"), ["4"]);

@@ -10,7 +10,7 @@ use http_body_util::Full;
 use serde_json::json;
 use tollgate::key::ClientIp;
 use tollgate::{
-    Excess, Key, LayerError, Limit, OnStoreError, Policy, Quota, Reserve, StoreExt, Strikes,
+    Key, LayerError, Limit, OnExceeded, OnStoreError, Policy, Quota, Reserve, StoreExt, Strikes,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -194,7 +194,7 @@ fn a_penalty_that_nothing_strikes_or_too_much_is_refused() {
         let error = builder(&store, [client(), limit]).build().unwrap_err();
         assert_eq!(error, LayerError::NoFailures { name: "locked".into() });
     }
-    let patient = client().excess(Excess::Wait { max: MINUTE });
+    let patient = client().on_exceeded(OnExceeded::Wait { max: MINUTE });
     let banned = patient.penalty("banned", strikes()).unwrap();
     let error = builder(&store, [patient.clone(), banned]).build().unwrap_err();
     let (name, waiting) = ("banned".into(), "client".into());

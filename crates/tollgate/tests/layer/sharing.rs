@@ -7,7 +7,7 @@ use axum::Router;
 use axum::routing::get as on_get;
 use bytes::Bytes;
 use http::{Method, Request, Response};
-use http_body_util::Empty;
+use http_body_util::{Empty, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -97,7 +97,7 @@ async fn connections_of_a_plain_hyper_server_share_the_limit() {
             let (stream, peer) = listener.accept().await.unwrap();
             // A plain `SocketAddr` is all that the limiter needs from the server.
             let hello = limit.layer(tower::service_fn(|_: Request<Incoming>| async {
-                Ok::<_, std::convert::Infallible>(Response::new(String::from("hello")))
+                Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::from("hello")))
             }));
             let with_peer = hello.map_request(move |mut request: Request<Incoming>| {
                 request.extensions_mut().insert(peer);

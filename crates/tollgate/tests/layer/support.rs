@@ -10,9 +10,10 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
 use http_body_util::{BodyExt, Full};
 use tokio::time::Instant;
+use tollgate::body::BodyMode;
 use tollgate::{
-    Body, Clock, Limit, ManualClock, MemoryStore, Micros, Policy, Quota, RateLimit, RateLimitLayer,
-    RateLimitLayerBuilder, Store, Timestamp,
+    Clock, HeaderOptions, Limit, ManualClock, MemoryStore, Micros, Policy, Quota, RateLimit,
+    RateLimitLayer, RateLimitLayerBuilder, Store, Timestamp,
 };
 use tower::util::ServiceFn;
 use tower::{Layer, ServiceExt};
@@ -21,7 +22,7 @@ use tower::{Layer, ServiceExt};
 pub(crate) type Hello =
     ServiceFn<fn(Request<()>) -> Ready<Result<Response<Full<Bytes>>, Infallible>>>;
 
-pub(crate) type Answer = Response<Body<Full<Bytes>>>;
+pub(crate) type Answer = Response<Full<Bytes>>;
 
 pub(crate) fn hello() -> Hello {
     tower::service_fn(|_| ready(Ok(Response::new(Full::from("hello")))))
@@ -74,7 +75,7 @@ pub(crate) fn builder<St: Store>(
     store: &St,
     limits: impl IntoIterator<Item = Limit>,
 ) -> RateLimitLayerBuilder<St> {
-    let builder = RateLimitLayer::builder(store.clone());
+    let builder = RateLimitLayer::builder(store.clone()).headers(HeaderOptions::all());
     limits.into_iter().fold(builder, RateLimitLayerBuilder::limit)
 }
 
@@ -103,12 +104,17 @@ pub(crate) fn from_peer<B>(last: u8, mut request: Request<B>) -> Request<B> {
 }
 
 /// What a fresh clone of the service answers.
-pub(crate) async fn ask<St: Store>(service: &RateLimit<Hello, St>, request: Request<()>) -> Answer {
+pub(crate) async fn ask<St: Store, M: BodyMode<Full<Bytes>>>(
+    service: &RateLimit<Hello, St, M>,
+    request: Request<()>,
+) -> Response<M::Body> {
     service.clone().oneshot(request).await.expect("an infallible service")
 }
 
 /// The status of the answer to a plain GET.
-pub(crate) async fn status<St: Store>(service: &RateLimit<Hello, St>) -> u16 {
+pub(crate) async fn status<St: Store, M: BodyMode<Full<Bytes>>>(
+    service: &RateLimit<Hello, St, M>,
+) -> u16 {
     ask(service, get()).await.status().as_u16()
 }
 

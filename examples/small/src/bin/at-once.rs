@@ -33,7 +33,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .limit(Limit::new(policy, ClientIp::peer()))
         .build()?;
 
-    let app = Router::new().route("/report", get(report).layer(limit.same_body()));
+    let app = Router::new().route("/report", get(report).layer(limit));
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
     println!("Three at once, of which one is denied; when one ends or leaves, there is room:");
     println!("  for i in 1 2 3; do curl -s http://127.0.0.1:3000/report & done; wait");

@@ -12,8 +12,9 @@ use axum::Router;
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::time::sleep;
+use tollgate::access::{self, AccessLayer, Lists, SubjectList};
 use tollgate::key::{ApiKey, ApiKeys, ClientIp};
-use tollgate::{Limit, Lists, MemoryStore, Policy, Quota, RateLimitLayer, SubjectList};
+use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 
 /// Reads the file again and again. A line that is wrong leaves the lists as they were.
 async fn follow(lists: Lists, allow: SubjectList) {
@@ -40,9 +41,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let policy = Policy::sliding_window_log("client", Quota::per_minute(3))?;
     let limit = RateLimitLayer::builder(MemoryStore::new())
         .limit(Limit::new(policy, ClientIp::peer()))
-        .lists(&lists)
+        .exempt(access::is_allowed)
         .build()?;
     let app = Router::new().route("/", get(|| async { "hello\n" }).layer(limit));
+    let app = app.layer(AccessLayer::new(&lists));
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
     println!("Three a minute, then a partner as often as you like, then nothing for anybody:");
     println!("  for i in 1 2 3 4; do curl -s http://127.0.0.1:3000; done");

@@ -40,7 +40,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let limit =
         RateLimitLayer::builder(MemoryStore::new()).limit(one_by_one).limit(lockout).build()?;
 
-    let app = Router::new().route("/login", post(login).layer(limit.same_body()));
+    let app = Router::new().route("/login", post(login).layer(limit));
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
     println!("Three wrong ones, and then not even the right one:");
     println!("  for i in 1 2 3; do curl -d guess http://127.0.0.1:3000/login; done");

@@ -101,7 +101,7 @@ async fn a_replica_that_comes_back_is_seen_again() {
         assert_eq!(answer.await.unwrap(), 503);
     }
     stage.tab.shows("#connection", "is down");
-    stage.tab.shows("#replicas", "open");
+    stage.tab.shows("#replicas", "down");
     assert_eq!(stage.tab.complaints(), [""; 0]);
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Algorithm, Excess, LeakyMode, Lease, Policy, Strikes};
+use tollgate::{Algorithm, LeakyMode, Lease, OnExceeded, Policy, Strikes};
 
 use super::super::format;
 use super::super::problem::{Place, Problems};
@@ -16,7 +16,7 @@ use crate::plan::{PenaltyPlan, Statuses, Whose};
 pub(super) struct Struck<'a> {
     pub(super) whose: Whose,
     pub(super) enforce: bool,
-    pub(super) excess: Excess,
+    pub(super) excess: OnExceeded,
     pub(super) counts: Option<&'a Vec<Statuses>>,
 }
 
@@ -80,7 +80,7 @@ pub(super) fn penalty(
         let why = "denials are strikes, whatever is answered; or write `of: failures`";
         no_effect(&section, "countOnly", "with `of: denials`", why, problems);
     }
-    if !of_failures && struck.enforce && matches!(struck.excess, Excess::Wait { .. }) {
+    if !of_failures && struck.enforce && matches!(struck.excess, OnExceeded::Wait { .. }) {
         problems.error(
             view.place_of_key("penalty"),
             "a request that waits is denied at first, and is no offence",

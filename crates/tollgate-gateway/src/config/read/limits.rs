@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tollgate::{Algorithm, Cost, Excess, OnStoreError, Policy};
+use tollgate::{Algorithm, Cost, OnExceeded, OnStoreError, Policy};
 
 use super::super::format;
 use super::super::problem::Problems;
@@ -169,7 +169,7 @@ impl Maker<'_, '_> {
             Some(reserve) => Arc::new(CostTable::flat(Cost::new(reserve.whole("units")?))),
             None => costs?,
         };
-        let dearest = costs.dearest(methods, path?);
+        let dearest = costs.max_cost(methods, path?);
         Some(Rest {
             whose,
             costs,
@@ -201,7 +201,7 @@ struct Rest {
     on_store_error: OnStoreError,
     shed: Option<OnStoreError>,
     enforce: bool,
-    excess: Excess,
+    excess: OnExceeded,
     counts: Option<Vec<Statuses>>,
     reserve: Option<ReservePlan>,
     in_flight: Option<Policy>,

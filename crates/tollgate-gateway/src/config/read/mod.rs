@@ -175,7 +175,7 @@ fn waiting(limiter: &View<'_>) -> Option<(usize, usize)> {
 }
 
 fn headers(limiter: &View<'_>) -> Option<HeaderOptions> {
-    let headers = HeaderOptions::default();
+    let headers = HeaderOptions::all();
     let Some(view) = limiter.view("headers") else {
         return Some(headers);
     };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::uri::Scheme;
-use tollgate::{Excess, Policy};
+use tollgate::{OnExceeded, Policy};
 
 use super::super::format;
 use super::super::problem::{Place, Problems};
@@ -181,7 +181,8 @@ fn check_queues(limits: &RouteLimits, place: &Place, problems: &mut Problems) {
 
 /// Who waits is denied at first, which is no offence.
 fn check_penalties(limits: &RouteLimits, place: &Place, problems: &mut Problems) {
-    let waits = |limit: &LimitPlan| limit.enforce && matches!(limit.excess, Excess::Wait { .. });
+    let waits =
+        |limit: &LimitPlan| limit.enforce && matches!(limit.excess, OnExceeded::Wait { .. });
     let strikes = |limit: &LimitPlan| {
         limit.penalty.as_ref().is_some_and(|penalty| penalty.failures.is_none())
     };

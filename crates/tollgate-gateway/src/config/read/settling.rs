@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Algorithm, Excess, OnStoreError, Receipt};
+use tollgate::{Algorithm, OnExceeded, OnStoreError, Receipt};
 
 use super::super::problem::Problems;
 use super::super::view::{Item, View};
@@ -26,10 +26,10 @@ impl About {
 }
 
 /// What becomes of a request that the policy denies.
-pub(super) fn excess(view: &View<'_>, about: About, problems: &mut Problems) -> Option<Excess> {
+pub(super) fn excess(view: &View<'_>, about: About, problems: &mut Problems) -> Option<OnExceeded> {
     let Some(section) = view.item("excess").and_then(|item| item.view()) else {
         // The word, or something that is told already.
-        return view.text("excess").map(|_| Excess::Reject);
+        return view.text("excess").map(|_| OnExceeded::Reject);
     };
     let max = section.span("wait")?;
     if max.is_zero() {
@@ -40,7 +40,7 @@ pub(super) fn excess(view: &View<'_>, about: About, problems: &mut Problems) -> 
             "who may not wait is refused",
             problems,
         );
-        return Some(Excess::Reject);
+        return Some(OnExceeded::Reject);
     }
     if !about.enforce {
         let why = "what only watches makes nobody wait";
@@ -62,7 +62,7 @@ pub(super) fn excess(view: &View<'_>, about: About, problems: &mut Problems) -> 
             "write `onStoreError: local` or `open`, or `excess: reject`",
         );
     }
-    Some(Excess::Wait { max })
+    Some(OnExceeded::Wait { max })
 }
 
 /// Which responses count, if not all of them do.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::Method;
-use tollgate::{Algorithm, Cost, Excess, LeakyMode, Micros, Refill};
+use tollgate::{Algorithm, Cost, LeakyMode, Micros, OnExceeded, Refill};
 use tollgate_gateway::plan::{LimitPlan, RouteLimits, SettleBy, Statuses};
 
 use super::{api, with};
@@ -238,9 +238,9 @@ fn what_is_settled_and_what_waits_is_said_in_one_place() {
     );
     let limits = &plan.routes[0].limits;
     let client = limits.client.as_ref().unwrap();
-    assert_eq!((client.excess, &client.counts, client.reserve), (Excess::Reject, &None, None));
+    assert_eq!((client.excess, &client.counts, client.reserve), (OnExceeded::Reject, &None, None));
     let [a, b, c] = [0, 1, 2].map(|number| &limits.apis[number].limit);
-    assert_eq!(a.excess, Excess::Wait { max: Duration::from_secs(20) });
+    assert_eq!(a.excess, OnExceeded::Wait { max: Duration::from_secs(20) });
     assert_eq!(a.counts, Some(vec![Statuses::One(401), Statuses::Class(2)]));
     // The estimate stands in place of what requests cost elsewhere.
     assert_eq!(a.costs.of(&Method::POST, "/a"), Cost::new(500));

@@ -39,7 +39,7 @@ pub(super) struct Blocks {
     /// No call before then, as the last one failed.
     call_at: Moment,
     /// Whether somebody sees to this key.
-    pub(super) has_keeper: bool,
+    pub(super) has_refill: bool,
     /// Whether that one was called and has not looked yet.
     was_called: bool,
 }
@@ -69,7 +69,7 @@ impl Blocks {
             capacity: policy.capacity(),
             ask_at: now,
             call_at: now,
-            has_keeper: false,
+            has_refill: false,
             was_called: false,
         }
     }
@@ -130,22 +130,22 @@ impl Blocks {
         }
     }
 
-    /// Whether the keeper is to be called: once, and then not before it has looked.
-    pub(super) fn calls_keeper(&mut self) -> bool {
-        let is_due = self.has_keeper && !self.was_called && self.is_low();
+    /// Whether to wake the refill task: once, and then not before it has looked.
+    pub(super) fn wakes_refill(&mut self) -> bool {
+        let is_due = self.has_refill && !self.was_called && self.is_low();
         self.was_called |= is_due;
         is_due
     }
 
     /// Redis is asked for a decision, as nothing could be spent here. Says whether the key is
-    /// so busy that it takes a keeper.
+    /// so busy that it takes a refill task.
     pub(super) fn asked(&mut self, now: Moment) -> bool {
         self.demand.count(now) && self.most >= LEAST
     }
 
     /// Whether it does not matter if this is forgotten.
     pub(super) fn is_idle(&self, now: Moment) -> bool {
-        !self.has_keeper && self.demand.is_over(now)
+        !self.has_refill && self.demand.is_over(now)
     }
 
     /// Gives up all that is held, and says what there is to tell Redis.

@@ -44,7 +44,7 @@ impl Blocks {
             return Plan::Call { spent, ask: Ask { tag: 0, units: 0, ttl } };
         }
         if self.open.is_empty() && self.spent.is_empty() && !self.demand.is_hot() {
-            self.has_keeper = false;
+            self.has_refill = false;
             return Plan::Leave;
         }
         let retires = self.open.iter().map(Block::retires);

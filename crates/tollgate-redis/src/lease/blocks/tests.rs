@@ -21,7 +21,7 @@ fn hot() -> (Blocks, Clock, Arc<AtomicU64>) {
     for _ in 0..HOT {
         blocks.asked(0);
     }
-    blocks.has_keeper = true;
+    blocks.has_refill = true;
     (blocks, Clock::by_hand(Arc::clone(&time), true), time)
 }
 
@@ -47,8 +47,8 @@ fn a_block_in_use_has_the_next_one_behind_it_and_its_end_is_told_with_the_ask() 
     blocks.learn(spent, ask, granted(8, 0), &clock);
     assert!(matches!(blocks.plan(0, || 8), Plan::Wait(Some(750_000))));
     assert!((0..4).all(|_| blocks.take(1, &clock).is_some()));
-    // Half of it is gone: the keeper is called once.
-    assert!(blocks.calls_keeper() && !blocks.calls_keeper());
+    // Half of it is gone: the refill task is woken once.
+    assert!(blocks.wakes_refill() && !blocks.wakes_refill());
     let (spent, ask) = called(&mut blocks, 0);
     assert!(spent.is_empty());
     blocks.learn(spent, Ask { tag: 8, ..ask }, granted(8, 0), &clock);
@@ -73,7 +73,7 @@ fn what_is_left_goes_back_in_time_and_a_key_nobody_asks_for_is_left() {
     assert_eq!(ask.units, 0);
     blocks.learn(spent, ask, granted(0, 750_000), &clock);
     assert!(matches!(blocks.plan(750_000, || 9), Plan::Leave));
-    assert!(!blocks.has_keeper);
+    assert!(!blocks.has_refill);
 }
 
 /// The machine slept while the answer was on its way.

@@ -41,7 +41,7 @@ async fn ask(store: &RedisStore, policies: &[&Policy], method: &str) -> Answer {
     let layer = RateLimitLayer::builder(store.clone());
     let limits = policies.iter().map(|policy| Limit::global((*policy).clone()));
     let layer = limits.fold(layer, |layer, limit| layer.limit(limit)).build().unwrap();
-    let service = layer.layer(tower::service_fn(|_: Request<()>| {
+    let service = layer.any_body().layer(tower::service_fn(|_: Request<()>| {
         ready(Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())))
     }));
     let request = Request::builder().method(method).body(()).unwrap();

@@ -5,10 +5,10 @@ use std::time::Duration;
 use http::Method;
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
-use tollgate::{Cost, Costs, Excess, Key, LayerError, Limit, Policy, Quota, Reserve, StoreExt};
+use tollgate::{Cost, Costs, Key, LayerError, Limit, OnExceeded, Policy, Quota, Reserve, StoreExt};
 use tower::{Layer, ServiceExt};
 
-use super::{Slow, at_once, left, settle_down};
+use super::{Slow, at_once, left, limited, settle_down};
 use crate::support::*;
 
 #[tokio::test(start_paused = true)]
@@ -16,7 +16,7 @@ async fn who_waits_comes_in_when_another_is_over() {
     let store = on_tokio_time();
     let slow = Slow::default();
     let max = Duration::from_secs(5);
-    let limit = Limit::global(at_once(1)).excess(Excess::Wait { max });
+    let limit = Limit::global(at_once(1)).on_exceeded(OnExceeded::Wait { max });
     let service = layer(&store, [limit]).layer(slow.service());
     let first = tokio::spawn(service.clone().oneshot(get()));
     settle_down().await;

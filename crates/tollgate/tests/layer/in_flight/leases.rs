@@ -6,7 +6,7 @@ use tokio::time::{advance, sleep};
 use tollgate::{Cost, Key, Limit, OnStoreError, Store, StoreExt};
 use tower::{Layer, ServiceExt};
 
-use super::{LEASE, Slow, at_once, left, settle_down};
+use super::{LEASE, Slow, at_once, left, limited, settle_down};
 use crate::stage::{Fault, Staged};
 use crate::support::*;
 
@@ -14,7 +14,7 @@ use crate::support::*;
 async fn a_request_that_takes_many_leases_counts_all_along() {
     let store = on_tokio_time();
     let slow = Slow::default();
-    let service = layer(&store, [Limit::global(at_once(2))]).layer(slow.service());
+    let service = layer(&store, [Limit::global(at_once(2))]).any_body().layer(slow.service());
     let requests: Vec<_> = (0..2).map(|_| tokio::spawn(service.clone().oneshot(get()))).collect();
     settle_down().await;
     for _ in 0..10 {
@@ -50,7 +50,7 @@ async fn a_lease_outlasts_a_store_that_is_away_for_half_of_it() {
     let memory = on_tokio_time();
     let store = Staged::new(memory.clone());
     let slow = Slow::default();
-    let service = layer(&store, [Limit::global(at_once(1))]).layer(slow.service());
+    let service = layer(&store, [Limit::global(at_once(1))]).any_body().layer(slow.service());
     let request = tokio::spawn(service.clone().oneshot(get()));
     settle_down().await;
     for fault in [Fault::NotCharged, Fault::MaybeCharged] {

@@ -13,13 +13,24 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use tokio::sync::Notify;
-use tollgate::{Key, Policy, Store, StoreExt};
-use tower::{Service, service_fn};
+use tollgate::body::AnyBody;
+use tollgate::{Key, Limit, Policy, RateLimit, Store, StoreExt};
+use tower::{Layer, Service, service_fn};
+
+use crate::support::*;
 
 const LEASE: Duration = Duration::from_secs(30);
 
 fn at_once(limit: u64) -> Policy {
     Policy::concurrent_requests("at-once", limit, LEASE).unwrap()
+}
+
+/// The service behind a layer of these limits, whose permits are held until the end of the body.
+fn limited<St: Store>(
+    store: &St,
+    limits: impl IntoIterator<Item = Limit>,
+) -> RateLimit<Hello, St, AnyBody> {
+    layer(store, limits).any_body().layer(hello())
 }
 
 async fn left<St: Store>(store: &St, policy: &Policy) -> u64 {

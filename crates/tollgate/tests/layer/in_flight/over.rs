@@ -16,7 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tollgate::Limit;
 use tower::{Layer, ServiceExt, service_fn};
 
-use super::{Slow, at_once, left, settle_down};
+use super::{Slow, at_once, left, limited, settle_down};
 use crate::stage::Staged;
 use crate::support::*;
 
@@ -24,7 +24,7 @@ use crate::support::*;
 async fn of_many_that_come_at_once_no_more_than_the_limit_is_inside() {
     let (_, store) = memory();
     let slow = Slow::default();
-    let service = layer(&store, [Limit::global(at_once(7))]).layer(slow.service());
+    let service = layer(&store, [Limit::global(at_once(7))]).any_body().layer(slow.service());
     let mut requests = JoinSet::new();
     for _ in 0..200 {
         requests.spawn(service.clone().oneshot(get()));
@@ -64,10 +64,11 @@ async fn a_request_is_over_when_its_body_has_ended_or_is_dropped() {
     for is_read in [true, false] {
         let (sender, body) = streamed();
         let body = parking_lot::Mutex::new(Some(body));
-        let service = layer(&store, [Limit::global(at_once(2))]).layer(service_fn(|_| {
-            let body = body.lock().take().unwrap();
-            async { Ok::<_, Infallible>(Response::new(body)) }
-        }));
+        let service =
+            layer(&store, [Limit::global(at_once(2))]).any_body().layer(service_fn(|_| {
+                let body = body.lock().take().unwrap();
+                async { Ok::<_, Infallible>(Response::new(body)) }
+            }));
         let mut response = service.oneshot(get()).await.unwrap();
         assert_eq!(left(&store, &at_once(2)).await, 1);
         sender.send(Ok(Frame::data(Bytes::from("a piece")))).await.unwrap();
@@ -92,7 +93,7 @@ async fn a_body_of_axum_stays_one_and_holds_its_request() {
     let stream = on_get(move || async move {
         axum::body::Body::from_stream(ReceiverStream::new(receiver.lock().take().unwrap()))
     });
-    let limits = layer(&store, [Limit::global(at_once(2))]).same_body();
+    let limits = layer(&store, [Limit::global(at_once(2))]);
     let router = Router::new().route("/", stream).layer(limits);
     let response = ask_router(&router, get()).await;
     assert_eq!(left(&store, &at_once(2)).await, 1);
@@ -105,7 +106,7 @@ async fn a_body_of_axum_stays_one_and_holds_its_request() {
 #[tokio::test]
 async fn a_request_is_over_when_its_service_fails_or_panics_or_its_client_leaves() {
     let (_, store) = memory();
-    let limits = layer(&store, [Limit::global(at_once(1))]);
+    let limits = layer(&store, [Limit::global(at_once(1))]).any_body();
     let failing = service_fn(|_: Request<()>| async { Err::<Answer, _>("it fails") });
     let mut response = Box::pin(limits.layer(failing).oneshot(get()));
     assert!(response.as_mut().await.is_err());

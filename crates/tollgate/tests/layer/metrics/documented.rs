@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use tollgate::access::{Listed, Lists, SubjectList};
 use tollgate::key::ClientIp;
 use tollgate::metrics::{ALL, MetricKind, table};
 use tollgate::status::refresh;
-use tollgate::{Head, Limit, Listed, Lists, Policy, Quota, StoreExt, SubjectList};
+use tollgate::{Head, Limit, Policy, Quota, StoreExt};
 use tower::Layer;
 
 use super::Meter;

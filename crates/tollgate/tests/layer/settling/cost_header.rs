@@ -5,11 +5,9 @@ use std::convert::Infallible;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
+use tollgate::access::{AccessLayer, Lists, SubjectList, is_allowed};
 use tollgate::key::{ClientIp, Header};
-use tollgate::{
-    Cost, Costs, HeaderOptions, Limit, Lists, OnMissingKey, Paths, Policy, Reserve, SubjectList,
-    headers,
-};
+use tollgate::{Cost, Costs, HeaderOptions, Limit, OnMissingKey, Paths, Policy, Reserve, headers};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::left;
@@ -72,7 +70,7 @@ async fn a_stated_cost_never_reaches_the_client() {
         ("without a key", keyed(), get(), false, false),
         ("not limited", on_ai(), get(), false, false),
     ] {
-        let all = HeaderOptions::default();
+        let all = HeaderOptions::all();
         for headers in [all, all.ratelimit(false).x_ratelimit(false)] {
             let store = Staged::new(memory().1);
             if is_down {
@@ -83,7 +81,7 @@ async fn a_stated_cost_never_reaches_the_client() {
             }
             let layer = builder(&store, [limit.clone()])
                 .headers(headers)
-                .lists(&lists())
+                .exempt(is_allowed)
                 .exempt_paths(Paths::new(["/healthz"]).unwrap())
                 .build()
                 .unwrap();
@@ -92,6 +90,7 @@ async fn a_stated_cost_never_reaches_the_client() {
                 let response = response.header("x-other", "kept").body(Full::<Bytes>::default());
                 std::future::ready(Ok::<_, Infallible>(response.unwrap()))
             }));
+            let service = AccessLayer::new(&lists()).layer(service);
             let answer = tokio::spawn(service.oneshot(request.clone()));
             tokio::task::yield_now().await;
             store.release();

@@ -109,7 +109,8 @@ async fn a_client_that_leaves_before_the_response_counts() {
 #[tokio::test]
 async fn a_service_that_fails_counts() {
     let (_, store) = memory();
-    let broken = service_fn(|_: Request<()>| std::future::ready(Err::<Response<()>, _>("broken")));
+    let broken =
+        service_fn(|_: Request<()>| std::future::ready(Err::<Response<Bytes>, _>("broken")));
     let service = layer(&store, [failures()]).layer(broken);
     assert_eq!(service.oneshot(get()).await.err(), Some("broken"));
     assert_eq!(left(&store, &logins()).await, 4);

@@ -184,7 +184,7 @@ async fn a_header_of_the_service_says_what_a_request_has_cost() {
 async fn a_streamed_body_is_settled_where_it_ends_or_is_left() {
     for (read, expected) in [(0, 1_000), (1, 993), (2, 988), (3, 988)] {
         let (_, store) = memory();
-        let layer = layer(&store, [estimated()]);
+        let layer = layer(&store, [estimated()]).any_body();
         let service = layer.layer(service_fn(|request: Request<()>| {
             let reservation = request.extensions().get::<Reservation>().unwrap().clone();
             let frames = ["seven..", "five."].map(|text| {

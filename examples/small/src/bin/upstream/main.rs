@@ -14,7 +14,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tollgate::{Cost, Costs, Excess, Limit, MemoryStore, Policy, Quota, RateLimitLayer, Store};
+use tollgate::{Cost, Costs, Limit, MemoryStore, OnExceeded, Policy, Quota, RateLimitLayer, Store};
 use tower::{ServiceBuilder, ServiceExt};
 
 #[cfg(test)]
@@ -32,7 +32,7 @@ const OURS: Quota = Quota::new(5, Duration::from_millis(1_100));
 fn polite<St: Store>(store: St) -> Result<RateLimitLayer<St>, Box<dyn Error>> {
     let limit = Limit::global(Policy::sliding_window_log("third party", OURS)?)
         .costs(Costs::flat(Cost::ONE))
-        .excess(Excess::Wait { max: Duration::from_secs(30) });
+        .on_exceeded(OnExceeded::Wait { max: Duration::from_secs(30) });
     Ok(RateLimitLayer::builder(store).limit(limit).max_waiting(1_000).build()?)
 }
 
@@ -49,7 +49,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     tokio::spawn(axum::serve(listener, third_party(MemoryStore::new())?).into_future());
 
     let client = Client::builder(TokioExecutor::new()).build_http::<Body>();
-    let client = ServiceBuilder::new().layer(polite(MemoryStore::new())?).service(client);
+    let client =
+        ServiceBuilder::new().layer(polite(MemoryStore::new())?.any_body()).service(client);
     let started = Instant::now();
     let mut requests = JoinSet::new();
     for number in 1..=12 {

@@ -1,4 +1,4 @@
-//! Who sees to the blocks of a busy key: fetches the next in time, and takes back what is left.
+//! The refill task of a busy key: it fetches the next block in time, and returns what is left.
 
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -9,8 +9,8 @@ use crate::encode::Ask;
 use crate::ticket::{Answer, Leased, Request};
 use crate::{Inner, RedisFuture, RedisStore};
 
-/// Keeps a key until it is busy no more, or the store is gone.
-pub(super) async fn keep(store: Weak<Inner>, key: Arc<LeasedKey>) {
+/// Refills a key until it is busy no more, or the store is gone.
+pub(super) async fn run(store: Weak<Inner>, key: Arc<LeasedKey>) {
     let leaving = Leaving(&key);
     loop {
         let Some(inner) = store.upgrade() else { return };
@@ -30,7 +30,7 @@ pub(super) async fn keep(store: Weak<Inner>, key: Arc<LeasedKey>) {
                 wait(&key, at).await;
             }
             Plan::Leave => {
-                // It was said under the lock that there is no keeper any more.
+                // The lock was held when this task was marked as ended.
                 std::mem::forget(leaving);
                 return;
             }
@@ -62,11 +62,11 @@ async fn wait(key: &LeasedKey, at: Option<Instant>) {
     }
 }
 
-/// A keeper that ends with its runtime leaves word.
+/// Marks a task as ended that ends with its runtime.
 struct Leaving<'a>(&'a LeasedKey);
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        self.0.blocks.lock().has_keeper = false;
+        self.0.blocks.lock().has_refill = false;
     }
 }

@@ -14,7 +14,11 @@ use crate::ticket::Ticket;
 impl Combiner {
     /// Waits for a call, and meanwhile answers those whose time is up, in the call and in
     /// the queue: the call may end in time for some and too late for others.
-    pub(super) async fn watch<C: Future>(&self, call: C, tickets: &[Arc<Ticket>]) -> C::Output {
+    pub(super) async fn until_deadlines<C: Future>(
+        &self,
+        call: C,
+        tickets: &[Arc<Ticket>],
+    ) -> C::Output {
         let mut call = pin!(call);
         let mut timer = pin!(sleep_until(self.look(tickets).into()));
         poll_fn(|cx| {
@@ -66,7 +70,7 @@ pub(super) struct Unanswered<'a>(pub(super) &'a [Arc<Ticket>]);
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         for ticket in self.0 {
-            ticket.strand();
+            ticket.fail_pending();
         }
     }
 }

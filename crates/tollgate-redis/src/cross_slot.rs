@@ -37,7 +37,7 @@ pub(crate) fn decide(
     let runtime = store.0.shared.runtime.clone();
     let deadline = store.deadline();
     let keys = charges.iter().map(|charge| charge.key.clone());
-    let request = Several { store: store.clone(), groups: groups(lines, keys), deadline };
+    let request = CrossSlot { store: store.clone(), groups: groups(lines, keys), deadline };
     let ticket = Ticket::new(Request::Decide(SmallVec::new()), NOT_REMEMBERED, deadline);
     let ticket = Arc::new(ticket);
     let asked = Arc::clone(&ticket);
@@ -52,7 +52,7 @@ pub(crate) fn decide(
 /// and the units that it was denied for may come back from others like it.
 const NOT_REMEMBERED: u64 = u64::MAX;
 
-struct Several {
+struct CrossSlot {
     store: RedisStore,
     /// In the order in which they are asked.
     groups: Vec<Arc<Group>>,
@@ -161,7 +161,7 @@ impl Said {
     }
 }
 
-impl Several {
+impl CrossSlot {
     async fn decide(self, asked: &Ticket) -> Result<Verdict, StoreError> {
         let mut verdicts: Vec<Option<Verdict>> = Vec::with_capacity(self.groups.len());
         let mut is_silent = true;

@@ -6,56 +6,56 @@ use tokio::time::timeout_at;
 use tollgate_core::StoreError;
 
 use super::call::After;
+use super::deadlines::Unanswered;
 use super::lane::Lane;
-use super::watch::Unanswered;
 use super::{Combiner, Drive};
 use crate::failure::{Failure, Refusal, STORE};
 use crate::pace::Ended;
-use crate::route::{Stop, Trip};
+use crate::route::{Redirects, Target};
 use crate::ticket::Ticket;
 
 impl Combiner {
     /// Sends requests in one call and hands out the answers. What one node of a Cluster
     /// refused, it sends to the next: nothing has been charged by then.
     pub(super) async fn call(self: &Arc<Self>, tickets: Vec<Arc<Ticket>>, lane: Lane) -> Ended {
-        self.travel(tickets, lane, self.route.at_once(), Trip::default()).await
+        self.redirect(tickets, lane, self.route.at_once(), Redirects::default()).await
     }
 
-    async fn travel(
+    async fn redirect(
         self: &Arc<Self>,
         mut tickets: Vec<Arc<Ticket>>,
         lane: Lane,
-        mut next: Option<Stop>,
-        mut trip: Trip,
+        mut next: Option<Target>,
+        mut redirects: Redirects,
     ) -> Ended {
         loop {
-            let stop = match next.take() {
-                Some(stop) => stop,
-                None => match self.stop(&mut trip, &tickets).await {
-                    Some(stop) => stop,
+            let target = match next.take() {
+                Some(target) => target,
+                None => match self.target(&mut redirects, &tickets).await {
+                    Some(target) => target,
                     None => return Ended::Refused,
                 },
             };
-            if stop.node().guard().is_open() {
-                self.refuse(stop.node().guard(), &tickets);
+            if target.node().guard().is_open() {
+                self.refuse(target.node().guard(), &tickets);
                 return Ended::Refused;
             }
-            let refusal = match self.call_at(&stop, &mut tickets, lane).await {
+            let refusal = match self.call_at(&target, &mut tickets, lane).await {
                 After::Done(ended) => return ended,
                 After::Again => {
-                    next = Some(stop);
+                    next = Some(target);
                     continue;
                 }
                 After::Refused(refusal) => refusal,
             };
-            if !self.route.follow(&refusal, &stop, &mut trip) {
+            if !self.route.follow(&refusal, &target, &mut redirects) {
                 self.fail(&Failure::Refused(refusal), &tickets);
                 return Ended::Refused;
             }
-            drop(stop);
+            drop(target);
             tickets.retain(|ticket| ticket.unsend());
             if refusal == Refusal::TryAgain && lane == Lane::Task {
-                self.divide(tickets, &trip);
+                self.divide(tickets, &redirects);
                 return Ended::Refused;
             }
         }
@@ -63,25 +63,27 @@ impl Combiner {
 
     /// The server for a call, unless time is nearly up by when there is one: the answer
     /// would come too late, and nobody would know whether it was a charge.
-    async fn stop(&self, trip: &mut Trip, tickets: &[Arc<Ticket>]) -> Option<Stop> {
+    async fn target(&self, redirects: &mut Redirects, tickets: &[Arc<Ticket>]) -> Option<Target> {
         let last = tickets.iter().map(|ticket| ticket.deadline).max()?;
         let last = last.checked_sub(self.bounds.timeout / 8).unwrap_or(last);
         let unanswered = Unanswered(tickets);
-        let stop = self.watch(timeout_at(last.into(), self.route.stop(trip)), tickets).await;
+        let target = self
+            .until_deadlines(timeout_at(last.into(), self.route.target(redirects)), tickets)
+            .await;
         std::mem::forget(unanswered);
-        if stop.is_err() {
+        if target.is_err() {
             for ticket in tickets {
                 let error = StoreError::not_charged(STORE, "no server for the key in time");
                 ticket.answer(Err(self.of_here(error)));
             }
         }
-        stop.ok()
+        target.ok()
     }
 
     /// Sends requests some keys of which have moved and others have not in calls of their
     /// own, one for each set of keys. Most have theirs on one side; those that have not wait
     /// for them without keeping a lane from others.
-    fn divide(self: &Arc<Self>, tickets: Vec<Arc<Ticket>>, trip: &Trip) {
+    fn divide(self: &Arc<Self>, tickets: Vec<Arc<Ticket>>, redirects: &Redirects) {
         let mut groups: Vec<Vec<Arc<Ticket>>> = Vec::new();
         for ticket in tickets {
             let belongs =
@@ -92,10 +94,10 @@ impl Combiner {
             }
         }
         for group in groups {
-            let (combiner, trip) = (Arc::clone(self), trip.clone());
+            let (combiner, redirects) = (Arc::clone(self), redirects.clone());
             let divided = Divided(group.clone());
             let call: Drive = Box::pin(async move {
-                combiner.travel(group, Lane::Aside, None, trip).await;
+                combiner.redirect(group, Lane::Aside, None, redirects).await;
                 drop(divided);
             });
             self.shared.runtime.spawn(call);
@@ -109,7 +111,7 @@ struct Divided(Vec<Arc<Ticket>>);
 
 impl Drop for Divided {
     fn drop(&mut self) {
-        self.0.iter().for_each(|ticket| ticket.strand());
+        self.0.iter().for_each(|ticket| ticket.fail_pending());
     }
 }
 
@@ -131,7 +133,7 @@ mod tests {
         drop(runtime);
         let last = Instant::now() + Duration::from_secs(60);
         let ticket = Arc::new(Ticket::new(Request::Reset { state: Name::new() }, 0, last));
-        combiner.divide(vec![Arc::clone(&ticket)], &Trip::default());
+        combiner.divide(vec![Arc::clone(&ticket)], &Redirects::default());
         let answer = ticket.poll(&mut Context::from_waker(Waker::noop()));
         assert!(matches!(answer, Poll::Ready(Err(error)) if !error.may_have_charged()));
     }

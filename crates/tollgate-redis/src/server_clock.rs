@@ -16,7 +16,7 @@ use tollgate_core::Timestamp;
 /// sleep looks like a step of the server's clock: the first call after it is refused and sent
 /// again.
 #[derive(Debug)]
-pub(crate) struct Offset {
+pub(crate) struct ServerClock {
     /// Where this process counts from.
     epoch: Instant,
     samples: Mutex<Samples>,
@@ -34,7 +34,7 @@ struct Samples {
 /// true to a millisecond.
 const PERIOD: Duration = Duration::from_secs(10);
 
-impl Offset {
+impl ServerClock {
     pub(crate) fn new() -> Self {
         Self { epoch: Instant::now(), samples: Mutex::default() }
     }
@@ -90,12 +90,12 @@ mod tests {
 
     #[test]
     fn nothing_is_known_before_the_first_reply() {
-        assert_eq!(Offset::new().at_server(Instant::now()), None);
+        assert_eq!(ServerClock::new().at_server(Instant::now()), None);
     }
 
     #[test]
     fn the_quickest_reply_counts() {
-        let offset = Offset::new();
+        let offset = ServerClock::new();
         let start = offset.epoch;
         let server = |ms: u64| Timestamp::from_micros(1_000_000 + ms * 1000);
         offset.learn(server(30), start + ms(10));
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_step_back_is_learnt_at_once_and_a_step_forward_by_a_refusal_or_in_two_periods() {
-        let offset = Offset::new();
+        let offset = ServerClock::new();
         let start = offset.epoch;
         let server = |ms: u64| Timestamp::from_micros(ms * 1000);
         offset.learn(server(100_000), start);

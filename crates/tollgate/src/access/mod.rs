@@ -1,10 +1,12 @@
-//! Who is refused whatever he asks, and who is never limited.
+//! A blocklist and an allowlist, and the layer that applies them.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `subjects.rs` | a list of subjects, and how one is written |
-//! | `networks.rs` | many networks, in which an address is found soon |
+//! | `layer.rs` | the Tower layer |
+//! | `subjects.rs` | a list of subjects, and how a subject is written |
+//! | `networks.rs` | a set of networks, searched by address |
 
+mod layer;
 mod networks;
 mod subjects;
 
@@ -15,6 +17,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tollgate_core::Key;
 
+pub use self::layer::{Access, AccessFuture, AccessLayer, is_allowed};
 use self::networks::Networks;
 pub use self::subjects::{SubjectList, SubjectListError};
 use crate::Head;
@@ -43,23 +46,7 @@ use crate::key::{ApiKeys, ClientIp, KeyError, KeySource, UnverifiedApiKey};
 /// An address is found in 100 000 networks in some 20 comparisons. Users are asked for only
 /// while somebody is listed, since verifying a token is dear.
 ///
-/// ```
-/// use tollgate::key::ClientIp;
-/// use tollgate::{Limit, Lists, MemoryStore, Policy, Quota, RateLimitLayer, SubjectList};
-///
-/// let lists = Lists::new().addresses_by(ClientIp::peer());
-/// let deny: SubjectList = "203.0.113.0/24\n2001:db8:bad::/48".parse()?;
-/// lists.replace(&deny, &SubjectList::new().network("198.51.100.7")?)?;
-/// let policy = Policy::sliding_window_log("client", Quota::per_minute(100))?;
-/// let layer = RateLimitLayer::builder(MemoryStore::new())
-///     .limit(Limit::new(policy, ClientIp::peer()))
-///     .lists(&lists)
-///     .build()?;
-/// // Later; the layer sees it at once.
-/// lists.replace(&SubjectList::new(), &SubjectList::new())?;
-/// # let _ = layer;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// [`AccessLayer`] has an example.
 #[derive(Clone, Default)]
 pub struct Lists {
     addresses: Option<Arc<ClientIp>>,

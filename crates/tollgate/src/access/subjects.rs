@@ -23,7 +23,7 @@ use crate::key::{ApiKeys, SubjectName, as_v4};
 /// no list for it.
 ///
 /// ```
-/// use tollgate::SubjectList;
+/// use tollgate::access::SubjectList;
 ///
 /// let list: SubjectList = "
 ///     203.0.113.0/24   # a botnet

@@ -1,0 +1,234 @@
+//! The layer that forbids what is on the blocklist.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::{Listed, Lists};
+use crate::body::{AnyBody, BodyMode, InFlight, SameBody};
+use crate::denial::{Denial, DenialResponse, Problem, ResponseFormat};
+use crate::head::Head;
+use crate::key::FaultLog;
+
+/// Forbids requests on the blocklist with 403 ([`Reason::DeniedSubject`](crate::Reason)), and marks
+/// those on the allowlist.
+///
+/// Put it outside of a [`RateLimitLayer`](crate::RateLimitLayer) that is built with
+/// `.exempt(access::is_allowed)`: that layer then forwards marked requests without a call of the
+/// store.
+///
+/// ```
+/// use axum::Router;
+/// use axum::routing::get;
+/// use tollgate::access::{self, AccessLayer, Lists, SubjectList};
+/// use tollgate::key::ClientIp;
+/// use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
+///
+/// let lists = Lists::new().addresses_by(ClientIp::peer());
+/// let deny: SubjectList = "203.0.113.0/24\n2001:db8:bad::/48".parse()?;
+/// lists.replace(&deny, &SubjectList::new().network("198.51.100.7")?)?;
+/// let policy = Policy::sliding_window_log("client", Quota::per_minute(100))?;
+/// let limit = RateLimitLayer::builder(MemoryStore::new())
+///     .limit(Limit::new(policy, ClientIp::peer()))
+///     .exempt(access::is_allowed)
+///     .build()?;
+/// let app = Router::new().route("/", get(|| async { "hello" }));
+/// // The layer that is added last is the outermost.
+/// let app: Router = app.layer(limit).layer(AccessLayer::new(&lists));
+/// // Later: the layer applies new lists from the next request on.
+/// lists.replace(&SubjectList::new(), &SubjectList::new())?;
+/// # let _ = app;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct AccessLayer<M = SameBody> {
+    rules: Arc<Rules>,
+    mode: PhantomData<M>,
+}
+
+/// Clones share the log of faults.
+#[derive(Clone)]
+struct Rules {
+    lists: Lists,
+    response: Arc<dyn DenialResponse>,
+    is_grpc: Option<bool>,
+    faults: Arc<FaultLog>,
+}
+
+/// The mark of a request on the allowlist.
+#[derive(Clone, Copy, Debug)]
+struct Allowed;
+
+/// Whether an [`AccessLayer`] further out has found the request on its allowlist.
+pub fn is_allowed(head: &Head<'_>) -> bool {
+    head.extensions.get::<Allowed>().is_some()
+}
+
+impl AccessLayer {
+    /// A layer with these lists. `lists` can replace them later.
+    pub fn new(lists: &Lists) -> Self {
+        let rules = Rules {
+            lists: lists.clone(),
+            response: Arc::new(Problem::default()),
+            is_grpc: None,
+            faults: Arc::default(),
+        };
+        Self { rules: Arc::new(rules), mode: PhantomData }
+    }
+
+    /// The same layer for services whose body is not `From<Bytes>`, see
+    /// [`RateLimitLayer::any_body`](crate::RateLimitLayer::any_body).
+    #[must_use]
+    pub fn any_body(self) -> AccessLayer<AnyBody> {
+        AccessLayer { rules: self.rules, mode: PhantomData }
+    }
+}
+
+impl<M> AccessLayer<M> {
+    /// The response to a forbidden request. See
+    /// [`RateLimitLayerBuilder::on_denied`](crate::RateLimitLayerBuilder::on_denied).
+    #[must_use]
+    pub fn on_denied(self, response: impl DenialResponse) -> Self {
+        let response: Arc<dyn DenialResponse> = Arc::new(response);
+        let rules = Rules { response, ..Rules::clone(&self.rules) };
+        Self { rules: Arc::new(rules), ..self }
+    }
+
+    /// Whether the services inside are gRPC. See
+    /// [`RateLimitLayerBuilder::grpc`](crate::RateLimitLayerBuilder::grpc).
+    #[must_use]
+    pub fn grpc(self, all: bool) -> Self {
+        let rules = Rules { is_grpc: Some(all), ..Rules::clone(&self.rules) };
+        Self { rules: Arc::new(rules), ..self }
+    }
+}
+
+impl Rules {
+    /// Looks a request up in the lists.
+    ///
+    /// # Errors
+    /// The response to a request that goes no further.
+    fn check(&self, head: &Head<'_>) -> Result<Listed, Box<Response<Bytes>>> {
+        let denial = match self.lists.find(head) {
+            Ok(Listed::Denied) => Denial::denied_subject(),
+            Ok(listed) => return Ok(listed),
+            Err(error) => {
+                self.faults.report(&error);
+                Denial::misconfigured()
+            }
+        };
+        tracing::debug!(target: "tollgate", reason = denial.reason().code(), "deny");
+        Err(Box::new(denial.respond(ResponseFormat::among(head, self.is_grpc), &*self.response)))
+    }
+}
+
+impl<S, M> Layer<S> for AccessLayer<M> {
+    type Service = Access<S, M>;
+
+    fn layer(&self, inner: S) -> Access<S, M> {
+        Access { inner, rules: Arc::clone(&self.rules), mode: PhantomData }
+    }
+}
+
+/// A service behind an [`AccessLayer`].
+pub struct Access<S, M = SameBody> {
+    inner: S,
+    rules: Arc<Rules>,
+    mode: PhantomData<M>,
+}
+
+impl<S, M, ReqBody, ResBody> Service<Request<ReqBody>> for Access<S, M>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    M: BodyMode<ResBody>,
+{
+    type Response = Response<M::Body>;
+    type Error = S::Error;
+    type Future = AccessFuture<S::Future, M>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
+        let stage = match self.rules.check(&Head::of(&request)) {
+            Err(response) => Stage::Forbidden { response: Some(response) },
+            Ok(listed) => {
+                if listed == Listed::Allowed {
+                    request.extensions_mut().insert(Allowed);
+                }
+                Stage::Running { future: self.inner.call(request) }
+            }
+        };
+        AccessFuture { stage, mode: PhantomData }
+    }
+}
+
+pin_project! {
+    /// The response of a service behind an [`AccessLayer`].
+    pub struct AccessFuture<F, M> {
+        #[pin]
+        stage: Stage<F>,
+        mode: PhantomData<fn() -> M>,
+    }
+}
+
+pin_project! {
+    #[project = StageProjection]
+    enum Stage<F> {
+        Running { #[pin] future: F },
+        Forbidden { response: Option<Box<Response<Bytes>>> },
+    }
+}
+
+impl<F, M, E, ResBody> Future for AccessFuture<F, M>
+where
+    F: Future<Output = Result<Response<ResBody>, E>>,
+    M: BodyMode<ResBody>,
+{
+    type Output = Result<Response<M::Body>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().stage.project() {
+            StageProjection::Running { future } => {
+                let response = ready!(future.poll(cx));
+                Poll::Ready(response.map(|it| M::respond(it, InFlight::default())))
+            }
+            StageProjection::Forbidden { response } => {
+                let response = response.take().expect("`AccessFuture` polled after completion");
+                Poll::Ready(Ok(response.map(M::full)))
+            }
+        }
+    }
+}
+
+impl<M> Clone for AccessLayer<M> {
+    fn clone(&self) -> Self {
+        Self { rules: Arc::clone(&self.rules), mode: PhantomData }
+    }
+}
+
+impl<S: Clone, M> Clone for Access<S, M> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), rules: Arc::clone(&self.rules), mode: PhantomData }
+    }
+}
+
+impl<M> fmt::Debug for AccessLayer<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AccessLayer").field("lists", &self.rules.lists).finish_non_exhaustive()
+    }
+}
+
+impl<S: fmt::Debug, M> fmt::Debug for Access<S, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Access").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}

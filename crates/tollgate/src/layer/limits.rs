@@ -1,0 +1,118 @@
+//! The limits of a layer, prepared for requests: header fields and quotas in each tier.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tollgate_core::{Charge, Cost, Key, OnStoreError, StoreError};
+
+use crate::headers::PolicyFields;
+use crate::tier::{Tier, TierSource};
+use crate::{Head, Limit, Subject};
+
+/// A limit, and its header fields as far as they are the same in every response.
+pub(super) struct CompiledLimit {
+    pub(super) limit: Limit,
+    /// The fields of the quota without a tier.
+    base: PolicyFields,
+    /// The fields of the quota in each tier, by [`TierIndex`].
+    in_tiers: Box<[PolicyFields]>,
+}
+
+impl CompiledLimit {
+    pub(super) fn new(limit: Limit, tiers: Option<&Tiers>) -> Self {
+        let in_tier = |tier: &Tier| PolicyFields::new(limit.policy_in(Some(tier)));
+        let in_tiers = tiers.map(|tiers| tiers.names.iter().map(in_tier).collect());
+        let base = PolicyFields::new(&limit.policy);
+        Self { base, in_tiers: in_tiers.unwrap_or_default(), limit }
+    }
+
+    #[inline]
+    pub(super) fn fields(&self, tier: TierIndex) -> &PolicyFields {
+        // A layer without tiers has an empty list, which has no entry for any index.
+        self.in_tiers.get(usize::from(tier.0)).unwrap_or(&self.base)
+    }
+
+    #[inline]
+    pub(super) fn charge<'a>(&'a self, key: &'a Key, cost: Cost, tier: TierIndex) -> Charge<'a> {
+        Charge { policy: self.fields(tier).policy(), ..self.limit.charge(key, cost) }
+    }
+
+    /// Whether the layer rejects a request under this limit after this error of the store.
+    pub(super) fn fails_closed(&self, error: &StoreError) -> bool {
+        self.limit.enforce && self.on_error(error) != OnStoreError::Open
+    }
+
+    pub(super) fn on_error(&self, error: &StoreError) -> OnStoreError {
+        self.limit.policy.on_error(error).unwrap_or_default()
+    }
+}
+
+/// The key and the cost of a request under one limit.
+pub(super) struct Resolved {
+    /// The number of the limit.
+    pub(super) limit: usize,
+    pub(super) subject: Subject,
+    pub(super) cost: Cost,
+}
+
+/// One entry for each limit that applies. Most layers have few limits.
+pub(super) type ResolvedLimits = SmallVec<[Resolved; 4]>;
+
+/// The limits that apply to a request: a bit for each, and one decision for each bit, in order.
+#[derive(Clone, Copy)]
+pub(super) struct AppliedLimits {
+    pub(super) bits: u64,
+    pub(super) tier: TierIndex,
+}
+
+/// The number of a tier in [`Tiers`]. The last number means no tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TierIndex(u8);
+
+impl Default for TierIndex {
+    fn default() -> Self {
+        Self(u8::MAX)
+    }
+}
+
+/// The tiers that the limits of a layer have quotas for.
+pub(super) struct Tiers {
+    source: Arc<dyn TierSource>,
+    names: Box<[Tier]>,
+}
+
+/// The most tiers of a layer.
+pub(super) const MAX_TIERS: usize = u8::MAX as usize;
+
+/// The tiers that limits have quotas for, each once.
+pub(super) fn tier_names<'a>(limits: impl IntoIterator<Item = &'a Limit>) -> Vec<Tier> {
+    let mut names = Vec::new();
+    for (tier, _) in limits.into_iter().flat_map(Limit::tiers) {
+        if !names.contains(tier) {
+            names.push(tier.clone());
+        }
+    }
+    names
+}
+
+impl Tiers {
+    /// `None` if no limit has a quota for a tier: then the source is never called.
+    pub(super) fn new(source: Option<&Arc<dyn TierSource>>, limits: &[Limit]) -> Option<Self> {
+        let names: Box<[_]> = tier_names(limits).into();
+        let source = Arc::clone(source.filter(|_| !names.is_empty())?);
+        Some(Self { source, names })
+    }
+
+    pub(super) fn of(&self, head: &Head<'_>) -> TierIndex {
+        let tier = self.source.tier(head);
+        let number = tier.and_then(|tier| self.names.iter().position(|name| *name == tier));
+        let number = number.and_then(|number| u8::try_from(number).ok());
+        number.map_or_else(TierIndex::default, TierIndex)
+    }
+
+    /// The tier of a subject that an operator names.
+    #[cfg(feature = "metrics")]
+    pub(super) fn named(&self, name: &crate::key::SubjectName) -> Option<Tier> {
+        self.source.named(name)
+    }
+}

@@ -1,0 +1,231 @@
+//! Charges that are open until the response is known.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Extensions;
+use parking_lot::{Mutex, MutexGuard};
+use tokio::time::Instant;
+use tollgate_core::{Cost, Decision, Micros, OwnedCharge, Receipt, Store, Verdict};
+
+use super::cancel::{receipts, settle};
+use crate::settling::Reserve;
+use crate::{Limit, ResponseHead};
+
+/// The estimated charges of a request, for its handler to correct.
+///
+/// It is in the extensions of a request that a limit with
+/// [`reserve`](crate::Limit::reserve) was charged for: of none that is exempt, or passes
+/// because the store cannot decide. So ask for an `Option` of it.
+///
+/// Clones are one reservation, and it is settled once: what comes after the first time
+/// changes nothing. In nested layers it has the charges of all layers.
+///
+/// ```
+/// use axum::Extension;
+/// use tollgate::{Cost, Reservation};
+///
+/// async fn chat(reservation: Option<Extension<Reservation>>) -> String {
+///     let (answer, tokens) = ("42".to_owned(), 7);
+///     if let Some(Extension(reservation)) = reservation {
+///         reservation.settle(Cost::new(tokens));
+///     }
+///     answer
+/// }
+/// # let _ = chat;
+/// ```
+///
+/// # Another process
+///
+/// Where the cost is known only elsewhere, hand the [`receipts`](Self::receipts) over: any
+/// process may give them to [`Store::settle`], and the store takes each once.
+#[derive(Clone)]
+pub struct Reservation {
+    charges: OpenCharges,
+    outer: Option<Box<Self>>,
+}
+
+impl Reservation {
+    /// The request has cost `actual` units. See [`Reserve`] for what that changes.
+    ///
+    /// It does not wait for the store; if that fails, the estimate stands, and an event of
+    /// target `tollgate` says so.
+    pub fn settle(&self, actual: Cost) {
+        self.each(|charges| charges.settle(&|charge| charge.reserve.is_some().then_some(actual)));
+    }
+
+    /// As [`settle`](Self::settle), for the charge of one policy alone.
+    pub fn settle_policy(&self, policy: &str, actual: Cost) {
+        let is_meant = |charge: &OpenCharge| charge.reserve.is_some() && charge.is_of(policy);
+        self.each(|charges| charges.settle(&|charge| is_meant(charge).then_some(actual)));
+    }
+
+    /// The receipts of the charges that are not settled yet. This reservation can still settle
+    /// them: the first settlement counts.
+    pub fn receipts(&self) -> Vec<Receipt> {
+        let mut receipts = Vec::new();
+        self.each(|charges| {
+            let charges = charges.charges();
+            let open = charges.iter().filter(|it| it.reserve.is_some() && it.actual.is_none());
+            receipts.extend(open.map(|charge| charge.receipt.clone()));
+        });
+        receipts
+    }
+
+    fn each(&self, mut act: impl FnMut(&dyn Settle)) {
+        let mut next = Some(self);
+        while let Some(reservation) = next {
+            act(&*reservation.charges);
+            next = reservation.outer.as_deref();
+        }
+    }
+
+    /// Lets the handler settle the charges that are reserved.
+    pub(super) fn hand_over(charges: &OpenCharges, extensions: &mut Extensions) {
+        if charges.charges().iter().any(|charge| charge.reserve.is_some()) {
+            let outer = extensions.remove::<Self>().map(Box::new);
+            extensions.insert(Self { charges: Arc::clone(charges), outer });
+        }
+    }
+}
+
+/// The charges of a request that the response or the handler settles, without the type of the
+/// store, which handlers cannot name.
+pub(super) type OpenCharges = Arc<dyn Settle>;
+
+pub(super) trait Settle: Send + Sync {
+    /// Settles each open charge for which `actual` returns a cost.
+    fn settle(&self, actual: &dyn Fn(&OpenCharge) -> Option<Cost>);
+
+    fn charges(&self) -> MutexGuard<'_, Vec<OpenCharge>>;
+}
+
+/// A charge that is settled later.
+pub(super) struct OpenCharge {
+    /// The number of its decision in the verdict.
+    place: usize,
+    receipt: Receipt,
+    /// If handlers and services may settle it: until when.
+    reserve: Option<Reserve>,
+    /// The cost that it was settled to.
+    actual: Option<Cost>,
+}
+
+impl OpenCharge {
+    fn is_of(&self, policy: &str) -> bool {
+        self.receipt.policy.name() == policy
+    }
+
+    fn is_open(&self, age: Duration) -> bool {
+        let has_lapsed = self.reserve.as_ref().is_some_and(|reserve| reserve.has_lapsed(age));
+        self.actual.is_none() && !has_lapsed
+    }
+}
+
+struct SettlementState<St> {
+    store: St,
+    made: Instant,
+    charges: Mutex<Vec<OpenCharge>>,
+}
+
+impl<St: Store> Settle for SettlementState<St> {
+    fn settle(&self, actual: &dyn Fn(&OpenCharge) -> Option<Cost>) {
+        let age = self.made.elapsed();
+        let mut settled = Vec::new();
+        // Marked under the lock, so that each is settled once. The lock is released before the
+        // store is called.
+        for charge in self.charges.lock().iter_mut().filter(|charge| charge.is_open(age)) {
+            if let Some(actual) = actual(charge) {
+                charge.actual = Some(actual);
+                settled.push((charge.receipt.clone(), actual));
+            }
+        }
+        for (receipt, actual) in settled {
+            settle(&self.store, receipt, actual, None);
+        }
+    }
+
+    fn charges(&self) -> MutexGuard<'_, Vec<OpenCharge>> {
+        self.charges.lock()
+    }
+}
+
+/// The charges of a verdict that `limits` settle later, if there are any.
+pub(super) fn open_charges<'a, St: Store>(
+    store: &St,
+    verdict: &Verdict,
+    charges: &[OwnedCharge],
+    limits: &(impl Iterator<Item = &'a Limit> + Clone),
+) -> Option<OpenCharges> {
+    let open = receipts(verdict, charges).filter_map(|receipt| {
+        let mut limits = limits.clone().enumerate();
+        let (place, limit) =
+            limits.find(|(_, limit)| limit.policy.name() == receipt.policy.name())?;
+        let reserve = limit.settling.reserve.clone();
+        let charge = OpenCharge { place, receipt, reserve, actual: None };
+        limit.settling.settles().then_some(charge)
+    });
+    let charges: Vec<_> = open.collect();
+    let any = !charges.is_empty();
+    let (store, made) = (store.clone(), Instant::now());
+    any.then(|| Arc::new(SettlementState { store, made, charges: charges.into() }) as OpenCharges)
+}
+
+/// Settles the charges that the response decides on.
+pub(super) fn settle_by_response<'a>(
+    charges: &dyn Settle,
+    head: &ResponseHead<'_>,
+    limits: impl Iterator<Item = &'a Limit>,
+) {
+    for limit in limits {
+        let settling = &limit.settling;
+        let settle = |actual: &dyn Fn(Cost) -> Cost| {
+            charges.settle(&|charge| {
+                let is_of_limit = charge.is_of(limit.policy.name());
+                is_of_limit.then(|| actual(charge.receipt.charged.cost))
+            });
+        };
+        if let Some(counts) = &settling.counts {
+            match (limit.policy.penalises(), counts(head)) {
+                // A penalty takes a settlement to more than its charge as a strike.
+                (true, true) => settle(&|charged| charged.plus(Cost::ONE)),
+                (false, false) => settle(&|_| Cost::ZERO),
+                _ => {}
+            }
+        }
+        if let Some(stated) = settling.reserve.as_ref().and_then(|it| it.stated(head.headers)) {
+            settle(&|_| stated);
+        }
+    }
+}
+
+/// The verdict after the settlements so far, if there are any: the client has left what it would
+/// have if the actual costs had been charged at once.
+pub(super) fn corrected(charges: &dyn Settle, verdict: &Verdict) -> Option<Verdict> {
+    let mut decisions = verdict.decisions().to_vec();
+    let mut any = false;
+    for OpenCharge { place, receipt, actual, .. } in &*charges.charges() {
+        if let (Some(actual), Some(decision)) = (actual, decisions.get_mut(*place)) {
+            *decision = correct(*decision, receipt.charged.cost, *actual);
+            any = true;
+        }
+    }
+    let (admitted, at) = (verdict.is_admitted(), verdict.decided_at());
+    any.then(|| Verdict::new(admitted, at, decisions).with_source(verdict.source()))
+}
+
+fn correct(decision: Decision, estimate: Cost, actual: Cost) -> Decision {
+    let (estimate, actual) = (estimate.get(), actual.get());
+    let returned = decision.remaining.saturating_add(estimate.saturating_sub(actual));
+    let remaining = returned.saturating_sub(actual.saturating_sub(estimate)).min(decision.limit);
+    // No other request has used any of it: the quota is whole already.
+    let reset_after = if remaining == decision.limit { Micros::ZERO } else { decision.reset_after };
+    Decision { remaining, reset_after, ..decision }
+}
+
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation").finish_non_exhaustive()
+    }
+}

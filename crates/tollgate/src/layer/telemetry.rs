@@ -1,0 +1,261 @@
+//! Metrics and spans of decisions. Without the feature `metrics`, and while no subscriber wants
+//! spans, nothing is recorded.
+
+use std::fmt;
+#[cfg(feature = "metrics")]
+use std::sync::Arc;
+use std::time::Instant;
+
+use smallvec::SmallVec;
+use tollgate_core::{Decision, Source, StoreError, Verdict};
+use tracing::field::Empty;
+use tracing::{Level, Span};
+
+use super::limits::{CompiledLimit, Resolved};
+use crate::Head;
+use crate::observe::Answer;
+#[cfg(feature = "metrics")]
+use crate::observe::{ObservedPolicy, Observer, Started, Timer, Waiting};
+
+/// Records every decision of a layer, once.
+pub(super) struct Telemetry {
+    #[cfg(feature = "metrics")]
+    observer: Observer,
+    /// One per limit, in their order.
+    #[cfg(feature = "metrics")]
+    policies: Box<[Arc<ObservedPolicy>]>,
+    /// Of all requests, if it does not depend on their route.
+    #[cfg(feature = "metrics")]
+    endpoint: Option<usize>,
+    #[cfg(feature = "metrics")]
+    timer: Timer,
+}
+
+/// The choices of an application for its metrics.
+#[derive(Default)]
+pub(super) struct Observed {
+    #[cfg(feature = "metrics")]
+    pub(super) observer: Option<Observer>,
+    #[cfg(feature = "metrics")]
+    pub(super) endpoint: Option<String>,
+}
+
+/// When a decision began, and its spans.
+#[derive(Default)]
+pub(super) struct DecisionTimer {
+    /// Whether the request waited in the queue: then its time is not that of the store.
+    pub(super) has_waited: bool,
+    spans: Option<Box<Spans>>,
+    #[cfg(feature = "metrics")]
+    started: Option<Started>,
+    #[cfg(feature = "metrics")]
+    endpoint: u32,
+}
+
+/// A span for each limit.
+struct Spans {
+    started: Instant,
+    spans: SmallVec<[Span; 2]>,
+}
+
+/// Counts a request as waiting until it is dropped.
+pub(super) struct WaitTimer {
+    #[cfg(feature = "metrics")]
+    _waiting: Waiting,
+}
+
+impl Telemetry {
+    #[cfg_attr(not(feature = "metrics"), expect(unused_variables, reason = "nothing is counted"))]
+    pub(super) fn new(limits: &[CompiledLimit], observed: &Observed) -> Self {
+        #[cfg(feature = "metrics")]
+        let observer = observed.observer.clone().unwrap_or_default();
+        Self {
+            #[cfg(feature = "metrics")]
+            policies: limits.iter().map(|it| observer.policy(it.limit.policy.name())).collect(),
+            #[cfg(feature = "metrics")]
+            endpoint: observed.endpoint.as_deref().map(|name| observer.endpoint(name)),
+            #[cfg(feature = "metrics")]
+            timer: Timer::default(),
+            #[cfg(feature = "metrics")]
+            observer,
+        }
+    }
+
+    /// Starts the time of a decision.
+    #[inline]
+    #[cfg_attr(not(feature = "metrics"), expect(unused_variables, reason = "nothing is counted"))]
+    pub(super) fn start(
+        &self,
+        limits: &[CompiledLimit],
+        resolved: &[Resolved],
+        head: &Head<'_>,
+    ) -> DecisionTimer {
+        let wanted = tracing::span_enabled!(target: SPANS, Level::DEBUG, "decision");
+        DecisionTimer {
+            has_waited: false,
+            spans: wanted.then(|| Spans::new(limits, resolved)),
+            #[cfg(feature = "metrics")]
+            endpoint: self.endpoint_of(head),
+            // Last, so that its own work is not counted as the store's.
+            #[cfg(feature = "metrics")]
+            started: self.timer.start(),
+        }
+    }
+
+    /// Records the answer of the store.
+    #[inline]
+    pub(super) fn record(
+        &self,
+        limits: &[CompiledLimit],
+        resolved: &[Resolved],
+        timer: &DecisionTimer,
+        answer: &Result<Verdict, StoreError>,
+        store: &'static str,
+    ) {
+        if cfg!(not(feature = "metrics")) && timer.spans.is_none() {
+            return;
+        }
+        #[cfg(feature = "metrics")]
+        let seconds = timer.started.map(|started| self.timer.stop(started, store));
+        let applied = || resolved.iter().map(|it| &limits[it.limit]);
+        let is_rejected = match answer {
+            Ok(verdict) => !verdict.is_admitted(),
+            Err(error) => applied().any(|limit| limit.fails_closed(error)),
+        };
+        for (place, limit) in applied().enumerate() {
+            let (word, decision, source) = Self::read(place, limit, answer);
+            // A rejected request did not fail open: another policy has rejected it.
+            let word = word.filter(|word| !(is_rejected && *word == Answer::FailedOpen));
+            #[cfg(feature = "metrics")]
+            {
+                let Resolved { limit: number, subject, cost } = &resolved[place];
+                let policy = &self.policies[*number];
+                // A penalty allows without charging.
+                let charges = !limit.limit.policy.penalises();
+                let cost = if charges { cost.get() } else { 0 };
+                policy.count(subject.kind, cost, timer.endpoint as usize, word, decision);
+                #[cfg(feature = "admin")]
+                if word == Some(Answer::Deny) {
+                    policy.denied(&subject.key, subject.kind);
+                }
+                if let Some(seconds) = seconds
+                    && !timer.has_waited
+                {
+                    policy.took(source, store, seconds);
+                }
+            }
+            if let Some(spans) = &timer.spans {
+                spans.record(place, word, decision, source, store);
+                if !timer.has_waited {
+                    spans.record_time(place);
+                }
+            }
+        }
+    }
+
+    /// The outcome of one limit.
+    #[inline]
+    fn read<'a>(
+        place: usize,
+        limit: &CompiledLimit,
+        answer: &'a Result<Verdict, StoreError>,
+    ) -> (Option<Answer>, Option<&'a Decision>, Source) {
+        match answer {
+            Ok(verdict) => {
+                let decision = verdict.decisions().get(place);
+                let source = verdict.source();
+                let word = decision.and_then(|it| Answer::of(&limit.limit, it, source));
+                (word, decision, source)
+            }
+            Err(error) => (Some(Answer::after(error, &limit.limit)), None, Source::Store),
+        }
+    }
+
+    /// A request waits for a limit.
+    #[cfg_attr(
+        not(feature = "metrics"),
+        expect(unused_variables, clippy::unused_self, reason = "nothing is counted")
+    )]
+    pub(super) fn start_waiting(&self, limit: usize) -> WaitTimer {
+        WaitTimer {
+            #[cfg(feature = "metrics")]
+            _waiting: Waiting::new(Arc::clone(&self.policies[limit])),
+        }
+    }
+
+    /// The counts of a limit's policy.
+    #[cfg(feature = "metrics")]
+    pub(super) fn policy(&self, limit: usize) -> &ObservedPolicy {
+        &self.policies[limit]
+    }
+
+    #[cfg(feature = "metrics")]
+    #[inline]
+    fn endpoint_of(&self, head: &Head<'_>) -> u32 {
+        let endpoint = self.endpoint.unwrap_or_else(|| {
+            let pattern = crate::key::route::pattern(head.extensions);
+            pattern.map_or(crate::observe::OTHER, |pattern| self.observer.endpoint(pattern))
+        });
+        // There are some hundreds at the most.
+        endpoint as u32
+    }
+}
+
+impl Spans {
+    #[cold]
+    fn new(limits: &[CompiledLimit], resolved: &[Resolved]) -> Box<Self> {
+        let span = |resolved: &Resolved| {
+            tracing::debug_span!(
+                target: SPANS,
+                "decision",
+                policy = limits[resolved.limit].limit.policy.name(),
+                client = resolved.subject.kind.as_str(),
+                cost = resolved.cost.get(),
+                outcome = Empty,
+                remaining = Empty,
+                store = Empty,
+                store_latency_us = Empty,
+            )
+        };
+        Box::new(Self { spans: resolved.iter().map(span).collect(), started: Instant::now() })
+    }
+
+    #[cold]
+    fn record(
+        &self,
+        place: usize,
+        word: Option<Answer>,
+        decision: Option<&Decision>,
+        source: Source,
+        store: &'static str,
+    ) {
+        let Some(span) = self.spans.get(place) else { return };
+        span.record("outcome", word.map_or("pass", Answer::as_str));
+        if let Some(decision) = decision {
+            span.record("remaining", decision.remaining);
+        }
+        let store = match source {
+            Source::Store => store,
+            Source::Local => "local",
+            Source::Cache => "cache",
+            Source::Lease => "lease",
+        };
+        span.record("store", store);
+    }
+
+    #[cold]
+    fn record_time(&self, place: usize) {
+        let Some(span) = self.spans.get(place) else { return };
+        let micros = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        span.record("store_latency_us", micros);
+    }
+}
+
+/// The target of the spans, apart from that of the events, so that a filter can sample them.
+const SPANS: &str = "tollgate::decision";
+
+impl fmt::Debug for Telemetry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Telemetry").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,256 @@
+//! A request that waits for its limits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+use tollgate_core::{
+    Algorithm, Charge, Cost, Decision, Micros, Outcome, OwnedCharge, Policy, Refill, Store,
+    StoreError, Verdict,
+};
+
+use super::cancel::CancelGuard;
+use super::lanes::{Arrival, LaneKey, Member, bits};
+use super::telemetry::WaitTimer;
+use super::wait_queue::{Ticket, WaitQueue};
+
+/// A request that may wait.
+pub(super) struct Waiter<St> {
+    store: St,
+    charges: Arc<[OwnedCharge]>,
+    /// How long it waits for each charge; `None` where a denial is final.
+    max_waits: Box<[Option<Duration>]>,
+    /// A bit for each charge that it may wait for.
+    may_wait: u64,
+}
+
+/// When each charge that was denied may pass. There is one entry for each charge.
+#[derive(Default)]
+pub(super) struct Denied(Box<[Option<Instant>]>);
+
+impl Denied {
+    /// The charges that are denied.
+    pub(super) fn keys(&self) -> u64 {
+        self.keys_after(None)
+    }
+
+    /// The charges that are still denied after an instant.
+    fn keys_after(&self, now: Option<Instant>) -> u64 {
+        bits_where(self.0.len(), |number| self.0[number] > now)
+    }
+
+    /// When the first of the charges that are still denied may pass.
+    fn next_after(&self, now: Instant) -> Option<Instant> {
+        self.0.iter().flatten().filter(|until| **until > now).min().copied()
+    }
+}
+
+impl<St: Store> Waiter<St> {
+    /// `None` if the request waits for no limit.
+    pub(super) fn new(
+        store: &St,
+        charges: Arc<[OwnedCharge]>,
+        max_waits: Box<[Option<Duration>]>,
+    ) -> Option<Self> {
+        let waits =
+            |number: usize| max_waits[number].is_some() && charges[number].cost > Cost::ZERO;
+        let may_wait = bits_where(charges.len(), waits);
+        let store = store.clone();
+        (may_wait != 0).then_some(Self { store, charges, max_waits, may_wait })
+    }
+
+    /// The first charge that it may wait for. Its wait is counted under that.
+    pub(super) fn first(&self) -> usize {
+        self.may_wait.trailing_zeros() as usize
+    }
+
+    /// Whether a charge costs more than its policy ever grants. The store then denies the request
+    /// whatever others have used, so there is nothing to wait for.
+    pub(super) fn never_passes(&self) -> bool {
+        self.charges.iter().any(|it| it.enforce && it.cost.get() > it.policy.capacity())
+    }
+
+    /// Enters the queue; see [`WaitQueue::enter`].
+    pub(super) fn enter(
+        &self,
+        queue: &WaitQueue,
+        arrival: Arrival,
+        bytes: usize,
+        denying: u64,
+    ) -> Result<Option<Ticket>, u64> {
+        let keys = self.charges.iter().map(|OwnedCharge { policy, key, .. }| LaneKey {
+            policy: policy.clone(),
+            key: key.clone(),
+        });
+        let member = Member {
+            arrival,
+            keys: keys.collect(),
+            costs: self.charges.iter().map(|charge| charge.cost.get()).collect(),
+            may_wait: self.may_wait,
+            joined: 0,
+            first: Arc::default(),
+        };
+        queue.enter(bytes, member, denying)
+    }
+
+    /// How long it waits: the shortest of its limits.
+    fn max_wait(&self) -> Duration {
+        let shortest = self.max_waits.iter().flatten().min().copied().unwrap_or_default();
+        // So that no sum with it overflows. No request takes longer to pass.
+        shortest.min(Policy::MAX_WINDOW)
+    }
+
+    /// When the denied charges may pass. `None` if the denial is final.
+    pub(super) fn denied(&self, verdict: &Verdict) -> Option<Denied> {
+        self.denied_within(verdict, self.max_wait())
+    }
+
+    fn denied_within(&self, verdict: &Verdict, left: Duration) -> Option<Denied> {
+        let now = Instant::now();
+        let mut denied: Box<[_]> = self.charges.iter().map(|_| None).collect();
+        let charges = self.charges.iter().zip(&self.max_waits);
+        for (((charge, max_wait), decision), until) in
+            charges.zip(verdict.decisions()).zip(&mut denied)
+        {
+            if decision.denies() && charge.enforce {
+                // One final denial is enough.
+                let _ = (*max_wait)?;
+                let mut wait = decision.retry_after()?;
+                if charge.policy.counts_in_flight() {
+                    // Requests mostly end long before their permits expire.
+                    wait = wait.min(ASK_AGAIN);
+                }
+                let wait = Some(Duration::from(wait)).filter(|wait| *wait <= left)?;
+                *until = Some(now + wait);
+            }
+        }
+        Some(Denied(denied))
+    }
+
+    /// Waits until no key denies the request and no earlier request waits for one of its keys,
+    /// then asks the store; and again, until the store admits it or would do so too late.
+    /// `denial` is the verdict of the store so far, if it was asked.
+    pub(super) async fn wait(
+        self,
+        mut ticket: Ticket,
+        denial: Option<(Verdict, Denied)>,
+        _timer: WaitTimer,
+    ) -> Result<Verdict, StoreError> {
+        let until = Instant::now() + self.max_wait();
+        let (verdict, mut denied) = match denial {
+            Some((verdict, denied)) => (Some(verdict), denied),
+            // A store that fails may decide by the time that the request asks again.
+            None => (self.decide(|it| it.borrow().dry()).await.ok(), Denied::default()),
+        };
+        if let Some(rejected) = verdict.and_then(|verdict| self.too_late(&verdict, &ticket)) {
+            return Ok(rejected);
+        }
+        loop {
+            let now = Instant::now();
+            if ticket.waits(denied.keys_after(Some(now))) {
+                if now >= until {
+                    let keys = ticket.waits_for();
+                    drop(ticket);
+                    break self.reject(keys).await;
+                }
+                let next = denied.next_after(now).map_or(until, |next| next.min(until));
+                let _ = timeout_at(next, ticket.woken()).await;
+                continue;
+            }
+            let answer = self.ask().await;
+            let left = until.saturating_duration_since(Instant::now());
+            let verdict = answer.as_ref().ok().filter(|verdict| !verdict.is_admitted());
+            match verdict.and_then(|verdict| self.denied_within(verdict, left)) {
+                Some(again) => denied = again,
+                None => break answer,
+            }
+        }
+    }
+
+    /// The rejection, if the request cannot pass in time after all that wait before it.
+    fn too_late(&self, verdict: &Verdict, ticket: &Ticket) -> Option<Verdict> {
+        let max_wait = Micros::from(self.max_wait());
+        let earliest = |number: usize| {
+            let OwnedCharge { policy, cost, .. } = &self.charges[number];
+            earliest(policy, *cost, verdict.decisions().get(number)?, ticket.units_ahead(number))
+        };
+        let late = |number: usize| earliest(number).is_some_and(|wait| wait > max_wait);
+        let keys = bits(self.may_wait).filter(|number| late(*number));
+        let keys = keys.fold(0, |keys, number| keys | 1 << number);
+        let retry_after = |number: usize, _: &Decision| earliest(number).unwrap_or_default();
+        (keys != 0).then(|| denied_under(keys, verdict, retry_after))
+    }
+
+    /// Denies the request under these keys without asking for units, so that it takes none that
+    /// earlier requests wait for. `Retry-After` is when the quota is whole again: there is no way
+    /// to tell how much earlier the other requests will have passed.
+    pub(super) async fn reject(self, keys: u64) -> Result<Verdict, StoreError> {
+        let peeked = self.decide(|it| Charge { cost: Cost::ZERO, ..it.borrow() }).await?;
+        Ok(denied_under(keys, &peeked, |_, decision| decision.reset_after))
+    }
+
+    /// Asks the store. If the request is dropped before the answer, its charges are returned.
+    async fn ask(&self) -> Result<Verdict, StoreError> {
+        let answer = self.decide(OwnedCharge::borrow);
+        let charges = Arc::clone(&self.charges);
+        CancelGuard::asking(&self.store, charges, answer, |policy| !policy.penalises()).await
+    }
+
+    fn decide<'a>(&'a self, charge: impl Fn(&'a OwnedCharge) -> Charge<'a>) -> St::Future<Verdict> {
+        let charges: Vec<_> = self.charges.iter().map(charge).collect();
+        self.store.decide(&charges)
+    }
+}
+
+/// The earliest time at which a charge can pass after `ahead` units of earlier requests. `None` if
+/// only the end of other requests decides.
+fn earliest(policy: &Policy, cost: Cost, decision: &Decision, ahead: u64) -> Option<Micros> {
+    let (wait, units) = match decision.outcome {
+        _ if policy.counts_in_flight() => return None,
+        Outcome::Deny { retry_after } => (retry_after, ahead),
+        _ => {
+            let units = ahead.saturating_add(cost.get());
+            (Micros::ZERO, units.saturating_sub(decision.remaining))
+        }
+    };
+    let (units, limit) = (u128::from(units), u128::from(policy.quota().limit()));
+    let window = u128::from(policy.window().get());
+    let more = match policy.algorithm() {
+        Algorithm::TokenBucket { refill: Refill::Greedy } | Algorithm::LeakyBucket { .. } => {
+            units * window / limit
+        }
+        _ if wait == Micros::ZERO => units.saturating_sub(1) / limit * window,
+        _ => units / limit * window,
+    };
+    Some(Micros::new(wait.get().saturating_add(u64::try_from(more).unwrap_or(u64::MAX))))
+}
+
+/// The verdict with a denial under these keys.
+fn denied_under(
+    keys: u64,
+    verdict: &Verdict,
+    retry_after: impl Fn(usize, &Decision) -> Micros,
+) -> Verdict {
+    let decisions = verdict.decisions().iter().enumerate().map(|(number, decision)| {
+        let outcome = match decision.outcome {
+            Outcome::Allow { .. } | Outcome::Pass | Outcome::Deny { .. }
+                if keys & (1 << number) != 0 =>
+            {
+                let retry_after = retry_after(number, decision).max(Micros::new(1));
+                Outcome::Deny { retry_after }
+            }
+            Outcome::Allow { .. } => Outcome::Pass,
+            other => other,
+        };
+        Decision { outcome, ..*decision }
+    });
+    Verdict::new(false, verdict.decided_at(), decisions).with_source(verdict.source())
+}
+
+/// A bit for each number below `len` that meets a condition.
+fn bits_where(len: usize, is_set: impl Fn(usize) -> bool) -> u64 {
+    (0..len).filter(|number| is_set(*number)).fold(0, |bits, number| bits | 1 << number)
+}
+
+/// How often the first waiter for a concurrency limit asks.
+const ASK_AGAIN: Micros = Micros::new(25_000);

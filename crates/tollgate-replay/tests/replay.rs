@@ -185,7 +185,7 @@ fn the_worst_minute_and_the_shares_left_are_told() {
     assert_eq!(json["worst_minute"]["denied"], 2);
 }
 
-/// Some 30 s and 2 GiB, so only with `TOLLGATE_HEAVY=1`.
+/// It takes most of a minute in a release build, and up to 2 GiB: only with `TOLLGATE_HEAVY=1`.
 #[cfg(target_os = "linux")]
 #[test]
 fn ten_million_clients_take_less_than_two_gibibytes() {

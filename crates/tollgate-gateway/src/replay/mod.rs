@@ -149,9 +149,9 @@ pub(crate) fn replay(
     let mut differences = Differences::new(top);
     let mut records = Records::new(inputs, &log.options(top));
     let mut progress = Progress::new();
-    let mut number = 0;
+    let mut number = 0_u64;
     loop {
-        if number % 8_192 == 0 {
+        if number.is_multiple_of(8_192) {
             progress.show(&records.progress());
         }
         let Some(record) = records.next()? else { break };

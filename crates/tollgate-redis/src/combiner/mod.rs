@@ -33,7 +33,7 @@ use self::lane::{DirectLane, Lane, Lanes, TaskLane};
 use crate::clock::Clock;
 use crate::deny_cache::DenyCache;
 use crate::ids::Ids;
-use crate::pace::{Bounds, Pace};
+use crate::pace::{Bounds, Ended, Pace};
 use crate::route::Route;
 use crate::stats::Counters;
 use crate::ticket::Ticket;
@@ -91,7 +91,10 @@ impl Combiner {
             let guard = DirectLane(Arc::clone(self));
             let ticket = Arc::clone(ticket);
             return Some(Box::pin(async move {
-                guard.0.call(vec![ticket], Lane::Direct).await;
+                let begun = Instant::now();
+                if guard.0.call(vec![ticket], Lane::Direct).await == Ended::Answered {
+                    guard.0.lanes.lock().pace.answered_beside(begun, Instant::now());
+                }
             }));
         }
         let now = Instant::now();

@@ -131,6 +131,15 @@ impl<T> Pace<T> {
         self.slots == 0
     }
 
+    /// A call that held no slot was answered: nothing waited when it began. If it took much less time
+    /// than calls were expected to take, what was learnt before holds no longer.
+    pub(crate) fn answered_beside(&mut self, begun: Instant, now: Instant) {
+        self.last_answered = self.last_answered.max(Some(begun));
+        if now - begun < self.time.expected() / 4 {
+            self.forget();
+        }
+    }
+
     /// Forgets what was learnt from the calls: the breaker has stopped them, and the server that it
     /// finds again may be a faster one.
     pub(crate) fn forget(&mut self) {

@@ -33,7 +33,7 @@ use crate::key::{ApiKeys, SubjectName, as_v4};
 ///
 /// let error = "198.51.100.7\n203.0.113.1/24".parse::<SubjectList>().unwrap_err();
 /// assert!(error.to_string().starts_with("line 2: it has bits beyond its prefix"));
-/// # Ok::<(), tollgate::SubjectListError>(())
+/// # Ok::<(), tollgate::access::SubjectListError>(())
 /// ```
 #[derive(Clone, Default)]
 pub struct SubjectList {

@@ -143,6 +143,14 @@ impl Node {
         self.client.custom(command("CLUSTER"), vec![Value::from_static_str("SLOTS")]).await
     }
 
+    /// The epoch of the map that the server has of its Cluster.
+    pub(crate) async fn cluster_epoch(&self) -> Option<u64> {
+        let info = vec![Value::from_static_str("INFO")];
+        let info: String = self.client.custom(command("CLUSTER"), info).await.ok()?;
+        let mut lines = info.lines();
+        lines.find_map(|line| line.strip_prefix("cluster_current_epoch:")?.trim().parse().ok())
+    }
+
     /// Whether the server has ever said what time it is.
     pub(crate) fn knows_time(&self) -> bool {
         self.clock.at_server(Instant::now()).is_some()

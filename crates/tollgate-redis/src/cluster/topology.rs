@@ -1,17 +1,19 @@
 //! Which node has which slot.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
+use std::hash::BuildHasher;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use foldhash::fast::RandomState;
 use fred::types::config::{Config, TlsConfig};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{sleep_until, timeout};
+use tokio::time::{sleep_until, timeout, timeout_at};
 
 use super::Place;
 use super::slots::{Part, SLOTS, parse};
@@ -22,9 +24,9 @@ use crate::node::Node;
 
 /// The nodes of a Cluster and the slots that they have, as the Cluster itself said last.
 ///
-/// A task asks all nodes at once and believes the first that answers, when there is
-/// reason to: a redirection, a failure, a slot that nobody has. So a node that is down
-/// holds nobody up, and its successor is found as soon as the others know it.
+/// A task asks for them when there is reason to: a redirection, a lost connection, a slot without
+/// a node. It asks two nodes at a time, so a node that is down holds nobody up, and its successor
+/// is found as soon as the others know it.
 #[derive(Debug)]
 pub(crate) struct Topology {
     seeds: Vec<Place>,
@@ -49,8 +51,10 @@ pub(crate) struct Connect {
 
 #[derive(Debug)]
 struct Map {
-    /// Masters and replicas: those are asked too, as they may be all that is left.
+    /// Masters, and nodes that a redirection or the URL names.
     members: HashMap<Place, Arc<Member>>,
+    /// They get a connection once they lead, or once no other node answers.
+    replicas: HashSet<Place>,
     /// Who has a slot.
     slots: Vec<Option<Arc<Member>>>,
     /// Who has any.
@@ -70,15 +74,23 @@ pub(crate) struct Member {
 
 /// Half of what the client holds for a server before it refuses more.
 const CALLS: usize = 128;
-/// All who notice that something is wrong ask once.
+/// All who notice that something is wrong ask once. While no node answers, the pause is doubled.
 const BETWEEN_QUESTIONS: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The next nodes are asked if two do not answer for so long.
+const LONGEST_ANSWER: Duration = Duration::from_millis(500);
 /// A Cluster that does well is asked all the same: it may have grown or shrunk.
 const PERIOD: Duration = Duration::from_secs(30);
 
 impl Topology {
     /// Begins to ask, and does so until told to stop.
     pub(super) fn watch(seeds: Vec<Place>, connect: Connect) -> Arc<Self> {
-        let map = Map { members: HashMap::new(), slots: vec![None; SLOTS], masters: Vec::new() };
+        let map = Map {
+            members: HashMap::new(),
+            replicas: HashSet::new(),
+            slots: vec![None; SLOTS],
+            masters: Vec::new(),
+        };
         let topology = Arc::new(Self {
             seeds,
             connect,
@@ -192,39 +204,51 @@ impl Topology {
         leaders.into_values().cloned().collect()
     }
 
-    /// Asks all nodes, and believes the first that makes sense. If none does, it says what
-    /// one of them said instead.
-    async fn ask(&self, with_seeds: bool) -> Result<(), String> {
-        let mut said = "there is none".to_owned();
-        let mut answers = JoinSet::new();
-        for member in self.everybody(with_seeds) {
-            answers.spawn(async move {
-                let answer = member.node.cluster_slots().await;
-                (member, answer)
-            });
-        }
-        while let Some(answer) = answers.join_next().await {
-            let Ok((member, answer)) = answer else { continue };
-            match answer.map(|answer| parse(answer, &member.place.host)) {
-                Ok(Some(parts)) => {
-                    self.adopt(&parts);
-                    return Ok(());
+    /// Asks nodes for the map, two at a time, until one of them has an answer. Of two answers the
+    /// one of the later epoch counts. If no node has one, the error says why.
+    async fn ask(&self, with_all: bool) -> Result<(), String> {
+        let mut error = "there is none".to_owned();
+        for pair in self.in_turn(with_all).chunks(2) {
+            let mut asked = JoinSet::new();
+            for member in pair {
+                let member = Arc::clone(member);
+                asked.spawn(async move { member.map().await });
+            }
+            let until = tokio::time::Instant::now() + LONGEST_ANSWER;
+            let mut latest: Option<(u64, Vec<Part>)> = None;
+            while let Ok(Some(answer)) = timeout_at(until, asked.join_next()).await {
+                match answer {
+                    Ok(Ok(map)) if latest.as_ref().is_none_or(|known| map.0 > known.0) => {
+                        latest = Some(map);
+                    }
+                    Ok(Err(reason)) => error = reason,
+                    _ => {}
                 }
-                Ok(None) => said = format!("{} knows of no slots", member.place),
-                Err(error) => said = format!("{}: {error}", member.place),
+            }
+            if let Some((_, parts)) = latest {
+                self.adopt(&parts);
+                return Ok(());
             }
         }
-        Err(said)
+        Err(error)
     }
 
-    fn everybody(&self, with_seeds: bool) -> Vec<Arc<Member>> {
-        if with_seeds || self.map.read().members.is_empty() {
-            // They stay until somebody answers who is not told of them.
-            for seed in &self.seeds {
-                self.named(seed);
+    /// The nodes in the order in which they are asked: connected ones first, and otherwise by
+    /// chance, so that the processes of a fleet do not all ask the same node.
+    fn in_turn(&self, with_all: bool) -> Vec<Arc<Member>> {
+        if with_all || self.map.read().members.is_empty() {
+            // They stay until a node answers that does not know them.
+            let replicas = self.map.read().replicas.clone();
+            for place in self.seeds.iter().chain(&replicas) {
+                self.named(place);
             }
         }
-        self.map.read().members.values().cloned().collect()
+        let mut members: Vec<_> = self.map.read().members.values().cloned().collect();
+        let random = RandomState::default();
+        members.sort_by_cached_key(|member| {
+            (!member.node.is_connected(), random.hash_one(&member.place))
+        });
+        members
     }
 
     /// Takes over what the Cluster says, and parts with nodes that have left it.
@@ -232,7 +256,7 @@ impl Topology {
         let now = Instant::now();
         let mut map = self.map.write();
         let mut members = HashMap::new();
-        for place in parts.iter().flat_map(|part| part.replicas.iter().chain([&part.master])) {
+        for place in parts.iter().map(|part| &part.master) {
             let known = map.members.get(place).cloned();
             if let Some(member) = known.or_else(|| self.connect.member(place)) {
                 members.insert(place.clone(), member);
@@ -257,11 +281,25 @@ impl Topology {
                 members.entry(place.clone()).or_insert_with(|| Arc::clone(member));
             }
         }
-        let before = std::mem::replace(&mut *map, Map { members, slots, masters });
+        let replicas = parts.iter().flat_map(|part| part.replicas.iter().cloned()).collect();
+        let before = std::mem::replace(&mut *map, Map { members, replicas, slots, masters });
         drop(map);
         // Not under the lock: some connections may end here.
         drop(before);
         self.news.notify_waiters();
+    }
+}
+
+impl Member {
+    /// The map that this node has, and its epoch. The user may lack the right to ask for the
+    /// epoch: then it is zero.
+    async fn map(&self) -> Result<(u64, Vec<Part>), String> {
+        let answer = self.node.cluster_slots().await;
+        let answer = answer.map_err(|error| format!("{}: {error}", self.place))?;
+        let parts = parse(answer, &self.place.host);
+        let parts = parts.ok_or_else(|| format!("{} knows of no slots", self.place))?;
+        let epoch = self.node.cluster_epoch().await.unwrap_or_default();
+        Ok((epoch, parts))
     }
 }
 
@@ -296,14 +334,15 @@ async fn first(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
 }
 
 async fn keep_asking(topology: Arc<Topology>) {
-    let mut was_answered = true;
+    let mut pause = BETWEEN_QUESTIONS;
     let mut was_told = false;
+    let mut is_answered = true;
     loop {
         let began = Instant::now();
-        let answer = topology.ask(!was_answered).await;
-        was_answered = answer.is_ok();
+        let answer = topology.ask(!is_answered).await;
+        is_answered = answer.is_ok();
         match answer {
-            Ok(()) => was_told = false,
+            Ok(()) => (pause, was_told) = (BETWEEN_QUESTIONS, false),
             Err(said) if !was_told => {
                 was_told = true;
                 tracing::warn!(
@@ -312,12 +351,18 @@ async fn keep_asking(topology: Arc<Topology>) {
                     "no node of the redis cluster says who has its slots, asking on",
                 );
             }
-            Err(_) => {}
+            Err(_) => pause = LONGEST_PAUSE.min(pause * 2),
         }
-        sleep_until((began + BETWEEN_QUESTIONS).into()).await;
-        if was_answered {
+        sleep_until((began + with_jitter(pause)).into()).await;
+        if is_answered {
             // Whether there was reason to or time is up, it asks again.
-            let _ = timeout(PERIOD, topology.doubt.notified()).await;
+            let _ = timeout(with_jitter(PERIOD), topology.doubt.notified()).await;
         }
     }
+}
+
+/// Up to a fifth more, so that processes that noticed the same do not ask together.
+fn with_jitter(pause: Duration) -> Duration {
+    let random = RandomState::default().hash_one(Instant::now()) % 200;
+    pause + pause * (random as u32) / 1000
 }

@@ -104,7 +104,9 @@ impl Combiner {
     }
 
     pub(super) fn fail(&self, failure: &Failure, tickets: &[Arc<Ticket>]) {
-        self.route.suspect();
+        if failure.may_have_moved() {
+            self.route.suspect();
+        }
         for ticket in tickets {
             ticket.answer(Err(self.of_here(failure.to_store_error())));
         }

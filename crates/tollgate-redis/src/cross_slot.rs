@@ -20,8 +20,7 @@ use tollgate_core::{
     Charge, Cost, Decision, Key, Micros, Outcome, Receipt, Settlement, StoreError, Verdict,
 };
 
-use crate::cluster::slot;
-use crate::combiner::Shared;
+use crate::combiner::Combiner;
 use crate::failure::STORE;
 use crate::ids::Ids;
 use crate::ticket::{Answer, Line, Request, Ticket};
@@ -34,11 +33,11 @@ pub(crate) fn decide(
     lines: SmallVec<[Line; 2]>,
     read: fn(Answer) -> Option<Verdict>,
 ) -> RedisFuture<Verdict> {
-    let runtime = store.0.shared.runtime.clone();
+    let runtime = store.0.combiner.runtime.clone();
     let deadline = store.deadline();
     let keys = charges.iter().map(|charge| charge.key.clone());
-    let request = CrossSlot { store: store.clone(), groups: groups(lines, keys), deadline };
-    let ticket = Ticket::new(Request::Decide(SmallVec::new()), NOT_REMEMBERED, deadline);
+    let request = CrossSlot { store: store.clone(), groups: groups(store, lines, keys), deadline };
+    let ticket = Ticket::new(Request::Decide(SmallVec::new()), 0, NOT_REMEMBERED, deadline);
     let ticket = Arc::new(ticket);
     let asked = Arc::clone(&ticket);
     let drive = Box::pin(async move {
@@ -68,10 +67,14 @@ struct Group {
     keys: SmallVec<[(Key, usize); 2]>,
 }
 
-fn groups(lines: SmallVec<[Line; 2]>, keys: impl Iterator<Item = Key>) -> Vec<Arc<Group>> {
+fn groups(
+    store: &RedisStore,
+    lines: SmallVec<[Line; 2]>,
+    keys: impl Iterator<Item = Key>,
+) -> Vec<Arc<Group>> {
     let mut groups: Vec<Group> = Vec::new();
     for (index, (line, key)) in lines.into_iter().zip(keys).enumerate() {
-        let slot = slot(&line.state);
+        let slot = store.0.combiner.topology.slot(&line.state);
         let index_of_group = groups.iter().position(|group| group.slot == slot);
         let index_of_group = index_of_group.unwrap_or_else(|| {
             groups.push(Group { slot, lines: SmallVec::new(), keys: SmallVec::new() });
@@ -170,7 +173,7 @@ impl CrossSlot {
                 self.take_back(&verdicts).await;
                 return Err(StoreError::not_charged(STORE, "who asked has left"));
             }
-            match self.ask(group.slot, group.lines.clone()).await {
+            match self.ask(group.lines.clone()).await {
                 Ok(verdict) if verdict.is_admitted() => {
                     is_silent = false;
                     verdicts.push(Some(verdict));
@@ -185,8 +188,6 @@ impl CrossSlot {
                     let is_undone = self.take_back(&verdicts).await;
                     return Err(if is_undone || error.may_have_charged() {
                         error
-                    } else if error.is_partial() {
-                        StoreError::maybe_charged(STORE, &error).with_source(error).of_a_part()
                     } else {
                         StoreError::maybe_charged(STORE, &error).with_source(error)
                     });
@@ -216,7 +217,7 @@ impl CrossSlot {
             }
         }
         let mut looks = JoinSet::new();
-        let Shared { runtime, ids, .. } = &*self.store.0.shared;
+        let Combiner { runtime, ids, .. } = &*self.store.0.combiner;
         for (index, group) in self.groups.iter().enumerate() {
             if index == before.len() {
                 continue;
@@ -244,7 +245,7 @@ impl CrossSlot {
     /// Gives back what was charged, and says whether all is back by the deadline.
     async fn take_back(&self, verdicts: &[Option<Verdict>]) -> bool {
         let groups = self.groups.iter().zip(verdicts);
-        let ids = &self.store.0.shared.ids;
+        let ids = &self.store.0.combiner.ids;
         let receipts: Vec<_> = groups
             .filter_map(|(group, verdict)| Some(group.receipts(ids, verdict.as_ref()?)))
             .flatten()
@@ -254,7 +255,7 @@ impl CrossSlot {
         }
         let store = self.store.clone();
         let giving = async move { give_back(&store, receipts).await };
-        let giving = self.store.0.shared.runtime.spawn(giving);
+        let giving = self.store.0.combiner.runtime.spawn(giving);
         matches!(timeout_at(self.deadline.into(), giving).await, Ok(Ok(true)))
     }
 
@@ -264,12 +265,12 @@ impl CrossSlot {
 
     /// Asks one slot, and looks at the time by itself: the queue there is looked through
     /// from its head, where others may stand who came later and can wait for longer.
-    async fn ask(&self, slot: u16, lines: SmallVec<[Line; 2]>) -> Result<Verdict, StoreError> {
+    async fn ask(&self, lines: SmallVec<[Line; 2]>) -> Result<Verdict, StoreError> {
         let mut answer = ask(&self.store, lines, self.deadline);
         match timeout_at(self.deadline.into(), &mut answer).await {
             Ok(answer) => answer,
             Err(_) => {
-                answer.expire(self.store.is_partial(slot));
+                answer.expire();
                 answer.await
             }
         }
@@ -291,10 +292,11 @@ fn ask(store: &RedisStore, lines: SmallVec<[Line; 2]>, deadline: Instant) -> Red
         Answer::Verdict(verdict) => Some(verdict),
         _ => None,
     };
-    let about = lines.first().map(|line| line.state.clone()).unwrap_or_default();
-    let ticket = Ticket::new(Request::Decide(lines), NOT_REMEMBERED, deadline);
-    let runtime = &store.0.shared.runtime;
-    RedisFuture::submit(store.combiner(&about), Arc::new(ticket), runtime, read)
+    let combiner = &store.0.combiner;
+    let about = lines.first().map(|line| combiner.topology.slot(&line.state));
+    let slot = about.unwrap_or_default();
+    let ticket = Ticket::new(Request::Decide(lines), slot, NOT_REMEMBERED, deadline);
+    RedisFuture::submit(combiner, Arc::new(ticket), read)
 }
 
 /// Gives back all that the receipts are for, and says whether all of it surely is. One

@@ -258,31 +258,46 @@ async fn a_shadow_stands_in_nobodys_way() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_was_charged_before_a_node_that_is_down_is_given_back() {
     let cluster = masters();
-    let store = connect(builder(&cluster).timeout(SHORT)).await;
+    // After a timeout a store connects anew, and may fail requests at once meanwhile. The caller of
+    // the other one is to wait.
+    let stores = [
+        connect(builder(&cluster).timeout(SHORT)).await,
+        connect(builder(&cluster).timeout(SHORT)).await,
+    ];
     let (narrow, wide) = (policy("narrow", 10), policy("wide", 100));
-    let here = keys(&store, is_on(0)).next().unwrap();
-    let there = keys(&store, is_on(1)).next().unwrap();
-    let charges = [Charge::new(&wide, &there, Cost::ONE), Charge::new(&narrow, &here, Cost::ONE)];
-    assert!(store.decide(&charges).await.unwrap().is_admitted());
-
-    cluster.node(1).stop();
-    let error = store.decide(&charges).await.expect_err("a node is silent");
-    assert!(error.may_have_charged(), "{error}");
-    let whole = || tokio::runtime::Handle::current().block_on(remaining(&store, &narrow, &here));
-    let heals = |what: &str| {
+    let key = |store: &tollgate_redis::RedisStore, node| keys(store, is_on(node)).next().unwrap();
+    let here = stores.each_ref().map(|store| key(store, 0));
+    let there = stores.each_ref().map(|store| key(store, 1));
+    let decide = |n: usize| {
+        let charges =
+            [Charge::new(&wide, &there[n], Cost::ONE), Charge::new(&narrow, &here[n], Cost::ONE)];
+        stores[n].decide(&charges)
+    };
+    for n in 0..2 {
+        assert!(decide(n).await.unwrap().is_admitted());
+    }
+    let heals = |n: usize, what: &str| {
+        let left = || {
+            let left = remaining(&stores[n], &narrow, &here[n]);
+            tokio::runtime::Handle::current().block_on(left)
+        };
         tokio::task::block_in_place(|| {
-            until(what, Duration::from_secs(5), || (whole() == 9).then_some(()));
+            until(what, Duration::from_secs(5), || (left() == 9).then_some(()));
         });
     };
-    heals("what was charged at the one node comes back");
 
-    let left = tokio::time::timeout(Duration::from_millis(20), store.decide(&charges)).await;
-    assert!(left.is_err(), "the caller was to leave first");
-    heals("what was charged for one who left comes back");
+    cluster.node(1).stop();
+    let left = tokio::time::timeout(Duration::from_millis(20), decide(1)).await;
+    assert!(left.is_err(), "the caller was to leave first: {left:?}");
+    heals(1, "what was charged for one who left comes back");
+
+    let error = decide(0).await.expect_err("a node is silent");
+    assert!(error.may_have_charged(), "{error}");
+    heals(0, "what was charged at the one node comes back");
 
     cluster.node(1).kill();
-    let error = store.decide(&charges).await.expect_err("a node is dead");
-    heals("what was charged before a node that is dead comes back");
+    let error = decide(0).await.expect_err("a node is dead");
+    heals(0, "what was charged before a node that is dead comes back");
     assert!(error.is_outage());
 }
 

@@ -11,6 +11,7 @@ use crate::address::{Address, Servers};
 use crate::check::About;
 use crate::clock::Clock;
 use crate::combiner::Combiner;
+use crate::deniers::Deniers;
 use crate::deny_cache::DenyCache;
 use crate::encode::Batch;
 use crate::guard::Guard;
@@ -224,6 +225,7 @@ impl RedisStoreBuilder {
             bounds,
             runtime,
             deny_cache: DenyCache::new(self.deny_cache, self.clock.clone()),
+            deniers: Deniers::default(),
             clock: self.clock,
             counters,
             ids: self.seed.map_or_else(Ids::default, Ids::new),

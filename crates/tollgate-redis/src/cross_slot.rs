@@ -14,13 +14,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
-use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 use tollgate_core::{
     Charge, Cost, Decision, Key, Micros, Outcome, Receipt, Settlement, StoreError, Verdict,
 };
 
-use crate::combiner::Combiner;
+use crate::deniers::Deniers;
 use crate::failure::STORE;
 use crate::ids::Ids;
 use crate::ticket::{Answer, Line, Request, Ticket};
@@ -84,7 +83,7 @@ fn groups(
         group.lines.push(line);
         group.keys.push((key, index));
     }
-    groups.sort_by_key(Group::rank);
+    groups.sort_by_cached_key(|group| group.rank(&store.0.combiner.deniers));
     groups.into_iter().map(Arc::new).collect()
 }
 
@@ -93,13 +92,15 @@ impl Group {
     ///
     /// Shadows come after all that may deny, since they are charged only with an admitted
     /// request. A queue comes as late as that allows, since a place in it cannot always be
-    /// given back. The narrowest of the others comes first: what is denied there has
-    /// touched nobody else, and the key that all share last.
-    fn rank(&self) -> (bool, bool, bool, u64) {
+    /// given back. Of the others, a key that denied a moment ago comes first, because it probably
+    /// does so again. Then comes the narrowest: what is denied there has touched nobody else, and
+    /// the key that all share last.
+    fn rank(&self, deniers: &Deniers) -> (bool, bool, bool, bool, u64) {
+        let is_first = self.lines.iter().any(|line| line.enforce && deniers.has(line));
         let is_shared = self.keys.iter().any(|(key, _)| *key == Key::GLOBAL);
         let enforced = self.lines.iter().filter(|line| line.enforce);
         let least = enforced.map(|line| line.policy.capacity()).min();
-        (self.is_shadow(), self.queues(), is_shared, least.unwrap_or_default())
+        (self.is_shadow(), self.queues(), !is_first, is_shared, least.unwrap_or_default())
     }
 
     fn queues(&self) -> bool {
@@ -128,15 +129,6 @@ impl Group {
         receipts.filter(|receipt| !receipt.policy.penalises()).collect()
     }
 
-    /// The same charges, of nothing; what only asks still does.
-    fn peek(&self) -> SmallVec<[Line; 2]> {
-        let peek = |line: &Line| match line.dry {
-            true => line.clone(),
-            false => Line { cost: Cost::ZERO, ..line.clone() },
-        };
-        self.lines.iter().map(peek).collect()
-    }
-
     fn skipped(&self) -> Said {
         Said::of(self.lines.iter().map(|line| Decision::skipped(line.policy.capacity())))
     }
@@ -151,16 +143,19 @@ impl Said {
         Self(decisions.collect())
     }
 
-    /// What they say of a request that others denied: that they would let it pass, as far
-    /// as was asked, and what is left.
-    fn uncharged(decisions: &[Decision]) -> Self {
-        Self::of(decisions.iter().map(|decision| {
+    /// What they say of a request that others denied, once their units are back: that they would
+    /// let it pass, and what is left.
+    fn uncharged(group: &Group, verdict: &Verdict) -> Self {
+        let said = group.lines.iter().zip(verdict.decisions()).map(|(line, decision)| {
             let mut decision = *decision;
             if matches!(decision.outcome, Outcome::Allow { .. }) {
                 decision.outcome = Outcome::Pass;
+                let left = decision.remaining.saturating_add(line.cost.get());
+                decision.remaining = left.min(decision.limit);
             }
             decision
-        }))
+        });
+        Self::of(said)
     }
 }
 
@@ -206,39 +201,21 @@ impl CrossSlot {
         Ok(Verdict::new(true, at, self.in_order(said)))
     }
 
-    /// The verdict on a request that was denied after `before` had admitted it: what they
-    /// charged is given back, and they and those that were not asked say what is left.
+    /// The verdict on a request that was denied after `before` had admitted it. What they charged
+    /// is given back. The groups that were not asked are left out.
     async fn deny(&self, before: &[Option<Verdict>], denial: &Verdict) -> Verdict {
-        let mut said: Vec<_> = self.groups.iter().map(|group| group.skipped()).collect();
-        said[before.len()] = Said::uncharged(denial.decisions());
-        for (said, verdict) in said.iter_mut().zip(before) {
-            if let Some(verdict) = verdict {
-                *said = Said::uncharged(verdict.decisions());
+        let denier = &self.groups[before.len()];
+        for (line, decision) in denier.lines.iter().zip(denial.decisions()) {
+            if line.enforce && decision.denies() {
+                self.store.0.combiner.deniers.add(line);
             }
         }
-        let mut looks = JoinSet::new();
-        let Combiner { runtime, ids, .. } = &*self.store.0.combiner;
-        for (index, group) in self.groups.iter().enumerate() {
-            if index == before.len() {
-                continue;
-            }
-            let (store, group) = (self.store.clone(), Arc::clone(group));
-            let given = before.get(index).and_then(Option::as_ref);
-            let receipts = given.map(|verdict| group.receipts(ids, verdict)).unwrap_or_default();
-            let look = async move {
-                give_back(&store, receipts).await;
-                let peek = ask(&store, group.peek(), store.deadline()).await;
-                (index, peek)
-            };
-            looks.spawn_on(look, runtime);
-        }
-        while let Ok(Some(look)) = timeout_at(self.deadline.into(), looks.join_next()).await {
-            if let Ok((index, Ok(verdict))) = look {
-                said[index] = Said::uncharged(verdict.decisions());
-            }
-        }
-        // Nobody waits longer for them, but they go on.
-        looks.detach_all();
+        self.take_back(before).await;
+        let said = self.groups.iter().enumerate().map(|(index, group)| match before.get(index) {
+            Some(Some(verdict)) => Said::uncharged(group, verdict),
+            None if index == before.len() => Said::of(denial.decisions().iter().copied()),
+            _ => group.skipped(),
+        });
         Verdict::new(false, denial.decided_at(), self.in_order(said))
     }
 

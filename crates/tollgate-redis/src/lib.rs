@@ -37,9 +37,10 @@
 //!
 //! All policies of a key share a slot, so they are decided in one call as everywhere. A
 //! request with charges to *different keys*, everybody's and an address', say, mostly finds
-//! them in different slots, and no call can hold both. Each slot is then asked in turn, the
-//! narrowest quota first, [`Key::GLOBAL`] after the others, queues after those and shadows
-//! last; if one denies or fails, what the slots before it charged is given back. So of the
+//! them in different slots, and no call can hold both. Each slot is then asked in turn: first a key
+//! that denied within the last second, then the narrowest quota, [`Key::GLOBAL`] after the others,
+//! queues after those and shadows last. If one denies or fails, what the slots before it charged is
+//! given back. So of the
 //! contract of [`Store`]
 //!
 //! | | charges in one slot | charges in several |
@@ -49,7 +50,7 @@
 //! | a denial changes nothing | holds | but for a moment, in which others may be denied for it |
 //! | units given back | | tried three times; if all are lost they are gone until they age out |
 //! | verdict | one snapshot | one for each slot; `decided_at` is the last one's time, or that of the queue |
-//! | what the others report in a denial | all of it | what is left now, and no wait of their own |
+//! | what the others report in a denial | all of it | what is left and no wait of their own if they were asked before it; else they are left out ([`Outcome::Skip`](tollgate_core::Outcome::Skip)) |
 //! | the deny cache | used | not used, and off for policies that have been given back |
 //!
 //! A master that is down fails the requests for its slots until a replica leads, and those
@@ -68,6 +69,7 @@ mod check;
 mod clock;
 mod combiner;
 mod cross_slot;
+mod deniers;
 mod deny_cache;
 mod encode;
 mod failure;

@@ -35,6 +35,7 @@ pub(crate) use self::lane::Lanes;
 use self::lane::{DirectLane, Lane, TaskLane};
 use self::redirect::Target;
 use crate::clock::Clock;
+use crate::deniers::Deniers;
 use crate::deny_cache::DenyCache;
 use crate::failure::STORE;
 use crate::ids::Ids;
@@ -54,6 +55,7 @@ pub(crate) struct Combiner {
     pub(crate) bounds: Bounds,
     pub(crate) runtime: Handle,
     pub(crate) deny_cache: DenyCache,
+    pub(crate) deniers: Deniers,
     pub(crate) clock: Clock,
     pub(crate) counters: Arc<Counters>,
     pub(crate) ids: Ids,

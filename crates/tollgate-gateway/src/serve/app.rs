@@ -1,6 +1,7 @@
 //! What serves requests, made of one version of the configuration and swapped as a whole.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Once};
 
@@ -14,6 +15,7 @@ use tollgate::denial::{Problem, ResponseFormat};
 use tollgate::key::TrustedProxies;
 use tollgate::status::{Inspect, LayerHandle};
 use tollgate::{Denial, Head, Observer, WaitQueue, headers};
+use tower_layer::Layer;
 use tower_service::Service;
 
 use super::activity::Patience;
@@ -22,6 +24,7 @@ use super::error::BuildError;
 use super::identity::Identity;
 use super::keys::{KeySet, KeySets};
 use super::lists;
+use super::settled::{Prices, Settled};
 use super::summary::Summary;
 use crate::files;
 use crate::plan::{Connections, Plan};
@@ -181,12 +184,40 @@ impl<St: Inspect> App<St> {
         }
     }
 
-    /// Answers one request.
+    /// Answers one request: forwards it if the limits admit it.
     pub(super) async fn answer(
         &self,
-        mut request: Request<Incoming>,
+        request: Request<Incoming>,
         connection: Connection,
     ) -> Response<Body> {
+        let mut answer = self
+            .decide(request, connection, |route, prices| {
+                Settled::new(route.free.clone(), prices.cloned())
+            })
+            .await;
+        if self.reserves {
+            // It is between the upstream and us, also where this request reserved nothing. A
+            // gateway that reserves nothing anywhere leaves it to one further out.
+            answer.headers_mut().remove(headers::COST);
+            answer = answer.map(|body| body.without_trailer(headers::COST));
+        }
+        answer
+    }
+
+    /// Decides one request: calls the service that `admitted` makes, or answers for it.
+    ///
+    /// The service has to be ready at all times: nothing between here and it waits.
+    pub(super) async fn decide<B, S>(
+        &self,
+        mut request: Request<B>,
+        connection: Connection,
+        admitted: impl Fn(&ReadyRoute<St>, Option<&Prices>) -> S + Send,
+    ) -> Response<Body>
+    where
+        B: Send,
+        S: Service<Request<B>, Response = Response<Body>, Error = Infallible> + Clone + Send,
+        S::Future: Send,
+    {
         let ambiguous =
             if self.plan.paths.reject_ambiguous { Ambiguous::Refuse } else { Ambiguous::Keep };
         if let Err(fault) = admit(&mut request, ambiguous) {
@@ -209,18 +240,33 @@ impl<St: Inspect> App<St> {
             Ok(listed) => listed,
             Err(refused) => return *refused,
         };
-        let mut answer = self.route_to(route, request, listed).await;
-        if self.reserves {
-            // It is between the upstream and us, also where this request reserved nothing. A
-            // gateway that reserves nothing anywhere leaves it to one further out.
-            answer.headers_mut().remove(headers::COST);
-            answer = answer.map(|body| body.without_trailer(headers::COST));
-        }
-        answer
+        let path = request.uri().path();
+        let limiter = if listed == Listed::Allowed || self.plan.is_exempt(path) {
+            None
+        } else {
+            let limiter = match route.limiter(request.method(), path) {
+                Ok(limiter) => limiter,
+                Err(fault) => return Fault::from(fault).response(),
+            };
+            let asker = self.identity.find(&Head::of(&request));
+            if asker.is_nobody() {
+                self.summary.nobody();
+            }
+            if limiter.is_some() {
+                request.extensions_mut().insert(asker);
+            }
+            limiter
+        };
+        let mut inner = admitted(route, limiter.map(|limiter| &limiter.prices));
+        let answered = match limiter {
+            Some(limiter) => limiter.layer.layer(inner).call(request).await,
+            None => inner.call(request).await,
+        };
+        answered.unwrap_or_else(|never| match never {})
     }
 
     /// What the lists say of a request, or the answer to it where that is all.
-    fn listed(&self, request: &Request<Incoming>) -> Result<Listed, Box<Response<Body>>> {
+    fn listed<B>(&self, request: &Request<B>) -> Result<Listed, Box<Response<Body>>> {
         let Some(lists) = &self.lists else {
             return Ok(Listed::Neither);
         };
@@ -240,37 +286,7 @@ impl<St: Inspect> App<St> {
         Err(Box::new(denial.respond(dialect, &problem).map(Body::from)))
     }
 
-    async fn route_to(
-        &self,
-        route: &ReadyRoute<St>,
-        mut request: Request<Incoming>,
-        listed: Listed,
-    ) -> Response<Body> {
-        let path = request.uri().path();
-        let answered = if listed == Listed::Allowed || self.plan.is_exempt(path) {
-            route.free.clone().call(request).await
-        } else {
-            let limits = match route.limits(request.method(), path) {
-                Ok(limits) => limits,
-                Err(fault) => return Fault::from(fault).response(),
-            };
-            let asker = self.identity.find(&Head::of(&request));
-            if asker.is_nobody() {
-                self.summary.nobody();
-            }
-            match limits {
-                // Both are always ready: nothing between here and the upstream waits.
-                Some(mut limited) => {
-                    request.extensions_mut().insert(asker);
-                    limited.call(request).await
-                }
-                None => route.free.clone().call(request).await,
-            }
-        };
-        answered.unwrap_or_else(|never| match never {})
-    }
-
-    fn route(&self, request: &Request<Incoming>) -> Result<Option<&ReadyRoute<St>>, PathFault> {
+    fn route<B>(&self, request: &Request<B>) -> Result<Option<&ReadyRoute<St>>, PathFault> {
         let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
         let route = self.plan.route(host, request.uri().path())?;
         Ok(route.and_then(|route| self.routes.get(route)))

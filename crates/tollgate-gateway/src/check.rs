@@ -7,8 +7,8 @@ use tollgate::{
 };
 
 use crate::plan::{
-    ApiPlan, CostTable, ForwardingHeader, IdentitySource, KeyOrigin, LimitPlan, Listen, Plan,
-    Protocol, Route, SettleBy, StorePlan, SubjectsPlan, Target, Topology, TracingPlan, Whose,
+    ApiPlan, CostTable, ForwardingHeader, Front, IdentitySource, KeyOrigin, LimitPlan, Listen,
+    Plan, Protocol, Route, SettleBy, StorePlan, SubjectsPlan, Target, Topology, TracingPlan, Whose,
 };
 
 /// What a plan would do, a sentence a line. Secrets are not in it.
@@ -21,7 +21,10 @@ pub fn in_words(plan: &Plan) -> String {
 
 fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     for listen in &plan.listen {
-        writeln!(out, "listens on {}", Listener(listen))?;
+        match listen.front {
+            Front::Proxy => writeln!(out, "listens on {}", Listener(listen))?,
+            front => writeln!(out, "{} on {}", front.name(), Listener(listen))?,
+        }
     }
     write!(out, "admin on {}", plan.admin)?;
     match &*plan.admin_peers {
@@ -60,7 +63,11 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
 fn write_route(out: &mut String, plan: &Plan, route: &Route) -> fmt::Result {
     let Route { name, host, path, target, limits } = route;
     let host = host.as_deref().unwrap_or("any host");
-    writeln!(out, "\nroute {name}: {host}, {path} -> {}", Where(target))?;
+    write!(out, "\nroute {name}: {host}, {path}")?;
+    match target {
+        Some(target) => writeln!(out, " -> {}", Where(target))?,
+        None => writeln!(out, ", for other proxies")?,
+    }
     for limit in [&limits.global, &limits.client].into_iter().flatten() {
         write_limit(out, plan, "every request", limit)?;
     }
@@ -346,8 +353,8 @@ struct Listener<'a>(&'a Listen);
 
 impl fmt::Display for Listener<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Listen { addr, tls, proxy_protocol, max_connections, max_connections_per_address } =
-            self.0;
+        let Listen { addr, tls, proxy_protocol, max_connections, .. } = self.0;
+        let max_connections_per_address = self.0.max_connections_per_address;
         write!(f, "{addr}")?;
         if tls.is_some() {
             f.write_str(", TLS")?;
@@ -366,8 +373,8 @@ impl fmt::Display for Listener<'_> {
 }
 
 /// "http://localhost:3000"
-pub(crate) fn target(target: &Target) -> String {
-    Where(target).to_string()
+pub(crate) fn target(target: Option<&Target>) -> String {
+    target.map_or_else(|| "for other proxies".to_owned(), |target| Where(target).to_string())
 }
 
 struct Where<'a>(&'a Target);

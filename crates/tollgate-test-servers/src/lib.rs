@@ -27,6 +27,7 @@ mod wait;
 
 pub use client::{Client, Value};
 pub use cluster::{Cluster, ClusterBuilder, Migration};
+pub use port::Port;
 pub use proxy::{Flow, Proxy, Tally};
 pub use redis::{Redis, RedisBuilder};
 pub use sentinel::{Sentinels, SentinelsBuilder};

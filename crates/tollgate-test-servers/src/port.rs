@@ -9,13 +9,17 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 /// number. All tests of this machine that use this crate see it, and it goes with the
 /// process.
 #[derive(Debug)]
-pub(crate) struct Port {
+pub struct Port {
     number: u16,
     _claims: [UdpSocket; 2],
 }
 
 impl Port {
-    pub(crate) fn claim() -> Self {
+    /// Takes one that nobody has.
+    ///
+    /// # Panics
+    /// Too many are in use.
+    pub fn claim() -> Self {
         for _ in 0..ATTEMPTS {
             let number = fastrand::u16(RANGE);
             let [own, bus] = [number, number + TO_BUS].map(claim);
@@ -26,11 +30,13 @@ impl Port {
         panic!("no free port of 127.0.0.1 among {ATTEMPTS} in {RANGE:?}; end some servers")
     }
 
-    pub(crate) fn number(&self) -> u16 {
+    /// Its number.
+    pub fn number(&self) -> u16 {
         self.number
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    /// The address of a server there.
+    pub fn address(&self) -> SocketAddr {
         local(self.number)
     }
 }

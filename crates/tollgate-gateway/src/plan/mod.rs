@@ -41,7 +41,7 @@ pub use self::limits::{
 };
 pub use self::matching::{Methods, PathMatch, PathMatchError};
 pub use self::secret::Secret;
-pub use self::server::{Listen, PathRules, Protocol, Route, Target, Timeouts, TlsFiles};
+pub use self::server::{Front, Listen, PathRules, Protocol, Route, Target, Timeouts, TlsFiles};
 pub use self::settling::{ReservePlan, SettleBy, Statuses};
 pub use self::store::{RedisPlan, StorePlan, Topology};
 pub use self::subjects::SubjectsPlan;
@@ -52,8 +52,10 @@ use crate::proxy::path::{PathFault, ambiguity, in_all_readings};
 /// Everything that the gateway does.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where clients connect; at least one.
+    /// Where clients and other proxies connect; at least one.
     pub listen: Vec<Listen>,
+    /// The proxies that may ask for decisions over HTTP.
+    pub forward_auth: TrustedProxies,
     /// Where health, state and metrics are served, never on a public listener.
     pub admin: SocketAddr,
     /// Admin addresses of other gateways, whose streams the live page shows, and whose pages

@@ -27,7 +27,7 @@ use super::lists;
 use super::settled::{Prices, Settled};
 use super::summary::Summary;
 use crate::files;
-use crate::plan::{Connections, Plan};
+use crate::plan::{Connections, Front, Plan};
 use crate::proxy::path::{Ambiguous, PathFault};
 use crate::proxy::{Body, Clients, Common, Connection, Failures, Fault, Timeouts, Tunnels, admit};
 use crate::trace::{self, Tracing};
@@ -35,8 +35,8 @@ use crate::trace::{self, Tracing};
 /// One version of the configuration at work.
 pub(super) struct App<St> {
     pub(super) plan: Plan,
-    /// What each listener does with its connections, by the address in the file.
-    pub(super) doors: HashMap<SocketAddr, Door>,
+    /// What each listener does with its connections.
+    pub(super) doors: HashMap<DoorKey, Door>,
     routes: Vec<ReadyRoute<St>>,
     identity: Identity,
     clients: Clients,
@@ -51,6 +51,9 @@ pub(super) struct App<St> {
     room: WaitQueue,
 }
 
+/// A listener: its address in the file, which may leave the port to the system.
+pub(super) type DoorKey = (SocketAddr, Front);
+
 /// What a listener does with a connection before the first request.
 #[derive(Clone, Debug)]
 pub(super) struct Door {
@@ -60,6 +63,8 @@ pub(super) struct Door {
     pub(super) most: usize,
     /// The most connections of one address.
     pub(super) most_per_address: usize,
+    /// The answers that it gives.
+    pub(super) front: Front,
 }
 
 /// What outlives every version of the configuration.
@@ -97,7 +102,8 @@ impl<St: Inspect> App<St> {
         let Connections { clients: most, per_target, admin } =
             plan.connections(lasting.files).map_err(|error| BuildError(error.to_string()))?;
         let timeouts = timeouts(&plan);
-        let uses_tls = plan.routes.iter().any(|route| route.target.scheme == Scheme::HTTPS);
+        let targets = || plan.routes.iter().filter_map(|route| route.target.as_ref());
+        let uses_tls = targets().any(|target| target.scheme == Scheme::HTTPS);
         let kept = before.map(|app| &app.clients);
         let kept = kept.filter(|clients| clients.fit(timeouts, uses_tls, per_target));
         let clients = match kept {
@@ -134,7 +140,9 @@ impl<St: Inspect> App<St> {
             let proxy_protocol = listen.proxy_protocol.clone();
             let most_per_address = listen.max_connections_per_address;
             let most_per_address = most_per_address.unwrap_or_else(|| (most / 4).max(16));
-            doors.insert(listen.addr, Door { tls, proxy_protocol, most, most_per_address });
+            let front = listen.front;
+            let door = Door { tls, proxy_protocol, most, most_per_address, front };
+            doors.insert((listen.addr, front), door);
         }
         let (summary, reserves) = (lasting.summary.clone(), plan.reserves());
         // Last: if this version fails, the version before goes on with its own bounds.
@@ -192,7 +200,7 @@ impl<St: Inspect> App<St> {
     ) -> Response<Body> {
         let mut answer = self
             .decide(request, connection, |route, prices| {
-                Settled::new(route.free.clone(), prices.cloned())
+                Some(Settled::new(route.forward.clone()?, prices.cloned()))
             })
             .await;
         if self.reserves {
@@ -204,14 +212,15 @@ impl<St: Inspect> App<St> {
         answer
     }
 
-    /// Decides one request: calls the service that `admitted` makes, or answers for it.
+    /// Decides one request: calls the service that `admitted` makes, or answers for it. Where
+    /// `admitted` makes none, the answer is that of a request without a route.
     ///
     /// The service has to be ready at all times: nothing between here and it waits.
     pub(super) async fn decide<B, S>(
         &self,
         mut request: Request<B>,
         connection: Connection,
-        admitted: impl Fn(&ReadyRoute<St>, Option<&Prices>) -> S + Send,
+        admitted: impl Fn(&ReadyRoute<St>, Option<&Prices>) -> Option<S> + Send,
     ) -> Response<Body>
     where
         B: Send,
@@ -257,7 +266,9 @@ impl<St: Inspect> App<St> {
             }
             limiter
         };
-        let mut inner = admitted(route, limiter.map(|limiter| &limiter.prices));
+        let Some(mut inner) = admitted(route, limiter.map(|limiter| &limiter.prices)) else {
+            return Fault::NoRoute.response();
+        };
         let answered = match limiter {
             Some(limiter) => limiter.layer.layer(inner).call(request).await,
             None => inner.call(request).await,

@@ -24,8 +24,8 @@ use crate::proxy::{self, Common, Fault, Forward, Fronts, UntilItsEnd, Upstream};
 /// A route that is ready to serve.
 pub(super) struct ReadyRoute<St> {
     pub(super) plan: Route,
-    /// What no limit is about goes straight here.
-    pub(super) free: Forward,
+    /// Where its requests go; `None` where it only decides for other proxies.
+    pub(super) forward: Option<Forward>,
     limiters: Arc<Limiters<St>>,
     /// Whether an earlier route has them too.
     shares_limiters: bool,
@@ -89,8 +89,9 @@ impl<St: Inspect> Parts<'_, St> {
                 Some(other) => Arc::clone(&other.limiters),
                 None => Arc::new(self.limiters(route)?),
             };
-            let free = Forward::new(upstream(&route.target), self.common.clone());
-            ready.push(ReadyRoute { plan: route.clone(), free, limiters, shares_limiters });
+            let forward = route.target.as_ref();
+            let forward = forward.map(|target| Forward::new(upstream(target), self.common.clone()));
+            ready.push(ReadyRoute { plan: route.clone(), forward, limiters, shares_limiters });
         }
         Ok(ready)
     }

@@ -134,7 +134,7 @@ impl<St: Inspect> Gateway<St> {
 /// with whatever else is told of requests.
 fn waiting(started: &Plan, now: &Plan) -> Vec<&'static str> {
     let addresses =
-        |plan: &Plan| -> Vec<_> { plan.listen.iter().map(|listen| listen.addr).collect() };
+        |plan: &Plan| -> Vec<_> { plan.listen.iter().map(|it| (it.addr, it.front)).collect() };
     let changed = [
         ("listen", addresses(started) != addresses(now)),
         ("admin", (started.admin, &started.admin_peers) != (now.admin, &now.admin_peers)),

@@ -11,6 +11,7 @@
 //! | `lists.rs` | who is refused whatever he asks, and who is never limited |
 //! | `recorded.rs` | a line of an access log, held against the plan |
 //! | `settled.rs` | costs that only the body of a response says |
+//! | `forward_auth.rs` | decisions for proxies that ask over HTTP |
 //! | `gateway.rs` | what is running, and how the last reload went |
 //! | `source.rs`, `folders.rs`, `reload.rs` | where the configuration comes from, where a change of it shows, and when it is read again |
 //! | `listener.rs`, `slots.rs`, `connection.rs` | connections, from the first byte to the last |
@@ -32,6 +33,7 @@ mod denials;
 mod error;
 pub mod explain;
 mod folders;
+mod forward_auth;
 mod gateway;
 mod identity;
 mod keys;
@@ -65,14 +67,14 @@ use tokio_util::task::TaskTracker;
 use tollgate::status::Inspect;
 use tollgate::{MemoryStore, Observer};
 
-use self::app::Lasting;
+use self::app::{DoorKey, Lasting};
 use self::gateway::Gateway;
 use self::keys::KeySets;
 use self::reload::Reload;
 use self::signals::{Signal, Signals};
 pub use self::source::{Load, Loaded, Source};
 use self::summary::Summary;
-use crate::plan::{Plan, StorePlan};
+use crate::plan::{Front, Plan, StorePlan};
 use crate::proxy::{Failures, Tunnels};
 use crate::trace::Tracing;
 
@@ -167,8 +169,8 @@ async fn serve<St: Inspect>(
     let router = observed::router(settings, &gateway, metrics)?;
     tokio::spawn(admin::serve(Arc::clone(&gateway), router, bound.admin, most));
     let (connections, listeners) = (TaskTracker::new(), TaskTracker::new());
-    for (address, listener) in bound.public {
-        let Some(door) = gateway.app().doors.get(&address).cloned() else { continue };
+    for (key, listener) in bound.public {
+        let Some(door) = gateway.app().doors.get(&key).cloned() else { continue };
         let connections = connections.clone();
         let gateway = Arc::clone(&gateway);
         listeners.spawn(async move {
@@ -179,7 +181,7 @@ async fn serve<St: Inspect>(
                 () = first.key_sets_tried() => {}
             }
             drop(first);
-            listener::accept(gateway, listener, address, door, connections).await;
+            listener::accept(gateway, listener, key, door, connections).await;
         });
     }
     while signals.next().await == Signal::Reload {
@@ -225,8 +227,7 @@ async fn asked_again(signals: &mut Signals) {
 
 /// Sockets that are open.
 struct Bound {
-    /// With the address in the file, which may leave the port to the system.
-    public: Vec<(SocketAddr, TcpListener)>,
+    public: Vec<(DoorKey, TcpListener)>,
     admin: TcpListener,
     banner: String,
 }
@@ -236,11 +237,15 @@ impl Bound {
         let mut banner = String::new();
         let mut public = Vec::new();
         for listen in &plan.listen {
-            let (address, listener) = bind("listen", listen.addr, |_| Ok(()))?;
+            let (address, listener) = bind(listen.front.name(), listen.addr, |_| Ok(()))?;
             let scheme = if listen.tls.is_some() { "https" } else { "http" };
+            let what = match listen.front {
+                Front::Proxy => "listening ",
+                front => front.name(),
+            };
             // Writing to a string does not fail.
-            let _ = writeln!(banner, "listening  {scheme}://{address}");
-            public.push((listen.addr, listener));
+            let _ = writeln!(banner, "{what} {scheme}://{address}");
+            public.push(((listen.addr, listen.front), listener));
         }
         let (address, admin) = bind("admin", plan.admin, admin::prepare)?;
         let _ = writeln!(banner, "admin      http://{address}");

@@ -12,6 +12,7 @@ mod encryption;
 mod explaining;
 mod files;
 mod forwarding;
+mod fronts;
 mod leaving;
 mod limits;
 mod logging;

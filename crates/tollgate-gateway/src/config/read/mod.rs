@@ -58,7 +58,7 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     let reject_ambiguous = ambiguous(&limiter);
     let exempt = paths::exempt(&limiter, reject_ambiguous == Some(false), problems);
     let exempt_preflights = limiter.flag("exemptPreflights");
-    let server = server::server(&limiter, problems);
+    let server = server::server(root, &limiter, problems);
     let headers = headers(&limiter);
     let members = members(&limiter);
     let lists = subjects::lists(&limiter, identity.as_ref().map(|it| &*it.chain), problems);
@@ -79,6 +79,7 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     let (on_missing_key, missing_key_status) = on_missing_key?;
     Some(Plan {
         listen: server.listen,
+        forward_auth: server.forward_auth,
         admin: server.admin,
         admin_peers: server.admin_peers,
         timeouts: server.timeouts,

@@ -40,7 +40,7 @@ pub(super) use self::beside::CONCURRENCY;
 use self::beside::WAITING;
 use self::identity::{API_KEY, API_KEYS, IDENTITY_ANY, JWT, MISSING, MISSING_STATUS, SUBJECTS};
 use self::limits::{API, COSTS, POLICY, TIERS};
-use self::server::{ADMIN, LISTEN_ANY, PATH, PATHS, ROUTE, TARGET, TIMEOUTS};
+use self::server::{ADMIN, FORWARD_AUTH, LISTEN_ANY, PATH, PATHS, ROUTE, TARGET, TIMEOUTS};
 use self::store::STORE;
 use self::telemetry::{LOG, TRACING};
 use super::format;
@@ -73,6 +73,11 @@ pub(super) static RATE_LIMITER: Section = Section {
             Shape::Either(&[text(format::ADDRESS), Shape::Section(&ADMIN)]),
             "127.0.0.1:8081",
             "Where health, state, metrics and a live page are served: an address, or a section. Never on a public listener. Beyond loopback all but health needs the token.",
+        ),
+        optional(
+            "forwardAuth",
+            Shape::Section(&FORWARD_AUTH),
+            "Decides for another proxy instead of forwarding, or besides. Without a target the gateway listens at no `listen`.",
         ),
         optional("target", TARGET, "Where requests go that no route takes."),
         optional(

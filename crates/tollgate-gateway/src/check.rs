@@ -1,14 +1,16 @@
 //! A plan in words.
 
 use std::fmt::{self, Write as _};
+use std::path::Path;
 
 use tollgate::{
     Algorithm, LeakyMode, Micros, OnExceeded, OnMissingKey, OnStoreError, Policy, Refill,
 };
 
 use crate::plan::{
-    ApiPlan, CostTable, ForwardingHeader, Front, IdentitySource, KeyOrigin, LimitPlan, Listen,
-    Plan, Protocol, Route, SettleBy, StorePlan, SubjectsPlan, Target, Topology, TracingPlan, Whose,
+    AccessLogPlan, Allowed, ApiPlan, CostTable, Descriptor, ForwardingHeader, Front,
+    IdentitySource, KeyOrigin, LimitPlan, Listen, Plan, Protocol, RateLimitDomain, Route, SettleBy,
+    StorePlan, SubjectsPlan, Target, Topology, TracingPlan, Whose,
 };
 
 /// What a plan would do, a sentence a line. Secrets are not in it.
@@ -32,6 +34,10 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
         peers => writeln!(out, ", whose page shows {} too", peers.join(", "))?,
     }
     writeln!(out, "quotas are kept {}", store(&plan.store))?;
+    if let Some(AccessLogPlan { file, sample, .. }) = &plan.access_log {
+        let file = file.as_deref().map_or_else(|| "standard output".into(), Path::to_string_lossy);
+        writeln!(out, "requests of {sample} of all clients are logged to {file}")?;
+    }
     if let Some(TracingPlan { endpoint, sample, service_name, .. }) = &plan.tracing {
         writeln!(
             out,
@@ -54,10 +60,50 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     if !plan.exempt_preflights {
         writeln!(out, "limited like other requests: CORS preflights")?;
     }
+    if let Some(rules) = &plan.rate_limits {
+        let files: Vec<_> = rules.files.iter().map(|file| file.display().to_string()).collect();
+        writeln!(out, "descriptors of Envoy are limited by {}", files.join(", "))?;
+    }
     for route in &plan.routes {
         write_route(out, plan, route)?;
     }
     Ok(())
+}
+
+/// The rules of a file for Envoy, one a line.
+pub fn rate_limits_in_words(domain: &RateLimitDomain) -> String {
+    let mut out = format!("domain {}\n", domain.name);
+    write_descriptors(&mut out, "", &domain.descriptors);
+    out
+}
+
+fn write_descriptors(out: &mut String, before: &str, descriptors: &[Descriptor]) {
+    for Descriptor { key, value, rule, shares, nested } in descriptors {
+        let path = format!("{before}{key}={}", value.as_deref().unwrap_or("(any)"));
+        let allowed = match rule.as_ref().map(|rule| &rule.allowed) {
+            None => "not limited".to_owned(),
+            Some(None) => "unlimited".to_owned(),
+            Some(Some(Allowed { requests, unit, .. })) => {
+                let each = match value {
+                    None => " for each value",
+                    Some(value) if value.contains('*') && *shares => " for all matches together",
+                    Some(value) if value.contains('*') => " for each match",
+                    Some(_) => "",
+                };
+                format!("{requests} per {}{each}", unit.name())
+            }
+        };
+        // A place for longer descriptors is no rule.
+        if rule.is_some() || nested.is_empty() {
+            let _ = write!(out, "  {path}: {allowed}");
+            for replaced in rule.iter().flat_map(|rule| &rule.replaces) {
+                let _ = write!(out, ", replaces {replaced}");
+            }
+            let watches = rule.as_ref().is_some_and(|rule| rule.shadow);
+            out.push_str(if watches { ", only watching\n" } else { "\n" });
+        }
+        write_descriptors(out, &format!("{path}, "), nested);
+    }
 }
 
 fn write_route(out: &mut String, plan: &Plan, route: &Route) -> fmt::Result {

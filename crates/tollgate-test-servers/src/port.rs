@@ -15,7 +15,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// Takes one that nobody has.
+    /// Takes a free one.
     ///
     /// # Panics
     /// Too many are in use.

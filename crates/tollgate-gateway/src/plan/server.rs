@@ -36,6 +36,8 @@ pub enum Front {
     Proxy,
     /// Decisions, for proxies that ask over HTTP.
     ForwardAuth,
+    /// Decisions, for Envoy's filter of rate limits.
+    RateLimitService,
 }
 
 impl Front {
@@ -44,6 +46,7 @@ impl Front {
         match self {
             Self::Proxy => "listen",
             Self::ForwardAuth => "forwardAuth",
+            Self::RateLimitService => "rateLimitService",
         }
     }
 }

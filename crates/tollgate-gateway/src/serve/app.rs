@@ -18,12 +18,15 @@ use tollgate::{Denial, Head, Observer, WaitQueue, headers};
 use tower_layer::Layer;
 use tower_service::Service;
 
+use super::access_log::AccessLog;
 use super::activity::Patience;
 use super::build::{self, Parts, ReadyRoute};
+use super::denials::Denied;
 use super::error::BuildError;
 use super::identity::Identity;
 use super::keys::{KeySet, KeySets};
 use super::lists;
+use super::rate_limits::RateLimits;
 use super::settled::{Prices, Settled};
 use super::summary::Summary;
 use crate::files;
@@ -35,7 +38,7 @@ use crate::trace::{self, Tracing};
 /// One version of the configuration at work.
 pub(super) struct App<St> {
     pub(super) plan: Plan,
-    /// What each listener does with its connections.
+    /// The listeners' treatment of connections.
     pub(super) doors: HashMap<DoorKey, Door>,
     routes: Vec<ReadyRoute<St>>,
     identity: Identity,
@@ -45,6 +48,8 @@ pub(super) struct App<St> {
     reserves: bool,
     /// Who is refused, and who is not limited.
     lists: Option<Lists>,
+    /// The rules for descriptors of Envoy.
+    pub(super) rate_limits: Option<RateLimits<St>>,
     /// The most connections to the admin address.
     pub(super) admin_connections: usize,
     /// Where requests wait, of all routes together.
@@ -87,6 +92,8 @@ pub(super) struct Lasting<St> {
     pub(super) summary: Summary,
     /// Keys of tokens, which a reload does not fetch anew.
     pub(super) key_sets: KeySets,
+    /// A line for each request.
+    pub(super) access_log: AccessLog,
     /// What is added to the traces of requests.
     pub(super) tracing: Tracing,
 }
@@ -113,6 +120,7 @@ impl<St: Inspect> App<St> {
         };
         let identity = Identity::new(&plan, &lasting.key_sets)?;
         let lists = lists::lists(&plan, &identity)?;
+        let rate_limits = RateLimits::new(&plan, lasting)?;
         // Requests of both versions wait in one order.
         let room = before.map_or_else(WaitQueue::new, |app| app.room.clone());
         let common = Common {
@@ -158,6 +166,7 @@ impl<St: Inspect> App<St> {
             summary,
             reserves,
             lists,
+            rate_limits,
             admin_connections,
             room,
         })
@@ -294,7 +303,9 @@ impl<St: Inspect> App<St> {
         tracing::debug!(reason = denial.reason().code(), "deny");
         let dialect = ResponseFormat::of(&Head::of(request));
         let problem = Problem::with_members(self.plan.members.clone());
-        Err(Box::new(denial.respond(dialect, &problem).map(Body::from)))
+        let mut response = denial.respond(dialect, &problem).map(Body::from);
+        response.extensions_mut().insert(Denied::of(&denial));
+        Err(Box::new(response))
     }
 
     fn route<B>(&self, request: &Request<B>) -> Result<Option<&ReadyRoute<St>>, PathFault> {

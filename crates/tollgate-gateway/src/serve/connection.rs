@@ -24,11 +24,11 @@ use tollgate::status::Inspect;
 
 use super::activity::{Activity, Answer, Patience, Watched, Working};
 use super::app::Door;
-use super::forward_auth;
 use super::gateway::Gateway;
 use super::linger::Lingering;
 use super::slots::{Slot, Slots};
 use super::streams::Streams;
+use super::{forward_auth, rate_limits};
 use crate::flow::{Paced, Share};
 use crate::plan::Front;
 use crate::proxy::{Body, Connection, Received};
@@ -182,14 +182,21 @@ async fn answer<St: Inspect>(
     let upload = Upload::of(&mut request);
     let traced = Traced::begin(gateway.tracing(), &mut request, connection.is_tls);
     let app = gateway.app_to_keep();
-    let mut response = traced
-        .within(async {
-            match front {
-                Front::Proxy => app.answer(request, connection).await,
-                Front::ForwardAuth => forward_auth::answer(&app, &request, connection.peer).await,
+    let log = gateway.access_log();
+    let answered = async {
+        match front {
+            Front::Proxy => {
+                let entry = log.begin(&request, connection);
+                (app.answer(request, connection).await, entry)
             }
-        })
-        .await;
+            Front::ForwardAuth => forward_auth::answer(&app, &request, connection.peer, log).await,
+            Front::RateLimitService => (rate_limits::answer(gateway, &app, request).await, None),
+        }
+    };
+    let (mut response, entry) = traced.within(answered).await;
+    if let Some(entry) = &entry {
+        entry.answered(&response);
+    }
     traced.answered(&response);
     if is_http1 && !response.status().is_informational() {
         let unread = upload.filter(|upload| !upload.received.is_whole());
@@ -200,7 +207,7 @@ async fn answer<St: Inspect>(
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
     }
-    response.map(|body| Answer::new(Paced::response(body), working, traced))
+    response.map(|body| Answer::new(Paced::response(body), working, traced, entry))
 }
 
 /// The body of a request over HTTP/1, if it has one.

@@ -26,6 +26,7 @@ use serde_json::json;
 use tollgate::status::Inspect;
 use tower_service::Service;
 
+use super::access_log::{AccessLog, Entry};
 use super::app::App;
 use crate::proxy::{Body, Connection};
 
@@ -34,19 +35,24 @@ pub(super) async fn answer<St: Inspect, B>(
     app: &App<St>,
     asked: &Request<B>,
     peer: SocketAddr,
-) -> Response<Body> {
+    log: &AccessLog,
+) -> (Response<Body>, Option<Entry>) {
     if !app.plan.forward_auth.contains(peer.ip()) {
         let ip = peer.ip().to_canonical();
         static LOGGED: Once = Once::new();
         LOGGED.call_once(|| tracing::warn!("{ip} asks for decisions and is not trusted"));
         let cure = format!("Add {ip} to `rateLimiter.forwardAuth.trustedProxies`.");
-        return refuse(StatusCode::FORBIDDEN, "untrusted-proxy", &cure);
+        return (refuse(StatusCode::FORBIDDEN, "untrusted-proxy", &cure), None);
     }
     let (request, connection) = match original(asked) {
         Ok(original) => original,
-        Err(cure) => return refuse(StatusCode::BAD_REQUEST, "bad-question", &cure),
+        Err(cure) => return (refuse(StatusCode::BAD_REQUEST, "bad-question", &cure), None),
     };
+    let entry = log.begin(&request, connection);
     let mut answer = app.decide(request, connection, |_, _| Some(Admitted)).await;
+    if let Some(entry) = &entry {
+        entry.answered(&answer);
+    }
     if asked.uri().path() == AUTH_REQUEST {
         // nginx takes any other denial for an error of this service.
         let status = answer.status();
@@ -55,7 +61,7 @@ pub(super) async fn answer<St: Inspect, B>(
             *answer.status_mut() = StatusCode::FORBIDDEN;
         }
     }
-    answer
+    (answer, entry)
 }
 
 /// The request of the client, or the header that the proxy has to send.

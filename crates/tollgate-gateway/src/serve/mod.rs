@@ -2,6 +2,7 @@
 //!
 //! | file | holds |
 //! |---|---|
+//! | `access_log.rs` | a line for each request |
 //! | `app.rs` | what serves requests, made of one version of the configuration |
 //! | `build.rs` | routes, and a limiter for each kind of request |
 //! | `denials.rs` | what those get who are denied |
@@ -20,10 +21,12 @@
 //! | `streams.rs` | streams of HTTP/2 whose client does not read |
 //! | `store.rs` | Redis, and what stands in for it while it is away |
 //! | `admin.rs` | where operators look |
+//! | `rate_limits.rs` | Envoy's Rate Limit Service |
 //! | `observed.rs` | what they see besides the configuration |
 //! | `summary.rs` | denials and failures in the log |
 //! | `signals.rs` | what the system tells the program |
 
+mod access_log;
 mod activity;
 mod admin;
 mod app;
@@ -41,6 +44,7 @@ mod linger;
 mod listener;
 mod lists;
 mod observed;
+mod rate_limits;
 pub(crate) mod recorded;
 mod reload;
 mod settled;
@@ -66,7 +70,11 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
 use tollgate::status::Inspect;
 use tollgate::{MemoryStore, Observer};
+use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::HealthServer;
+use tonic_health::server::{HealthReporter, HealthService};
 
+use self::access_log::AccessLog;
 use self::app::{DoorKey, Lasting};
 use self::gateway::Gateway;
 use self::keys::KeySets;
@@ -138,6 +146,7 @@ async fn serve<St: Inspect>(
     tracing: Tracing,
 ) -> Result<ExitCode, String> {
     let settings = observed::settings(loaded.plan.admin)?;
+    let access_log = AccessLog::start(loaded.plan.access_log.as_ref())?;
     let observer = Observer::new();
     let failures = Failures::default();
     let summary = Summary::new(observer.clone(), failures.clone());
@@ -151,10 +160,14 @@ async fn serve<St: Inspect>(
         observer,
         summary: summary.clone(),
         key_sets: KeySets::default(),
+        access_log: access_log.clone(),
         tracing,
     };
     let tunnels = lasting.tunnels.clone();
-    let gateway = Gateway::new(loaded, lasting).map_err(|error| error.to_string())?;
+    let health = HealthReporter::new();
+    health.set_service_status(rate_limits::NAME, ServingStatus::Serving).await;
+    let answers = HealthServer::new(HealthService::from_health_reporter(health.clone()));
+    let gateway = Gateway::new(loaded, lasting, answers).map_err(|error| error.to_string())?;
     let gateway = Arc::new(gateway);
     let bound = Bound::bind(&gateway.app().plan)?;
     // Before anybody is told that the program runs: who reads that may signal at once.
@@ -185,12 +198,16 @@ async fn serve<St: Inspect>(
         });
     }
     while signals.next().await == Signal::Reload {
+        access_log.reopen();
         ask.now();
     }
 
     let patience = gateway.app().plan.timeouts.drain;
     tracing::info!(?patience, "stopping: requests under way are answered first");
     gateway.draining.cancel();
+    for service in ["", rate_limits::NAME] {
+        health.set_service_status(service, ServingStatus::NotServing).await;
+    }
     let drained = async {
         listeners.close();
         listeners.wait().await;
@@ -204,6 +221,7 @@ async fn serve<St: Inspect>(
         () = asked_again(&mut signals) => false,
     };
     // What has not been told yet will not be otherwise.
+    access_log.finish();
     summary.tell();
     if stopped {
         tracing::info!("stopped");

@@ -51,7 +51,7 @@ fn proxy(
     (process, folder, port)
 }
 
-/// What every proxy has to do with the answers.
+/// Checks that a proxy does as the answers say.
 async fn check(program: &str, args: &[&str], files: &[&str]) {
     let service = Upstream::new().await;
     let (_gateway, decisions) = deciding();

@@ -4,6 +4,7 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "all of it is tests, also what stands around `#[test]`")]
 
+mod access_log;
 mod chunks;
 mod clients;
 mod configuration;
@@ -20,6 +21,7 @@ mod operators;
 mod pausing;
 mod products;
 mod protection;
+mod rate_limits;
 mod replaying;
 mod sharing;
 mod smuggling;

@@ -65,6 +65,7 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     let waiting = waiting(&limiter);
     let on_missing_key = on_missing_key(&limiter, problems, identity.as_ref());
     let log = telemetry::log(&limiter);
+    let access_log = telemetry::access_log(&limiter);
     let tracing = telemetry::tracing(&limiter, problems);
 
     // Where it is not known, less is known not to match.
@@ -80,6 +81,7 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     Some(Plan {
         listen: server.listen,
         forward_auth: server.forward_auth,
+        rate_limits: server.rate_limits,
         admin: server.admin,
         admin_peers: server.admin_peers,
         timeouts: server.timeouts,
@@ -100,6 +102,7 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
         headers: headers?,
         members: members?,
         log: log?,
+        access_log: access_log?,
         tracing: tracing?,
     })
 }

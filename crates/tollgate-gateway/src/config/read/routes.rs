@@ -59,7 +59,7 @@ pub(super) fn routes(
     let target = fallback.as_ref().map(target);
     is_whole &= !matches!(target, Some(None));
     let target = target.flatten();
-    // What no route takes has limits as well.
+    // Requests that no route takes have limits as well.
     if target.is_some() || decides {
         let limits = limits.limits.clone();
         let route =
@@ -184,7 +184,11 @@ fn check(routes: &[(Route, Place)], shared: &Shared<'_>, problems: &mut Problems
 fn warn_without_limits(limiter: &View<'_>, problems: &mut Problems) {
     let limits = |view: &View<'_>| ["client", "global", "apis"].iter().any(|key| view.has(key));
     let routes = limiter.items("routes");
-    if !limits(limiter) && !routes.iter().filter_map(Item::view).any(|view| limits(&view)) {
+    let has_own = limiter.has("rateLimitService");
+    if !has_own
+        && !limits(limiter)
+        && !routes.iter().filter_map(Item::view).any(|view| limits(&view))
+    {
         problems.warn(limiter.place(), "nothing is limited", "add `client`, `global` or `apis`");
     }
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tollgate::OnStoreError;
 use tollgate::key::TrustedProxies;
 
 use super::super::files::NamedFile;
@@ -13,12 +14,13 @@ use super::super::tables::RATE_LIMITER;
 use super::super::view::{Item, View, default_of};
 use super::identity::networks;
 use super::routes;
-use crate::plan::{Front, Listen, Timeouts, TlsFiles};
+use crate::plan::{Front, Listen, RateLimitsPlan, Timeouts, TlsFiles};
 
 /// What the process itself needs.
 pub(super) struct Server {
     pub(super) listen: Vec<Listen>,
     pub(super) forward_auth: TrustedProxies,
+    pub(super) rate_limits: Option<RateLimitsPlan>,
     pub(super) admin: SocketAddr,
     pub(super) admin_peers: Vec<String>,
     pub(super) timeouts: Timeouts,
@@ -43,7 +45,12 @@ pub(super) fn server(
     let timeouts = timeouts(limiter, problems);
     let max_tunnels = limiter.whole("maxTunnels")?.try_into().ok()?;
     let (admin, admin_peers) = admin?;
+    let rate_limits = match limiter.item(Front::RateLimitService.name()) {
+        Some(item) => Some(rate_limits(limiter, &item.view()?, problems)?),
+        None => None,
+    };
     Some(Server {
+        rate_limits,
         listen: listen?,
         forward_auth: forward_auth?,
         admin,
@@ -63,6 +70,25 @@ fn admin(limiter: &View<'_>) -> Option<(SocketAddr, Vec<String>)> {
         }
         None => Some((limiter.text("admin")?.parse().ok()?, Vec::new())),
     }
+}
+
+fn rate_limits(
+    limiter: &View<'_>,
+    view: &View<'_>,
+    problems: &mut Problems,
+) -> Option<RateLimitsPlan> {
+    let mut files = Vec::new();
+    for item in view.items("config") {
+        let file = PathBuf::from(item.text()?);
+        problems.names(NamedFile::RateLimits { file: file.clone(), place: item.place() });
+        files.push(file);
+    }
+    let on_store_error = match limiter.text("onStoreError")? {
+        "open" => OnStoreError::Open,
+        "closed" => OnStoreError::Closed,
+        _ => OnStoreError::Local,
+    };
+    Some(RateLimitsPlan { files, on_store_error })
 }
 
 /// Those of clients, and those of other proxies.
@@ -87,7 +113,7 @@ pub(super) fn has_fronts(limiter: &View<'_>) -> bool {
     FRONTS.iter().any(|front| limiter.has(front.name()))
 }
 
-const FRONTS: [Front; 1] = [Front::ForwardAuth];
+const FRONTS: [Front; 2] = [Front::ForwardAuth, Front::RateLimitService];
 
 /// Adds the listeners of a section. Returns whether all could be read.
 fn listen(

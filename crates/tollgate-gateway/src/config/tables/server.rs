@@ -49,6 +49,26 @@ pub(super) const FORWARD_AUTH: Section = Section {
     others: None,
 };
 
+pub(super) const RATE_LIMIT_SERVICE: Section = Section {
+    name: "rateLimitService",
+    doc: "Envoy's Rate Limit Service: gRPC, `envoy.service.ratelimit.v3`. See [fronts](fronts.md).",
+    fields: &[
+        default(
+            "listen",
+            LISTEN_ANY,
+            "127.0.0.1:8083",
+            "Where Envoy connects: an address, a section, or a list of both. Every client that can connect may ask.",
+        ),
+        required(
+            "config",
+            Shape::Either(&[TEXT, Shape::List(&TEXT)]),
+            "Files with domains and descriptors, as envoyproxy/ratelimit reads them. They are read again when they change.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
 static LISTEN: Section = Section {
     name: "listen[]",
     doc: "An address that clients connect to.",

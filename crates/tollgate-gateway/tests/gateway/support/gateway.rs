@@ -283,7 +283,9 @@ pub(crate) fn whole(lines: &str) -> String {
     let mut file = String::from("rateLimiter:\n");
     let lines = lines.lines().map(str::to_owned);
     let mut lines: Vec<_> = lines.filter(|line| !line.trim().is_empty()).collect();
-    let has_fronts = lines.iter().any(|line| line.contains("forwardAuth:"));
+    let has_fronts = lines
+        .iter()
+        .any(|line| ["forwardAuth:", "rateLimitService:"].iter().any(|key| line.contains(key)));
     for key in ["listen", "admin"] {
         let is_needed = key == "admin" || !has_fronts;
         if is_needed && !lines.iter().any(|line| line.trim_start().starts_with(&format!("{key}:")))

@@ -48,7 +48,7 @@ impl AccessLog {
     pub(super) fn start(plan: Option<&AccessLogPlan>) -> Result<Self, String> {
         let Some(plan) = plan else { return Ok(Self(None)) };
         let file = open(plan.file.as_deref()).map_err(|error| {
-            let file = plan.file.as_deref().unwrap_or(Path::new("stdout"));
+            let file = plan.file.as_deref().unwrap_or_else(|| Path::new("stdout"));
             format!(
                 "cannot open the access log {}: {error}; change `accessLog.file`",
                 file.display()
@@ -85,8 +85,13 @@ impl AccessLog {
         }
     }
 
-    /// Begins the line of a request as the client sent it.
-    pub(super) fn begin<B>(&self, request: &Request<B>, connection: Connection) -> Option<Entry> {
+    /// Begins the line of a request as the client sent it. In a box, because most gateways have
+    /// no access log and each response carries the room for a line.
+    pub(super) fn begin<B>(
+        &self,
+        request: &Request<B>,
+        connection: Connection,
+    ) -> Option<Box<Entry>> {
         let shared = self.0.as_ref()?;
         let address = connection.peer.ip().to_canonical();
         let headers = request.headers();
@@ -98,8 +103,8 @@ impl AccessLog {
         }
         let host = request.uri().authority().map(|host| host.as_str().to_owned());
         let uri = request.uri();
-        let target = uri.path_and_query().map_or(uri.path(), |target| target.as_str());
-        Some(Entry {
+        let target = uri.path_and_query().map_or_else(|| uri.path(), |target| target.as_str());
+        Some(Box::new(Entry {
             shared: Arc::clone(shared),
             at: SystemTime::now(),
             began: Instant::now(),
@@ -113,7 +118,7 @@ impl AccessLog {
             user_agent: text(headers, &USER_AGENT),
             outcome: OnceLock::new(),
             bytes: 0,
-        })
+        }))
     }
 }
 
@@ -243,7 +248,11 @@ fn text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
 }
 
 fn shortened(text: &str) -> String {
-    text[..text.floor_char_boundary(MOST_OF_A_FIELD)].to_owned()
+    let mut end = text.len().min(MOST_OF_A_FIELD);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
 }
 
 struct Writer {

@@ -183,12 +183,17 @@ pin_project! {
         body: B,
         working: Working,
         traced: Traced,
-        logged: Option<Entry>,
+        logged: Option<Box<Entry>>,
     }
 }
 
 impl<B> Answer<B> {
-    pub(super) fn new(body: B, working: Working, traced: Traced, logged: Option<Entry>) -> Self {
+    pub(super) fn new(
+        body: B,
+        working: Working,
+        traced: Traced,
+        logged: Option<Box<Entry>>,
+    ) -> Self {
         Self { body, working: working.answers(), traced, logged }
     }
 }

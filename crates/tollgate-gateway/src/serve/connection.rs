@@ -189,8 +189,13 @@ async fn answer<St: Inspect>(
                 let entry = log.begin(&request, connection);
                 (app.answer(request, connection).await, entry)
             }
-            Front::ForwardAuth => forward_auth::answer(&app, &request, connection.peer, log).await,
-            Front::RateLimitService => (rate_limits::answer(gateway, &app, request).await, None),
+            // In boxes, so that requests that are forwarded need no room for these.
+            Front::ForwardAuth => {
+                Box::pin(forward_auth::answer(&app, &request, connection.peer, log)).await
+            }
+            Front::RateLimitService => {
+                (Box::pin(rate_limits::answer(gateway, &app, request)).await, None)
+            }
         }
     };
     let (mut response, entry) = traced.within(answered).await;

@@ -36,7 +36,7 @@ pub(super) async fn answer<St: Inspect, B>(
     asked: &Request<B>,
     peer: SocketAddr,
     log: &AccessLog,
-) -> (Response<Body>, Option<Entry>) {
+) -> (Response<Body>, Option<Box<Entry>>) {
     if !app.plan.forward_auth.contains(peer.ip()) {
         let ip = peer.ip().to_canonical();
         static LOGGED: Once = Once::new();

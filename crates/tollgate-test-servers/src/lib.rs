@@ -18,7 +18,6 @@
 
 mod client;
 mod cluster;
-mod port;
 mod process;
 mod proxy;
 mod redis;
@@ -27,7 +26,6 @@ mod wait;
 
 pub use client::{Client, Value};
 pub use cluster::{Cluster, ClusterBuilder, Migration};
-pub use port::Port;
 pub use proxy::{Flow, Proxy, Tally};
 pub use redis::{Redis, RedisBuilder};
 pub use sentinel::{Sentinels, SentinelsBuilder};

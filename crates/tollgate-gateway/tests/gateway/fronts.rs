@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tollgate_replicas::Process;
-use tollgate_test_servers::{Port, until};
+use tollgate_replicas::{Port, Process};
+use tollgate_test_servers::until;
 
 use crate::support::{Answer, Client, Gateway, Upstream};
 
@@ -37,7 +37,7 @@ fn proxy(
     decisions: SocketAddr,
     service: SocketAddr,
 ) -> (Process, TempDir, Port) {
-    let (folder, port) = (TempDir::new().unwrap(), Port::claim());
+    let (folder, port) = (TempDir::new().unwrap(), Port::claim().unwrap());
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/fronts");
     for file in files {
         let text = fs::read_to_string(examples.join(file)).unwrap();

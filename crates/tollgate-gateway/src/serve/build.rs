@@ -98,6 +98,8 @@ impl<St: Inspect> Parts<'_, St> {
                 None => Arc::new(self.limiters(route)?),
             };
             let free = Forward::new(upstream(&route.target), self.common.clone());
+            let free =
+                free.map_err(|error| BuildError(format!("route `{}`: {error}", route.name)))?;
             ready.push(ReadyRoute { plan: route.clone(), free, limiters, shares_limiters });
         }
         Ok(ready)

@@ -7,10 +7,10 @@ use std::time::SystemTime;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio_util::sync::CancellationToken;
 use tollgate::status::Inspect;
 
 use super::app::{App, Lasting};
+use super::drain::Drain;
 use super::error::BuildError;
 use super::source::{Contents, Loaded, Source, files};
 use crate::plan::Plan;
@@ -23,8 +23,8 @@ pub(super) struct Gateway<St> {
     started: Plan,
     history: Mutex<History>,
     lasting: Lasting<St>,
-    /// Cancelled when no further connections are taken and those there are shall end.
-    pub(super) draining: CancellationToken,
+    /// Begun when no further connections are taken and those there are shall end.
+    pub(super) draining: Drain,
 }
 
 /// How the configuration came to be what it is.
@@ -60,7 +60,7 @@ impl<St: Inspect> Gateway<St> {
             started,
             history: Mutex::new(history),
             lasting,
-            draining: CancellationToken::new(),
+            draining: Drain::default(),
         })
     }
 

@@ -9,12 +9,11 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderValue, TE};
 use http::{Request, Response, StatusCode};
-use hyper::body::Incoming;
 use tollgate::{Cost, Reservation, headers};
 use tower_service::Service;
 
 use crate::plan::{LimitPlan, SettleBy};
-use crate::proxy::{Body, Forward, Watch};
+use crate::proxy::{Admitted, Body, Forward, Watch};
 
 /// Forwards, and settles what the body of the response decides.
 #[derive(Clone, Debug)]
@@ -51,7 +50,7 @@ impl Settled {
     }
 }
 
-impl Service<Request<Incoming>> for Settled {
+impl Service<Request<Admitted>> for Settled {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -60,7 +59,7 @@ impl Service<Request<Incoming>> for Settled {
         self.forward.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Admitted>) -> Self::Future {
         let reservation = request.extensions_mut().remove::<Reservation>();
         let Some(reservation) = reservation.filter(|_| !self.prices.0.is_empty()) else {
             return self.forward.call(request);

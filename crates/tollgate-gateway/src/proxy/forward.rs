@@ -239,7 +239,7 @@ impl Shared {
         let mut was_repeated = false;
         loop {
             let mut lease = if is_upgrade {
-                self.upgrades.lease_new().await?
+                Box::pin(self.upgrades.lease_new()).await?
             } else {
                 self.pool.lease().await?
             };

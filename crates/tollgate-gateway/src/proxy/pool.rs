@@ -45,7 +45,7 @@ pub(crate) struct Pool {
     permits: Arc<Semaphore>,
     shelves: Box<[Mutex<Shelf>]>,
     /// Requests that wait for a connection, and their number.
-    waiting: Mutex<VecDeque<oneshot::Sender<Kept>>>,
+    waiting: Mutex<VecDeque<oneshot::Sender<Box<Kept>>>>,
     waiters: AtomicUsize,
     /// One connection of HTTP/2 at a time is opened: further requests share it.
     opening: tokio::sync::Mutex<()>,
@@ -55,7 +55,7 @@ pub(crate) struct Pool {
 #[derive(Debug, Default)]
 struct Shelf {
     /// In the order of their last use.
-    kept: VecDeque<Kept>,
+    kept: VecDeque<Box<Kept>>,
     /// How often this worker has used a connection of another one.
     borrowed: u32,
     /// Whether a task closes the connections that are not used for too long.
@@ -83,7 +83,8 @@ enum Sender {
 /// A connection for one request.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    kept: Kept,
+    /// In a box, because it moves with the body of the response.
+    kept: Box<Kept>,
     pool: Arc<Pool>,
     /// Whether it has carried other requests, so that the upstream may be closing it now.
     is_reused: bool,
@@ -148,6 +149,12 @@ impl Pool {
         {
             return Ok(self.reused(kept));
         }
+        // In a box, as most requests need no room for a connection that is being opened.
+        Box::pin(self.lease_slowly(worker)).await
+    }
+
+    /// The same where none is at hand.
+    async fn lease_slowly(self: &Arc<Self>, worker: usize) -> Result<Lease, SendError> {
         let until = Instant::now() + self.timeouts.connect;
         let _opening = if self.protocol == Protocol::Http2 {
             let opening = timeout_at(until, self.opening.lock());
@@ -235,7 +242,7 @@ impl Pool {
         let connected = timeout_at(until, connecting).await.map_err(|_| self.no_connection())?;
         let (sender, begun) = connected.map_err(SendError::Connect)?;
         let (timer, used_at) = (self.timer(), Instant::now());
-        let kept = Kept { sender, begun, timer, home, used_at };
+        let kept = Box::new(Kept { sender, begun, timer, home, used_at });
         if let Some(shared) = kept.shared(self) {
             self.put(shared);
         }
@@ -246,7 +253,7 @@ impl Pool {
         Box::pin(sleep(self.timeouts.response))
     }
 
-    fn reused(self: &Arc<Self>, kept: Kept) -> Lease {
+    fn reused(self: &Arc<Self>, kept: Box<Kept>) -> Lease {
         Lease { kept, pool: Arc::clone(self), is_reused: true }
     }
 
@@ -259,7 +266,7 @@ impl Pool {
     ///
     /// A worker that borrows often gets a connection of its own instead: one that belongs to another
     /// thread costs more with each request.
-    fn take(&self, worker: usize) -> Option<Kept> {
+    fn take(&self, worker: usize) -> Option<Box<Kept>> {
         let may_borrow = {
             let mut shelf = self.shelves[worker].lock();
             if let Some(kept) = shelf.take(self) {
@@ -271,13 +278,13 @@ impl Pool {
         if may_borrow { self.take_anywhere(worker) } else { None }
     }
 
-    fn take_anywhere(&self, worker: usize) -> Option<Kept> {
+    fn take_anywhere(&self, worker: usize) -> Option<Box<Kept>> {
         let (after, before) = (worker..self.shelves.len(), 0..worker);
         after.chain(before).find_map(|other| self.shelves[other].lock().take(self))
     }
 
     /// Keeps a connection for further requests.
-    fn put(self: &Arc<Self>, kept: Kept) {
+    fn put(self: &Arc<Self>, kept: Box<Kept>) {
         let home = kept.home;
         {
             let mut shelf = self.shelves[home].lock();
@@ -334,7 +341,7 @@ async fn sweep(pool: Weak<Pool>, worker: usize) {
 
 impl Shelf {
     /// The connection that was used last: the others may end when they are not needed.
-    fn take(&mut self, pool: &Pool) -> Option<Kept> {
+    fn take(&mut self, pool: &Pool) -> Option<Box<Kept>> {
         loop {
             let last = self.kept.back_mut()?;
             if last.is_closed() {
@@ -358,15 +365,15 @@ impl Kept {
     }
 
     /// The same connection for one more request, if several may use it at once.
-    fn shared(&self, pool: &Pool) -> Option<Self> {
+    fn shared(&self, pool: &Pool) -> Option<Box<Self>> {
         let Sender::Http2(sender) = &self.sender else { return None };
-        Some(Self {
+        Some(Box::new(Self {
             sender: Sender::Http2(sender.clone()),
             begun: self.begun.clone(),
             timer: pool.timer(),
             home: self.home,
             used_at: Instant::now(),
-        })
+        }))
     }
 }
 
@@ -416,8 +423,9 @@ impl Lease {
     }
 
     fn keep(self) {
-        let Self { kept, pool, .. } = self;
-        pool.put(Kept { used_at: Instant::now(), ..kept });
+        let Self { mut kept, pool, .. } = self;
+        kept.used_at = Instant::now();
+        pool.put(kept);
     }
 }
 

@@ -60,8 +60,8 @@ pub struct Meaning {
 /// All that comes with the head of a request. Limiters take it for the body of the request, of which
 /// they see nothing.
 #[derive(Debug)]
-pub struct Admitted {
-    pub(crate) body: Incoming,
+pub struct Admitted<B = Incoming> {
+    pub(crate) body: B,
     /// Set when the whole body has come. A request without a body has none.
     pub(crate) received: Option<Received>,
     /// The connection that the request came on.

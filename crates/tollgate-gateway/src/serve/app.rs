@@ -1,6 +1,7 @@
 //! What serves requests, made of one version of the configuration and swapped as a whole.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Once};
 
@@ -14,17 +15,22 @@ use tollgate::denial::{Problem, ResponseFormat};
 use tollgate::key::TrustedProxies;
 use tollgate::status::{Inspect, LayerHandle};
 use tollgate::{Denial, Head, Observer, WaitQueue, headers};
+use tower_layer::Layer;
 use tower_service::Service;
 
+use super::access_log::AccessLog;
 use super::activity::Patience;
 use super::build::{self, Parts, ReadyRoute};
+use super::denials::Denied;
 use super::error::BuildError;
 use super::identity::Identity;
 use super::keys::{KeySet, KeySets};
 use super::lists;
+use super::rate_limits::RateLimits;
+use super::settled::{Prices, Settled};
 use super::summary::Summary;
 use crate::files;
-use crate::plan::{Connections, Plan};
+use crate::plan::{Connections, Front, Plan};
 use crate::proxy::path::Ambiguous;
 use crate::proxy::{
     Admitted, Body, Clients, Common, Connection, Failures, Fault, Meaning, Received, Timeouts,
@@ -35,8 +41,8 @@ use crate::trace::{self, Tracing};
 /// One version of the configuration at work.
 pub(super) struct App<St> {
     pub(super) plan: Plan,
-    /// What each listener does with its connections, by the address in the file.
-    pub(super) doors: HashMap<SocketAddr, Door>,
+    /// The listeners' treatment of connections.
+    pub(super) doors: HashMap<DoorKey, Door>,
     routes: Vec<ReadyRoute<St>>,
     identity: Identity,
     clients: Clients,
@@ -45,11 +51,16 @@ pub(super) struct App<St> {
     reserves: bool,
     /// Who is refused, and who is not limited.
     lists: Option<Lists>,
+    /// The rules for descriptors of Envoy.
+    pub(super) rate_limits: Option<RateLimits<St>>,
     /// The most connections to the admin address.
     pub(super) admin_connections: usize,
     /// Where requests wait, of all routes together.
     room: WaitQueue,
 }
+
+/// A listener: its address in the file, which may leave the port to the system.
+pub(super) type DoorKey = (SocketAddr, Front);
 
 /// What a listener does with a connection before the first request.
 #[derive(Clone, Debug)]
@@ -60,6 +71,8 @@ pub(super) struct Door {
     pub(super) most: usize,
     /// The most connections of one address.
     pub(super) most_per_address: usize,
+    /// The answers that it gives.
+    pub(super) front: Front,
 }
 
 /// What outlives every version of the configuration.
@@ -84,6 +97,8 @@ pub(super) struct Lasting<St> {
     pub(super) summary: Summary,
     /// Keys of tokens, which a reload does not fetch anew.
     pub(super) key_sets: KeySets,
+    /// A line for each request.
+    pub(super) access_log: AccessLog,
     /// What is added to the traces of requests.
     pub(super) tracing: Tracing,
 }
@@ -99,7 +114,8 @@ impl<St: Inspect> App<St> {
         let Connections { clients: most, per_target, admin } =
             plan.connections(lasting.files).map_err(|error| BuildError(error.to_string()))?;
         let timeouts = timeouts(&plan);
-        let uses_tls = plan.routes.iter().any(|route| route.target.scheme == Scheme::HTTPS);
+        let targets = || plan.routes.iter().filter_map(|route| route.target.as_ref());
+        let uses_tls = targets().any(|target| target.scheme == Scheme::HTTPS);
         let kept = before.map(|app| &app.clients);
         let kept = kept.filter(|clients| clients.fit(timeouts, uses_tls, per_target));
         let clients = match kept {
@@ -109,6 +125,7 @@ impl<St: Inspect> App<St> {
         };
         let identity = Identity::new(&plan, &lasting.key_sets)?;
         let lists = lists::lists(&plan, &identity)?;
+        let rate_limits = RateLimits::new(&plan, lasting)?;
         // Requests of both versions wait in one order.
         let room = before.map_or_else(WaitQueue::new, |app| app.room.clone());
         let common = Common {
@@ -136,7 +153,9 @@ impl<St: Inspect> App<St> {
             let proxy_protocol = listen.proxy_protocol.clone();
             let most_per_address = listen.max_connections_per_address;
             let most_per_address = most_per_address.unwrap_or_else(|| (most / 4).max(16));
-            doors.insert(listen.addr, Door { tls, proxy_protocol, most, most_per_address });
+            let front = listen.front;
+            let door = Door { tls, proxy_protocol, most, most_per_address, front };
+            doors.insert((listen.addr, front), door);
         }
         let (summary, reserves) = (lasting.summary.clone(), plan.reserves());
         // Last: if this version fails, the version before goes on with its own bounds.
@@ -152,6 +171,7 @@ impl<St: Inspect> App<St> {
             summary,
             reserves,
             lists,
+            rate_limits,
             admin_connections,
             room,
         })
@@ -186,13 +206,46 @@ impl<St: Inspect> App<St> {
         }
     }
 
-    /// Answers one request, of which `received` says when the whole body has come.
+    /// Answers one request: forwards it if the limits admit it. `received` says when the whole body
+    /// has come.
     pub(super) async fn answer(
         &self,
-        mut request: Request<Incoming>,
-        connection: Arc<Connection>,
+        request: Request<Incoming>,
+        connection: &Arc<Connection>,
         received: Option<Received>,
     ) -> Response<Body> {
+        let mut answer = self
+            .decide(request, connection, received, |route, prices| {
+                Some(Settled::new(route.forward.clone()?, prices.cloned()))
+            })
+            .await;
+        if self.reserves {
+            // It is between the upstream and us, also where this request reserved nothing. A
+            // gateway that reserves nothing anywhere leaves it to one further out.
+            answer.headers_mut().remove(headers::COST);
+            answer = answer.map(|body| body.without_trailer(headers::COST));
+        }
+        answer
+    }
+
+    /// Decides one request: calls the service that `admitted` makes, or answers for it. Where
+    /// `admitted` makes none, the answer is that of a request without a route.
+    ///
+    /// The service has to be ready at all times: nothing between here and it waits.
+    pub(super) async fn decide<B, S>(
+        &self,
+        mut request: Request<B>,
+        connection: &Arc<Connection>,
+        received: Option<Received>,
+        admitted: impl Fn(&ReadyRoute<St>, Option<&Prices>) -> Option<S> + Send,
+    ) -> Response<Body>
+    where
+        B: Send,
+        S: Service<Request<Admitted<B>>, Response = Response<Body>, Error = Infallible>
+            + Clone
+            + Send,
+        S::Future: Send,
+    {
         let ambiguous =
             if self.plan.paths.reject_ambiguous { Ambiguous::Refuse } else { Ambiguous::Keep };
         let Meaning { host, upgrade } = match admit(&mut request, ambiguous) {
@@ -209,23 +262,42 @@ impl<St: Inspect> App<St> {
         };
         let Some(route) = route else { return Fault::NoRoute.response() };
         trace::note_route(&route.plan.name);
-        let request = request.map(|body| Admitted { body, received, connection, host, upgrade });
+        let connection = Arc::clone(connection);
+        let mut request =
+            request.map(|body| Admitted { body, received, connection, host, upgrade });
         let listed = match self.listed(&request) {
             Ok(listed) => listed,
             Err(refused) => return *refused,
         };
-        let mut answer = self.route_to(route, request, listed).await;
-        if self.reserves {
-            // It is between the upstream and us, also where this request reserved nothing. A
-            // gateway that reserves nothing anywhere leaves it to one further out.
-            answer.headers_mut().remove(headers::COST);
-            answer = answer.map(|body| body.without_trailer(headers::COST));
-        }
-        answer
+        let path = request.uri().path();
+        let limiter = if listed == Listed::Allowed || self.plan.is_exempt(path) {
+            None
+        } else {
+            let limiter = match route.limiter(request.method(), path) {
+                Ok(limiter) => limiter,
+                Err(fault) => return Fault::from(fault).response(),
+            };
+            if limiter.is_some() {
+                let asker = self.identity.find(&head(&request));
+                if asker.is_nobody() {
+                    self.summary.nobody();
+                }
+                request.extensions_mut().insert(asker);
+            }
+            limiter
+        };
+        let Some(mut inner) = admitted(route, limiter.map(|limiter| &limiter.prices)) else {
+            return Fault::NoRoute.response();
+        };
+        let answered = match limiter {
+            Some(limiter) => limiter.layer.layer(inner).call(request).await,
+            None => inner.call(request).await,
+        };
+        answered.unwrap_or_else(|never| match never {})
     }
 
     /// What the lists say of a request, or the answer to it where that is all.
-    fn listed(&self, request: &Request<Admitted>) -> Result<Listed, Box<Response<Body>>> {
+    fn listed<B>(&self, request: &Request<Admitted<B>>) -> Result<Listed, Box<Response<Body>>> {
         let Some(lists) = &self.lists else {
             return Ok(Listed::Neither);
         };
@@ -242,42 +314,14 @@ impl<St: Inspect> App<St> {
         tracing::debug!(reason = denial.reason().code(), "deny");
         let dialect = ResponseFormat::of(&Head::of(request));
         let problem = Problem::with_members(self.plan.members.clone());
-        Err(Box::new(denial.respond(dialect, &problem).map(Body::from)))
-    }
-
-    async fn route_to(
-        &self,
-        route: &ReadyRoute<St>,
-        mut request: Request<Admitted>,
-        listed: Listed,
-    ) -> Response<Body> {
-        let path = request.uri().path();
-        let answered = if listed == Listed::Allowed || self.plan.is_exempt(path) {
-            route.free.clone().call(request).await
-        } else {
-            let limits = match route.limits(request.method(), path) {
-                Ok(limits) => limits,
-                Err(fault) => return Fault::from(fault).response(),
-            };
-            // Both are always ready: nothing between here and the upstream waits.
-            match limits {
-                Some(mut limited) => {
-                    let asker = self.identity.find(&head(&request));
-                    if asker.is_nobody() {
-                        self.summary.nobody();
-                    }
-                    request.extensions_mut().insert(asker);
-                    limited.call(request).await
-                }
-                None => route.free.clone().call(request).await,
-            }
-        };
-        answered.unwrap_or_else(|never| match never {})
+        let mut response = denial.respond(dialect, &problem).map(Body::from);
+        response.extensions_mut().insert(Denied::of(&denial));
+        Err(Box::new(response))
     }
 }
 
 /// What limiters may look at, with the peer of the connection.
-fn head(request: &Request<Admitted>) -> Head<'_> {
+fn head<B>(request: &Request<Admitted<B>>) -> Head<'_> {
     let mut head = Head::of(request);
     head.extensions = &request.body().connection.extensions;
     head

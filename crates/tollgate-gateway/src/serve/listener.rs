@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 use tollgate::status::Inspect;
 
-use super::app::Door;
+use super::app::{Door, DoorKey};
 use super::connection;
 use super::gateway::Gateway;
 use super::slots::Slots;
@@ -20,7 +20,7 @@ use super::workers::Workers;
 pub(super) async fn accept<St: Inspect>(
     gateway: Arc<Gateway<St>>,
     listener: TcpListener,
-    address: SocketAddr,
+    key: DoorKey,
     mut door: Door,
     workers: &Workers,
     connections: TaskTracker,
@@ -32,7 +32,7 @@ pub(super) async fn accept<St: Inspect>(
         workers.spawn(&connections, serving);
     };
     // A listener that the new configuration does not have goes on as it was.
-    let changed = || gateway.app().doors.get(&address).cloned();
+    let changed = || gateway.app().doors.get(&key).cloned();
     loop {
         let most = || changed().map_or(door.most, |door| door.most);
         let accepted = tokio::select! {

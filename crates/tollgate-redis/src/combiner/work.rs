@@ -22,6 +22,7 @@ pub(super) struct Work {
     /// If one of them goes the general path, as all others then do.
     general: u64,
     is_general: bool,
+    slots: HashSet<u16, RandomState>,
     seen: HashSet<u64, RandomState>,
     hasher: RandomState,
 }
@@ -29,6 +30,8 @@ pub(super) struct Work {
 /// The most work of a call that has several requests.
 const MOST: u64 = 1_000;
 
+/// The requests of each slot are a script of their own.
+const SCRIPT: u64 = 8;
 const PLAIN_CHARGE: u64 = 3;
 const GENERAL_CHARGE: u64 = 12;
 /// A request that equals one before it, in the general path. In the plain path it costs nothing.
@@ -40,8 +43,12 @@ const ENTRIES: u64 = 20;
 impl Work {
     /// Adds a request, and returns whether the call has room for it. The first request of a call
     /// always has: otherwise it would stop all requests behind it.
-    pub(super) fn admits(&mut self, request: &Request) -> bool {
+    pub(super) fn admits(&mut self, request: &Request, slot: u16) -> bool {
         let is_first = self.keys == 0;
+        if self.slots.insert(slot) && !is_first {
+            self.plain += SCRIPT;
+            self.general += SCRIPT;
+        }
         self.keys += request.keys();
         match request {
             Request::Decide(lines) => {
@@ -112,7 +119,7 @@ mod tests {
     /// The number of requests for which a call has room.
     fn room(requests: impl Iterator<Item = Request>) -> usize {
         let mut work = Work::default();
-        requests.take_while(|request| work.admits(request)).count()
+        requests.take_while(|request| work.admits(request, 0)).count()
     }
 
     #[test]
@@ -124,6 +131,14 @@ mod tests {
         // One request that is not plain takes the whole call along.
         let mixed = (0..1_000).map(|key| charge(if key == 100 { &log } else { &bucket }, key));
         assert_eq!(room(mixed), 100);
+    }
+
+    #[test]
+    fn each_slot_is_a_script_of_its_own() {
+        let bucket = Policy::token_bucket("b", Quota::per_minute(9)).unwrap();
+        let mut work = Work::default();
+        let room = (0..1_000).take_while(|&slot| work.admits(&charge(&bucket, slot.into()), slot));
+        assert_eq!(room.count(), 91);
     }
 
     #[test]

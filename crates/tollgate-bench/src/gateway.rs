@@ -33,7 +33,7 @@ pub(crate) const ROUNDS: usize = 12;
 /// Connections of wrk where requests a second are counted.
 const CONNECTIONS: u32 = 64;
 
-/// Connections that wait, of which the memory is measured. The gateway needs twice as many files,
+/// Connections that wait while their memory is measured. The gateway needs twice as many files,
 /// and many systems allow 20 000.
 const WAITING: usize = 9_500;
 

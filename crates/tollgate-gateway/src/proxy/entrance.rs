@@ -48,12 +48,12 @@ pub fn admit<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<Meanin
     Ok(Meaning { host, upgrade })
 }
 
-/// What a request says that is read once.
+/// The parts of a request that are read once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meaning {
     /// Where the client wants to go. Only a request of HTTP/1.0 may leave it open.
     pub host: Option<Authority>,
-    /// The protocols to which the client would like to change.
+    /// The protocols that the client asks to change to.
     pub upgrade: Option<HeaderValue>,
 }
 

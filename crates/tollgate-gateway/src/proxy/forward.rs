@@ -63,7 +63,7 @@ pub struct Common {
     pub tunnels: Tunnels,
     /// Failures of upstreams in the log.
     pub failures: Failures,
-    /// What `Via` says. A request that carries it has come through here before.
+    /// The element of `Via`. A request that carries it has come through here before.
     pub via: Via,
 }
 

@@ -101,7 +101,7 @@ pub(super) fn is_spelling(name: &str, known: &str) -> bool {
     name.len() == known.len() && name.bytes().map(dashed).eq(known.bytes().map(dashed))
 }
 
-/// What this gateway writes into `Via`, and reads there.
+/// The element of this gateway in `Via`.
 #[derive(Clone, Debug)]
 pub struct Via {
     name: Arc<str>,

@@ -175,7 +175,7 @@ impl Pool {
             waiting.push_back(sender);
             self.waiters.store(waiting.len(), Ordering::Relaxed);
         }
-        // It may have come back before this request waited.
+        // A connection may have been returned before this request waited.
         if let Some(kept) = self.take_anywhere(worker) {
             return Ok(self.reused(kept));
         }
@@ -190,7 +190,7 @@ impl Pool {
     pub(super) async fn lease_new(self: &Arc<Self>) -> Result<Lease, SendError> {
         let (until, worker) = (Instant::now() + self.timeouts.connect, self.worker());
         if self.permits.available_permits() == 0 {
-            // One that nobody uses makes room.
+            // An idle connection makes room.
             drop(self.take_anywhere(worker));
         }
         self.open(until, worker).await
@@ -469,7 +469,7 @@ const STREAM_BYTES: u32 = 256 << 10;
 /// up the responses of all others.
 const CONNECTION_BYTES: u32 = (1 << 31) - 1;
 
-/// With each of so many borrowed connections a worker opens one of its own.
+/// A worker opens a connection of its own when it has borrowed this number of times.
 const BORROWED: u32 = 32;
 
 #[cfg(test)]
@@ -487,14 +487,14 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// What a server sees.
+    /// An event that a server sees.
     #[derive(Debug, PartialEq, Eq)]
     enum Seen {
         Opened,
         Closed,
     }
 
-    /// A server with at most so many connections, and what it sees of them.
+    /// The pool of a server with at most `most` connections, and the events that the server sees.
     async fn pool(
         most: usize,
         workers: usize,

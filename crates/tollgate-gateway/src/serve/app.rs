@@ -320,7 +320,7 @@ impl<St: Inspect> App<St> {
     }
 }
 
-/// What limiters may look at, with the peer of the connection.
+/// The head for limiters, with the peer of the connection.
 fn head<B>(request: &Request<Admitted<B>>) -> Head<'_> {
     let mut head = Head::of(request);
     head.extensions = &request.body().connection.extensions;

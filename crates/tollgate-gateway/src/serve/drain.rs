@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
-/// Whether the gateway takes no further connections and ends those that it has.
+/// Whether the gateway takes no further connections and ends its connections.
 ///
 /// Each poll of each connection reads this, so that reading takes no lock.
 #[derive(Debug, Default)]

@@ -5,10 +5,13 @@
 //! beside them: listeners, reloads, the admin address and the store.
 
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::thread;
 
+use pin_project_lite::pin_project;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
@@ -42,11 +45,7 @@ impl Workers {
         let Some(worker) = self.0.iter().min_by_key(count) else { return };
         worker.connections.fetch_add(1, Ordering::Relaxed);
         let counted = Counted(Arc::clone(&worker.connections));
-        let task = async move {
-            let _counted = counted;
-            task.await;
-        };
-        tasks.spawn_on(task, &worker.runtime);
+        tasks.spawn_on(Counting { task, _counted: counted }, &worker.runtime);
     }
 }
 
@@ -61,6 +60,23 @@ impl Worker {
             runtime.shutdown_background();
         })?;
         Ok(Self { runtime: handle, connections: Arc::default(), _end: end })
+    }
+}
+
+pin_project! {
+    /// A task that counts. An async block would have room for the task twice.
+    struct Counting<F> {
+        #[pin]
+        task: F,
+        _counted: Counted,
+    }
+}
+
+impl<F: Future> Future for Counting<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        self.project().task.poll(cx)
     }
 }
 

@@ -96,7 +96,10 @@ impl Group {
     /// does so again. Then comes the narrowest: what is denied there has touched nobody else, and
     /// the key that all share last.
     fn rank(&self, deniers: &Deniers) -> (bool, bool, bool, bool, u64) {
-        let is_first = self.lines.iter().any(|line| line.enforce && deniers.has(line));
+        // A penalty has to see the denials of its own key.
+        let is_first =
+            |line: &Line| line.policy.counts_denials() || line.enforce && deniers.has(line);
+        let is_first = self.lines.iter().any(is_first);
         let is_shared = self.keys.iter().any(|(key, _)| *key == Key::GLOBAL);
         let enforced = self.lines.iter().filter(|line| line.enforce);
         let least = enforced.map(|line| line.policy.capacity()).min();

@@ -134,8 +134,8 @@ fn every_example_runs_and_draws_no_warning() {
     let folders = ["examples/gateway", "examples/fronts"].map(|it| root().join(it));
     for entry in folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()) {
         let file = entry.unwrap().path();
-        // Those of other proxies are YAML too.
-        let others = ["envoy.yaml", "ratelimit.yaml", "traefik.yaml"];
+        // Files of other proxies are YAML too.
+        let others = ["envoy.yaml", "envoy-ratelimit.yaml", "ratelimit.yaml", "traefik.yaml"];
         let is_ours = !others.iter().any(|other| file.ends_with(other));
         if is_ours && file.extension().is_some_and(|it| it == "yaml") {
             let text = fs::read_to_string(&file).unwrap();

@@ -162,7 +162,7 @@ client: {strategy: sliding_window_log, limit: 2, windowSeconds: 864000}
     assert!(gateway.wait().success());
     let lines = lines(&gateway.file("access.log"));
     // 100 clients, each with even odds: outside of this once in 10^9 runs.
-    assert!(lines.len() % 3 == 0 && (60..=240).contains(&lines.len()), "{}", lines.len());
+    assert!(lines.len().is_multiple_of(3) && (60..=240).contains(&lines.len()), "{}", lines.len());
     for line in &lines[lines.len() / 3 * 2..] {
         let line: Value = serde_json::from_str(line).unwrap();
         assert_eq!((&line["method"], &line["target"]), (&json!("PUT"), &json!("/of/the/client")));

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use http::{HeaderName, HeaderValue, Request};
 use libfuzzer_sys::fuzz_target;
-use tollgate::Head;
+use tollgate::RequestHead;
 use tollgate::key::{ClientIp, KeySource, TrustedProxies};
 
 fuzz_target!(|data: &[u8]| {
@@ -27,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
         request.headers_mut().append(name, value);
     }
     request.extensions_mut().insert(SocketAddr::from((peer, 1)));
-    let head = Head::of(&request);
+    let head = RequestHead::of(&request);
     let Ok(found) = source.address(&head) else { panic!("there is a peer") };
     assert!(source.subject(&head).is_ok_and(|subject| subject.is_some()));
     let peer = IpAddr::from(peer);

@@ -57,7 +57,7 @@ impl<C: Clock> Inner<C> {
             if !admitted {
                 // Nothing is taken, so what is left is what a request for nothing sees.
                 let untouched = shard.assess(&entry.seat, Cost::ZERO, now);
-                entry.decision = Decision { outcome: Outcome::Pass, ..untouched };
+                entry.decision = Decision { outcome: Outcome::WouldAllow, ..untouched };
             } else if entry.cost > Cost::ZERO && !entry.penalises {
                 shard.charge(&entry.seat, entry.cost, now);
             }
@@ -67,7 +67,7 @@ impl<C: Clock> Inner<C> {
             entry.decision = shard.assess(&entry.seat, entry.cost, now);
             if entry.decision.allows() {
                 let untouched = shard.assess(&entry.seat, Cost::ZERO, now);
-                entry.decision = Decision { outcome: Outcome::Pass, ..untouched };
+                entry.decision = Decision { outcome: Outcome::WouldAllow, ..untouched };
             }
         }
         for shard in shards.iter_mut() {
@@ -173,7 +173,7 @@ fn seats<'a>(
         }
         taken_of.push(taken.len());
         let Charge { cost, enforce, dry, .. } = charge;
-        let (penalises, decision) = (charge.policy.penalises(), Decision::skipped(0));
+        let (penalises, decision) = (charge.policy.penalises(), Decision::undecided(0));
         taken.push(Taken { seat, shard, cost, enforce, penalises, dry, decision });
     }
     (taken, taken_of)

@@ -135,7 +135,7 @@ impl Group {
     }
 
     fn skipped(&self) -> Said {
-        Said::of(self.lines.iter().map(|line| Decision::skipped(line.policy.capacity())))
+        Said::of(self.lines.iter().map(|line| Decision::undecided(line.policy.capacity())))
     }
 }
 
@@ -154,7 +154,7 @@ impl Said {
         Self::of(decisions.iter().map(|decision| {
             let mut decision = *decision;
             if matches!(decision.outcome, Outcome::Allow { .. }) {
-                decision.outcome = Outcome::Pass;
+                decision.outcome = Outcome::WouldAllow;
             }
             decision
         }))

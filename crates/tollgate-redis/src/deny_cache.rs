@@ -28,7 +28,7 @@ use crate::ticket::{Line, Request, Ticket};
 /// A request with several charges is answered from here if all of their keys are known: at least
 /// one denies, and each of the others is frozen too or had room for its charge in the last answer
 /// of Redis. Other replicas may have charged the keys with room since then. So the answer leaves
-/// their policies out ([`Outcome::Skip`]).
+/// their policies out ([`Outcome::Undecided`]).
 ///
 /// A frozen key changes all the same where another process settles, resets it or raises the
 /// quota, where leased units are returned, and where Redis loses data or its clock steps. This
@@ -285,13 +285,15 @@ impl Known {
     fn say(&self, line: &Line, at: Timestamp) -> Option<Decision> {
         let (cost, limit) = (line.cost, line.policy.capacity());
         let frozen = match &self.room {
-            Room::Units(units) => return (cost.get() <= *units).then(|| Decision::skipped(limit)),
+            Room::Units(units) => {
+                return (cost.get() <= *units).then(|| Decision::undecided(limit));
+            }
             Room::None(frozen) => frozen,
         };
         let outcome = if cost == Cost::ZERO {
-            Outcome::Pass
+            Outcome::WouldAllow
         } else if cost.get() > limit && !line.policy.penalises() {
-            Outcome::Exceed
+            Outcome::ExceedsCapacity
         } else {
             let (_, passes_at) = frozen.passes.iter().find(|(known, _)| *known == cost)?;
             Outcome::Deny { retry_after: passes_at.since(at) }
@@ -357,7 +359,7 @@ mod tests {
         let now = cache.clock.now();
         let wait = Micros::new(60_000_000);
         let outcome = Outcome::Deny { retry_after: wait };
-        let decision = Decision { outcome, ..Decision::skipped(9) };
+        let decision = Decision { outcome, ..Decision::undecided(9) };
         let verdict = Verdict::single(false, Timestamp::from_micros(now), decision);
         cache.learn(&request(n), &verdict, &[wait], now..now);
     }
@@ -409,7 +411,7 @@ mod tests {
         deny(&cache, 0);
         time.fetch_add(60_000_000, Ordering::SeqCst);
         let now = cache.clock.now();
-        let decision = Decision { outcome: Outcome::Pass, ..Decision::skipped(9) };
+        let decision = Decision { outcome: Outcome::WouldAllow, ..Decision::undecided(9) };
         let verdict = Verdict::single(true, Timestamp::from_micros(now), decision);
         cache.learn(&request(1), &verdict, &[], now..now);
         assert_eq!(cache.count.load(Ordering::Relaxed), 0);

@@ -131,7 +131,7 @@ impl Reference {
         if decision.denies() {
             return decision;
         }
-        Decision { outcome: Outcome::Pass, ..self.assess(charge, Cost::ZERO, now) }
+        Decision { outcome: Outcome::WouldAllow, ..self.assess(charge, Cost::ZERO, now) }
     }
 
     /// For each charge of a request that was denied at `now`: how long its key has no room for
@@ -178,7 +178,7 @@ impl Reference {
             }
             if !admitted {
                 let untouched = self.assess(charge, Cost::ZERO, now);
-                *decision = Decision { outcome: Outcome::Pass, ..untouched };
+                *decision = Decision { outcome: Outcome::WouldAllow, ..untouched };
             } else if !done.contains(&slot(charge)) && !charge.policy.penalises() {
                 done.push(slot(charge));
                 let cost = total(charge);

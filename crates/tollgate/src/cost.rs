@@ -7,11 +7,11 @@ use http::Method;
 use tollgate_core::Cost;
 
 use crate::key::route;
-use crate::{Head, grpc};
+use crate::{RequestHead, grpc};
 
 /// What a request takes from a quota.
 ///
-/// The first of these that has an answer: the closure of [`Costs::with`]; the cost of
+/// The first of these that has an answer: the closure of [`Costs::from_fn`]; the cost of
 /// the matched route; 1 for a gRPC call, all of which are a POST; the cost of the method:
 ///
 /// | method | units |
@@ -40,7 +40,7 @@ use crate::{Head, grpc};
 /// let costs = Costs::by_method()
 ///     .method(Method::DELETE, Cost::new(20))
 ///     .route("/reports/{id}", Cost::new(50))
-///     .with(|head| head.headers.contains_key("x-bulk").then_some(Cost::new(100)));
+///     .from_fn(|head| head.headers.contains_key("x-bulk").then_some(Cost::new(100)));
 /// # let _ = costs;
 /// ```
 #[derive(Clone)]
@@ -50,7 +50,7 @@ pub struct Costs {
     closure: Option<Arc<Closure>>,
 }
 
-type Closure = dyn Fn(&Head<'_>) -> Option<Cost> + Send + Sync;
+type Closure = dyn Fn(&RequestHead<'_>) -> Option<Cost> + Send + Sync;
 
 /// The costs of methods; SEARCH and QUERY are one, the old name and the new.
 #[derive(Clone, Debug)]
@@ -127,9 +127,9 @@ impl Costs {
 
     /// Asks a closure first; where it says `None`, the other rules hold.
     #[must_use]
-    pub fn with(
+    pub fn from_fn(
         mut self,
-        cost: impl Fn(&Head<'_>) -> Option<Cost> + Send + Sync + 'static,
+        cost: impl Fn(&RequestHead<'_>) -> Option<Cost> + Send + Sync + 'static,
     ) -> Self {
         self.closure = Some(Arc::new(cost));
         self
@@ -137,13 +137,13 @@ impl Costs {
 
     /// What this request takes.
     #[inline]
-    pub fn of(&self, head: &Head<'_>) -> Cost {
+    pub fn of(&self, head: &RequestHead<'_>) -> Cost {
         self.among(head, None)
     }
 
     /// The same, where a layer may say whether its services are gRPC.
     #[inline]
-    pub(crate) fn among(&self, head: &Head<'_>, is_grpc: Option<bool>) -> Cost {
+    pub(crate) fn among(&self, head: &RequestHead<'_>, is_grpc: Option<bool>) -> Cost {
         if let Some(closure) = &self.closure
             && let Some(cost) = closure(head)
         {
@@ -239,7 +239,7 @@ mod tests {
         if grpc {
             request = request.header(CONTENT_TYPE, "application/grpc+proto");
         }
-        costs.of(&Head::of(&request.body(()).unwrap())).get()
+        costs.of(&RequestHead::of(&request.body(()).unwrap())).get()
     }
 
     #[test]
@@ -307,7 +307,7 @@ mod tests {
             .method(Method::from_bytes(b"QUERY").unwrap(), Cost::new(4))
             .method(Method::from_bytes(b"PURGE").unwrap(), Cost::new(9))
             .route("/items/{id}", Cost::new(2))
-            .with(|head| (*head.method == Method::PUT).then_some(Cost::new(100)));
+            .from_fn(|head| (*head.method == Method::PUT).then_some(Cost::new(100)));
         assert_eq!(cost(&costs, "SEARCH", None, false), 4);
         assert_eq!(cost(&costs, "PURGE", None, false), 9);
         assert_eq!(cost(&costs, "DELETE", Some("/items/{id}"), false), 2);

@@ -72,7 +72,7 @@ pub mod tier;
 pub use body::Body;
 pub use cost::Costs;
 pub use denial::{Denial, DenialResponse, Reason};
-pub use head::Head;
+pub use head::RequestHead;
 pub use headers::HeaderOptions;
 pub use key::{KeySource, RoutePattern, Subject, SubjectKind};
 pub use layer::{

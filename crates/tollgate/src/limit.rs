@@ -10,7 +10,7 @@ use crate::head::Condition;
 use crate::key::{Global, KeySource};
 use crate::settling::{Reserve, ResponseHead, Settling};
 use crate::tier::Tier;
-use crate::{Costs, Head, Paths};
+use crate::{Costs, Paths, RequestHead};
 
 /// A policy, whose quota it uses, what requests cost there and which it is about.
 ///
@@ -151,7 +151,10 @@ impl Limit {
 
     /// Only requests of which `condition` holds. Several conditions must all hold.
     #[must_use]
-    pub fn when(mut self, condition: impl Fn(&Head<'_>) -> bool + Send + Sync + 'static) -> Self {
+    pub fn when(
+        mut self,
+        condition: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static,
+    ) -> Self {
         self.conditions.push(Arc::new(condition));
         self
     }
@@ -366,7 +369,7 @@ impl Limit {
     }
 
     #[inline]
-    pub(crate) fn applies_to(&self, head: &Head<'_>) -> bool {
+    pub(crate) fn applies_to(&self, head: &RequestHead<'_>) -> bool {
         self.conditions.iter().all(|condition| condition(head))
     }
 }

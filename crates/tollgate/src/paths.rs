@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::Head;
+use crate::RequestHead;
 
 /// A list of path patterns: exact paths (`/healthz`), or everything at and below one
 /// (`/static/*` is `/static`, `/static/` and `/static/a`, but not `/statics`).
@@ -92,11 +92,11 @@ impl Paths {
         Decoded::of(path).is_none()
     }
 
-    pub(crate) fn exempt(&self, head: &Head<'_>) -> bool {
+    pub(crate) fn exempt(&self, head: &RequestHead<'_>) -> bool {
         self.surely_contains(head.uri.path())
     }
 
-    pub(crate) fn limit(&self, head: &Head<'_>) -> bool {
+    pub(crate) fn limit(&self, head: &RequestHead<'_>) -> bool {
         self.may_contain(head.uri.path())
     }
 

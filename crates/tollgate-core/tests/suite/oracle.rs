@@ -46,7 +46,7 @@ impl Oracle {
     /// The whole decision, every field of it.
     pub(crate) fn request(&mut self, now: u64, cost: u64) -> Decision {
         let outcome = if cost > self.capacity {
-            Outcome::Exceed
+            Outcome::ExceedsCapacity
         } else if self.allows(now, cost) {
             let delay = if cost == 0 { 0 } else { self.wait(now) };
             let charged_at = Timestamp::from_micros(self.written_at(now));

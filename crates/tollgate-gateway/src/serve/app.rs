@@ -9,11 +9,11 @@ use http::uri::Scheme;
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use tokio_rustls::rustls::ServerConfig;
-use tollgate::access::{Listed, Lists};
+use tollgate::access::{AccessLists, Listed};
 use tollgate::denial::{Problem, ResponseFormat};
 use tollgate::key::TrustedProxies;
 use tollgate::status::{Inspect, LayerHandle};
-use tollgate::{Denial, Head, Observer, WaitQueue, headers};
+use tollgate::{Denial, Observer, RequestHead, WaitQueue, headers};
 use tower_service::Service;
 
 use super::activity::Patience;
@@ -41,7 +41,7 @@ pub(super) struct App<St> {
     /// Whether upstreams say somewhere what a request has cost.
     reserves: bool,
     /// Who is refused, and who is not limited.
-    lists: Option<Lists>,
+    lists: Option<AccessLists>,
     /// The most connections to the admin address.
     pub(super) admin_connections: usize,
     /// Where requests wait, of all routes together.
@@ -224,8 +224,8 @@ impl<St: Inspect> App<St> {
         let Some(lists) = &self.lists else {
             return Ok(Listed::Neither);
         };
-        let denial = match lists.find(&Head::of(request)) {
-            Ok(Listed::Denied) => Denial::denied_subject(),
+        let denial = match lists.find(&RequestHead::of(request)) {
+            Ok(Listed::Blocked) => Denial::denied_subject(),
             Ok(listed) => return Ok(listed),
             Err(error) => {
                 // Every connection has a peer address, so that this does not happen.
@@ -235,9 +235,9 @@ impl<St: Inspect> App<St> {
             }
         };
         tracing::debug!(reason = denial.reason().code(), "deny");
-        let dialect = ResponseFormat::of(&Head::of(request));
+        let format = ResponseFormat::of(&RequestHead::of(request));
         let problem = Problem::with_members(self.plan.members.clone());
-        Err(Box::new(denial.respond(dialect, &problem).map(Body::from)))
+        Err(Box::new(denial.respond(format, &problem).map(Body::from)))
     }
 
     async fn route_to(
@@ -254,7 +254,7 @@ impl<St: Inspect> App<St> {
                 Ok(limits) => limits,
                 Err(fault) => return Fault::from(fault).response(),
             };
-            let asker = self.identity.find(&Head::of(&request));
+            let asker = self.identity.find(&RequestHead::of(&request));
             if asker.is_nobody() {
                 self.summary.nobody();
             }

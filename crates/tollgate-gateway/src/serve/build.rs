@@ -6,8 +6,8 @@ use http::{HeaderName, Method, StatusCode};
 use tollgate::key::SubjectName;
 use tollgate::status::{Inspect, LayerHandle};
 use tollgate::{
-    Costs, Head, Limit, Observer, OnStoreError, Policy, RateLimit, RateLimitLayer, Reserve, Tier,
-    TierSource, WaitQueue, headers,
+    Costs, Limit, Observer, OnStoreError, Policy, RateLimit, RateLimitLayer, RequestHead, Reserve,
+    Tier, TierSource, WaitQueue, headers,
 };
 use tower_layer::Layer;
 
@@ -222,7 +222,7 @@ struct Tiers {
 }
 
 impl TierSource for Tiers {
-    fn tier(&self, head: &Head<'_>) -> Option<Tier> {
+    fn tier(&self, head: &RequestHead<'_>) -> Option<Tier> {
         self.names.get(tier_of(head)?).cloned()
     }
 
@@ -231,15 +231,15 @@ impl TierSource for Tiers {
     }
 }
 
-fn tier_of(head: &Head<'_>) -> Option<usize> {
+fn tier_of(head: &RequestHead<'_>) -> Option<usize> {
     head.extensions.get::<Asker>()?.tier
 }
 
-/// The closure has an answer for every request; the flat cost tells the layer the dearest,
+/// The closure has an answer for every request; the flat cost tells the layer the largest one,
 /// which it warns about when no burst could ever hold it.
 fn costs(plan: &LimitPlan) -> Costs {
     let table = Arc::clone(&plan.costs);
-    Costs::flat(plan.dearest).with(move |head| Some(table.of(head.method, head.uri.path())))
+    Costs::flat(plan.max_cost).from_fn(move |head| Some(table.of(head.method, head.uri.path())))
 }
 
 /// What becomes of the charge when the response is known.

@@ -98,8 +98,8 @@ fn two_versions_side_by_side_admit_no_more_than_the_larger() {
         for _ in 0..250 {
             pair.now += [0, rng.u64(0..900), rng.u64(0..WINDOW / 2)][rng.usize(..3)];
             let old = rng.bool();
-            let dearest = if rng.bool() { 2 } else { limit };
-            let cost = rng.u64(1..=dearest);
+            let max_cost = if rng.bool() { 2 } else { limit };
+            let cost = rng.u64(1..=max_cost);
             let (decision, _) = pair.charge(if old { &smaller } else { &larger }, cost);
             if decision.denies() {
                 continue;

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use crate::key::{ApiKeys, SubjectName, as_v4};
 
-/// Networks, API keys and users, for [`Lists`](super::Lists).
+/// Networks, API keys and users, for [`AccessLists`](super::AccessLists).
 ///
 /// As a text it has one of these a line; what follows a `#` is a comment:
 ///

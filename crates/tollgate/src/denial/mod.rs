@@ -82,13 +82,13 @@ impl<'a> Denial<'a> {
         let mut denial = Self::new(Reason::QuotaExceeded);
         let (mut tightest, mut blocks) = (None::<Row<'a>>, false);
         for row @ (fields, decision) in rows {
-            if decision.outcome == Outcome::Skip {
+            if decision.outcome == Outcome::Undecided {
                 continue;
             }
             if decision.denies() {
                 denial.policies.push(fields.policy().name());
             }
-            if decision.outcome == Outcome::Exceed {
+            if decision.outcome == Outcome::ExceedsCapacity {
                 denial = denial.because(Reason::CostExceedsQuota);
             } else if decision.denies() && fields.policy().penalises() {
                 blocks = true;

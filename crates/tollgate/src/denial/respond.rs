@@ -5,7 +5,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Response};
 
 use super::{Denial, Members};
-use crate::{Head, grpc};
+use crate::{RequestHead, grpc};
 
 /// In which form a request wants its denial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,16 +19,16 @@ pub enum ResponseFormat {
 }
 
 impl ResponseFormat {
-    /// The dialect of a request. gRPC is that of a POST with the content type of gRPC to a route
+    /// The format of a request. gRPC is that of a POST with the content type of gRPC to a route
     /// or path of the form `/package.Service/Method`: with the content type alone any client
     /// could turn its denial into a 200. gRPC-Web speaks HTTP here: its clients read the status
     /// of the response.
-    pub fn of(head: &Head<'_>) -> Self {
+    pub fn of(head: &RequestHead<'_>) -> Self {
         Self::among(head, None)
     }
 
     /// The same, where a layer may say whether its services are gRPC.
-    pub(crate) fn among(head: &Head<'_>, is_grpc: Option<bool>) -> Self {
+    pub(crate) fn among(head: &RequestHead<'_>, is_grpc: Option<bool>) -> Self {
         if *head.method == Method::HEAD {
             Self::Head
         } else if grpc::is_call(head, is_grpc) {
@@ -91,10 +91,10 @@ impl Denial<'_> {
     /// The whole response but for the rate limit fields, which come from the verdict.
     pub fn respond(
         &self,
-        dialect: ResponseFormat,
+        format: ResponseFormat,
         response: &(impl DenialResponse + ?Sized),
     ) -> Response<Bytes> {
-        let mut response = match dialect {
+        let mut response = match format {
             ResponseFormat::Http => response.respond(self),
             ResponseFormat::Head => response.respond(self).map(|_| Bytes::new()),
             ResponseFormat::Grpc => response.respond_grpc(self),

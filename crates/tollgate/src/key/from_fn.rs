@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
-use crate::Head;
+use crate::RequestHead;
 
 /// A closure as a source. Made by [`from_fn`].
 #[derive(Clone, Copy)]
@@ -25,7 +25,7 @@ pub struct FromFn<F> {
 /// ```
 pub const fn from_fn<F, B>(key: F) -> FromFn<F>
 where
-    F: Fn(&Head<'_>) -> Option<B> + Send + Sync + 'static,
+    F: Fn(&RequestHead<'_>) -> Option<B> + Send + Sync + 'static,
     B: AsRef<[u8]>,
 {
     FromFn { key, kind: SubjectKind::Other }
@@ -45,10 +45,10 @@ impl<F> FromFn<F> {
 
 impl<F, B> KeySource for FromFn<F>
 where
-    F: Fn(&Head<'_>) -> Option<B> + Send + Sync + 'static,
+    F: Fn(&RequestHead<'_>) -> Option<B> + Send + Sync + 'static,
     B: AsRef<[u8]>,
 {
-    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         Ok((self.key)(head).map(|bytes| self.subject_of(bytes.as_ref())))
     }
 

@@ -1,6 +1,6 @@
 //! Whose quota is used: where a request's [`Key`] comes from.
 //!
-//! A [`KeySource`] looks at the [`Head`] of a request and names a [`Subject`], or
+//! A [`KeySource`] looks at the [`RequestHead`] of a request and names a [`Subject`], or
 //! says that this request has none of its sort, or that the server is set up so
 //! that it can never tell. Sources combine: [`KeySource::or`] and [`chain`] fall
 //! back (user, else API key, else address), a tuple asks for all of its parts (per
@@ -56,7 +56,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 pub use tollgate_core::Key;
 
-use crate::Head;
+use crate::RequestHead;
 
 pub use api_key::{ApiKey, ApiKeys, ApiKeysError, UnverifiedApiKey};
 pub use chain::{Chain, Or, chain};
@@ -133,7 +133,7 @@ pub trait KeySource: Send + Sync + 'static {
     ///
     /// # Errors
     /// The server is set up so that the source cannot work; a layer answers 500 and logs it.
-    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError>;
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError>;
 
     /// Whether [`subject`](Self::subject) can return `Ok(None)`. A layer then has to be
     /// told what becomes of such requests.
@@ -159,7 +159,7 @@ pub trait KeySource: Send + Sync + 'static {
 macro_rules! forward_to_the_pointee {
     ($($pointer:ident),*) => {$(
         impl<K: KeySource + ?Sized> KeySource for $pointer<K> {
-            fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+            fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
                 (**self).subject(head)
             }
 
@@ -225,7 +225,7 @@ impl FaultLog {
 pub struct Global;
 
 impl KeySource for Global {
-    fn subject(&self, _: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+    fn subject(&self, _: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         Ok(Some(Subject { kind: SubjectKind::Global, key: Key::GLOBAL }))
     }
 

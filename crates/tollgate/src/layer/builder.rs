@@ -12,7 +12,7 @@ use super::state::LayerState;
 use super::wait_queue::WaitQueue;
 use crate::denial::DenialResponse;
 use crate::tier::TierSource;
-use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey, Paths};
+use crate::{Costs, HeaderOptions, Limit, OnMissingKey, Paths, RequestHead};
 
 /// Collects the limits and options of a [`RateLimitLayer`].
 ///
@@ -85,12 +85,12 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// Up to `requests` may wait at once for limits with [`OnExceeded::Wait`](crate::OnExceeded), in all
     /// services of the layer together. Others are rejected.
     ///
-    /// This sets [`WaitQueue::max_requests`] of the layer's waiting room. If the layer was given
+    /// This sets [`WaitQueue::max_requests`] of the layer's wait queue. If the layer was given
     /// a [`wait_queue`](Self::wait_queue) before, the bound holds for all layers that share
-    /// that room.
+    /// that queue.
     #[must_use]
     pub fn max_waiting(mut self, requests: usize) -> Self {
-        self.options.room = self.options.room.max_requests(requests);
+        self.options.queue = self.options.queue.max_requests(requests);
         self
     }
 
@@ -98,14 +98,17 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// bytes. Several layers can share one. It replaces the layer's own queue and
     /// [`max_waiting`](Self::max_waiting) if that was set before.
     #[must_use]
-    pub fn wait_queue(mut self, room: &WaitQueue) -> Self {
-        self.options.room = room.clone();
+    pub fn wait_queue(mut self, queue: &WaitQueue) -> Self {
+        self.options.queue = queue.clone();
         self
     }
 
     /// Lets requests pass of which `condition` holds, without asking the store.
     #[must_use]
-    pub fn exempt(mut self, condition: impl Fn(&Head<'_>) -> bool + Send + Sync + 'static) -> Self {
+    pub fn exempt(
+        mut self,
+        condition: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static,
+    ) -> Self {
         self.options.exempt.push(Arc::new(condition));
         self
     }
@@ -116,7 +119,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self.exempt(move |head| paths.exempt(head))
     }
 
-    /// Whether [CORS preflights](Head::is_preflight) pass without asking the store. By default
+    /// Whether [CORS preflights](RequestHead::is_preflight) pass without asking the store. By default
     /// they do, because a browser sends them by itself, and to its page a denied preflight looks
     /// like a broken network.
     ///

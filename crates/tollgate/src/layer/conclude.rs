@@ -24,7 +24,7 @@ use super::verdicts::Verdicts;
 use crate::body::InFlight;
 use crate::denial::Denial;
 use crate::headers::{self, X_RATELIMIT_EXPLAIN};
-use crate::{Head, ResponseHead};
+use crate::{RequestHead, ResponseHead};
 
 impl<St: Store> LayerState<St> {
     /// Turns the answer of the store into the next step of a request.
@@ -33,14 +33,14 @@ impl<St: Store> LayerState<St> {
         &self,
         answer: Answer,
         context: &mut RequestContext,
-        head: &Head<'_>,
+        head: &RequestHead<'_>,
     ) -> Action<St> {
         if self.is_plain
             && !self.outage.is_on()
             && let Ok(verdict) = &answer
             && verdict.is_admitted()
             && verdict.source() != Source::Local
-            && verdict.decisions().iter().all(|decision| decision.outcome != Outcome::Skip)
+            && verdict.decisions().iter().all(|decision| decision.outcome != Outcome::Undecided)
         {
             self.record(&answer, context);
             tracing::debug!(target: "tollgate", remaining = remaining(verdict), "allow");
@@ -55,7 +55,7 @@ impl<St: Store> LayerState<St> {
         &self,
         answer: Answer,
         context: &mut RequestContext,
-        head: &Head<'_>,
+        head: &RequestHead<'_>,
     ) -> Action<St> {
         let (answer, explained) = self.explained(answer, context);
         if let Some(queue) = &self.wait_queue
@@ -186,7 +186,7 @@ impl<St: Store> LayerState<St> {
         verdict: &Verdict,
         explained: Option<HeaderValue>,
         context: &RequestContext,
-        head: &Head<'_>,
+        head: &RequestHead<'_>,
     ) -> Response<Bytes> {
         let rows = || self.rows(verdict, context.applied());
         let at = verdict.decided_at();
@@ -220,7 +220,7 @@ impl<St: Store> LayerState<St> {
         &self,
         error: &StoreError,
         applied: AppliedLimits,
-        head: &Head<'_>,
+        head: &RequestHead<'_>,
     ) -> Action<St> {
         let rejecting = self.applied(applied).filter(|limit| limit.fails_closed(error));
         // A local policy would have been decided, except beside a closed one.
@@ -237,8 +237,8 @@ impl<St: Store> LayerState<St> {
         let probe = error.retry_after().unwrap_or(PROBE);
         let denial =
             Denial::store_unavailable(rejecting.map(|limit| limit.fields(applied.tier)), probe);
-        let dialect = self.response_format(head);
-        Action::Respond(Box::new(denial.respond(dialect, &*self.options.response)))
+        let format = self.response_format(head);
+        Action::Respond(Box::new(denial.respond(format, &*self.options.response)))
     }
 
     /// How long the request is held back. The delay of the verdict would include that of shadow
@@ -266,7 +266,8 @@ const PROBE: Micros = Micros::new(1_000_000);
 
 /// The smallest remainder, for the event of an allowed request.
 fn remaining(verdict: &Verdict) -> Option<u64> {
-    let decided = verdict.decisions().iter().filter(|decision| decision.outcome != Outcome::Skip);
+    let decided =
+        verdict.decisions().iter().filter(|decision| decision.outcome != Outcome::Undecided);
     decided.map(|decision| decision.remaining).min()
 }
 

@@ -15,7 +15,7 @@ use super::action::{Action, ResponseWork};
 use super::future::ResponseFuture;
 use super::state::LayerState;
 use crate::body::{AnyBody, BodyMode, SameBody};
-use crate::{Head, Limit};
+use crate::{Limit, RequestHead};
 
 /// Limits the requests to the services it is wrapped around.
 ///
@@ -168,7 +168,7 @@ where
 
     #[inline]
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        match self.state.admit(&Head::of(&request)) {
+        match self.state.admit(&RequestHead::of(&request)) {
             Action::Forward(work) => {
                 let state = &self.state;
                 work.prepare(request.extensions_mut(), state.options.expose_verdicts);

@@ -233,13 +233,13 @@ fn denied_under(
 ) -> Verdict {
     let decisions = verdict.decisions().iter().enumerate().map(|(number, decision)| {
         let outcome = match decision.outcome {
-            Outcome::Allow { .. } | Outcome::Pass | Outcome::Deny { .. }
+            Outcome::Allow { .. } | Outcome::WouldAllow | Outcome::Deny { .. }
                 if keys & (1 << number) != 0 =>
             {
                 let retry_after = retry_after(number, decision).max(Micros::new(1));
                 Outcome::Deny { retry_after }
             }
-            Outcome::Allow { .. } => Outcome::Pass,
+            Outcome::Allow { .. } => Outcome::WouldAllow,
             other => other,
         };
         Decision { outcome, ..*decision }

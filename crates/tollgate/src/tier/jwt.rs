@@ -1,7 +1,7 @@
 //! Tiers that a token claims.
 
 use super::{Tier, TierSource};
-use crate::Head;
+use crate::RequestHead;
 use crate::key::JwtUser;
 
 /// The tier that a verified token names in one of its claims.
@@ -34,7 +34,7 @@ impl JwtTier {
 }
 
 impl TierSource for JwtTier {
-    fn tier(&self, head: &Head<'_>) -> Option<Tier> {
+    fn tier(&self, head: &RequestHead<'_>) -> Option<Tier> {
         let (_, said) = self.user.with_claim(head, &self.claim)?;
         said.map(Tier::from)
     }
@@ -64,7 +64,7 @@ mod tests {
                 .header("authorization", format!("Bearer {}", token.unwrap()))
                 .body(())
                 .unwrap();
-            tiers.tier(&Head::of(&request))
+            tiers.tier(&RequestHead::of(&request))
         };
         let pro = json!({"sub": "ann", "exp": LATER, "plan": "pro"});
         assert_eq!(tier(pro.clone(), SECRET), Some("pro".into()));

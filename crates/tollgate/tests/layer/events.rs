@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderName, Method, Request};
 use parking_lot::Mutex;
-use tollgate::access::{AccessLayer, Lists, SubjectList};
+use tollgate::access::{AccessLayer, AccessLists, SubjectList};
 use tollgate::key::{ApiKey, ClientIp, Extension, Header, KeySource};
 use tollgate::{Key, Limit, OnMissingKey, OnStoreError, StoreExt};
 use tower::{Layer, ServiceExt};
@@ -137,9 +137,9 @@ async fn a_shadow_without_a_key_never_blocks() {
 async fn a_key_source_that_fails_is_logged_once_a_minute_with_its_cure() {
     let (_, store) = memory();
     let limit = || Limit::new(log("ip", 9), ClientIp::peer());
-    let lists = Lists::new().addresses_by(ClientIp::peer());
+    let lists = AccessLists::new().addresses_by(ClientIp::peer());
     lists.replace(&"192.0.2.1".parse().unwrap(), &SubjectList::new()).unwrap();
-    let none = Lists::new();
+    let none = AccessLists::new();
     for (limit, lists, status) in [
         (limit(), &none, 500),
         // A shadow policy never blocks.

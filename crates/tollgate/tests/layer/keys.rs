@@ -12,8 +12,8 @@ use tollgate::key::{
     ApiKey, ApiKeys, ClientIp, Extension, Global, Header, KeyError, KeySource, MatchedRoute, chain,
 };
 use tollgate::{
-    Head, LayerError, Limit, OnMissingKey, OnStoreError, Policy, Quota, RateLimitLayer, StoreExt,
-    Strikes, Subject,
+    LayerError, Limit, OnMissingKey, OnStoreError, Policy, Quota, RateLimitLayer, RequestHead,
+    StoreExt, Strikes, Subject,
 };
 use tower::Layer;
 
@@ -184,7 +184,7 @@ async fn requests_without_a_key_are_not_everybody() {
     struct Friends;
 
     impl KeySource for Friends {
-        fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+        fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
             if head.headers.contains_key("x-tenant") { Global.subject(head) } else { Ok(None) }
         }
 

@@ -117,8 +117,8 @@ async fn a_denial_gives_back_and_says_what_is_left() {
     let [all, one, some] = verdict.decisions() else { panic!("{verdict:?}") };
     assert!(!verdict.is_admitted());
     assert!(matches!(all.outcome, Outcome::Deny { .. }));
-    assert_eq!((one.outcome, one.remaining), (Outcome::Pass, 9));
-    assert_eq!((some.outcome, some.remaining), (Outcome::Pass, 49));
+    assert_eq!((one.outcome, one.remaining), (Outcome::WouldAllow, 9));
+    assert_eq!((some.outcome, some.remaining), (Outcome::WouldAllow, 49));
     assert_eq!(verdict.receipts(&charges, || ReceiptId(1)).count(), 0);
     assert_eq!(remaining(&store, &address, &key).await, 9);
 
@@ -249,7 +249,7 @@ async fn a_shadow_stands_in_nobodys_way() {
     let charges = [charges[0], Charge::new(&enforced, &here, Cost::ONE)];
     let verdict = store.decide(&charges).await.unwrap();
     assert!(verdict.is_admitted());
-    assert_eq!(verdict.decisions()[0].outcome, Outcome::Skip);
+    assert_eq!(verdict.decisions()[0].outcome, Outcome::Undecided);
     assert_eq!(verdict.decisions()[1].remaining, 2);
     cluster.node(1).cont();
 }

@@ -101,14 +101,14 @@ impl Scene {
         assert_eq!(answer.decisions().len(), charges.len(), "{what}");
         let decisions = answer.decisions().iter().zip(asked.decisions());
         for (charge, (mine, theirs)) in charges.iter().zip(decisions) {
-            if mine.outcome == Outcome::Skip {
+            if mine.outcome == Outcome::Undecided {
                 seen.count("left out");
                 continue;
             }
             assert_eq!(mine, theirs, "{what}");
             seen.count(charge.policy.name());
             seen.count(match mine.outcome {
-                Outcome::Exceed => "exceeds".to_owned(),
+                Outcome::ExceedsCapacity => "exceeds".to_owned(),
                 _ => format!("{} units", charge.cost.get()),
             });
         }

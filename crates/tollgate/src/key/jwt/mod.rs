@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use super::credentials::authorization;
 use super::encode::{Tag, hashed};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
-use crate::Head;
+use crate::RequestHead;
 
 use keys::Algorithm;
 
@@ -61,7 +61,11 @@ impl JwtUser {
 impl JwtUser {
     /// The user, and what the token says under the name `claim`, if that is a text: for
     /// quotas that depend on who it is, say by a claim that names the tier.
-    pub fn with_claim(&self, head: &Head<'_>, claim: &str) -> Option<(Subject, Option<String>)> {
+    pub fn with_claim(
+        &self,
+        head: &RequestHead<'_>,
+        claim: &str,
+    ) -> Option<(Subject, Option<String>)> {
         let token = authorization(head.headers, "Bearer")?;
         let AllClaims { known, mut others } = self.0.verify(token)?;
         let said = match others.remove(claim) {
@@ -73,7 +77,7 @@ impl JwtUser {
 }
 
 impl KeySource for JwtUser {
-    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         let token = authorization(head.headers, "Bearer");
         let claims = token.and_then(|token| self.0.verify::<Claims>(token));
         Ok(claims.map(|claims| claims.subject()))

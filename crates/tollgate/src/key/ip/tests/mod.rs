@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use http::{HeaderName, HeaderValue, Request};
 use tollgate_core::Key;
 
-use crate::Head;
+use crate::RequestHead;
 use crate::key::{ClientIp, KeySource, TrustedProxies};
 
 const PROXIES: [&str; 4] = ["loopback", "10.0.0.0/8", "2001:db8:ff::/48", "192.0.2.66"];
@@ -29,11 +29,11 @@ fn request(peer: &str, lines: &[(&str, &[u8])]) -> Request<()> {
 }
 
 fn address(source: &ClientIp, request: &Request<()>) -> String {
-    source.address(&Head::of(request)).unwrap().unwrap().to_string()
+    source.address(&RequestHead::of(request)).unwrap().unwrap().to_string()
 }
 
 fn key(source: &ClientIp, request: &Request<()>) -> Key {
-    source.subject(&Head::of(request)).unwrap().unwrap().key
+    source.subject(&RequestHead::of(request)).unwrap().unwrap().key
 }
 
 fn behind() -> ClientIp {

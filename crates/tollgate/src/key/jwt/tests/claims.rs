@@ -5,7 +5,7 @@ use jsonwebtoken::Algorithm as Alg;
 use serde_json::{Value, json};
 
 use super::{after, believes, claims, claims_with, header, sign, subject, token, verifier};
-use crate::Head;
+use crate::RequestHead;
 use crate::key::jwt::{AllClaims, Claims};
 use crate::key::{JwtUser, KeySource};
 
@@ -118,7 +118,7 @@ fn a_claim_is_read_of_a_token_that_is_believed_and_of_no_other() {
     let said = |token: &str, claim: &str| {
         let request = Request::builder().header("authorization", format!("Bearer {token}"));
         let request = request.body(()).unwrap();
-        let head = Head::of(&request);
+        let head = RequestHead::of(&request);
         let found = user.with_claim(&head, claim);
         // With or without a claim, it is the same user.
         let subject = found.as_ref().map(|(subject, _)| subject.clone());

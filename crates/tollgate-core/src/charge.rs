@@ -131,7 +131,7 @@ impl Receipt {
     /// most [`LIFETIME`](Self::LIFETIME).
     pub fn lifetime(&self) -> Micros {
         let window = self.policy.window();
-        if self.policy.counts_in_flight() {
+        if self.policy.is_concurrency() {
             return window;
         }
         window.max(Self::MIN_LIFETIME).min(Self::LIFETIME)

@@ -47,7 +47,7 @@ mod store;
 mod strikes;
 mod time;
 
-pub use algorithm::{Algorithm, AnyRule, Form, LeakyMode, Refill, Resolution};
+pub use algorithm::{Algorithm, AnyRule, Form, Kind, LeakyMode, Refill, Resolution};
 pub use breaker::{Breaker, BreakerState};
 pub use calendar::{Calendar, CalendarError, Period};
 pub use charge::{Charge, Charged, OwnedCharge, Receipt, ReceiptId, Settlement};

@@ -103,7 +103,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// flight keeps its date, and comes back under any limit.)
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Self::Future<Settlement>;
 
-    /// Lets the lease of a charge that [counts in flight](Policy::counts_in_flight) begin
+    /// Lets the lease of a charge that [counts in flight](Policy::is_concurrency) begin
     /// anew, in one step in which nobody else can take its units.
     ///
     /// What comes back is the receipt as it is from now on; the one before gives nothing

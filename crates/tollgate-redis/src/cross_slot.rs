@@ -122,7 +122,7 @@ impl Group {
             })
             .collect();
         let receipts = verdict.receipts(&charges, || ids.receipt(verdict.decided_at()));
-        receipts.filter(|receipt| !receipt.policy.penalises()).collect()
+        receipts.filter(|receipt| !receipt.policy.is_penalty()).collect()
     }
 
     /// The same charges, of nothing; what only asks still does.

@@ -207,7 +207,7 @@ impl DenyCache {
                 passes.push((line.cost, decided_at + wait));
             }
             Room::None(Frozen { until, fresh_at: decided_at + decision.reset_after, passes })
-        } else if line.policy.penalises() {
+        } else if line.policy.is_penalty() {
             // It may count the next denial.
             Room::Units(0)
         } else {
@@ -250,7 +250,7 @@ impl DenyCache {
 
     /// Whether nothing is to be learnt from a request.
     fn is_excluded(&self, lines: &[Line]) -> bool {
-        let is_excluded = |line: &Line| line.dry || line.policy.counts_in_flight();
+        let is_excluded = |line: &Line| line.dry || line.policy.is_concurrency();
         if lines.iter().any(is_excluded) || has_twins(lines) {
             return true;
         }
@@ -292,7 +292,7 @@ impl Known {
         };
         let outcome = if cost == Cost::ZERO {
             Outcome::WouldAllow
-        } else if cost.get() > limit && !line.policy.penalises() {
+        } else if cost.get() > limit && !line.policy.is_penalty() {
             Outcome::ExceedsCapacity
         } else {
             let (_, passes_at) = frozen.passes.iter().find(|(known, _)| *known == cost)?;

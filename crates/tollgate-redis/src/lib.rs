@@ -260,7 +260,7 @@ impl RedisStore {
         };
         // Before it is sent: what comes back with it may let others pass. Of what is in flight
         // nothing is remembered anyway.
-        if !receipt.policy.counts_in_flight() {
+        if !receipt.policy.is_concurrency() {
             self.0.shared.deny_cache.never_again(receipt.policy.name());
         }
         let state = self.0.names.state(&receipt.policy, &receipt.key);
@@ -320,7 +320,7 @@ impl Store for RedisStore {
     }
 
     fn renew(&self, receipt: &Receipt) -> Self::Future<Option<Receipt>> {
-        if !receipt.policy.counts_in_flight() {
+        if !receipt.policy.is_concurrency() {
             let error = StoreError::no_lease(STORE, &receipt.policy);
             return RedisFuture::ready(Err(error), |_| None);
         }

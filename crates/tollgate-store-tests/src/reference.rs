@@ -179,7 +179,7 @@ impl Reference {
             if !admitted {
                 let untouched = self.assess(charge, Cost::ZERO, now);
                 *decision = Decision { outcome: Outcome::WouldAllow, ..untouched };
-            } else if !done.contains(&slot(charge)) && !charge.policy.penalises() {
+            } else if !done.contains(&slot(charge)) && !charge.policy.is_penalty() {
                 done.push(slot(charge));
                 let cost = total(charge);
                 if cost > Cost::ZERO {
@@ -201,7 +201,7 @@ impl Reference {
         now: Timestamp,
     ) {
         let denies = |(charge, decision): (&Charge<'_>, &Decision)| {
-            (enforced(charge) && decision.denies() && !charge.policy.penalises())
+            (enforced(charge) && decision.denies() && !charge.policy.is_penalty())
                 .then(|| charge.key.clone())
         };
         let denied: Vec<Key> = charges.iter().zip(&*decisions).filter_map(denies).collect();

@@ -92,8 +92,8 @@ pub use tier::{Tier, TierSource};
 pub use tollgate_calendar as calendar;
 #[doc(inline)]
 pub use tollgate_core::{
-    Algorithm, Calendar, CalendarError, Charge, Cost, Decision, Key, LeakyMode, Lease, Micros,
-    OnStoreError, Outcome, Period, Policy, PolicyError, Quota, Receipt, ReceiptId, Refill,
+    Algorithm, Calendar, CalendarError, Charge, Cost, Decision, Key, Kind, LeakyMode, Lease,
+    Micros, OnStoreError, Outcome, Period, Policy, PolicyError, Quota, Receipt, ReceiptId, Refill,
     Resolution, Settlement, Source, Store, StoreError, StoreExt, Strikes, Timestamp, Verdict,
 };
 #[cfg(feature = "test-util")]

@@ -101,7 +101,7 @@ impl Limit {
     /// Where the policy counts in flight, or is a penalty, a request costs 1 there whatever the
     /// layer says.
     pub fn new(policy: Policy, key: impl KeySource) -> Self {
-        let one = policy.counts_in_flight() || policy.penalises();
+        let one = policy.is_concurrency() || policy.is_penalty();
         let costs = one.then(|| Costs::flat(Cost::ONE));
         Self {
             policy,
@@ -376,7 +376,7 @@ impl Limit {
 
 /// A policy that differs from `policy` in its name and quota alone.
 fn like(policy: &Policy, name: &str, quota: Quota) -> Result<Policy, PolicyError> {
-    let other = Policy::new(name, quota, policy.algorithm())?.failing_like(policy);
+    let other = Policy::new(name, quota, policy.kind())?.failing_like(policy);
     match policy.lease() {
         Some(lease) => other.with_lease(lease),
         None => Ok(other),

@@ -10,8 +10,8 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use tollgate::access::Listed;
 use tollgate::key::SubjectName;
 use tollgate::{
-    Algorithm, Charge, Cost, Decision, Key, KeySource as _, Outcome, Policy, RequestHead, Store,
-    Subject, Timestamp, Verdict,
+    Charge, Cost, Decision, Key, KeySource as _, Outcome, Policy, RequestHead, Store, Subject,
+    Timestamp, Verdict,
 };
 
 use super::identity::{Found, Identity};
@@ -279,11 +279,11 @@ fn write_verdict(out: &mut String, limits: &[Met<'_>], verdict: &Verdict) {
     for (limit, decisions) in limits.iter().zip(verdict.decisions().chunks(1 + COSTS.len())) {
         let Some((this, others)) = decisions.split_first() else { continue };
         passes &= !limit.enforce || this.allows();
-        if limit.policy.penalises() {
+        if limit.policy.is_penalty() {
             let _ = writeln!(out, "  {}: requests pass {}", limit.policy.name(), when(this, at));
             continue;
         }
-        if limit.policy.algorithm() == Algorithm::ConcurrentRequests {
+        if limit.policy.is_concurrency() {
             // A request is one, whatever it costs.
             let (left, most) = (this.remaining, this.limit);
             let when = when(this, at);

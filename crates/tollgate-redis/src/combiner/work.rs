@@ -76,9 +76,11 @@ impl Work {
 /// Whether the plain path of the script may serve it.
 fn is_plain(policy: &Policy) -> bool {
     match policy.algorithm() {
-        Algorithm::FixedWindowCounter => policy.quota().calendar().is_none(),
-        Algorithm::SlidingWindowCounter | Algorithm::TokenBucket { .. } => true,
-        Algorithm::LeakyBucket { mode } => !matches!(mode, LeakyMode::Queue { max_wait: Some(_) }),
+        Some(Algorithm::FixedWindowCounter) => policy.quota().calendar().is_none(),
+        Some(Algorithm::SlidingWindowCounter | Algorithm::TokenBucket { .. }) => true,
+        Some(Algorithm::LeakyBucket { mode }) => {
+            !matches!(mode, LeakyMode::Queue { max_wait: Some(_) })
+        }
         _ => false,
     }
 }
@@ -86,9 +88,11 @@ fn is_plain(policy: &Policy) -> bool {
 fn most_entries(policy: &Policy) -> u64 {
     let limit = policy.quota().limit();
     match policy.algorithm() {
-        Algorithm::SlidingWindowLog { resolution: Resolution::Exact }
-        | Algorithm::ConcurrentRequests => limit,
-        Algorithm::SlidingWindowLog { .. } => limit.min(1_000),
+        Some(
+            Algorithm::SlidingWindowLog { resolution: Resolution::Exact }
+            | Algorithm::ConcurrentRequests,
+        ) => limit,
+        Some(Algorithm::SlidingWindowLog { .. }) => limit.min(1_000),
         _ => 0,
     }
 }

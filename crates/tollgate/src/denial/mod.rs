@@ -90,7 +90,7 @@ impl<'a> Denial<'a> {
             }
             if decision.outcome == Outcome::ExceedsCapacity {
                 denial = denial.because(Reason::CostExceedsQuota);
-            } else if decision.denies() && fields.policy().penalises() {
+            } else if decision.denies() && fields.is_penalty() {
                 blocks = true;
             }
             if tightest.is_none_or(|other| headers::is_tighter(row, other)) {
@@ -103,12 +103,11 @@ impl<'a> Denial<'a> {
         let Some(row @ (fields, decision)) = tightest else {
             return denial;
         };
-        let in_flight = fields.policy().counts_in_flight();
         // A block has no quota to tell of.
         denial.shown = (denial.reason != Reason::Blocked).then(|| Shown {
             limit: decision.limit,
             remaining: decision.remaining,
-            window: (!in_flight).then(|| fields.full_after()),
+            window: fields.window(),
             calendar: fields.policy().quota().calendar(),
             reset_at: headers::reset_at(decided_at, row),
         });

@@ -245,10 +245,10 @@ fn check(limits: &[Limit]) -> Result<(), LayerError> {
             (false, Some(_)) => return Err(LayerError::KeyNeverMissing { name: name() }),
             _ => {}
         }
-        if limit.policy.counts_in_flight() && limit.settling.settles() {
+        if limit.policy.is_concurrency() && limit.settling.settles() {
             return Err(LayerError::SettlesInFlight { name: name() });
         }
-        if limit.policy.penalises() {
+        if limit.policy.is_penalty() {
             check_penalty(limit, limits)?;
         }
         if limit.enforce
@@ -303,7 +303,7 @@ fn check_tiers(limits: &[Limit], has_source: bool) -> Result<(), LayerError> {
 }
 
 fn warn_of_costs(limit: &Limit, costs: &Costs) {
-    if limit.policy.penalises() {
+    if limit.policy.is_penalty() {
         return;
     }
     let cost = limit.costs.as_ref().unwrap_or(costs).max_cost().get();

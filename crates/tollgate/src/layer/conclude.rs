@@ -121,9 +121,9 @@ impl<St: Store> LayerState<St> {
         let hold = self.leases.as_ref().map(|leases| leases.hold(&verdict, &charges));
         let (open, in_flight) = (open.flatten(), hold.unwrap_or_default());
         let turn = self.delays.filter(|_| delay > Micros::ZERO).map(|limit| {
-            // The admission holds the permits, and a penalty took nothing.
+            // The admission holds the permits.
             let guard = CancelGuard::charged(&self.store, charges, verdict.clone(), |policy| {
-                !policy.counts_in_flight() && !policy.penalises()
+                !policy.is_concurrency()
             });
             let turn = Box::pin(sleep(Duration::from(delay)));
             (turn, Some((guard, self.telemetry.start_waiting(limit))))

@@ -71,7 +71,7 @@ impl<St: Store> LayerState<St> {
             Poll::Pending if self.leases.is_some() => {
                 // Clients that leave early would otherwise fill a concurrency limit.
                 let charges = context.owned_charges(&self.limits);
-                let returns = |policy: &tollgate_core::Policy| policy.counts_in_flight();
+                let returns = |policy: &tollgate_core::Policy| policy.is_concurrency();
                 Err(Box::pin(CancelGuard::asking(&self.store, charges, answer, returns)))
             }
             Poll::Pending => Err(Box::pin(answer)),

@@ -187,7 +187,7 @@ pub(super) fn settle_by_response<'a>(
             });
         };
         if let Some(counts) = &settling.counts {
-            match (limit.policy.penalises(), counts(head)) {
+            match (limit.policy.is_penalty(), counts(head)) {
                 // A penalty takes a settlement to more than its charge as a strike.
                 (true, true) => settle(&|charged| charged.plus(Cost::ONE)),
                 (false, false) => settle(&|_| Cost::ZERO),

@@ -53,7 +53,7 @@ impl<St: Store> LayerState<St> {
         let in_tiers = |limit| Limit::tiers(limit).map(|(_, policy)| policy);
         let policies = limits.iter().map(Limit::policy).chain(limits.iter().flat_map(in_tiers));
         let leases = LeaseRenewer::new(&store, policies);
-        let all_shown = limits.iter().all(|limit| limit.enforce && !limit.policy.penalises());
+        let all_shown = limits.iter().all(|limit| limit.enforce && !limit.policy.is_penalty());
         let tiers = Tiers::new(options.tiers.as_ref(), &limits);
         let compile = |limit| CompiledLimit::new(limit, tiers.as_ref());
         let limits: Box<[_]> = limits.into_iter().map(compile).collect();
@@ -109,12 +109,10 @@ impl<St: Store> LayerState<St> {
         verdict: &'a Verdict,
         applied: AppliedLimits,
     ) -> impl Iterator<Item = (&'a PolicyFields, &'a Decision)> {
-        let decided = self.applied(applied).zip(verdict.decisions());
-        decided
-            .filter(|(CompiledLimit { limit, .. }, decision)| {
-                limit.enforce && (decision.denies() || !limit.policy.penalises())
-            })
-            .map(move |(limit, decision)| (limit.fields(applied.tier), decision))
+        let enforced = self.applied(applied).zip(verdict.decisions());
+        let enforced = enforced.filter(|(compiled, _)| compiled.limit.enforce);
+        let rows = enforced.map(move |(compiled, it)| (compiled.fields(applied.tier), it));
+        rows.filter(|(fields, decision)| fields.is_shown(decision))
     }
 
     #[inline]

@@ -131,7 +131,7 @@ impl Telemetry {
                 let Resolved { limit: number, subject, cost } = &resolved[place];
                 let policy = &self.policies[*number];
                 // A penalty allows without charging.
-                let charges = !limit.limit.policy.penalises();
+                let charges = !limit.limit.policy.is_penalty();
                 let cost = if charges { cost.get() } else { 0 };
                 policy.count(subject.kind, cost, timer.endpoint as usize, word, decision);
                 #[cfg(feature = "admin")]

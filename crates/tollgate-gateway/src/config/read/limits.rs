@@ -373,7 +373,7 @@ fn warn_of_dear_requests(limit: &LimitPlan, view: &View<'_>, problems: &mut Prob
         problems.warn(
             key.map_or_else(|| view.place(), |key| view.place_of(key)),
             format!("a request may cost {max_cost}, and no more than {least} ever pass at once: it is always refused"),
-            if limit.policy.as_ref().is_some_and(|policy| is_bucket(policy.algorithm())) {
+            if limit.policy.as_ref().and_then(Policy::algorithm).is_some_and(is_bucket) {
                 "raise `burst`, or lower the cost"
             } else {
                 "raise `limit`, or lower the cost"

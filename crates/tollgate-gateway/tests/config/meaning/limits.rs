@@ -25,7 +25,7 @@ fn spans_are_written_in_either_way() {
 
 #[test]
 fn each_algorithm_takes_its_settings() {
-    let algorithm = |rest: &str| api(rest).limit.policy.as_ref().unwrap().algorithm();
+    let algorithm = |rest: &str| api(rest).limit.policy.as_ref().unwrap().algorithm().unwrap();
     assert_eq!(
         algorithm("strategy: token_bucket, limit: 5, refillSeconds: 60, refill: interval"),
         Algorithm::TokenBucket { refill: Refill::Interval }
@@ -47,9 +47,12 @@ fn each_algorithm_takes_its_settings() {
              fixed_window_counter, limit: 1, windowSeconds: 1}}]\n"
         ));
         let limits = &plan.routes[0].limits;
-        assert_eq!(limits.client.as_ref().unwrap().policy.as_ref().unwrap().algorithm(), algorithm);
         assert_eq!(
-            limits.apis[0].limit.policy.as_ref().unwrap().algorithm(),
+            limits.client.as_ref().unwrap().policy.as_ref().unwrap().algorithm().unwrap(),
+            algorithm
+        );
+        assert_eq!(
+            limits.apis[0].limit.policy.as_ref().unwrap().algorithm().unwrap(),
             Algorithm::FixedWindowCounter
         );
     }

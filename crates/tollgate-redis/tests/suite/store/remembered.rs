@@ -133,7 +133,7 @@ async fn a_remembered_answer_is_what_redis_says_at_that_moment() {
             .collect();
         // Some of the keys have nothing left.
         let (policy, key, _) = &asked[0];
-        while !policy.penalises()
+        while !policy.is_penalty()
             && scene.asks.charge(policy, key, Cost::ONE).await.unwrap().is_admitted()
         {}
         let mut wait = 0;

@@ -13,7 +13,7 @@ use tollgate::key::{ClientIp, KeySource, TrustedProxies};
 fuzz_target!(|data: &[u8]| {
     let Some((&kind, rest)) = data.split_first() else { return };
     let Ok(proxies) = TrustedProxies::parse(["10.0.0.0/8", "2001:db8::/32"]) else { return };
-    let source = ClientIp::behind(proxies.clone());
+    let source = ClientIp::peer().trusting(proxies.clone());
     let (source, name) = match kind % 3 {
         0 => (source, "x-forwarded-for"),
         1 => (source.in_forwarded(), "forwarded"),

@@ -167,7 +167,7 @@ pub trait StoreExt: Store {
 impl<S: Store> StoreExt for S {}
 
 /// The store could not decide.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("{store}: {reason}{}", if self.may_have_charged() { " (the charge may have been made)" } else { "" })]
 pub struct StoreError {
     store: &'static str,
@@ -177,6 +177,8 @@ pub struct StoreError {
     retry_after: Option<Micros>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
+
+crate::debug_as_display!(StoreError);
 
 impl StoreError {
     /// The store is not to be had, and the charge was surely not made.

@@ -42,7 +42,7 @@ pub struct RedisStoreBuilder {
 
 /// A store that cannot be made. That Redis is not to be had is no such error: a store
 /// connects when it comes.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The URL makes no sense.
@@ -61,6 +61,8 @@ pub enum ConnectError {
     #[error("the Redis client refused its settings: {0}")]
     Client(String),
 }
+
+tollgate_core::debug_as_display!(ConnectError);
 
 impl RedisStoreBuilder {
     pub(crate) fn new(url: &str) -> Result<Self, UrlError> {

@@ -35,12 +35,12 @@ use crate::{RequestHead, grpc};
 ///
 /// ```
 /// use http::Method;
-/// use tollgate::{Cost, Costs};
+/// use tollgate::Costs;
 ///
 /// let costs = Costs::by_method()
-///     .method(Method::DELETE, Cost::new(20))
-///     .route("/reports/{id}", Cost::new(50))
-///     .from_fn(|head| head.headers.contains_key("x-bulk").then_some(Cost::new(100)));
+///     .method(Method::DELETE, 20)
+///     .route("/reports/{id}", 50)
+///     .from_fn(|head| head.headers.contains_key("x-bulk").then_some(100));
 /// # let _ = costs;
 /// ```
 #[derive(Clone)]
@@ -71,7 +71,7 @@ struct Methods {
 impl Costs {
     /// The costs of the table above.
     pub const fn by_method() -> Self {
-        let mut costs = Self::flat(Cost::ONE);
+        let mut costs = Self::uniform(Cost::ONE);
         let five = Cost::new(5);
         costs.methods.search = Cost::new(3);
         (costs.methods.post, costs.methods.put, costs.methods.patch) = (five, five, five);
@@ -81,7 +81,11 @@ impl Costs {
     }
 
     /// The same for every request.
-    pub const fn flat(cost: Cost) -> Self {
+    pub fn flat(cost: impl Into<Cost>) -> Self {
+        Self::uniform(cost.into())
+    }
+
+    const fn uniform(cost: Cost) -> Self {
         let methods = Methods {
             get: cost,
             head: cost,
@@ -100,7 +104,8 @@ impl Costs {
     /// Another cost for a method. SEARCH stands for QUERY too, and the other way round; and
     /// a POST is what calls of gRPC are.
     #[must_use]
-    pub fn method(mut self, method: Method, cost: Cost) -> Self {
+    pub fn method(mut self, method: Method, cost: impl Into<Cost>) -> Self {
+        let cost = cost.into();
         if method == Method::POST {
             self.methods.call = cost;
         }
@@ -118,8 +123,8 @@ impl Costs {
     /// (axum's `MatchedPath`, or a [`RoutePattern`](crate::RoutePattern) extension), or
     /// the path of a gRPC method (`/package.Service/Method`).
     #[must_use]
-    pub fn route(mut self, pattern: impl Into<Box<str>>, cost: Cost) -> Self {
-        let pattern = pattern.into();
+    pub fn route(mut self, pattern: impl Into<Box<str>>, cost: impl Into<Cost>) -> Self {
+        let (pattern, cost) = (pattern.into(), cost.into());
         self.routes.retain(|(other, _)| *other != pattern);
         self.routes.push((pattern, cost));
         self
@@ -127,11 +132,11 @@ impl Costs {
 
     /// Asks a closure first; where it says `None`, the other rules hold.
     #[must_use]
-    pub fn from_fn(
+    pub fn from_fn<C: Into<Cost>>(
         mut self,
-        cost: impl Fn(&RequestHead<'_>) -> Option<Cost> + Send + Sync + 'static,
+        cost: impl Fn(&RequestHead<'_>) -> Option<C> + Send + Sync + 'static,
     ) -> Self {
-        self.closure = Some(Arc::new(cost));
+        self.closure = Some(Arc::new(move |head| cost(head).map(Into::into)));
         self
     }
 
@@ -160,6 +165,13 @@ impl Costs {
             }
         }
         if grpc::is_call(head, is_grpc) { self.methods.call } else { self.methods.of(head.method) }
+    }
+
+    /// Whether the method of a request makes no difference.
+    pub(crate) fn is_flat(&self) -> bool {
+        let Methods { get, head, search, post, put, patch, delete, any_other, .. } = &self.methods;
+        let mut named = [get, head, search, post, put, patch, delete].into_iter();
+        self.methods.others.is_empty() && named.all(|cost| cost == any_other)
     }
 
     /// The most that a request takes, as far as the table says.
@@ -201,6 +213,26 @@ impl Methods {
             "DELETE" => &mut self.delete,
             _ => return None,
         })
+    }
+}
+
+/// "SEARCH 3, POST 5, PUT 5, PATCH 5, DELETE 10, others 1": the costs of methods, without routes and closure.
+impl fmt::Display for Costs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Methods { get, head, search, post, put, patch, delete, any_other, .. } = &self.methods;
+        let named = [
+            ("GET", get),
+            ("HEAD", head),
+            ("SEARCH", search),
+            ("POST", post),
+            ("PUT", put),
+            ("PATCH", patch),
+            ("DELETE", delete),
+        ];
+        for (method, cost) in named.into_iter().filter(|(_, cost)| *cost != any_other) {
+            write!(f, "{method} {}, ", cost.get())?;
+        }
+        write!(f, "others {}", any_other.get())
     }
 }
 

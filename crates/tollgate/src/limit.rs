@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate_core::{Charge, Cost, Key, OnStoreError, Policy, PolicyError, Quota, Strikes};
 
 use crate::head::Condition;
-use crate::key::{Global, KeySource};
+use crate::key::{ApiKey, ApiKeys, ClientIp, Global, KeySource};
 use crate::settling::{Reserve, ResponseHead, Settling};
 use crate::tier::Tier;
 use crate::{Costs, Paths, RequestHead};
@@ -22,7 +22,7 @@ use crate::{Costs, Paths, RequestHead};
 /// let logins = Policy::fixed_window_counter("login", Quota::per_minute(5))?;
 /// // A login counts once, although it is a POST, which otherwise costs 5.
 /// let logins = Limit::new(logins, ClientIp::peer())
-///     .costs(Costs::flat(Cost::ONE))
+///     .cost(1)
 ///     .on_paths(Paths::new(["/login"])?);
 /// let keys = ApiKeys::from_keys(["k-7f3a"]);
 /// let customers = Policy::token_bucket("customer", Quota::per_second(50).burst(200))?;
@@ -121,6 +121,23 @@ impl Limit {
         Self::new(policy, Global)
     }
 
+    /// `policy` for each client address, as [`ClientIp::peer`](crate::key::ClientIp::peer) finds it.
+    pub fn per_ip(policy: Policy) -> Self {
+        Self::new(policy, ClientIp::peer())
+    }
+
+    /// `policy` for each of these API keys in `X-API-Key`. A request without one of them gets 403.
+    pub fn per_api_key(policy: Policy, keys: ApiKeys) -> Self {
+        let key = ApiKey::in_x_api_key().one_of(keys);
+        Self::new(policy, key).on_missing_key(OnMissingKey::Deny)
+    }
+
+    /// Every request costs `units` here: short for `.costs(Costs::flat(units))`.
+    #[must_use]
+    pub fn cost(self, units: impl Into<Cost>) -> Self {
+        self.costs(Costs::flat(units))
+    }
+
     /// What requests cost here, if not what they cost in the rest of the layer.
     #[must_use]
     pub fn costs(mut self, costs: Costs) -> Self {
@@ -198,7 +215,7 @@ impl Limit {
     ///
     /// let tokens = Policy::token_bucket("tokens", Quota::per_minute(10_000))?;
     /// let tokens = Limit::new(tokens, ClientIp::peer())
-    ///     .costs(Costs::flat(Cost::new(500)))
+    ///     .cost(500)
     ///     .reserve(Reserve::by_handler().or_by_header(headers::COST));
     /// # let _ = tokens;
     /// # Ok::<(), tollgate::PolicyError>(())
@@ -227,7 +244,7 @@ impl Limit {
     /// // Five wrong passwords a minute, and any number of right ones.
     /// let logins = Policy::sliding_window_log("login", Quota::per_minute(5))?;
     /// let logins = Limit::new(logins, ClientIp::peer())
-    ///     .costs(Costs::flat(Cost::ONE))
+    ///     .cost(1)
     ///     .count_only(|response| response.status == 401);
     /// # let _ = logins;
     /// # Ok::<(), tollgate::PolicyError>(())
@@ -269,7 +286,7 @@ impl Limit {
     ///
     /// let free = Policy::token_bucket("client", Quota::per_hour(60).burst(10))?;
     /// let client = Limit::new(free, ClientIp::peer())
-    ///     .costs(Costs::flat(Cost::ONE))
+    ///     .cost(1)
     ///     .in_tier("pro", Quota::per_hour(10_000).burst(500))?;
     /// // 6 an hour, 1 at once; in the tier `pro` 1000 an hour, 50 at once.
     /// let ai = client.fraction("ai", 1, 10)?.on_paths(Paths::new(["/ai/*"])?);

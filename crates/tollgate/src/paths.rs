@@ -163,7 +163,7 @@ fn hex(digit: u8) -> Option<u8> {
 }
 
 /// A pattern that would match nothing.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "path pattern {pattern:?}: begin with `/`, use `*` as the last segment alone \
      (`/static/*`), and leave out `//`, `..`, `;`, the query, parameters, and escapes that servers \
@@ -172,6 +172,8 @@ fn hex(digit: u8) -> Option<u8> {
 pub struct PathsError {
     pattern: String,
 }
+
+tollgate_core::debug_as_display!(PathsError);
 
 #[cfg(test)]
 mod tests {

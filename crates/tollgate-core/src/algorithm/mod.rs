@@ -144,12 +144,13 @@ pub enum Algorithm {
     ConcurrentRequests,
 }
 
-/// What a policy does with requests.
+/// The two kinds of policies: one limits requests, the other blocks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// It charges them to a quota.
+    /// The policy charges requests to a quota.
     Limit(Algorithm),
-    /// It blocks them after strikes, and charges, refunds and consumes nothing. See [`penalty`].
+    /// The policy blocks requests after strikes. It charges, refunds and consumes nothing. See
+    /// [`penalty`].
     Penalty(Terms),
 }
 
@@ -217,7 +218,7 @@ impl Algorithm {
     /// The five that limit a rate, with their default settings. Each can stand for any other
     /// over the same quota, and is chosen by its name. What limits how much is in flight
     /// ([`ConcurrentRequests`](Self::ConcurrentRequests)) asks for another quota, and for a
-    /// caller that gives back.
+    /// caller that returns its units.
     pub const ALL: [Self; 5] = [
         Self::FixedWindowCounter,
         Self::SlidingWindowLog { resolution: Resolution::Auto },
@@ -258,12 +259,14 @@ impl FromStr for Algorithm {
 }
 
 /// A name that is none of the five.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown algorithm `{0}`: use fixed_window_counter, sliding_window_log, \
      sliding_window_counter, token_bucket or leaky_bucket"
 )]
 pub struct UnknownAlgorithm(String);
+
+crate::debug_as_display!(UnknownAlgorithm);
 
 /// The rule of one of the algorithms; the fixed window counter has two.
 #[derive(Clone, Debug, PartialEq)]

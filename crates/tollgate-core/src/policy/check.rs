@@ -12,12 +12,14 @@ use crate::{
 };
 
 /// Why a policy cannot be built.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("policy `{}`: {reason}", .name.escape_default())]
 pub struct PolicyError {
     name: String,
     reason: Reason,
 }
+
+crate::debug_as_display!(PolicyError);
 
 impl PolicyError {
     /// The nearest limit that builds, where a limit was the reason and there is one.

@@ -131,7 +131,7 @@ impl<St: Inspect> Parts<'_, St> {
             .endpoint(api.map_or("other", |api| &api.limit.name))
             .tiers(self.tiers())
             .wait_queue(self.room)
-            .on_denied(Denials::of(self.plan));
+            .denial_response(Denials::of(self.plan));
         let prices = Prices::of(limits.iter().copied());
         for plan in limits {
             if plan.policy.is_some() {

@@ -205,7 +205,7 @@ pub(super) fn client_ip(
     v4_prefix: u8,
     v6_prefix: u8,
 ) -> Result<ClientIp, BuildError> {
-    let behind = ClientIp::behind(proxies.clone());
+    let behind = ClientIp::peer().trusting(proxies.clone());
     let source = match header {
         None => ClientIp::peer(),
         Some(ForwardingHeader::XForwardedFor) => behind,

@@ -30,7 +30,7 @@ fn addresses(plan: &Plan) -> Result<ClientIp, BuildError> {
             return client_ip(trusted_proxies, header.as_ref(), *v4_prefix, *v6_prefix);
         }
     }
-    Ok(ClientIp::behind(plan.trusted_proxies.clone()))
+    Ok(ClientIp::peer().trusting(plan.trusted_proxies.clone()))
 }
 
 fn api_keys(plan: &Plan) -> &ApiKeyPlace {

@@ -14,7 +14,7 @@ use tower_service::Service;
 
 use super::{AccessLists, Listed};
 use crate::body::{AnyBody, BodyMode, InFlight, SameBody};
-use crate::denial::{Denial, DenialResponse, Problem, ResponseFormat};
+use crate::denial::{Denial, DenialResponse, FromFn, IntoDenialResponse, Problem, ResponseFormat};
 use crate::head::RequestHead;
 use crate::key::FaultLog;
 
@@ -95,7 +95,18 @@ impl<M> AccessLayer<M> {
     /// The response to a forbidden request. See
     /// [`RateLimitLayerBuilder::on_denied`](crate::RateLimitLayerBuilder::on_denied).
     #[must_use]
-    pub fn on_denied(self, response: impl DenialResponse) -> Self {
+    pub fn on_denied<F, R, Via>(self, response: F) -> Self
+    where
+        F: Fn(&Denial<'_>) -> R + Send + Sync + 'static,
+        R: IntoDenialResponse<Via>,
+        Via: 'static,
+    {
+        self.denial_response(FromFn(response, PhantomData))
+    }
+
+    /// The same as a [`DenialResponse`].
+    #[must_use]
+    pub fn denial_response(self, response: impl DenialResponse) -> Self {
         let response: Arc<dyn DenialResponse> = Arc::new(response);
         let state = AccessState { response, ..AccessState::clone(&self.state) };
         Self { state: Arc::new(state), ..self }
@@ -125,6 +136,7 @@ impl AccessState {
             }
         };
         tracing::debug!(target: "tollgate", reason = denial.reason().code(), "deny");
+        let denial = denial.of_request(*head, |_| None);
         Err(Box::new(denial.respond(ResponseFormat::among(head, self.is_grpc), &*self.response)))
     }
 }

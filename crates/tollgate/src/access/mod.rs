@@ -66,7 +66,7 @@ pub enum Listed {
 }
 
 /// A list that could not take the place of another.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessListsError {
     /// A list names subjects that nobody looks for, and would have no effect.
@@ -85,6 +85,8 @@ pub enum AccessListsError {
         position: usize,
     },
 }
+
+tollgate_core::debug_as_display!(AccessListsError);
 
 impl AccessLists {
     /// Nobody is listed, and nobody looked for.

@@ -110,7 +110,7 @@ impl PolicyFields {
         matches!(self.terms, Terms::Penalty)
     }
 
-    /// The time in which the whole capacity comes back: the window (of a calendar the longest), or
+    /// The time after which the whole capacity is back: the window (of a calendar the longest), or
     /// the time that a bucket takes to fill, rounded up to a microsecond. A concurrency limit has
     /// none.
     pub(crate) fn window(&self) -> Option<Micros> {

@@ -136,7 +136,7 @@ impl fmt::Debug for ApiKey {
 pub struct ApiKeys(Arc<HashSet<[u8; 32]>>);
 
 /// A digest that is none.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "API key digest number {position}: expected the SHA-256 of a key as 64 hex digits, as \
      `printf %s KEY | sha256sum` prints it"
@@ -145,6 +145,8 @@ pub struct ApiKeysError {
     /// Which of the list, from 1. The text is withheld: it may be a key by mistake.
     pub position: usize,
 }
+
+tollgate_core::debug_as_display!(ApiKeysError);
 
 impl ApiKeys {
     /// These keys, of which only the digests are kept.

@@ -69,6 +69,50 @@ where
     }
 }
 
+/// A closure that borrows, as a source. Made by [`from_ref`].
+#[derive(Clone, Copy)]
+pub struct FromRef<F>(F);
+
+/// Keys on a text of the request, without a copy. Its keys are those of [`from_fn`].
+///
+/// ```
+/// let per_host = tollgate::key::from_ref(|head| head.headers.get("host")?.to_str().ok());
+/// ```
+pub const fn from_ref<F>(key: F) -> FromRef<F>
+where
+    F: for<'a> Fn(&RequestHead<'a>) -> Option<&'a str> + Send + Sync + 'static,
+{
+    FromRef(key)
+}
+
+impl<F> KeySource for FromRef<F>
+where
+    F: for<'a> Fn(&RequestHead<'a>) -> Option<&'a str> + Send + Sync + 'static,
+{
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
+        Ok((self.0)(head).map(of_closure))
+    }
+
+    fn can_be_missing(&self) -> bool {
+        true
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        let SubjectName::Other(text) = name else { return None };
+        Some(of_closure(text))
+    }
+}
+
+fn of_closure(text: &str) -> Subject {
+    Subject { kind: SubjectKind::Other, key: joined(Tag::Closure, &[text.as_bytes()]) }
+}
+
+impl<F> fmt::Debug for FromRef<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FromRef")
+    }
+}
+
 impl<F> fmt::Debug for FromFn<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "FromFn({})", self.kind.as_str())

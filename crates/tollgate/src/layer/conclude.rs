@@ -17,7 +17,7 @@ use super::action::{
 };
 use super::cancel::CancelGuard;
 use super::explain;
-use super::limits::{AppliedLimits, CompiledLimit};
+use super::limits::{AppliedLimits, CompiledLimit, Resolved};
 use super::settlement::{corrected, open_charges, settle_by_response};
 use super::state::LayerState;
 use super::verdicts::Verdicts;
@@ -192,11 +192,18 @@ impl<St: Store> LayerState<St> {
         let at = verdict.decided_at();
         // The keys of all policies that apply: the seed is the same whichever policy denies.
         let seed = seed_of(context.resolved.iter().map(|resolved| &resolved.subject.key));
+        let cost = |policy: &str| {
+            let mut resolved = context.resolved.iter();
+            let is_meant = |it: &&Resolved| self.limits[it.limit].limit.policy.name() == policy;
+            resolved.find(is_meant).map(|it| it.cost)
+        };
         let denial = Denial::of_verdict(at, rows(), &self.options.headers, seed);
+        let denial = denial.of_request(*head, cost);
         // At level debug, because a client can cause any number of them. Metrics count them.
         tracing::debug!(
             target: "tollgate",
             policies = ?denial.policies(),
+            keys = ?context.resolved.iter().map(|it| it.subject.kind.as_str()).collect::<Vec<_>>(),
             reason = denial.reason().code(),
             retry_after = ?denial.retry_after(),
             "deny",
@@ -237,6 +244,7 @@ impl<St: Store> LayerState<St> {
         let probe = error.retry_after().unwrap_or(PROBE);
         let denial =
             Denial::store_unavailable(rejecting.map(|limit| limit.fields(applied.tier)), probe);
+        let denial = denial.of_request(*head, |_| None);
         let format = self.response_format(head);
         Action::Respond(Box::new(denial.respond(format, &*self.options.response)))
     }

@@ -54,10 +54,9 @@ use crate::{Limit, RequestHead};
 /// ```
 /// use axum::Router;
 /// use axum::routing::get;
-/// use tollgate::{MemoryStore, Policy, Quota, RateLimitLayer};
+/// use tollgate::{Quota, RateLimitLayer};
 ///
-/// let policy = Policy::sliding_window_log("global", Quota::per_minute(100))?;
-/// let limit = RateLimitLayer::global(MemoryStore::new(), policy)?;
+/// let limit = RateLimitLayer::per_ip(Quota::per_second(5).burst(20))?;
 /// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(limit);
 /// # let _ = app;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -7,8 +7,7 @@ use crate::key::JwtUser;
 /// The tier that a verified token names in one of its claims.
 ///
 /// Only a token that the verifier believes is asked, and only a claim that is a text
-/// counts. The token is verified once for the tier and once more for the key: where that
-/// is too dear, let an authentication layer put both into the request's extensions.
+/// counts. A token that names the tier and the key is verified once for both.
 ///
 /// ```
 /// use tollgate::key::{JwtKey, JwtKeys, JwtUser, JwtVerifier};

@@ -99,6 +99,31 @@ pub trait TierSource: Send + Sync + 'static {
         let _ = name;
         None
     }
+
+    /// Asks `other` about requests and subjects for which this source finds no tier.
+    fn or<T: TierSource>(self, other: T) -> Or<Self, T>
+    where
+        Self: Sized,
+    {
+        Or { first: self, other }
+    }
+}
+
+/// Two sources, the second for whatever the first has no tier for. Made by [`TierSource::or`].
+#[derive(Clone, Copy, Debug)]
+pub struct Or<A, B> {
+    first: A,
+    other: B,
+}
+
+impl<A: TierSource, B: TierSource> TierSource for Or<A, B> {
+    fn tier(&self, head: &RequestHead<'_>) -> Option<Tier> {
+        self.first.tier(head).or_else(|| self.other.tier(head))
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Tier> {
+        self.first.named(name).or_else(|| self.other.named(name))
+    }
 }
 
 /// The tier that a layer before has put into the request's extensions.

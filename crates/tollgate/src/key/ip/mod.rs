@@ -57,10 +57,10 @@ pub(crate) use proxies::as_v4;
 /// says what it means.
 ///
 /// ```
-/// use tollgate::key::{ClientIp, TrustedProxies};
+/// use tollgate::key::ClientIp;
 ///
 /// // nginx on the same host, a balancer somewhere in 10.0.0.0/8, `X-Forwarded-For`.
-/// let by_client = ClientIp::behind(TrustedProxies::parse(["loopback", "10.0.0.0/8"])?);
+/// let by_client = ClientIp::behind(["loopback", "10.0.0.0/8"])?;
 /// # Ok::<(), tollgate::key::ClientIpError>(())
 /// ```
 #[derive(Clone)]
@@ -95,12 +95,18 @@ impl ClientIp {
         }
     }
 
-    /// The client that these proxies report in `X-Forwarded-For`.
+    /// The client that these proxies report in `X-Forwarded-For`. See [`TrustedProxies::parse`] for
+    /// the entries.
     ///
     /// List every proxy of yours that a request passes, and nothing else: a client inside a
     /// listed network can claim any address.
-    pub fn behind(proxies: TrustedProxies) -> Self {
-        Self { proxies, ..Self::peer() }
+    ///
+    /// # Errors
+    /// An entry is not valid.
+    pub fn behind<E: AsRef<str>>(
+        proxies: impl IntoIterator<Item = E>,
+    ) -> Result<Self, ClientIpError> {
+        Ok(Self::peer().trusting(TrustedProxies::parse(proxies)?))
     }
 
     /// Takes the peer from a closure instead of the extensions, for servers that keep it
@@ -111,7 +117,7 @@ impl ClientIp {
         Self { peer: Some(Arc::new(peer)), ..Self::peer() }
     }
 
-    /// Which proxies are believed, for a peer [`from_fn`](Self::from_fn).
+    /// Believes these proxies, as [`behind`](Self::behind) does.
     #[must_use]
     pub fn trusting(self, proxies: TrustedProxies) -> Self {
         Self { proxies, ..self }

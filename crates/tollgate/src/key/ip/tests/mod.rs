@@ -11,7 +11,7 @@ use http::{HeaderName, HeaderValue, Request};
 use tollgate_core::Key;
 
 use crate::RequestHead;
-use crate::key::{ClientIp, KeySource, TrustedProxies};
+use crate::key::{ClientIp, KeySource};
 
 const PROXIES: [&str; 4] = ["loopback", "10.0.0.0/8", "2001:db8:ff::/48", "192.0.2.66"];
 
@@ -37,7 +37,7 @@ fn key(source: &ClientIp, request: &Request<()>) -> Key {
 }
 
 fn behind() -> ClientIp {
-    ClientIp::behind(TrustedProxies::parse(PROXIES).unwrap())
+    ClientIp::behind(PROXIES).unwrap()
 }
 
 fn by_peer(source: &ClientIp, peer: &str) -> Key {

@@ -10,11 +10,11 @@ use http::uri::Scheme;
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use tokio_rustls::rustls::ServerConfig;
-use tollgate::access::{Listed, Lists};
+use tollgate::access::{AccessLists, Listed};
 use tollgate::denial::{Problem, ResponseFormat};
 use tollgate::key::TrustedProxies;
 use tollgate::status::{Inspect, LayerHandle};
-use tollgate::{Denial, Head, Observer, WaitQueue, headers};
+use tollgate::{Denial, Observer, RequestHead, WaitQueue, headers};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -50,7 +50,7 @@ pub(super) struct App<St> {
     /// Whether upstreams say somewhere what a request has cost.
     reserves: bool,
     /// Who is refused, and who is not limited.
-    lists: Option<Lists>,
+    lists: Option<AccessLists>,
     /// The rules for descriptors of Envoy.
     pub(super) rate_limits: Option<RateLimits<St>>,
     /// The most connections to the admin address.
@@ -302,7 +302,7 @@ impl<St: Inspect> App<St> {
             return Ok(Listed::Neither);
         };
         let denial = match lists.find(&head(request)) {
-            Ok(Listed::Denied) => Denial::denied_subject(),
+            Ok(Listed::Blocked) => Denial::denied_subject(),
             Ok(listed) => return Ok(listed),
             Err(error) => {
                 // Every connection has a peer address, so that this does not happen.
@@ -312,17 +312,17 @@ impl<St: Inspect> App<St> {
             }
         };
         tracing::debug!(reason = denial.reason().code(), "deny");
-        let dialect = ResponseFormat::of(&Head::of(request));
+        let format = ResponseFormat::of(&RequestHead::of(request));
         let problem = Problem::with_members(self.plan.members.clone());
-        let mut response = denial.respond(dialect, &problem).map(Body::from);
+        let mut response = denial.respond(format, &problem).map(Body::from);
         response.extensions_mut().insert(Denied::of(&denial));
         Err(Box::new(response))
     }
 }
 
 /// The head for limiters, with the peer of the connection.
-fn head<B>(request: &Request<Admitted<B>>) -> Head<'_> {
-    let mut head = Head::of(request);
+fn head<B>(request: &Request<Admitted<B>>) -> RequestHead<'_> {
+    let mut head = RequestHead::of(request);
     head.extensions = &request.body().connection.extensions;
     head
 }

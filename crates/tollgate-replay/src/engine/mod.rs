@@ -254,7 +254,7 @@ impl Replay {
     fn admit(&mut self, request: &Request<'_>, verdict: &Verdict, waited: Micros) {
         let now = verdict.decided_at();
         self.tallies.admit(request, verdict, waited);
-        let settles = |ask: &Ask<'_>| ask.actual.is_some() || ask.policy.counts_in_flight();
+        let settles = |ask: &Ask<'_>| ask.actual.is_some() || ask.policy.is_concurrency();
         if !request.asks.iter().any(settles) {
             return;
         }
@@ -271,7 +271,7 @@ impl Replay {
                 .iter()
                 .find(|ask| ask.policy.name() == receipt.policy.name() && *ask.key == receipt.key);
             let actual = match ask {
-                Some(ask) if ask.policy.counts_in_flight() => Some(Cost::ZERO),
+                Some(ask) if ask.policy.is_concurrency() => Some(Cost::ZERO),
                 Some(ask) => ask.actual,
                 None => None,
             };

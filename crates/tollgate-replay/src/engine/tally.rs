@@ -205,7 +205,7 @@ impl Tallies {
     }
 
     pub(super) fn settle(&mut self, receipt: &Receipt, settled: Settlement) {
-        if receipt.policy.counts_in_flight() {
+        if receipt.policy.is_concurrency() {
             return;
         }
         let policy = self.policies.get(receipt.policy.name());
@@ -242,7 +242,7 @@ impl Tallies {
             if wait > Micros::ZERO {
                 policy.waits.note(wait);
             }
-            if ask.of_client && ask.enforce && !ask.policy.penalises() && decision.limit > 0 {
+            if ask.of_client && ask.enforce && !ask.policy.is_penalty() && decision.limit > 0 {
                 let share = u128::from(decision.remaining) * 100 / u128::from(decision.limit);
                 least = least.min(u8::try_from(share).unwrap_or(100));
             }

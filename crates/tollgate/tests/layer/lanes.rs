@@ -14,8 +14,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance};
 use tollgate::key::{ClientIp, KeySource};
 use tollgate::{
-    Cost, Costs, Head, Key, Limit, ManualClock, MemoryStore, Micros, OnExceeded, Policy, Quota,
-    RateLimit, Store, StoreExt, WaitQueue,
+    Cost, Costs, Key, Limit, ManualClock, MemoryStore, Micros, OnExceeded, Policy, Quota,
+    RateLimit, RequestHead, Store, StoreExt, WaitQueue,
 };
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt, service_fn};
@@ -288,7 +288,7 @@ impl Policies {
     /// The keys that a request needs a unit of.
     fn needs(&self, sent: &Sent) -> Vec<(Policy, Key)> {
         let head = sent.request(0);
-        let client = ClientIp::peer().subject(&Head::of(&head)).unwrap().unwrap().key;
+        let client = ClientIp::peer().subject(&RequestHead::of(&head)).unwrap().unwrap().key;
         let mut needs = vec![(self.shared.clone(), Key::GLOBAL), (self.own.clone(), client)];
         if sent.is_report {
             needs.push((self.reports.clone(), Key::GLOBAL));

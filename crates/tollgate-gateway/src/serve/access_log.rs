@@ -90,7 +90,7 @@ impl AccessLog {
     pub(super) fn begin<B>(
         &self,
         request: &Request<B>,
-        connection: Connection,
+        connection: &Connection,
     ) -> Option<Box<Entry>> {
         let shared = self.0.as_ref()?;
         let address = connection.peer.ip().to_canonical();

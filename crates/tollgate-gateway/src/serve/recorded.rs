@@ -179,7 +179,8 @@ fn met<'a>(plan: &'a Plan, lists: Option<&Lists>, head: &Head<'_>, record: &Reco
     let ambiguous = if plan.paths.reject_ambiguous { Ambiguous::Refuse } else { Ambiguous::Keep };
     let (host, path) = parts(record);
     let Ok(path) = normalise(path, ambiguous) else { return Met::Free("(bad path)") };
-    let route = match plan.route(host, &path) {
+    let host = host.and_then(|host| host.parse().ok());
+    let route = match plan.route(host.as_ref(), &path) {
         Ok(Some(route)) => &plan.routes[route],
         Ok(None) => return Met::Free("(no route)"),
         Err(_) => return Met::Free("(bad path)"),

@@ -5,7 +5,7 @@
 -- state: entries head + 1 to count, their running totals on top of `base`, `total` and
 --   `newest` of the last one, last_seen. Entries are read when they are looked at and
 --   then are in `ats` and `totals`; those from `changed` on differ from what is stored, and so do
---   those of `patch`, which are bytes.
+--   those of `patch`, which are bytes. A long log has `long` instead (long_log.lua).
 -- view: state, seen, head, base.
 
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
@@ -20,6 +20,10 @@ local ENTRY = 14
 local PAGE = 64
 -- Entries of a log that is written as a whole: one command instead of three.
 local SHORT = 128
+-- A log with more entries than this is written as a long one.
+local MANY = 4096
+-- Added to the number of entries before the head of a long log.
+local LONG = 2147483648
 -- Running totals start over before they pass this, far below 2^53 where Lua's numbers
 -- have gaps.
 local REBASE = 4503599627370496
@@ -29,8 +33,16 @@ local COMPACT = 1018
 -- Bytes to read first: those of a short log, and of what stands before it if nothing is leased.
 local FIRST_READ = 20 + HEADER + SHORT * ENTRY
 
+local long = false -- made when it is first needed
+
+local function longer()
+  long = long or long_log()
+  return long
+end
+
 -- The instant and the running total of an entry.
 local function entry(state, i)
+  if state.long then return long.entry(state, i) end
   local at = state.ats[i]
   if at then return at, state.totals[i] end
   local bytes, first, patch = state.bytes, state.first, state.patch
@@ -54,6 +66,7 @@ local function entry(state, i)
 end
 
 local function put(state, i, at, total)
+  if state.long then return long.put(state, i, at, total) end
   state.ats[i], state.totals[i] = at, total
   if i < state.changed then state.changed = i end
 end
@@ -187,7 +200,12 @@ local function push(rule, state, seen, units)
     state.count, state.newest = state.count + 1, at
     put(state, state.count, at, state.total)
   end
-  if state.total > REBASE then rebase(state) end
+  if state.long then
+    -- Its limit is so small that running totals take years to pass the bound.
+    long.compact(state)
+  elseif state.total > REBASE then
+    rebase(state)
+  end
 end
 
 -- The instant of the first entry with which, all older ones included, `units` are gone.
@@ -206,6 +224,7 @@ local function empty(base, last_seen)
   return {
     head = 0, count = 0, base = base, total = base, newest = 0, last_seen = last_seen,
     ats = {}, totals = {}, changed = 1, patch = false, pages = {}, bytes = '', first = 1, slots = 0,
+    long = false,
   }
 end
 
@@ -252,10 +271,25 @@ local function give_back(rule, state, charged, units, now)
   if index == first and after - units == before then
     -- The oldest charge goes as if it had aged out: the others stay as they are.
     state.head, state.base = first, after
-    if first == last then state.total, state.newest = after, 0 end
+    if state.total == after then state.head, state.newest = last, 0 end
     return units
   end
   local removed = after - units == before and 1 or 0
+  if state.long then
+    if units == 0 then return 0 end
+    long.take(state, index, units)
+    if state.total == state.base then
+      state.head, state.newest = last, 0
+    elseif removed == 1 and index == last then
+      -- The last one is never dead.
+      state.count = search(state, 2, state.total, first, last - 1)
+      state.newest = (entry(state, state.count))
+    else
+      state.long.dead = state.long.dead + removed
+    end
+    long.compact(state)
+    return units
+  end
   if index - first < last - index and index < state.changed then
     -- Fewer are before it: those may as well have more in front of them.
     shift(state, first, index - 1, units, removed)
@@ -312,11 +346,14 @@ local function convert(rule, from, state, now)
   for i = head + 1, state.count do
     local at, total = entry(state, i)
     at = round_up(rule, at)
-    if converted.count == 0 or converted.newest ~= at then
-      converted.count, converted.newest = converted.count + 1, at
+    -- Of a long log some are dead.
+    if total > converted.total then
+      if converted.count == 0 or converted.newest ~= at then
+        converted.count, converted.newest = converted.count + 1, at
+      end
+      put(converted, converted.count, at, total)
+      converted.total = total
     end
-    put(converted, converted.count, at, total)
-    converted.total = total
   end
   prune(rule, converted, now)
   return converted
@@ -332,8 +369,7 @@ local function fresh_at(rule, state)
   return add(state.newest, rule.window)
 end
 
-local function header(front, head, state)
-  local count = state.count - state.head + head
+local function header(front, count, head, state)
   return front
     .. struct.pack(LAYOUT, count, head, state.base, state.total, state.newest, state.last_seen)
 end
@@ -352,24 +388,32 @@ end
 -- would make Redis reserve twice its length.
 local function encode(front, state)
   local live, changed = state.count - state.head, max(state.changed, state.head + 1)
-  local kept, room = range(state, state.head + 1, changed - 1), ''
-  if live > SHORT then
-    local spare = floor(live / 8)
-    if live < COMPACT then spare = min(spare, COMPACT - live) end
-    room = ('\0'):rep(floor(spare) * ENTRY)
+  if state.long then
+    local before = function(count, head) return header(front, count, LONG + head, state) end
+    return long.encode(state, before)
   end
-  return header(front, 0, state) .. kept .. packed(state, changed) .. room
+  local kept, room = range(state, state.head + 1, changed - 1), ''
+  local spare = live > SHORT and floor(live / 8) or 0
+  if live < COMPACT then spare = min(spare, COMPACT - live) end
+  room = ('\0'):rep(spare * ENTRY)
+  if live > MANY then room = room .. longer().area(live + spare) end
+  local first = header(front, live, live > MANY and LONG or 0, state)
+  return first .. kept .. packed(state, changed) .. room
 end
 
 -- Brings a long string up to date in place. Says no where it is written as a whole: when
 -- it is short, or new, or there is no more room, or it does not stay where it is.
 local function amend(front, state, store)
   local head, count = state.head, state.count
-  if count <= SHORT or count > state.slots then return false end
   -- With more or fewer holds before it, all of it is elsewhere.
   if #front + HEADER + 1 ~= state.first then return false end
+  if state.long then
+    local before = function(some, first) return header(front, some, LONG + first, state) end
+    return long.amend(state, before, store)
+  end
+  if count <= SHORT or count > state.slots then return false end
   local changed = max(state.changed, head + 1)
-  store('SETRANGE', state.key, 0, header(front, head, state))
+  store('SETRANGE', state.key, 0, header(front, count, head, state))
   local patch = state.patch
   if patch then
     local low, high = max(patch.low, head + 1), min(patch.high, changed - 1)
@@ -390,15 +434,22 @@ local function decode(rule, value, from, key)
   local first, length = from + HEADER, #value
   if length < first - 1 then return nil end
   local count, head, base, total, newest, last_seen = struct.unpack(LAYOUT, value, from)
+  local is_long = head >= LONG
+  if is_long then head = head - LONG end
   if head > count or base > total then return nil end
-  if count > SHORT or length == FIRST_READ then length = redis.call('STRLEN', key) end
+  if is_long or count > SHORT or length == FIRST_READ then length = redis.call('STRLEN', key) end
   local slots = floor((length - first + 1) / ENTRY)
   if count > slots then return nil end
-  return {
+  local state = {
     head = head, count = count, base = base, total = total, newest = newest,
     last_seen = last_seen, ats = {}, totals = {}, changed = count + 1, patch = false, pages = {},
-    bytes = value, first = first, slots = slots, key = key,
+    bytes = value, first = first, slots = slots, key = key, long = false,
   }
+  if is_long then
+    state.long = longer().decode(state, length)
+    if not state.long then return nil end
+  end
+  return state
 end
 
 return {

@@ -8,8 +8,10 @@ const EAGER: [&str; 2] = ["outcome", "number"];
 
 /// Functions that the general path calls for the algorithms it needs, and where something is
 /// leased: to make one costs about a microsecond, and most calls need one of them.
-const LAZY: [&str; 9] = [
+const LAZY: [&str; 10] = [
     "fixed_window_counter",
+    // A log is made of it, so it comes before that.
+    "long_log",
     "sliding_window_log",
     "sliding_window_counter",
     "token_bucket",

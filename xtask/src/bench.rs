@@ -5,8 +5,8 @@ use crate::process::{self, Failure};
 /// What can be said on the command line.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only this benchmark; without a name, all of them
-    name: Option<String>,
+    /// Only these benchmarks; without a name, all of them
+    names: Vec<String>,
     /// What the benchmark takes, as in `gateway -- --rounds 1`
     #[arg(last = true)]
     rest: Vec<String>,
@@ -15,16 +15,23 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     // All of its programs first, because the one that is run starts others: to count
     // allocations, and the gateway.
+    let is_meant = |name: &str| args.names.is_empty() || args.names.iter().any(|it| it == name);
     let package = ["--profile", "bench", "--package", "tollgate-bench"];
     process::run(process::cargo(&["build"]).args(package))?;
-    if args.name.as_ref().is_none_or(|name| name == "layer") {
+    if is_meant("layer") {
         // By itself: built together, all of them would have the feature.
         let metered = ["--features", "metrics", "--bin", "tollgate-bench-metered"];
         process::run(process::cargo(&["build"]).args(package).args(metered))?;
     }
-    if args.name.as_ref().is_none_or(|name| name == "gateway") {
+    if is_meant("gateway") {
         let gateway = ["--profile", "bench", "--package", "tollgate-gateway"];
         process::run(process::cargo(&["build"]).args(gateway))?;
     }
-    process::run(process::cargo(&["run"]).args(package).arg("--").args(&args.name).args(&args.rest))
+    let run = |name: Option<&String>| {
+        process::run(process::cargo(&["run"]).args(package).arg("--").args(name).args(&args.rest))
+    };
+    if args.names.is_empty() {
+        return run(None);
+    }
+    args.names.iter().try_for_each(|name| run(Some(name)))
 }

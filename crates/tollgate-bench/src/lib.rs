@@ -63,6 +63,8 @@ enum Bench {
     Redis,
     /// More requests than Redis can answer
     Overload,
+    /// Up to a hundred replicas, and a Cluster of one node
+    Fleet,
     /// Three replicas with one quota in Redis, one of them and all through nginx
     #[cfg(unix)]
     Replicas,
@@ -103,6 +105,7 @@ pub fn run() -> ExitCode {
             .and_then(|()| http::run())
             .and_then(|()| redis::run())
             .and_then(|()| redis::overload::run())
+            .and_then(|()| redis::fleet::run())
             .and_then(|()| all_replicas())
             .and_then(|()| gateway::run(gateway::ROUNDS)),
         Some(Bench::Memory) => memory::run(),
@@ -111,6 +114,7 @@ pub fn run() -> ExitCode {
         Some(Bench::Http) => http::run(),
         Some(Bench::Redis) => redis::run(),
         Some(Bench::Overload) => redis::overload::run(),
+        Some(Bench::Fleet) => redis::fleet::run(),
         Some(Bench::Gateway { rounds }) => gateway::run(rounds),
         Some(Bench::Alone { what }) => alone(&what),
         Some(Bench::Serve { mode, port }) => serve::run(async { apps::app(mode) }, port),

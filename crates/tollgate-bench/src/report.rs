@@ -103,7 +103,7 @@ fn replaced(document: &str, name: &str, section: &str) -> String {
 const HEAD: &str = "# Benchmarks
 
 Written by `cargo xtask bench`; `cargo xtask bench memory` (`flood`, `layer`, `http`, `redis`,
-`overload`, `replicas`, `gateway`) measures one section again and leaves the others. Every row is shown, those
+`overload`, `fleet`, `replicas`, `gateway`) measures one section again and leaves the others. Every row is shown, those
 too in which Tollgate loses.
 
 Peers take turns in many short rounds, each round beginning with another one. A cell is the

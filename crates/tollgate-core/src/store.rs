@@ -173,7 +173,6 @@ pub struct StoreError {
     store: &'static str,
     reason: String,
     fault: Fault,
-    is_partial: bool,
     retry_after: Option<Micros>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -211,7 +210,7 @@ impl StoreError {
 
     fn new(store: &'static str, reason: &dyn fmt::Display, fault: Fault) -> Self {
         let reason = reason.to_string();
-        Self { store, reason, fault, is_partial: false, retry_after: None, source: None }
+        Self { store, reason, fault, retry_after: None, source: None }
     }
 
     /// Keeps the error underneath.
@@ -230,19 +229,6 @@ impl StoreError {
     pub const fn with_retry_after(mut self, retry_after: Micros) -> Self {
         self.retry_after = Some(retry_after);
         self
-    }
-
-    /// Says that a part of the store fails, and others are well.
-    #[must_use]
-    pub const fn of_a_part(mut self) -> Self {
-        self.is_partial = true;
-        self
-    }
-
-    /// Whether other requests can be decided all the same: those for keys elsewhere. The
-    /// store sees to it by itself that they do not all wait for the part that fails.
-    pub const fn is_partial(&self) -> bool {
-        self.is_partial
     }
 
     /// When it is worth asking again, if the store knows.

@@ -1,14 +1,16 @@
 //! A plan in words.
 
 use std::fmt::{self, Write as _};
+use std::path::Path;
 
 use tollgate::{
     Algorithm, Kind, LeakyMode, Micros, OnExceeded, OnMissingKey, OnStoreError, Policy, Refill,
 };
 
 use crate::plan::{
-    ApiPlan, CostTable, ForwardingHeader, IdentitySource, KeyOrigin, LimitPlan, Listen, Plan,
-    Protocol, Route, SettleBy, StorePlan, SubjectsPlan, Target, Topology, TracingPlan, Whose,
+    AccessLogPlan, Allowed, ApiPlan, CostTable, Descriptor, ForwardingHeader, Front,
+    IdentitySource, KeyOrigin, LimitPlan, Listen, Plan, Protocol, RateLimitDomain, Route, SettleBy,
+    StorePlan, SubjectsPlan, Target, Topology, TracingPlan, Whose,
 };
 
 /// What a plan would do, a sentence a line. Secrets are not in it.
@@ -21,7 +23,10 @@ pub fn in_words(plan: &Plan) -> String {
 
 fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     for listen in &plan.listen {
-        writeln!(out, "listens on {}", Listener(listen))?;
+        match listen.front {
+            Front::Proxy => writeln!(out, "listens on {}", Listener(listen))?,
+            front => writeln!(out, "{} on {}", front.name(), Listener(listen))?,
+        }
     }
     write!(out, "admin on {}", plan.admin)?;
     match &*plan.admin_peers {
@@ -29,6 +34,10 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
         peers => writeln!(out, ", whose page shows {} too", peers.join(", "))?,
     }
     writeln!(out, "quotas are kept {}", store(&plan.store))?;
+    if let Some(AccessLogPlan { file, sample, .. }) = &plan.access_log {
+        let file = file.as_deref().map_or_else(|| "standard output".into(), Path::to_string_lossy);
+        writeln!(out, "requests of {sample} of all clients are logged to {file}")?;
+    }
     if let Some(TracingPlan { endpoint, sample, service_name, .. }) = &plan.tracing {
         writeln!(
             out,
@@ -51,16 +60,60 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     if !plan.exempt_preflights {
         writeln!(out, "limited like other requests: CORS preflights")?;
     }
+    if let Some(rules) = &plan.rate_limits {
+        let files: Vec<_> = rules.files.iter().map(|file| file.display().to_string()).collect();
+        writeln!(out, "descriptors of Envoy are limited by {}", files.join(", "))?;
+    }
     for route in &plan.routes {
         write_route(out, plan, route)?;
     }
     Ok(())
 }
 
+/// The rules of a file for Envoy, one a line.
+pub fn rate_limits_in_words(domain: &RateLimitDomain) -> String {
+    let mut out = format!("domain {}\n", domain.name);
+    write_descriptors(&mut out, "", &domain.descriptors);
+    out
+}
+
+fn write_descriptors(out: &mut String, before: &str, descriptors: &[Descriptor]) {
+    for Descriptor { key, value, rule, shares, nested } in descriptors {
+        let path = format!("{before}{key}={}", value.as_deref().unwrap_or("(any)"));
+        let allowed = match rule.as_ref().map(|rule| &rule.allowed) {
+            None => "not limited".to_owned(),
+            Some(None) => "unlimited".to_owned(),
+            Some(Some(Allowed { requests, unit, .. })) => {
+                let each = match value {
+                    None => " for each value",
+                    Some(value) if value.contains('*') && *shares => " for all matches together",
+                    Some(value) if value.contains('*') => " for each match",
+                    Some(_) => "",
+                };
+                format!("{requests} per {}{each}", unit.name())
+            }
+        };
+        // A place for longer descriptors is no rule.
+        if rule.is_some() || nested.is_empty() {
+            let _ = write!(out, "  {path}: {allowed}");
+            for replaced in rule.iter().flat_map(|rule| &rule.replaces) {
+                let _ = write!(out, ", replaces {replaced}");
+            }
+            let watches = rule.as_ref().is_some_and(|rule| rule.shadow);
+            out.push_str(if watches { ", only watching\n" } else { "\n" });
+        }
+        write_descriptors(out, &format!("{path}, "), nested);
+    }
+}
+
 fn write_route(out: &mut String, plan: &Plan, route: &Route) -> fmt::Result {
     let Route { name, host, path, target, limits } = route;
     let host = host.as_deref().unwrap_or("any host");
-    writeln!(out, "\nroute {name}: {host}, {path} -> {}", Where(target))?;
+    write!(out, "\nroute {name}: {host}, {path}")?;
+    match target {
+        Some(target) => writeln!(out, " -> {}", Where(target))?,
+        None => writeln!(out, ", for other proxies")?,
+    }
     for limit in [&limits.global, &limits.client].into_iter().flatten() {
         write_limit(out, plan, "every request", limit)?;
     }
@@ -347,8 +400,8 @@ struct Listener<'a>(&'a Listen);
 
 impl fmt::Display for Listener<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Listen { addr, tls, proxy_protocol, max_connections, max_connections_per_address } =
-            self.0;
+        let Listen { addr, tls, proxy_protocol, max_connections, .. } = self.0;
+        let max_connections_per_address = self.0.max_connections_per_address;
         write!(f, "{addr}")?;
         if tls.is_some() {
             f.write_str(", TLS")?;
@@ -367,8 +420,8 @@ impl fmt::Display for Listener<'_> {
 }
 
 /// "http://localhost:3000"
-pub(crate) fn target(target: &Target) -> String {
-    Where(target).to_string()
+pub(crate) fn target(target: Option<&Target>) -> String {
+    target.map_or_else(|| "for other proxies".to_owned(), |target| Where(target).to_string())
 }
 
 struct Where<'a>(&'a Target);

@@ -173,7 +173,20 @@ impl Cli {
                 Err(error) => return Ok(wrong(&error.to_string())),
             },
             Command::Check { config, strict, without_files } => {
-                match load(config, Checks { strict: *strict, files: !without_files }) {
+                let source = match Source::read(config) {
+                    Ok(source) => source,
+                    Err(error) => return Ok(unreadable(&error)),
+                };
+                if config::is_rate_limits(&source) {
+                    let (domain, report) = config::read_rate_limits(&source);
+                    tell(&source, &report);
+                    let Some(domain) = domain.filter(|_| !strict || report.warnings() == 0) else {
+                        return Ok(ExitCode::from(WRONG));
+                    };
+                    out.write_all(check::rate_limits_in_words(&domain).as_bytes())?;
+                    return Ok(ExitCode::SUCCESS);
+                }
+                match plan(&source, Checks { strict: *strict, files: !without_files }) {
                     Ok(plan) => out.write_all(check::in_words(&plan).as_bytes())?,
                     Err(code) => return Ok(code),
                 }

@@ -10,8 +10,8 @@ use tokio::runtime::Handle;
 use crate::address::{Address, Servers};
 use crate::check::About;
 use crate::clock::Clock;
-use crate::cluster::{Cluster, Connect, Place};
-use crate::combiner::{Combiner, Shared};
+use crate::combiner::Combiner;
+use crate::deniers::Deniers;
 use crate::deny_cache::DenyCache;
 use crate::encode::Batch;
 use crate::guard::Guard;
@@ -20,8 +20,9 @@ use crate::lease::Leases;
 use crate::names::Names;
 use crate::node::Node;
 use crate::pace::Bounds;
-use crate::route::Route;
-use crate::{Inner, RedisStore, TlsError, UrlError, Way, tls};
+use crate::stats::Counters;
+use crate::topology::{Connect, Place, Topology};
+use crate::{Inner, RedisStore, TlsError, UrlError, tls};
 
 /// Settings of a [`RedisStore`]. Those of all replicas that share limits must agree in
 /// [`namespace`](Self::namespace) and [`secret`](Self::secret).
@@ -117,7 +118,7 @@ impl RedisStoreBuilder {
 
     /// The most calls under way at a time, at least one. Default: 64. The store has one or two under
     /// way where Redis is near, and more of them the longer the network takes. In a Cluster that is
-    /// for each slot, and there are at most 128 to each node.
+    /// for each node.
     pub fn max_calls(mut self, calls: usize) -> Self {
         self.bounds.calls = calls.max(1);
         self
@@ -131,7 +132,7 @@ impl RedisStoreBuilder {
     }
 
     /// Requests that wait for a call; more fail at once. Default: 16 384. In a Cluster that
-    /// is for each slot, so that a node that is silent stands in the way of no other.
+    /// is for each node, so that a node that is silent stands in the way of no other.
     pub const fn max_queue(mut self, requests: usize) -> Self {
         self.bounds.queue = requests;
         self
@@ -204,33 +205,35 @@ impl RedisStoreBuilder {
         }
         let tls =
             self.address.uses_tls.then(|| tls::config(self.authorities.as_deref())).transpose()?;
+        let counters = Arc::<Counters>::default();
+        let (address, bounds, has_breaker) = (self.address, self.bounds, self.has_breaker);
+        let names = Names::new(&self.namespace, &self.secret);
+        let is_member = matches!(address.servers, Servers::Cluster(_));
+        let about = About { names: names.clone(), is_member, counters: Arc::clone(&counters) };
+        let topology = if let Servers::Cluster(nodes) = &address.servers {
+            let seeds = nodes.iter().cloned().map(|(host, port)| Place { host, port }).collect();
+            let connect = Connect { address: address.clone(), tls, bounds, has_breaker, about };
+            Topology::cluster(seeds, connect)
+        } else {
+            let guard = Guard::new(bounds.timeout, has_breaker);
+            let node = Node::connect(address.config(tls), bounds.timeout, guard, about)
+                .map_err(|error| ConnectError::Client(error.to_string()))?;
+            let place = Place { host: address.to_string(), port: 0 };
+            Topology::single(place, node, bounds)
+        };
         let leases = Leases::new(self.clock.clone());
-        let shared = Arc::new(Shared {
+        let combiner = Arc::new(Combiner {
+            topology,
+            bounds,
             runtime,
             deny_cache: DenyCache::new(self.deny_cache, self.clock.clone()),
+            deniers: Deniers::default(),
             clock: self.clock,
-            counters: Arc::default(),
+            counters,
             ids: self.seed.map_or_else(Ids::default, Ids::new),
             time: self.time,
         });
-        let (address, bounds, timeout) = (self.address, self.bounds, self.bounds.timeout);
-        let has_breaker = self.has_breaker;
-        let names = Names::new(&self.namespace, &self.secret);
-        let is_member = matches!(address.servers, Servers::Cluster(_));
-        let counters = Arc::clone(&shared.counters);
-        let about = About { names: names.clone(), is_member, counters };
-        let way = if let Servers::Cluster(nodes) = &address.servers {
-            let seeds = nodes.iter().cloned().map(|(host, port)| Place { host, port }).collect();
-            let connect = Connect { address: address.clone(), tls, timeout, has_breaker, about };
-            Way::Cluster(Cluster::new(seeds, connect, bounds, Arc::clone(&shared)))
-        } else {
-            let guard = Guard::new(timeout, has_breaker);
-            let node = Node::connect(address.config(tls), timeout, guard, about)
-                .map_err(|error| ConnectError::Client(error.to_string()))?;
-            let route = Route::One(Arc::clone(&node));
-            Way::One(node, Arc::new(Combiner::new(route, bounds, Arc::clone(&shared))))
-        };
-        Ok(RedisStore(Arc::new(Inner { address, names, timeout, way, shared, leases })))
+        Ok(RedisStore(Arc::new(Inner { address, names, combiner, leases })))
     }
 }
 

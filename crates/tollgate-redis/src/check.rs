@@ -105,6 +105,8 @@ pub(crate) fn watch(node: &Arc<Node>, about: About) {
     runtime.spawn(async move {
         // The first connection may have been made before anybody listened.
         let mut is_known = node.upgrade().is_some_and(|node| node.is_connected());
+        // Of that one, there may be an event nevertheless.
+        while is_known && connected.try_recv().is_ok() {}
         loop {
             if !std::mem::take(&mut is_known) {
                 match connected.recv().await {
@@ -228,10 +230,10 @@ async fn rehearse(node: &Arc<Node>, names: &Names) -> Result<i64, Failure> {
     forget.reset(&state).map_err(|error| lost(&error))?;
     let sent = Instant::now();
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let deadline = || Instant::now() + node.timeout();
-    let reply = node.call(&batch, None, deadline(), false).await?;
-    node.call(&forget, None, deadline(), false).await?;
-    let reply = batch.parse(&reply).map_err(|error| lost(&error))?;
+    let batches = [batch, forget];
+    let replies = node.call(&batches, None, sent + node.timeout(), false).await;
+    let replies = replies.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let reply = batches[0].parse(&replies[0]).map_err(|error| lost(&error))?;
     node.learn(reply.now, sent);
     let micros = |number: u128| i64::try_from(number).unwrap_or(i64::MAX);
     Ok(i64::try_from(reply.now.as_micros()).unwrap_or(i64::MAX) - micros(wall.as_micros()))

@@ -14,14 +14,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
-use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 use tollgate_core::{
     Charge, Cost, Decision, Key, Micros, Outcome, Receipt, Settlement, StoreError, Verdict,
 };
 
-use crate::cluster::slot;
-use crate::combiner::Shared;
+use crate::deniers::Deniers;
 use crate::failure::STORE;
 use crate::ids::Ids;
 use crate::ticket::{Answer, Line, Request, Ticket};
@@ -34,11 +32,11 @@ pub(crate) fn decide(
     lines: SmallVec<[Line; 2]>,
     read: fn(Answer) -> Option<Verdict>,
 ) -> RedisFuture<Verdict> {
-    let runtime = store.0.shared.runtime.clone();
+    let runtime = store.0.combiner.runtime.clone();
     let deadline = store.deadline();
     let keys = charges.iter().map(|charge| charge.key.clone());
-    let request = CrossSlot { store: store.clone(), groups: groups(lines, keys), deadline };
-    let ticket = Ticket::new(Request::Decide(SmallVec::new()), NOT_REMEMBERED, deadline);
+    let request = CrossSlot { store: store.clone(), groups: groups(store, lines, keys), deadline };
+    let ticket = Ticket::new(Request::Decide(SmallVec::new()), 0, NOT_REMEMBERED, deadline);
     let ticket = Arc::new(ticket);
     let asked = Arc::clone(&ticket);
     let drive = Box::pin(async move {
@@ -68,10 +66,14 @@ struct Group {
     keys: SmallVec<[(Key, usize); 2]>,
 }
 
-fn groups(lines: SmallVec<[Line; 2]>, keys: impl Iterator<Item = Key>) -> Vec<Arc<Group>> {
+fn groups(
+    store: &RedisStore,
+    lines: SmallVec<[Line; 2]>,
+    keys: impl Iterator<Item = Key>,
+) -> Vec<Arc<Group>> {
     let mut groups: Vec<Group> = Vec::new();
     for (index, (line, key)) in lines.into_iter().zip(keys).enumerate() {
-        let slot = slot(&line.state);
+        let slot = store.0.combiner.topology.slot(&line.state);
         let index_of_group = groups.iter().position(|group| group.slot == slot);
         let index_of_group = index_of_group.unwrap_or_else(|| {
             groups.push(Group { slot, lines: SmallVec::new(), keys: SmallVec::new() });
@@ -81,7 +83,7 @@ fn groups(lines: SmallVec<[Line; 2]>, keys: impl Iterator<Item = Key>) -> Vec<Ar
         group.lines.push(line);
         group.keys.push((key, index));
     }
-    groups.sort_by_key(Group::rank);
+    groups.sort_by_cached_key(|group| group.rank(&store.0.combiner.deniers));
     groups.into_iter().map(Arc::new).collect()
 }
 
@@ -90,13 +92,18 @@ impl Group {
     ///
     /// Shadows come after all that may deny, since they are charged only with an admitted
     /// request. A queue comes as late as that allows, since a place in it cannot always be
-    /// given back. The narrowest of the others comes first: what is denied there has
-    /// touched nobody else, and the key that all share last.
-    fn rank(&self) -> (bool, bool, bool, u64) {
+    /// given back. Of the others, a key that denied a moment ago comes first, because it probably
+    /// does so again. Then comes the narrowest: what is denied there has touched nobody else, and
+    /// the key that all share last.
+    fn rank(&self, deniers: &Deniers) -> (bool, bool, bool, bool, u64) {
+        // A penalty has to see the denials of its own key.
+        let is_first =
+            |line: &Line| line.policy.counts_denials() || line.enforce && deniers.has(line);
+        let is_first = self.lines.iter().any(is_first);
         let is_shared = self.keys.iter().any(|(key, _)| *key == Key::GLOBAL);
         let enforced = self.lines.iter().filter(|line| line.enforce);
         let least = enforced.map(|line| line.policy.capacity()).min();
-        (self.is_shadow(), self.queues(), is_shared, least.unwrap_or_default())
+        (self.is_shadow(), self.queues(), !is_first, is_shared, least.unwrap_or_default())
     }
 
     fn queues(&self) -> bool {
@@ -125,15 +132,6 @@ impl Group {
         receipts.filter(|receipt| !receipt.policy.is_penalty()).collect()
     }
 
-    /// The same charges, of nothing; what only asks still does.
-    fn peek(&self) -> SmallVec<[Line; 2]> {
-        let peek = |line: &Line| match line.dry {
-            true => line.clone(),
-            false => Line { cost: Cost::ZERO, ..line.clone() },
-        };
-        self.lines.iter().map(peek).collect()
-    }
-
     fn skipped(&self) -> Said {
         Said::of(self.lines.iter().map(|line| Decision::undecided(line.policy.capacity())))
     }
@@ -148,16 +146,19 @@ impl Said {
         Self(decisions.collect())
     }
 
-    /// What they say of a request that others denied: that they would let it pass, as far
-    /// as was asked, and what is left.
-    fn uncharged(decisions: &[Decision]) -> Self {
-        Self::of(decisions.iter().map(|decision| {
+    /// What they say of a request that others denied, once their units are back: that they would
+    /// let it pass, and what is left.
+    fn uncharged(group: &Group, verdict: &Verdict) -> Self {
+        let said = group.lines.iter().zip(verdict.decisions()).map(|(line, decision)| {
             let mut decision = *decision;
             if matches!(decision.outcome, Outcome::Allow { .. }) {
                 decision.outcome = Outcome::WouldAllow;
+                let left = decision.remaining.saturating_add(line.cost.get());
+                decision.remaining = left.min(decision.limit);
             }
             decision
-        }))
+        });
+        Self::of(said)
     }
 }
 
@@ -170,7 +171,7 @@ impl CrossSlot {
                 self.take_back(&verdicts).await;
                 return Err(StoreError::not_charged(STORE, "who asked has left"));
             }
-            match self.ask(group.slot, group.lines.clone()).await {
+            match self.ask(group.lines.clone()).await {
                 Ok(verdict) if verdict.is_admitted() => {
                     is_silent = false;
                     verdicts.push(Some(verdict));
@@ -185,8 +186,6 @@ impl CrossSlot {
                     let is_undone = self.take_back(&verdicts).await;
                     return Err(if is_undone || error.may_have_charged() {
                         error
-                    } else if error.is_partial() {
-                        StoreError::maybe_charged(STORE, &error).with_source(error).of_a_part()
                     } else {
                         StoreError::maybe_charged(STORE, &error).with_source(error)
                     });
@@ -205,46 +204,28 @@ impl CrossSlot {
         Ok(Verdict::new(true, at, self.in_order(said)))
     }
 
-    /// The verdict on a request that was denied after `before` had admitted it: what they
-    /// charged is given back, and they and those that were not asked say what is left.
+    /// The verdict on a request that was denied after `before` had admitted it. What they charged
+    /// is given back. The groups that were not asked are left out.
     async fn deny(&self, before: &[Option<Verdict>], denial: &Verdict) -> Verdict {
-        let mut said: Vec<_> = self.groups.iter().map(|group| group.skipped()).collect();
-        said[before.len()] = Said::uncharged(denial.decisions());
-        for (said, verdict) in said.iter_mut().zip(before) {
-            if let Some(verdict) = verdict {
-                *said = Said::uncharged(verdict.decisions());
+        let denier = &self.groups[before.len()];
+        for (line, decision) in denier.lines.iter().zip(denial.decisions()) {
+            if line.enforce && decision.denies() {
+                self.store.0.combiner.deniers.add(line);
             }
         }
-        let mut looks = JoinSet::new();
-        let Shared { runtime, ids, .. } = &*self.store.0.shared;
-        for (index, group) in self.groups.iter().enumerate() {
-            if index == before.len() {
-                continue;
-            }
-            let (store, group) = (self.store.clone(), Arc::clone(group));
-            let given = before.get(index).and_then(Option::as_ref);
-            let receipts = given.map(|verdict| group.receipts(ids, verdict)).unwrap_or_default();
-            let look = async move {
-                give_back(&store, receipts).await;
-                let peek = ask(&store, group.peek(), store.deadline()).await;
-                (index, peek)
-            };
-            looks.spawn_on(look, runtime);
-        }
-        while let Ok(Some(look)) = timeout_at(self.deadline.into(), looks.join_next()).await {
-            if let Ok((index, Ok(verdict))) = look {
-                said[index] = Said::uncharged(verdict.decisions());
-            }
-        }
-        // Nobody waits longer for them, but they go on.
-        looks.detach_all();
+        self.take_back(before).await;
+        let said = self.groups.iter().enumerate().map(|(index, group)| match before.get(index) {
+            Some(Some(verdict)) => Said::uncharged(group, verdict),
+            None if index == before.len() => Said::of(denial.decisions().iter().copied()),
+            _ => group.skipped(),
+        });
         Verdict::new(false, denial.decided_at(), self.in_order(said))
     }
 
     /// Gives back what was charged, and says whether all is back by the deadline.
     async fn take_back(&self, verdicts: &[Option<Verdict>]) -> bool {
         let groups = self.groups.iter().zip(verdicts);
-        let ids = &self.store.0.shared.ids;
+        let ids = &self.store.0.combiner.ids;
         let receipts: Vec<_> = groups
             .filter_map(|(group, verdict)| Some(group.receipts(ids, verdict.as_ref()?)))
             .flatten()
@@ -254,7 +235,7 @@ impl CrossSlot {
         }
         let store = self.store.clone();
         let giving = async move { give_back(&store, receipts).await };
-        let giving = self.store.0.shared.runtime.spawn(giving);
+        let giving = self.store.0.combiner.runtime.spawn(giving);
         matches!(timeout_at(self.deadline.into(), giving).await, Ok(Ok(true)))
     }
 
@@ -264,12 +245,12 @@ impl CrossSlot {
 
     /// Asks one slot, and looks at the time by itself: the queue there is looked through
     /// from its head, where others may stand who came later and can wait for longer.
-    async fn ask(&self, slot: u16, lines: SmallVec<[Line; 2]>) -> Result<Verdict, StoreError> {
+    async fn ask(&self, lines: SmallVec<[Line; 2]>) -> Result<Verdict, StoreError> {
         let mut answer = ask(&self.store, lines, self.deadline);
         match timeout_at(self.deadline.into(), &mut answer).await {
             Ok(answer) => answer,
             Err(_) => {
-                answer.expire(self.store.is_partial(slot));
+                answer.expire();
                 answer.await
             }
         }
@@ -291,10 +272,11 @@ fn ask(store: &RedisStore, lines: SmallVec<[Line; 2]>, deadline: Instant) -> Red
         Answer::Verdict(verdict) => Some(verdict),
         _ => None,
     };
-    let about = lines.first().map(|line| line.state.clone()).unwrap_or_default();
-    let ticket = Ticket::new(Request::Decide(lines), NOT_REMEMBERED, deadline);
-    let runtime = &store.0.shared.runtime;
-    RedisFuture::submit(store.combiner(&about), Arc::new(ticket), runtime, read)
+    let combiner = &store.0.combiner;
+    let about = lines.first().map(|line| combiner.topology.slot(&line.state));
+    let slot = about.unwrap_or_default();
+    let ticket = Ticket::new(Request::Decide(lines), slot, NOT_REMEMBERED, deadline);
+    RedisFuture::submit(combiner, Arc::new(ticket), read)
 }
 
 /// Gives back all that the receipts are for, and says whether all of it surely is. One

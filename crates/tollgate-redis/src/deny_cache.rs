@@ -351,7 +351,7 @@ mod tests {
         let policy = Policy::fixed_window_counter("p", Quota::per_minute(9)).unwrap();
         let state = n.to_be_bytes().as_slice().into();
         let line = Line { state, policy, cost: Cost::ONE, enforce: true, dry: false };
-        Ticket::new(Request::Decide([line].into_iter().collect()), 0, Instant::now())
+        Ticket::new(Request::Decide([line].into_iter().collect()), 0, 0, Instant::now())
     }
 
     /// Denies a request until the end of the minute.

@@ -135,6 +135,16 @@ fn redirection(text: &str) -> Option<Refusal> {
 }
 
 impl Failure {
+    /// Whether the nodes of a Cluster may know another server by now. A server that has no memory,
+    /// or is slow, still has its slots; one that stays silent opens its breaker.
+    pub(crate) fn may_have_moved(&self) -> bool {
+        match self {
+            Self::Refused(Refusal::Other(text)) => !text.starts_with("OOM"),
+            Self::Lost(text) => !text.starts_with("Timeout"),
+            Self::Refused(_) => true,
+        }
+    }
+
     /// What the caller is told.
     pub(crate) fn to_store_error(&self) -> StoreError {
         match self {

@@ -41,10 +41,9 @@ impl<T> RedisFuture<T> {
     pub(crate) fn submit(
         combiner: &Arc<Combiner>,
         ticket: Arc<Ticket>,
-        runtime: &Handle,
         read: fn(Answer) -> Option<T>,
     ) -> Self {
-        let drive = combiner.submit(&ticket).map(|drive| (drive, runtime.clone()));
+        let drive = combiner.submit(&ticket).map(|drive| (drive, combiner.runtime.clone()));
         Self { state: State::Waiting { ticket, drive }, read }
     }
 
@@ -59,9 +58,9 @@ impl<T> RedisFuture<T> {
     }
 
     /// Says that time is up. A call that this carries out itself knows the time.
-    pub(crate) fn expire(&self, is_partial: bool) {
+    pub(crate) fn expire(&self) {
         if let State::Waiting { ticket, drive: None } = &self.state {
-            ticket.expire(is_partial);
+            ticket.expire();
         }
     }
 }
@@ -120,28 +119,32 @@ fn is_within(runtime: &Handle) -> bool {
 /// Leaves a call to the runtime.
 fn leave(drive: &mut Option<(Drive, Handle)>, ticket: &Arc<Ticket>) {
     if let Some((call, runtime)) = drive.take() {
-        runtime.spawn(Left { call, ticket: Arc::clone(ticket) });
+        runtime.spawn(Left { call, tickets: vec![Arc::clone(ticket)] });
     }
 }
 
 /// A call in the hands of the runtime. Should that end first, who asked is told.
-struct Left {
-    call: Drive,
-    ticket: Arc<Ticket>,
+pub(crate) struct Left {
+    pub(crate) call: Drive,
+    pub(crate) tickets: Vec<Arc<Ticket>>,
 }
 
 impl Future for Left {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.call.as_mut().poll(cx)
+        let progress = self.call.as_mut().poll(cx);
+        if progress.is_ready() {
+            // They are answered, or in the hands of another call.
+            self.tickets.clear();
+        }
+        progress
     }
 }
 
 impl Drop for Left {
-    /// A call that came to its end has answered.
     fn drop(&mut self) {
-        self.ticket.fail_pending();
+        self.tickets.iter().for_each(|ticket| ticket.fail_pending());
     }
 }
 

@@ -19,12 +19,43 @@ pub(crate) struct Guard {
     is_open: AtomicBool,
     /// When the time of the breaker was zero.
     origin: Instant,
+    lines: Mutex<Lines>,
 }
+
+/// Lines of the log that were written since an instant, and lines that were left out.
+#[derive(Debug, Default)]
+struct Lines {
+    since: Option<Instant>,
+    written: u32,
+    left_out: u32,
+}
+
+/// The breaker of a server that comes and goes writes so many lines in so long.
+const MOST_LINES: u32 = 4;
+const INTERVAL: Duration = Duration::from_secs(60);
 
 impl Guard {
     pub(crate) fn new(timeout: Duration, has_breaker: bool) -> Self {
         let breaker = has_breaker.then(|| Mutex::new(Breaker::new(micros(timeout))));
-        Self { breaker, is_open: AtomicBool::new(false), origin: Instant::now() }
+        let lines = Mutex::default();
+        Self { breaker, is_open: AtomicBool::new(false), origin: Instant::now(), lines }
+    }
+
+    /// Writes a line about a change, or leaves it out.
+    fn log(&self, took: Option<Duration>, line: &str) {
+        let mut lines = self.lines.lock();
+        if lines.since.is_none_or(|since| since.elapsed() >= INTERVAL) {
+            let left_out = lines.left_out;
+            *lines = Lines { since: Some(Instant::now()), written: 0, left_out };
+        }
+        if lines.written == MOST_LINES {
+            lines.left_out += 1;
+            return;
+        }
+        lines.written += 1;
+        let left_out = std::mem::take(&mut lines.left_out);
+        drop(lines);
+        tracing::warn!(target: "tollgate", ?took, left_out, "{line}");
     }
 
     /// Whether requests are not sent.
@@ -59,8 +90,8 @@ impl Guard {
         drop(breaker);
         if opens {
             self.is_open.store(true, Ordering::Relaxed);
-            tracing::warn!(
-                target: "tollgate",
+            self.log(
+                None,
                 "redis does not answer: requests fail at once until it does (breaker open)",
             );
         }
@@ -81,20 +112,15 @@ impl Guard {
         let change = breaker.probed(took.map(micros), self.now());
         self.is_open.store(breaker.state().is_open(), Ordering::Relaxed);
         drop(breaker);
-        match change {
-            Some(BreakerState::Closed) => {
-                tracing::warn!(target: "tollgate", "redis answers in time again (breaker closed)");
+        let line = match change {
+            Some(BreakerState::Closed) => "redis answers in time again (breaker closed)",
+            Some(BreakerState::Slow) => {
+                "redis answers, but after the timeout: requests are shed until it answers in time"
             }
-            Some(BreakerState::Slow) => tracing::warn!(
-                target: "tollgate",
-                ?took,
-                "redis answers, but after the timeout: requests are shed until it answers in time",
-            ),
-            Some(BreakerState::Down) => {
-                tracing::warn!(target: "tollgate", "redis has stopped answering");
-            }
-            None => {}
-        }
+            Some(BreakerState::Down) => "redis has stopped answering",
+            None => return,
+        };
+        self.log(took, line);
     }
 
     fn now(&self) -> Timestamp {
@@ -116,4 +142,19 @@ pub(crate) async fn probe(node: Weak<Node>) {
 
 fn micros(span: Duration) -> Micros {
     Micros::new(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_breaker_that_flaps_leaves_lines_out() {
+        let guard = Guard::new(Duration::from_millis(50), true);
+        for _ in 0..10 {
+            guard.log(None, "a change");
+        }
+        let lines = guard.lines.lock();
+        assert_eq!((lines.written, lines.left_out), (MOST_LINES, 10 - MOST_LINES));
+    }
 }

@@ -37,9 +37,10 @@
 //!
 //! All policies of a key share a slot, so they are decided in one call as everywhere. A
 //! request with charges to *different keys*, everybody's and an address', say, mostly finds
-//! them in different slots, and no call can hold both. Each slot is then asked in turn, the
-//! narrowest quota first, [`Key::GLOBAL`] after the others, queues after those and shadows
-//! last; if one denies or fails, what the slots before it charged is given back. So of the
+//! them in different slots, and no call can hold both. Each slot is then asked in turn: first a key
+//! that denied within the last second, then the narrowest quota, [`Key::GLOBAL`] after the others,
+//! queues after those and shadows last. If one denies or fails, what the slots before it charged is
+//! given back. So of the
 //! contract of [`Store`]
 //!
 //! | | charges in one slot | charges in several |
@@ -49,7 +50,7 @@
 //! | a denial changes nothing | holds | but for a moment, in which others may be denied for it |
 //! | units given back | | tried three times; if all are lost they are gone until they age out |
 //! | verdict | one snapshot | one for each slot; `decided_at` is the last one's time, or that of the queue |
-//! | what the others report in a denial | all of it | what is left now, and no wait of their own |
+//! | what the others report in a denial | all of it | what is left and no wait of their own if they were asked before it; else they are left out ([`Outcome::Undecided`](tollgate_core::Outcome::Undecided)) |
 //! | the deny cache | used | not used, and off for policies that have been given back |
 //!
 //! A master that is down fails the requests for its slots until a replica leads, and those
@@ -66,9 +67,9 @@ mod builder;
 mod bytes;
 mod check;
 mod clock;
-mod cluster;
 mod combiner;
 mod cross_slot;
+mod deniers;
 mod deny_cache;
 mod encode;
 mod failure;
@@ -83,16 +84,16 @@ mod node;
 mod pace;
 mod replay;
 mod reply;
-mod route;
 mod script;
 mod server_clock;
 mod stats;
 mod ticket;
 mod tls;
+mod topology;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use smallvec::SmallVec;
 use tollgate_core::{
@@ -104,16 +105,15 @@ use self::address::Address;
 pub use self::address::UrlError;
 pub use self::builder::{ConnectError, RedisStoreBuilder};
 pub use self::check::{RedisReport, RedisWarning};
-use self::cluster::Cluster;
-use self::combiner::{Combiner, Shared};
+use self::combiner::Combiner;
 use self::failure::STORE;
 pub use self::future::RedisFuture;
 use self::lease::Leases;
 use self::names::{Name, Names};
-use self::node::Node;
 pub use self::stats::RedisStats;
 use self::ticket::{Answer, Line, Request, Ticket};
 pub use self::tls::TlsError;
+use self::topology::Member;
 
 /// The store of all processes that name the same Redis. Clones share one connection.
 #[derive(Clone)]
@@ -122,17 +122,8 @@ pub struct RedisStore(Arc<Inner>);
 struct Inner {
     address: Address,
     names: Names,
-    timeout: Duration,
-    way: Way,
-    shared: Arc<Shared>,
+    combiner: Arc<Combiner>,
     leases: Leases,
-}
-
-/// Who carries requests to Redis.
-enum Way {
-    /// To one server; a node that Sentinels name is one.
-    One(Arc<Node>, Arc<Combiner>),
-    Cluster(Cluster),
 }
 
 impl RedisStore {
@@ -152,10 +143,7 @@ impl RedisStore {
 
     /// Waits until Redis answers. A service need not: until then its failure policy does.
     pub async fn connected(&self) {
-        match &self.0.way {
-            Way::One(node, _) => node.connected().await,
-            Way::Cluster(cluster) => cluster.connected().await,
-        }
+        self.0.combiner.topology.connected().await;
     }
 
     /// Where the state of a key is, for tests that look into Redis.
@@ -169,28 +157,25 @@ impl RedisStore {
     /// a Cluster this is the state of the master that does worst; requests for keys of other
     /// masters are sent.
     pub fn breaker(&self) -> BreakerState {
-        match &self.0.way {
-            Way::One(node, _) => node.guard().state(),
-            Way::Cluster(cluster) => cluster.breaker(),
-        }
+        let states = self.leaders().map(|leader| leader.node.guard().state());
+        states.max().unwrap_or(BreakerState::Closed)
     }
 
     /// Whether there is a connection at this moment. Without one requests fail after their
     /// timeout, or at once while the [breaker](Self::breaker) is open.
     pub fn is_connected(&self) -> bool {
-        match &self.0.way {
-            Way::One(node, _) => node.is_connected(),
-            Way::Cluster(cluster) => cluster.is_connected(),
-        }
+        let mut leaders = self.leaders().peekable();
+        leaders.peek().is_some() && leaders.all(|leader| leader.node.is_connected())
     }
 
     /// What was found at the servers when they were last connected to: their versions, and
     /// what will hurt. Warnings are logged as well. One for each master of a Cluster.
     pub fn reports(&self) -> Vec<RedisReport> {
-        match &self.0.way {
-            Way::One(node, _) => vec![node.report()],
-            Way::Cluster(cluster) => cluster.reports(),
-        }
+        self.leaders().map(|leader| leader.node.report()).collect()
+    }
+
+    fn leaders(&self) -> impl Iterator<Item = Arc<Member>> {
+        self.0.combiner.topology.leaders().into_iter()
     }
 
     /// The same number for all clones of a store and for no other that lives: sums over
@@ -201,11 +186,8 @@ impl RedisStore {
 
     /// What this store has done so far.
     pub fn stats(&self) -> RedisStats {
-        let queued = match &self.0.way {
-            Way::One(_, combiner) => combiner.queued(),
-            Way::Cluster(cluster) => cluster.queued(),
-        };
-        self.0.shared.counters.read(queued)
+        let combiner = &self.0.combiner;
+        combiner.counters.read(combiner.topology.queued())
     }
 
     /// Sends a request about a key on its way.
@@ -215,36 +197,23 @@ impl RedisStore {
         request: Request,
         read: fn(Answer) -> Option<T>,
     ) -> RedisFuture<T> {
-        let shared = &self.0.shared;
-        let ticket = Ticket::new(request, shared.deny_cache.epoch(), self.deadline());
-        RedisFuture::submit(self.combiner(about), Arc::new(ticket), &shared.runtime, read)
+        let combiner = &self.0.combiner;
+        let slot = combiner.topology.slot(about);
+        let ticket = Ticket::new(request, slot, combiner.deny_cache.epoch(), self.deadline());
+        RedisFuture::submit(combiner, Arc::new(ticket), read)
     }
 
     fn deadline(&self) -> Instant {
-        Instant::now() + self.0.timeout
+        Instant::now() + self.0.combiner.bounds.timeout
     }
 
-    fn combiner(&self, about: &Name) -> &Arc<Combiner> {
-        match &self.0.way {
-            Way::One(_, combiner) => combiner,
-            Way::Cluster(cluster) => cluster.combiner(cluster::slot(about)),
-        }
-    }
-
-    /// Whether keys of other slots can be decided, if those of this one cannot.
-    fn is_partial(&self, slot: u16) -> bool {
-        match &self.0.way {
-            Way::One(..) => false,
-            Way::Cluster(cluster) => cluster.is_partial(slot),
-        }
-    }
-
-    /// Whether one call can decide all of them.
+    /// Whether one call can decide all of them. The policies of one subject are most of what is
+    /// asked together, and share a slot.
     fn is_one_call(&self, lines: &[Line]) -> bool {
-        match &self.0.way {
-            Way::One(..) => true,
-            Way::Cluster(_) => cluster::is_one_slot(lines),
-        }
+        let topology = &self.0.combiner.topology;
+        let mut slots = lines.iter().map(|line| topology.slot(&line.state));
+        let first = slots.next();
+        slots.all(|slot| Some(slot) == first)
     }
 
     /// Settles a receipt. `lifetime` is how long it can be settled.
@@ -261,7 +230,7 @@ impl RedisStore {
         // Before it is sent: what comes back with it may let others pass. Of what is in flight
         // nothing is remembered anyway.
         if !receipt.policy.is_concurrency() {
-            self.0.shared.deny_cache.never_again(receipt.policy.name());
+            self.0.combiner.deny_cache.never_again(receipt.policy.name());
         }
         let state = self.0.names.state(&receipt.policy, &receipt.key);
         let about = state.clone();
@@ -286,7 +255,7 @@ impl Store for RedisStore {
             && !is_dry
             && let Some(verdict) = self.0.leases.spend(charges)
         {
-            self.0.shared.counters.count_leased();
+            self.0.combiner.counters.count_leased();
             return RedisFuture::ready(Ok(Answer::Verdict(verdict)), read);
         }
         let lines = charges.iter().map(|charge| Line {
@@ -300,9 +269,9 @@ impl Store for RedisStore {
         let is_one_call = self.is_one_call(&lines);
         if is_one_call
             && !is_dry
-            && let Some(verdict) = self.0.shared.deny_cache.find(&lines)
+            && let Some(verdict) = self.0.combiner.deny_cache.find(&lines)
         {
-            self.0.shared.counters.count_deny_cache_hit();
+            self.0.combiner.counters.count_deny_cache_hit();
             return RedisFuture::ready(Ok(Answer::Verdict(verdict)), read);
         }
         if is_leased && !is_dry {
@@ -340,7 +309,7 @@ impl Store for RedisStore {
             Answer::Reset => Some(()),
             _ => None,
         };
-        self.0.shared.deny_cache.forget();
+        self.0.combiner.deny_cache.forget();
         let state = self.0.names.state(policy, key);
         let about = state.clone();
         self.submit(&about, Request::Reset { state }, read)

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fred::clients::{Client, Pipeline};
-use fred::error::Error;
+use fred::error::{Error, ErrorKind};
 use fred::interfaces::ClientLike;
 use fred::types::config::{Config, Options, ReconnectPolicy};
 use fred::types::{Builder, ConnectHandle, CustomCommand, Value};
 use parking_lot::Mutex;
+use smallvec::{SmallVec, smallvec};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -81,66 +82,88 @@ impl Node {
         Ok(node)
     }
 
-    /// Carries out a call, and gives up on it at the deadline. A node of a Cluster that has
-    /// keys of a slot before it has the slot takes only calls of those who are `asking`:
-    /// who were sent there for these keys.
+    /// Carries out calls that are written together, and gives up on them at the deadline. A node of
+    /// a Cluster that has keys of a slot before it has the slot takes only calls of those who are
+    /// `asking`: who were sent there for these keys.
     pub(crate) async fn call(
         self: &Arc<Self>,
-        batch: &Batch,
+        batches: &[Batch],
         time: Option<Timestamp>,
         deadline: Instant,
         is_asking: bool,
-    ) -> Result<Bytes, Failure> {
-        let mut sent = self.send(EVALSHA, script::SHA1, batch, time, deadline, is_asking).await;
-        if sent.as_ref().err().is_some_and(failure::is_no_script) {
+    ) -> SmallVec<[Result<Bytes, Failure>; 1]> {
+        let each: SmallVec<[&Batch; 1]> = batches.iter().collect();
+        let mut sent = self.send(&each, BY_HASH, time, deadline, is_asking).await;
+        let is_unknown = |sent: &Sent| sent.as_ref().err().is_some_and(failure::is_no_script);
+        if sent.iter().any(is_unknown) {
+            let unknown = batches.iter().zip(&sent).filter(|(_, sent)| is_unknown(sent));
+            let unknown: SmallVec<[&Batch; 1]> = unknown.map(|(batch, _)| batch).collect();
             // Not SCRIPT LOAD: this decides on the way, and asks no other node.
-            sent = self.send(EVAL, script::TEXT, batch, time, deadline, is_asking).await;
+            let again = self.send(&unknown, BY_TEXT, time, deadline, is_asking).await;
+            let places = sent.iter_mut().filter(|sent| is_unknown(sent));
+            places.zip(again).for_each(|(place, again)| *place = again);
         }
-        self.judge(sent.as_ref().err());
-        let outcome = sent.map_err(Failure::from).and_then(|answer| match answer {
-            Value::Bytes(bytes) => Ok(bytes),
-            Value::String(text) => Ok(text.into_inner()),
-            other => Err(Failure::Lost(format!("the script answered {:?}", other.kind()))),
-        });
-        self.observe(outcome.as_ref().err());
-        outcome
+        self.judge(first_error(&sent));
+        let outcomes: SmallVec<[_; 1]> = sent.into_iter().map(outcome).collect();
+        self.observe(first_error(&outcomes));
+        outcomes
     }
 
     async fn send(
         &self,
-        command: &'static str,
-        script: &'static str,
-        batch: &Batch,
+        batches: &[&Batch],
+        mut script: (&'static str, &'static str),
         time: Option<Timestamp>,
         deadline: Instant,
         is_asking: bool,
-    ) -> Result<Value, Error> {
-        let keys = batch.keys();
-        let mut args = Vec::with_capacity(7 + keys.len());
-        args.push(Value::from_static_str(script));
-        args.push(Value::Integer(i64::try_from(keys.len()).unwrap_or(i64::MAX)));
-        args.extend(keys.map(|key| Value::Bytes(Bytes::copy_from_slice(key))));
-        args.extend(batch.args(time).into_iter().map(|bytes| Value::Bytes(Bytes::from(bytes))));
+    ) -> SmallVec<[Sent; 1]> {
         // Only a timeout of fred's own keeps it from sending what nobody waits for, and
         // only commands that it does not know take one.
         let timeout = deadline.saturating_duration_since(Instant::now()).max(LEAST);
         let options = Options { timeout: Some(timeout), ..Options::default() };
         let client = self.client.with_options(&options);
-        if is_asking {
-            // The commands of a pipeline are written one right after the other, with no
-            // command of others between them, and ASKING holds for the next one alone.
-            let pipeline = Pipeline::from(client);
-            pipeline.custom::<Value, Value>(self::command(ASKING), Vec::new()).await?;
-            pipeline.custom::<Value, Value>(self::command(command), args).await?;
-            pipeline.last().await
-        } else {
-            client.custom(self::command(command), args).await
+        if let ([batch], false) = (batches, is_asking) {
+            let (name, text) = script;
+            return smallvec![client.custom(command(name), arguments(text, batch, time)).await];
         }
+        // The commands of a pipeline are written one right after the other, with no
+        // command of others between them, and ASKING holds for the next one alone.
+        let pipeline = Pipeline::from(client);
+        for batch in batches {
+            if is_asking {
+                let _ = pipeline.custom::<Value, Value>(command(ASKING), Vec::new()).await;
+            }
+            let (name, text) = script;
+            let arguments = arguments(text, batch, time);
+            let _ = pipeline.custom::<Value, Value>(command(name), arguments).await;
+            // The server knows it from then on.
+            script = BY_HASH;
+        }
+        let commands = 1 + usize::from(is_asking);
+        let answers = pipeline.try_all::<Value>().await;
+        if answers.len() == batches.len() * commands {
+            return answers.into_iter().skip(commands - 1).step_by(commands).collect();
+        }
+        // One error for all of them. Some may have been carried out, whatever it says.
+        let error = answers.into_iter().find_map(Result::err);
+        let error = error.unwrap_or_else(|| Error::new(ErrorKind::IO, "too few answers"));
+        let is_timeout = *error.kind() == ErrorKind::Timeout;
+        let kind = if is_timeout { ErrorKind::Timeout } else { ErrorKind::IO };
+        let error = Error::new(kind, error.details().to_owned());
+        batches.iter().map(|_| Err(error.clone())).collect()
     }
 
     /// Which nodes of its Cluster have which slots.
     pub(crate) async fn cluster_slots(&self) -> Result<Value, Error> {
         self.client.custom(command("CLUSTER"), vec![Value::from_static_str("SLOTS")]).await
+    }
+
+    /// The epoch of the map that the server has of its Cluster.
+    pub(crate) async fn cluster_epoch(&self) -> Option<u64> {
+        let info = vec![Value::from_static_str("INFO")];
+        let info: String = self.client.custom(command("CLUSTER"), info).await.ok()?;
+        let mut lines = info.lines();
+        lines.find_map(|line| line.strip_prefix("cluster_current_epoch:")?.trim().parse().ok())
     }
 
     /// Whether the server has ever said what time it is.
@@ -245,6 +268,11 @@ impl Node {
         self.timeout
     }
 
+    /// Whether every call has failed for a while.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.health.lock().failing_since.is_some_and(|since| since.elapsed() >= SILENCE)
+    }
+
     pub(crate) fn is_connected(&self) -> bool {
         self.client.is_connected()
     }
@@ -328,8 +356,36 @@ fn client(config: Config, timeout: Duration) -> Result<Client, Error> {
         .build()
 }
 
-const EVALSHA: &str = "EVALSHA";
-const EVAL: &str = "EVAL";
+/// An answer of the client.
+type Sent = Result<Value, Error>;
+
+/// An error, if all have one.
+fn first_error<T, E>(results: &[Result<T, E>]) -> Option<&E> {
+    let error = results.first()?.as_ref().err();
+    error.filter(|_| results.iter().all(Result::is_err))
+}
+
+fn outcome(sent: Sent) -> Result<Bytes, Failure> {
+    match sent? {
+        Value::Bytes(bytes) => Ok(bytes),
+        Value::String(text) => Ok(text.into_inner()),
+        other => Err(Failure::Lost(format!("the script answered {:?}", other.kind()))),
+    }
+}
+
+fn arguments(script: &'static str, batch: &Batch, time: Option<Timestamp>) -> Vec<Value> {
+    let keys = batch.keys();
+    let mut arguments = Vec::with_capacity(6 + keys.len());
+    arguments.push(Value::from_static_str(script));
+    arguments.push(Value::Integer(i64::try_from(keys.len()).unwrap_or(i64::MAX)));
+    arguments.extend(keys.map(|key| Value::Bytes(Bytes::copy_from_slice(key))));
+    arguments.extend(batch.args(time).into_iter().map(|bytes| Value::Bytes(Bytes::from(bytes))));
+    arguments
+}
+
+/// Commands that run the script, and how they name it.
+const BY_HASH: (&str, &str) = ("EVALSHA", script::SHA1);
+const BY_TEXT: (&str, &str) = ("EVAL", script::TEXT);
 const ASKING: &str = "ASKING";
 const TIME: &str = "TIME";
 

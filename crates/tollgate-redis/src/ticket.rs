@@ -102,6 +102,8 @@ pub(crate) struct Leased {
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) request: Request,
+    /// The slot of its keys.
+    pub(crate) slot: u16,
     /// What the deny cache knew of when this was asked.
     pub(crate) epoch: u64,
     /// Nobody waits for an answer after this.
@@ -127,9 +129,9 @@ enum Progress {
 }
 
 impl Ticket {
-    pub(crate) fn new(request: Request, epoch: u64, deadline: Instant) -> Self {
+    pub(crate) fn new(request: Request, slot: u16, epoch: u64, deadline: Instant) -> Self {
         let progress = Mutex::new(Progress::Queued { waker: None, refused_as_late: false });
-        Self { request, epoch, deadline, progress }
+        Self { request, slot, epoch, deadline, progress }
     }
 
     /// Whether there is somebody to answer.
@@ -146,7 +148,6 @@ impl Ticket {
                     Progress::Sent { waker: waker.take(), refused_as_late: *refused_as_late };
                 true
             }
-            // In the hands of who divides it among several nodes.
             Progress::Sent { .. } => true,
             Progress::Answered(_) | Progress::Over => false,
         }
@@ -184,18 +185,16 @@ impl Ticket {
         self.answer_with(|_| answer);
     }
 
-    /// Answers that time is up, for a part of the store perhaps. Returns whether the request was
-    /// shed: it waited to be sent.
-    pub(crate) fn expire(&self, is_partial: bool) -> bool {
+    /// Answers that time is up. Returns whether the request was shed: it waited to be sent.
+    pub(crate) fn expire(&self) -> bool {
         let mut is_shed = false;
         self.answer_with(|is_sent| {
             is_shed = !is_sent;
-            let error = if is_sent {
+            Err(if is_sent {
                 StoreError::maybe_charged(STORE, "no answer in time")
             } else {
                 StoreError::overloaded(STORE, "no answer could come in time")
-            };
-            Err(if is_partial { error.of_a_part() } else { error })
+            })
         });
         is_shed
     }
@@ -267,7 +266,7 @@ mod tests {
 
     fn ticket() -> Ticket {
         let request = Request::Reset { state: Name::new() };
-        Ticket::new(request, 0, Instant::now() + Duration::from_secs(1))
+        Ticket::new(request, 0, 0, Instant::now() + Duration::from_secs(1))
     }
 
     fn poll(ticket: &Ticket) -> Poll<Result<Answer, StoreError>> {
@@ -288,7 +287,7 @@ mod tests {
     #[test]
     fn the_first_answer_counts() {
         let ticket = ticket();
-        ticket.expire(false);
+        ticket.expire();
         ticket.answer(Ok(Answer::Reset));
         assert!(matches!(poll(&ticket), Poll::Ready(Err(_))));
     }
@@ -299,7 +298,7 @@ mod tests {
         left.abandon();
         assert!(!left.send());
         let late = ticket();
-        late.expire(false);
+        late.expire();
         assert!(!late.send());
     }
 
@@ -308,7 +307,7 @@ mod tests {
         let (queued, sent) = (ticket(), ticket());
         assert!(sent.send());
         for (ticket, may_have_charged) in [(queued, false), (sent, true)] {
-            ticket.expire(false);
+            ticket.expire();
             let Poll::Ready(Err(error)) = poll(&ticket) else { panic!("{ticket:?}") };
             assert_eq!(error.may_have_charged(), may_have_charged);
         }
@@ -319,7 +318,7 @@ mod tests {
         let ticket = ticket();
         assert!(ticket.send());
         assert!(ticket.unsend());
-        ticket.expire(false);
+        ticket.expire();
         assert!(!ticket.unsend());
         let Poll::Ready(Err(error)) = poll(&ticket) else { panic!("{ticket:?}") };
         assert!(!error.may_have_charged());

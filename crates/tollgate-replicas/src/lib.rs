@@ -3,9 +3,10 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`Set`] | all of it, on ports that are chosen or free |
+//! | [`Set`] | all of it, on ports that are given or claimed |
 //! | [`Replica`] | one replica; may be killed and started again on its port |
 //! | [`Nginx`] | the balancer |
+//! | [`Port`] | a port that no other test takes |
 //! | [`Process`] | what they are made of: a program that ends with its handle |
 //!
 //! `cargo xtask up` and `cargo xtask boundary`, the tests of the whole and a benchmark start
@@ -24,6 +25,7 @@ mod set;
 use std::fmt;
 
 pub use nginx::Nginx;
+pub use port::Port;
 pub use process::Process;
 pub use program::find;
 pub use redis::Redis;

@@ -30,18 +30,18 @@ impl Nginx {
         replicas: &[SocketAddr],
         folder: &Path,
     ) -> Result<Self, Failure> {
-        port::on(listen, "nginx", |address| {
-            render(address, replicas, folder).map_err(|error| {
-                Failure::new(format!("cannot write to {}: {error}", folder.display()))
-            })?;
-            // What an image says on its command line. Files are looked for in the folder, and
-            // `-e` keeps nginx from the log of the system.
-            let args = ["-p", ".", "-c", "nginx.conf", "-e", "stderr"];
-            let args = args.into_iter().chain(["-g", "daemon off; pid nginx.pid;"]);
-            let mut process = Process::start("nginx", "nginx", args, &[], folder)?;
-            process.until(|_| http::status(address, "/nginx-health") == Some(200))?;
-            Ok(Self { process, address, replicas: replicas.to_owned(), folder: folder.to_owned() })
-        })
+        let address = port::chosen(listen)?;
+        port::is_free(address, "nginx")?;
+        render(address, replicas, folder).map_err(|error| {
+            Failure::new(format!("cannot write to {}: {error}", folder.display()))
+        })?;
+        // What an image says on its command line. Files are looked for in the folder, and
+        // `-e` keeps nginx from the log of the system.
+        let args = ["-p", ".", "-c", "nginx.conf", "-e", "stderr"];
+        let args = args.into_iter().chain(["-g", "daemon off; pid nginx.pid;"]);
+        let mut process = Process::start("nginx", "nginx", args, &[], folder)?;
+        process.until(|_| http::status(address, "/nginx-health") == Some(200))?;
+        Ok(Self { process, address, replicas: replicas.to_owned(), folder: folder.to_owned() })
     }
 
     /// Starts it again on the port that it had. What is left of the old one is killed.
@@ -52,7 +52,7 @@ impl Nginx {
         self.process.kill();
         // Its workers hold the port as well, and nobody can wait for them.
         let start = Instant::now();
-        while port::free(self.address, "nginx").is_err() && start.elapsed() < PATIENCE {
+        while port::is_free(self.address, "nginx").is_err() && start.elapsed() < PATIENCE {
             thread::sleep(Duration::from_millis(5));
         }
         *self = Self::start(self.address, &self.replicas, &self.folder)?;

@@ -24,15 +24,15 @@ impl Redis {
     /// # Errors
     /// The port is in use, or redis-server is missing or does not start.
     pub fn start(listen: SocketAddr, folder: &Path) -> Result<Self, Failure> {
-        port::on(listen, "redis", |address| {
-            let (host, port) = (address.ip().to_string(), address.port().to_string());
-            let args = ["--bind", &host, "--port", &port, "--save", "", "--appendonly", "no"];
-            let bounds = ["--maxmemory", "128mb", "--maxmemory-policy", "noeviction"];
-            let args = args.into_iter().chain(bounds);
-            let mut process = Process::start("redis", "redis-server", args, &[], folder)?;
-            process.until(|_| answers(address).is_ok())?;
-            Ok(Self { process, address, folder: folder.to_owned() })
-        })
+        let address = port::chosen(listen)?;
+        port::is_free(address, "redis")?;
+        let (host, port) = (address.ip().to_string(), address.port().to_string());
+        let args = ["--bind", &host, "--port", &port, "--save", "", "--appendonly", "no"];
+        let bounds = ["--maxmemory", "128mb", "--maxmemory-policy", "noeviction"];
+        let args = args.into_iter().chain(bounds);
+        let mut process = Process::start("redis", "redis-server", args, &[], folder)?;
+        process.until(|_| answers(address).is_ok())?;
+        Ok(Self { process, address, folder: folder.to_owned() })
     }
 
     /// Starts it again, empty, on the port that it had. What is left of the old one is killed.

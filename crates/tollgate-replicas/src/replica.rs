@@ -13,7 +13,7 @@ pub struct Plan {
     pub program: PathBuf,
     /// What it is called, in `X-Server-Id` too.
     pub name: String,
-    /// Where it listens; port 0 takes a free one, which it then keeps.
+    /// Where it listens; port 0 takes a free one, which it keeps.
     pub listen: SocketAddr,
     /// What else it is told.
     pub flags: Vec<String>,
@@ -38,7 +38,8 @@ impl Replica {
     /// # Errors
     /// The port is in use, the program is missing, or its flags are wrong.
     pub fn start(mut plan: Plan) -> Result<Self, Failure> {
-        port::free(plan.listen, &plan.name)?;
+        plan.listen = port::chosen(plan.listen)?;
+        port::is_free(plan.listen, &plan.name)?;
         let listen = plan.listen.to_string();
         let named = ["--server-id", &plan.name, "--listen", &listen];
         let args = named.into_iter().chain(plan.flags.iter().map(String::as_str));
@@ -46,11 +47,7 @@ impl Replica {
         let mut process =
             Process::start(&plan.name, &program, args, &plan.variables, &plan.folder)?;
         process.until(|process| {
-            let said = process.said();
-            let url = said.lines().find_map(|line| line.trim().strip_prefix("listening  http://"));
-            let address = url.and_then(|address| address.parse().ok());
-            plan.listen = address.unwrap_or(plan.listen);
-            address.is_some()
+            process.said().lines().any(|line| line.trim().starts_with("listening  http://"))
         })?;
         Ok(Self { process, plan })
     }

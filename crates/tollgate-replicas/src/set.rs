@@ -66,14 +66,13 @@ impl Set {
         }
         // The replicas have to be told before it is there.
         let balancer = match &order.admin {
-            Some(_) if order.port == 0 => port::several(1)?[0],
-            _ => local(order.port),
+            Some(_) => port::chosen(local(order.port))?,
+            None => local(order.port),
         };
         let admins = match &order.admin {
-            Some(admin) if admin.port == 0 => port::several(3)?,
-            Some(admin) => {
-                (0..3).map(|index| following(admin.port, index)).collect::<Result<_, _>>()?
-            }
+            Some(admin) => (0..3)
+                .map(|index| port::chosen(following(admin.port, index)?))
+                .collect::<Result<_, _>>()?,
             None => Vec::new(),
         };
         let redis = Redis::start(local(order.redis_port), path)?;

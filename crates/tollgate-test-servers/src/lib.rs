@@ -18,7 +18,6 @@
 
 mod client;
 mod cluster;
-mod port;
 mod process;
 mod proxy;
 mod redis;

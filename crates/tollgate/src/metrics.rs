@@ -261,6 +261,11 @@ pub const ALL: &[Metric] = &[
         &[],
         "Connections that were closed because their address had as many as it may have.",
     ),
+    counter(
+        "tollgate_gateway_access_log_dropped_total",
+        &[],
+        "Lines of the access log that were lost: too many waited, or the file took none.",
+    ),
     gauge("tollgate_gateway_tunnels", &[], "Upgraded connections that are open."),
     counter(
         "tollgate_trace_spans_total",

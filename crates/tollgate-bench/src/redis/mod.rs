@@ -5,6 +5,7 @@
 //! | `decisions.rs`, `goals.rs` | a decision of Tollgate and of others, in turns; what it is to be |
 //! | `leases.rs` | a hot key of which replicas lease units |
 //! | `excess.rs`, `worst.rs` | by how much a limit is passed |
+//! | `fleet.rs` | many replicas, and a Cluster of one node, a section of its own |
 //! | `log.rs` | a sliding window log that is full |
 //! | `overload.rs` | more requests than Redis can answer, a section of its own |
 //! | `over_http.rs` | servers that decide in Redis |
@@ -13,6 +14,7 @@
 
 mod decisions;
 mod excess;
+pub(crate) mod fleet;
 mod goals;
 mod leases;
 mod load;

@@ -16,15 +16,45 @@ use crate::redis::peers;
 pub(crate) struct Server {
     process: Child,
     port: u16,
+    is_cluster: bool,
 }
 
 impl Server {
     /// With redis-cell, if that was built.
     pub(crate) fn start() -> Result<Self, Failure> {
+        Self::start_with(false)
+    }
+
+    /// A Cluster of one node, which has all slots.
+    pub(crate) fn start_cluster() -> Result<Self, Failure> {
+        let server = Self::start_with(true)?;
+        let cluster = |arguments: &[&str]| -> Result<String, Failure> {
+            let port = server.port.to_string();
+            let mut command = Command::new("redis-cli");
+            let output = command.args(["-p", &port, "CLUSTER"]).args(arguments).output()?;
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        };
+        cluster(&["ADDSLOTSRANGE", "0", "16383"])?;
+        let started = Instant::now();
+        while !cluster(&["INFO"])?.contains("cluster_state:ok") {
+            if started.elapsed() > Duration::from_secs(10) {
+                return Err("the Cluster of one node does not begin; it takes Redis 7".into());
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        Ok(server)
+    }
+
+    fn start_with(is_cluster: bool) -> Result<Self, Failure> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let mut command = Command::new("redis-server");
         if let Some(module) = peers::module() {
             command.arg("--loadmodule").arg(module);
+        }
+        if is_cluster {
+            let nodes = format!("tollgate-bench-{port}.conf");
+            command.current_dir(std::env::temp_dir());
+            command.args(["--cluster-enabled", "yes", "--cluster-config-file", &nodes]);
         }
         let process = command
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
@@ -32,7 +62,7 @@ impl Server {
             .stdout(Stdio::null())
             .spawn()
             .map_err(|error| format!("redis-server: {error}; sudo apt-get install redis-server"))?;
-        let mut server = Self { process, port };
+        let mut server = Self { process, port, is_cluster };
         let started = Instant::now();
         while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
             if let Some(status) = server.process.try_wait()? {
@@ -47,11 +77,13 @@ impl Server {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        let scheme = if self.is_cluster { "redis-cluster" } else { "redis" };
+        format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
+    /// A plain client, also of a node of a Cluster.
     pub(crate) async fn client(&self) -> Result<Client, Failure> {
-        client(&self.url()).await
+        client(&format!("redis://127.0.0.1:{}", self.port)).await
     }
 }
 
@@ -68,6 +100,10 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+        if self.is_cluster {
+            let nodes = format!("tollgate-bench-{}.conf", self.port);
+            let _ = std::fs::remove_file(std::env::temp_dir().join(nodes));
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::problem::{Place, Problem, Severity};
+use super::rate_limits;
 use crate::files;
 use crate::plan::{KeyOrigin, TlsFiles};
 
@@ -32,6 +33,13 @@ pub enum NamedFile {
         /// Where it is named.
         place: Place,
     },
+    /// Rules of Envoy's Rate Limit Service.
+    RateLimits {
+        /// The file.
+        file: PathBuf,
+        /// Where it is named.
+        place: Place,
+    },
 }
 
 impl NamedFile {
@@ -44,6 +52,7 @@ impl NamedFile {
                 (error, place)
             }
             Self::Keys { origin, place } => (files::keys(origin).err()?, place),
+            Self::RateLimits { file, place } => return rate_limits::problem(file, place),
             Self::Subjects { file, place } => (files::subjects(file).err()?, place),
         };
         let (severity, place) = (Severity::Error, place.clone());

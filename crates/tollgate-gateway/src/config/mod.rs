@@ -9,6 +9,7 @@
 //! | `view.rs` | a checked section, read by key |
 //! | `read/` | what the values mean together: a plan |
 //! | `files.rs` | the files that a configuration names, and where it does |
+//! | `rate_limits.rs` | the rules of Envoy's Rate Limit Service |
 //! | `problem.rs` | what is wrong, where, and the cure |
 
 mod check;
@@ -16,6 +17,7 @@ mod env;
 mod files;
 mod format;
 mod problem;
+mod rate_limits;
 mod read;
 mod source;
 pub mod spec;
@@ -26,6 +28,7 @@ mod view;
 pub use self::env::Env;
 pub use self::files::NamedFile;
 pub use self::problem::{Place, Problem, Report, Severity, Span};
+pub use self::rate_limits::{is_rate_limits, read_rate_limit_files, read_rate_limits};
 pub use self::source::{Source, SourceError};
 
 use self::problem::Problems;

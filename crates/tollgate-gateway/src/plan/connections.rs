@@ -41,7 +41,8 @@ impl Plan {
         let has = files.unwrap_or(u64::MAX);
         let admin = ADMIN.min(has / 8);
         let free = has.saturating_sub(RESERVED + admin);
-        let targets = self.routes.iter().map(|it| (&it.target.scheme, &it.target.authority));
+        let targets = self.routes.iter().filter_map(|it| it.target.as_ref());
+        let targets = targets.map(|target| (&target.scheme, &target.authority));
         let targets = (targets.collect::<HashSet<_>>().len() as u64).max(1);
 
         let named: u64 =

@@ -6,6 +6,7 @@
 //! | `identity.rs` | whose quota a request uses |
 //! | `matching.rs` | which paths and methods |
 //! | `connections.rs` | how many connections fit into the files that the process may open |
+//! | `rate_limits.rs` | rules of Envoy's Rate Limit Service |
 //! | `settling.rs` | charges that are corrected when the response is known |
 //! | `server.rs` | where to listen and where to forward to |
 //! | `subjects.rs` | who is refused whatever he asks, and who is never limited |
@@ -16,6 +17,7 @@ mod connections;
 mod identity;
 mod limits;
 mod matching;
+mod rate_limits;
 mod secret;
 mod server;
 mod settling;
@@ -29,7 +31,7 @@ use http::StatusCode;
 use http::uri::Authority;
 use tollgate::denial::Members;
 use tollgate::key::TrustedProxies;
-use tollgate::{HeaderOptions, OnMissingKey};
+use tollgate::{HeaderOptions, OnMissingKey, Paths};
 
 pub use self::connections::{Connections, TooFewFiles};
 pub use self::identity::{
@@ -40,25 +42,33 @@ pub use self::limits::{
     ApiPlan, Bandwidth, CostRule, CostTable, LimitPlan, PenaltyPlan, RouteLimits, Whose,
 };
 pub use self::matching::{Methods, PathMatch, PathMatchError};
+pub use self::rate_limits::{
+    Allowed, Descriptor, RateLimitDomain, RateLimitDomains, RateLimitsPlan, Rule, Unit,
+    descriptor_key,
+};
 pub use self::secret::Secret;
-pub use self::server::{Listen, PathRules, Protocol, Route, Target, Timeouts, TlsFiles};
+pub use self::server::{Front, Listen, PathRules, Protocol, Route, Target, Timeouts, TlsFiles};
 pub use self::settling::{ReservePlan, SettleBy, Statuses};
 pub use self::store::{RedisPlan, StorePlan, Topology};
 pub use self::subjects::SubjectsPlan;
-pub use self::telemetry::{LogFormat, LogPlan, TracingPlan};
+pub use self::telemetry::{AccessLogFormat, AccessLogPlan, LogFormat, LogPlan, TracingPlan};
 
-use crate::proxy::path::{PathFault, ambiguity, in_all_readings};
+use crate::proxy::path::{PathFault, in_all_readings};
 
 /// Everything that the gateway does.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where clients connect; at least one.
+    /// Where clients and other proxies connect; at least one.
     pub listen: Vec<Listen>,
+    /// The proxies that may ask for decisions over HTTP.
+    pub forward_auth: TrustedProxies,
     /// Where health, state and metrics are served, never on a public listener.
     pub admin: SocketAddr,
     /// Admin addresses of other gateways, whose streams the live page shows, and whose pages
     /// may read the stream of this one.
     pub admin_peers: Vec<String>,
+    /// The rules by which Envoy's descriptors are decided, if they are.
+    pub rate_limits: Option<RateLimitsPlan>,
     /// How long things may take.
     pub timeouts: Timeouts,
     /// The most upgraded connections at a time; others are refused.
@@ -96,6 +106,8 @@ pub struct Plan {
     pub members: Members,
     /// How the log is written.
     pub log: LogPlan,
+    /// The access log, if there is one.
+    pub access_log: Option<AccessLogPlan>,
     /// Where spans are sent, if anywhere.
     pub tracing: Option<TracingPlan>,
 }
@@ -118,10 +130,10 @@ impl Plan {
         })
     }
 
-    /// Whether requests to a path in normal form are not limited. A path with several readings
-    /// is never exempt.
+    /// Whether requests to a path in normal form are not limited. A path that servers read in
+    /// different ways is never exempt, as in the layer.
     pub fn is_exempt(&self, path: &str) -> bool {
-        self.exempt.iter().any(|exempt| exempt.matches(path)) && ambiguity(path).is_none()
+        self.exempt.iter().any(|exempt| exempt.matches(path)) && !Paths::is_ambiguous(path)
     }
 
     /// Whether upstreams say somewhere what a request has cost.

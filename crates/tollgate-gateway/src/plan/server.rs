@@ -9,11 +9,13 @@ use tollgate::key::TrustedProxies;
 
 use super::{PathMatch, RouteLimits};
 
-/// An address that clients connect to.
+/// An address that clients or other proxies connect to.
 #[derive(Clone, Debug)]
 pub struct Listen {
     /// The address.
     pub addr: SocketAddr,
+    /// The answers that it gives.
+    pub front: Front,
     /// The certificate, if it speaks TLS.
     pub tls: Option<TlsFiles>,
     /// Who may and must send a PROXY protocol header, if anybody. Others are refused.
@@ -24,6 +26,29 @@ pub struct Listen {
     /// The most connections of one address, or of one IPv6 network; further ones are closed. Without
     /// a number, a part of all.
     pub max_connections_per_address: Option<usize>,
+}
+
+/// The answers that a listener gives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Front {
+    /// Those of the services behind the gateway.
+    #[default]
+    Proxy,
+    /// Decisions, for proxies that ask over HTTP.
+    ForwardAuth,
+    /// Decisions, for Envoy's filter of rate limits.
+    RateLimitService,
+}
+
+impl Front {
+    /// Its name in the file and in the output of the program.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Proxy => "listen",
+            Self::ForwardAuth => "forwardAuth",
+            Self::RateLimitService => "rateLimitService",
+        }
+    }
 }
 
 /// A certificate chain and its private key, both PEM.
@@ -56,11 +81,11 @@ pub struct Timeouts {
     pub drain: Duration,
 }
 
-/// What becomes of paths with more than one reading.
+/// How to treat paths with more than one reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathRules {
-    /// Whether `%2F`, `%5C`, `%00` and broken escapes are answered with 400. Otherwise
-    /// they stand as they are.
+    /// Whether `%2F`, `%5C` and broken escapes are answered with 400. Otherwise they stay as they
+    /// are.
     pub reject_ambiguous: bool,
 }
 
@@ -73,8 +98,8 @@ pub struct Route {
     pub host: Option<String>,
     /// Only requests to these paths.
     pub path: PathMatch,
-    /// Where they go.
-    pub target: Target,
+    /// Where they go. Without a target, other proxies ask for decisions about them.
+    pub target: Option<Target>,
     /// What holds for them.
     pub limits: RouteLimits,
 }

@@ -1,5 +1,6 @@
 //! What is told of requests to those who run the gateway.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Uri};
@@ -28,6 +29,26 @@ impl Default for LogPlan {
     fn default() -> Self {
         Self { format: LogFormat::Text, level: LevelFilter::INFO }
     }
+}
+
+/// A line for each request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AccessLogPlan {
+    /// The file; `None` is standard output.
+    pub file: Option<PathBuf>,
+    /// How lines look.
+    pub format: AccessLogFormat,
+    /// The part of the clients whose requests are logged, from 0 to 1.
+    pub sample: f64,
+}
+
+/// How lines of the access log look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessLogFormat {
+    /// The combined format of Apache and nginx.
+    Combined,
+    /// An object in each line.
+    Json,
 }
 
 /// Where spans of requests and decisions are sent.

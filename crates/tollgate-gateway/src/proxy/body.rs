@@ -240,6 +240,8 @@ pin_project! {
         // Likewise.
         request: Option<Release>,
         dropped_trailer: Option<HeaderName>,
+        // In place of `kind`.
+        grpc: Option<tonic::body::Body>,
     }
 }
 
@@ -272,7 +274,14 @@ pub(crate) trait Watch: fmt::Debug + Send {
 
 impl Body {
     const fn new(kind: tollgate::Body<Timed<Source>>) -> Self {
-        Self { kind, watch: None, in_flight: None, request: None, dropped_trailer: None }
+        Self {
+            kind,
+            watch: None,
+            in_flight: None,
+            request: None,
+            dropped_trailer: None,
+            grpc: None,
+        }
     }
 
     /// The same body, at which `watch` looks.
@@ -303,6 +312,13 @@ impl Body {
     }
 }
 
+/// The answer of a gRPC service.
+impl From<tonic::body::Body> for Body {
+    fn from(grpc: tonic::body::Body) -> Self {
+        Self { grpc: Some(grpc), ..Self::empty() }
+    }
+}
+
 /// What the gateway says by itself.
 impl From<Bytes> for Body {
     fn from(data: Bytes) -> Self {
@@ -319,6 +335,9 @@ impl http_body::Body for Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.project();
+        if let Some(grpc) = this.grpc {
+            return Pin::new(grpc).poll_frame(cx).map_err(|_| BodyError::Unwanted);
+        }
         let mut frame = ready!(this.kind.poll_frame(cx));
         match &mut frame {
             Some(Ok(frame)) => {
@@ -344,11 +363,11 @@ impl http_body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.kind.is_end_stream()
+        self.grpc.as_ref().map_or_else(|| self.kind.is_end_stream(), |grpc| grpc.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.kind.size_hint()
+        self.grpc.as_ref().map_or_else(|| self.kind.size_hint(), |grpc| grpc.size_hint())
     }
 }
 

@@ -4,14 +4,16 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Buf;
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
+use super::access_log::Entry;
 use super::slots::Slot;
 use crate::trace::Traced;
 
@@ -174,19 +176,25 @@ impl Drop for Working {
 }
 
 pin_project! {
-    /// The body of a response, with which its request and the span of that end.
+    /// The body of a response, with which its request, the span and the line of that end.
     #[derive(Debug)]
     pub(super) struct Answer<B> {
         #[pin]
         body: B,
         working: Working,
         traced: Traced,
+        logged: Option<Box<Entry>>,
     }
 }
 
 impl<B> Answer<B> {
-    pub(super) fn new(body: B, working: Working, traced: Traced) -> Self {
-        Self { body, working: working.answers(), traced }
+    pub(super) fn new(
+        body: B,
+        working: Working,
+        traced: Traced,
+        logged: Option<Box<Entry>>,
+    ) -> Self {
+        Self { body, working: working.answers(), traced, logged }
     }
 }
 
@@ -198,7 +206,14 @@ impl<B: http_body::Body> http_body::Body for Answer<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        self.project().body.poll_frame(cx)
+        let this = self.project();
+        let frame = ready!(this.body.poll_frame(cx));
+        if let (Some(entry), Some(Ok(frame))) = (this.logged, &frame)
+            && let Some(data) = frame.data_ref()
+        {
+            entry.sent(data.remaining() as u64);
+        }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -315,7 +330,7 @@ mod tests {
         let working = Working::begin(&activity, false);
         assert_eq!(left(&activity), None);
         let traced = Traced::begin(&Tracing::default(), &mut http::Request::new(()), false);
-        let answer = Answer::new((), working, traced);
+        let answer = Answer::new((), working, traced, None);
         assert_eq!(left(&activity), Some(116));
         ours.write_all(b"x").await.unwrap();
         assert_eq!(left(&activity), Some(120));

@@ -1,6 +1,7 @@
 //! What serves requests, made of one version of the configuration and swapped as a whole.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Once};
 
@@ -14,17 +15,22 @@ use tollgate::denial::{Problem, ResponseFormat};
 use tollgate::key::TrustedProxies;
 use tollgate::status::{Inspect, LayerHandle};
 use tollgate::{Denial, Observer, RequestHead, WaitQueue, headers};
+use tower_layer::Layer;
 use tower_service::Service;
 
+use super::access_log::AccessLog;
 use super::activity::Patience;
 use super::build::{self, Parts, ReadyRoute};
+use super::denials::Denied;
 use super::error::BuildError;
 use super::identity::Identity;
 use super::keys::{KeySet, KeySets};
 use super::lists;
+use super::rate_limits::RateLimits;
+use super::settled::{Prices, Settled};
 use super::summary::Summary;
 use crate::files;
-use crate::plan::{Connections, Plan};
+use crate::plan::{Connections, Front, Plan};
 use crate::proxy::path::{Ambiguous, PathFault};
 use crate::proxy::{Body, Clients, Common, Connection, Failures, Fault, Timeouts, Tunnels, admit};
 use crate::trace::{self, Tracing};
@@ -32,8 +38,8 @@ use crate::trace::{self, Tracing};
 /// One version of the configuration at work.
 pub(super) struct App<St> {
     pub(super) plan: Plan,
-    /// What each listener does with its connections, by the address in the file.
-    pub(super) doors: HashMap<SocketAddr, Door>,
+    /// The listeners' treatment of connections.
+    pub(super) doors: HashMap<DoorKey, Door>,
     routes: Vec<ReadyRoute<St>>,
     identity: Identity,
     clients: Clients,
@@ -42,11 +48,16 @@ pub(super) struct App<St> {
     reserves: bool,
     /// Who is refused, and who is not limited.
     lists: Option<AccessLists>,
+    /// The rules for descriptors of Envoy.
+    pub(super) rate_limits: Option<RateLimits<St>>,
     /// The most connections to the admin address.
     pub(super) admin_connections: usize,
     /// Where requests wait, of all routes together.
     room: WaitQueue,
 }
+
+/// A listener: its address in the file, which may leave the port to the system.
+pub(super) type DoorKey = (SocketAddr, Front);
 
 /// What a listener does with a connection before the first request.
 #[derive(Clone, Debug)]
@@ -57,6 +68,8 @@ pub(super) struct Door {
     pub(super) most: usize,
     /// The most connections of one address.
     pub(super) most_per_address: usize,
+    /// The answers that it gives.
+    pub(super) front: Front,
 }
 
 /// What outlives every version of the configuration.
@@ -79,6 +92,8 @@ pub(super) struct Lasting<St> {
     pub(super) summary: Summary,
     /// Keys of tokens, which a reload does not fetch anew.
     pub(super) key_sets: KeySets,
+    /// A line for each request.
+    pub(super) access_log: AccessLog,
     /// What is added to the traces of requests.
     pub(super) tracing: Tracing,
 }
@@ -94,7 +109,8 @@ impl<St: Inspect> App<St> {
         let Connections { clients: most, per_target, admin } =
             plan.connections(lasting.files).map_err(|error| BuildError(error.to_string()))?;
         let timeouts = timeouts(&plan);
-        let uses_tls = plan.routes.iter().any(|route| route.target.scheme == Scheme::HTTPS);
+        let targets = || plan.routes.iter().filter_map(|route| route.target.as_ref());
+        let uses_tls = targets().any(|target| target.scheme == Scheme::HTTPS);
         let kept = before.map(|app| &app.clients);
         let kept = kept.filter(|clients| clients.fit(timeouts, uses_tls, per_target));
         let clients = match kept {
@@ -104,6 +120,7 @@ impl<St: Inspect> App<St> {
         };
         let identity = Identity::new(&plan, &lasting.key_sets)?;
         let lists = lists::lists(&plan, &identity)?;
+        let rate_limits = RateLimits::new(&plan, lasting)?;
         // Requests of both versions wait in one order.
         let room = before.map_or_else(WaitQueue::new, |app| app.room.clone());
         let common = Common {
@@ -131,7 +148,9 @@ impl<St: Inspect> App<St> {
             let proxy_protocol = listen.proxy_protocol.clone();
             let most_per_address = listen.max_connections_per_address;
             let most_per_address = most_per_address.unwrap_or_else(|| (most / 4).max(16));
-            doors.insert(listen.addr, Door { tls, proxy_protocol, most, most_per_address });
+            let front = listen.front;
+            let door = Door { tls, proxy_protocol, most, most_per_address, front };
+            doors.insert((listen.addr, front), door);
         }
         let (summary, reserves) = (lasting.summary.clone(), plan.reserves());
         // Last: if this version fails, the version before goes on with its own bounds.
@@ -147,6 +166,7 @@ impl<St: Inspect> App<St> {
             summary,
             reserves,
             lists,
+            rate_limits,
             admin_connections,
             room,
         })
@@ -181,12 +201,41 @@ impl<St: Inspect> App<St> {
         }
     }
 
-    /// Answers one request.
+    /// Answers one request: forwards it if the limits admit it.
     pub(super) async fn answer(
         &self,
-        mut request: Request<Incoming>,
+        request: Request<Incoming>,
         connection: Connection,
     ) -> Response<Body> {
+        let mut answer = self
+            .decide(request, connection, |route, prices| {
+                Some(Settled::new(route.forward.clone()?, prices.cloned()))
+            })
+            .await;
+        if self.reserves {
+            // It is between the upstream and us, also where this request reserved nothing. A
+            // gateway that reserves nothing anywhere leaves it to one further out.
+            answer.headers_mut().remove(headers::COST);
+            answer = answer.map(|body| body.without_trailer(headers::COST));
+        }
+        answer
+    }
+
+    /// Decides one request: calls the service that `admitted` makes, or answers for it. Where
+    /// `admitted` makes none, the answer is that of a request without a route.
+    ///
+    /// The service has to be ready at all times: nothing between here and it waits.
+    pub(super) async fn decide<B, S>(
+        &self,
+        mut request: Request<B>,
+        connection: Connection,
+        admitted: impl Fn(&ReadyRoute<St>, Option<&Prices>) -> Option<S> + Send,
+    ) -> Response<Body>
+    where
+        B: Send,
+        S: Service<Request<B>, Response = Response<Body>, Error = Infallible> + Clone + Send,
+        S::Future: Send,
+    {
         let ambiguous =
             if self.plan.paths.reject_ambiguous { Ambiguous::Refuse } else { Ambiguous::Keep };
         if let Err(fault) = admit(&mut request, ambiguous) {
@@ -209,18 +258,35 @@ impl<St: Inspect> App<St> {
             Ok(listed) => listed,
             Err(refused) => return *refused,
         };
-        let mut answer = self.route_to(route, request, listed).await;
-        if self.reserves {
-            // It is between the upstream and us, also where this request reserved nothing. A
-            // gateway that reserves nothing anywhere leaves it to one further out.
-            answer.headers_mut().remove(headers::COST);
-            answer = answer.map(|body| body.without_trailer(headers::COST));
-        }
-        answer
+        let path = request.uri().path();
+        let limiter = if listed == Listed::Allowed || self.plan.is_exempt(path) {
+            None
+        } else {
+            let limiter = match route.limiter(request.method(), path) {
+                Ok(limiter) => limiter,
+                Err(fault) => return Fault::from(fault).response(),
+            };
+            let asker = self.identity.find(&RequestHead::of(&request));
+            if asker.is_nobody() {
+                self.summary.nobody();
+            }
+            if limiter.is_some() {
+                request.extensions_mut().insert(asker);
+            }
+            limiter
+        };
+        let Some(mut inner) = admitted(route, limiter.map(|limiter| &limiter.prices)) else {
+            return Fault::NoRoute.response();
+        };
+        let answered = match limiter {
+            Some(limiter) => limiter.layer.layer(inner).call(request).await,
+            None => inner.call(request).await,
+        };
+        answered.unwrap_or_else(|never| match never {})
     }
 
     /// What the lists say of a request, or the answer to it where that is all.
-    fn listed(&self, request: &Request<Incoming>) -> Result<Listed, Box<Response<Body>>> {
+    fn listed<B>(&self, request: &Request<B>) -> Result<Listed, Box<Response<Body>>> {
         let Some(lists) = &self.lists else {
             return Ok(Listed::Neither);
         };
@@ -237,40 +303,12 @@ impl<St: Inspect> App<St> {
         tracing::debug!(reason = denial.reason().code(), "deny");
         let format = ResponseFormat::of(&RequestHead::of(request));
         let problem = Problem::with_members(self.plan.members.clone());
-        Err(Box::new(denial.respond(format, &problem).map(Body::from)))
+        let mut response = denial.respond(format, &problem).map(Body::from);
+        response.extensions_mut().insert(Denied::of(&denial));
+        Err(Box::new(response))
     }
 
-    async fn route_to(
-        &self,
-        route: &ReadyRoute<St>,
-        mut request: Request<Incoming>,
-        listed: Listed,
-    ) -> Response<Body> {
-        let path = request.uri().path();
-        let answered = if listed == Listed::Allowed || self.plan.is_exempt(path) {
-            route.free.clone().call(request).await
-        } else {
-            let limits = match route.limits(request.method(), path) {
-                Ok(limits) => limits,
-                Err(fault) => return Fault::from(fault).response(),
-            };
-            let asker = self.identity.find(&RequestHead::of(&request));
-            if asker.is_nobody() {
-                self.summary.nobody();
-            }
-            match limits {
-                // Both are always ready: nothing between here and the upstream waits.
-                Some(mut limited) => {
-                    request.extensions_mut().insert(asker);
-                    limited.call(request).await
-                }
-                None => route.free.clone().call(request).await,
-            }
-        };
-        answered.unwrap_or_else(|never| match never {})
-    }
-
-    fn route(&self, request: &Request<Incoming>) -> Result<Option<&ReadyRoute<St>>, PathFault> {
+    fn route<B>(&self, request: &Request<B>) -> Result<Option<&ReadyRoute<St>>, PathFault> {
         let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
         let route = self.plan.route(host, request.uri().path())?;
         Ok(route.and_then(|route| self.routes.get(route)))

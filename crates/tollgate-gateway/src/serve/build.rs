@@ -6,15 +6,14 @@ use http::{HeaderName, Method, StatusCode};
 use tollgate::key::SubjectName;
 use tollgate::status::{Inspect, LayerHandle};
 use tollgate::{
-    Costs, Limit, Observer, OnStoreError, Policy, RateLimit, RateLimitLayer, RequestHead, Reserve,
-    Tier, TierSource, WaitQueue, headers,
+    Costs, Limit, Observer, OnStoreError, Policy, RateLimitLayer, RequestHead, Reserve, Tier,
+    TierSource, WaitQueue, headers,
 };
-use tower_layer::Layer;
 
 use super::denials::Denials;
 use super::error::BuildError;
 use super::identity::{Asker, Found, Identity};
-use super::settled::{Prices, Settled};
+use super::settled::Prices;
 use crate::plan::{
     ApiKeyPlace, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan, Protocol,
     Route, SettleBy, Statuses, Target, Whose,
@@ -22,14 +21,11 @@ use crate::plan::{
 use crate::proxy::path::PathFault;
 use crate::proxy::{self, Common, Fault, Forward, Fronts, UntilItsEnd, Upstream};
 
-/// A service behind its limits.
-pub(super) type Limited<St> = RateLimit<Settled, St, UntilItsEnd>;
-
 /// A route that is ready to serve.
 pub(super) struct ReadyRoute<St> {
     pub(super) plan: Route,
-    /// What no limit is about goes straight here.
-    pub(super) free: Forward,
+    /// Where its requests go; `None` where it only decides for other proxies.
+    pub(super) forward: Option<Forward>,
     limiters: Arc<Limiters<St>>,
     /// Whether an earlier route has them too.
     shares_limiters: bool,
@@ -40,28 +36,24 @@ pub(super) struct ReadyRoute<St> {
 type Limiters<St> = Vec<Option<Limiter<St>>>;
 
 /// What limits one kind of request.
-struct Limiter<St> {
-    layer: RateLimitLayer<St, UntilItsEnd>,
-    prices: Prices,
+pub(super) struct Limiter<St> {
+    pub(super) layer: RateLimitLayer<St, UntilItsEnd>,
+    pub(super) prices: Prices,
 }
 
 impl<St: Inspect> ReadyRoute<St> {
-    /// The route behind the limits of a request to a path in normal form. `None` if there is no
-    /// limit.
+    /// The limits of a request to a path in normal form. `None` if there is no limit.
     ///
     /// # Errors
     /// See [`RouteLimits::api`](crate::plan::RouteLimits::api).
-    pub(super) fn limits(
+    pub(super) fn limiter(
         &self,
         method: &Method,
         path: &str,
-    ) -> Result<Option<Limited<St>>, PathFault> {
+    ) -> Result<Option<&Limiter<St>>, PathFault> {
         let limits = &self.plan.limits;
         let kind = limits.api(method, path)?.unwrap_or(limits.apis.len());
-        let limiter = self.limiters.get(kind).and_then(Option::as_ref);
-        Ok(limiter.map(|Limiter { layer, prices }| {
-            layer.layer(Settled::new(self.free.clone(), prices.clone()))
-        }))
+        Ok(self.limiters.get(kind).and_then(Option::as_ref))
     }
 
     /// The layers of all kinds of requests, unless an earlier route has the same.
@@ -97,8 +89,9 @@ impl<St: Inspect> Parts<'_, St> {
                 Some(other) => Arc::clone(&other.limiters),
                 None => Arc::new(self.limiters(route)?),
             };
-            let free = Forward::new(upstream(&route.target), self.common.clone());
-            ready.push(ReadyRoute { plan: route.clone(), free, limiters, shares_limiters });
+            let forward = route.target.as_ref();
+            let forward = forward.map(|target| Forward::new(upstream(target), self.common.clone()));
+            ready.push(ReadyRoute { plan: route.clone(), forward, limiters, shares_limiters });
         }
         Ok(ready)
     }

@@ -28,7 +28,9 @@ use super::gateway::Gateway;
 use super::linger::Lingering;
 use super::slots::{Slot, Slots};
 use super::streams::Streams;
+use super::{forward_auth, rate_limits};
 use crate::flow::{Paced, Share};
+use crate::plan::Front;
 use crate::proxy::{Body, Connection, Received};
 use crate::trace::Traced;
 
@@ -40,7 +42,8 @@ pub(super) async fn serve<St: Inspect>(
     door: Door,
     slot: Slot,
 ) {
-    let terms = &Terms { patience: gateway.app().patience(), slots: slot.slots().clone() };
+    let (patience, slots) = (gateway.app().patience(), slot.slots().clone());
+    let terms = &Terms { patience, slots, front: door.front };
     let served = async {
         // Answers are written in few large pieces: to wait for more only delays them.
         stream.set_nodelay(true)?;
@@ -77,7 +80,9 @@ async fn behind_proxies<St: Inspect, S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let is_trusted = gateway.app().plan.trusted_proxies.contains(peer.ip());
+    // Another proxy asks about all of its clients.
+    let is_trusted =
+        door.front != Front::Proxy || gateway.app().plan.trusted_proxies.contains(peer.ip());
     if !is_trusted && !slot.belongs_to(peer.ip(), door.most_per_address) {
         return Ok(());
     }
@@ -103,13 +108,14 @@ where
     let activity = Activity::new();
     let stream = Lingering::new(stream, Arc::clone(&activity));
     let stream = Watched::new(stream, Arc::clone(&activity), slot);
+    let front = terms.front;
     let service = service_fn(|request: Request<Incoming>| {
         let working = Working::begin(&activity, request.version() == Version::HTTP_2);
         let gateway = Arc::clone(gateway);
         // In a box, which ends with the head of the response: a task keeps the size of the largest
         // thing it ever did.
         Box::pin(async move {
-            Ok::<_, Infallible>(answer(&gateway, request, connection, working).await)
+            Ok::<_, Infallible>(answer(&gateway, request, connection, working, front).await)
         })
     });
     let builder = builder(terms.patience);
@@ -170,12 +176,32 @@ async fn answer<St: Inspect>(
     mut request: Request<Incoming>,
     connection: Connection,
     working: Working,
+    front: Front,
 ) -> Response<Answer<Paced<Body>>> {
     let is_http1 = request.version() <= Version::HTTP_11;
     let upload = Upload::of(&mut request);
     let traced = Traced::begin(gateway.tracing(), &mut request, connection.is_tls);
     let app = gateway.app_to_keep();
-    let mut response = traced.within(app.answer(request, connection)).await;
+    let log = gateway.access_log();
+    let answered = async {
+        match front {
+            Front::Proxy => {
+                let entry = log.begin(&request, connection);
+                (app.answer(request, connection).await, entry)
+            }
+            // In boxes, so that requests that are forwarded need no room for these.
+            Front::ForwardAuth => {
+                Box::pin(forward_auth::answer(&app, &request, connection.peer, log)).await
+            }
+            Front::RateLimitService => {
+                (Box::pin(rate_limits::answer(gateway, &app, request)).await, None)
+            }
+        }
+    };
+    let (mut response, entry) = traced.within(answered).await;
+    if let Some(entry) = &entry {
+        entry.answered(&response);
+    }
     traced.answered(&response);
     if is_http1 && !response.status().is_informational() {
         let unread = upload.filter(|upload| !upload.received.is_whole());
@@ -186,7 +212,7 @@ async fn answer<St: Inspect>(
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
     }
-    response.map(|body| Answer::new(Paced::response(body), working, traced))
+    response.map(|body| Answer::new(Paced::response(body), working, traced, entry))
 }
 
 /// The body of a request over HTTP/1, if it has one.
@@ -236,6 +262,7 @@ fn builder(patience: Patience) -> Builder<Streams> {
 struct Terms {
     patience: Patience,
     slots: Slots,
+    front: Front,
 }
 
 impl Terms {

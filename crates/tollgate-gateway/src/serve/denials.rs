@@ -33,9 +33,28 @@ impl Denials {
     }
 }
 
+/// Why a request was denied, as an extension of the response.
+#[derive(Clone, Debug)]
+pub(super) struct Denied {
+    pub(super) code: &'static str,
+    /// The policies that denied it.
+    pub(super) policies: Vec<String>,
+}
+
+impl Denied {
+    pub(super) fn new(code: &'static str, policies: &[&str]) -> Self {
+        Self { code, policies: policies.iter().map(|&policy| policy.to_owned()).collect() }
+    }
+
+    pub(super) fn of(denial: &Denial<'_>) -> Self {
+        Self::new(denial.reason().code(), denial.policies())
+    }
+}
+
 impl DenialResponse for Denials {
     fn respond(&self, denial: &Denial<'_>) -> Response<Bytes> {
         let mut response = self.problem.respond(&self.finished(denial));
+        response.extensions_mut().insert(Denied::of(denial));
         if let (Reason::MissingKey, Some(challenge)) = (denial.reason(), &self.challenge) {
             response.headers_mut().insert(WWW_AUTHENTICATE, challenge.clone());
         }
@@ -43,7 +62,9 @@ impl DenialResponse for Denials {
     }
 
     fn respond_grpc(&self, denial: &Denial<'_>) -> Response<Bytes> {
-        self.problem.respond_grpc(&self.finished(denial))
+        let mut response = self.problem.respond_grpc(&self.finished(denial));
+        response.extensions_mut().insert(Denied::of(denial));
+        response
     }
 }
 

@@ -98,7 +98,7 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
             return Ok(());
         }
     };
-    let _ = writeln!(out, "goes to route {}, {}", route.name, check::target(&route.target));
+    let _ = writeln!(out, "goes to route {}, {}", route.name, check::target(route.target.as_ref()));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     // Key sets begin to be fetched where there is a runtime.

@@ -9,7 +9,10 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tollgate::status::Inspect;
+use tonic_health::pb::health_server::HealthServer;
+use tonic_health::server::HealthService;
 
+use super::access_log::AccessLog;
 use super::app::{App, Lasting};
 use super::error::BuildError;
 use super::source::{Contents, Loaded, Source, files};
@@ -23,6 +26,8 @@ pub(super) struct Gateway<St> {
     started: Plan,
     history: Mutex<History>,
     lasting: Lasting<St>,
+    /// Answers for the health of the Rate Limit Service.
+    pub(super) health: HealthServer<HealthService>,
     /// Cancelled when no further connections are taken and those there are shall end.
     pub(super) draining: CancellationToken,
 }
@@ -44,7 +49,11 @@ pub(super) struct History {
 }
 
 impl<St: Inspect> Gateway<St> {
-    pub(super) fn new(loaded: Loaded, lasting: Lasting<St>) -> Result<Self, BuildError> {
+    pub(super) fn new(
+        loaded: Loaded,
+        lasting: Lasting<St>,
+        health: HealthServer<HealthService>,
+    ) -> Result<Self, BuildError> {
         let started = loaded.plan.clone();
         let app = App::new(loaded.plan, &lasting, None)?;
         let history = History {
@@ -56,6 +65,7 @@ impl<St: Inspect> Gateway<St> {
             error: None,
         };
         Ok(Self {
+            health,
             app: ArcSwap::from_pointee(app),
             started,
             history: Mutex::new(history),
@@ -82,6 +92,11 @@ impl<St: Inspect> Gateway<St> {
     /// What is added to the traces of requests.
     pub(super) const fn tracing(&self) -> &Tracing {
         &self.lasting.tracing
+    }
+
+    /// Where requests are logged.
+    pub(super) const fn access_log(&self) -> &AccessLog {
+        &self.lasting.access_log
     }
 
     /// Puts another version in the place of the one that serves, or leaves that where it is.
@@ -134,12 +149,13 @@ impl<St: Inspect> Gateway<St> {
 /// with whatever else is told of requests.
 fn waiting(started: &Plan, now: &Plan) -> Vec<&'static str> {
     let addresses =
-        |plan: &Plan| -> Vec<_> { plan.listen.iter().map(|listen| listen.addr).collect() };
+        |plan: &Plan| -> Vec<_> { plan.listen.iter().map(|it| (it.addr, it.front)).collect() };
     let changed = [
         ("listen", addresses(started) != addresses(now)),
         ("admin", (started.admin, &started.admin_peers) != (now.admin, &now.admin_peers)),
         ("store", started.store != now.store),
         ("log", started.log != now.log),
+        ("accessLog", started.access_log != now.access_log),
         ("tracing", started.tracing != now.tracing),
     ];
     changed.into_iter().filter_map(|(name, changed)| changed.then_some(name)).collect()

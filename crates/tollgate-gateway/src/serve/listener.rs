@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::TaskTracker;
 use tollgate::status::Inspect;
 
-use super::app::Door;
+use super::app::{Door, DoorKey};
 use super::connection;
 use super::gateway::Gateway;
 use super::slots::Slots;
@@ -19,14 +19,14 @@ use super::slots::Slots;
 pub(super) async fn accept<St: Inspect>(
     gateway: Arc<Gateway<St>>,
     listener: TcpListener,
-    address: SocketAddr,
+    key: DoorKey,
     mut door: Door,
     connections: TaskTracker,
 ) {
     let draining = gateway.draining.clone();
     let slots = Slots::new(door.most);
     // A listener that the new configuration does not have goes on as it was.
-    let changed = || gateway.app().doors.get(&address).cloned();
+    let changed = || gateway.app().doors.get(&key).cloned();
     loop {
         let most = || changed().map_or(door.most, |door| door.most);
         let accepted = tokio::select! {

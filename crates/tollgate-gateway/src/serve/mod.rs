@@ -2,6 +2,7 @@
 //!
 //! | file | holds |
 //! |---|---|
+//! | `access_log.rs` | a line for each request |
 //! | `app.rs` | what serves requests, made of one version of the configuration |
 //! | `build.rs` | routes, and a limiter for each kind of request |
 //! | `denials.rs` | what those get who are denied |
@@ -11,6 +12,7 @@
 //! | `lists.rs` | who is refused whatever he asks, and who is never limited |
 //! | `recorded.rs` | a line of an access log, held against the plan |
 //! | `settled.rs` | costs that only the body of a response says |
+//! | `forward_auth.rs` | decisions for proxies that ask over HTTP |
 //! | `gateway.rs` | what is running, and how the last reload went |
 //! | `source.rs`, `folders.rs`, `reload.rs` | where the configuration comes from, where a change of it shows, and when it is read again |
 //! | `listener.rs`, `slots.rs`, `connection.rs` | connections, from the first byte to the last |
@@ -19,10 +21,12 @@
 //! | `streams.rs` | streams of HTTP/2 whose client does not read |
 //! | `store.rs` | Redis, and what stands in for it while it is away |
 //! | `admin.rs` | where operators look |
+//! | `rate_limits.rs` | Envoy's Rate Limit Service |
 //! | `observed.rs` | what they see besides the configuration |
 //! | `summary.rs` | denials and failures in the log |
 //! | `signals.rs` | what the system tells the program |
 
+mod access_log;
 mod activity;
 mod admin;
 mod app;
@@ -32,6 +36,7 @@ mod denials;
 mod error;
 pub mod explain;
 mod folders;
+mod forward_auth;
 mod gateway;
 mod identity;
 mod keys;
@@ -39,6 +44,7 @@ mod linger;
 mod listener;
 mod lists;
 mod observed;
+mod rate_limits;
 pub(crate) mod recorded;
 mod reload;
 mod settled;
@@ -64,15 +70,19 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
 use tollgate::status::Inspect;
 use tollgate::{MemoryStore, Observer};
+use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::HealthServer;
+use tonic_health::server::{HealthReporter, HealthService};
 
-use self::app::Lasting;
+use self::access_log::AccessLog;
+use self::app::{DoorKey, Lasting};
 use self::gateway::Gateway;
 use self::keys::KeySets;
 use self::reload::Reload;
 use self::signals::{Signal, Signals};
 pub use self::source::{Load, Loaded, Source};
 use self::summary::Summary;
-use crate::plan::{Plan, StorePlan};
+use crate::plan::{Front, Plan, StorePlan};
 use crate::proxy::{Failures, Tunnels};
 use crate::trace::Tracing;
 
@@ -136,6 +146,7 @@ async fn serve<St: Inspect>(
     tracing: Tracing,
 ) -> Result<ExitCode, String> {
     let settings = observed::settings(loaded.plan.admin)?;
+    let access_log = AccessLog::start(loaded.plan.access_log.as_ref())?;
     let observer = Observer::new();
     let failures = Failures::default();
     let summary = Summary::new(observer.clone(), failures.clone());
@@ -149,10 +160,14 @@ async fn serve<St: Inspect>(
         observer,
         summary: summary.clone(),
         key_sets: KeySets::default(),
+        access_log: access_log.clone(),
         tracing,
     };
     let tunnels = lasting.tunnels.clone();
-    let gateway = Gateway::new(loaded, lasting).map_err(|error| error.to_string())?;
+    let health = HealthReporter::new();
+    health.set_service_status(rate_limits::NAME, ServingStatus::Serving).await;
+    let answers = HealthServer::new(HealthService::from_health_reporter(health.clone()));
+    let gateway = Gateway::new(loaded, lasting, answers).map_err(|error| error.to_string())?;
     let gateway = Arc::new(gateway);
     let bound = Bound::bind(&gateway.app().plan)?;
     // Before anybody is told that the program runs: who reads that may signal at once.
@@ -167,8 +182,8 @@ async fn serve<St: Inspect>(
     let router = observed::router(settings, &gateway, metrics)?;
     tokio::spawn(admin::serve(Arc::clone(&gateway), router, bound.admin, most));
     let (connections, listeners) = (TaskTracker::new(), TaskTracker::new());
-    for (address, listener) in bound.public {
-        let Some(door) = gateway.app().doors.get(&address).cloned() else { continue };
+    for (key, listener) in bound.public {
+        let Some(door) = gateway.app().doors.get(&key).cloned() else { continue };
         let connections = connections.clone();
         let gateway = Arc::clone(&gateway);
         listeners.spawn(async move {
@@ -179,16 +194,20 @@ async fn serve<St: Inspect>(
                 () = first.key_sets_tried() => {}
             }
             drop(first);
-            listener::accept(gateway, listener, address, door, connections).await;
+            listener::accept(gateway, listener, key, door, connections).await;
         });
     }
     while signals.next().await == Signal::Reload {
+        access_log.reopen();
         ask.now();
     }
 
     let patience = gateway.app().plan.timeouts.drain;
     tracing::info!(?patience, "stopping: requests under way are answered first");
     gateway.draining.cancel();
+    for service in ["", rate_limits::NAME] {
+        health.set_service_status(service, ServingStatus::NotServing).await;
+    }
     let drained = async {
         listeners.close();
         listeners.wait().await;
@@ -202,6 +221,7 @@ async fn serve<St: Inspect>(
         () = asked_again(&mut signals) => false,
     };
     // What has not been told yet will not be otherwise.
+    access_log.finish();
     summary.tell();
     if stopped {
         tracing::info!("stopped");
@@ -225,8 +245,7 @@ async fn asked_again(signals: &mut Signals) {
 
 /// Sockets that are open.
 struct Bound {
-    /// With the address in the file, which may leave the port to the system.
-    public: Vec<(SocketAddr, TcpListener)>,
+    public: Vec<(DoorKey, TcpListener)>,
     admin: TcpListener,
     banner: String,
 }
@@ -236,11 +255,15 @@ impl Bound {
         let mut banner = String::new();
         let mut public = Vec::new();
         for listen in &plan.listen {
-            let (address, listener) = bind("listen", listen.addr, |_| Ok(()))?;
+            let (address, listener) = bind(listen.front.name(), listen.addr, |_| Ok(()))?;
             let scheme = if listen.tls.is_some() { "https" } else { "http" };
+            let what = match listen.front {
+                Front::Proxy => "listening ",
+                front => front.name(),
+            };
             // Writing to a string does not fail.
-            let _ = writeln!(banner, "listening  {scheme}://{address}");
-            public.push((listen.addr, listener));
+            let _ = writeln!(banner, "{what} {scheme}://{address}");
+            public.push(((listen.addr, listen.front), listener));
         }
         let (address, admin) = bind("admin", plan.admin, admin::prepare)?;
         let _ = writeln!(banner, "admin      http://{address}");

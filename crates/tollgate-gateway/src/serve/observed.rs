@@ -17,7 +17,7 @@ use tollgate::key::Shown;
 use tollgate::status::Inspect;
 
 use super::gateway::{Gateway, History};
-use super::{admin, slots};
+use super::{access_log, admin, slots};
 use crate::proxy::TUNNELS;
 use crate::trace::Spans;
 
@@ -36,7 +36,7 @@ pub(super) fn count() -> Result<PrometheusHandle, String> {
     }
     let metrics = builder.install_recorder().map_err(|error| error.to_string())?;
     // What begins at zero is seen to change when it happens for the first time.
-    for counter in [slots::FULL, slots::REFUSED] {
+    for counter in [slots::FULL, slots::REFUSED, access_log::DROPPED] {
         counter!(counter).increment(0);
     }
     for gauge in [slots::CONNECTIONS, TUNNELS] {

@@ -20,7 +20,8 @@ use crate::proxy::{Body, Forward, Watch};
 #[derive(Clone, Debug)]
 pub(super) struct Settled {
     forward: Forward,
-    prices: Prices,
+    /// `None` where no limit holds.
+    prices: Option<Prices>,
 }
 
 /// The policies whose charges a body settles, and how.
@@ -46,7 +47,7 @@ impl Prices {
 }
 
 impl Settled {
-    pub(super) const fn new(forward: Forward, prices: Prices) -> Self {
+    pub(super) const fn new(forward: Forward, prices: Option<Prices>) -> Self {
         Self { forward, prices }
     }
 }
@@ -61,15 +62,16 @@ impl Service<Request<Incoming>> for Settled {
     }
 
     fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
-        let reservation = request.extensions_mut().remove::<Reservation>();
-        let Some(reservation) = reservation.filter(|_| !self.prices.0.is_empty()) else {
+        let prices = self.prices.clone().filter(|prices| !prices.0.is_empty());
+        let Some(prices) = prices else { return self.forward.call(request) };
+        let Some(reservation) = request.extensions_mut().remove::<Reservation>() else {
             return self.forward.call(request);
         };
-        if self.prices.0.iter().any(|(_, settle)| *settle == SettleBy::Trailer) {
+        if prices.0.iter().any(|(_, settle)| *settle == SettleBy::Trailer) {
             // Over HTTP/1 upstreams send trailers only to who says that he reads them.
             request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
         }
-        let (answer, prices) = (self.forward.call(request), self.prices.clone());
+        let answer = self.forward.call(request);
         Box::pin(async move {
             let response = answer.await?;
             // What goes through a tunnel is no body: the estimate stands.

@@ -52,6 +52,7 @@ pub(super) fn files(source: &Source, plan: &Plan) -> Vec<PathBuf> {
         }
     }
     files.extend([&plan.deny, &plan.allow].into_iter().filter_map(|list| list.file.clone()));
+    files.extend(plan.rate_limits.iter().flat_map(|it| it.files.iter().cloned()));
     files
 }
 

@@ -10,6 +10,7 @@ mod documentation;
 mod meaning;
 mod named_files;
 #[cfg(unix)]
+mod rate_limits;
 mod replay;
 mod schema;
 mod support;

@@ -4,6 +4,7 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "all of it is tests, also what stands around `#[test]`")]
 
+mod access_log;
 mod chunks;
 mod clients;
 mod configuration;
@@ -12,6 +13,7 @@ mod encryption;
 mod explaining;
 mod files;
 mod forwarding;
+mod fronts;
 mod leaving;
 mod limits;
 mod logging;
@@ -19,6 +21,7 @@ mod operators;
 mod pausing;
 mod products;
 mod protection;
+mod rate_limits;
 mod replaying;
 mod sharing;
 mod smuggling;

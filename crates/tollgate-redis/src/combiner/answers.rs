@@ -9,10 +9,10 @@ use super::Combiner;
 use super::call::Sent;
 use crate::encode::Batch;
 use crate::failure::{Failure, STORE};
-use crate::guard::Guard;
 use crate::node::Node;
 use crate::reply::{Reply, Row};
 use crate::ticket::{Answer, Leased, Request, Ticket};
+use crate::topology::Member;
 
 impl Combiner {
     /// Hands out the answers, and returns the requests that were refused as late though
@@ -27,12 +27,12 @@ impl Combiner {
         node: &Node,
     ) -> Vec<Arc<Ticket>> {
         let mut again = Vec::new();
-        let (received, received_at) = (Instant::now(), self.shared.clock.now());
+        let (received, received_at) = (Instant::now(), self.clock.now());
         for (ticket, row) in tickets.iter().zip(reply.rows) {
             let answer = match row {
                 Row::Verdict(verdict, frozen) => {
                     let between = sent.moment..received_at;
-                    self.shared.deny_cache.learn(ticket, &verdict, &frozen, between);
+                    self.deny_cache.learn(ticket, &verdict, &frozen, between);
                     Ok(Answer::Verdict(verdict))
                 }
                 Row::Settlement(settlement) => Ok(Answer::Settlement(settlement)),
@@ -48,7 +48,7 @@ impl Combiner {
                 }
                 Row::Reset => {
                     // Denials from before it may have come since this was sent.
-                    self.shared.deny_cache.forget();
+                    self.deny_cache.forget();
                     Ok(Answer::Reset)
                 }
                 Row::Fault { fault, key } => {
@@ -63,7 +63,7 @@ impl Combiner {
                     "OOM: the server has no memory left for a charge; raise maxmemory",
                 )),
                 Row::Stale => {
-                    self.shared.counters.count_late();
+                    self.counters.count_late();
                     if received < ticket.deadline && ticket.take_back() {
                         again.push(Arc::clone(ticket));
                         continue;
@@ -85,28 +85,30 @@ impl Combiner {
     /// What these asked for may have been done, and nobody said so.
     pub(super) fn forget_denials(&self, tickets: &[Arc<Ticket>]) {
         if tickets.iter().any(|ticket| matches!(ticket.request, Request::Reset { .. })) {
-            self.shared.deny_cache.forget();
+            self.deny_cache.forget();
         }
     }
 
     /// Answers requests for a server whose breaker is open, without sending them.
-    pub(super) fn refuse(&self, guard: &Guard, tickets: &[Arc<Ticket>]) {
-        self.route.suspect();
+    pub(super) fn refuse(&self, member: &Member, tickets: &[Arc<Ticket>]) {
+        self.topology.suspect();
         for ticket in tickets {
-            let refusal = guard.refusal();
+            let refusal = member.node.guard().refusal();
             let closed = || StoreError::not_charged(STORE, "the server began to answer just now");
             let error = refusal.unwrap_or_else(closed);
             if error.is_overload() {
-                self.shared.counters.count_shed();
+                self.counters.count_shed();
             }
-            ticket.answer(Err(self.of_here(error)));
+            ticket.answer(Err(error));
         }
     }
 
-    pub(super) fn fail(&self, failure: &Failure, tickets: &[Arc<Ticket>]) {
-        self.route.suspect();
+    pub(super) fn fail(&self, member: &Member, failure: &Failure, tickets: &[Arc<Ticket>]) {
+        if failure.may_have_moved() || member.node.is_silent() {
+            self.topology.suspect();
+        }
         for ticket in tickets {
-            ticket.answer(Err(self.of_here(failure.to_store_error())));
+            ticket.answer(Err(failure.to_store_error()));
         }
     }
 }

@@ -10,21 +10,12 @@ use tollgate_core::{StoreError, Timestamp};
 use super::Combiner;
 use super::deadlines::Unanswered;
 use super::lane::Lane;
+use super::redirect::Target;
 use crate::clock::Moment;
 use crate::encode::{Batch, Line};
 use crate::failure::{Failure, Refusal, STORE};
 use crate::pace::Ended;
-use crate::route::Target;
 use crate::ticket::{Request, Ticket};
-
-/// What is left to do after a call.
-pub(super) enum After {
-    Done(Ended),
-    /// What is left of the requests is to be sent once more.
-    Again,
-    /// Nothing was carried out.
-    Refused(Refusal),
-}
 
 /// Just before a call was sent.
 #[derive(Clone, Copy)]
@@ -36,78 +27,137 @@ pub(super) struct Sent {
 }
 
 impl Combiner {
-    /// Sends requests to one server. What it says if that refuses all of them is for the
-    /// caller to deal with, and so are requests that are to be sent once more.
-    pub(super) async fn call_at(
+    /// Sends requests to one server and hands out the answers. Requests that it refuses because
+    /// another server has their key go on by themselves.
+    pub(super) async fn call(
+        self: &Arc<Self>,
+        target: &Target,
+        mut tickets: Vec<Arc<Ticket>>,
+        lane: Lane,
+    ) -> Ended {
+        if target.member.node.guard().is_open() {
+            self.refuse(&target.member, &tickets);
+            return Ended::Refused;
+        }
+        if lane == Lane::Task {
+            self.hand_over_others(target, &mut tickets);
+        }
+        if !self.ensure_clock_known(target, &tickets).await {
+            return Ended::Lost;
+        }
+        let mut ended = None;
+        // Requests that the server took for late though they were not go once more, and at once.
+        while !tickets.is_empty() {
+            let now = self.send(target, &mut tickets, lane).await;
+            ended = ended.or(Some(now));
+        }
+        ended.unwrap_or(Ended::Refused)
+    }
+
+    /// Requests whose slot has another leader by now wait for that one.
+    fn hand_over_others(self: &Arc<Self>, target: &Target, tickets: &mut Vec<Arc<Ticket>>) {
+        let slots = tickets.iter().map(|ticket| ticket.slot);
+        let mut others = self.topology.others(&target.member, slots).into_iter();
+        tickets.retain(|ticket| match others.next().flatten() {
+            Some(member) => {
+                self.hand_over(&member, ticket);
+                false
+            }
+            None => true,
+        });
+    }
+
+    /// Sends requests, those of each slot as one batch, and leaves those that are to be sent again.
+    async fn send(
         self: &Arc<Self>,
         target: &Target,
         tickets: &mut Vec<Arc<Ticket>>,
         lane: Lane,
-    ) -> After {
-        let node = target.node();
-        if !self.ensure_clock_known(target, tickets).await {
-            return After::Done(Ended::Lost);
-        }
-        tickets.retain(|ticket| ticket.send());
-        let sent = Sent { instant: Instant::now(), moment: self.shared.clock.now() };
-        let time = self.shared.time.as_ref().map(|time| time.load(Ordering::Relaxed));
-        let now = time.map(Timestamp::from_micros).or_else(|| node.at_server(sent.instant));
-        let nonce = self.shared.ids.nonce(sent.moment);
-        let mut batch = Batch::at(nonce, now.unwrap_or_default());
-        tickets.retain(|ticket| add(&mut batch, ticket));
-        if tickets.is_empty() {
-            return After::Done(Ended::Refused);
-        }
-        let unanswered = Unanswered(tickets);
-        let deadlines = || tickets.iter().map(|ticket| ticket.deadline);
-        let last = deadlines().max().unwrap_or(sent.instant);
+    ) -> Ended {
+        let node = &target.member.node;
+        tickets.sort_by_key(|ticket| ticket.slot);
+        let sent = Sent { instant: Instant::now(), moment: self.clock.now() };
+        let time = self.time.as_ref().map(|time| time.load(Ordering::Relaxed));
+        let time = time.map(Timestamp::from_micros);
+        let now = time.or_else(|| node.at_server(sent.instant)).unwrap_or_default();
+        let mut batches: SmallVec<[Batch; 1]> = SmallVec::new();
+        let mut slot = None;
+        tickets.retain(|ticket| {
+            if !ticket.send() {
+                return false;
+            }
+            if slot.replace(ticket.slot) != Some(ticket.slot) {
+                batches.push(Batch::at(self.ids.nonce(sent.moment), now));
+            }
+            batches.last_mut().is_some_and(|batch| add(batch, ticket))
+        });
+        batches.retain(|batch| !batch.is_empty());
         // Tests that have a time of their own have no deadlines in it.
-        let first = deadlines().min().filter(|_| time.is_none());
-        batch.set_deadline(first.and_then(|first| node.at_server(first)));
-        let call = node.call(&batch, time.map(Timestamp::from_micros), last, target.is_asking());
-        let outcome = match &tickets[..] {
+        if time.is_none() {
+            for (batch, tickets) in batches.iter_mut().zip(parts(tickets)) {
+                let first = tickets.iter().map(|ticket| ticket.deadline).min();
+                batch.set_deadline(first.and_then(|first| node.at_server(first)));
+            }
+        }
+        let Some(last) = tickets.iter().map(|ticket| ticket.deadline).max() else {
+            return Ended::Refused;
+        };
+        let unanswered = Unanswered(tickets);
+        let call = node.call(&batches, time, last, target.is_asking);
+        let outcomes = match &tickets[..] {
             // The call ends at its deadline, so it takes no watch; and what is queued is
             // another call's.
             [_] if lane == Lane::Direct => call.await,
-            _ => self.until_deadlines(call, tickets).await,
+            _ => self.until_deadlines(call, Some(&target.member), tickets).await,
         };
         std::mem::forget(unanswered);
-        self.shared.counters.count_call(tickets.len(), sent.instant.elapsed(), &outcome);
-        match outcome.map(|bytes| batch.parse(&bytes)) {
-            Ok(Ok(reply)) => {
-                *tickets = self.distribute(&batch, reply, tickets, sent, node);
-                if tickets.is_empty() {
-                    return After::Done(Ended::Answered);
+        let took = sent.instant.elapsed();
+        let mut ended = Ended::Refused;
+        let mut again = Vec::new();
+        for ((batch, tickets), outcome) in batches.iter().zip(parts(tickets)).zip(outcomes) {
+            self.counters.count_call(tickets.len(), took, &outcome);
+            let now = match outcome.map(|bytes| batch.parse(&bytes)) {
+                Ok(Ok(reply)) => {
+                    again.extend(self.distribute(batch, reply, tickets, sent, node));
+                    Ended::Answered
                 }
-                return After::Again;
-            }
-            Ok(Err(bad)) => {
-                // Whatever this answers, other replies may be off by one as well.
-                node.distrust();
-                self.forget_denials(tickets);
-                for ticket in tickets {
-                    ticket.answer(Err(StoreError::maybe_charged(STORE, bad).with_source(bad)));
+                Ok(Err(bad)) => {
+                    // Whatever this answers, other replies may be off by one as well.
+                    node.distrust();
+                    self.forget_denials(tickets);
+                    for ticket in tickets {
+                        let error = StoreError::maybe_charged(STORE, bad).with_source(bad);
+                        ticket.answer(Err(error));
+                    }
+                    Ended::Lost
                 }
-            }
-            Err(Failure::Refused(refusal)) => return After::Refused(refusal),
-            Err(failure) => {
-                self.forget_denials(tickets);
-                self.fail(&failure, tickets);
-            }
+                Err(Failure::Refused(refusal)) => {
+                    self.redirect(refusal, target, tickets);
+                    Ended::Refused
+                }
+                Err(failure) => {
+                    self.forget_denials(tickets);
+                    self.fail(&target.member, &failure, tickets);
+                    Ended::Lost
+                }
+            };
+            ended = ended.max(now);
         }
-        After::Done(Ended::Lost)
+        *tickets = again;
+        ended
     }
 
     /// Sees to it that a server's time is known, as a call without deadlines may be carried
     /// out when nobody waits for it any more. If it cannot be had, all are answered.
     async fn ensure_clock_known(&self, target: &Target, tickets: &[Arc<Ticket>]) -> bool {
-        let node = target.node();
+        let node = &target.member.node;
         let last = tickets.iter().map(|ticket| ticket.deadline).max();
-        let Some(last) = last.filter(|_| self.shared.time.is_none() && !node.knows_time()) else {
+        let Some(last) = last.filter(|_| self.time.is_none() && !node.knows_time()) else {
             return true;
         };
         let unanswered = Unanswered(tickets);
-        let outcome = self.until_deadlines(node.learn_time(last), tickets).await;
+        let learn = node.learn_time(last);
+        let outcome = self.until_deadlines(learn, Some(&target.member), tickets).await;
         std::mem::forget(unanswered);
         let Err(failure) = outcome else { return true };
         // To ask for the time charges nobody, whether it is answered or not.
@@ -115,9 +165,14 @@ impl Combiner {
             Failure::Lost(reason) => reason,
             Failure::Refused(refusal) => refusal.to_string(),
         };
-        self.fail(&Failure::Refused(Refusal::Other(reason)), tickets);
+        self.fail(&target.member, &Failure::Refused(Refusal::Other(reason)), tickets);
         false
     }
+}
+
+/// The requests of each slot.
+fn parts(tickets: &[Arc<Ticket>]) -> impl Iterator<Item = &[Arc<Ticket>]> {
+    tickets.chunk_by(|one, other| one.slot == other.slot)
 }
 
 /// Adds a request to a call, or answers it.

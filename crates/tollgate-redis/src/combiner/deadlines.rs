@@ -10,23 +10,25 @@ use tokio::time::sleep_until;
 
 use super::Combiner;
 use crate::ticket::Ticket;
+use crate::topology::Member;
 
 impl Combiner {
     /// Waits for a call, and meanwhile answers those whose time is up, in the call and in
-    /// the queue: the call may end in time for some and too late for others.
+    /// the queue of its member: the call may end in time for some and too late for others.
     pub(super) async fn until_deadlines<C: Future>(
         &self,
         call: C,
+        member: Option<&Arc<Member>>,
         tickets: &[Arc<Ticket>],
     ) -> C::Output {
         let mut call = pin!(call);
-        let mut timer = pin!(sleep_until(self.look(tickets).into()));
+        let mut timer = pin!(sleep_until(self.look(member, tickets).into()));
         poll_fn(|cx| {
             if let Poll::Ready(outcome) = call.as_mut().poll(cx) {
                 return Poll::Ready(outcome);
             }
             while timer.as_mut().poll(cx).is_ready() {
-                let next = self.look(tickets);
+                let next = self.look(member, tickets);
                 timer.as_mut().reset(next.into());
             }
             Poll::Pending
@@ -35,9 +37,10 @@ impl Combiner {
     }
 
     /// Answers those whose time is up, and says when to look next.
-    fn look(&self, sent: &[Arc<Ticket>]) -> Instant {
+    fn look(&self, member: Option<&Arc<Member>>, sent: &[Arc<Ticket>]) -> Instant {
         let now = Instant::now();
-        let (mut late, first) = self.lanes.lock().pace.expire(now);
+        let queued = member.map(|member| member.lanes.lock().pace.expire(now));
+        let (mut late, first) = queued.unwrap_or_default();
         let mut next = first.unwrap_or(now + self.bounds.timeout);
         for ticket in sent {
             if ticket.deadline <= now {
@@ -52,13 +55,9 @@ impl Combiner {
 
     /// Answers requests that get no answer in time.
     pub(super) fn expire(&self, late: &[Arc<Ticket>]) {
-        if late.is_empty() {
-            return;
-        }
-        let is_partial = self.route.is_partial();
         for ticket in late {
-            if ticket.expire(is_partial) {
-                self.shared.counters.count_shed();
+            if ticket.expire() {
+                self.counters.count_shed();
             }
         }
     }

@@ -4,17 +4,30 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Combiner;
+use super::redirect::Target;
 use super::work::Work;
-use crate::pace::{Call, Ended, Fit, Next, Pace};
+use crate::pace::{Bounds, Call, Ended, Fit, Next, Pace};
 use crate::ticket::Ticket;
+use crate::topology::Member;
 
-/// What waits for a call, and what is under way.
+/// What waits for a call to one server, and what is under way.
 #[derive(Debug)]
-pub(super) struct Lanes {
+pub(crate) struct Lanes {
     /// Each slot is held by a task, so a future that is not polled keeps none from others.
     pub(super) pace: Pace<Arc<Ticket>>,
     /// Whether a request that found nothing under way is with Redis.
     pub(super) is_direct: bool,
+}
+
+impl Lanes {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self { pace: Pace::new(bounds), is_direct: false }
+    }
+
+    /// The number of requests that wait for a call.
+    pub(crate) fn queued(&self) -> usize {
+        self.pace.queued()
+    }
 }
 
 /// Which way a call goes.
@@ -22,12 +35,12 @@ pub(super) struct Lanes {
 pub(super) enum Lane {
     Direct,
     Task,
-    /// Beside the others, as it may have to wait.
+    /// Beside the others, as another node sent it here.
     Aside,
 }
 
 /// The way of a request that found nothing under way.
-pub(super) struct DirectLane(pub(super) Arc<Combiner>);
+pub(super) struct DirectLane(pub(super) Arc<Member>);
 
 impl Drop for DirectLane {
     fn drop(&mut self) {
@@ -38,21 +51,24 @@ impl Drop for DirectLane {
 /// The way of all others: one call after the other for as long as the slot is worth it.
 pub(super) struct TaskLane {
     combiner: Arc<Combiner>,
+    member: Arc<Member>,
     is_open: bool,
     call: Option<Call>,
 }
 
 impl TaskLane {
     /// For a slot that was given out.
-    pub(super) fn open(combiner: &Arc<Combiner>) {
-        let lane = Self { combiner: Arc::clone(combiner), is_open: true, call: None };
-        combiner.shared.runtime.spawn(lane.run());
+    pub(super) fn open(combiner: &Arc<Combiner>, member: &Arc<Member>) {
+        let (run_by, member) = (Arc::clone(combiner), Arc::clone(member));
+        let lane = Self { combiner: run_by, member, is_open: true, call: None };
+        combiner.runtime.spawn(lane.run());
     }
 
     async fn run(mut self) {
+        let target = Target::first(&self.member);
         let mut ended = None;
         while let Some(tickets) = self.next(ended) {
-            ended = Some(self.combiner.call(tickets, Lane::Task).await);
+            ended = Some(self.combiner.call(&target, tickets, Lane::Task).await);
         }
     }
 
@@ -60,17 +76,17 @@ impl TaskLane {
     /// no request is queued behind a lane that has stopped looking.
     fn next(&mut self, ended: Option<Ended>) -> Option<Vec<Arc<Ticket>>> {
         // The breaker has drawn its conclusion from lost calls already.
-        let is_silent = self.combiner.route.silent_node().is_some();
+        let is_silent = self.member.node.guard().is_open();
         let ended = ended.map(|ended| if is_silent { Ended::Refused } else { ended });
         let now = Instant::now();
-        let mut lanes = self.combiner.lanes.lock();
+        let mut lanes = self.member.lanes.lock();
         if let Some((call, ended)) = self.call.take().zip(ended) {
             lanes.pace.end(call, ended, now);
         }
         let mut work = Work::default();
         let fit = |ticket: &Arc<Ticket>| match ticket.is_waited_for() {
             false => Fit::Gone,
-            true if work.admits(&ticket.request) => Fit::Fits,
+            true if work.admits(&ticket.request, ticket.slot) => Fit::Fits,
             true => Fit::Full,
         };
         let Next { call, shed, another } = lanes.pace.next(fit, now);
@@ -79,7 +95,7 @@ impl TaskLane {
         self.call = call;
         self.is_open = tickets.is_some();
         if another {
-            Self::open(&self.combiner);
+            Self::open(&self.combiner, &self.member);
         }
         self.combiner.expire(&shed);
         tickets
@@ -92,7 +108,7 @@ impl Drop for TaskLane {
         if !self.is_open {
             return;
         }
-        let mut lanes = self.combiner.lanes.lock();
+        let mut lanes = self.member.lanes.lock();
         lanes.pace.abort(self.call.take()).for_each(|ticket| ticket.fail_pending());
     }
 }

@@ -2,15 +2,17 @@
 //!
 //! The path of a request:
 //!
-//! 1. [`Combiner::submit`] sends it at once if nothing is under way: its caller carries out the call.
-//!    Else it goes to the queue of [`Pace`], which may shed it.
+//! 1. [`Combiner::submit`] finds the [`Member`] that has its key, and sends it at once if nothing is
+//!    under way there: its caller carries out the call. Else it goes to the queue of
+//!    [`Pace`](crate::pace::Pace), which may shed it.
 //! 2. `lane.rs`: a task with a slot takes the requests of the next call out of the queue, as many as
-//!    Redis decides in a short script (`work.rs`).
-//! 3. `redirect.rs`: [`Route`] names the server, and another one if that redirects the call.
-//! 4. `call.rs`: the requests become one [`Batch`](crate::encode::Batch), which the
-//!    [`Node`](crate::node::Node) sends. `deadlines.rs` answers requests whose time is up meanwhile.
-//! 5. `answers.rs`: each request gets its answer out of the reply, or an error.
-//! 6. [`RedisFuture`](crate::RedisFuture) picks it up from the [`Ticket`].
+//!    Redis decides in about a millisecond (`work.rs`).
+//! 3. `call.rs`: the requests for each slot of a Cluster become one [`Batch`](crate::encode::Batch).
+//!    The [`Node`](crate::node::Node) sends all of them at once. `deadlines.rs` answers requests whose
+//!    time is up meanwhile.
+//! 4. `answers.rs`: each request gets its answer out of the reply, or an error.
+//! 5. `redirect.rs`: requests that a node sends on to another one go there in a call of their own.
+//! 6. [`RedisFuture`](crate::RedisFuture) picks the answer up from the [`Ticket`].
 
 mod answers;
 mod call;
@@ -25,37 +27,35 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio::time::timeout_at;
 use tollgate_core::StoreError;
 
-use self::lane::{DirectLane, Lane, Lanes, TaskLane};
+pub(crate) use self::lane::Lanes;
+use self::lane::{DirectLane, Lane, TaskLane};
+use self::redirect::Target;
 use crate::clock::Clock;
+use crate::deniers::Deniers;
 use crate::deny_cache::DenyCache;
+use crate::failure::STORE;
 use crate::ids::Ids;
-use crate::pace::{Bounds, Ended, Pace};
-use crate::route::Route;
+use crate::pace::{Bounds, Ended};
 use crate::stats::Counters;
 use crate::ticket::Ticket;
+use crate::topology::{Member, Topology};
 
-/// Carries requests to one server, many in a call.
+/// Carries requests to the servers of a store, many in a call.
 ///
 /// There is no timer. A request that finds nothing under way goes at once; those that
 /// come meanwhile go together in the next call. The busier a server is, the larger the
 /// calls become, and the less each request costs it.
 #[derive(Debug)]
 pub(crate) struct Combiner {
-    route: Route,
-    bounds: Bounds,
-    shared: Arc<Shared>,
-    lanes: Mutex<Lanes>,
-}
-
-/// What all combiners of a store have in common.
-#[derive(Debug)]
-pub(crate) struct Shared {
+    pub(crate) topology: Arc<Topology>,
+    pub(crate) bounds: Bounds,
     pub(crate) runtime: Handle,
     pub(crate) deny_cache: DenyCache,
+    pub(crate) deniers: Deniers,
     pub(crate) clock: Clock,
     pub(crate) counters: Arc<Counters>,
     pub(crate) ids: Ids,
@@ -67,11 +67,6 @@ pub(crate) struct Shared {
 pub(crate) type Drive = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Combiner {
-    pub(crate) fn new(route: Route, bounds: Bounds, shared: Arc<Shared>) -> Self {
-        let lanes = Mutex::new(Lanes { pace: Pace::new(bounds), is_direct: false });
-        Self { route, bounds, shared, lanes }
-    }
-
     /// Takes a request on its way. If it is to go alone, its caller carries it out, as a
     /// task would cost a change of threads there and back; it must be polled to its end,
     /// here or there.
@@ -79,21 +74,36 @@ impl Combiner {
     /// It does not stand in the way of others while it is not polled: they count the calls
     /// of tasks alone.
     pub(crate) fn submit(self: &Arc<Self>, ticket: &Arc<Ticket>) -> Option<Drive> {
-        if let Some(node) = self.route.silent_node() {
-            self.lanes.lock().pace.forget();
-            self.refuse(node.guard(), slice::from_ref(ticket));
+        if let Some(member) = self.topology.leader_now(ticket.slot) {
+            return self.queue(&member, ticket);
+        }
+        let (combiner, ticket) = (Arc::clone(self), Arc::clone(ticket));
+        Some(Box::pin(async move {
+            let leader = combiner.topology.leader(ticket.slot);
+            match timeout_at(combiner.last_call(slice::from_ref(&ticket)).into(), leader).await {
+                Ok(member) => combiner.hand_over(&member, &ticket),
+                Err(_) => ticket.answer(Err(StoreError::not_charged(STORE, NO_SERVER))),
+            }
+        }))
+    }
+
+    fn queue(self: &Arc<Self>, member: &Arc<Member>, ticket: &Arc<Ticket>) -> Option<Drive> {
+        if member.node.guard().is_open() {
+            member.lanes.lock().pace.forget();
+            self.refuse(member, slice::from_ref(ticket));
             return None;
         }
-        let mut lanes = self.lanes.lock();
+        let mut lanes = member.lanes.lock();
         if lanes.pace.is_idle() && !lanes.is_direct {
             lanes.is_direct = true;
             drop(lanes);
-            let guard = DirectLane(Arc::clone(self));
-            let ticket = Arc::clone(ticket);
+            let lane = DirectLane(Arc::clone(member));
+            let (combiner, ticket) = (Arc::clone(self), Arc::clone(ticket));
             return Some(Box::pin(async move {
                 let begun = Instant::now();
-                if guard.0.call(vec![ticket], Lane::Direct).await == Ended::Answered {
-                    guard.0.lanes.lock().pace.answered_beside(begun, Instant::now());
+                let target = Target::first(&lane.0);
+                if combiner.call(&target, vec![ticket], Lane::Direct).await == Ended::Answered {
+                    lane.0.lanes.lock().pace.answered_beside(begun, Instant::now());
                 }
             }));
         }
@@ -102,7 +112,7 @@ impl Combiner {
         let opens = lanes.pace.another_slot(now);
         drop(lanes);
         if opens {
-            TaskLane::open(self);
+            TaskLane::open(self, member);
         }
         if let Some(ticket) = shed {
             self.expire(&[ticket]);
@@ -110,13 +120,19 @@ impl Combiner {
         None
     }
 
-    /// The number of requests that wait for a call.
-    pub(crate) fn queued(&self) -> usize {
-        self.lanes.lock().pace.queued()
-    }
-
-    /// An error that is one of a part of the store, if others are well.
-    fn of_here(&self, error: StoreError) -> StoreError {
-        if self.route.is_partial() { error.of_a_part() } else { error }
+    /// The last instant at which requests are sent. An answer to a later call would come too late,
+    /// and nobody would know whether it was a charge.
+    fn last_call(&self, tickets: &[Arc<Ticket>]) -> Instant {
+        let last = tickets.iter().map(|ticket| ticket.deadline).max();
+        let last = last.unwrap_or_else(Instant::now);
+        last.checked_sub(self.bounds.timeout / 8).unwrap_or(last)
     }
 }
+
+impl Drop for Combiner {
+    fn drop(&mut self) {
+        self.topology.end();
+    }
+}
+
+const NO_SERVER: &str = "no server for the key in time";

@@ -22,6 +22,7 @@ pub(super) struct Work {
     /// If one of them goes the general path, as all others then do.
     general: u64,
     is_general: bool,
+    slots: HashSet<u16, RandomState>,
     seen: HashSet<u64, RandomState>,
     hasher: RandomState,
 }
@@ -29,6 +30,8 @@ pub(super) struct Work {
 /// The most work of a call that has several requests.
 const MOST: u64 = 1_000;
 
+/// The requests of each slot are a script of their own.
+const SCRIPT: u64 = 8;
 const PLAIN_CHARGE: u64 = 3;
 const GENERAL_CHARGE: u64 = 12;
 /// A request that equals one before it, in the general path. In the plain path it costs nothing.
@@ -36,12 +39,18 @@ const REPEATED: u64 = 2;
 const CORRECTION: u64 = 20;
 /// Entries that a refund moves in a microsecond, of a log that is full.
 const ENTRIES: u64 = 20;
+/// Of a log with more entries, a refund changes a few pages.
+const MANY: u64 = 4_096;
 
 impl Work {
     /// Adds a request, and returns whether the call has room for it. The first request of a call
     /// always has: otherwise it would stop all requests behind it.
-    pub(super) fn admits(&mut self, request: &Request) -> bool {
+    pub(super) fn admits(&mut self, request: &Request, slot: u16) -> bool {
         let is_first = self.keys == 0;
+        if self.slots.insert(slot) && !is_first {
+            self.plain += SCRIPT;
+            self.general += SCRIPT;
+        }
         self.keys += request.keys();
         match request {
             Request::Decide(lines) => {
@@ -91,7 +100,7 @@ fn most_entries(policy: &Policy) -> u64 {
         Some(
             Algorithm::SlidingWindowLog { resolution: Resolution::Exact }
             | Algorithm::ConcurrentRequests,
-        ) => limit,
+        ) => limit.min(MANY),
         Some(Algorithm::SlidingWindowLog { .. }) => limit.min(1_000),
         _ => 0,
     }
@@ -116,7 +125,7 @@ mod tests {
     /// The number of requests for which a call has room.
     fn room(requests: impl Iterator<Item = Request>) -> usize {
         let mut work = Work::default();
-        requests.take_while(|request| work.admits(request)).count()
+        requests.take_while(|request| work.admits(request, 0)).count()
     }
 
     #[test]
@@ -131,6 +140,14 @@ mod tests {
     }
 
     #[test]
+    fn each_slot_is_a_script_of_its_own() {
+        let bucket = Policy::token_bucket("b", Quota::per_minute(9)).unwrap();
+        let mut work = Work::default();
+        let room = (0..1_000).take_while(|&slot| work.admits(&charge(&bucket, slot.into()), slot));
+        assert_eq!(room.count(), 91);
+    }
+
+    #[test]
     fn equal_requests_share_their_work() {
         let bucket = Policy::token_bucket("b", Quota::per_minute(9)).unwrap();
         let requests = (0..10_000).map(|n| charge(&bucket, n % 300));
@@ -142,8 +159,7 @@ mod tests {
         let hour = Duration::from_secs(3_600);
         let log = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
         let log = Policy::new("l", Quota::new(100_000, hour), log).unwrap();
-        let requests = (0..9).map(|_| refund(&log));
-        assert_eq!(room(requests), 1);
+        assert_eq!(room((0..9).map(|_| refund(&log))), 4);
         let short = Policy::concurrent_requests("c", 100, hour).unwrap();
         assert_eq!(room((0..99).map(|_| refund(&short))), 40);
     }

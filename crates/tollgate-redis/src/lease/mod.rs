@@ -189,7 +189,7 @@ impl RedisStore {
                 blocks.has_refill = true;
                 drop(blocks);
                 let keep = refill::run(Arc::downgrade(&self.0), key);
-                self.0.shared.runtime.spawn(keep);
+                self.0.combiner.runtime.spawn(keep);
             } else if blocks.wakes_refill() {
                 key.bell.notify_one();
             }

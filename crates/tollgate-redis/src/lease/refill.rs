@@ -17,7 +17,7 @@ pub(super) async fn run(store: Weak<Inner>, key: Arc<LeasedKey>) {
         let store = RedisStore(inner);
         let leases = &store.0.leases;
         let now = leases.clock.now();
-        let plan = key.blocks.lock().plan(now, || store.0.shared.ids.tag());
+        let plan = key.blocks.lock().plan(now, || store.0.combiner.ids.tag());
         match plan {
             Plan::Call { spent, ask } => {
                 let answer = call(&store, &key, &spent, ask).await;

@@ -113,6 +113,14 @@ impl CallTime {
 
     /// A call was answered or lost. While it was under way, `answered` requests were answered.
     pub(super) fn learn(&mut self, call: &Call, took: Duration, answered: usize, is_busy: bool) {
+        if answered == 0 {
+            // The server stood still, which says how long that took, and not how long calls
+            // take. But it may have been the call that was too large.
+            if 2 * call.requests > self.batch() {
+                self.learn_rate(call, 0, took.as_secs_f64());
+            }
+            return;
+        }
         // One call that stood still says little about the next one: while it is under way, its age
         // counts. If calls stay as long, a few of them are enough.
         let timeout = self.bounds.timeout.as_secs_f64();

@@ -91,14 +91,14 @@ pub(crate) enum Fit {
     Gone,
 }
 
-/// How a call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a call ended. Of several parts of a call, the greatest counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Ended {
-    Answered,
-    /// The answer was lost or came too late.
-    Lost,
     /// The call was not carried out, so it says nothing about the time of calls.
     Refused,
+    /// The answer was lost or came too late.
+    Lost,
+    Answered,
 }
 
 /// What a slot is to do.

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use tollgate_core::{
-    Algorithm, Charge, Cost, Key, Policy, Quota, Receipt, ReceiptId, Resolution, Timestamp,
+    Algorithm, Charge, Charged, Cost, Key, Policy, Quota, Receipt, ReceiptId, Resolution,
+    Settlement, Source, Timestamp,
 };
-use tollgate_redis::protocol::{Batch, Line, Row};
+use tollgate_redis::protocol::{Batch, Line, Row, TEXT};
 use tollgate_store_tests::reference::Reference;
 
-use crate::support::{Client, Server};
+use crate::support::{Client, Server, Value};
 
 const ENTRIES: u64 = 1_500;
 
@@ -24,11 +25,11 @@ struct Log {
 }
 
 impl Log {
-    fn new(policy: Policy, server: &Server) -> Self {
+    fn new(policy: Policy, server: &Server, script: &str) -> Self {
         let (reference, receipts) = (Reference::default(), Vec::new());
         // The year 2100: ahead of the server's clock, so that nothing expires meanwhile.
         let now = 4_102_444_800_000_000;
-        Self { policy, client: server.connect(), reference, now, ids: 0, receipts }
+        Self { policy, client: server.connect_with(script), reference, now, ids: 0, receipts }
     }
 
     fn charge(&mut self, batch: &mut Batch, cost: u64) -> Row {
@@ -61,15 +62,27 @@ impl Log {
 }
 
 #[test]
+fn refunds_out_of_a_log_are_those_of_the_core() {
+    refunds_are_those_of_the_core(TEXT);
+}
+
+/// As they are from thousands of entries on.
+#[test]
 fn refunds_out_of_a_long_log_are_those_of_the_core() {
+    let script = TEXT.replace("local MANY = 4096", "local MANY = 300");
+    assert_ne!(script, TEXT);
+    refunds_are_those_of_the_core(&script);
+}
+
+fn refunds_are_those_of_the_core(script: &str) {
     let server = Server::start();
     let window = Duration::from_secs(3);
     let exact = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
     let log = Policy::new("log", Quota::new(2 * ENTRIES, window), exact).expect("builds");
     let in_flight = Policy::concurrent_requests("log", 2 * ENTRIES, window).expect("builds");
-    for (seed, policy) in (0..6).flat_map(|seed| [(seed, log.clone()), (seed, in_flight.clone())]) {
+    for (seed, policy) in (0..4).flat_map(|seed| [(seed, log.clone()), (seed, in_flight.clone())]) {
         let mut rng = Rng::with_seed(seed);
-        let mut log = Log::new(policy, &server);
+        let mut log = Log::new(policy, &server, script);
         log.client.run(&[b"FLUSHALL"]);
         for _ in 0..ENTRIES {
             log.now += 1_000;
@@ -77,21 +90,99 @@ fn refunds_out_of_a_long_log_are_those_of_the_core() {
             let row = log.charge(&mut batch, 1 + rng.u64(..2));
             log.compare(&batch, &[row]);
         }
-        // Until all have aged out: each call takes one instant further.
-        for _ in 0..300 {
-            log.now += rng.u64(..20_000);
+        // In half of the traces time nearly stands still, so that many more charges are refunded
+        // than age out.
+        let (calls, step) = if seed % 2 == 0 { (300, 20_000) } else { (800, 500) };
+        for _ in 0..calls {
+            log.now += rng.u64(..step);
             let mut batch = Batch::new(1);
             let operations = 0..rng.usize(1..=6);
             let rows: Vec<_> = operations
                 .map(|_| match rng.u8(..8) {
                     0..5 if !log.receipts.is_empty() => {
-                        let index = rng.usize(..log.receipts.len());
-                        log.refund(&mut batch, index, rng.u64(..2))
+                        let index = match rng.u8(..8) {
+                            0 => log.receipts.len() - 1,
+                            _ => rng.usize(..log.receipts.len()),
+                        };
+                        log.refund(&mut batch, index, rng.u64(..4) / 3)
                     }
                     _ => log.charge(&mut batch, 1 + rng.u64(..3)),
                 })
                 .collect();
             log.compare(&batch, &rows);
         }
+    }
+}
+
+/// One permit stays for long, while others come and go behind it.
+#[test]
+fn permits_that_are_released_take_no_memory() {
+    let server = Server::start();
+    let window = Duration::from_secs(3_600);
+    let policy = Policy::concurrent_requests("log", 5_000, window).expect("builds");
+    let script = TEXT.replace("local MANY = 4096", "local MANY = 300");
+    let mut log = Log::new(policy, &server, &script);
+    let mut rng = Rng::with_seed(7);
+    let mut most = 0;
+    for n in 0..8_000 {
+        log.now += 1 + rng.u64(..3);
+        let mut batch = Batch::new(1);
+        let mut rows = vec![log.charge(&mut batch, 1)];
+        if log.receipts.len() > 500 {
+            let index = 1 + rng.usize(..log.receipts.len() - 1);
+            rows.push(log.refund(&mut batch, index, 0));
+        }
+        log.compare(&batch, &rows);
+        if n % 100 == 0 {
+            let Value::Number(bytes) = log.client.run(&[b"STRLEN", b"log"]) else { panic!() };
+            most = most.max(bytes);
+        }
+    }
+    assert!(most < 3 * 500 * 16, "{most} bytes for 500 permits");
+}
+
+#[test]
+fn no_script_takes_long_however_long_the_log() {
+    let server = Server::start();
+    let window = Duration::from_secs(3_600);
+    let exact = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
+    for limit in [4_000, 20_000] {
+        let policy = Policy::new("log", Quota::new(limit, window), exact).expect("builds");
+        let mut log = Log::new(policy, &server, TEXT);
+        log.client.run(&[b"FLUSHALL"]);
+        let first = log.now;
+        for _ in 0..limit / 500 {
+            let calls = (0..500).map(|_| {
+                log.now += 1;
+                let mut batch = Batch::new(1);
+                let (policy, cost) = (&log.policy, Cost::ONE);
+                let line = Line { key: b"log", policy, cost, enforce: true, dry: false };
+                batch.decide(&[line]).expect("room");
+                log.client.say_call(&batch, Some(log.time()));
+                batch
+            });
+            let calls: Vec<_> = calls.collect();
+            for batch in &calls {
+                let reply = log.client.hear_reply(batch);
+                let Row::Verdict(verdict, _) = &reply.rows[0] else { panic!("{reply:?}") };
+                assert!(verdict.is_admitted());
+            }
+        }
+        let cpu = log.client.cpu_time();
+        for n in 0..100_u64 {
+            let at = Timestamp::from_micros(first + 1 + n * 7_919 % limit);
+            let charged = Charged { cost: Cost::ONE, charged_at: at, leaves_at: at };
+            let (id, policy) = (ReceiptId(n.into()), log.policy.clone());
+            let receipt = Receipt { id, source: Source::Store, policy, key: Key::GLOBAL, charged };
+            let mut batch = Batch::new(1);
+            let name = format!("{limit}:{n}");
+            batch.settle(b"log", name.as_bytes(), &receipt, Cost::ZERO).expect("room");
+            let rows = log.client.call(&batch, Some(log.time())).rows;
+            assert_eq!(rows, [Row::Settlement(Settlement::Returned { units: 1 })]);
+        }
+        let each = (log.client.cpu_time() - cpu) / 100.0;
+        println!("{limit}: {each:.0} µs of Redis for a refund");
+        // A busy machine makes wall time longer, and caches cold.
+        assert!(each < 2_000.0, "{each} µs of Redis for a refund out of {limit}");
     }
 }

@@ -80,6 +80,18 @@ const ENVOY: Names = &[
     ("milliseconds", "duration"),
     ("header.x-forwarded-for", "x_forwarded_for"),
 ];
+/// The access log of `tollgate serve`.
+const TOLLGATE: Names = &[
+    ("time", "time"),
+    ("address", "address"),
+    ("method", "method"),
+    ("target", "target"),
+    ("host", "host"),
+    ("status", "status"),
+    ("bytes", "bytes"),
+    ("seconds", "seconds"),
+    ("header.x-forwarded-for", "x_forwarded_for"),
+];
 const NGINX: Names = &[
     ("time", "time_iso8601"),
     ("address", "remote_addr"),
@@ -119,6 +131,8 @@ impl Mapping {
             Self::traefik()
         } else if has("\"response_code\"") {
             Self::envoy()
+        } else if has("\"target\"") && has("\"seconds\"") {
+            Self::known(TOLLGATE, Clock::AtStart)
         } else if has("\"request\"") && has("\"ts\"") {
             Self::caddy()
         } else {

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::port::Port;
+use tollgate_replicas::Port;
 
 use tally::Reader;
 
@@ -57,7 +57,7 @@ impl Proxy {
     #[must_use]
     #[track_caller]
     pub fn start(target: SocketAddr) -> Self {
-        let port = Port::claim();
+        let port = Port::claim().expect("a free port");
         let listener = std::net::TcpListener::bind(port.address()).expect("claimed");
         listener.set_nonblocking(true).expect("a socket");
         let (requests, replies) = (Way::new(), Way::new());

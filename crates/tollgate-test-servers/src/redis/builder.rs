@@ -5,7 +5,7 @@ use std::fs;
 use std::sync::Mutex;
 
 use super::{CONFIG, Redis, State, certificate};
-use crate::port::Port;
+use tollgate_replicas::Port;
 
 /// Says what a [`Redis`] shall be, and starts it.
 ///
@@ -104,7 +104,7 @@ impl RedisBuilder {
         let redis = Redis {
             state: Mutex::new(State::Down),
             folder,
-            port: self.has_port.then(Port::claim),
+            port: self.has_port.then(|| Port::claim().expect("a free port")),
             tls: self.tls,
             password: self.password,
             is_sentinel: self.is_sentinel,

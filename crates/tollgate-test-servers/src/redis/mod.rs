@@ -14,9 +14,9 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::client::{Client, Value, field};
-use crate::port::Port;
 use crate::process::Process;
 use crate::wait::until;
+use tollgate_replicas::Port;
 
 pub use builder::RedisBuilder;
 

@@ -207,7 +207,7 @@ fn forwarding(name: &str) -> Option<ForwardingHeader> {
     })
 }
 
-fn networks(view: &View<'_>) -> Option<TrustedProxies> {
+pub(super) fn networks(view: &View<'_>) -> Option<TrustedProxies> {
     let items = view.items("trustedProxies");
     let texts = items.iter().map(Item::text).collect::<Option<Vec<_>>>()?;
     TrustedProxies::parse(texts).ok()

@@ -58,13 +58,14 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     let reject_ambiguous = ambiguous(&limiter);
     let exempt = paths::exempt(&limiter, reject_ambiguous == Some(false), problems);
     let exempt_preflights = limiter.flag("exemptPreflights");
-    let server = server::server(&limiter, problems);
+    let server = server::server(root, &limiter, problems);
     let headers = headers(&limiter);
     let members = members(&limiter);
     let lists = subjects::lists(&limiter, identity.as_ref().map(|it| &*it.chain), problems);
     let waiting = waiting(&limiter);
     let on_missing_key = on_missing_key(&limiter, problems, identity.as_ref());
     let log = telemetry::log(&limiter);
+    let access_log = telemetry::access_log(&limiter);
     let tracing = telemetry::tracing(&limiter, problems);
 
     // Where it is not known, less is known not to match.
@@ -79,6 +80,8 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
     let (on_missing_key, missing_key_status) = on_missing_key?;
     Some(Plan {
         listen: server.listen,
+        forward_auth: server.forward_auth,
+        rate_limits: server.rate_limits,
         admin: server.admin,
         admin_peers: server.admin_peers,
         timeouts: server.timeouts,
@@ -99,6 +102,7 @@ pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
         headers: headers?,
         members: members?,
         log: log?,
+        access_log: access_log?,
         tracing: tracing?,
     })
 }

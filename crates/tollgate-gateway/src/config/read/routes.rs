@@ -1,5 +1,6 @@
 //! Which requests go where.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use http::uri::Scheme;
@@ -10,6 +11,7 @@ use super::super::problem::{Place, Problems};
 use super::super::view::{Item, View};
 use super::limits::{self, Limits};
 use super::policy::Names;
+use super::server::has_fronts;
 use super::{Shared, paths};
 use crate::plan::{LimitPlan, PathMatch, Protocol, Route, RouteLimits, Target, Whose};
 
@@ -45,7 +47,9 @@ pub(super) fn routes(
         }
         (item, outer) => item.or(outer),
     };
-    if limiter.item("routes").is_none() && fallback.is_none() {
+    let decides = limiter.has("forwardAuth");
+    let is_asked = limiter.has("listen") || !has_fronts(limiter);
+    if is_asked && limiter.item("routes").is_none() && fallback.is_none() {
         problems.error(
             limiter.place(),
             "`target` is missing: nothing says where requests go",
@@ -54,7 +58,9 @@ pub(super) fn routes(
     }
     let target = fallback.as_ref().map(target);
     is_whole &= !matches!(target, Some(None));
-    if let Some(Some(target)) = target {
+    let target = target.flatten();
+    // Requests that no route takes have limits as well.
+    if target.is_some() || decides {
         let limits = limits.limits.clone();
         let route =
             Route { name: FALLBACK.to_owned(), host: None, path: PathMatch::Any, target, limits };
@@ -63,6 +69,9 @@ pub(super) fn routes(
     }
     check(&routes, shared, problems);
     warn_without_limits(limiter, problems);
+    if decides {
+        check_fronts(&routes, limiter, problems);
+    }
     is_whole.then(|| routes.into_iter().map(|(route, _)| route).collect())
 }
 
@@ -82,12 +91,31 @@ fn route(
         Some(item) => paths::path(&item, problems),
         None => Some(PathMatch::Any),
     };
-    let target = view.item("target").and_then(|item| target(&item));
+    let target = match view.item("target") {
+        Some(item) => Some(target(&item)?),
+        None if shared.limiter.has("forwardAuth") => None,
+        None => {
+            problems.error(
+                view.place(),
+                "`target` is missing: nothing says where requests of this route go",
+                "add `target: http://localhost:3000`, or `forwardAuth` to decide for another proxy",
+            );
+            return None;
+        }
+    };
     let host = match view.item("host") {
         Some(item) => Some(item.text()?.to_ascii_lowercase()),
         None => None,
     };
-    Some(Route { name: name?.to_owned(), host, path: path?, target: target?, limits })
+    Some(Route { name: name?.to_owned(), host, path: path?, target, limits })
+}
+
+/// Whether requests go anywhere.
+pub(super) fn has_target(root: &View<'_>, limiter: &View<'_>) -> bool {
+    let routes = limiter.items("routes");
+    root.has("target")
+        || limiter.has("target")
+        || routes.iter().filter_map(Item::view).any(|view| view.has("target"))
 }
 
 fn target(item: &Item<'_>) -> Option<Target> {
@@ -156,8 +184,36 @@ fn check(routes: &[(Route, Place)], shared: &Shared<'_>, problems: &mut Problems
 fn warn_without_limits(limiter: &View<'_>, problems: &mut Problems) {
     let limits = |view: &View<'_>| ["client", "global", "apis"].iter().any(|key| view.has(key));
     let routes = limiter.items("routes");
-    if !limits(limiter) && !routes.iter().filter_map(Item::view).any(|view| limits(&view)) {
+    let has_own = limiter.has("rateLimitService");
+    if !has_own
+        && !limits(limiter)
+        && !routes.iter().filter_map(Item::view).any(|view| limits(&view))
+    {
         problems.warn(limiter.place(), "nothing is limited", "add `client`, `global` or `apis`");
+    }
+}
+
+/// A proxy that asks for a decision reports no response.
+fn check_fronts(routes: &[(Route, Place)], limiter: &View<'_>, problems: &mut Problems) {
+    let mut told = HashSet::new();
+    for limit in routes.iter().flat_map(|(route, _)| route.limits.all()) {
+        let penalty = limit.penalty.as_ref().and_then(|penalty| penalty.failures.as_ref());
+        let keys = [
+            ("concurrency", limit.in_flight.is_some()),
+            ("countOnly", limit.counts.is_some()),
+            ("reserve", limit.reserve.is_some()),
+            ("penalty.of: failures", penalty.is_some()),
+        ];
+        for (key, _) in keys.into_iter().filter(|(_, is_set)| *is_set) {
+            if told.insert((limit.name.clone(), key)) {
+                let name = limit.name.escape_debug();
+                problems.error(
+                    limiter.place_of_key("forwardAuth"),
+                    format!("`{key}` of `{name}` needs the response, which no proxy reports here"),
+                    format!("remove `{key}` from `{name}`, or forward its requests with a target and without `forwardAuth`"),
+                );
+            }
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tollgate::OnStoreError;
 use tollgate::key::TrustedProxies;
 
 use super::super::files::NamedFile;
@@ -11,19 +12,31 @@ use super::super::problem::Problems;
 use super::super::spec::Section;
 use super::super::tables::RATE_LIMITER;
 use super::super::view::{Item, View, default_of};
-use crate::plan::{Listen, Timeouts, TlsFiles};
+use super::identity::networks;
+use super::routes;
+use crate::plan::{Front, Listen, RateLimitsPlan, Timeouts, TlsFiles};
 
 /// What the process itself needs.
 pub(super) struct Server {
     pub(super) listen: Vec<Listen>,
+    pub(super) forward_auth: TrustedProxies,
+    pub(super) rate_limits: Option<RateLimitsPlan>,
     pub(super) admin: SocketAddr,
     pub(super) admin_peers: Vec<String>,
     pub(super) timeouts: Timeouts,
     pub(super) max_tunnels: usize,
 }
 
-pub(super) fn server(limiter: &View<'_>, problems: &mut Problems) -> Option<Server> {
-    let listen = listen(limiter, problems);
+pub(super) fn server(
+    root: &View<'_>,
+    limiter: &View<'_>,
+    problems: &mut Problems,
+) -> Option<Server> {
+    let listen = listeners(root, limiter, problems);
+    let forward_auth = match limiter.item(Front::ForwardAuth.name()) {
+        Some(item) => item.view().and_then(|view| networks(&view)),
+        None => Some(TrustedProxies::none()),
+    };
     let admin = admin(limiter);
     if let (Some((admin, _)), Some(listen)) = (&admin, &listen) {
         let admin = *admin;
@@ -32,7 +45,19 @@ pub(super) fn server(limiter: &View<'_>, problems: &mut Problems) -> Option<Serv
     let timeouts = timeouts(limiter, problems);
     let max_tunnels = limiter.whole("maxTunnels")?.try_into().ok()?;
     let (admin, admin_peers) = admin?;
-    Some(Server { listen: listen?, admin, admin_peers, timeouts: timeouts?, max_tunnels })
+    let rate_limits = match limiter.item(Front::RateLimitService.name()) {
+        Some(item) => Some(rate_limits(limiter, &item.view()?, problems)?),
+        None => None,
+    };
+    Some(Server {
+        rate_limits,
+        listen: listen?,
+        forward_auth: forward_auth?,
+        admin,
+        admin_peers,
+        timeouts: timeouts?,
+        max_tunnels,
+    })
 }
 
 /// Where it is, and where its peers are.
@@ -47,22 +72,73 @@ fn admin(limiter: &View<'_>) -> Option<(SocketAddr, Vec<String>)> {
     }
 }
 
-fn listen(limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<Listen>> {
+fn rate_limits(
+    limiter: &View<'_>,
+    view: &View<'_>,
+    problems: &mut Problems,
+) -> Option<RateLimitsPlan> {
+    let mut files = Vec::new();
+    for item in view.items("config") {
+        let file = PathBuf::from(item.text()?);
+        problems.names(NamedFile::RateLimits { file: file.clone(), place: item.place() });
+        files.push(file);
+    }
+    let on_store_error = match limiter.text("onStoreError")? {
+        "open" => OnStoreError::Open,
+        "closed" => OnStoreError::Closed,
+        _ => OnStoreError::Local,
+    };
+    Some(RateLimitsPlan { files, on_store_error })
+}
+
+/// Those of clients, and those of other proxies.
+fn listeners(root: &View<'_>, limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<Listen>> {
+    let mut all = Vec::new();
+    let mut is_whole = true;
+    if routes::has_target(root, limiter) || limiter.has("listen") || !has_fronts(limiter) {
+        is_whole &= listen(limiter, Front::Proxy, &mut all, problems);
+    }
+    for front in FRONTS {
+        match limiter.item(front.name()).map(|item| item.view()) {
+            Some(Some(view)) => is_whole &= listen(&view, front, &mut all, problems),
+            Some(None) => is_whole = false,
+            None => {}
+        }
+    }
+    is_whole.then_some(all)
+}
+
+/// Whether the gateway decides for other proxies.
+pub(super) fn has_fronts(limiter: &View<'_>) -> bool {
+    FRONTS.iter().any(|front| limiter.has(front.name()))
+}
+
+const FRONTS: [Front; 2] = [Front::ForwardAuth, Front::RateLimitService];
+
+/// Adds the listeners of a section. Returns whether all could be read.
+fn listen(
+    section: &View<'_>,
+    front: Front,
+    all: &mut Vec<Listen>,
+    problems: &mut Problems,
+) -> bool {
     let plain = |addr| Listen {
         addr,
+        front,
         tls: None,
         proxy_protocol: None,
         max_connections: None,
         max_connections_per_address: None,
     };
-    if !limiter.has("listen") {
-        return Some(vec![plain(default_of(&RATE_LIMITER, "listen")?.parse().ok()?)]);
+    if !section.has("listen") {
+        let addr = section.text("listen").and_then(|text| text.parse().ok());
+        all.extend(addr.map(plain));
+        return addr.is_some();
     }
-    let mut all: Vec<Listen> = Vec::new();
     let mut is_whole = true;
-    for item in limiter.items("listen") {
+    for item in section.items("listen") {
         let listen = match item.view() {
-            Some(view) => listener(&view, problems),
+            Some(view) => listener(&view, front, problems),
             None => item.text().and_then(|text| text.parse().ok()).map(plain),
         };
         let Some(listen) = listen else {
@@ -71,11 +147,11 @@ fn listen(limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<Listen>> {
         };
         // Port 0 is a free one, another each time.
         if listen.addr.port() != 0 {
-            check_overlap(listen.addr, &all, &item, problems);
+            check_overlap(listen.addr, all, &item, problems);
         }
         all.push(listen);
     }
-    is_whole.then_some(all)
+    is_whole
 }
 
 /// Nobody can listen where somebody does already.
@@ -101,7 +177,7 @@ fn check_overlap(addr: SocketAddr, all: &[Listen], item: &Item<'_>, problems: &m
     }
 }
 
-fn listener(view: &View<'_>, problems: &mut Problems) -> Option<Listen> {
+fn listener(view: &View<'_>, front: Front, problems: &mut Problems) -> Option<Listen> {
     let tls = match view.item("tls") {
         Some(item) => {
             let view = item.view()?;
@@ -130,6 +206,7 @@ fn listener(view: &View<'_>, problems: &mut Problems) -> Option<Listen> {
     };
     Some(Listen {
         addr: view.text("address")?.parse().ok()?,
+        front,
         tls,
         proxy_protocol,
         max_connections: whole("maxConnections")?,

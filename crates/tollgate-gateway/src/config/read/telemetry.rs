@@ -7,7 +7,7 @@ use tracing::level_filters::LevelFilter;
 use super::super::format;
 use super::super::problem::Problems;
 use super::super::view::View;
-use crate::plan::{LogFormat, LogPlan, TracingPlan};
+use crate::plan::{AccessLogFormat, AccessLogPlan, LogFormat, LogPlan, TracingPlan};
 
 /// How the log is written.
 pub(super) fn log(limiter: &View<'_>) -> Option<LogPlan> {
@@ -22,6 +22,23 @@ pub(super) fn log(limiter: &View<'_>) -> Option<LogPlan> {
     // The words are those that it knows itself.
     let level = view.text("level")?.parse::<LevelFilter>().ok()?;
     Some(LogPlan { format, level })
+}
+
+/// The access log, if there is one. `None` where it is wrong.
+pub(super) fn access_log(limiter: &View<'_>) -> Option<Option<AccessLogPlan>> {
+    if !limiter.has("accessLog") {
+        return Some(None);
+    }
+    let view = limiter.view("accessLog")?;
+    let format = match view.text("format")? {
+        "combined" => AccessLogFormat::Combined,
+        _ => AccessLogFormat::Json,
+    };
+    let file = match view.item("file") {
+        Some(item) => Some(item.text()?.into()),
+        None => None,
+    };
+    Some(Some(AccessLogPlan { file, format, sample: view.text("sample")?.parse().ok()? }))
 }
 
 /// Where spans go, if anywhere. `None` where that is wrong.

@@ -40,9 +40,11 @@ pub(super) use self::beside::CONCURRENCY;
 use self::beside::WAITING;
 use self::identity::{API_KEY, API_KEYS, IDENTITY_ANY, JWT, MISSING, MISSING_STATUS, SUBJECTS};
 use self::limits::{API, COSTS, POLICY, TIERS};
-use self::server::{ADMIN, LISTEN_ANY, PATH, PATHS, ROUTE, TARGET, TIMEOUTS};
+use self::server::{
+    ADMIN, FORWARD_AUTH, LISTEN_ANY, PATH, PATHS, RATE_LIMIT_SERVICE, ROUTE, TARGET, TIMEOUTS,
+};
 use self::store::STORE;
-use self::telemetry::{LOG, TRACING};
+use self::telemetry::{ACCESS_LOG, LOG, TRACING};
 use super::format;
 use super::spec::{Format, Section, Shape, default, optional, required};
 
@@ -73,6 +75,16 @@ pub(super) static RATE_LIMITER: Section = Section {
             Shape::Either(&[text(format::ADDRESS), Shape::Section(&ADMIN)]),
             "127.0.0.1:8081",
             "Where health, state, metrics and a live page are served: an address, or a section. Never on a public listener. Beyond loopback all but health needs the token.",
+        ),
+        optional(
+            "forwardAuth",
+            Shape::Section(&FORWARD_AUTH),
+            "Decides for another proxy instead of forwarding, or besides. Without a target the gateway listens at no `listen`.",
+        ),
+        optional(
+            "rateLimitService",
+            Shape::Section(&RATE_LIMIT_SERVICE),
+            "Decides for Envoy over gRPC, by rules in files of their own.",
         ),
         optional("target", TARGET, "Where requests go that no route takes."),
         optional(
@@ -190,6 +202,7 @@ pub(super) static RATE_LIMITER: Section = Section {
             "The most upgraded connections (WebSockets) at a time. Who asks for a further one gets 503.",
         ),
         optional("log", Shape::Section(&LOG), "What the log says, and how."),
+        optional("accessLog", Shape::Section(&ACCESS_LOG), "A line for each request."),
         optional(
             "tracing",
             Shape::Section(&TRACING),

@@ -29,6 +29,46 @@ const SECTION_OR_LIST: &[Shape] =
 const LISTENER: &Shape = &Shape::Either(ADDRESS_OR_SECTION);
 const ADDRESS_OR_SECTION: &[Shape] = &[text(format::ADDRESS), Shape::Section(&LISTEN)];
 
+pub(super) const FORWARD_AUTH: Section = Section {
+    name: "forwardAuth",
+    doc: "Decides for other proxies over HTTP: nginx `auth_request`, Traefik, Caddy, HAProxy, Envoy `ext_authz`. See [fronts](fronts.md).",
+    fields: &[
+        default(
+            "listen",
+            LISTEN_ANY,
+            "127.0.0.1:8082",
+            "Where the proxies connect: an address, a section, or a list of both.",
+        ),
+        required(
+            "trustedProxies",
+            NETWORKS,
+            "The proxies that may ask. Their headers describe the request, so no client may connect from these addresses.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
+pub(super) const RATE_LIMIT_SERVICE: Section = Section {
+    name: "rateLimitService",
+    doc: "Envoy's Rate Limit Service: gRPC, `envoy.service.ratelimit.v3`. See [fronts](fronts.md).",
+    fields: &[
+        default(
+            "listen",
+            LISTEN_ANY,
+            "127.0.0.1:8083",
+            "Where Envoy connects: an address, a section, or a list of both. Every client that can connect may ask.",
+        ),
+        required(
+            "config",
+            Shape::Either(&[TEXT, Shape::List(&TEXT)]),
+            "Files with domains and descriptors, as envoyproxy/ratelimit reads them. They are read again when they change.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
 static LISTEN: Section = Section {
     name: "listen[]",
     doc: "An address that clients connect to.",
@@ -115,7 +155,11 @@ pub(super) const ROUTE: Section = Section {
         ),
         optional("host", text(format::HOST), "Only requests to this host."),
         default("path", PATH, "/*", "Only requests to these paths."),
-        required("target", TARGET, "Where they go. The path stays as it is."),
+        optional(
+            "target",
+            TARGET,
+            "Where they go. The path stays as it is. Required, except where `forwardAuth` decides for another proxy.",
+        ),
         optional("global", Shape::Section(&POLICY), "In place of `rateLimiter.global`."),
         optional("client", Shape::Section(&POLICY), "In place of `rateLimiter.client`."),
         optional("apis", Shape::List(&Shape::Section(&API)), "In place of `rateLimiter.apis`."),
@@ -153,10 +197,10 @@ pub(super) const PATHS: Section = Section {
         "ambiguous",
         Shape::Word(&[
             ("reject", "They are answered with 400."),
-            ("keep", "They stay as they are, and such paths are never exempt."),
+            ("keep", "They stay as they are."),
         ]),
         "reject",
-        "The treatment of `%2F`, `%5C`, `%00` and broken escapes, which servers read in different ways.",
+        "The treatment of `%2F`, `%5C` and broken escapes, which servers read in different ways. Such paths are never exempt, and `%00` is always answered with 400.",
     )],
     either: &[],
     others: None,

@@ -32,6 +32,35 @@ pub(super) const LOG: Section = Section {
     others: None,
 };
 
+pub(super) const ACCESS_LOG: Section = Section {
+    name: "accessLog",
+    doc: "A line for each request, for `tollgate replay` and other readers. No request waits for the file: lines that it does not take in time are dropped and counted.",
+    fields: &[
+        optional(
+            "file",
+            TEXT,
+            "The file. It is opened again at SIGHUP and after it was moved, as logrotate needs. Without it, standard output.",
+        ),
+        default(
+            "format",
+            Shape::Word(&[
+                ("json", "An object in each line, with microseconds and the denial."),
+                ("combined", "The combined format of Apache and nginx."),
+            ]),
+            "json",
+            "How lines look.",
+        ),
+        default(
+            "sample",
+            text(format::RATIO),
+            "1",
+            "The part of the clients whose requests are logged: all requests of a client, or none.",
+        ),
+    ],
+    either: &[],
+    others: None,
+};
+
 pub(super) const TRACING: Section = Section {
     name: "tracing",
     doc: "A span for each request and each decision, sent by OTLP: protobuf over HTTP.",

@@ -79,7 +79,8 @@ fn routes_inherit_what_they_do_not_say() {
     assert_eq!(names, ["api", "admin", "default"]);
     let [api, admin, fallback] = &*plan.routes else { panic!() };
     assert_eq!(api.host.as_deref(), Some("api.example.com"));
-    assert_eq!((api.target.protocol, api.target.preserve_host), (Protocol::Http2, false));
+    let target = api.target.as_ref().unwrap();
+    assert_eq!((target.protocol, target.preserve_host), (Protocol::Http2, false));
     let name = |limit: &Option<std::sync::Arc<LimitPlan>>| limit.as_ref().unwrap().name.clone();
     assert_eq!(name(&api.limits.client), "api/client");
     assert_eq!(name(&admin.limits.client), "client");

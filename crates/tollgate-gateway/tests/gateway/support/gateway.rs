@@ -1,5 +1,6 @@
 //! The gateway in a process of its own.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -26,6 +27,8 @@ pub(crate) struct Gateway {
     log: Arc<Mutex<String>>,
     pub(crate) address: SocketAddr,
     pub(crate) admin: SocketAddr,
+    /// All addresses, by their names in the output.
+    pub(crate) fronts: HashMap<String, SocketAddr>,
 }
 
 impl Gateway {
@@ -82,15 +85,18 @@ impl Gateway {
             .unwrap();
         let log = collect(process.stderr.take().unwrap());
         let mut banner = BufReader::new(process.stdout.take().unwrap()).lines();
-        let mut address = |name: &str| -> SocketAddr {
+        let mut fronts = HashMap::<String, SocketAddr>::new();
+        // The last line.
+        while !fronts.contains_key("admin") {
             let line = banner.next().and_then(Result::ok);
             let line = line.unwrap_or_else(|| panic!("it ended early: {}", log.lock().unwrap()));
-            let (said, url) = line.split_once("http").unwrap();
-            assert_eq!(said.trim(), name, "{line}");
-            url.split_once("://").unwrap().1.parse().unwrap()
-        };
-        let (address, admin) = (address("listening"), address("admin"));
-        Self { process, folder, log, address, admin }
+            let (name, url) = line.split_once("http").unwrap();
+            let address = url.split_once("://").unwrap().1.parse().unwrap();
+            fronts.entry(name.trim().to_owned()).or_insert(address);
+        }
+        let admin = fronts["admin"];
+        let address = fronts.get("listening").copied().unwrap_or(admin);
+        Self { process, folder, log, address, admin, fronts }
     }
 
     /// Waits until it has logged this, which takes a moment to come through the pipe.
@@ -277,8 +283,13 @@ pub(crate) fn whole(lines: &str) -> String {
     let mut file = String::from("rateLimiter:\n");
     let lines = lines.lines().map(str::to_owned);
     let mut lines: Vec<_> = lines.filter(|line| !line.trim().is_empty()).collect();
+    let has_fronts = lines
+        .iter()
+        .any(|line| ["forwardAuth:", "rateLimitService:"].iter().any(|key| line.contains(key)));
     for key in ["listen", "admin"] {
-        if !lines.iter().any(|line| line.trim_start().starts_with(&format!("{key}:"))) {
+        let is_needed = key == "admin" || !has_fronts;
+        if is_needed && !lines.iter().any(|line| line.trim_start().starts_with(&format!("{key}:")))
+        {
             lines.insert(0, format!("{key}: 127.0.0.1:0"));
         }
     }

@@ -6,7 +6,9 @@ use tollgate_core::{Cost, Key, StoreExt};
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::{Cluster, Redis, until};
 
-use super::{builder, connect, is_on, keys, masters, policy, remaining, slot};
+use super::{
+    PATIENCE, builder, builder_at, connect, is_on, keys, masters, policy, remaining, slot,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_password_of_the_url_is_said_to_every_node() {
@@ -51,6 +53,22 @@ async fn announced_names_are_used() {
     // Those of the URL by address and those of the map by name.
     let more = || (store.stats().connections > 3).then_some(());
     tokio::task::block_in_place(|| until("both are connected", Duration::from_secs(5), more));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_replica_gets_no_connection_until_it_leads() {
+    let cluster = Cluster::start();
+    // The URL names all nodes, so another one names a master alone.
+    let store =
+        connect(builder_at(&format!("redis-cluster://{}", cluster.node(0).address()))).await;
+    let key = keys(&store, is_on(0)).next().unwrap();
+    let policy = policy("p", 10);
+    assert_eq!(store.stats().connections, 3);
+    let replica = cluster.replicas_of(0)[0];
+    tokio::task::block_in_place(|| cluster.failover(replica));
+    assert!(store.charge(&policy, &key, Cost::ONE).await.unwrap().is_admitted());
+    let fourth = || (store.stats().connections == 4).then_some(());
+    tokio::task::block_in_place(|| until("the replica is connected", PATIENCE, fourth));
 }
 
 /// It is in no map until it has a slot, and is sent requests for keys before that.

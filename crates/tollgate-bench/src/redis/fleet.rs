@@ -1,0 +1,240 @@
+//! Many replicas over one Redis, or over a Cluster of one node.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fred::prelude::Client;
+use tokio::task::JoinSet;
+use tollgate::{Cost, Key, Policy, Quota, RedisStore, StoreExt};
+
+use crate::Failure;
+use crate::redis::load::{self, Ask};
+use crate::redis::scripts::Lean;
+use crate::redis::server::{Server, processor_time};
+use crate::redis::sides::{CAPACITY, Limits, Tollgate, address};
+use crate::report::{self, Table, Target};
+use crate::rounds::Spread;
+
+const METHOD: &str = "\
+Replicas are stores with a connection of their own, all in one process with two worker threads. \
+Requests come at a fixed rate, each to another replica, for one of 1 000 keys. `lean script each` is \
+as many plain clients that run the lean script of the section `redis`. Redis' time is that of its \
+processor, a decision. *Over-admission* is by how much all replicas together pass a limit of half \
+of the requests, on one key. The Cluster has one node, the same redis-server with all slots; the \
+last table has 512 tasks that ask for one of 100 000 keys as soon as they were answered, in turns.";
+
+const SPAN: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(1);
+const KEYS: u64 = 1_000;
+const ROUNDS: usize = 3;
+
+pub(crate) fn run() -> Result<(), Failure> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build()?;
+    let (single, cluster) = (Server::start()?, Server::start_cluster()?);
+    let tables = runtime.block_on(async {
+        let (rows, goals) = fleets(&single, &cluster).await?;
+        Ok::<_, Failure>([rows, goals, one_node(&single, &cluster).await?])
+    })?;
+    report::write("fleet", METHOD, &tables)
+}
+
+async fn fleets(single: &Server, cluster: &Server) -> Result<(Table, Table), Failure> {
+    let columns = [
+        "server",
+        "replicas",
+        "asked/s",
+        "answered",
+        "requests a call",
+        "Redis µs",
+        "lean script's µs",
+        "p99, ms",
+        "over-admission",
+    ];
+    let mut rows = Table::new("Replicas over one Redis", &columns);
+    let heads = ["replicas", "asked/s", "what", "over that of", "×", "target", "met"];
+    let mut goals = Table::new("Redis' time a decision in a fleet", &heads);
+    for (name, server) in [("one Redis", single), ("Cluster", cluster)] {
+        for replicas in [1, 10, 100] {
+            for rate in [20_000, 40_000] {
+                let mut fleet = Fleet::connect(server, replicas).await?;
+                let mut seen = Vec::new();
+                for _ in 0..ROUNDS {
+                    seen.push(fleet.round(rate).await?);
+                }
+                let over = fleet.over_admission(rate).await?;
+                let of = |number: fn(&Seen) -> f64| Spread::of(seen.iter().map(number));
+                rows.row([
+                    name.to_owned(),
+                    replicas.to_string(),
+                    rate.to_string(),
+                    format!("{:.1} %", of(|seen| seen.answered * 100.0)),
+                    format!("{:.1}", of(|seen| seen.batch)),
+                    format!("{:.2}", of(|seen| seen.ours * 1e6)),
+                    format!("{:.2}", of(|seen| seen.lean * 1e6)),
+                    format!("{:.1}", of(|seen| seen.p99.as_secs_f64() * 1e3)),
+                    over.to_string(),
+                ]);
+                let target = match (name, replicas, rate) {
+                    ("one Redis", 100, 20_000) => Target::AtMost(1.1),
+                    ("one Redis", 100, 40_000) => Target::AtMost(0.5),
+                    _ => continue,
+                };
+                let ratio = of(|seen| seen.ours / seen.lean);
+                let what = ["Redis' time", "lean script each"].map(str::to_owned);
+                let cells = [replicas.to_string(), rate.to_string()].into_iter().chain(what);
+                goals.row(cells.chain([format!("{ratio:.2}")]).chain(target.cells(ratio)));
+            }
+        }
+    }
+    Ok((rows, goals))
+}
+
+/// The Cluster of one node beside the single server, in turns.
+async fn one_node(single: &Server, cluster: &Server) -> Result<Table, Failure> {
+    let heads = ["keys", "tasks", "what", "over that of", "×", "target", "met"];
+    let mut table = Table::new("A Cluster of one node", &heads);
+    let mut sides = Vec::new();
+    for server in [single, cluster] {
+        let store = connect(server).await?;
+        let limits = Limits(vec![(bucket()?, 100_000)]);
+        sides.push((Arc::new(Tollgate { store, limits }), server.client().await?));
+    }
+    let mut rates = [Vec::new(), Vec::new()];
+    let mut times = [Vec::new(), Vec::new()];
+    for round in 0..=2 * ROUNDS {
+        for turn in 0..2 {
+            let side = (round + turn) % 2;
+            let (asks, client) = &sides[side];
+            let before = processor_time(client).await?;
+            let seen = load::round(asks, 512).await?;
+            // The first round makes the keys.
+            if round > 0 {
+                rates[side].push(seen.rate);
+                times[side].push((processor_time(client).await? - before) / seen.decisions);
+            }
+        }
+    }
+    for (what, [one, node], target) in
+        [("decisions a second", rates, Target::AtLeast(0.85)), ("Redis' time", times, Target::None)]
+    {
+        let ratio = Spread::of_ratios(&node, &one);
+        let cells = ["100 000", "512", what, "one server"].map(str::to_owned);
+        table.row(cells.into_iter().chain([format!("{ratio:.2}")]).chain(target.cells(ratio)));
+    }
+    Ok(table)
+}
+
+fn bucket() -> Result<Policy, Failure> {
+    Ok(Policy::token_bucket("fleet", Quota::per_second(CAPACITY))?)
+}
+
+async fn connect(server: &Server) -> Result<RedisStore, Failure> {
+    let store = RedisStore::builder(&server.url())?.timeout(TIMEOUT).connect()?;
+    store.connected().await;
+    Ok(store)
+}
+
+struct Fleet {
+    stores: Vec<RedisStore>,
+    lean: Vec<Arc<Lean>>,
+    redis: Client,
+    policy: Policy,
+}
+
+/// What a round showed.
+struct Seen {
+    /// The part that was answered.
+    answered: f64,
+    /// Requests in a call.
+    batch: f64,
+    /// Redis' processor time a decision, in seconds.
+    ours: f64,
+    lean: f64,
+    p99: Duration,
+}
+
+impl Fleet {
+    async fn connect(server: &Server, replicas: usize) -> Result<Self, Failure> {
+        let (mut stores, mut lean) = (Vec::new(), Vec::new());
+        for _ in 0..replicas {
+            stores.push(connect(server).await?);
+            lean.push(Arc::new(Lean::new(server.client().await?, KEYS).await?));
+        }
+        Ok(Self { stores, lean, redis: server.client().await?, policy: bucket()? })
+    }
+
+    async fn round(&mut self, rate: u64) -> Result<Seen, Failure> {
+        let totals = |stores: &[RedisStore]| {
+            let stats = stores.iter().map(RedisStore::stats);
+            stats.fold((0, 0), |sum, it| (sum.0 + it.calls, sum.1 + it.requests))
+        };
+        let (calls, requests) = totals(&self.stores);
+        let before = processor_time(&self.redis).await?;
+        let stores = &self.stores;
+        let asked = open_loop(rate, |number| {
+            let store = stores[number as usize % stores.len()].clone();
+            let (policy, key) = (self.policy.clone(), Key::new(address(number * 7_919 % KEYS)));
+            async move { store.charge(&policy, &key, Cost::ONE).await.is_ok() }
+        });
+        let mut waits = asked.await;
+        let ours = processor_time(&self.redis).await? - before;
+        let after = totals(&self.stores);
+        let answered = waits.iter().flatten().count() as f64;
+        let asked = waits.len() as f64;
+        waits.retain(Option::is_some);
+        waits.sort_unstable();
+        let p99 = waits.get(waits.len() * 99 / 100).copied().flatten().unwrap_or_default();
+        let before = processor_time(&self.redis).await?;
+        let lean = &self.lean;
+        let others = open_loop(rate, |number| {
+            let lean = Arc::clone(&lean[number as usize % lean.len()]);
+            async move { lean.ask(number * 7_919).await.is_ok() }
+        });
+        let others = others.await.iter().flatten().count() as f64;
+        let lean = (processor_time(&self.redis).await? - before) / others;
+        Ok(Seen {
+            answered: answered / asked,
+            batch: (after.1 - requests) as f64 / (after.0 - calls).max(1) as f64,
+            ours: ours / answered,
+            lean,
+            p99,
+        })
+    }
+
+    /// By how much all pass a limit of half of the requests.
+    async fn over_admission(&self, rate: u64) -> Result<u64, Failure> {
+        let limit = rate * SPAN.as_secs() / 2;
+        let name = format!("half {} {rate}", self.stores.len());
+        let policy = Policy::fixed_window_counter(name, Quota::new(limit, Policy::MAX_WINDOW))?;
+        let admitted = open_loop(rate, |number| {
+            let (policy, stores) = (policy.clone(), &self.stores);
+            let store = stores[number as usize % stores.len()].clone();
+            async move {
+                let verdict = store.charge(&policy, &Key::GLOBAL, Cost::ONE).await;
+                verdict.is_ok_and(|verdict| verdict.is_admitted())
+            }
+        });
+        let admitted = admitted.await.iter().flatten().count() as u64;
+        Ok(admitted.saturating_sub(limit))
+    }
+}
+
+/// Makes requests at a rate, and returns how long each took that was answered with yes.
+async fn open_loop<F>(rate: u64, ask: impl Fn(u64) -> F) -> Vec<Option<Duration>>
+where
+    F: Future<Output = bool> + Send + 'static,
+{
+    let mut tasks = JoinSet::new();
+    let (began, mut number) = (Instant::now(), 0);
+    while began.elapsed() < SPAN {
+        let due = (began.elapsed().as_secs_f64() * rate as f64) as u64;
+        for number in number..due {
+            let (asked, request) = (Instant::now(), ask(number));
+            tasks.spawn(async move { request.await.then(|| asked.elapsed()) });
+        }
+        number = due;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    tasks.join_all().await
+}

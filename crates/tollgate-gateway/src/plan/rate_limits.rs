@@ -1,0 +1,210 @@
+//! Rules of Envoy's Rate Limit Service: which descriptors are limited, and how.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tollgate::{Key, OnStoreError, Policy, PolicyError, Quota};
+
+/// The files with the rules, and what holds for all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RateLimitsPlan {
+    /// Files as envoyproxy/ratelimit reads them.
+    pub files: Vec<PathBuf>,
+    /// The answer while the store cannot decide.
+    pub on_store_error: OnStoreError,
+}
+
+/// The rules of one file.
+#[derive(Clone, Debug)]
+pub struct RateLimitDomain {
+    /// The name by which requests choose these rules.
+    pub name: String,
+    /// The first level of its rules.
+    pub descriptors: Vec<Descriptor>,
+}
+
+/// One entry of a descriptor.
+#[derive(Clone, Debug)]
+pub struct Descriptor {
+    /// The key of the entry.
+    pub key: String,
+    /// The value of the entry, in which `*` is any text; `None` is any value.
+    pub value: Option<String>,
+    /// The limit of requests whose descriptor ends here.
+    pub rule: Option<Rule>,
+    /// Whether all values that a pattern matches share one quota.
+    pub shares: bool,
+    /// The rules of longer descriptors.
+    pub nested: Vec<Self>,
+}
+
+/// The limit of a descriptor.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// The name by which others replace it.
+    pub name: String,
+    /// The names of rules that do not hold where this one does.
+    pub replaces: Vec<String>,
+    /// Whether it only watches.
+    pub shadow: bool,
+    /// The number that it allows; `None` is any.
+    pub allowed: Option<Allowed>,
+}
+
+/// A number of requests for each unit of time.
+#[derive(Clone, Debug)]
+pub struct Allowed {
+    /// The number.
+    pub requests: u32,
+    /// The unit of time.
+    pub unit: Unit,
+    /// The policy; `None` where the number is 0.
+    pub policy: Option<Policy>,
+}
+
+impl Allowed {
+    /// Allows this number in each window of a domain.
+    ///
+    /// The policy is the same for all rules of a domain and unit: a quota belongs to the whole
+    /// descriptor, which is its key.
+    ///
+    /// # Errors
+    /// The domain has no name for a policy.
+    pub fn new(domain: &str, requests: u32, unit: Unit) -> Result<Self, PolicyError> {
+        let name = format!("{domain}/{}", unit.name());
+        let quota = Quota::new(requests.max(1).into(), unit.window());
+        let policy = Policy::fixed_window_counter(name, quota)?;
+        Ok(Self { requests, unit, policy: (requests > 0).then_some(policy) })
+    }
+}
+
+/// A unit of time. Windows begin at multiples of it since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// A second.
+    Second,
+    /// A minute.
+    Minute,
+    /// An hour.
+    Hour,
+    /// A day.
+    Day,
+    /// Seven days.
+    Week,
+    /// Thirty days.
+    Month,
+    /// 365 days.
+    Year,
+}
+
+impl Unit {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
+
+    /// As it is written in a file, in any case.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Second => "second",
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+            Self::Day => "day",
+            Self::Week => "week",
+            Self::Month => "month",
+            Self::Year => "year",
+        }
+    }
+
+    /// Its length.
+    pub const fn window(self) -> Duration {
+        Duration::from_secs(match self {
+            Self::Second => 1,
+            Self::Minute => 60,
+            Self::Hour => 3_600,
+            Self::Day => 86_400,
+            Self::Week => 7 * 86_400,
+            Self::Month => 30 * 86_400,
+            Self::Year => 365 * 86_400,
+        })
+    }
+}
+
+/// The domains of all files, by name.
+pub type RateLimitDomains = HashMap<String, RateLimitDomain>;
+
+impl RateLimitDomain {
+    /// The rule of a descriptor and the key of its quota. A rule holds only for descriptors with
+    /// as many entries as it has levels. On each level the exact value comes first, then
+    /// patterns in the order of the file, then the key without a value.
+    pub fn find(&self, entries: &[(&str, &str)]) -> Option<(&Rule, Key)> {
+        let mut level = &self.descriptors;
+        let mut key = Vec::new();
+        let mut rule = None;
+        for (name, value) in entries {
+            let of_key = || level.iter().filter(|it| it.key == *name);
+            let is = |it: &&Descriptor| it.value.as_deref() == Some(*value);
+            let fits = |it: &&Descriptor| it.value.as_deref().is_some_and(|it| is_match(it, value));
+            let found = of_key().find(is).or_else(|| of_key().find(fits));
+            let found = found.or_else(|| of_key().find(|it| it.value.is_none()))?;
+            let shared = found.value.as_deref().filter(|_| found.shares);
+            append(&mut key, name, shared.unwrap_or(value), shared.is_some());
+            rule = found.rule.as_ref();
+            level = &found.nested;
+        }
+        rule.map(|rule| (rule, Key::new(key)))
+    }
+}
+
+/// The key of a descriptor whose limit comes with the request.
+pub fn descriptor_key(entries: &[(&str, &str)]) -> Key {
+    let mut key = Vec::new();
+    entries.iter().for_each(|(name, value)| append(&mut key, name, value, false));
+    Key::new(key)
+}
+
+/// The lengths are part of the key: no text in an entry can look like another entry.
+fn append(key: &mut Vec<u8>, name: &str, value: &str, is_shared: bool) {
+    key.push(u8::from(is_shared));
+    for text in [name, value] {
+        key.extend_from_slice(&(text.len() as u64).to_le_bytes());
+        key.extend_from_slice(text.as_bytes());
+    }
+}
+
+/// Whether a text matches a pattern in which each `*` is any text.
+fn is_match(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(last) = parts.next_back() else { return pattern == text };
+    let rest = text.strip_prefix(first).and_then(|rest| rest.strip_suffix(last));
+    let rest = rest.and_then(|rest| {
+        // The first place is the best: it leaves the most for the parts after it.
+        parts.try_fold(rest, |rest, part| rest.split_once(part).map(|(_, rest)| rest))
+    });
+    rest.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_is_any_text() {
+        for (pattern, text, expected) in [
+            ("a", "a", true),
+            ("a", "ab", false),
+            ("a*", "a", true),
+            ("a*", "abc", true),
+            ("*", "", true),
+            ("/api/*/action", "/api/123/action", true),
+            ("/api/*/action", "/api/123/other", false),
+            ("/api/*/r/*/action", "/api/v1/r/2/action", true),
+            ("/api/*/r/*/action", "/api/v1/action", false),
+            ("ab*ba", "aba", false),
+            ("a**b", "ab", true),
+        ] {
+            assert_eq!(is_match(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! The access log: a line for each request, written by a thread of its own.
+//!
+//! No request waits for the file. Lines that find the queue full are dropped and counted. The
+//! file is opened again at each reload, and within a second after it was moved.
+
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use http::header::{HOST, HeaderMap, HeaderName, REFERER, USER_AGENT};
+use http::{Request, Response};
+use metrics::counter;
+use serde_json::{Map, Value};
+
+use super::denials::Denied;
+use crate::plan::{AccessLogFormat, AccessLogPlan};
+use crate::proxy::{Connection, Fault};
+
+/// Takes lines. Clones write to one file.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AccessLog(Option<Arc<Shared>>);
+
+#[derive(Debug)]
+struct Shared {
+    queue: Sender<Message>,
+    /// The bytes in the queue.
+    queued: AtomicUsize,
+    reopens: AtomicBool,
+    plan: AccessLogPlan,
+    sampling: RandomState,
+}
+
+enum Message {
+    Line(Vec<u8>),
+    /// Everything before is to be written.
+    Flush(Sender<()>),
+}
+
+impl AccessLog {
+    /// Opens the file and starts to write.
+    pub(super) fn start(plan: Option<&AccessLogPlan>) -> Result<Self, String> {
+        let Some(plan) = plan else { return Ok(Self(None)) };
+        let file = open(plan.file.as_deref()).map_err(|error| {
+            let file = plan.file.as_deref().unwrap_or_else(|| Path::new("stdout"));
+            format!(
+                "cannot open the access log {}: {error}; change `accessLog.file`",
+                file.display()
+            )
+        })?;
+        let (queue, lines) = mpsc::channel();
+        let shared = Arc::new(Shared {
+            queue,
+            queued: AtomicUsize::new(0),
+            reopens: AtomicBool::new(false),
+            plan: plan.clone(),
+            sampling: RandomState::new(),
+        });
+        let writer = Writer { shared: Arc::clone(&shared), file, looked: Instant::now() };
+        let spawned = thread::Builder::new().name("access-log".to_owned());
+        let spawned = spawned.spawn(move || writer.run(&lines));
+        spawned.map_err(|error| format!("cannot start the thread of the access log: {error}"))?;
+        Ok(Self(Some(shared)))
+    }
+
+    /// Opens the file again before the next line.
+    pub(super) fn reopen(&self) {
+        if let Some(shared) = &self.0 {
+            shared.reopens.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until the lines so far are written, but not for a file that takes none.
+    pub(super) fn finish(&self) {
+        let Some(shared) = &self.0 else { return };
+        let (written, done) = mpsc::channel();
+        if shared.queue.send(Message::Flush(written)).is_ok() {
+            let _ = done.recv_timeout(LAST);
+        }
+    }
+
+    /// Begins the line of a request as the client sent it. In a box, because most gateways have
+    /// no access log and each response carries the room for a line.
+    pub(super) fn begin<B>(
+        &self,
+        request: &Request<B>,
+        connection: Connection,
+    ) -> Option<Box<Entry>> {
+        let shared = self.0.as_ref()?;
+        let address = connection.peer.ip().to_canonical();
+        let headers = request.headers();
+        let forwarded = text(headers, &FORWARDED_FOR);
+        // By client, so that all requests of a client are there or none.
+        let sampled = shared.sampling.hash_one((address, &forwarded)) as f64 / u64::MAX as f64;
+        if sampled >= shared.plan.sample {
+            return None;
+        }
+        let host = request.uri().authority().map(|host| host.as_str().to_owned());
+        let uri = request.uri();
+        let target = uri.path_and_query().map_or_else(|| uri.path(), |target| target.as_str());
+        Some(Box::new(Entry {
+            shared: Arc::clone(shared),
+            at: SystemTime::now(),
+            began: Instant::now(),
+            address: address.to_string(),
+            method: request.method().as_str().to_owned(),
+            target: shortened(target),
+            version: request.version(),
+            host: host.or_else(|| text(headers, &HOST)),
+            forwarded,
+            referer: text(headers, &REFERER),
+            user_agent: text(headers, &USER_AGENT),
+            outcome: OnceLock::new(),
+            bytes: 0,
+        }))
+    }
+}
+
+/// The line of a request under way. It is written when this is dropped.
+#[derive(Debug)]
+pub(super) struct Entry {
+    shared: Arc<Shared>,
+    at: SystemTime,
+    began: Instant,
+    address: String,
+    method: String,
+    target: String,
+    version: http::Version,
+    host: Option<String>,
+    forwarded: Option<String>,
+    referer: Option<String>,
+    user_agent: Option<String>,
+    outcome: OnceLock<(u16, Option<Denied>)>,
+    bytes: u64,
+}
+
+impl Entry {
+    /// Takes the outcome from the response. The first one counts.
+    pub(super) fn answered<B>(&self, response: &Response<B>) {
+        let extensions = response.extensions();
+        let fault = extensions.get::<Fault>().map(|fault| Denied::new(fault.code(), &[]));
+        let denied = extensions.get::<Denied>().cloned().or(fault);
+        // Forward auth has told the outcome of the question before.
+        let _ = self.outcome.set((response.status().as_u16(), denied));
+    }
+
+    /// These bytes of the body were sent.
+    pub(super) const fn sent(&mut self, bytes: u64) {
+        self.bytes += bytes;
+    }
+
+    /// 499 is the code of nginx for a client that left before the response.
+    fn outcome(&self) -> (u16, Option<Denied>) {
+        self.outcome.get().cloned().unwrap_or((499, None))
+    }
+
+    fn json(&self, out: &mut String) {
+        let (status, denied) = self.outcome();
+        let mut line = Map::new();
+        let mut put = |name: &str, value: Value| line.insert(name.to_owned(), value);
+        put("time", humantime::format_rfc3339_micros(self.at).to_string().into());
+        put("address", self.address.as_str().into());
+        put("method", self.method.as_str().into());
+        put("target", self.target.as_str().into());
+        put("status", status.into());
+        put("bytes", self.bytes.into());
+        put("seconds", self.began.elapsed().as_secs_f64().into());
+        let optional = [
+            ("host", &self.host),
+            ("x_forwarded_for", &self.forwarded),
+            ("referer", &self.referer),
+            ("user_agent", &self.user_agent),
+        ];
+        for (name, value) in optional {
+            if let Some(value) = value {
+                put(name, value.as_str().into());
+            }
+        }
+        if let Some(Denied { code, policies }) = denied {
+            put("denial", code.into());
+            if !policies.is_empty() {
+                put("policies", policies.into());
+            }
+        }
+        // Writing to a string does not fail.
+        let _ = writeln!(out, "{}", Value::Object(line));
+    }
+
+    fn combined(&self, out: &mut String) {
+        // As 2026-11-22T20:53:00Z.
+        let at = humantime::format_rfc3339_seconds(self.at).to_string();
+        let month = at[5..7].parse::<usize>().ok().and_then(|month| MONTHS.get(month - 1));
+        let (year, day, time) = (&at[..4], &at[8..10], &at[11..19]);
+        let (month, status) = (month.unwrap_or(&"Jan"), self.outcome().0);
+        let _ = write!(out, "{} - - [{day}/{month}/{year}:{time} +0000] \"", self.address);
+        let _ = write!(out, "{} {} {:?}\" ", self.method, Escaped(&self.target), self.version);
+        let _ = write!(out, "{status} {}", self.bytes);
+        for field in [&self.referer, &self.user_agent] {
+            let _ = write!(out, " \"{}\"", Escaped(field.as_deref().unwrap_or("-")));
+        }
+        out.push('\n');
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let mut line = String::with_capacity(256);
+        match self.shared.plan.format {
+            AccessLogFormat::Combined => self.combined(&mut line),
+            AccessLogFormat::Json => self.json(&mut line),
+        }
+        let size = line.len();
+        let queued = self.shared.queued.fetch_add(size, Ordering::Relaxed);
+        let line = Message::Line(line.into_bytes());
+        if queued + size > MOST_QUEUED || self.shared.queue.send(line).is_err() {
+            self.shared.queued.fetch_sub(size, Ordering::Relaxed);
+            counter!(DROPPED).increment(1);
+        }
+    }
+}
+
+/// A field in quotes, as nginx escapes it.
+struct Escaped<'a>(&'a str);
+
+impl std::fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.bytes().try_for_each(|byte| match byte {
+            b'"' | b'\\' | 0..=0x1f | 0x7f.. => write!(f, "\\x{byte:02X}"),
+            _ => f.write_char(char::from(byte)),
+        })
+    }
+}
+
+fn text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+    let mut lines = headers.get_all(name).iter();
+    let mut text = String::from_utf8_lossy(lines.next()?.as_bytes()).into_owned();
+    for line in lines {
+        text.push_str(", ");
+        text.push_str(&String::from_utf8_lossy(line.as_bytes()));
+    }
+    Some(shortened(&text))
+}
+
+fn shortened(text: &str) -> String {
+    let mut end = text.len().min(MOST_OF_A_FIELD);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+struct Writer {
+    shared: Arc<Shared>,
+    file: Box<dyn Output>,
+    looked: Instant,
+}
+
+/// Where lines go.
+trait Output: Write + Send {
+    /// Whether `path` names another file by now.
+    fn has_moved(&self, path: &Path) -> bool;
+}
+
+impl Output for io::Stdout {
+    fn has_moved(&self, _: &Path) -> bool {
+        false
+    }
+}
+
+impl Output for File {
+    #[cfg(unix)]
+    fn has_moved(&self, path: &Path) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let identity = |it: std::fs::Metadata| (it.dev(), it.ino());
+        match (self.metadata(), path.metadata()) {
+            (Ok(own), Ok(other)) => identity(own) != identity(other),
+            (own, other) => own.is_ok() && other.is_err(),
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn has_moved(&self, path: &Path) -> bool {
+        !path.exists()
+    }
+}
+
+fn open(path: Option<&Path>) -> io::Result<Box<dyn Output>> {
+    Ok(match path {
+        None => Box::new(io::stdout()),
+        Some(path) => Box::new(OpenOptions::new().create(true).append(true).open(path)?),
+    })
+}
+
+impl Writer {
+    fn run(mut self, lines: &Receiver<Message>) {
+        let mut batch = Vec::new();
+        // Its own sender is among the senders: the thread ends with the process.
+        while let Ok(first) = lines.recv() {
+            let mut flushed = Vec::new();
+            for message in std::iter::once(first).chain(lines.try_iter()) {
+                match message {
+                    Message::Line(line) => batch.extend_from_slice(&line),
+                    Message::Flush(done) => flushed.push(done),
+                }
+                if batch.len() >= BATCH {
+                    break;
+                }
+            }
+            self.write(&mut batch);
+            for done in flushed {
+                let _ = done.send(());
+            }
+        }
+    }
+
+    fn write(&mut self, batch: &mut Vec<u8>) {
+        self.look();
+        if let Err(error) = self.file.write_all(batch).and_then(|()| self.file.flush()) {
+            let lines = batch.iter().filter(|byte| **byte == b'\n').count();
+            counter!(DROPPED).increment(lines as u64);
+            tracing::error!(%error, lines, "cannot write to the access log");
+        }
+        self.shared.queued.fetch_sub(batch.len(), Ordering::Relaxed);
+        batch.clear();
+    }
+
+    /// Opens the file again where that is due. Until that works, lines go to the file before.
+    fn look(&mut self) {
+        let Some(path) = self.shared.plan.file.as_deref() else { return };
+        let is_asked = self.shared.reopens.swap(false, Ordering::Relaxed);
+        if !is_asked && self.looked.elapsed() < LOOK_AGAIN {
+            return;
+        }
+        self.looked = Instant::now();
+        if is_asked || self.file.has_moved(path) {
+            match open(Some(path)) {
+                Ok(file) => self.file = file,
+                Err(error) => tracing::error!(%error, "cannot open the access log again"),
+            }
+        }
+    }
+}
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+const MONTHS: [&str; 12] =
+    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+/// Lines that were lost: the queue was full, or the file took none.
+pub(super) const DROPPED: &str = "tollgate_gateway_access_log_dropped_total";
+
+/// The most bytes that wait for the file.
+const MOST_QUEUED: usize = 8 << 20;
+
+/// The most bytes of a target or a header field in a line.
+const MOST_OF_A_FIELD: usize = 4 << 10;
+
+/// The most bytes that are gathered before they are written.
+const BATCH: usize = 64 << 10;
+
+/// After this time the writer looks whether the file was moved.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// How long the end of the program waits for the file.
+const LAST: Duration = Duration::from_secs(1);

@@ -1,0 +1,192 @@
+//! Decisions for proxies that ask over HTTP. Their headers describe the request of the client.
+//!
+//! | path | proxies | method, path and query |
+//! |---|---|---|
+//! | `/forward-auth` | Traefik, Caddy, HAProxy | `X-Forwarded-Method`, `X-Forwarded-Uri` |
+//! | `/auth-request` | nginx | `X-Original-Method`, `X-Original-URI` |
+//! | `/ext-authz/…` | Envoy | those of the question |
+//!
+//! The last address in `X-Forwarded-For` is the client of the proxy. With that address as the
+//! peer, the request is decided like one that came to the gateway itself: the addresses before
+//! the last count where `trustedProxies` lists the last.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Once;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE,
+    TRANSFER_ENCODING, UPGRADE,
+};
+use http::{Method, Request, Response, StatusCode, Uri};
+use serde_json::json;
+use tollgate::status::Inspect;
+use tower_service::Service;
+
+use super::access_log::{AccessLog, Entry};
+use super::app::App;
+use crate::proxy::{Body, Connection};
+
+/// Answers a proxy that asks about the request of a client: 200, or the denial.
+pub(super) async fn answer<St: Inspect, B>(
+    app: &App<St>,
+    asked: &Request<B>,
+    peer: SocketAddr,
+    log: &AccessLog,
+) -> (Response<Body>, Option<Box<Entry>>) {
+    if !app.plan.forward_auth.contains(peer.ip()) {
+        let ip = peer.ip().to_canonical();
+        static LOGGED: Once = Once::new();
+        LOGGED.call_once(|| tracing::warn!("{ip} asks for decisions and is not trusted"));
+        let cure = format!("Add {ip} to `rateLimiter.forwardAuth.trustedProxies`.");
+        return (refuse(StatusCode::FORBIDDEN, "untrusted-proxy", &cure), None);
+    }
+    let (request, connection) = match original(asked) {
+        Ok(original) => original,
+        Err(cure) => return (refuse(StatusCode::BAD_REQUEST, "bad-question", &cure), None),
+    };
+    let entry = log.begin(&request, connection);
+    let mut answer = app.decide(request, connection, |_, _| Some(Admitted)).await;
+    if let Some(entry) = &entry {
+        entry.answered(&answer);
+    }
+    if asked.uri().path() == AUTH_REQUEST {
+        // nginx takes any other denial for an error of this service.
+        let status = answer.status();
+        answer.headers_mut().insert(STATUS, HeaderValue::from(status.as_u16()));
+        if !status.is_success() && status != StatusCode::UNAUTHORIZED {
+            *answer.status_mut() = StatusCode::FORBIDDEN;
+        }
+    }
+    (answer, entry)
+}
+
+/// The request of the client, or the header that the proxy has to send.
+fn original<B>(asked: &Request<B>) -> Result<(Request<()>, Connection), String> {
+    let headers = asked.headers();
+    let mut request = Request::new(());
+    request.headers_mut().clone_from(headers);
+    let (method, uri, host) = match asked.uri().path() {
+        FORWARD_AUTH => (
+            Some(one(headers, "x-forwarded-method")?),
+            one(headers, "x-forwarded-uri")?,
+            Some(one(headers, "x-forwarded-host")?),
+        ),
+        AUTH_REQUEST => {
+            (Some(one(headers, "x-original-method")?), one(headers, "x-original-uri")?, None)
+        }
+        path if path.starts_with(EXT_AUTHZ) => {
+            let target = asked.uri().path_and_query().map_or(path, |target| target.as_str());
+            (None, &target[EXT_AUTHZ.len() - 1..], None)
+        }
+        _ => {
+            return Err(format!(
+                "Ask at {FORWARD_AUTH} (Traefik, Caddy, HAProxy), {AUTH_REQUEST} (nginx) or with \
+                 the prefix {EXT_AUTHZ} (Envoy)."
+            ));
+        }
+    };
+    *request.method_mut() = match method {
+        None => asked.method().clone(),
+        Some(method) => {
+            Method::from_bytes(method.as_bytes()).map_err(|_| "The method is not valid.")?
+        }
+    };
+    *request.uri_mut() = uri.parse::<Uri>().map_err(|_| "The path is not valid.")?;
+    let host = host.map(HeaderValue::from_str).transpose();
+    if let Some(host) = host.map_err(|_| "The host is not valid.")? {
+        request.headers_mut().insert(HOST, host);
+    }
+    let peer = last_hop(request.headers_mut())?;
+    for name in OF_THE_QUESTION {
+        request.headers_mut().remove(name);
+    }
+    Ok((request, Connection { peer: SocketAddr::new(peer, 0), is_tls: false }))
+}
+
+/// The value of a header that has to be there once: a proxy that adds its own to that of the
+/// client would let the client choose.
+fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, String> {
+    let mut lines = headers.get_all(name).iter();
+    match (lines.next(), lines.next()) {
+        (Some(value), None) => {
+            value.to_str().map_err(|_| format!("`{name}` is not visible ASCII."))
+        }
+        (None, _) => Err(format!("Let the proxy set `{name}`; see docs/fronts.md.")),
+        (Some(_), Some(_)) => Err(format!("Let the proxy replace `{name}` instead of adding it.")),
+    }
+}
+
+/// Takes the client of the proxy off the end of `X-Forwarded-For`.
+fn last_hop(headers: &mut HeaderMap) -> Result<IpAddr, String> {
+    let wrong = || "Let the proxy set `x-forwarded-for` to the address of its client.".to_owned();
+    let lines: Vec<_> = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::to_str).collect();
+    let lines = lines.into_iter().collect::<Result<Vec<_>, _>>().map_err(|_| wrong())?;
+    let hops = lines.join(",");
+    let (rest, last) = hops.rsplit_once(',').unwrap_or(("", &hops));
+    let last = last.trim();
+    let ip = last.parse().or_else(|_| last.parse::<SocketAddr>().map(|peer| peer.ip()));
+    let ip = ip.map_err(|_| wrong())?;
+    let rest = HeaderValue::from_str(rest).map_err(|_| wrong())?;
+    match rest.is_empty() {
+        true => headers.remove(FORWARDED_FOR),
+        false => headers.insert(FORWARDED_FOR, rest),
+    };
+    Ok(ip)
+}
+
+fn refuse(status: StatusCode, code: &str, cure: &str) -> Response<Body> {
+    let title = status.canonical_reason();
+    let body = json!({ "title": title, "status": status.as_u16(), "detail": cure, "code": code });
+    let mut response = Response::new(Body::from(Bytes::from(body.to_string())));
+    *response.status_mut() = status;
+    let value = HeaderValue::from_static("application/problem+json");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, value);
+    response
+}
+
+/// Answers a request that the limits admit.
+#[derive(Clone, Copy, Debug)]
+struct Admitted;
+
+impl<B> Service<Request<B>> for Admitted {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<B>) -> Self::Future {
+        ready(Ok(Response::new(Body::empty())))
+    }
+}
+
+const FORWARD_AUTH: &str = "/forward-auth";
+const AUTH_REQUEST: &str = "/auth-request";
+const EXT_AUTHZ: &str = "/ext-authz/";
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The status of the decision, where nginx reads another one.
+const STATUS: HeaderName = HeaderName::from_static("tollgate-status");
+
+/// These headers are about the question, and not about the request of the client.
+const OF_THE_QUESTION: [HeaderName; 12] = [
+    CONNECTION,
+    CONTENT_LENGTH,
+    EXPECT,
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    HeaderName::from_static("x-forwarded-method"),
+    HeaderName::from_static("x-forwarded-uri"),
+    HeaderName::from_static("x-forwarded-host"),
+    HeaderName::from_static("x-forwarded-proto"),
+    HeaderName::from_static("x-original-method"),
+    HeaderName::from_static("x-original-uri"),
+];

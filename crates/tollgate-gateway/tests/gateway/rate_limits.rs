@@ -1,0 +1,247 @@
+//! Envoy's Rate Limit Service, asked with the published messages over gRPC.
+
+use std::fs;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+    Entry, RateLimitOverride,
+};
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, rate_limit};
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use envoy_types::pb::google::protobuf::UInt64Value;
+use tempfile::TempDir;
+use tollgate_test_servers::Redis;
+use tonic::transport::Channel;
+use tonic::{IntoRequest, Request, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+use crate::support::Gateway;
+
+/// Units of years, so that no window ends during a test.
+const RULES: &str = "domain: test
+descriptors:
+  - key: user
+    rate_limit: {name: each, unit: YEAR, requests_per_unit: 3}
+  - key: user
+    value: root
+    rate_limit: {unlimited: true}
+  - key: user
+    value: banned
+    rate_limit: {unit: year, requests_per_unit: 0}
+  - key: user
+    value: watched
+    rate_limit: {unit: year, requests_per_unit: 1}
+    shadow_mode: true
+  - key: file
+    value: shared*
+    share_threshold: true
+    rate_limit: {unit: year, requests_per_unit: 2}
+  - key: file
+    value: own*end
+    rate_limit: {unit: year, requests_per_unit: 1}
+  - key: status
+    value: 404
+    rate_limit: {unit: year, requests_per_unit: 1}
+  - key: free
+  - key: kind
+    value: marketing
+    descriptors:
+      - key: user
+        rate_limit: {unit: year, requests_per_unit: 1, replaces: [{name: each}]}
+";
+
+struct Service {
+    gateway: Gateway,
+    channel: Channel,
+}
+
+impl Service {
+    async fn start(lines: &str, rules: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join("ratelimit.yaml"), rules).unwrap();
+        let service = "rateLimitService: {listen: 127.0.0.1:0, config: ratelimit.yaml}";
+        let gateway = Gateway::start_in(folder, &format!("{service}\n{lines}"));
+        let address = gateway.fronts["rateLimitService"];
+        let channel = Channel::from_shared(format!("http://{address}")).unwrap();
+        let channel = channel.connect().await.unwrap();
+        Self { gateway, channel }
+    }
+
+    async fn send(&self, request: impl IntoRequest<RateLimitRequest>) -> Answer {
+        let mut client = RateLimitServiceClient::new(self.channel.clone());
+        Ok(client.should_rate_limit(request).await?.into_inner())
+    }
+
+    /// The codes of a request with these descriptors: first the overall one.
+    async fn codes(&self, descriptors: &[&[(&str, &str)]]) -> Vec<Code> {
+        codes(&self.send(request(descriptors)).await.unwrap())
+    }
+}
+
+type Answer = Result<RateLimitResponse, Status>;
+
+fn request(descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
+    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
+    let descriptor = |entries: &&[(&str, &str)]| RateLimitDescriptor {
+        entries: entries.iter().map(entry).collect(),
+        ..RateLimitDescriptor::default()
+    };
+    let descriptors = descriptors.iter().map(descriptor).collect();
+    RateLimitRequest { domain: "test".into(), descriptors, hits_addend: 0 }
+}
+
+fn codes(response: &RateLimitResponse) -> Vec<Code> {
+    let of_descriptors = response.statuses.iter().map(|status| status.code());
+    std::iter::once(response.overall_code()).chain(of_descriptors).collect()
+}
+
+use Code::{Ok as Allowed, OverLimit};
+
+#[tokio::test]
+async fn the_answer_has_limit_remaining_reset_and_headers() {
+    let service = Service::start("", RULES).await;
+    for remaining in [2, 1, 0] {
+        let answer = service.send(request(&[&[("user", "ann")]])).await.unwrap();
+        assert_eq!(codes(&answer), [Allowed, Allowed]);
+        assert_eq!(answer.statuses[0].limit_remaining, remaining);
+    }
+    let answer = service.send(request(&[&[("user", "ann")]])).await.unwrap();
+    assert_eq!(codes(&answer), [OverLimit, OverLimit]);
+    let status = &answer.statuses[0];
+    let limit = status.current_limit.as_ref().unwrap();
+    assert_eq!(
+        (limit.requests_per_unit, limit.unit(), &*limit.name),
+        (3, rate_limit::Unit::Year, "each")
+    );
+    let reset = status.duration_until_reset.unwrap().seconds;
+    assert!((1..=365 * 86_400).contains(&reset), "{reset}");
+    let header = |name: &str| {
+        let header = answer.response_headers_to_add.iter().find(|it| it.key == name);
+        header.unwrap_or_else(|| panic!("no {name}")).value.clone()
+    };
+    assert_eq!((&*header("ratelimit-limit"), &*header("ratelimit-remaining")), ("3", "0"));
+    assert_eq!(header("retry-after"), header("ratelimit-reset"));
+    // Another value has a quota of its own.
+    assert_eq!(service.codes(&[&[("user", "bob")]]).await, [Allowed, Allowed]);
+}
+
+#[tokio::test]
+async fn descriptors_meet_the_most_specific_rule_of_their_own_length() {
+    let service = Service::start("", RULES).await;
+    for (descriptor, expected) in [
+        (&[("user", "root")][..], &[Allowed, Allowed, Allowed, Allowed][..]),
+        (&[("user", "banned")], &[OverLimit]),
+        (&[("user", "watched")], &[Allowed, Allowed, Allowed]),
+        (&[("file", "shared-a")], &[Allowed]),
+        (&[("file", "shared-b")], &[Allowed]),
+        (&[("file", "shared-c")], &[OverLimit]),
+        (&[("file", "own-a-end")], &[Allowed, OverLimit]),
+        (&[("file", "own-b-end")], &[Allowed, OverLimit]),
+        (&[("file", "own-b")], &[Allowed, Allowed]),
+        (&[("status", "404")], &[Allowed, OverLimit]),
+        (&[("free", "a")], &[Allowed, Allowed]),
+        (&[("unknown", "a")], &[Allowed, Allowed]),
+        (&[("kind", "marketing")], &[Allowed, Allowed]),
+        (&[("kind", "marketing"), ("user", "ann")], &[Allowed, OverLimit]),
+        (&[("kind", "marketing"), ("user", "bob")], &[Allowed, OverLimit]),
+        (&[("kind", "other"), ("user", "ann")], &[Allowed, Allowed]),
+        (&[("user", "eve"), ("file", "a")], &[Allowed, Allowed, Allowed, Allowed]),
+    ] {
+        for code in expected {
+            assert_eq!(service.codes(&[descriptor]).await, [*code; 2], "{descriptor:?}");
+        }
+    }
+    let unlimited = service.send(request(&[&[("user", "root")]])).await.unwrap();
+    assert_eq!(unlimited.statuses[0].limit_remaining, u32::MAX);
+    let mut elsewhere = request(&[&[("user", "banned")]]);
+    elsewhere.domain = "elsewhere".into();
+    assert_eq!(codes(&service.send(elsewhere).await.unwrap()), [Allowed, Allowed]);
+}
+
+#[tokio::test]
+async fn several_descriptors_are_one_decision_and_a_rule_replaces_another() {
+    let service = Service::start("", RULES).await;
+    let both: [&[(&str, &str)]; 2] = [&[("user", "ann")], &[("file", "own.end")]];
+    assert_eq!(service.codes(&both).await, [Allowed; 3]);
+    for _ in 0..5 {
+        assert_eq!(service.codes(&both).await, [OverLimit, Allowed, OverLimit]);
+    }
+    // The denied requests have taken nothing from the other quota.
+    let answer = service.send(request(&[&[("user", "ann")]])).await.unwrap();
+    assert_eq!(answer.statuses[0].limit_remaining, 1);
+    let banned: [&[(&str, &str)]; 2] = [&[("user", "ann")], &[("user", "banned")]];
+    assert_eq!(service.codes(&banned).await, [OverLimit, Allowed, OverLimit]);
+    let answer = service.send(request(&[&[("user", "ann")]])).await.unwrap();
+    assert_eq!(answer.statuses[0].limit_remaining, 0);
+
+    let replacing: [&[(&str, &str)]; 2] =
+        [&[("user", "ann")], &[("kind", "marketing"), ("user", "ann")]];
+    assert_eq!(service.codes(&replacing).await, [Allowed; 3], "ann alone has no units left");
+    assert_eq!(service.codes(&replacing).await, [OverLimit, Allowed, OverLimit]);
+}
+
+#[tokio::test]
+async fn hits_and_limits_of_the_request_count() {
+    let service = Service::start("", RULES).await;
+    let mut three = request(&[&[("user", "ann")]]);
+    three.hits_addend = 2;
+    assert_eq!(codes(&service.send(three.clone()).await.unwrap()), [Allowed; 2]);
+    assert_eq!(codes(&service.send(three.clone()).await.unwrap()), [OverLimit; 2]);
+    three.descriptors[0].hits_addend = Some(UInt64Value { value: 1 });
+    assert_eq!(codes(&service.send(three.clone()).await.unwrap()), [Allowed; 2]);
+    three.descriptors[0].is_negative_hits = true;
+    assert_eq!(service.send(three).await.unwrap_err().code(), tonic::Code::Unimplemented);
+
+    let mut own = request(&[&[("user", "root")]]);
+    let unit = rate_limit::Unit::Day as i32;
+    own.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1, unit });
+    assert_eq!(codes(&service.send(own.clone()).await.unwrap()), [Allowed; 2]);
+    assert_eq!(codes(&service.send(own).await.unwrap()), [OverLimit; 2]);
+    let nowhere = RateLimitRequest { domain: String::new(), ..request(&[]) };
+    assert_eq!(service.send(nowhere).await.unwrap_err().code(), tonic::Code::InvalidArgument);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gateways_share_quotas_in_redis_and_answer_within_the_deadline() {
+    let redis = Redis::start();
+    let lines = format!(
+        "store: {{redis: {{url: '{}', timeout: 20s}}}}\nonStoreError: closed\n",
+        redis.url()
+    );
+    let [one, other] = [Service::start(&lines, RULES).await, Service::start(&lines, RULES).await];
+    let ann: [&[(&str, &str)]; 1] = [&[("user", "ann")]];
+    for service in [&one, &other, &one] {
+        assert_eq!(service.codes(&ann).await, [Allowed; 2]);
+    }
+    assert_eq!(other.codes(&ann).await, [OverLimit; 2]);
+    redis.stop();
+    let mut request = Request::new(request(&[&[("user", "bob")]]));
+    request.set_timeout(Duration::from_millis(50));
+    let code = one.send(request).await.unwrap_err().code();
+    assert!(matches!(code, tonic::Code::DeadlineExceeded | tonic::Code::Cancelled), "{code}");
+    redis.cont();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_is_told_and_new_rules_are_read_while_it_serves() {
+    let service = Service::start("", RULES).await;
+    let mut health = HealthClient::new(service.channel.clone());
+    for name in ["", "envoy.service.ratelimit.v3.RateLimitService"] {
+        let asked = HealthCheckRequest { service: name.into() };
+        let status = health.check(asked).await.unwrap().into_inner().status();
+        assert_eq!(status, ServingStatus::Serving, "{name}");
+    }
+    let unknown = HealthCheckRequest { service: "other".into() };
+    assert_eq!(health.check(unknown).await.unwrap_err().code(), tonic::Code::NotFound);
+
+    assert_eq!(service.codes(&[&[("user", "banned")]]).await, [OverLimit; 2]);
+    let rules = RULES.replace("banned", "pardoned");
+    fs::write(service.gateway.file("new"), rules).unwrap();
+    fs::rename(service.gateway.file("new"), service.gateway.file("ratelimit.yaml")).unwrap();
+    service.gateway.until_config(|config| config["version"] == 2).await;
+    assert_eq!(service.codes(&[&[("user", "banned")]]).await, [Allowed; 2]);
+}

@@ -1,0 +1,258 @@
+//! Which server has which keys.
+
+mod discovery;
+mod place;
+mod slots;
+
+use std::collections::{HashMap, HashSet};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Instant;
+
+use fred::util::redis_keyslot;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Notify, Semaphore};
+
+pub(crate) use self::discovery::Connect;
+use self::discovery::Discovery;
+pub(crate) use self::place::Place;
+use self::slots::{Part, SLOTS};
+use crate::combiner::Lanes;
+use crate::node::Node;
+use crate::pace::Bounds;
+
+/// The servers of a store. A single server is a topology of one member with one slot.
+///
+/// The client has a mode for Clusters of its own, which is not used: it stands still while any
+/// master is down, and it pairs replies with the wrong calls while a slot moves.
+#[derive(Debug)]
+pub(crate) struct Topology {
+    map: RwLock<Map>,
+    /// There is something new in the map.
+    news: Notify,
+    /// A single server has none: it has all keys.
+    discovery: Option<Discovery>,
+}
+
+#[derive(Debug, Default)]
+struct Map {
+    /// Masters, and nodes that a redirection or the URL names.
+    members: HashMap<Place, Arc<Member>>,
+    /// They get a connection once they lead, or once no other node answers.
+    replicas: HashSet<Place>,
+    /// Which member has a slot.
+    slots: Vec<Option<Arc<Member>>>,
+    /// The members that have any.
+    masters: Vec<Arc<Member>>,
+}
+
+/// A server.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) place: Place,
+    pub(crate) node: Arc<Node>,
+    /// The requests for all of its slots.
+    pub(crate) lanes: Mutex<Lanes>,
+    /// Room for calls that other nodes sent here.
+    pub(crate) room: Arc<Semaphore>,
+    /// When a redirection last led here. A node that slots are moving to may have none yet.
+    named: Mutex<Instant>,
+}
+
+/// Calls that were redirected to one node.
+const REDIRECTED: usize = 64;
+
+impl Topology {
+    /// One server, which has all keys.
+    pub(crate) fn single(place: Place, node: Arc<Node>, bounds: Bounds) -> Arc<Self> {
+        let member = Member::new(place.clone(), node, bounds);
+        let map = Map {
+            members: HashMap::from([(place, Arc::clone(&member))]),
+            slots: vec![Some(Arc::clone(&member))],
+            masters: vec![member],
+            replicas: HashSet::new(),
+        };
+        Arc::new(Self { map: RwLock::new(map), news: Notify::new(), discovery: None })
+    }
+
+    /// Begins to look for the nodes of a Cluster, from those of `seeds` that answer. Must be called
+    /// in a tokio runtime.
+    pub(crate) fn cluster(seeds: Vec<Place>, connect: Connect) -> Arc<Self> {
+        let map = Map { slots: vec![None; SLOTS], ..Map::default() };
+        let discovery = Some(Discovery::new(seeds, connect));
+        let topology = Arc::new(Self { map: RwLock::new(map), news: Notify::new(), discovery });
+        Discovery::begin(&topology);
+        topology
+    }
+
+    /// Ends the search for nodes.
+    pub(crate) fn end(&self) {
+        if let Some(discovery) = &self.discovery {
+            discovery.end();
+        }
+    }
+
+    /// The slot of a key.
+    pub(crate) fn slot(&self, name: &[u8]) -> u16 {
+        if self.discovery.is_some() { redis_keyslot(name) } else { 0 }
+    }
+
+    /// The member that has a slot, if one has.
+    pub(crate) fn leader_now(&self, slot: u16) -> Option<Arc<Member>> {
+        self.map.read().slots.get(usize::from(slot))?.clone()
+    }
+
+    /// The member that has a slot, as soon as one has.
+    pub(crate) async fn leader(&self, slot: u16) -> Arc<Member> {
+        loop {
+            let mut news = pin!(self.news.notified());
+            // From here on nothing is missed.
+            news.as_mut().enable();
+            if let Some(member) = self.leader_now(slot) {
+                return member;
+            }
+            self.suspect();
+            news.await;
+        }
+    }
+
+    /// For each of some slots in their order, the member that has it if that is not `member`.
+    pub(crate) fn others(
+        &self,
+        member: &Arc<Member>,
+        slots: impl Iterator<Item = u16>,
+    ) -> Vec<Option<Arc<Member>>> {
+        if self.discovery.is_none() {
+            return Vec::new();
+        }
+        let map = self.map.read();
+        let leader = |slot: u16| map.slots.get(usize::from(slot))?.as_ref();
+        let other = |slot| leader(slot).filter(|leader| !Arc::ptr_eq(leader, member)).cloned();
+        slots.map(other).collect()
+    }
+
+    /// Something went wrong that might be known elsewhere by now.
+    pub(crate) fn suspect(&self) {
+        if let Some(discovery) = &self.discovery {
+            discovery.suspect();
+        }
+    }
+
+    /// A node said that another has a slot.
+    pub(crate) fn moved(&self, slot: u16, to: &Place) -> Option<Arc<Member>> {
+        let member = self.named(to)?;
+        let mut map = self.map.write();
+        if let Some(leader) = map.slots.get_mut(usize::from(slot)) {
+            *leader = Some(Arc::clone(&member));
+        }
+        if !map.masters.iter().any(|master| Arc::ptr_eq(master, &member)) {
+            map.masters.push(Arc::clone(&member));
+        }
+        drop(map);
+        self.suspect();
+        self.news.notify_waiters();
+        Some(member)
+    }
+
+    /// The node that a redirection leads to. `None` if it cannot be connected to at all, or if this
+    /// is no Cluster.
+    pub(crate) fn named(&self, place: &Place) -> Option<Arc<Member>> {
+        let connect = &self.discovery.as_ref()?.connect;
+        let known = self.map.read().members.get(place).cloned();
+        let member = match known {
+            Some(member) => member,
+            None => {
+                let mut map = self.map.write();
+                match map.members.get(place) {
+                    Some(member) => Arc::clone(member),
+                    None => {
+                        let member = connect.member(place)?;
+                        map.members.insert(place.clone(), Arc::clone(&member));
+                        member
+                    }
+                }
+            }
+        };
+        *member.named.lock() = Instant::now();
+        Some(member)
+    }
+
+    /// Waits until all slots that have a node have a connection to it.
+    pub(crate) async fn connected(&self) {
+        loop {
+            let mut news = pin!(self.news.notified());
+            news.as_mut().enable();
+            let leaders = self.leaders();
+            let absent = leaders.iter().find(|leader| !leader.node.is_connected());
+            match absent {
+                // It may never come: then another leads in its place some day.
+                Some(absent) => {
+                    self.suspect();
+                    first(absent.node.connected(), news).await;
+                }
+                None if leaders.is_empty() => news.await,
+                None => return,
+            }
+        }
+    }
+
+    /// All members that have slots.
+    pub(crate) fn leaders(&self) -> Vec<Arc<Member>> {
+        self.map.read().masters.clone()
+    }
+
+    /// The number of requests that wait for a call.
+    pub(crate) fn queued(&self) -> usize {
+        self.map.read().members.values().map(|member| member.lanes.lock().queued()).sum()
+    }
+
+    /// Takes over what the Cluster says, and parts with nodes that have left it.
+    fn adopt(&self, connect: &Connect, parts: &[Part]) {
+        let now = Instant::now();
+        let mut map = self.map.write();
+        let mut members = HashMap::new();
+        for place in parts.iter().map(|part| &part.master) {
+            let known = map.members.get(place).cloned();
+            if let Some(member) = known.or_else(|| connect.member(place)) {
+                members.insert(place.clone(), member);
+            }
+        }
+        let masters = members.values().cloned().collect();
+        let mut slots = vec![None; SLOTS];
+        for part in parts {
+            for slot in part.slots.clone() {
+                slots[usize::from(slot)] = members.get(&part.master).cloned();
+            }
+        }
+        for (place, member) in &map.members {
+            if now.saturating_duration_since(*member.named.lock()) < discovery::PERIOD {
+                members.entry(place.clone()).or_insert_with(|| Arc::clone(member));
+            }
+        }
+        let replicas = parts.iter().flat_map(|part| part.replicas.iter().cloned()).collect();
+        let before = std::mem::replace(&mut *map, Map { members, replicas, slots, masters });
+        drop(map);
+        // Not under the lock: some connections may end here.
+        drop(before);
+        self.news.notify_waiters();
+    }
+}
+
+impl Member {
+    fn new(place: Place, node: Arc<Node>, bounds: Bounds) -> Arc<Self> {
+        let (lanes, named) = (Mutex::new(Lanes::new(bounds)), Mutex::new(Instant::now()));
+        Arc::new(Self { place, node, lanes, room: Arc::new(Semaphore::new(REDIRECTED)), named })
+    }
+}
+
+/// Waits for whichever is over first.
+async fn first(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    poll_fn(|cx| match one.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(()),
+        Poll::Pending => other.as_mut().poll(cx),
+    })
+    .await;
+}

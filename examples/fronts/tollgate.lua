@@ -1,0 +1,38 @@
+-- `http-request lua.tollgate` asks Tollgate about each request. It needs no other library.
+local url = "http://127.0.0.1:8082/forward-auth"
+
+-- These headers are about the connection, and the body is not sent.
+local dropped = {
+    "connection", "content-length", "expect", "host", "keep-alive", "te", "transfer-encoding", "upgrade",
+}
+
+core.register_action("tollgate", { "http-req" }, function(txn)
+    local headers = txn.http:req_get_headers()
+    for _, name in ipairs(dropped) do
+        headers[name] = nil
+    end
+    -- Set and never appended: a client can write these headers too.
+    headers["x-forwarded-method"] = { txn.f:method() }
+    headers["x-forwarded-uri"] = { txn.f:pathq() }
+    headers["x-forwarded-host"] = { txn.f:req_hdr("host") }
+    headers["x-forwarded-for"] = { txn.f:src() }
+
+    local answer = core.httpclient():get({ url = url, headers = headers })
+    local function header(name)
+        return answer.headers and answer.headers[name] and answer.headers[name][0]
+    end
+    if answer.status == 200 then
+        txn:set_var("txn.tollgate_limit", header("ratelimit"))
+        txn:set_var("txn.tollgate_policy", header("ratelimit-policy"))
+        return
+    end
+    -- Without an answer the request is refused. Return here instead to let it pass.
+    local status = answer.status ~= 0 and answer.status or 503
+    local reply = txn:reply({ status = status, body = answer.body })
+    for _, name in ipairs({ "content-type", "retry-after", "ratelimit", "ratelimit-policy" }) do
+        if header(name) then
+            reply:add_header(name, header(name))
+        end
+    end
+    txn:done(reply)
+end)

@@ -36,7 +36,7 @@ impl Oracle {
             made.iter().filter(still).filter(|made| counts(made)).map(|made| made.cost).sum()
         };
         let index = now / window;
-        match self.policy.algorithm().unwrap() {
+        match self.policy.algorithm().expect("a limit") {
             Algorithm::FixedWindowCounter => {
                 (sum(&|made| made.at / window == index) + cost <= limit).then_some(0)
             }
@@ -58,7 +58,7 @@ impl Oracle {
                 }
                 level = level.saturating_sub((now - at) * limit);
                 let queues = matches!(
-                    self.policy.algorithm().unwrap(),
+                    self.policy.algorithm().expect("a limit"),
                     Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }
                 );
                 let delay = if queues { level.div_ceil(limit) } else { 0 };
@@ -104,7 +104,7 @@ fn log() -> impl Strategy<Value = Vec<Recorded>> {
 /// Refunds of these algorithms can be read off a list of charges.
 fn gives_back(policy: &Policy) -> bool {
     matches!(
-        policy.algorithm().unwrap(),
+        policy.algorithm().expect("a limit"),
         Algorithm::FixedWindowCounter | Algorithm::SlidingWindowLog { .. }
     )
 }

@@ -34,13 +34,13 @@ fn changes() -> impl Strategy<Value = Change> {
 /// Buckets and queues never hold more than their capacity when they are read anew.
 fn is_bucket(policy: &Policy) -> bool {
     matches!(
-        policy.algorithm().unwrap(),
+        policy.algorithm().expect("a limit"),
         Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. }
     )
 }
 
 fn is_log(policy: &Policy) -> bool {
-    matches!(policy.algorithm().unwrap(), Algorithm::SlidingWindowLog { .. })
+    matches!(policy.algorithm().expect("a limit"), Algorithm::SlidingWindowLog { .. })
 }
 
 fn is_in_flight(policy: &Policy) -> bool {

@@ -34,7 +34,7 @@ struct Taken {
 impl Oracle {
     pub(crate) fn new(policy: &Policy) -> Self {
         Self {
-            algorithm: policy.algorithm().unwrap(),
+            algorithm: policy.algorithm().expect("a limit"),
             limit: policy.quota().limit(),
             window: policy.window().get(),
             capacity: policy.capacity(),

@@ -118,9 +118,8 @@ impl Plan {
     ///
     /// # Errors
     /// Two readings take different routes.
-    pub fn route(&self, host: Option<&str>, path: &str) -> Result<Option<usize>, PathFault> {
-        let host = host.and_then(|host| host.parse::<Authority>().ok());
-        let host = host.as_ref().map(|host| host.host().trim_end_matches('.'));
+    pub fn route(&self, host: Option<&Authority>, path: &str) -> Result<Option<usize>, PathFault> {
+        let host = host.map(|host| host.host().trim_end_matches('.'));
         in_all_readings(path, |path| {
             self.routes.iter().position(|route| {
                 let is_host =

@@ -27,7 +27,9 @@ pub(super) fn remove(headers: &mut HeaderMap, identity: &[HeaderName]) {
             }
         }
     }
-    for name in named.iter().chain(&HOP_BY_HOP) {
+    // A message has few fields, of which mostly none is removed.
+    named.extend(headers.keys().filter(|name| HOP_BY_HOP.contains(name)).cloned());
+    for name in &named {
         headers.remove(name);
     }
 }

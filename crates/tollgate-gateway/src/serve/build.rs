@@ -91,6 +91,9 @@ impl<St: Inspect> Parts<'_, St> {
             };
             let forward = route.target.as_ref();
             let forward = forward.map(|target| Forward::new(upstream(target), self.common.clone()));
+            let forward = forward
+                .transpose()
+                .map_err(|error| BuildError(format!("route `{}`: {error}", route.name)))?;
             ready.push(ReadyRoute { plan: route.clone(), forward, limiters, shares_limiters });
         }
         Ok(ready)

@@ -87,7 +87,8 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
             return Ok(());
         }
     };
-    let route = match plan.route(described.host.as_deref(), &path) {
+    let host = described.host.as_ref().and_then(|host| host.parse().ok());
+    let route = match plan.route(host.as_ref(), &path) {
         Ok(Some(route)) => &plan.routes[route],
         Ok(None) => {
             let _ = writeln!(out, "is answered with 404: no route takes it");

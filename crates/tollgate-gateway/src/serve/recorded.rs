@@ -156,9 +156,12 @@ impl Recorded {
                 request.headers_mut().append(name, value);
             }
         }
-        request.extensions_mut().clear();
-        if let Some(address) = record.address {
-            request.extensions_mut().insert(SocketAddr::new(address, 0));
+        let extensions = request.extensions_mut();
+        match (record.address, extensions.get_mut::<SocketAddr>()) {
+            // In place, because an insertion allocates.
+            (Some(address), Some(known)) => known.set_ip(address),
+            (Some(address), None) => drop(extensions.insert(SocketAddr::new(address, 0))),
+            (None, _) => drop(extensions.remove::<SocketAddr>()),
         }
         let user = record.user.filter(|_| self.has_users);
         let tier = |tier: &str| self.plan.tiers.iter().position(|name| name == tier);
@@ -185,7 +188,8 @@ fn met<'a>(
     let ambiguous = if plan.paths.reject_ambiguous { Ambiguous::Refuse } else { Ambiguous::Keep };
     let (host, path) = parts(record);
     let Ok(path) = normalise(path, ambiguous) else { return Met::Free("(bad path)") };
-    let route = match plan.route(host, &path) {
+    let host = host.and_then(|host| host.parse().ok());
+    let route = match plan.route(host.as_ref(), &path) {
         Ok(Some(route)) => &plan.routes[route],
         Ok(None) => return Met::Free("(no route)"),
         Err(_) => return Met::Free("(bad path)"),

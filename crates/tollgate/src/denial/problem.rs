@@ -30,8 +30,9 @@ impl Denial<'_> {
             ),
             (Reason::QuotaExceeded, Some(shown)) => {
                 let (limit, left) = (Units(shown.limit), shown.remaining);
-                let span =
-                    shown.span().map_or("at a time".to_owned(), |span| format!("per {span}"));
+                let span = shown
+                    .span()
+                    .map_or_else(|| "at a time".to_owned(), |span| format!("per {span}"));
                 match self.cost.map(Cost::get) {
                     Some(cost) => format!(
                         "The quota is {limit} {span}. This request costs {cost}, {left} are left."

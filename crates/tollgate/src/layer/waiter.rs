@@ -140,7 +140,19 @@ impl<St: Store> Waiter<St> {
         let (verdict, mut denied) = match denial {
             Some((verdict, denied)) => (Some(verdict), denied),
             // A store that fails may decide by the time that the request asks again.
-            None => (self.decide(|it| it.borrow().dry()).await.ok(), Denied::default()),
+            None => {
+                let verdict = self.decide(|it| it.borrow().dry()).await.ok();
+                // A limit that rejects its excess does so at once, also while other requests wait.
+                let denied = match &verdict {
+                    // A dry charge is always admitted, so the decisions count and not the verdict.
+                    Some(verdict) => match self.denied(verdict) {
+                        Some(denied) => denied,
+                        None => return Ok(denied_under(0, verdict, |_, it| it.reset_after)),
+                    },
+                    None => Denied::default(),
+                };
+                (verdict, denied)
+            }
         };
         if let Some(rejected) = verdict.and_then(|verdict| self.too_late(&verdict, &ticket)) {
             return Ok(rejected);

@@ -25,7 +25,8 @@ fn spans_are_written_in_either_way() {
 
 #[test]
 fn each_algorithm_takes_its_settings() {
-    let algorithm = |rest: &str| api(rest).limit.policy.as_ref().unwrap().algorithm().unwrap();
+    let algorithm =
+        |rest: &str| api(rest).limit.policy.as_ref().unwrap().algorithm().expect("a limit");
     assert_eq!(
         algorithm("strategy: token_bucket, limit: 5, refillSeconds: 60, refill: interval"),
         Algorithm::TokenBucket { refill: Refill::Interval }
@@ -48,11 +49,11 @@ fn each_algorithm_takes_its_settings() {
         ));
         let limits = &plan.routes[0].limits;
         assert_eq!(
-            limits.client.as_ref().unwrap().policy.as_ref().unwrap().algorithm().unwrap(),
+            limits.client.as_ref().unwrap().policy.as_ref().unwrap().algorithm().expect("a limit"),
             algorithm
         );
         assert_eq!(
-            limits.apis[0].limit.policy.as_ref().unwrap().algorithm().unwrap(),
+            limits.apis[0].limit.policy.as_ref().unwrap().algorithm().expect("a limit"),
             Algorithm::FixedWindowCounter
         );
     }

@@ -14,11 +14,12 @@ use http::{Request, Response, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use proxy_header::ParseConfig;
 use proxy_header::io::ProxiedStream;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -200,6 +201,8 @@ async fn answer<St: Inspect>(
     let is_http1 = request.version() <= Version::HTTP_11;
     let upload = Upload::of(&request);
     let received = upload.as_ref().map(|upload| upload.received.clone());
+    // A request with a body is never upgraded.
+    let upgrade = upload.as_ref().map(|_| hyper::upgrade::on(&mut request));
     let traced = Traced::begin(gateway.tracing(), &mut request, connection.is_tls);
     let app = gateway.app_to_keep();
     let log = gateway.access_log();
@@ -228,11 +231,24 @@ async fn answer<St: Inspect>(
         if unread.is_some() {
             working.leaves_unread();
         }
-        if gateway.draining.has_begun() || unread.is_some_and(|upload| !upload.is_small) {
+        let is_large = unread.is_some_and(|upload| !upload.is_small);
+        if gateway.draining.has_begun() || is_large {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if let Some(upgrade) = upgrade.filter(|_| is_large) {
+            tokio::spawn(end(upgrade));
         }
     }
     response.map(|body| Answer::new(Paced::response(body), working, traced, entry))
+}
+
+/// Shuts a connection down that hyper hands over after its last response. hyper does so if the
+/// request had a header `Upgrade`, and otherwise shuts the connection down itself.
+async fn end(upgrade: OnUpgrade) {
+    if let Ok(stream) = upgrade.await {
+        // The client may be gone.
+        let _ = TokioIo::new(stream).shutdown().await;
+    }
 }
 
 /// The body of a request over HTTP/1, if it has one.

@@ -156,9 +156,12 @@ impl Recorded {
                 request.headers_mut().append(name, value);
             }
         }
-        request.extensions_mut().clear();
-        if let Some(address) = record.address {
-            request.extensions_mut().insert(SocketAddr::new(address, 0));
+        let extensions = request.extensions_mut();
+        match (record.address, extensions.get_mut::<SocketAddr>()) {
+            // In place, because an insertion allocates.
+            (Some(address), Some(known)) => known.set_ip(address),
+            (Some(address), None) => drop(extensions.insert(SocketAddr::new(address, 0))),
+            (None, _) => drop(extensions.remove::<SocketAddr>()),
         }
         let user = record.user.filter(|_| self.has_users);
         let tier = |tier: &str| self.plan.tiers.iter().position(|name| name == tier);

@@ -115,7 +115,17 @@ pub use tollgate_redis::{
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// So are the recipes.
-#[cfg(all(doctest, feature = "axum", feature = "calendar"))]
-#[doc = include_str!("../../../docs/choosing.md")]
-struct Choosing;
+/// The examples of the documents are compiled and run as well.
+#[cfg(all(doctest, feature = "axum", feature = "calendar", feature = "test-util"))]
+mod documents {
+    #[doc = include_str!("../../../docs/choosing.md")]
+    struct Choosing;
+    #[doc = include_str!("../../../docs/http.md")]
+    struct Http;
+    #[doc = include_str!("../../../docs/migrating.md")]
+    struct Migrating;
+    #[doc = include_str!("../../../docs/testing.md")]
+    struct Testing;
+    #[doc = include_str!("../../../docs/troubleshooting.md")]
+    struct Troubleshooting;
+}

@@ -156,12 +156,12 @@ pub const ALL: &[Metric] = &[
     counter(
         name::UNITS,
         &["policy", "client", "endpoint"],
-        "Units charged, not less what was given back later.",
+        "Units charged, before refunds.",
     ),
     counter(
         name::LISTED,
         &["list"],
-        "Requests of those who are listed, which no policy decides. list: deny (refused with 403), allow (never limited).",
+        "Requests of listed clients, which no policy decides. list: deny (refused with 403), allow (never limited).",
     ),
     histogram(
         name::DECISION_DURATION,

@@ -153,11 +153,7 @@ pub const ALL: &[Metric] = &[
         &["policy", "client", "endpoint", "outcome"],
         "Decisions of a policy. outcome: allow, deny, shadow_deny (would have denied, but only watches), failed_open and failed_closed (the store could not decide), local (let pass by the store in this process, for the one that could not decide). client: user, api_key, ip, global, other. A request that one policy let pass and another denied counts at the latter alone.",
     ),
-    counter(
-        name::UNITS,
-        &["policy", "client", "endpoint"],
-        "Units charged, before refunds.",
-    ),
+    counter(name::UNITS, &["policy", "client", "endpoint"], "Units charged, before refunds."),
     counter(
         name::LISTED,
         &["list"],

@@ -154,7 +154,11 @@ pub(super) static RATE_LIMITER: Section = Section {
             Shape::Section(&SUBJECTS),
             "The blocklist: these clients are rejected with 403 on every path, also if `allow` has them.",
         ),
-        optional("allow", Shape::Section(&SUBJECTS), "The allowlist: no limit applies to these clients."),
+        optional(
+            "allow",
+            Shape::Section(&SUBJECTS),
+            "The allowlist: no limit applies to these clients.",
+        ),
         optional(
             "waiting",
             Shape::Section(&WAITING),

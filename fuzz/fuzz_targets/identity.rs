@@ -7,13 +7,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use http::{HeaderName, HeaderValue, Request};
 use libfuzzer_sys::fuzz_target;
-use tollgate::Head;
+use tollgate::RequestHead;
 use tollgate::key::{ClientIp, KeySource, TrustedProxies};
 
 fuzz_target!(|data: &[u8]| {
     let Some((&kind, rest)) = data.split_first() else { return };
     let Ok(proxies) = TrustedProxies::parse(["10.0.0.0/8", "2001:db8::/32"]) else { return };
-    let source = ClientIp::behind(proxies.clone());
+    let source = ClientIp::peer().trusting(proxies.clone());
     let (source, name) = match kind % 3 {
         0 => (source, "x-forwarded-for"),
         1 => (source.in_forwarded(), "forwarded"),
@@ -27,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
         request.headers_mut().append(name, value);
     }
     request.extensions_mut().insert(SocketAddr::from((peer, 1)));
-    let head = Head::of(&request);
+    let head = RequestHead::of(&request);
     let Ok(found) = source.address(&head) else { panic!("there is a peer") };
     assert!(source.subject(&head).is_ok_and(|subject| subject.is_some()));
     let peer = IpAddr::from(peer);

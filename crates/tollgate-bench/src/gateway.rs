@@ -14,16 +14,18 @@ use crate::apps::Wrapping;
 use crate::redis::Server;
 use crate::report::{self, Table, Target};
 use crate::rounds::{Peer, Spread, interleave};
-use crate::{Failure, http, process, wrk};
+use crate::wrk::{self, Load};
+use crate::{Failure, http, process};
 
 const METHOD: &str = "\
-A server that says hello, and in front of it the gateway without limits, the gateway with a token
-bucket for each address in memory, the same in Redis, nginx, and nginx with `limit_req` for each
-address; all on the same two processors, which wrk has to share, and redis-server in its row. nginx has two worker processes and the gateway two threads;
-both keep their connections to the server. All requests come from one address and pass. `× floor`
-is the requests a second over those of the gateway without limits in the same round, `× nginx`
-over those of nginx with `limit_req`. Latencies are those of one connection at a time; what is
-added is what the same part of the requests takes longer than without anything in between.";
+A server that returns a short text, and in front of it the gateway without limits, the gateway with
+a token bucket for each address in memory, the same in Redis, nginx, and nginx with `limit_req` for
+each address. All share the same two processors with wrk, and in its row with redis-server. nginx
+has two worker processes and the gateway two worker threads; both keep their connections to the
+server. All requests come from one address and pass. Processor time is that of all processes of the
+gateway or of nginx, user and kernel. `× nginx` compares with nginx without limits in the same
+round, `× gateway` with the gateway without limits. At a fixed rate, wrk sends half of the requests
+a second that nginx can answer.";
 
 /// So many that a median says something.
 pub(crate) const ROUNDS: usize = 12;
@@ -31,17 +33,48 @@ pub(crate) const ROUNDS: usize = 12;
 /// Connections of wrk where requests a second are counted.
 const CONNECTIONS: u32 = 64;
 
-/// Connections that wait, of which the memory is measured.
-const WAITING: usize = 2_000;
+/// Connections that wait while their memory is measured. The gateway needs twice as many files,
+/// and many systems allow 20 000.
+const WAITING: usize = 9_500;
 
-/// Who is measured, and what a row is to reach of the requests of the gateway without limits.
-const NAMES: [(&str, Target); 6] = [
-    ("the server itself", Target::None),
-    ("gateway, no limits", Target::None),
-    ("gateway, token bucket in memory", Target::AtLeast(0.85)),
-    ("gateway, token bucket in Redis", Target::AtLeast(0.6)),
-    ("nginx, no limits", Target::None),
-    ("nginx, `limit_req`", Target::None),
+/// The row that `× gateway` refers to.
+const GATEWAY: usize = 1;
+
+/// The row that `× nginx` refers to.
+const NGINX: usize = 4;
+
+/// A row, and its targets.
+struct Side {
+    name: &'static str,
+    /// Requests a second over those of the gateway without limits.
+    to_gateway: Target,
+    /// Requests a second over those of nginx without limits.
+    to_nginx: Target,
+    /// Processor time of a request over that of nginx without limits.
+    processor: Target,
+    /// The 99th percentile at half of nginx's rate over that of nginx without limits.
+    p99: Target,
+}
+
+impl Side {
+    const fn new(name: &'static str) -> Self {
+        let none = Target::None;
+        Self { name, to_gateway: none, to_nginx: none, processor: none, p99: none }
+    }
+}
+
+const SIDES: [Side; 6] = [
+    Side::new("the server itself"),
+    Side {
+        to_nginx: Target::AtLeast(0.8),
+        processor: Target::AtMost(1.2),
+        p99: Target::AtMost(1.5),
+        ..Side::new("gateway, no limits")
+    },
+    Side { to_gateway: Target::AtLeast(0.95), ..Side::new("gateway, token bucket in memory") },
+    Side { to_gateway: Target::AtLeast(0.75), ..Side::new("gateway, token bucket in Redis") },
+    Side::new("nginx, no limits"),
+    Side::new("nginx, `limit_req`"),
 ];
 
 /// With fewer rounds than [`ROUNDS`], to see that it runs, nothing is written down.
@@ -50,7 +83,7 @@ pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
     process::find("nginx", "nginx-light")?;
     let server = http::start(Wrapping::Bare)?;
     let port = server.address().port();
-    let floor = Running::gateway(port, "")?;
+    let free = Running::gateway(port, "")?;
     let limit = "  client: {limit: 1000000000, window: 1s, strategy: token_bucket}\n";
     let limited = Running::gateway(port, limit)?;
     let redis = Server::start()?;
@@ -58,45 +91,104 @@ pub(crate) fn run(rounds: usize) -> Result<(), Failure> {
     let store = format!("  store: {{redis: {{url: '{}', timeout: 1s}}}}\n", redis.url());
     let shared = Running::gateway(port, &format!("{limit}{store}  onStoreError: closed\n"))?;
     let nginx = Running::nginx(port)?;
-    let ports =
-        [port, floor.ports[0], limited.ports[0], shared.ports[0], nginx.ports[0], nginx.ports[1]];
+    let sides = [
+        (port, server.id()),
+        free.side(0),
+        limited.side(0),
+        shared.side(0),
+        nginx.side(0),
+        nginx.side(1),
+    ];
 
-    let rates = rates(ports, rounds);
+    let full = measure(sides, rounds, |address| wrk::load(address, CONNECTIONS));
     let mut throughput = Table::new(
-        "Requests a second, 64 connections",
-        &["in front", "thousand requests/s", "× floor", "target", "met", "× nginx"],
+        "64 connections, as fast as they can",
+        &[
+            "in front",
+            "thousand requests/s",
+            "× nginx",
+            "target",
+            "met",
+            "× gateway",
+            "target",
+            "met",
+            "processor µs a request",
+            "× nginx",
+            "target",
+            "met",
+        ],
     );
-    for (place, (name, target)) in NAMES.iter().enumerate() {
-        let to_floor = Spread::of_ratios(&rates[place], &rates[1]);
-        let to_nginx = Spread::of_ratios(&rates[place], &rates[5]);
-        let spread = Spread::of(rates[place].iter().map(|rate| rate / 1e3));
-        let cells = [(*name).to_owned(), spread.to_string(), format!("{to_floor:.2}")];
-        let cells = cells.into_iter().chain(target.cells(to_floor));
-        throughput.row(cells.chain([format!("{to_nginx:.2}")]));
+    for (side, measured) in SIDES.iter().zip(&full) {
+        let to = |place: usize| Spread::of_ratios(&measured.rates, &full[place].rates);
+        let processor = Spread::of_ratios(&measured.micros, &full[NGINX].micros);
+        let rate = Spread::of(measured.rates.iter().map(|rate| rate / 1e3));
+        let micros = Spread::of(measured.micros.iter().copied());
+        let cells = [side.name.to_owned(), rate.to_string()];
+        let cells = cells.into_iter().chain(compared(side.to_nginx, to(NGINX)));
+        let cells = cells.chain(compared(side.to_gateway, to(GATEWAY)));
+        let cells = cells.chain([micros.to_string()]);
+        throughput.row(cells.chain(compared(side.processor, processor)));
     }
 
-    let latencies = latencies(ports, rounds);
+    let half = Spread::of(full[NGINX].rates.iter().copied()).median / 2.0;
+    let paced = measure(sides, rounds, |address| wrk::paced(address, half));
+    let mut steady = Table::new(
+        "Half of the requests a second that nginx can answer",
+        &[
+            "in front",
+            "thousand requests/s",
+            "processor µs a request",
+            "half take at most µs",
+            "99 in 100 take at most µs",
+            "× nginx",
+            "target",
+            "met",
+        ],
+    );
+    for (side, measured) in SIDES.iter().zip(&paced) {
+        let [rates, micros, medians] = [
+            Spread::of(measured.rates.iter().map(|rate| rate / 1e3)),
+            Spread::of(measured.micros.iter().copied()),
+            Spread::of(measured.medians.iter().copied()),
+        ];
+        let p99 = Spread::of(measured.p99s.iter().copied());
+        let cells = [side.name.to_owned(), rates.to_string(), micros.to_string()];
+        let cells = cells.into_iter().chain([medians.to_string(), p99.to_string()]);
+        let to_nginx = Spread::of_ratios(&measured.p99s, &paced[NGINX].p99s);
+        steady.row(cells.chain(compared(side.p99, to_nginx)));
+    }
+
+    let alone = measure(sides, rounds, |address| wrk::load(address, 1));
     let mut latency = Table::new(
         "Microseconds of a request, one connection",
         &["in front", "half take at most", "added", "99 in 100 take at most", "added"],
     );
-    for ((name, _), [half, most]) in NAMES.iter().zip(&latencies) {
-        let [bare_half, bare_most] = &latencies[0];
+    for (side, measured) in SIDES.iter().zip(&alone) {
         let added = |these: &[f64], bare: &[f64]| {
             Spread::of(these.iter().zip(bare).map(|(this, bare)| this - bare)).to_string()
         };
         let all = |these: &[f64]| Spread::of(these.iter().copied()).to_string();
-        let cells = [all(half), added(half, bare_half), all(most), added(most, bare_most)];
-        latency.row([(*name).to_owned()].into_iter().chain(cells));
+        let (medians, p99s) = (&measured.medians, &measured.p99s);
+        let cells = [all(medians), added(medians, &alone[0].medians)];
+        let cells = cells.into_iter().chain([all(p99s), added(p99s, &alone[0].p99s)]);
+        latency.row([side.name.to_owned()].into_iter().chain(cells));
     }
 
     let mut memory = Table::new(
-        "Memory of a connection that waits for its next request",
-        &["gateway", "KiB a connection, of 2000"],
+        "Memory of connections that wait for their next request",
+        &["gateway", "KiB a connection, of 9500", "MiB for 10 000", "target", "met"],
     );
-    memory.row(["with a policy".to_owned(), format!("{:.1}", limited.waiting()?)]);
-    let tables = [throughput, latency, memory];
+    let kib = limited.waiting()?;
+    let mib = Spread::of([kib * 10_000.0 / 1024.0]);
+    let cells = ["with a policy".to_owned(), format!("{kib:.1}"), format!("{:.0}", mib.median)];
+    memory.row(cells.into_iter().chain(Target::AtMost(150.0).cells(mib)));
+    let tables = [throughput, steady, latency, memory];
     if rounds < ROUNDS { report::show(&tables) } else { report::write("gateway", METHOD, &tables) }
+}
+
+/// A ratio, its target, and whether the target is met.
+fn compared(target: Target, ratio: Spread) -> impl Iterator<Item = String> {
+    [format!("{ratio:.2}")].into_iter().chain(target.cells(ratio))
 }
 
 /// The number of rounds that the command line asks for: at least one.
@@ -107,28 +199,47 @@ pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
-fn rates(ports: [u16; 6], rounds: usize) -> Vec<Vec<f64>> {
-    let mut peers: Vec<Peer<'_>> = ports
-        .map(|port| -> Peer<'_> { Box::new(move || wrk::load(local(port), CONNECTIONS).rate) })
-        .into();
-    interleave(&mut peers, rounds)
+/// Each side's numbers, one for each round.
+#[derive(Default)]
+struct Measured {
+    /// Requests a second.
+    rates: Vec<f64>,
+    /// Microseconds of a request: of the processor, in the median, and the 99th percentile.
+    micros: Vec<f64>,
+    medians: Vec<f64>,
+    p99s: Vec<f64>,
 }
 
-/// Of each: what half of the requests take at most, and what 99 in 100 do, by round.
-fn latencies(ports: [u16; 6], rounds: usize) -> Vec<[Vec<f64>; 2]> {
-    let mut most = vec![Vec::new(); ports.len()];
+/// Measures each side, a port and a process, with one kind of load.
+fn measure(
+    sides: [(u16, u32); 6],
+    rounds: usize,
+    load: impl Fn(SocketAddr) -> Load,
+) -> [Measured; 6] {
+    let mut measured: [Measured; 6] = Default::default();
     let mut peers: Vec<Peer<'_>> = Vec::new();
-    for (port, most) in ports.into_iter().zip(&mut most) {
+    for ((port, process), measured) in sides.into_iter().zip(&mut measured) {
+        let load = &load;
         peers.push(Box::new(move || {
-            let load = wrk::load(local(port), 1);
-            most.push(load.p99 * 1e3);
-            load.median * 1e3
+            let time = || process::family_time(process).unwrap_or(f64::NAN);
+            let before = time();
+            let load = load(local(port));
+            measured.micros.push((time() - before) * 1e6 / load.requests);
+            measured.medians.push(load.median * 1e3);
+            measured.p99s.push(load.p99 * 1e3);
+            load.rate
         }));
     }
-    let half = interleave(&mut peers, rounds);
+    let rates = interleave(&mut peers, rounds);
     drop(peers);
-    // The first was not measured.
-    half.into_iter().zip(most).map(|(half, most)| [half, most[1..].to_vec()]).collect()
+    for (measured, rates) in measured.iter_mut().zip(rates) {
+        measured.rates = rates;
+        // The first was not measured.
+        for numbers in [&mut measured.micros, &mut measured.medians, &mut measured.p99s] {
+            numbers.remove(0);
+        }
+    }
+    measured
 }
 
 fn local(port: u16) -> SocketAddr {
@@ -151,8 +262,8 @@ impl Running {
         let folder = TempDir::new()?;
         let file = folder.path().join("limits.yaml");
         let lines = format!(
-            "rateLimiter:\n  listen: 127.0.0.1:0\n  admin: 127.0.0.1:0\n  \
-             target: http://127.0.0.1:{target}\n{limits}"
+            "rateLimiter:\n  listen: {{address: '127.0.0.1:0', maxConnectionsPerAddress: 10000}}\n  \
+             admin: 127.0.0.1:0\n  target: http://127.0.0.1:{target}\n{limits}"
         );
         fs::write(&file, lines)?;
         let mut process = Command::new(program)
@@ -194,7 +305,12 @@ impl Running {
         Ok(running)
     }
 
-    /// KiB of each connection that has asked once and waits.
+    /// One of the ports, and the process.
+    fn side(&self, port: usize) -> (u16, u32) {
+        (self.ports[port], self.process.id())
+    }
+
+    /// KiB of each connection that has sent one request and waits.
     fn waiting(&self) -> Result<f64, Failure> {
         let memory = || process::memory_of(&self.process.id().to_string(), "VmRSS");
         let before = memory()?;

@@ -67,3 +67,10 @@ pub(crate) fn processor_time(pid: u32) -> Result<f64, Failure> {
     // Linux counts 100 ticks a second for programs, whatever it uses itself.
     Ok(ticks.sum::<Result<f64, _>>()? / 100.0)
 }
+
+/// The same of a process and its children, such as nginx and its workers.
+pub(crate) fn family_time(pid: u32) -> Result<f64, Failure> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+    let children = children.split_whitespace().map(|child| processor_time(child.parse()?));
+    Ok(processor_time(pid)? + children.sum::<Result<f64, Failure>>()?)
+}

@@ -1,6 +1,8 @@
 //! Requests over sockets, by wrk.
 
+use std::io::Write;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Command;
 
 use crate::{Failure, process};
@@ -23,19 +25,40 @@ pub(crate) fn find() -> Result<(), Failure> {
 
 /// Asks for a second over so many connections.
 pub(crate) fn load(address: SocketAddr, connections: u32) -> Load {
-    run(address, connections).unwrap_or_else(|failure| {
-        eprintln!("{failure}");
-        Load { requests: f64::NAN, rate: f64::NAN, median: f64::NAN, p99: f64::NAN }
-    })
+    run(address, connections, None).unwrap_or_else(Load::failed)
 }
 
-fn run(address: SocketAddr, connections: u32) -> Result<Load, Failure> {
-    let output = Command::new("wrk")
-        .args(["--threads=1", "--latency", &format!("--connections={connections}")])
-        // The shortest that wrk knows.
-        .arg("--duration=1s")
-        .arg(format!("http://{address}/"))
-        .output()?;
+impl Load {
+    #[expect(clippy::needless_pass_by_value, reason = "the failure ends here")]
+    fn failed(failure: Failure) -> Self {
+        eprintln!("{failure}");
+        Self { requests: f64::NAN, rate: f64::NAN, median: f64::NAN, p99: f64::NAN }
+    }
+}
+
+/// Sends about this many requests a second, for a second.
+pub(crate) fn paced(address: SocketAddr, rate: f64) -> Load {
+    let script = format!("function delay() return math.random(1, {}) end\n", 2 * PAUSE - 1);
+    let measured = tempfile::NamedTempFile::new().map_err(Failure::from).and_then(|mut file| {
+        file.write_all(script.as_bytes())?;
+        let connections = (rate * f64::from(PAUSE) / 1e3).round().max(1.0) as u32;
+        run(address, connections, Some(file.path()))
+    });
+    measured.unwrap_or_else(Load::failed)
+}
+
+/// Milliseconds that a connection of [`paced`] pauses before a request, in the mean.
+const PAUSE: u32 = 3;
+
+fn run(address: SocketAddr, connections: u32, script: Option<&Path>) -> Result<Load, Failure> {
+    let mut wrk = Command::new("wrk");
+    wrk.args(["--threads=1", "--latency", &format!("--connections={connections}")]);
+    // The shortest that wrk knows.
+    wrk.arg("--duration=1s");
+    if let Some(script) = script {
+        wrk.arg("--script").arg(script);
+    }
+    let output = wrk.arg(format!("http://{address}/")).output()?;
     read(&String::from_utf8(output.stdout)?)
 }
 

@@ -13,13 +13,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A period begins at the first instant of its first day: at midnight, or at the instant
-//! to which clocks jump where they skip midnight. So a day has 23, 24 or 25 hours, and one
-//! that a place skipped altogether has no period. A week begins on Monday, as in ISO 8601.
+//! A period begins at the first instant of its first day. This is usually midnight; where clocks
+//! skip midnight, the period begins right after the skipped time. A day has 23, 24 or 25
+//! hours. A day that a time zone skipped has no period. A week begins on Monday, as in ISO 8601.
 //!
-//! The time zones are those that were built in with this crate, whatever the machine has:
-//! replicas of one build agree. A new law about summer time comes with a new build. While
-//! old and new builds run side by side, a key finishes the period it is in.
+//! The time zone database is compiled into this crate, and the machine's own database is
+//! ignored, so replicas of one build agree. New daylight saving rules need a new build. While
+//! old and new builds run side by side, each key finishes its current period.
 //!
 //! A calendar of days takes 0.8 MB, once per zone and process.
 
@@ -30,14 +30,14 @@ use jiff::civil::{Date, date};
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use tollgate_core::{Calendar, CalendarError, Timestamp};
 
-/// What a period is.
+/// The length of a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// From midnight to midnight.
     Day,
     /// From Monday to Monday.
     Week,
-    /// From the first to the first.
+    /// From the first day of a month to the first day of the next.
     Month,
 }
 
@@ -68,7 +68,7 @@ pub fn calendar(unit: Unit, zone: &str) -> Result<Calendar, ZoneError> {
     }
 }
 
-/// Whether there is a time zone of this name, in whatever case.
+/// Returns whether a time zone has this name; upper and lower case are the same.
 pub fn has_zone(zone: &str) -> bool {
     ZONES.get(zone).is_ok()
 }
@@ -93,7 +93,7 @@ impl Unit {
 
     /// The first days of its periods, from one before the epoch on.
     fn first_days(self) -> impl Iterator<Item = Date> {
-        // A Monday, and the first of a month.
+        // The first date is a Monday, the second the first of a month.
         let (monday, first) = (date(1969, 12, 29), date(1969, 12, 1));
         match self {
             Self::Day => monday.series(1.day()),
@@ -103,20 +103,20 @@ impl Unit {
     }
 }
 
-/// Why there is no such calendar.
+/// The error of a calendar that cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ZoneError {
     /// No time zone has this name.
     #[error(
-        "no time zone is called `{}`: use a name of the IANA database, as Europe/Berlin",
+        "no time zone is called `{}`: use a name of the IANA database, for example Europe/Berlin",
         .zone.escape_default()
     )]
     Unknown {
-        /// What was asked for.
+        /// The name that was given.
         zone: String,
     },
-    /// The core refuses it.
+    /// The periods do not make a valid [`Calendar`].
     #[error(transparent)]
     Calendar(#[from] CalendarError),
 }
@@ -126,13 +126,13 @@ static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundl
 /// The first instant of each period, from the epoch to the end of time.
 fn starts(unit: Unit, zone: &TimeZone) -> impl Iterator<Item = Timestamp> {
     let starts = unit.first_days().map_while(|day| {
-        // Midnight, or the instant that came instead of it.
+        // Where clocks skip midnight, this is the first instant after the skipped time.
         let start = day.to_zoned(zone.clone()).ok()?.timestamp().as_microsecond();
         (start < LAST).then_some(start)
     });
     let mut latest = 0;
-    // What came before the epoch is no instant here. A day that was skipped would begin
-    // with the day after it.
+    // A `Timestamp` cannot be before the epoch. A day that the zone skipped starts at the same
+    // instant as the next day, so only one of the two is kept.
     starts.filter_map(move |start| {
         let start = u64::try_from(start).ok().filter(|start| *start > latest)?;
         latest = start;

@@ -1,4 +1,4 @@
-//! Periods of real places, against what their clocks showed.
+//! Compares the periods of real time zones with the known clock changes there.
 
 use jiff::Timestamp as Instant;
 use tollgate_calendar::{Unit, ZoneError, calendar, day, month, week, zones};
@@ -17,20 +17,20 @@ fn is(calendar: Calendar, now: &str, start: &str, end: &str) {
 }
 
 #[test]
-fn days_follow_the_clocks_of_the_place() {
+fn days_follow_the_local_clock() {
     let berlin = day("Europe/Berlin").unwrap();
     assert_eq!(berlin.name(), "day in Europe/Berlin");
     is(berlin, "2026-01-15T12:00:00Z", "2026-01-14T23:00:00Z", "2026-01-15T23:00:00Z");
-    // 23 and 25 hours.
+    // These two days have 23 and 25 hours.
     is(berlin, "2026-03-29T00:59:59Z", "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z");
     is(berlin, "2026-10-25T00:30:00Z", "2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z");
     assert_eq!(berlin.longest(), Micros::new(25 * HOUR));
-    // Rules go on beyond the years that are listed one by one.
+    // The database lists years only up to a point; from there on a rule applies.
     is(berlin, "2200-07-01T12:00:00Z", "2200-06-30T22:00:00Z", "2200-07-01T22:00:00Z");
 }
 
 #[test]
-fn a_day_begins_later_where_clocks_skip_midnight_and_not_at_all_where_they_skip_the_day() {
+fn a_day_starts_late_if_midnight_is_skipped_and_never_if_the_day_is_skipped() {
     let cairo = day("Africa/Cairo").unwrap();
     // On 2024-04-26 the clocks of Cairo went from midnight to one.
     is(cairo, "2024-04-26T01:00:00Z", "2024-04-25T22:00:00Z", "2024-04-26T21:00:00Z");
@@ -50,7 +50,7 @@ fn weeks_begin_on_monday_and_months_on_the_first() {
 }
 
 #[test]
-fn all_of_time_is_covered() {
+fn periods_cover_every_timestamp() {
     for unit in Unit::ALL {
         let utc = calendar(unit, "UTC").unwrap();
         assert_eq!(utc.period(Timestamp::EPOCH).start(), Timestamp::EPOCH);
@@ -60,7 +60,7 @@ fn all_of_time_is_covered() {
 }
 
 #[test]
-fn periods_are_as_long_as_days_and_months_can_be() {
+fn periods_have_the_length_of_real_days_weeks_and_months() {
     for zone in ["Africa/Casablanca", "America/Asuncion", "Asia/Gaza", "Australia/Lord_Howe"] {
         for (unit, least, most) in [(Unit::Day, 23, 25), (Unit::Month, 28 * 24 - 1, 31 * 24 + 1)] {
             let calendar = calendar(unit, zone).unwrap();
@@ -76,7 +76,7 @@ fn periods_are_as_long_as_days_and_months_can_be() {
 }
 
 #[test]
-fn a_zone_goes_by_one_name_however_it_is_written() {
+fn the_name_of_a_zone_ignores_case() {
     let (one, other) = (day("europe/berlin").unwrap(), day("Europe/Berlin").unwrap());
     assert_eq!(one, other);
     assert_eq!(one.name(), "day in Europe/Berlin");

@@ -174,7 +174,7 @@ impl fmt::Display for Calendar {
 }
 
 /// Why there can be no such calendar.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CalendarError {
     /// The name is empty, too long or not printable ASCII.
@@ -193,6 +193,8 @@ pub enum CalendarError {
         index: usize,
     },
 }
+
+crate::debug_as_display!(CalendarError);
 
 /// All calendars that were ever made. There are as many as configuration has named.
 static KNOWN: Mutex<Vec<Calendar>> = Mutex::new(Vec::new());

@@ -40,7 +40,7 @@ impl<'a> Charge<'a> {
     /// The same charge, never made: what the policy would say of it once the others of the
     /// request are made, or denied. It denies nothing, takes nothing and is not added to
     /// others, so that one request can ask about one key at several costs. Where it would
-    /// pass its outcome is [`Outcome::Pass`](crate::Outcome::Pass).
+    /// pass its outcome is [`Outcome::WouldAllow`](crate::Outcome::WouldAllow).
     #[must_use]
     pub const fn dry(mut self) -> Self {
         self.enforce = false;
@@ -131,7 +131,7 @@ impl Receipt {
     /// most [`LIFETIME`](Self::LIFETIME).
     pub fn lifetime(&self) -> Micros {
         let window = self.policy.window();
-        if self.policy.counts_in_flight() {
+        if self.policy.is_concurrency() {
             return window;
         }
         window.max(Self::MIN_LIFETIME).min(Self::LIFETIME)

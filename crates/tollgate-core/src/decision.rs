@@ -32,7 +32,7 @@ pub enum Outcome {
     },
     /// The request would pass this policy, but another one denied it, so that
     /// nothing was charged.
-    Pass,
+    WouldAllow,
     /// The request does not pass now.
     Deny {
         /// Wait this long and it passes, if nothing else is charged meanwhile. One
@@ -44,16 +44,16 @@ pub enum Outcome {
         retry_after: Micros,
     },
     /// The request costs more than the policy ever grants at once: it can never pass.
-    Exceed,
+    ExceedsCapacity,
     /// The policy did not decide. Either the store could not, and the policy fails open; or the
     /// store remembers that another policy denies the request, and did not ask this one.
-    Skip,
+    Undecided,
 }
 
 impl Decision {
     /// The answer of a policy that did not decide. Its numbers say nothing.
-    pub const fn skipped(limit: u64) -> Self {
-        Self { outcome: Outcome::Skip, limit, remaining: 0, reset_after: Micros::ZERO }
+    pub const fn undecided(limit: u64) -> Self {
+        Self { outcome: Outcome::Undecided, limit, remaining: 0, reset_after: Micros::ZERO }
     }
 
     /// Whether the policy by itself lets the request pass.
@@ -63,7 +63,7 @@ impl Decision {
 
     /// Whether the policy by itself refuses the request.
     pub const fn denies(&self) -> bool {
-        matches!(self.outcome, Outcome::Deny { .. } | Outcome::Exceed)
+        matches!(self.outcome, Outcome::Deny { .. } | Outcome::ExceedsCapacity)
     }
 
     /// How long to wait before the same request can pass: for a denial, and only if
@@ -95,7 +95,7 @@ pub enum Source {
     Local,
     /// The store itself, a moment ago: a key had no unit left, so no replica can have charged it
     /// since. Waits, `remaining` and `reset_after` are what the store would say now. A policy
-    /// that may have changed meanwhile was not asked: [`Outcome::Skip`].
+    /// that may have changed meanwhile was not asked: [`Outcome::Undecided`].
     Cache,
     /// A block of units that this process has leased from the store. `remaining` and
     /// `reset_after` are not exact: they are from when the last block was granted, at most the

@@ -224,7 +224,7 @@ impl<L: Store> Request<L> {
         let local = self.charges.iter().filter(|charge| charge.is_local);
         let too_dear = |(charge, decision): (&Owned, &Decision)| {
             charge.enforce
-                && decision.outcome == Outcome::Exceed
+                && decision.outcome == Outcome::ExceedsCapacity
                 && charge.cost.get() <= charge.policy.capacity()
         };
         if local.zip(verdict.decisions()).any(too_dear) {
@@ -233,8 +233,8 @@ impl<L: Store> Request<L> {
         }
         let mut decided = verdict.decisions().iter().copied();
         let decisions = self.charges.iter().map(|charge| {
-            let skipped = Decision::skipped(charge.policy.capacity());
-            if charge.is_local { decided.next().unwrap_or(skipped) } else { skipped }
+            let undecided = Decision::undecided(charge.policy.capacity());
+            if charge.is_local { decided.next().unwrap_or(undecided) } else { undecided }
         });
         let verdict = Verdict::new(verdict.is_admitted(), verdict.decided_at(), decisions);
         Ok(verdict.with_source(Source::Local))
@@ -363,11 +363,11 @@ mod tests {
 
         fn decide(&self, charges: &[Charge<'_>]) -> Self::Future<Verdict> {
             let outcome = match self {
-                Self::Exceeding => Outcome::Exceed,
-                _ => Outcome::Pass,
+                Self::Exceeding => Outcome::ExceedsCapacity,
+                _ => Outcome::WouldAllow,
             };
             let decisions = charges.iter().map(|charge| {
-                let decision = Decision::skipped(charge.policy.capacity());
+                let decision = Decision::undecided(charge.policy.capacity());
                 Decision { outcome, ..decision }
             });
             let is_admitted = !matches!(self, Self::Exceeding);
@@ -414,7 +414,7 @@ mod tests {
         let charge = |cost| now(fallback.charge(&policy(10), &Key::GLOBAL, Cost::new(cost)));
         let error = charge(10).unwrap_err();
         assert!(error.is_outage() && !error.may_have_charged(), "{error}");
-        assert_eq!(charge(11).unwrap().decisions()[0].outcome, Outcome::Exceed);
+        assert_eq!(charge(11).unwrap().decisions()[0].outcome, Outcome::ExceedsCapacity);
     }
 
     #[test]

@@ -179,7 +179,7 @@ impl Holds {
         let beside = rule.assess(view, now, cost.plus(Cost::new(held)));
         let left = beside.remaining.saturating_sub(held);
         let (outcome, remaining) = match (alone.outcome, beside.outcome) {
-            (Outcome::Exceed, _) => (Outcome::Exceed, left),
+            (Outcome::ExceedsCapacity, _) => (Outcome::ExceedsCapacity, left),
             // Nothing is asked for, and so nothing waits, whatever is left.
             (_, Outcome::Allow { .. }) if cost == Cost::ZERO => (alone.outcome, beside.remaining),
             (_, _) if cost == Cost::ZERO => (alone.outcome, left),

@@ -31,6 +31,7 @@
 //! ```
 
 pub mod algorithm;
+mod any_store;
 mod breaker;
 mod calendar;
 mod charge;
@@ -47,7 +48,21 @@ mod store;
 mod strikes;
 mod time;
 
-pub use algorithm::{Algorithm, AnyRule, Form, LeakyMode, Refill, Resolution};
+pub use algorithm::{Algorithm, AnyRule, Form, Kind, LeakyMode, Refill, Resolution};
+/// Errors that `main` returns are printed by their `Debug`, which then says the cure, too.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! debug_as_display {
+    ($error:ty) => {
+        impl ::std::fmt::Debug for $error {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                ::std::fmt::Display::fmt(self, f)
+            }
+        }
+    };
+}
+
+pub use any_store::AnyStore;
 pub use breaker::{Breaker, BreakerState};
 pub use calendar::{Calendar, CalendarError, Period};
 pub use charge::{Charge, Charged, OwnedCharge, Receipt, ReceiptId, Settlement};

@@ -103,7 +103,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// flight keeps its date, and comes back under any limit.)
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Self::Future<Settlement>;
 
-    /// Lets the lease of a charge that [counts in flight](Policy::counts_in_flight) begin
+    /// Lets the lease of a charge that [counts in flight](Policy::is_concurrency) begin
     /// anew, in one step in which nobody else can take its units.
     ///
     /// What comes back is the receipt as it is from now on; the one before gives nothing
@@ -167,7 +167,7 @@ pub trait StoreExt: Store {
 impl<S: Store> StoreExt for S {}
 
 /// The store could not decide.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("{store}: {reason}{}", if self.may_have_charged() { " (the charge may have been made)" } else { "" })]
 pub struct StoreError {
     store: &'static str,
@@ -176,6 +176,8 @@ pub struct StoreError {
     retry_after: Option<Micros>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
+
+crate::debug_as_display!(StoreError);
 
 impl StoreError {
     /// The store is not to be had, and the charge was surely not made.

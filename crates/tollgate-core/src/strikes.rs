@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::algorithm::penalty::Terms;
-use crate::{Algorithm, Micros, Quota};
+use crate::{Micros, Quota};
 
 /// So many strikes within a time, and what follows: a block, each longer than the one before.
 ///
@@ -75,7 +75,7 @@ impl Strikes {
         self.quota
     }
 
-    pub(crate) const fn algorithm(&self) -> Algorithm {
-        Algorithm::Penalty { terms: self.terms }
+    pub(crate) const fn terms(&self) -> Terms {
+        self.terms
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 use std::path::Path;
 
 use tollgate::{
-    Algorithm, LeakyMode, Micros, OnExceeded, OnMissingKey, OnStoreError, Policy, Refill,
+    Algorithm, Kind, LeakyMode, Micros, OnExceeded, OnMissingKey, OnStoreError, Policy, Refill,
 };
 
 use crate::plan::{
@@ -230,13 +230,13 @@ fn amounts<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> String {
 /// "5 units per 60 s, 10 at once"
 pub(crate) fn amount(policy: &Policy) -> String {
     let quota = policy.quota();
-    match policy.algorithm() {
-        Algorithm::ConcurrentRequests => {
+    match policy.kind() {
+        Kind::Limit(Algorithm::ConcurrentRequests) => {
             let lease = span(policy.window());
             return format!("{} at once, for {lease} after their gateway died", quota.limit());
         }
-        Algorithm::Penalty { .. } => return blocks(policy),
-        _ => {}
+        Kind::Limit(_) => {}
+        Kind::Penalty(_) => return blocks(policy),
     }
     let unit = if quota.limit() == 1 { "unit" } else { "units" };
     let window = match quota.calendar() {
@@ -252,7 +252,7 @@ pub(crate) fn amount(policy: &Policy) -> String {
 
 /// "10 strikes within 60 s block for 600 s, then 2 times as long up to 86400 s, …"
 fn blocks(policy: &Policy) -> String {
-    let Algorithm::Penalty { terms } = policy.algorithm() else { return String::new() };
+    let Kind::Penalty(terms) = policy.kind() else { return String::new() };
     let (strikes, within) = (policy.quota().limit(), span(policy.window()));
     let (block, longest) = (span(terms.block), span(terms.max_block));
     let (factor, forgotten) = (terms.factor, span(terms.forget_after));
@@ -276,8 +276,9 @@ fn span(span: Micros) -> String {
 
 /// "sliding window counter"
 fn counted(policy: &Policy) -> String {
-    let words = policy.algorithm().name().replace('_', " ");
-    match policy.algorithm() {
+    let Some(algorithm) = policy.algorithm() else { return String::new() };
+    let words = algorithm.name().replace('_', " ");
+    match algorithm {
         Algorithm::TokenBucket { refill: Refill::Interval } => {
             format!("{words} that refills at intervals")
         }

@@ -98,11 +98,13 @@ impl fmt::Debug for SystemClock {
 /// A clock that stands still until it is moved. Clones move together.
 ///
 /// ```
-/// use tollgate_core::{Micros, Timestamp};
+/// use std::time::Duration;
+///
+/// use tollgate_core::Timestamp;
 /// use tollgate_memory::{Clock, ManualClock};
 ///
 /// let clock = ManualClock::at(Timestamp::from_micros(1_000));
-/// clock.advance(Micros::new(500));
+/// clock.advance(Duration::from_micros(500));
 /// assert_eq!(clock.now(), Timestamp::from_micros(1_500));
 /// ```
 #[cfg(feature = "test-util")]
@@ -116,9 +118,16 @@ impl ManualClock {
         Self(Arc::new(AtomicU64::new(now.as_micros())))
     }
 
-    /// Moves on by `span`.
-    pub fn advance(&self, span: tollgate_core::Micros) {
-        self.0.fetch_add(span.get(), Ordering::SeqCst);
+    /// Moves on by a `Duration` or `Micros`.
+    pub fn advance(&self, span: impl Into<tollgate_core::Micros>) {
+        self.0.fetch_add(span.into().get(), Ordering::SeqCst);
+    }
+
+    /// Moves this clock and the timers of a tokio runtime whose time is paused
+    /// (`#[tokio::test(start_paused = true)]`), so that requests which wait for a limit go on.
+    pub async fn advance_with_timers(&self, span: std::time::Duration) {
+        self.advance(span);
+        tokio::time::advance(span).await;
     }
 
     /// Moves to `now`, forwards or back.

@@ -24,8 +24,8 @@ struct Taken<'a> {
     shard: usize,
     cost: Cost,
     enforce: bool,
-    /// It is only looked at: see [`Policy::penalises`].
-    penalises: bool,
+    /// It is only looked at: see [`Policy::is_penalty`].
+    is_penalty: bool,
     dry: bool,
     decision: Decision,
 }
@@ -57,8 +57,8 @@ impl<C: Clock> Inner<C> {
             if !admitted {
                 // Nothing is taken, so what is left is what a request for nothing sees.
                 let untouched = shard.assess(&entry.seat, Cost::ZERO, now);
-                entry.decision = Decision { outcome: Outcome::Pass, ..untouched };
-            } else if entry.cost > Cost::ZERO && !entry.penalises {
+                entry.decision = Decision { outcome: Outcome::WouldAllow, ..untouched };
+            } else if entry.cost > Cost::ZERO && !entry.is_penalty {
                 shard.charge(&entry.seat, entry.cost, now);
             }
         }
@@ -67,7 +67,7 @@ impl<C: Clock> Inner<C> {
             entry.decision = shard.assess(&entry.seat, entry.cost, now);
             if entry.decision.allows() {
                 let untouched = shard.assess(&entry.seat, Cost::ZERO, now);
-                entry.decision = Decision { outcome: Outcome::Pass, ..untouched };
+                entry.decision = Decision { outcome: Outcome::WouldAllow, ..untouched };
             }
         }
         for shard in shards.iter_mut() {
@@ -134,7 +134,7 @@ fn strike(
         .iter()
         .zip(taken_of)
         .map(|(sum, &index)| (sum.charge.key, &taken[index]))
-        .filter(|(_, entry)| entry.enforce && entry.decision.denies() && !entry.penalises)
+        .filter(|(_, entry)| entry.enforce && entry.decision.denies() && !entry.is_penalty)
         .map(|(key, _)| key)
         .collect();
     for (sum, &index) in sums.iter().zip(taken_of) {
@@ -173,8 +173,8 @@ fn seats<'a>(
         }
         taken_of.push(taken.len());
         let Charge { cost, enforce, dry, .. } = charge;
-        let (penalises, decision) = (charge.policy.penalises(), Decision::skipped(0));
-        taken.push(Taken { seat, shard, cost, enforce, penalises, dry, decision });
+        let (is_penalty, decision) = (charge.policy.is_penalty(), Decision::undecided(0));
+        taken.push(Taken { seat, shard, cost, enforce, is_penalty, dry, decision });
     }
     (taken, taken_of)
 }

@@ -103,7 +103,7 @@ fn decide_known(known: &[Known<'_>], shards: &mut Locked<'_>, now: Timestamp) ->
         }
         // Nothing is taken, so what is left is what a request for nothing sees.
         let untouched = part.assess(table, bucket, Cost::ZERO, now);
-        Decision { outcome: Outcome::Pass, ..untouched }
+        Decision { outcome: Outcome::WouldAllow, ..untouched }
     });
     // It takes each of them, in their order; so each is charged.
     Verdict::new(admitted, now, decisions)

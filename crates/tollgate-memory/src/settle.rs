@@ -36,7 +36,7 @@ impl<C: Clock> Inner<C> {
             let held = shard.holder(&seat).unwrap_or(policy).clone();
             let seat = shard.seat(&Charge::new(&held, key, Cost::ZERO), hash, &[], now);
             shard.finish();
-            if held.penalises() && !seat.is_own() {
+            if held.is_penalty() && !seat.is_own() {
                 // A strike there would block others.
                 return Ok(Settlement::Charged { units: 0 });
             }

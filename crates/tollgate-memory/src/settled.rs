@@ -52,14 +52,14 @@ impl Settled {
 
     pub(crate) fn contains(&self, receipt: &Receipt) -> bool {
         let Self { of_rates, in_flight, .. } = self;
-        let receipts = if receipt.policy.counts_in_flight() { in_flight } else { of_rates };
+        let receipts = if receipt.policy.is_concurrency() { in_flight } else { of_rates };
         receipts.ids.contains(&receipt.id)
     }
 
     /// Remembers a receipt settled at `now` that it does not contain, if it can be told from
     /// those that were forgotten.
     pub(crate) fn enter(&mut self, receipt: &Receipt, now: Timestamp) -> Entered {
-        if receipt.policy.counts_in_flight() {
+        if receipt.policy.is_concurrency() {
             self.in_flight.make_room(now);
             self.in_flight.insert(receipt, now);
             return Entered::New;
@@ -124,7 +124,7 @@ impl Receipts {
         if self.capacity > 0 && self.ids.insert(receipt.id) {
             let from = now.max(receipt.charged.charged_at);
             // Those of rates stay in the order in which they were settled, whatever their windows.
-            let in_flight = receipt.policy.counts_in_flight();
+            let in_flight = receipt.policy.is_concurrency();
             let lifetime = if in_flight { receipt.lifetime() } else { Receipt::LIFETIME };
             self.queue.push(Reverse((from + lifetime, receipt.id)));
         }

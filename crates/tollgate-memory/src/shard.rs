@@ -132,14 +132,14 @@ impl Shard {
     /// others: under its own, or where what is in flight was carried over with its dates. Of
     /// what is in flight without room all units of a date are alike, and in one entry.
     pub(crate) fn teller<'a>(&'a self, seat: &Seat<'a>, receipt: &Receipt) -> Option<&'a Policy> {
-        let in_flight = receipt.policy.counts_in_flight();
+        let in_flight = receipt.policy.is_concurrency();
         let held = match seat.place {
             _ if seat.shared && !in_flight => return None,
             Place::Here => seat.spot.policy,
             Place::Moved { from } => self.part(seat).policy(from),
             Place::New => return None,
         };
-        let tells = seat.is_here() || (held.counts_in_flight() && in_flight);
+        let tells = seat.is_here() || (held.is_concurrency() && in_flight);
         (tells && !self.is_void(receipt)).then_some(held)
     }
 
@@ -203,8 +203,7 @@ impl Shard {
         let mut state = self.elsewhere(rule, seat, now);
         let result = change(&mut state);
         if let Place::Moved { from } = seat.place
-            && !(seat.spot.policy.counts_in_flight()
-                && self.part(seat).policy(from).counts_in_flight())
+            && !(seat.spot.policy.is_concurrency() && self.part(seat).policy(from).is_concurrency())
         {
             self.voided.insert(self.own.slot(seat.spot.policy, seat.spot.key), now);
         }

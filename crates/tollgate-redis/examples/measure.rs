@@ -142,7 +142,7 @@ fn logs(client: &mut Client, entries: u64) {
     println!("{entries:<28} {admit:9.2} {deny:9.2} {half:9.2} {refund:9.2} {bytes:9}");
 }
 
-/// Microseconds of a refund of the charge in the middle of a log: the dearest.
+/// Microseconds of a refund of the charge in the middle of a log, which costs the most.
 fn refunds(client: &mut Client, key: &[u8], policy: &Policy, middle: u64, now: u64) -> f64 {
     const CALLS: u64 = 20;
     let before = client.cpu_time();

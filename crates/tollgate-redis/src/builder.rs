@@ -43,7 +43,7 @@ pub struct RedisStoreBuilder {
 
 /// A store that cannot be made. That Redis is not to be had is no such error: a store
 /// connects when it comes.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The URL makes no sense.
@@ -62,6 +62,8 @@ pub enum ConnectError {
     #[error("the Redis client refused its settings: {0}")]
     Client(String),
 }
+
+tollgate_core::debug_as_display!(ConnectError);
 
 impl RedisStoreBuilder {
     pub(crate) fn new(url: &str) -> Result<Self, UrlError> {
@@ -142,7 +144,7 @@ impl RedisStoreBuilder {
     /// without asking. Such a verdict has [`Source::Cache`](tollgate_core::Source::Cache) and the
     /// numbers that Redis would return. The store asks once about each cost. It does not ask other
     /// policies of the request, which have units left: their outcome is
-    /// [`Skip`](tollgate_core::Outcome::Skip), and clients see no numbers of them.
+    /// [`Skip`](tollgate_core::Outcome::Undecided), and clients see no numbers of them.
     ///
     /// Within this time a store does not notice that another process gave units back, reset the
     /// key or raised the quota, that Redis lost data or its clock stepped, or that another policy

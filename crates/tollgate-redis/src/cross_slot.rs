@@ -129,11 +129,11 @@ impl Group {
             })
             .collect();
         let receipts = verdict.receipts(&charges, || ids.receipt(verdict.decided_at()));
-        receipts.filter(|receipt| !receipt.policy.penalises()).collect()
+        receipts.filter(|receipt| !receipt.policy.is_penalty()).collect()
     }
 
     fn skipped(&self) -> Said {
-        Said::of(self.lines.iter().map(|line| Decision::skipped(line.policy.capacity())))
+        Said::of(self.lines.iter().map(|line| Decision::undecided(line.policy.capacity())))
     }
 }
 
@@ -152,7 +152,7 @@ impl Said {
         let said = group.lines.iter().zip(verdict.decisions()).map(|(line, decision)| {
             let mut decision = *decision;
             if matches!(decision.outcome, Outcome::Allow { .. }) {
-                decision.outcome = Outcome::Pass;
+                decision.outcome = Outcome::WouldAllow;
                 let left = decision.remaining.saturating_add(line.cost.get());
                 decision.remaining = left.min(decision.limit);
             }

@@ -28,7 +28,7 @@ use crate::ticket::{Line, Request, Ticket};
 /// A request with several charges is answered from here if all of their keys are known: at least
 /// one denies, and each of the others is frozen too or had room for its charge in the last answer
 /// of Redis. Other replicas may have charged the keys with room since then. So the answer leaves
-/// their policies out ([`Outcome::Skip`]).
+/// their policies out ([`Outcome::Undecided`]).
 ///
 /// A frozen key changes all the same where another process settles, resets it or raises the
 /// quota, where leased units are returned, and where Redis loses data or its clock steps. This
@@ -207,7 +207,7 @@ impl DenyCache {
                 passes.push((line.cost, decided_at + wait));
             }
             Room::None(Frozen { until, fresh_at: decided_at + decision.reset_after, passes })
-        } else if line.policy.penalises() {
+        } else if line.policy.is_penalty() {
             // It may count the next denial.
             Room::Units(0)
         } else {
@@ -250,7 +250,7 @@ impl DenyCache {
 
     /// Whether nothing is to be learnt from a request.
     fn is_excluded(&self, lines: &[Line]) -> bool {
-        let is_excluded = |line: &Line| line.dry || line.policy.counts_in_flight();
+        let is_excluded = |line: &Line| line.dry || line.policy.is_concurrency();
         if lines.iter().any(is_excluded) || has_twins(lines) {
             return true;
         }
@@ -285,13 +285,15 @@ impl Known {
     fn say(&self, line: &Line, at: Timestamp) -> Option<Decision> {
         let (cost, limit) = (line.cost, line.policy.capacity());
         let frozen = match &self.room {
-            Room::Units(units) => return (cost.get() <= *units).then(|| Decision::skipped(limit)),
+            Room::Units(units) => {
+                return (cost.get() <= *units).then(|| Decision::undecided(limit));
+            }
             Room::None(frozen) => frozen,
         };
         let outcome = if cost == Cost::ZERO {
-            Outcome::Pass
-        } else if cost.get() > limit && !line.policy.penalises() {
-            Outcome::Exceed
+            Outcome::WouldAllow
+        } else if cost.get() > limit && !line.policy.is_penalty() {
+            Outcome::ExceedsCapacity
         } else {
             let (_, passes_at) = frozen.passes.iter().find(|(known, _)| *known == cost)?;
             Outcome::Deny { retry_after: passes_at.since(at) }
@@ -357,7 +359,7 @@ mod tests {
         let now = cache.clock.now();
         let wait = Micros::new(60_000_000);
         let outcome = Outcome::Deny { retry_after: wait };
-        let decision = Decision { outcome, ..Decision::skipped(9) };
+        let decision = Decision { outcome, ..Decision::undecided(9) };
         let verdict = Verdict::single(false, Timestamp::from_micros(now), decision);
         cache.learn(&request(n), &verdict, &[wait], now..now);
     }
@@ -409,7 +411,7 @@ mod tests {
         deny(&cache, 0);
         time.fetch_add(60_000_000, Ordering::SeqCst);
         let now = cache.clock.now();
-        let decision = Decision { outcome: Outcome::Pass, ..Decision::skipped(9) };
+        let decision = Decision { outcome: Outcome::WouldAllow, ..Decision::undecided(9) };
         let verdict = Verdict::single(true, Timestamp::from_micros(now), decision);
         cache.learn(&request(1), &verdict, &[], now..now);
         assert_eq!(cache.count.load(Ordering::Relaxed), 0);

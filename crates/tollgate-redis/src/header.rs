@@ -1,6 +1,6 @@
 //! The header of a form: what a stored state begins with.
 
-use tollgate_core::{Algorithm, AnyRule, Form, LeakyMode, Micros, Refill, Timestamp};
+use tollgate_core::{Algorithm, AnyRule, Form, Kind, LeakyMode, Micros, Refill, Timestamp};
 
 use crate::bytes::{exact, put};
 
@@ -17,19 +17,21 @@ pub(crate) fn put_header(out: &mut Vec<u8>, form: &Form, rule: &AnyRule) {
     out.extend([form.version, code(form, rule)]);
     put::<5>(out, limit);
     put::<6>(out, window.get());
-    if let Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } = form.algorithm {
-        put::<5>(out, form.capacity);
-    }
-    if let Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(max_wait) } } =
-        form.algorithm
-    {
-        put::<7>(out, exact(max_wait.get()));
-    }
-    if let Algorithm::Penalty { terms } = form.algorithm {
-        put::<6>(out, terms.block.get());
-        put::<3>(out, terms.factor);
-        put::<6>(out, terms.max_block.get());
-        put::<6>(out, terms.forget_after.get());
+    match form.kind {
+        Kind::Limit(Algorithm::TokenBucket { .. }) => put::<5>(out, form.capacity),
+        Kind::Limit(Algorithm::LeakyBucket { mode }) => {
+            put::<5>(out, form.capacity);
+            if let LeakyMode::Queue { max_wait: Some(max_wait) } = mode {
+                put::<7>(out, exact(max_wait.get()));
+            }
+        }
+        Kind::Limit(_) => {}
+        Kind::Penalty(terms) => {
+            put::<6>(out, terms.block.get());
+            put::<3>(out, terms.factor);
+            put::<6>(out, terms.max_block.get());
+            put::<6>(out, terms.forget_after.get());
+        }
     }
 }
 
@@ -46,7 +48,11 @@ pub(crate) fn put_periods(out: &mut Vec<u8>, form: &Form, now: Timestamp) {
 
 /// The algorithm and its settings in one byte.
 fn code(form: &Form, rule: &AnyRule) -> u8 {
-    match form.algorithm {
+    let algorithm = match form.kind {
+        Kind::Limit(algorithm) => algorithm,
+        Kind::Penalty(terms) => return if terms.counts_denials { 11 } else { 13 },
+    };
+    match algorithm {
         Algorithm::FixedWindowCounter if form.calendar.is_some() => 12,
         Algorithm::FixedWindowCounter => 1,
         Algorithm::SlidingWindowLog { .. } => match rule {
@@ -60,8 +66,6 @@ fn code(form: &Form, rule: &AnyRule) -> u8 {
         Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(_) } } => 8,
         Algorithm::LeakyBucket { mode: LeakyMode::Meter } => 9,
         Algorithm::ConcurrentRequests => 10,
-        Algorithm::Penalty { terms } if terms.counts_denials => 11,
-        Algorithm::Penalty { .. } => 13,
     }
 }
 
@@ -74,23 +78,23 @@ mod tests {
 
     use super::*;
 
-    /// Every algorithm and mode.
-    fn algorithms() -> Vec<Algorithm> {
+    /// Every algorithm and mode, and penalties.
+    fn kinds() -> Vec<Kind> {
         let log = |resolution| Algorithm::SlidingWindowLog { resolution };
         let token = |refill| Algorithm::TokenBucket { refill };
         let queue = |max_wait: Option<u64>| Algorithm::LeakyBucket {
             mode: LeakyMode::Queue { max_wait: max_wait.map(Micros::new) },
         };
-        let penalty = |factor, forget_after, counts_denials| Algorithm::Penalty {
-            terms: Terms {
+        let penalty = |factor, forget_after, counts_denials| {
+            Kind::Penalty(Terms {
                 block: Micros::new(5),
                 factor,
                 max_block: Micros::new(7),
                 forget_after: Micros::new(forget_after),
                 counts_denials,
-            },
+            })
         };
-        vec![
+        let algorithms = [
             Algorithm::FixedWindowCounter,
             log(Resolution::Auto),
             log(Resolution::Exact),
@@ -105,21 +109,20 @@ mod tests {
             queue(Some(u64::MAX)),
             Algorithm::LeakyBucket { mode: LeakyMode::Meter },
             Algorithm::ConcurrentRequests,
-            penalty(2, 9, true),
-            penalty(2, 9, false),
-            penalty(3, 9, true),
-            penalty(2, 8, true),
-        ]
+        ];
+        let penalties =
+            [penalty(2, 9, true), penalty(2, 9, false), penalty(3, 9, true), penalty(2, 8, true)];
+        algorithms.map(Kind::Limit).into_iter().chain(penalties).collect()
     }
 
     fn policies() -> Vec<Policy> {
         let mut all = Vec::new();
-        for algorithm in algorithms() {
+        for kind in kinds() {
             for (limit, window) in [(1, 1_000), (2, 2_000), (3, 3_000), (2_000, 2_000_000), (7, 50)]
             {
                 let quota = Quota::new(limit, Duration::from_micros(window));
                 for quota in [quota, quota.burst(2), quota.burst(3)] {
-                    all.extend(Policy::new("p", quota, algorithm));
+                    all.extend(Policy::new("p", quota, kind));
                 }
             }
         }

@@ -50,7 +50,7 @@
 //! | a denial changes nothing | holds | but for a moment, in which others may be denied for it |
 //! | units given back | | tried three times; if all are lost they are gone until they age out |
 //! | verdict | one snapshot | one for each slot; `decided_at` is the last one's time, or that of the queue |
-//! | what the others report in a denial | all of it | what is left and no wait of their own if they were asked before it; else they are left out ([`Outcome::Skip`](tollgate_core::Outcome::Skip)) |
+//! | what the others report in a denial | all of it | what is left and no wait of their own if they were asked before it; else they are left out ([`Outcome::Undecided`](tollgate_core::Outcome::Undecided)) |
 //! | the deny cache | used | not used, and off for policies that have been given back |
 //!
 //! A master that is down fails the requests for its slots until a replica leads, and those
@@ -229,7 +229,7 @@ impl RedisStore {
         };
         // Before it is sent: what comes back with it may let others pass. Of what is in flight
         // nothing is remembered anyway.
-        if !receipt.policy.counts_in_flight() {
+        if !receipt.policy.is_concurrency() {
             self.0.combiner.deny_cache.never_again(receipt.policy.name());
         }
         let state = self.0.names.state(&receipt.policy, &receipt.key);
@@ -289,7 +289,7 @@ impl Store for RedisStore {
     }
 
     fn renew(&self, receipt: &Receipt) -> Self::Future<Option<Receipt>> {
-        if !receipt.policy.counts_in_flight() {
+        if !receipt.policy.is_concurrency() {
             let error = StoreError::no_lease(STORE, &receipt.policy);
             return RedisFuture::ready(Err(error), |_| None);
         }

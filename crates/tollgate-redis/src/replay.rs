@@ -44,7 +44,7 @@ impl Batch {
                 } else if !passes {
                     // Nothing is taken, so what is left is what a request for nothing sees.
                     *decision =
-                        Decision { outcome: Outcome::Pass, ..state.assess(now, Cost::ZERO) };
+                        Decision { outcome: Outcome::WouldAllow, ..state.assess(now, Cost::ZERO) };
                 } else if sum.cost > Cost::ZERO {
                     state.charge(now, sum.cost);
                 }

@@ -263,9 +263,9 @@ fn decision(bytes: &mut Bytes<'_>, limit: u64) -> Option<(Decision, Micros)> {
     let last = bytes.number::<7>()?;
     let outcome = match outcome {
         1 => Outcome::Allow { delay: wait, charged_at: Timestamp::from_micros(last) },
-        2 => Outcome::Pass,
+        2 => Outcome::WouldAllow,
         3 => Outcome::Deny { retry_after: wait },
-        4 => Outcome::Exceed,
+        4 => Outcome::ExceedsCapacity,
         _ => return None,
     };
     let frozen = if matches!(outcome, Outcome::Allow { .. }) { 0 } else { last };

@@ -186,8 +186,7 @@ impl Series {
     /// The most steps.
     pub const CELLS: usize = 512;
 
-    pub(crate) fn note(&mut self, now: Timestamp, is_allowed: bool) {
-        let second = now.as_micros() / 1_000_000;
+    pub(crate) fn add(&mut self, second: u64, allowed: u64, denied: u64) {
         if self.steps.is_empty() {
             self.from = Instant(Timestamp::from_micros(second * 1_000_000));
         }
@@ -203,7 +202,7 @@ impl Series {
         if self.steps.len() <= step {
             self.steps.resize(step + 1, (0, 0));
         }
-        let (allowed, denied) = &mut self.steps[step];
-        *(if is_allowed { allowed } else { denied }) += 1;
+        let sum = &mut self.steps[step];
+        (sum.0, sum.1) = (sum.0 + allowed, sum.1 + denied);
     }
 }

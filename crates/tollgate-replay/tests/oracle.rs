@@ -36,7 +36,7 @@ impl Oracle {
             made.iter().filter(still).filter(|made| counts(made)).map(|made| made.cost).sum()
         };
         let index = now / window;
-        match self.policy.algorithm() {
+        match self.policy.algorithm().expect("a limit") {
             Algorithm::FixedWindowCounter => {
                 (sum(&|made| made.at / window == index) + cost <= limit).then_some(0)
             }
@@ -58,13 +58,12 @@ impl Oracle {
                 }
                 level = level.saturating_sub((now - at) * limit);
                 let queues = matches!(
-                    self.policy.algorithm(),
+                    self.policy.algorithm().expect("a limit"),
                     Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }
                 );
                 let delay = if queues { level.div_ceil(limit) } else { 0 };
                 (level + cost * window <= capacity * window).then_some(delay)
             }
-            Algorithm::Penalty { .. } => unreachable!("it is no quota"),
         }
     }
 }
@@ -104,7 +103,10 @@ fn log() -> impl Strategy<Value = Vec<Recorded>> {
 
 /// Refunds of these algorithms can be read off a list of charges.
 fn gives_back(policy: &Policy) -> bool {
-    matches!(policy.algorithm(), Algorithm::FixedWindowCounter | Algorithm::SlidingWindowLog { .. })
+    matches!(
+        policy.algorithm().expect("a limit"),
+        Algorithm::FixedWindowCounter | Algorithm::SlidingWindowLog { .. }
+    )
 }
 
 proptest! {
@@ -120,7 +122,7 @@ proptest! {
         for (steps, client, cost, duration, counts) in log {
             now += steps * STEP;
             let costs = oracles.iter().map(|oracle| {
-                if oracle.policy.counts_in_flight() { 1 } else { cost }
+                if oracle.policy.is_concurrency() { 1 } else { cost }
             });
             let costs: Vec<_> = costs.collect();
             let asks: Vec<_> = policies.iter().zip(&costs).map(|(policy, cost)| Ask {
@@ -140,7 +142,7 @@ proptest! {
             prop_assert_eq!(answer, expected);
             match delay {
                 Some(delay) => for (oracle, cost) in oracles.iter_mut().zip(&costs) {
-                    let ends = oracle.policy.counts_in_flight() || gives_back(&oracle.policy) && !counts;
+                    let ends = oracle.policy.is_concurrency() || gives_back(&oracle.policy) && !counts;
                     let back = ends.then_some(now + delay + duration * STEP);
                     oracle.made[client].push(Made { at: now, cost: *cost, back });
                 },

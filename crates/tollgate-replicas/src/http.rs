@@ -1,10 +1,10 @@
-//! As much of HTTP as it takes to see whether a server is up.
+//! A minimal HTTP client that checks whether a server is up.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// The status of an answer to `GET path`; none within a second, or without an answer.
+/// The status of the response to `GET path`, or `None` without a response within a second.
 pub(crate) fn status(address: SocketAddr, path: &str) -> Option<u16> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;

@@ -1,16 +1,16 @@
-//! The whole without containers: Redis, replicas of the demo, and nginx before them with the
-//! configuration that `docker-compose.yml` uses too.
+//! The demo without containers: Redis, three replicas of the demo program, and nginx in front of
+//! them. nginx uses the same configuration as in `docker-compose.yml`.
 //!
 //! | | |
 //! |---|---|
-//! | [`Set`] | all of it, on ports that are given or claimed |
-//! | [`Replica`] | one replica; may be killed and started again on its port |
-//! | [`Nginx`] | the balancer |
-//! | [`Port`] | a port that no other test takes |
-//! | [`Process`] | what they are made of: a program that ends with its handle |
+//! | [`Set`] | all of these programs, on given or free ports |
+//! | [`Replica`] | one replica; can be killed and restarted on its port |
+//! | [`Nginx`] | the load balancer |
+//! | [`Port`] | a port that no other test uses |
+//! | [`Process`] | a program that ends when its handle is dropped |
 //!
-//! `cargo xtask up` and `cargo xtask boundary`, the tests of the whole and a benchmark start
-//! their processes here. What goes wrong is a [`Failure`], which is one line.
+//! `cargo xtask up`, `cargo xtask boundary`, the end-to-end tests and a benchmark start their
+//! processes with this crate. Every error is a [`Failure`] of one line.
 #![cfg(unix)]
 
 mod http;
@@ -32,7 +32,7 @@ pub use redis::Redis;
 pub use replica::{Plan, Replica};
 pub use set::{Admin, Order, Set};
 
-/// What went wrong, where, and the cure, in one line.
+/// An error in one line: the cause, the place and how to fix it.
 #[derive(Debug)]
 pub struct Failure(String);
 

@@ -1,4 +1,4 @@
-//! The balancer.
+//! nginx, the load balancer.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::process::Process;
 use crate::{Failure, http, port};
 
-/// nginx with the configuration of `docker-compose.yml`, before replicas that run here.
+/// nginx with the configuration of `docker-compose.yml`, in front of replicas on this machine.
 #[derive(Debug)]
 pub struct Nginx {
     /// The process, to be frozen or ended.
@@ -35,8 +35,8 @@ impl Nginx {
         render(address, replicas, folder).map_err(|error| {
             Failure::new(format!("cannot write to {}: {error}", folder.display()))
         })?;
-        // What an image says on its command line. Files are looked for in the folder, and
-        // `-e` keeps nginx from the log of the system.
+        // The flags match those of the container image. Paths are relative to the folder, and
+        // `-e` replaces the default error log, which this user may be unable to open.
         let args = ["-p", ".", "-c", "nginx.conf", "-e", "stderr"];
         let args = args.into_iter().chain(["-g", "daemon off; pid nginx.pid;"]);
         let mut process = Process::start("nginx", "nginx", args, &[], folder)?;
@@ -44,13 +44,13 @@ impl Nginx {
         Ok(Self { process, address, replicas: replicas.to_owned(), folder: folder.to_owned() })
     }
 
-    /// Starts it again on the port that it had. What is left of the old one is killed.
+    /// Kills nginx if it still runs, and starts it again on the same port.
     ///
     /// # Errors
     /// As [`Nginx::start`].
     pub fn restart(&mut self) -> Result<(), Failure> {
         self.process.kill();
-        // Its workers hold the port as well, and nobody can wait for them.
+        // The workers hold the port too. They are not our child processes, so we poll the port.
         let start = Instant::now();
         while port::is_free(self.address, "nginx").is_err() && start.elapsed() < PATIENCE {
             thread::sleep(Duration::from_millis(5));
@@ -66,14 +66,14 @@ impl Nginx {
     }
 }
 
-/// Writes the configuration, and beside it what it includes.
+/// Writes the configuration and the files that it includes.
 fn render(listen: SocketAddr, replicas: &[SocketAddr], folder: &Path) -> io::Result<()> {
     fs::write(folder.join("nginx.conf"), NGINX)?;
     fs::write(folder.join("listen.conf"), format!("listen {listen};\n"))?;
     fs::write(folder.join("upstream.conf"), upstream(replicas) + TEMPORARY)
 }
 
-/// The upstream of docker-compose, with these replicas in place of its own.
+/// The upstream block of docker-compose, with the addresses of these replicas.
 fn upstream(replicas: &[SocketAddr]) -> String {
     let mut text = String::new();
     let mut replicas = Some(replicas);
@@ -83,7 +83,7 @@ fn upstream(replicas: &[SocketAddr]) -> String {
             text.push('\n');
             continue;
         };
-        // All say the same but for the address, and the first stands for all.
+        // The lines differ only in the address, so every replica gets the first line's options.
         let (_, options) = server.split_once(' ').unwrap_or((server, ";"));
         for replica in replicas.take().into_iter().flatten() {
             text.push_str(&format!("{before}server {replica} {options}\n"));
@@ -97,8 +97,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const NGINX: &str = include_str!("../../../nginx/nginx.conf");
 const UPSTREAM: &str = include_str!("../../../nginx/upstream.conf");
 
-/// Nothing is written there, but nginx makes the folders, and those that it was built with
-/// are only for root.
+/// nginx creates these folders at the start. Its default paths are writable for root only.
 const TEMPORARY: &str = "
 client_body_temp_path temporary;
 proxy_temp_path temporary;
@@ -112,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_replicas_take_the_places_of_those_in_containers() {
+    fn the_upstream_lists_the_local_replicas_instead_of_the_containers() {
         let replicas = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let text = upstream(&replicas);
         let servers: Vec<_> = text.lines().filter(|line| line.contains("server ")).collect();

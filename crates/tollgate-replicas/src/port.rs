@@ -1,4 +1,4 @@
-//! Ports that are chosen, or that no other test takes.
+//! Free ports, reserved so that no other test uses them.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::ops::Range;
@@ -6,11 +6,12 @@ use std::sync::Mutex;
 
 use crate::Failure;
 
-/// A TCP port of 127.0.0.1 for as long as this value lives, also while no program listens there,
-/// as between a kill and a restart. The port that a Redis Cluster derives from it is included.
+/// A TCP port of 127.0.0.1, reserved until this value is dropped. The reservation holds while no
+/// program listens there, for example between a kill and a restart. It includes the port that a
+/// Redis Cluster node derives for its bus.
 ///
-/// TCP cannot hold a port without listening. So the claim is the UDP port of the same number. All
-/// programs that use this type see it, and it ends with its process.
+/// TCP cannot reserve a port without listening, so a UDP socket of the same number marks it as
+/// reserved. Every program that uses this type checks that mark. It ends with its process.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
@@ -35,13 +36,13 @@ impl Port {
         )))
     }
 
-    /// Its number.
+    /// The port number.
     #[must_use]
     pub fn number(&self) -> u16 {
         self.number
     }
 
-    /// Where a server on it listens.
+    /// The address with 127.0.0.1.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         local(self.number)
@@ -50,12 +51,12 @@ impl Port {
 
 fn claim(number: u16) -> Option<UdpSocket> {
     let claim = UdpSocket::bind(local(number)).ok()?;
-    // Servers that were started otherwise have no claims.
+    // A server that does not use this type has no mark, so the TCP port is checked too.
     TcpListener::bind(local(number)).ok()?;
     Some(claim)
 }
 
-/// The same address, with a claimed port in place of 0. This process keeps the claim.
+/// Replaces port 0 by a free port, which stays reserved until this process ends.
 pub(crate) fn chosen(address: SocketAddr) -> Result<SocketAddr, Failure> {
     static CLAIMS: Mutex<Vec<Port>> = Mutex::new(Vec::new());
     if address.port() != 0 {
@@ -67,8 +68,8 @@ pub(crate) fn chosen(address: SocketAddr) -> Result<SocketAddr, Failure> {
     Ok(address)
 }
 
-/// Whether a server can listen there. Asked before a program is started, because few programs
-/// explain in one line that the port is in use.
+/// Fails if the port is in use. Checked before a program is started, because most programs
+/// report this in several lines.
 pub(crate) fn is_free(address: SocketAddr, name: &str) -> Result<(), Failure> {
     TcpListener::bind(address).map(drop).map_err(|error| {
         Failure::new(format!("{name} cannot listen on {address}: {error}; choose another port"))
@@ -79,14 +80,14 @@ fn local(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
 
-/// Below the ports that systems give to outgoing connections, the derived ones too, so
-/// that no connection takes the port of a server that is down for a moment.
+/// Both the ports and the derived bus ports are below the range for outgoing connections.
+/// Otherwise a connection could take the port of a server during its restart.
 const RANGE: Range<u16> = 12_000..22_000;
 
-/// Nodes of a Cluster talk to each other on a port this much above that for clients.
+/// A Cluster node's bus port is its client port plus this number.
 const TO_BUS: u16 = 10_000;
 
-/// If half of the range were taken, the chance to find none would be one in 10^12.
+/// If 3 of 4 attempts fail, the chance that all of them fail is below one in 10^12.
 const ATTEMPTS: u32 = 100;
 
 #[cfg(test)]
@@ -94,19 +95,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_claimed_once_until_it_is_returned() {
+    fn a_port_is_reserved_until_its_handle_is_dropped() {
         let port = Port::claim().unwrap();
         let number = port.number();
         assert!(claim(number).is_none());
         assert!(claim(number + TO_BUS).is_none());
-        // The claim leaves the port itself to the server.
+        // A server can still listen on the reserved port.
         drop(TcpListener::bind(port.address()).expect("free"));
         drop(port);
         assert!(claim(number).is_some());
     }
 
     #[test]
-    fn the_port_of_a_server_without_a_claim_is_left_alone() {
+    fn a_port_on_which_a_server_listens_is_not_free() {
         let listener = TcpListener::bind(local(0)).expect("a port");
         assert!(claim(listener.local_addr().expect("bound").port()).is_none());
     }

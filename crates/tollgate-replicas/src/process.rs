@@ -1,4 +1,4 @@
-//! A program that ends with its handle.
+//! A program that ends when its handle is dropped.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -13,22 +13,21 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::{Failure, find};
 
-/// A running program, which is in a process group of its own, so that Ctrl-C reaches only
-/// whoever started it. Dropping it ends it; if its owner is killed, it ends as well.
+/// A running program in its own process group, so that Ctrl-C reaches only this process and not
+/// the program. The program ends when this value is dropped or this process is killed.
 #[derive(Debug)]
 pub struct Process {
     name: String,
     child: Child,
-    /// The end of this is what the leash waits for.
+    /// `leash.sh` waits until this pipe is closed.
     _leash: ChildStdin,
     log: PathBuf,
-    /// How long the log was before.
+    /// The length of the log before this start, in bytes.
     start: usize,
 }
 
 impl Process {
-    /// Starts `program`, which works in `folder` and writes what it has to say to
-    /// `folder/name.log`.
+    /// Starts `program` in `folder`. Its output is appended to `folder/name.log`.
     ///
     /// # Errors
     /// There is no such program, or the log cannot be written.
@@ -52,8 +51,7 @@ impl Process {
             .arg(find(program)?)
             .args(args)
             .current_dir(folder)
-            // What stands in the environment of whoever starts this is no business of the
-            // program, unless it is handed on.
+            // The program gets only the given variables, whatever the caller's environment is.
             .env_clear()
             .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
             .envs(variables.iter().map(|(name, value)| (name, value)))
@@ -67,37 +65,37 @@ impl Process {
         Ok(Self { name: name.to_owned(), child, _leash: leash, log, start })
     }
 
-    /// What it is called here, as `api1`.
+    /// The name in errors and of the log, for example `api1`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its number.
+    /// The process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it has ended, and how.
+    /// The exit status, or `None` while the program runs.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// What it has written to its log since it was started.
+    /// The output since this start.
     #[must_use]
     pub fn said(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(log.get(self.start..).unwrap_or_default()).into_owned()
     }
 
-    /// Waits until it is `ready`.
+    /// Waits until `ready` returns true.
     ///
     /// # Errors
-    /// It ends before that, or takes longer than ten seconds; with its last words.
+    /// The program ends first, or is not ready within 10 s. The error has its last line of output.
     pub(crate) fn until(&mut self, mut ready: impl FnMut(&Self) -> bool) -> Result<(), Failure> {
         let start = Instant::now();
-        // First, whether it has ended: another server may answer in its place.
+        // The end is checked first, because another server on the port could pass `ready`.
         let why = loop {
             if let Some(status) = self.ended() {
                 break format!("ended with {status}");
@@ -117,30 +115,30 @@ impl Process {
         Err(Failure::new(format!("{} {why}{said}", self.name)))
     }
 
-    /// Asks it to end in good order.
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// Halts it where it is: it keeps its connections and answers nobody.
+    /// Sends SIGSTOP: the program keeps its connections and sends no responses.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets it go on where it was halted.
+    /// Sends SIGCONT: the program continues after [`freeze`](Self::freeze).
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Ends it at once, and with it whatever it has started.
+    /// Sends SIGKILL to the program and to its child processes.
     pub fn kill(&mut self) {
-        // The leash is of the group as well, so that the number of the group is not another's
-        // even if the program has ended long ago.
+        // `leash.sh` keeps the process group alive, so its id is not reused even if the program
+        // has ended.
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.wait();
     }
 
-    /// Waits for its end; kills it when that takes longer than `patience`.
+    /// Waits until the program ends, and kills it after `patience`.
     pub fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
         let start = Instant::now();
         while self.ended().is_none() && start.elapsed() < patience {
@@ -152,29 +150,29 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) {
-        // It may have ended. Its number stays its own until it is waited for.
+        // The program may have ended. Its process id is not reused before it is waited for.
         let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Not killed at once, because nginx ends its workers only when it is asked.
+        // SIGTERM first, because nginx ends its workers only on SIGTERM.
         self.terminate();
         self.thaw();
         self.wait(PATIENCE);
     }
 }
 
-/// Enough for a slow machine.
+/// Long enough for a slow machine.
 const START: Duration = Duration::from_secs(10);
 
-/// Enough for whatever has nothing in flight.
+/// Long enough for a program without requests in flight.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// `sh leash.sh FOLDER PROGRAM ARGUMENT...` becomes the program, in the same process. A second
-/// one waits for the end of standard input, of which the owner holds the other end: that it
-/// comes means that the owner was killed, as otherwise this second process is killed with the
-/// program. Then nobody else is left to end the program, which may be frozen, and to remove
-/// the folder.
+/// `sh leash.sh FOLDER PROGRAM ARGUMENT...` replaces itself by the program. Before that it starts
+/// a second process, which waits until standard input is closed. The owner holds the other end
+/// of that pipe. If the owner is killed, the pipe closes, and the second process kills the
+/// program, which may be frozen, and removes the folder. Otherwise the second process is killed
+/// together with the program.
 const LEASH: &str = include_str!("leash.sh");

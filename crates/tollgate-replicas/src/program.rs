@@ -1,4 +1,4 @@
-//! Where programs are.
+//! Finds programs on this machine.
 
 use std::env;
 use std::os::unix::fs::PermissionsExt as _;
@@ -6,18 +6,19 @@ use std::path::{Path, PathBuf};
 
 use crate::Failure;
 
-/// Finds a program on `PATH`, or where Debian keeps servers.
+/// Finds a program on `PATH` or in the folders of Debian's servers.
 ///
 /// # Errors
-/// It is nowhere; the line says how to get it.
+/// The program is not installed; the error names the package if it is known.
 pub fn find(program: &str) -> Result<PathBuf, Failure> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(&path).chain(SYSTEM.map(PathBuf::from));
-    // A name with a `/` in it stays as it is when it is joined with nothing, and is absolute here.
+    // An absolute path replaces the folder when the two are joined.
     let found = folders.map(|folder| folder.join(program)).find(|file| is_executable(file));
     found.ok_or_else(|| {
         let package = PACKAGES.iter().find(|(known, _)| *known == program);
-        let cure = package.map(|(_, package)| format!("; cure: apt-get install {package}"));
+        let cure =
+            package.map(|(_, package)| format!("; install it with `apt-get install {package}`"));
         Failure::new(format!("{program} is missing{}", cure.unwrap_or_default()))
     })
 }

@@ -1,4 +1,4 @@
-//! One redis-server that keeps nothing.
+//! One redis-server without persistence.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -8,8 +8,7 @@ use std::time::Duration;
 use crate::process::Process;
 use crate::{Failure, port};
 
-/// A redis-server with the settings of `docker-compose.yml`: what it holds is gone with it,
-/// and nothing is evicted.
+/// A redis-server with the settings of `docker-compose.yml`: no persistence and no eviction.
 #[derive(Debug)]
 pub struct Redis {
     /// The process, to be frozen or ended.
@@ -35,7 +34,7 @@ impl Redis {
         Ok(Self { process, address, folder: folder.to_owned() })
     }
 
-    /// Starts it again, empty, on the port that it had. What is left of the old one is killed.
+    /// Kills Redis if it still runs, and starts it again, empty, on the same port.
     ///
     /// # Errors
     /// As [`Redis::start`].
@@ -51,7 +50,7 @@ impl Redis {
         self.address
     }
 
-    /// Where the replicas find it.
+    /// The URL for the replicas.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://{}", self.address)

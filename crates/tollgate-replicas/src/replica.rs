@@ -1,4 +1,4 @@
-//! One replica of the demo.
+//! One replica of the demo program.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,29 +6,29 @@ use std::path::PathBuf;
 use crate::process::Process;
 use crate::{Failure, port};
 
-/// How a replica is started, the first time and after that.
+/// The command line of a replica, for the first start and each restart.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The demo, an absolute path.
+    /// The absolute path of the demo program.
     pub program: PathBuf,
-    /// What it is called, in `X-Server-Id` too.
+    /// The name, which is also the value of the header `X-Server-Id`.
     pub name: String,
-    /// Where it listens; port 0 takes a free one, which it keeps.
+    /// The address to listen on. Port 0 takes a free port, which restarts keep.
     pub listen: SocketAddr,
-    /// What else it is told.
+    /// The other command-line flags.
     pub flags: Vec<String>,
-    /// All of its environment but `PATH`.
+    /// The environment variables; only `PATH` is added.
     pub variables: Vec<(String, String)>,
-    /// Where its log goes.
+    /// The folder of the log.
     pub folder: PathBuf,
 }
 
-/// A replica, in a process of its own.
+/// A running replica.
 #[derive(Debug)]
 pub struct Replica {
     /// The process, to be frozen or ended.
     pub process: Process,
-    /// How it is started again.
+    /// The command line for a restart.
     pub plan: Plan,
 }
 
@@ -52,7 +52,7 @@ impl Replica {
         Ok(Self { process, plan })
     }
 
-    /// Starts it again, on the port that it had. What is left of the old one is killed.
+    /// Kills the replica if it still runs, and starts it again on the same port.
     ///
     /// # Errors
     /// As [`Replica::start`].

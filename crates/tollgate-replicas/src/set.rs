@@ -1,4 +1,4 @@
-//! All of it.
+//! Redis, three replicas and nginx together.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -7,51 +7,52 @@ use tempfile::TempDir;
 
 use crate::{Failure, Nginx, Plan, Redis, Replica, port};
 
-/// What a set is made of. A port of 0 is a free one.
+/// The settings of a [`Set`]. Port 0 takes a free port.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// The demo, an absolute path.
+    /// The absolute path of the demo program.
     pub program: PathBuf,
-    /// Of nginx.
+    /// The port of nginx.
     pub port: u16,
-    /// Of the first replica; the others have the next ones.
+    /// The port of the first replica; the other replicas take the next ports.
     pub replica_port: u16,
-    /// Of Redis.
+    /// The port of Redis.
     pub redis_port: u16,
-    /// What each replica is told besides its name, its address and its store.
+    /// Flags for each replica besides its name, its address and its store.
     pub flags: Vec<String>,
-    /// All that each replica has in its environment but `PATH`.
+    /// The environment variables of each replica; only `PATH` is added.
     pub variables: Vec<(String, String)>,
-    /// The admin addresses, with a live page that shows all three, if there are to be any.
+    /// The admin addresses, whose live page shows all three replicas. `None` opens none.
     pub admin: Option<Admin>,
 }
 
 /// The admin addresses of a set.
 #[derive(Clone, Debug)]
 pub struct Admin {
-    /// Of the first replica; the others have the next ones. A port of 0 is a free one.
+    /// The admin port of the first replica; the other replicas take the next ports. Port 0 takes
+    /// free ports.
     pub port: u16,
-    /// What operators must know.
+    /// The token that operators send.
     pub token: String,
 }
 
-/// Redis, three replicas and nginx. Dropping it ends them, nginx first, and removes what they
-/// wrote.
+/// Running Redis, replicas and nginx. Dropping this value ends them, nginx first, and removes
+/// their folder.
 #[derive(Debug)]
 pub struct Set {
-    /// The balancer.
+    /// The load balancer.
     pub nginx: Nginx,
     /// `api1`, `api2` and `api3`.
     pub replicas: Vec<Replica>,
-    /// Where the quota is.
+    /// The store of the replicas.
     pub redis: Redis,
-    /// The admin addresses of the replicas, in their order; none if they have none.
+    /// The admin addresses in the order of the replicas; empty without [`Order::admin`].
     pub admins: Vec<SocketAddr>,
     folder: TempDir,
 }
 
 impl Set {
-    /// Starts all, in the order in which one needs the other.
+    /// Starts Redis, then the replicas, then nginx.
     ///
     /// # Errors
     /// A port is in use, a program is missing or does not start.
@@ -60,11 +61,11 @@ impl Set {
         let folder = folder
             .map_err(|error| Failure::new(format!("cannot make a temporary folder: {error}")))?;
         let path = folder.path();
-        // Before anything is started, so that nothing has to be stopped.
+        // A missing program is found before any process is started.
         for program in ["redis-server", "nginx"] {
             crate::find(program)?;
         }
-        // The replicas have to be told before it is there.
+        // The replicas start before nginx and need its address for the admin page.
         let balancer = match &order.admin {
             Some(_) => port::chosen(local(order.port))?,
             None => local(order.port),
@@ -82,7 +83,7 @@ impl Set {
             let mut variables = order.variables.clone();
             if let Some(admin) = &order.admin {
                 flags.extend(operated(&admins, usize::from(index), balancer));
-                // Not as a flag: those everybody on the machine can read.
+                // Every user of the machine can read the flags of a process.
                 variables.retain(|(name, _)| name != TOKEN);
                 variables.push((TOKEN.to_owned(), admin.token.clone()));
             }
@@ -101,14 +102,14 @@ impl Set {
         Ok(Self { nginx, replicas, redis, admins, folder })
     }
 
-    /// Where the logs are.
+    /// The folder of the logs.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Asks all replicas at once to end when they have answered what they have begun, as
-    /// nobody can ask them anything new.
+    /// Ends nginx, so that no new requests arrive, and then all replicas at once. Each replica
+    /// finishes its requests in flight; a process that takes longer than `patience` is killed.
     pub fn stop(mut self, patience: std::time::Duration) {
         self.nginx.process.terminate();
         self.nginx.process.wait(patience);
@@ -121,8 +122,8 @@ impl Set {
     }
 }
 
-/// What a replica is told of the admin addresses: which is its own, whose streams the page
-/// shows, and where it sends requests.
+/// The admin flags of a replica: its own admin address, the replicas that the live page shows,
+/// and the address that receives the page's requests.
 fn operated(admins: &[SocketAddr], index: usize, balancer: SocketAddr) -> [String; 6] {
     let peers: Vec<_> = admins.iter().map(|peer| format!("http://{peer}")).collect();
     [
@@ -135,11 +136,12 @@ fn operated(admins: &[SocketAddr], index: usize, balancer: SocketAddr) -> [Strin
     ]
 }
 
-/// The address of the replica with this number; a free one if the first is.
+/// The address of the replica with this index. Port 0 stays 0.
 fn following(first: u16, index: u16) -> Result<SocketAddr, Failure> {
     let port = if first == 0 { Some(0) } else { first.checked_add(index) };
-    let port =
-        port.ok_or_else(|| Failure::new("there is no port for each replica; choose a lower one"))?;
+    let port = port.ok_or_else(|| {
+        Failure::new("the ports of the replicas would exceed 65535; choose a lower first port")
+    })?;
     Ok(local(port))
 }
 

@@ -1,4 +1,4 @@
-//! That a process ends with its owner, and that what cannot be started is said in one line.
+//! A process ends with its owner, and a failed start is an error of one line.
 #![cfg(unix)]
 
 use std::io::{BufRead, BufReader};
@@ -12,19 +12,19 @@ use tollgate_replicas::{Nginx, Process, Redis};
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(10), "in vain: {what}");
+        assert!(start.elapsed() < Duration::from_secs(10), "waited 10 s in vain: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Whether there is such a process, and it is more than what is left for its parent to see.
+/// Whether a process with this id exists and is not a zombie.
 fn runs(id: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     status.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
 }
 
 #[test]
-fn a_port_in_use_is_one_line() {
+fn a_port_in_use_is_an_error_of_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -37,7 +37,7 @@ fn a_port_in_use_is_one_line() {
 }
 
 #[test]
-fn a_program_that_ends_too_early_has_the_last_word() {
+fn the_error_of_a_failed_start_has_the_last_line_of_output() {
     let folder = tempfile::tempdir().unwrap();
     // nginx refuses an upstream without servers.
     let line = Nginx::start((Ipv4Addr::LOCALHOST, 0).into(), &[], folder.path()).unwrap_err();
@@ -47,7 +47,7 @@ fn a_program_that_ends_too_early_has_the_last_word() {
 }
 
 #[test]
-fn a_missing_program_is_one_line() {
+fn a_missing_program_is_an_error_of_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let none: [&str; 0] = [];
     let line = Process::start("x", "no-such-program", none, &[], folder.path()).unwrap_err();
@@ -61,7 +61,7 @@ fn nginx_ends_with_its_workers_and_frees_its_port() {
     let mut nginx =
         Nginx::start((Ipv4Addr::LOCALHOST, 0).into(), &[replica], folder.path()).unwrap();
     let address = nginx.address();
-    // Killed, it cannot end its workers itself, which hold the port as well.
+    // After SIGKILL nginx cannot end its workers, and the workers hold the port too.
     nginx.process.kill();
     nginx.restart().unwrap();
     assert_eq!(nginx.address(), address);
@@ -70,7 +70,7 @@ fn nginx_ends_with_its_workers_and_frees_its_port() {
 }
 
 #[test]
-fn what_is_frozen_ends_as_well() {
+fn a_frozen_process_ends_with_its_handle() {
     let folder = tempfile::tempdir().unwrap();
     let redis = Redis::start((Ipv4Addr::LOCALHOST, 0).into(), folder.path()).unwrap();
     let (id, address) = (redis.process.id(), redis.address());
@@ -79,7 +79,7 @@ fn what_is_frozen_ends_as_well() {
     assert!(!runs(id) && TcpStream::connect(address).is_err());
 }
 
-/// Is run by the test below in a process of its own, and then killed.
+/// The test below runs this function in a separate process and kills it.
 #[test]
 fn owner() {
     let Some(folder) = std::env::var_os("OWNED") else { return };
@@ -92,7 +92,7 @@ fn owner() {
 }
 
 #[test]
-fn what_is_owned_ends_when_its_owner_is_killed() {
+fn a_process_ends_when_its_owner_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let mut owner = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "owner", "--nocapture"])

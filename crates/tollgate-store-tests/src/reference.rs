@@ -131,7 +131,7 @@ impl Reference {
         if decision.denies() {
             return decision;
         }
-        Decision { outcome: Outcome::Pass, ..self.assess(charge, Cost::ZERO, now) }
+        Decision { outcome: Outcome::WouldAllow, ..self.assess(charge, Cost::ZERO, now) }
     }
 
     /// For each charge of a request that was denied at `now`: how long its key has no room for
@@ -178,8 +178,8 @@ impl Reference {
             }
             if !admitted {
                 let untouched = self.assess(charge, Cost::ZERO, now);
-                *decision = Decision { outcome: Outcome::Pass, ..untouched };
-            } else if !done.contains(&slot(charge)) && !charge.policy.penalises() {
+                *decision = Decision { outcome: Outcome::WouldAllow, ..untouched };
+            } else if !done.contains(&slot(charge)) && !charge.policy.is_penalty() {
                 done.push(slot(charge));
                 let cost = total(charge);
                 if cost > Cost::ZERO {
@@ -201,7 +201,7 @@ impl Reference {
         now: Timestamp,
     ) {
         let denies = |(charge, decision): (&Charge<'_>, &Decision)| {
-            (enforced(charge) && decision.denies() && !charge.policy.penalises())
+            (enforced(charge) && decision.denies() && !charge.policy.is_penalty())
                 .then(|| charge.key.clone())
         };
         let denied: Vec<Key> = charges.iter().zip(&*decisions).filter_map(denies).collect();

@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::Response;
+use http::{Extensions, Response};
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 
@@ -35,11 +35,11 @@ pin_project! {
 impl<B> Body<B> {
     /// The body of the inner service.
     pub const fn inner(body: B) -> Self {
-        Self::of_request(body, InFlight(None))
+        Self::holding(body, InFlight(None))
     }
 
     /// The body of a request that holds something until its end.
-    pub(crate) const fn of_request(body: B, in_flight: InFlight) -> Self {
+    pub(crate) const fn holding(body: B, in_flight: InFlight) -> Self {
         Self { kind: Kind::Inner { body, in_flight } }
     }
 
@@ -105,9 +105,51 @@ impl InFlight {
         Self(Some(Arc::new(hold)))
     }
 
+    /// Lets the handler keep the permits for longer than the response. The extensions alone do not.
+    pub(crate) fn hand_over(&self, extensions: &mut Extensions) {
+        let Some(hold) = &self.0 else { return };
+        let outer = extensions.remove::<Permits>().map(Box::new);
+        extensions.insert(Permits { hold: Arc::downgrade(hold), outer });
+    }
+
+    /// The permits of a request, for a task that goes on after its response, such as that of a
+    /// WebSocket: they are returned when this and all clones are dropped. It holds nothing where no
+    /// concurrency limit was charged. In nested layers it has the permits of all.
+    ///
+    /// With the feature `axum`, `InFlight` is an extractor that does the same.
+    pub fn of_request(extensions: &Extensions) -> Self {
+        let mut holds = Vec::new();
+        let mut next = extensions.get::<Permits>();
+        while let Some(Permits { hold, outer }) = next {
+            holds.extend(hold.upgrade());
+            next = outer.as_deref();
+        }
+        if holds.is_empty() { Self(None) } else { Self::until_dropped(holds) }
+    }
+
     /// Whether there is anything to hold.
     const fn is_held(&self) -> bool {
         self.0.is_some()
+    }
+}
+
+/// The permits of a request in its extensions.
+#[derive(Clone)]
+struct Permits {
+    hold: Weak<dyn Send + Sync>,
+    outer: Option<Box<Self>>,
+}
+
+/// Never fails.
+#[cfg(feature = "axum")]
+impl<S: Sync> axum::extract::FromRequestParts<S> for InFlight {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(
+        parts: &mut http::request::Parts,
+        _: &S,
+    ) -> Result<Self, Self::Rejection> {
+        Ok(Self::of_request(&parts.extensions))
     }
 }
 
@@ -148,7 +190,7 @@ impl<B> BodyMode<B> for AnyBody {
     type Body = Body<B>;
 
     fn inner(body: B, in_flight: InFlight) -> Body<B> {
-        Body::of_request(body, in_flight)
+        Body::holding(body, in_flight)
     }
 
     fn full(data: Bytes) -> Body<B> {
@@ -200,7 +242,7 @@ fn hold_in_axum<B: 'static>(body: B, in_flight: InFlight) -> B {
     let mut body = Some(body);
     let slot: &mut dyn std::any::Any = &mut body;
     if let Some(axum) = slot.downcast_mut::<Option<axum::body::Body>>() {
-        let of_request = |body| axum::body::Body::new(Body::of_request(body, in_flight));
+        let of_request = |body| axum::body::Body::new(Body::holding(body, in_flight));
         *axum = axum.take().map(of_request);
     }
     body.expect("what was taken out was put back")

@@ -7,11 +7,11 @@ use http::Method;
 use tollgate_core::Cost;
 
 use crate::key::route;
-use crate::{Head, grpc};
+use crate::{RequestHead, grpc};
 
 /// What a request takes from a quota.
 ///
-/// The first of these that has an answer: the closure of [`Costs::with`]; the cost of
+/// The first of these that has an answer: the closure of [`Costs::from_fn`]; the cost of
 /// the matched route; 1 for a gRPC call, all of which are a POST; the cost of the method:
 ///
 /// | method | units |
@@ -35,12 +35,12 @@ use crate::{Head, grpc};
 ///
 /// ```
 /// use http::Method;
-/// use tollgate::{Cost, Costs};
+/// use tollgate::Costs;
 ///
 /// let costs = Costs::by_method()
-///     .method(Method::DELETE, Cost::new(20))
-///     .route("/reports/{id}", Cost::new(50))
-///     .with(|head| head.headers.contains_key("x-bulk").then_some(Cost::new(100)));
+///     .method(Method::DELETE, 20)
+///     .route("/reports/{id}", 50)
+///     .from_fn(|head| head.headers.contains_key("x-bulk").then_some(100));
 /// # let _ = costs;
 /// ```
 #[derive(Clone)]
@@ -50,7 +50,7 @@ pub struct Costs {
     closure: Option<Arc<Closure>>,
 }
 
-type Closure = dyn Fn(&Head<'_>) -> Option<Cost> + Send + Sync;
+type Closure = dyn Fn(&RequestHead<'_>) -> Option<Cost> + Send + Sync;
 
 /// The costs of methods; SEARCH and QUERY are one, the old name and the new.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ struct Methods {
 impl Costs {
     /// The costs of the table above.
     pub const fn by_method() -> Self {
-        let mut costs = Self::flat(Cost::ONE);
+        let mut costs = Self::uniform(Cost::ONE);
         let five = Cost::new(5);
         costs.methods.search = Cost::new(3);
         (costs.methods.post, costs.methods.put, costs.methods.patch) = (five, five, five);
@@ -81,7 +81,11 @@ impl Costs {
     }
 
     /// The same for every request.
-    pub const fn flat(cost: Cost) -> Self {
+    pub fn flat(cost: impl Into<Cost>) -> Self {
+        Self::uniform(cost.into())
+    }
+
+    const fn uniform(cost: Cost) -> Self {
         let methods = Methods {
             get: cost,
             head: cost,
@@ -100,7 +104,8 @@ impl Costs {
     /// Another cost for a method. SEARCH stands for QUERY too, and the other way round; and
     /// a POST is what calls of gRPC are.
     #[must_use]
-    pub fn method(mut self, method: Method, cost: Cost) -> Self {
+    pub fn method(mut self, method: Method, cost: impl Into<Cost>) -> Self {
+        let cost = cost.into();
         if method == Method::POST {
             self.methods.call = cost;
         }
@@ -118,8 +123,8 @@ impl Costs {
     /// (axum's `MatchedPath`, or a [`RoutePattern`](crate::RoutePattern) extension), or
     /// the path of a gRPC method (`/package.Service/Method`).
     #[must_use]
-    pub fn route(mut self, pattern: impl Into<Box<str>>, cost: Cost) -> Self {
-        let pattern = pattern.into();
+    pub fn route(mut self, pattern: impl Into<Box<str>>, cost: impl Into<Cost>) -> Self {
+        let (pattern, cost) = (pattern.into(), cost.into());
         self.routes.retain(|(other, _)| *other != pattern);
         self.routes.push((pattern, cost));
         self
@@ -127,23 +132,23 @@ impl Costs {
 
     /// Asks a closure first; where it says `None`, the other rules hold.
     #[must_use]
-    pub fn with(
+    pub fn from_fn<C: Into<Cost>>(
         mut self,
-        cost: impl Fn(&Head<'_>) -> Option<Cost> + Send + Sync + 'static,
+        cost: impl Fn(&RequestHead<'_>) -> Option<C> + Send + Sync + 'static,
     ) -> Self {
-        self.closure = Some(Arc::new(cost));
+        self.closure = Some(Arc::new(move |head| cost(head).map(Into::into)));
         self
     }
 
     /// What this request takes.
     #[inline]
-    pub fn of(&self, head: &Head<'_>) -> Cost {
+    pub fn of(&self, head: &RequestHead<'_>) -> Cost {
         self.among(head, None)
     }
 
     /// The same, where a layer may say whether its services are gRPC.
     #[inline]
-    pub(crate) fn among(&self, head: &Head<'_>, is_grpc: Option<bool>) -> Cost {
+    pub(crate) fn among(&self, head: &RequestHead<'_>, is_grpc: Option<bool>) -> Cost {
         if let Some(closure) = &self.closure
             && let Some(cost) = closure(head)
         {
@@ -160,6 +165,13 @@ impl Costs {
             }
         }
         if grpc::is_call(head, is_grpc) { self.methods.call } else { self.methods.of(head.method) }
+    }
+
+    /// Whether the method of a request makes no difference.
+    pub(crate) fn is_flat(&self) -> bool {
+        let Methods { get, head, search, post, put, patch, delete, any_other, .. } = &self.methods;
+        let mut named = [get, head, search, post, put, patch, delete].into_iter();
+        self.methods.others.is_empty() && named.all(|cost| cost == any_other)
     }
 
     /// The most that a request takes, as far as the table says.
@@ -204,6 +216,26 @@ impl Methods {
     }
 }
 
+/// "SEARCH 3, POST 5, PUT 5, PATCH 5, DELETE 10, others 1": the costs of methods, without routes and closure.
+impl fmt::Display for Costs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Methods { get, head, search, post, put, patch, delete, any_other, .. } = &self.methods;
+        let named = [
+            ("GET", get),
+            ("HEAD", head),
+            ("SEARCH", search),
+            ("POST", post),
+            ("PUT", put),
+            ("PATCH", patch),
+            ("DELETE", delete),
+        ];
+        for (method, cost) in named.into_iter().filter(|(_, cost)| *cost != any_other) {
+            write!(f, "{method} {}, ", cost.get())?;
+        }
+        write!(f, "others {}", any_other.get())
+    }
+}
+
 impl Default for Costs {
     fn default() -> Self {
         Self::by_method()
@@ -239,7 +271,7 @@ mod tests {
         if grpc {
             request = request.header(CONTENT_TYPE, "application/grpc+proto");
         }
-        costs.of(&Head::of(&request.body(()).unwrap())).get()
+        costs.of(&RequestHead::of(&request.body(()).unwrap())).get()
     }
 
     #[test]
@@ -307,7 +339,7 @@ mod tests {
             .method(Method::from_bytes(b"QUERY").unwrap(), Cost::new(4))
             .method(Method::from_bytes(b"PURGE").unwrap(), Cost::new(9))
             .route("/items/{id}", Cost::new(2))
-            .with(|head| (*head.method == Method::PUT).then_some(Cost::new(100)));
+            .from_fn(|head| (*head.method == Method::PUT).then_some(Cost::new(100)));
         assert_eq!(cost(&costs, "SEARCH", None, false), 4);
         assert_eq!(cost(&costs, "PURGE", None, false), 9);
         assert_eq!(cost(&costs, "DELETE", Some("/items/{id}"), false), 2);

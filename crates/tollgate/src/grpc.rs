@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
 
-use crate::Head;
+use crate::RequestHead;
 use crate::key::route;
 
 /// Whether a request is a gRPC call.
@@ -13,14 +13,14 @@ use crate::key::route;
 /// another POST, and its denial has the status 200. So the request also has to be for a gRPC
 /// service. `is_grpc` says whether all services are, and where it says nothing, the route does:
 /// the pattern that a router has matched, else the path, has the form `/package.Service/Method`.
-pub(crate) fn is_call(head: &Head<'_>, is_grpc: Option<bool>) -> bool {
+pub(crate) fn is_call(head: &RequestHead<'_>, is_grpc: Option<bool>) -> bool {
     let is_method =
         || is_method(route::pattern(head.extensions).unwrap_or_else(|| head.uri.path()));
     says_call(head) && is_grpc.unwrap_or_else(is_method)
 }
 
 /// Whether a client says that its request is a gRPC call.
-pub(crate) fn says_call(head: &Head<'_>) -> bool {
+pub(crate) fn says_call(head: &RequestHead<'_>) -> bool {
     *head.method == Method::POST && has_grpc_type(head.headers)
 }
 

@@ -9,7 +9,7 @@ use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
 /// without the body's type keeps every key, cost and condition free of it.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Head<'a> {
+pub struct RequestHead<'a> {
     /// The method.
     pub method: &'a Method,
     /// The target as it was sent. To key on a route take [`key::MatchedRoute`](crate::key::MatchedRoute),
@@ -23,7 +23,7 @@ pub struct Head<'a> {
     pub extensions: &'a Extensions,
 }
 
-impl<'a> Head<'a> {
+impl<'a> RequestHead<'a> {
     /// The head of a request.
     pub fn of<B>(request: &'a Request<B>) -> Self {
         Self {
@@ -45,4 +45,4 @@ impl<'a> Head<'a> {
 }
 
 /// What holds of some requests and not of others.
-pub(crate) type Condition = dyn Fn(&Head<'_>) -> bool + Send + Sync;
+pub(crate) type Condition = dyn Fn(&RequestHead<'_>) -> bool + Send + Sync;

@@ -9,15 +9,15 @@
 //! # #[cfg(feature = "axum")]
 //! # {
 //! use axum::{Router, routing::get};
-//! use tollgate::key::ClientIp;
-//! use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
+//! use tollgate::{Costs, Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 //!
 //! fn app() -> Result<Router, Box<dyn std::error::Error>> {
 //!     let everybody = Policy::sliding_window_log("global", Quota::per_minute(100))?;
 //!     let each = Policy::token_bucket("client", Quota::per_second(5).burst(20))?;
 //!     let limit = RateLimitLayer::builder(MemoryStore::new())
+//!         .costs(Costs::by_method())
 //!         .limit(Limit::global(everybody))
-//!         .limit(Limit::new(each, ClientIp::peer()))
+//!         .limit(Limit::per_ip(each))
 //!         .build()?;
 //!     Ok(Router::new().route("/", get(|| async { "hello" })).layer(limit))
 //! }
@@ -42,6 +42,7 @@
 //! | `redis` | `RedisStore`, the store that processes share |
 //! | `tonic` | tonic's connection info as the peer |
 //! | `jwt` | `JwtUser` and `JwtTier`: users and tiers named by a verified JSON Web Token |
+//! | `jwt-rust-crypto` | `jwt` with the cryptography of jsonwebtoken's `rust_crypto`; with `jwt` alone the program chooses |
 //! | `metrics` | counters and times by the facade of the crate `metrics` |
 //! | `admin` | a router for those who run it: status, reset, who is denied most |
 //! | `tier-lookup` | `TierLookup`: tiers from a database, remembered for a while |
@@ -72,7 +73,7 @@ pub mod tier;
 pub use body::Body;
 pub use cost::Costs;
 pub use denial::{Denial, DenialResponse, Reason};
-pub use head::Head;
+pub use head::RequestHead;
 pub use headers::HeaderOptions;
 pub use key::{KeySource, RoutePattern, Subject, SubjectKind};
 pub use layer::{
@@ -92,9 +93,10 @@ pub use tier::{Tier, TierSource};
 pub use tollgate_calendar as calendar;
 #[doc(inline)]
 pub use tollgate_core::{
-    Algorithm, Calendar, CalendarError, Charge, Cost, Decision, Key, LeakyMode, Lease, Micros,
-    OnStoreError, Outcome, Period, Policy, PolicyError, Quota, Receipt, ReceiptId, Refill,
-    Resolution, Settlement, Source, Store, StoreError, StoreExt, Strikes, Timestamp, Verdict,
+    Algorithm, AnyStore, Calendar, CalendarError, Charge, Cost, Decision, Key, Kind, LeakyMode,
+    Lease, Micros, OnStoreError, Outcome, Period, Policy, PolicyError, Quota, Receipt, ReceiptId,
+    Refill, Resolution, Settlement, Source, Store, StoreError, StoreExt, Strikes, Timestamp,
+    Verdict,
 };
 #[cfg(feature = "test-util")]
 #[doc(inline)]

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tollgate_core::{Charge, Cost, Key, OnStoreError, Policy, PolicyError, Quota, Strikes};
 
 use crate::head::Condition;
-use crate::key::{Global, KeySource};
+use crate::key::{ApiKey, ApiKeys, ClientIp, Global, KeySource};
 use crate::settling::{Reserve, ResponseHead, Settling};
 use crate::tier::Tier;
-use crate::{Costs, Head, Paths};
+use crate::{Costs, Paths, RequestHead};
 
 /// A policy, whose quota it uses, what requests cost there and which it is about.
 ///
@@ -22,7 +22,7 @@ use crate::{Costs, Head, Paths};
 /// let logins = Policy::fixed_window_counter("login", Quota::per_minute(5))?;
 /// // A login counts once, although it is a POST, which otherwise costs 5.
 /// let logins = Limit::new(logins, ClientIp::peer())
-///     .costs(Costs::flat(Cost::ONE))
+///     .cost(1)
 ///     .on_paths(Paths::new(["/login"])?);
 /// let keys = ApiKeys::from_keys(["k-7f3a"]);
 /// let customers = Policy::token_bucket("customer", Quota::per_second(50).burst(200))?;
@@ -101,7 +101,7 @@ impl Limit {
     /// Where the policy counts in flight, or is a penalty, a request costs 1 there whatever the
     /// layer says.
     pub fn new(policy: Policy, key: impl KeySource) -> Self {
-        let one = policy.counts_in_flight() || policy.penalises();
+        let one = policy.is_concurrency() || policy.is_penalty();
         let costs = one.then(|| Costs::flat(Cost::ONE));
         Self {
             policy,
@@ -119,6 +119,23 @@ impl Limit {
     /// `policy` over one quota that everybody shares.
     pub fn global(policy: Policy) -> Self {
         Self::new(policy, Global)
+    }
+
+    /// `policy` for each client address, as [`ClientIp::peer`](crate::key::ClientIp::peer) finds it.
+    pub fn per_ip(policy: Policy) -> Self {
+        Self::new(policy, ClientIp::peer())
+    }
+
+    /// `policy` for each of these API keys in `X-API-Key`. A request without one of them gets 403.
+    pub fn per_api_key(policy: Policy, keys: ApiKeys) -> Self {
+        let key = ApiKey::in_x_api_key().one_of(keys);
+        Self::new(policy, key).on_missing_key(OnMissingKey::Deny)
+    }
+
+    /// Every request costs `units` here: short for `.costs(Costs::flat(units))`.
+    #[must_use]
+    pub fn cost(self, units: impl Into<Cost>) -> Self {
+        self.costs(Costs::flat(units))
     }
 
     /// What requests cost here, if not what they cost in the rest of the layer.
@@ -151,7 +168,10 @@ impl Limit {
 
     /// Only requests of which `condition` holds. Several conditions must all hold.
     #[must_use]
-    pub fn when(mut self, condition: impl Fn(&Head<'_>) -> bool + Send + Sync + 'static) -> Self {
+    pub fn when(
+        mut self,
+        condition: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static,
+    ) -> Self {
         self.conditions.push(Arc::new(condition));
         self
     }
@@ -195,7 +215,7 @@ impl Limit {
     ///
     /// let tokens = Policy::token_bucket("tokens", Quota::per_minute(10_000))?;
     /// let tokens = Limit::new(tokens, ClientIp::peer())
-    ///     .costs(Costs::flat(Cost::new(500)))
+    ///     .cost(500)
     ///     .reserve(Reserve::by_handler().or_by_header(headers::COST));
     /// # let _ = tokens;
     /// # Ok::<(), tollgate::PolicyError>(())
@@ -224,7 +244,7 @@ impl Limit {
     /// // Five wrong passwords a minute, and any number of right ones.
     /// let logins = Policy::sliding_window_log("login", Quota::per_minute(5))?;
     /// let logins = Limit::new(logins, ClientIp::peer())
-    ///     .costs(Costs::flat(Cost::ONE))
+    ///     .cost(1)
     ///     .count_only(|response| response.status == 401);
     /// # let _ = logins;
     /// # Ok::<(), tollgate::PolicyError>(())
@@ -266,7 +286,7 @@ impl Limit {
     ///
     /// let free = Policy::token_bucket("client", Quota::per_hour(60).burst(10))?;
     /// let client = Limit::new(free, ClientIp::peer())
-    ///     .costs(Costs::flat(Cost::ONE))
+    ///     .cost(1)
     ///     .in_tier("pro", Quota::per_hour(10_000).burst(500))?;
     /// // 6 an hour, 1 at once; in the tier `pro` 1000 an hour, 50 at once.
     /// let ai = client.fraction("ai", 1, 10)?.on_paths(Paths::new(["/ai/*"])?);
@@ -366,14 +386,14 @@ impl Limit {
     }
 
     #[inline]
-    pub(crate) fn applies_to(&self, head: &Head<'_>) -> bool {
+    pub(crate) fn applies_to(&self, head: &RequestHead<'_>) -> bool {
         self.conditions.iter().all(|condition| condition(head))
     }
 }
 
 /// A policy that differs from `policy` in its name and quota alone.
 fn like(policy: &Policy, name: &str, quota: Quota) -> Result<Policy, PolicyError> {
-    let other = Policy::new(name, quota, policy.algorithm())?.failing_like(policy);
+    let other = Policy::new(name, quota, policy.kind())?.failing_like(policy);
     match policy.lease() {
         Some(lease) => other.with_lease(lease),
         None => Ok(other),

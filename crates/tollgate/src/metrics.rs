@@ -2,16 +2,15 @@
 //!
 //! Metrics go through the facade of the crate [`metrics`](https://docs.rs/metrics), to whatever recorder
 //! the program installs. Counting adds up to 30 ns to a request in memory, with a recorder or without
-//! one. Install the recorder before the first request, and give [`Metric::buckets`] to exporters that
+//! one. Install the recorder before the first request, and give [`buckets`] to exporters that
 //! ask for them:
 //!
 //! ```
 //! use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 //!
 //! let mut builder = PrometheusBuilder::new();
-//! for metric in tollgate::metrics::ALL.iter().filter(|metric| !metric.buckets.is_empty()) {
-//!     let matcher = Matcher::Full(metric.name.to_owned());
-//!     builder = builder.set_buckets_for_metric(matcher, metric.buckets)?;
+//! for (name, buckets) in tollgate::metrics::buckets() {
+//!     builder = builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), buckets)?;
 //! }
 //! let recorder = builder.build_recorder();
 //! let handle = recorder.handle(); // `handle.render()` is what Prometheus reads.
@@ -62,6 +61,11 @@ impl MetricKind {
             Self::Histogram => "histogram",
         }
     }
+}
+
+/// The histograms by name, each with the upper bounds of its buckets, for exporters that ask.
+pub fn buckets() -> impl Iterator<Item = (&'static str, &'static [f64])> {
+    ALL.iter().filter(|it| !it.buckets.is_empty()).map(|it| (it.name, it.buckets))
 }
 
 /// Tells the recorder what each metric means. Layers do it by themselves.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::Head;
+use crate::RequestHead;
 
 /// A list of path patterns: exact paths (`/healthz`), or everything at and below one
 /// (`/static/*` is `/static`, `/static/` and `/static/a`, but not `/statics`).
@@ -92,11 +92,11 @@ impl Paths {
         Decoded::of(path).is_none()
     }
 
-    pub(crate) fn exempt(&self, head: &Head<'_>) -> bool {
+    pub(crate) fn exempt(&self, head: &RequestHead<'_>) -> bool {
         self.surely_contains(head.uri.path())
     }
 
-    pub(crate) fn limit(&self, head: &Head<'_>) -> bool {
+    pub(crate) fn limit(&self, head: &RequestHead<'_>) -> bool {
         self.may_contain(head.uri.path())
     }
 
@@ -163,7 +163,7 @@ fn hex(digit: u8) -> Option<u8> {
 }
 
 /// A pattern that would match nothing.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "path pattern {pattern:?}: begin with `/`, use `*` as the last segment alone \
      (`/static/*`), and leave out `//`, `..`, `;`, the query, parameters, and escapes that servers \
@@ -172,6 +172,8 @@ fn hex(digit: u8) -> Option<u8> {
 pub struct PathsError {
     pattern: String,
 }
+
+tollgate_core::debug_as_display!(PathsError);
 
 #[cfg(test)]
 mod tests {

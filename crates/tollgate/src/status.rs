@@ -113,7 +113,7 @@ pub async fn refresh(layers: &[LayerHandle]) {
             // What cannot be told stays as it was; that the store is away is told elsewhere.
             if let Ok(verdict) = layer.peek(limit, &Key::GLOBAL).await
                 && let [decision] = verdict.decisions()
-                && decision.outcome != Outcome::Skip
+                && decision.outcome != Outcome::Undecided
                 && verdict.source() != Source::Local
             {
                 layer.observed(index).remains(decision);

@@ -30,7 +30,7 @@ pub fn layer<St: Store>(args: &Args, store: St) -> Result<RateLimitLayer<St>, St
         .exempt_paths(exempt)
         .headers(HeaderOptions::all())
         .on_missing_key(OnMissingKey::Deny)
-        .on_denied(Problem::with_members(members))
+        .denial_response(Problem::with_members(members))
         .build();
     layer.map_err(|error| error.to_string())
 }
@@ -72,7 +72,7 @@ fn key(args: &Args) -> Result<Arc<dyn KeySource>, String> {
 }
 
 fn client_ip(args: &Args) -> ClientIp {
-    ClientIp::behind(args.trusted_proxies.clone().unwrap_or_else(TrustedProxies::none))
+    ClientIp::peer().trusting(args.trusted_proxies.clone().unwrap_or_else(TrustedProxies::none))
 }
 
 fn api_key(args: &Args) -> ApiKey {

@@ -3,9 +3,13 @@
 use crate::redis::turns::Seen;
 use crate::report::Target;
 
-/// A bound on Tollgate's number over that of a contender in the same round.
+/// Tollgate's store.
+pub(crate) const OURS: &str = "Tollgate";
+
+/// A bound on the number of a side over that of another side in the same round.
 #[derive(Clone, Copy)]
 pub(crate) struct Goal {
+    pub(crate) of: &'static str,
     pub(crate) what: What,
     pub(crate) against: &'static str,
     pub(crate) target: Target,
@@ -23,11 +27,16 @@ pub(crate) enum What {
 
 impl Goal {
     pub(crate) const fn at_least(what: What, against: &'static str, bound: f64) -> Self {
-        Self { what, against, target: Target::AtLeast(bound) }
+        Self { of: OURS, what, against, target: Target::AtLeast(bound) }
     }
 
     pub(crate) const fn at_most(what: What, against: &'static str, bound: f64) -> Self {
-        Self { what, against, target: Target::AtMost(bound) }
+        Self { of: OURS, what, against, target: Target::AtMost(bound) }
+    }
+
+    /// The same for another side than Tollgate's store.
+    pub(crate) const fn of(self, of: &'static str) -> Self {
+        Self { of, ..self }
     }
 }
 

@@ -44,7 +44,7 @@ async fn denials(server: &Server) -> Result<Table, Failure> {
         Side::new("Tollgate with its deny cache", ours(true)?),
     ];
     take_turns(&mut sides, TASKS, &redis).await?;
-    for (side, target) in sides.iter().zip([Target::None, Target::AtLeast(200.0), Target::None]) {
+    for (side, target) in sides.iter().zip([Target::None, Target::AtLeast(250.0), Target::None]) {
         let ratio = side.over(&sides[0], Rate);
         let cells = [
             side.name.to_owned(),

@@ -30,8 +30,9 @@ impl Server {
         let server = Self::start_with(true)?;
         let cluster = |arguments: &[&str]| -> Result<String, Failure> {
             let port = server.port.to_string();
-            let output = Command::new("redis-cli").args(["-p", &port, "CLUSTER"]).args(arguments);
-            Ok(String::from_utf8_lossy(&output.output()?.stdout).into_owned())
+            let mut command = Command::new("redis-cli");
+            let output = command.args(["-p", &port, "CLUSTER"]).args(arguments).output()?;
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
         };
         cluster(&["ADDSLOTSRANGE", "0", "16383"])?;
         let started = Instant::now();

@@ -66,7 +66,7 @@ impl Rule for CalendarWindowCounter {
     fn assess(&self, view: State, now: Timestamp, cost: Cost) -> Decision {
         let cost = cost.get();
         if cost > self.limit {
-            return self.decide(view, now, Outcome::Exceed);
+            return self.decide(view, now, Outcome::ExceedsCapacity);
         }
         let used = view.used + cost;
         if cost == 0 || used <= self.limit {

@@ -61,7 +61,7 @@ impl Rule for FixedWindowCounter {
     fn assess(&self, view: State, now: Timestamp, cost: Cost) -> Decision {
         let cost = cost.get();
         let (state, outcome) = if cost > self.limit {
-            (view, Outcome::Exceed)
+            (view, Outcome::ExceedsCapacity)
         } else if cost == 0 || view.used + cost <= self.limit {
             let charged_at = now.max(Timestamp::from_micros(view.index * self.window));
             let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at };

@@ -105,7 +105,7 @@ impl LeakyBucket {
     #[inline(always)]
     fn answer(&self, view: State, now: Timestamp, cost: u64) -> (State, Outcome) {
         if cost > self.capacity {
-            return (view, Outcome::Exceed);
+            return (view, Outcome::ExceedsCapacity);
         }
         if cost == 0 {
             return (view, Outcome::Allow { delay: Micros::ZERO, charged_at: view.at });

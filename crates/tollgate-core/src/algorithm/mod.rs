@@ -142,11 +142,32 @@ pub enum Algorithm {
     },
     /// See [`concurrent_requests`]: the window is how long a lease lasts.
     ConcurrentRequests,
-    /// See [`penalty`]: the limit is how many strikes there are in a window.
-    Penalty {
-        /// What follows.
-        terms: Terms,
-    },
+}
+
+/// The two kinds of policies: one limits requests, the other blocks them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// The policy charges requests to a quota.
+    Limit(Algorithm),
+    /// The policy blocks requests after strikes. It charges, refunds and consumes nothing. See
+    /// [`penalty`].
+    Penalty(Terms),
+}
+
+impl Kind {
+    /// The name of the algorithm, or `penalty`.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Limit(algorithm) => algorithm.name(),
+            Self::Penalty(_) => "penalty",
+        }
+    }
+}
+
+impl From<Algorithm> for Kind {
+    fn from(algorithm: Algorithm) -> Self {
+        Self::Limit(algorithm)
+    }
 }
 
 /// How finely a sliding window log keeps instants.
@@ -197,7 +218,7 @@ impl Algorithm {
     /// The five that limit a rate, with their default settings. Each can stand for any other
     /// over the same quota, and is chosen by its name. What limits how much is in flight
     /// ([`ConcurrentRequests`](Self::ConcurrentRequests)) asks for another quota, and for a
-    /// caller that gives back; a [`Penalty`](Self::Penalty) grants nothing.
+    /// caller that returns its units.
     pub const ALL: [Self; 5] = [
         Self::FixedWindowCounter,
         Self::SlidingWindowLog { resolution: Resolution::Auto },
@@ -215,7 +236,6 @@ impl Algorithm {
             Self::TokenBucket { .. } => "token_bucket",
             Self::LeakyBucket { .. } => "leaky_bucket",
             Self::ConcurrentRequests => "concurrent_requests",
-            Self::Penalty { .. } => "penalty",
         }
     }
 }
@@ -239,12 +259,14 @@ impl FromStr for Algorithm {
 }
 
 /// A name that is none of the five.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown algorithm `{0}`: use fixed_window_counter, sliding_window_log, \
      sliding_window_counter, token_bucket or leaky_bucket"
 )]
 pub struct UnknownAlgorithm(String);
+
+crate::debug_as_display!(UnknownAlgorithm);
 
 /// The rule of one of the algorithms; the fixed window counter has two.
 #[derive(Clone, Debug, PartialEq)]
@@ -266,8 +288,8 @@ pub enum AnyRule {
 pub struct Form {
     /// The version of the layout, [`Form::VERSION`] for states written now.
     pub version: u8,
-    /// The algorithm and its settings.
-    pub algorithm: Algorithm,
+    /// The algorithm and its settings, or the terms of a penalty.
+    pub kind: Kind,
     /// Units per window. With the window it is the scale of a bucket.
     pub limit: u64,
     /// The window.
@@ -286,7 +308,11 @@ impl Form {
     ///
     /// Forms come from a [`Policy`](crate::Policy), which has checked the bounds.
     pub fn rule(&self) -> AnyRule {
-        match self.algorithm {
+        let algorithm = match self.kind {
+            Kind::Limit(algorithm) => algorithm,
+            Kind::Penalty(terms) => return AnyRule::Penalty(Penalty::new(self, terms)),
+        };
+        match algorithm {
             Algorithm::FixedWindowCounter => match self.calendar {
                 None => AnyRule::FixedWindowCounter(FixedWindowCounter::new(self)),
                 Some(calendar) => {
@@ -306,7 +332,6 @@ impl Form {
             Algorithm::ConcurrentRequests => {
                 AnyRule::ConcurrentRequests(ConcurrentRequests::new(self))
             }
-            Algorithm::Penalty { terms } => AnyRule::Penalty(Penalty::new(self, terms)),
         }
     }
 }

@@ -120,7 +120,7 @@ impl Rule for SlidingWindowCounter {
         let cost = cost.get();
         let used = self.used(view);
         let (taken, outcome) = if cost > self.limit {
-            (0, Outcome::Exceed)
+            (0, Outcome::ExceedsCapacity)
         } else if cost == 0 || used + cost <= self.limit {
             let charged_at = now.max(self.start(view.state.index));
             (cost, Outcome::Allow { delay: Micros::ZERO, charged_at })

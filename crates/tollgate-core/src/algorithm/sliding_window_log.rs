@@ -139,7 +139,7 @@ impl Rule for SlidingWindowLog {
         let cost = cost.get();
         let used = view.state.total() - view.base;
         let (outcome, used_after, newest) = if cost > self.limit {
-            (Outcome::Exceed, used, view.newest())
+            (Outcome::ExceedsCapacity, used, view.newest())
         } else if cost == 0 || used + cost <= self.limit {
             let outcome = Outcome::Allow { delay: Micros::ZERO, charged_at: view.seen };
             let newest = if cost == 0 {

@@ -119,7 +119,7 @@ impl Rule for TokenBucket {
     fn assess(&self, view: State, now: Timestamp, cost: Cost) -> Decision {
         let cost = cost.get();
         let (state, outcome) = if cost > self.capacity {
-            (view, Outcome::Exceed)
+            (view, Outcome::ExceedsCapacity)
         } else {
             let missing = view.missing + cost * self.scale.unit;
             if cost == 0 || missing <= self.full {

@@ -8,16 +8,18 @@ use crate::algorithm::penalty::{Penalty, Terms};
 use crate::algorithm::sliding_window_log::SlidingWindowLog;
 use crate::scale::{Scale, nearest_limit};
 use crate::{
-    Algorithm, Form, LeakyMode, Lease, Micros, Quota, Receipt, Refill, Resolution, Timestamp,
+    Algorithm, Form, Kind, LeakyMode, Lease, Micros, Quota, Receipt, Refill, Resolution, Timestamp,
 };
 
 /// Why a policy cannot be built.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("policy `{}`: {reason}", .name.escape_default())]
 pub struct PolicyError {
     name: String,
     reason: Reason,
 }
+
+crate::debug_as_display!(PolicyError);
 
 impl PolicyError {
     /// The nearest limit that builds, where a limit was the reason and there is one.
@@ -123,15 +125,15 @@ enum Reason {
 }
 
 /// Checks everything and returns the window.
-pub(super) fn check(name: &str, quota: Quota, algorithm: Algorithm) -> Result<Micros, PolicyError> {
+pub(super) fn check(name: &str, quota: Quota, kind: Kind) -> Result<Micros, PolicyError> {
     let check = || {
         check_name(name)?;
         let window = check_window(quota.window())?;
-        check_limit(quota, algorithm)?;
-        check_in_flight(window, algorithm)?;
-        check_calendar(quota, algorithm)?;
-        check_penalty(quota, algorithm)?;
-        check_scale(quota, window, algorithm)?;
+        check_limit(quota)?;
+        match kind {
+            Kind::Limit(algorithm) => check_algorithm(quota, window, algorithm)?,
+            Kind::Penalty(terms) => check_penalty(quota, terms)?,
+        }
         Ok(window)
     };
     check().map_err(|reason| PolicyError { name: name.to_owned(), reason })
@@ -154,7 +156,10 @@ pub(super) fn check_lease(
 ) -> Result<(), PolicyError> {
     let (numerator, denominator) = lease.share();
     let (ttl, window) = (lease.time_to_live(), form.window);
-    let reason = match form.algorithm {
+    let Kind::Limit(algorithm) = form.kind else {
+        return Err(PolicyError { name: name.to_owned(), reason: Reason::NotLeasedPenalty });
+    };
+    let reason = match algorithm {
         Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } } => {
             Reason::NotLeased("a leaky_bucket in queue mode", "the mode meter")
         }
@@ -162,7 +167,6 @@ pub(super) fn check_lease(
             Reason::NotLeased("a token_bucket that refills in intervals", "the greedy refill")
         }
         Algorithm::ConcurrentRequests => Reason::NotLeasedInFlight,
-        Algorithm::Penalty { .. } => Reason::NotLeasedPenalty,
         _ if quota.calendar().is_some() => Reason::NotLeasedCalendar,
         _ if !lease.is_share() => Reason::LeaseShare(numerator, denominator),
         _ if ttl < Lease::MIN_TTL.into() || ttl > window => {
@@ -192,7 +196,7 @@ fn check_window(window: Duration) -> Result<Micros, Reason> {
     Ok(Micros::new(micros))
 }
 
-fn check_limit(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
+fn check_limit(quota: Quota) -> Result<(), Reason> {
     let within = |what, given: u64| match given.clamp(1, Policy::MAX_LIMIT) {
         nearest if nearest == given => Ok(()),
         nearest => Err(Reason::Limit { what, given, nearest }),
@@ -201,6 +205,17 @@ fn check_limit(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
     if let Some(burst) = quota.burst_units() {
         within("burst", burst)?;
     }
+    Ok(())
+}
+
+fn check_algorithm(quota: Quota, window: Micros, algorithm: Algorithm) -> Result<(), Reason> {
+    check_bounds(quota, algorithm)?;
+    check_in_flight(window, algorithm)?;
+    check_calendar(quota, algorithm)?;
+    check_scale(quota, window, algorithm)
+}
+
+fn check_bounds(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
     match algorithm {
         Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => Ok(()),
         _ if quota.burst_units().is_some() => Err(Reason::Burst(algorithm)),
@@ -234,8 +249,7 @@ fn check_calendar(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
     }
 }
 
-fn check_penalty(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
-    let Algorithm::Penalty { terms } = algorithm else { return Ok(()) };
+fn check_penalty(quota: Quota, terms: Terms) -> Result<(), Reason> {
     let Terms { block, factor, max_block, forget_after, .. } = terms;
     let longest = Micros::from(Policy::MAX_WINDOW);
     if quota.limit() > Penalty::MAX_STRIKES {

@@ -13,8 +13,8 @@ use self::check::{check, check_lease};
 use crate::Store;
 use crate::scale::nearest_limit;
 use crate::{
-    Algorithm, AnyRule, Form, LeakyMode, Lease, Micros, OnStoreError, Quota, Refill, Resolution,
-    StoreError, Strikes,
+    Algorithm, AnyRule, Form, Kind, LeakyMode, Lease, Micros, OnStoreError, Quota, Refill,
+    Resolution, StoreError, Strikes,
 };
 
 /// A named quota with its algorithm.
@@ -64,13 +64,13 @@ impl Policy {
     pub fn new(
         name: impl Into<String>,
         quota: Quota,
-        algorithm: Algorithm,
+        kind: impl Into<Kind>,
     ) -> Result<Self, PolicyError> {
-        let name = name.into();
-        let window = check(&name, quota, algorithm)?;
+        let (name, kind) = (name.into(), kind.into());
+        let window = check(&name, quota, kind)?;
         let form = Form {
             version: Form::VERSION,
-            algorithm,
+            kind,
             limit: quota.limit(),
             window,
             capacity: quota.capacity(),
@@ -138,7 +138,7 @@ impl Policy {
     /// Blocks a key after so many strikes. It is charged beside the policies whose denials
     /// are the strikes, with the same key, in the same request.
     pub fn penalty(name: impl Into<String>, strikes: Strikes) -> Result<Self, PolicyError> {
-        Self::new(name, strikes.quota(), strikes.algorithm())
+        Self::new(name, strikes.quota(), Kind::Penalty(strikes.terms()))
     }
 
     /// Sets what the policy does while its store cannot decide. By default that is
@@ -194,9 +194,17 @@ impl Policy {
         self.0.quota
     }
 
-    /// The algorithm and its settings.
-    pub fn algorithm(&self) -> Algorithm {
-        self.0.form.algorithm
+    /// Whether it limits or blocks.
+    pub fn kind(&self) -> Kind {
+        self.0.form.kind
+    }
+
+    /// The algorithm and its settings; a penalty has none.
+    pub fn algorithm(&self) -> Option<Algorithm> {
+        match self.kind() {
+            Kind::Limit(algorithm) => Some(algorithm),
+            Kind::Penalty(_) => None,
+        }
     }
 
     /// The window; with a calendar the longest of its periods.
@@ -250,22 +258,22 @@ impl Policy {
 
     /// Whether the policy may hold requests back.
     pub fn queues(&self) -> bool {
-        matches!(self.algorithm(), Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } })
+        matches!(self.algorithm(), Some(Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }))
     }
 
     /// Whether charges count until they are given back: the window is a lease.
-    pub fn counts_in_flight(&self) -> bool {
-        self.algorithm() == Algorithm::ConcurrentRequests
+    pub fn is_concurrency(&self) -> bool {
+        self.algorithm() == Some(Algorithm::ConcurrentRequests)
     }
 
     /// Whether the policy blocks for strikes: it grants no units, and takes none.
-    pub fn penalises(&self) -> bool {
-        matches!(self.algorithm(), Algorithm::Penalty { .. })
+    pub fn is_penalty(&self) -> bool {
+        matches!(self.kind(), Kind::Penalty(_))
     }
 
     /// Whether the policy blocks for denials of others.
     pub fn counts_denials(&self) -> bool {
-        matches!(self.algorithm(), Algorithm::Penalty { terms } if terms.counts_denials)
+        matches!(self.kind(), Kind::Penalty(terms) if terms.counts_denials)
     }
 
     /// Whether both are handles of one policy: a comparison of two pointers.
@@ -289,9 +297,7 @@ impl Policy {
     /// `denominator` is zero.
     pub fn share(&self, numerator: u32, denominator: u32) -> Result<Self, PolicyError> {
         check_share(self.name(), numerator, denominator)?;
-        if self.penalises() {
-            return Ok(self.clone());
-        }
+        let Some(algorithm) = self.algorithm() else { return Ok(self.clone()) };
         let part = |units: u64| {
             let part = u128::from(units) * u128::from(numerator) / u128::from(denominator);
             u64::try_from(part).unwrap_or(u64::MAX).clamp(1, Self::MAX_LIMIT)
@@ -300,7 +306,7 @@ impl Policy {
         let build = |limit| {
             let quota = self.0.quota.with_limit(limit);
             let quota = burst.map_or(quota, |burst| quota.burst(burst));
-            Self::new(self.name(), quota, self.algorithm())
+            Self::new(self.name(), quota, algorithm)
         };
         let limit = part(self.0.quota.limit());
         let policy = build(limit).or_else(|error| {
@@ -339,7 +345,7 @@ impl fmt::Debug for Policy {
         f.debug_struct("Policy")
             .field("name", &self.0.name)
             .field("quota", &self.0.quota)
-            .field("algorithm", &self.0.form.algorithm)
+            .field("kind", &self.0.form.kind)
             .field("on_store_error", &self.0.on_store_error)
             .field("shed", &self.0.shed)
             .field("lease", &self.0.lease)
@@ -351,23 +357,26 @@ impl fmt::Debug for Policy {
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quota = self.0.quota;
-        if self.counts_in_flight() {
+        if self.is_concurrency() {
             let (name, limit, lease) = (self.name(), quota.limit(), self.window());
             return write!(f, "{name}: {limit} units in flight, leases of {lease}");
         }
-        if let Algorithm::Penalty { terms } = self.algorithm() {
-            let (name, strikes, within) = (self.name(), quota.limit(), self.window());
-            let (block, longest) = (terms.block, terms.max_block);
-            return write!(
-                f,
-                "{name}: {strikes} strikes in {within} block for {block} to {longest}"
-            );
-        }
+        let algorithm = match self.kind() {
+            Kind::Limit(algorithm) => algorithm,
+            Kind::Penalty(terms) => {
+                let (name, strikes, within) = (self.name(), quota.limit(), self.window());
+                let (block, longest) = (terms.block, terms.max_block);
+                return write!(
+                    f,
+                    "{name}: {strikes} strikes in {within} block for {block} to {longest}"
+                );
+            }
+        };
         write!(f, "{}: {} units per {}", self.name(), quota.limit(), quota.span())?;
         if let Some(burst) = quota.burst_units() {
             write!(f, ", burst {burst}")?;
         }
-        write!(f, ", {}", self.algorithm())
+        write!(f, ", {algorithm}")
     }
 }
 

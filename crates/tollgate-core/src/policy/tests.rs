@@ -104,7 +104,7 @@ fn quotas_that_are_one_rule_share_their_state_and_are_two_policies_all_the_same(
         let (one, other) = (policy(one), policy(other));
         assert_eq!(one.shares_state_with(&other), shared, "{one:?} {other:?}");
         assert_ne!(one, other);
-        let renamed = Policy::new("q", one.quota(), one.algorithm()).unwrap();
+        let renamed = Policy::new("q", one.quota(), one.kind()).unwrap();
         assert!(!one.shares_state_with(&renamed));
     }
 }

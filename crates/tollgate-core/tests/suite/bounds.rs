@@ -167,7 +167,7 @@ fn departures_are_as_far_apart_as_the_work_between_them(trace: &Trace) -> TestCa
 
 fn max_wait(trace: &Trace) -> u64 {
     use tollgate_core::{Algorithm, LeakyMode, Micros};
-    match trace.policy.algorithm() {
+    match trace.policy.algorithm().expect("a limit") {
         Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait } } => {
             max_wait.map_or(u64::MAX, Micros::get)
         }

@@ -33,15 +33,18 @@ fn changes() -> impl Strategy<Value = Change> {
 
 /// Buckets and queues never hold more than their capacity when they are read anew.
 fn is_bucket(policy: &Policy) -> bool {
-    matches!(policy.algorithm(), Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. })
+    matches!(
+        policy.algorithm().expect("a limit"),
+        Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. }
+    )
 }
 
 fn is_log(policy: &Policy) -> bool {
-    matches!(policy.algorithm(), Algorithm::SlidingWindowLog { .. })
+    matches!(policy.algorithm().expect("a limit"), Algorithm::SlidingWindowLog { .. })
 }
 
 fn is_in_flight(policy: &Policy) -> bool {
-    policy.counts_in_flight()
+    policy.is_concurrency()
 }
 
 /// Whether the charges themselves are carried over, each under its instant.
@@ -175,7 +178,7 @@ fn a_change_to_a_quota_no_faster_never_gains() {
         let from = past.policy.quota();
         let limit = (from.limit() * twelfths / 12).max(1);
         let quota = Quota::new(limit, from.window()).burst(from.capacity() + more);
-        let to = Policy::new("p", quota, past.policy.algorithm()).ok()?;
+        let to = Policy::new("p", quota, past.policy.kind()).ok()?;
         Some((past, to))
     });
     check(file!(), &slower, |(past, to)| {

@@ -142,7 +142,7 @@ fn follows_the_rate(mode: Mode) {
 }
 
 fn max_wait(policy: &Policy) -> Option<Micros> {
-    match policy.algorithm() {
+    match policy.algorithm().expect("a limit") {
         Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait } } => max_wait,
         _ => None,
     }

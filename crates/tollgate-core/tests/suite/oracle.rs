@@ -34,7 +34,7 @@ struct Taken {
 impl Oracle {
     pub(crate) fn new(policy: &Policy) -> Self {
         Self {
-            algorithm: policy.algorithm(),
+            algorithm: policy.algorithm().expect("a limit"),
             limit: policy.quota().limit(),
             window: policy.window().get(),
             capacity: policy.capacity(),
@@ -46,7 +46,7 @@ impl Oracle {
     /// The whole decision, every field of it.
     pub(crate) fn request(&mut self, now: u64, cost: u64) -> Decision {
         let outcome = if cost > self.capacity {
-            Outcome::Exceed
+            Outcome::ExceedsCapacity
         } else if self.allows(now, cost) {
             let delay = if cost == 0 { 0 } else { self.wait(now) };
             let charged_at = Timestamp::from_micros(self.written_at(now));
@@ -145,7 +145,6 @@ impl Oracle {
                 let within = |charge: &&Taken| self.window_at(charge.at) == window;
                 self.weight(self.charges.iter().filter(within).map(|c| c.units).sum())
             }
-            Algorithm::Penalty { .. } => unreachable!("it has laws of its own"),
             Algorithm::SlidingWindowLog { .. } | Algorithm::ConcurrentRequests => {
                 let counts = |charge: &&Taken| self.on_grid(charge.at) + self.window > seen;
                 self.weight(self.charges.iter().filter(counts).map(|c| c.units).sum())

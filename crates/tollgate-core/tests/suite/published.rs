@@ -212,7 +212,7 @@ fn what_can_never_fit_is_told_so_and_not_to_come_back() {
         for used in 0..=3 {
             for cost in [4, 5, 1_000_000_000_000, u64::MAX] {
                 let decision = key.request(MIDNIGHT, cost);
-                assert_eq!(decision.outcome, Outcome::Exceed, "{algorithm:?}");
+                assert_eq!(decision.outcome, Outcome::ExceedsCapacity, "{algorithm:?}");
                 assert!(decision.denies());
                 assert_eq!(decision.retry_after(), None);
                 assert_eq!(decision.remaining, 3 - used);

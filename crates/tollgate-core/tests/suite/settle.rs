@@ -255,7 +255,7 @@ fn a_lone_charge_comes_back_as_far_as_it_counts_and_leaves_a_fresh_key(
 
 fn is_interval(trace: &Trace) -> bool {
     let refill = Refill::Interval;
-    trace.policy.algorithm() == Algorithm::TokenBucket { refill }
+    trace.policy.algorithm().expect("a limit") == Algorithm::TokenBucket { refill }
 }
 
 fn a_charge_given_back_at_once_was_never_made(trace: &Trace) -> TestCaseResult {

@@ -14,4 +14,4 @@ mod paced;
 mod waiting;
 
 pub(crate) use self::paced::Paced;
-pub(crate) use self::waiting::{Share, Stream};
+pub(crate) use self::waiting::{Piece, Share, Stream};

@@ -93,7 +93,7 @@ pub struct LimitPlan {
     /// What requests take from it.
     pub costs: Arc<CostTable>,
     /// The most that a request that it is about can take.
-    pub dearest: Cost,
+    pub max_cost: Cost,
     /// Whether it blocks, or only watches.
     pub enforce: bool,
     /// What becomes of a request that it denies.

@@ -31,7 +31,7 @@ use http::StatusCode;
 use http::uri::Authority;
 use tollgate::denial::Members;
 use tollgate::key::TrustedProxies;
-use tollgate::{HeaderOptions, OnMissingKey};
+use tollgate::{HeaderOptions, OnMissingKey, Paths};
 
 pub use self::connections::{Connections, TooFewFiles};
 pub use self::identity::{
@@ -53,7 +53,7 @@ pub use self::store::{RedisPlan, StorePlan, Topology};
 pub use self::subjects::SubjectsPlan;
 pub use self::telemetry::{AccessLogFormat, AccessLogPlan, LogFormat, LogPlan, TracingPlan};
 
-use crate::proxy::path::{PathFault, ambiguity, in_all_readings};
+use crate::proxy::path::{PathFault, in_all_readings};
 
 /// Everything that the gateway does.
 #[derive(Clone, Debug)]
@@ -118,9 +118,8 @@ impl Plan {
     ///
     /// # Errors
     /// Two readings take different routes.
-    pub fn route(&self, host: Option<&str>, path: &str) -> Result<Option<usize>, PathFault> {
-        let host = host.and_then(|host| host.parse::<Authority>().ok());
-        let host = host.as_ref().map(|host| host.host().trim_end_matches('.'));
+    pub fn route(&self, host: Option<&Authority>, path: &str) -> Result<Option<usize>, PathFault> {
+        let host = host.map(|host| host.host().trim_end_matches('.'));
         in_all_readings(path, |path| {
             self.routes.iter().position(|route| {
                 let is_host =
@@ -130,10 +129,10 @@ impl Plan {
         })
     }
 
-    /// Whether requests to a path in normal form are not limited. A path with several readings
-    /// is never exempt.
+    /// Whether requests to a path in normal form are not limited. A path that servers read in
+    /// different ways is never exempt, as in the layer.
     pub fn is_exempt(&self, path: &str) -> bool {
-        self.exempt.iter().any(|exempt| exempt.matches(path)) && ambiguity(path).is_none()
+        self.exempt.iter().any(|exempt| exempt.matches(path)) && !Paths::is_ambiguous(path)
     }
 
     /// Whether upstreams say somewhere what a request has cost.

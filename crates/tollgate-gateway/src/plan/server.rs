@@ -81,11 +81,11 @@ pub struct Timeouts {
     pub drain: Duration,
 }
 
-/// What becomes of paths with more than one reading.
+/// How to treat paths with more than one reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathRules {
-    /// Whether `%2F`, `%5C`, `%00` and broken escapes are answered with 400. Otherwise
-    /// they stand as they are.
+    /// Whether `%2F`, `%5C` and broken escapes are answered with 400. Otherwise they stay as they
+    /// are.
     pub reject_ambiguous: bool,
 }
 

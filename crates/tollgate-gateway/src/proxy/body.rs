@@ -16,8 +16,10 @@ use tollgate::body::{BodyMode, InFlight};
 
 use super::entrance::MOST_FIELDS;
 use super::failures::Health;
+use super::pool::Lease;
 use super::source::{Release, Source};
 use super::{forwarded, hop};
+use crate::flow::{Paced, Piece};
 
 /// Why a body ended early.
 #[derive(Debug, thiserror::Error)]
@@ -59,18 +61,31 @@ pin_project! {
 #[derive(Debug)]
 enum Sender {
     Client(Arc<Upload>),
-    Upstream(Arc<Health>),
+    /// The connection carries other requests when the body has ended.
+    Upstream(Arc<Health>, Option<Lease>),
 }
 
-impl<B> Timed<B> {
+impl<B: http_body::Body> Timed<B> {
     /// The body of a request. Its progress goes to `upload`.
     pub(super) const fn request(body: B, idle: Duration, upload: Arc<Upload>) -> Self {
         Self::new(body, idle, Sender::Client(upload))
     }
 
     /// The body of a response. If it breaks off, that goes to `health`.
-    pub(super) const fn response(body: B, idle: Duration, health: Arc<Health>) -> Self {
-        Self::new(body, idle, Sender::Upstream(health))
+    pub(super) fn response(
+        body: B,
+        idle: Duration,
+        health: Arc<Health>,
+        lease: Option<Lease>,
+    ) -> Self {
+        let lease = lease.and_then(|lease| {
+            if !body.is_end_stream() {
+                return Some(lease);
+            }
+            lease.release();
+            None
+        });
+        Self::new(body, idle, Sender::Upstream(health, lease))
     }
 
     const fn new(body: B, idle: Duration, sender: Sender) -> Self {
@@ -112,7 +127,7 @@ where
                     BodyError::Idle(*this.idle)
                 }
             };
-            let Sender::Upstream(health) = this.sender else {
+            let Sender::Upstream(health, _) = this.sender else {
                 return Poll::Ready(Some(Err(error)));
             };
             let what = "the upstream broke off in the body of a response";
@@ -151,7 +166,7 @@ impl Sender {
                     }
                 }
             }
-            Self::Upstream(_) => {
+            Self::Upstream(..) => {
                 if let Some(trailers) = trailers {
                     hop::remove_framing(trailers);
                 }
@@ -166,9 +181,14 @@ impl Sender {
         }
     }
 
-    fn ended(&self) {
-        if let Self::Client(upload) = self {
-            upload.ended();
+    fn ended(&mut self) {
+        match self {
+            Self::Client(upload) => upload.ended(),
+            Self::Upstream(_, lease) => {
+                if let Some(lease) = lease.take() {
+                    lease.release();
+                }
+            }
         }
     }
 }
@@ -185,7 +205,7 @@ pub(super) struct Upload {
     received: Received,
 }
 
-/// Whether the whole body of a request has come, as an extension of the request. Clones share it.
+/// Whether the whole body of a request has come. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Received(Arc<AtomicBool>);
 
@@ -368,6 +388,46 @@ impl http_body::Body for Body {
 
     fn size_hint(&self) -> SizeHint {
         self.grpc.as_ref().map_or_else(|| self.kind.size_hint(), |grpc| grpc.size_hint())
+    }
+}
+
+/// The body of a request on a connection to an upstream. In a box, because each connection has room
+/// for some dozen requests with their bodies; without one, no box either.
+#[derive(Default)]
+pub(crate) struct Sent(Option<Pin<Box<Paced<Timed<Source>>>>>);
+
+impl Sent {
+    pub(super) fn of(body: Timed<Source>) -> Self {
+        Self(Some(Box::pin(Paced::request(body))))
+    }
+}
+
+impl http_body::Body for Sent {
+    type Data = Piece;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Piece>, BodyError>>> {
+        match &mut self.0 {
+            Some(body) => body.as_mut().poll_frame(cx),
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.as_ref().is_none_or(http_body::Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.as_ref().map_or_else(|| SizeHint::with_exact(0), http_body::Body::size_hint)
+    }
+}
+
+impl fmt::Debug for Sent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sent").finish_non_exhaustive()
     }
 }
 

@@ -1,14 +1,18 @@
 //! A request is made unambiguous before anybody looks at it.
 
+use std::sync::Arc;
+
 use http::header::{
     CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING,
 };
 use http::uri::{Authority, PathAndQuery};
 use http::{Method, Request, Uri, Version};
+use hyper::body::Incoming;
 
+use super::body::Received;
 use super::fault::Fault;
-use super::hop;
 use super::path::{Ambiguous, PathFault, normalise};
+use super::{Connection, hop};
 
 /// Brings a request into the one form that routes, limits and the upstream see.
 ///
@@ -22,9 +26,9 @@ use super::path::{Ambiguous, PathFault, normalise};
 ///
 /// # Errors
 /// What cannot be brought into that form.
-pub fn admit<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<(), Fault> {
+pub fn admit<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<Meaning, Fault> {
     check_method(request.method())?;
-    set_host(request)?;
+    let host = set_host(request)?;
     set_path(request, ambiguous)?;
     let is_http11 = request.version() == Version::HTTP_11;
     let headers = request.headers_mut();
@@ -37,10 +41,33 @@ pub fn admit<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<(), Fa
     if headers.len() > MOST_FIELDS {
         return Err(Fault::Fields);
     }
-    if is_http11 && hop::upgrade(headers).is_some() && has_body(headers) {
+    let upgrade = if is_http11 { hop::upgrade(headers) } else { None };
+    if upgrade.is_some() && has_body(headers) {
         return Err(Fault::Upgrade);
     }
-    Ok(())
+    Ok(Meaning { host, upgrade })
+}
+
+/// The parts of a request that are read once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meaning {
+    /// Where the client wants to go. Only a request of HTTP/1.0 may leave it open.
+    pub host: Option<Authority>,
+    /// The protocols that the client asks to change to.
+    pub upgrade: Option<HeaderValue>,
+}
+
+/// All that comes with the head of a request. Limiters take it for the body of the request, of which
+/// they see nothing.
+#[derive(Debug)]
+pub struct Admitted<B = Incoming> {
+    pub(crate) body: B,
+    /// Set when the whole body has come. A request without a body has none.
+    pub(crate) received: Option<Received>,
+    /// The connection that the request came on.
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) host: Option<Authority>,
+    pub(crate) upgrade: Option<HeaderValue>,
 }
 
 /// The most fields in the head of a request, and the most trailers. The parser of HTTP/1 has this
@@ -59,7 +86,7 @@ fn check_method(method: &Method) -> Result<(), Fault> {
     Ok(())
 }
 
-fn set_host<B>(request: &mut Request<B>) -> Result<(), Fault> {
+fn set_host<B>(request: &mut Request<B>) -> Result<Option<Authority>, Fault> {
     let mut named = request.headers().get_all(HOST).iter();
     let (host, further) = (named.next(), named.next());
     if further.is_some() {
@@ -69,26 +96,28 @@ fn set_host<B>(request: &mut Request<B>) -> Result<(), Fault> {
         None => None,
         Some(host) => Some(Authority::try_from(host.as_bytes()).map_err(|_| Fault::Host)?),
     };
-    let host = match (request.uri().authority(), host) {
+    let (host, is_written) = match (request.uri().authority(), host) {
         // HTTP/1.1 lets the target win (RFC 9112 §3.2.2); HTTP/2 has no use for two.
         (Some(target), Some(host)) if request.version() >= Version::HTTP_2 => {
             if !target.as_str().eq_ignore_ascii_case(host.as_str()) {
                 return Err(Fault::Host);
             }
-            target.clone()
+            (target.clone(), false)
         }
-        (Some(target), _) => target.clone(),
-        (None, Some(host)) => host,
-        (None, None) if request.version() <= Version::HTTP_10 => return Ok(()),
+        (Some(target), _) => (target.clone(), false),
+        (None, Some(host)) => (host, true),
+        (None, None) if request.version() <= Version::HTTP_10 => return Ok(None),
         (None, None) => return Err(Fault::Host),
     };
     // A user and a password in front of the host are none of the service's business.
     if host.as_str().contains('@') {
         return Err(Fault::Host);
     }
-    let host = HeaderValue::from_str(host.as_str()).map_err(|_| Fault::Host)?;
-    request.headers_mut().insert(HOST, host);
-    Ok(())
+    if !is_written {
+        let host = HeaderValue::from_str(host.as_str()).map_err(|_| Fault::Host)?;
+        request.headers_mut().insert(HOST, host);
+    }
+    Ok(Some(host))
 }
 
 fn set_path<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<(), Fault> {
@@ -147,10 +176,10 @@ fn meet_expectation(headers: &mut HeaderMap) -> Result<(), Fault> {
 
 /// HTTP/2 may send a field for each cookie; HTTP/1 may not (RFC 9113 §8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
-    let lines: Vec<_> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
-    if lines.len() > 1
-        && let Ok(line) = HeaderValue::from_bytes(&lines.join(&b"; "[..]))
-    {
+    let mut lines = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes);
+    let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return };
+    let lines: Vec<_> = [first, second].into_iter().chain(lines).collect();
+    if let Ok(line) = HeaderValue::from_bytes(&lines.join(&b"; "[..])) {
         headers.insert(COOKIE, line);
     }
 }

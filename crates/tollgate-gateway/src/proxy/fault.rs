@@ -7,9 +7,9 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 
 use super::body::{Body, BodyError};
-use super::client::ConnectTimeout;
 use super::entrance::MOST_FIELDS;
 use super::path::PathFault;
+use super::pool::SendError;
 
 /// Why a request was not answered by an upstream.
 ///
@@ -126,20 +126,20 @@ impl Fault {
     }
 
     /// What went wrong with a request that was sent.
-    pub(super) fn of(error: &hyper_util::client::legacy::Error) -> Self {
-        let mut source: Option<&(dyn Error + 'static)> = error.source();
-        while let Some(cause) = source {
-            if cause.is::<ConnectTimeout>() {
-                return Self::ConnectTimeout;
-            }
-            match cause.downcast_ref() {
-                Some(BodyError::Idle(_)) => return Self::SlowClient,
-                Some(BodyError::Broken(_) | BodyError::Unwanted) => return Self::BrokenClient,
-                Some(BodyError::Trailers) => return Self::Fields,
-                None => source = cause.source(),
-            }
+    pub(super) fn of(error: &SendError) -> Self {
+        let error = match error {
+            SendError::Full => return Self::Full,
+            SendError::ConnectTimeout(_) => return Self::ConnectTimeout,
+            SendError::Connect(_) => return Self::Unreachable,
+            SendError::Silence(_) => return Self::AnswerTimeout,
+            SendError::Http(error) => error,
+        };
+        match error.source().and_then(|cause| cause.downcast_ref()) {
+            Some(BodyError::Idle(_)) => Self::SlowClient,
+            Some(BodyError::Broken(_) | BodyError::Unwanted) => Self::BrokenClient,
+            Some(BodyError::Trailers) => Self::Fields,
+            None => Self::BadAnswer,
         }
-        if error.is_connect() { Self::Unreachable } else { Self::BadAnswer }
     }
 
     /// The answer, with the fault among its extensions.

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::error::Error;
-use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,31 +10,29 @@ use std::task::{Context, Poll};
 use http::header::{
     CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
 };
-use http::uri::PathAndQuery;
-use http::{Method, Request, Response, StatusCode, Uri, Version};
+use http::request::Parts;
+use http::uri::{Authority, PathAndQuery};
+use http::{Extensions, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
-use hyper_util::client::legacy::Error as ClientError;
-use hyper_util::client::legacy::connect::capture_connection;
-use tokio::time::{Instant, sleep, sleep_until};
 use tower_service::Service;
 
-use super::body::{Body, Received, Timed, Upload};
-use super::client::Clients;
+use super::body::{Body, Sent, Timed, Upload};
+use super::client::{self, Clients};
+use super::entrance::Admitted;
 use super::failures::{Failures, Health};
 use super::fault::Fault;
-use super::forwarded::{self, Caller, Fronts};
-use super::settings::{Host, Protocol, Upstream};
-use super::socket::has_begun;
-use super::source::{Release, Source};
+use super::forwarded::{self, Fronts, Via};
+use super::hop;
+use super::pool::{Lease, Pool, SendError};
+use super::settings::{Host, Protocol, Timeouts, Upstream};
+use super::source::Source;
 use super::tunnel::{Place, Tunnels};
-use super::{Connection, hop};
 
 /// Forwards requests to one upstream. Clones share its connections.
 ///
-/// It takes requests that [`admit`](super::admit) has been over, with the peer's
-/// `SocketAddr` and a [`Connection`] in their extensions.
+/// It takes requests that [`admit`](super::admit) has been over.
 #[derive(Clone, Debug)]
 pub struct Forward {
     shared: Arc<Shared>,
@@ -46,6 +43,11 @@ struct Shared {
     upstream: Upstream,
     common: Common,
     health: Arc<Health>,
+    pool: Arc<Pool>,
+    /// For requests that ask for another protocol, which HTTP/2 cannot carry.
+    upgrades: Arc<Pool>,
+    /// The `Host` of the upstream itself.
+    host: HeaderValue,
 }
 
 /// The settings that all upstreams have in common.
@@ -61,19 +63,26 @@ pub struct Common {
     pub tunnels: Tunnels,
     /// Failures of upstreams in the log.
     pub failures: Failures,
-    /// The name in `Via`. A request that carries it has come through here before.
-    pub name: Arc<str>,
+    /// The element of `Via`. A request that carries it has come through here before.
+    pub via: Via,
 }
 
 impl Forward {
     /// Forwards to `upstream`.
-    pub fn new(upstream: Upstream, common: Common) -> Self {
+    ///
+    /// # Errors
+    /// The upstream has no valid address.
+    pub fn new(upstream: Upstream, common: Common) -> Result<Self, http::Error> {
         let health = common.failures.of(&upstream.authority);
-        Self { shared: Arc::new(Shared { upstream, common, health }) }
+        let Upstream { scheme, authority, .. } = &upstream;
+        let pool = common.clients.pool(scheme, authority, upstream.protocol)?;
+        let upgrades = common.clients.pool(scheme, authority, Protocol::Http1)?;
+        let host = client::host(scheme, authority)?;
+        Ok(Self { shared: Arc::new(Shared { upstream, common, health, pool, upgrades, host }) })
     }
 }
 
-impl Service<Request<Incoming>> for Forward {
+impl Service<Request<Admitted>> for Forward {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -82,7 +91,7 @@ impl Service<Request<Incoming>> for Forward {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+    fn call(&mut self, request: Request<Admitted>) -> Self::Future {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
             let answer = shared.forward(request).await;
@@ -92,16 +101,25 @@ impl Service<Request<Incoming>> for Forward {
 }
 
 impl Shared {
-    async fn forward(&self, mut request: Request<Incoming>) -> Result<Response<Body>, Fault> {
-        if forwarded::has_passed(request.headers(), &self.common.name) {
+    async fn forward(&self, mut request: Request<Admitted>) -> Result<Response<Body>, Fault> {
+        if self.common.via.is_in(request.headers()) {
             return Err(Fault::Loop);
         }
         let upgrade = self.take_upgrade(&mut request)?;
-        let received = request.extensions().get::<Received>().cloned().unwrap_or_default();
-        // HTTP/2 has no such upgrades.
-        let protocol = if upgrade.is_some() { Protocol::Http1 } else { self.upstream.protocol };
-        self.readdress(&mut request, protocol, upgrade.as_ref())?;
-        let (mut response, body) = self.exchange(request, protocol, received.clone()).await?;
+        let (mut parts, admitted) = request.into_parts();
+        self.readdress(&mut parts, &admitted, upgrade.as_ref())?;
+        let Admitted { body, received, .. } = admitted;
+        let (upload, release, body) = if body.is_end_stream() {
+            (None, None, Sent::default())
+        } else {
+            let upload = Upload::new(received.clone().unwrap_or_default());
+            let (body, release) = Source::request(body);
+            let body = Timed::request(body, self.timeouts().body, Arc::clone(&upload));
+            (Some(upload), Some(release), Sent::of(body))
+        };
+        let request = Request::from_parts(parts, body);
+        let exchanged = self.exchange(request, upload.as_deref(), upgrade.is_some()).await;
+        let (mut response, lease) = exchanged.map_err(|error| self.fault(&error))?;
         // What the upstream spoke with us is not what we speak with the client.
         *response.version_mut() = Version::HTTP_11;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -118,27 +136,25 @@ impl Shared {
         }
         hop::remove(headers, &[]);
         self.health.answered();
-        let idle = self.clients().timeouts().body;
-        let health = Arc::clone(&self.health);
-        let body = body.filter(|_| !received.is_whole());
-        Ok(response.map(|response| {
-            let response = Timed::response(Source::Response(response), idle, health);
-            Body::of(response).releasing(body)
+        // An upgrade that was refused leaves a connection that some upstreams misread.
+        let lease = upgrade.is_none().then_some(lease);
+        let release = release.filter(|_| !received.is_some_and(|it| it.is_whole()));
+        Ok(response.map(|body| {
+            let (idle, health) = (self.timeouts().body, Arc::clone(&self.health));
+            Body::of(Timed::response(Source::Response(body), idle, health, lease))
+                .releasing(release)
         }))
     }
 
-    const fn clients(&self) -> &Clients {
-        &self.common.clients
+    fn timeouts(&self) -> &Timeouts {
+        self.pool.timeouts()
     }
 
     /// The client's wish to change to another protocol, if it has one.
     ///
     /// Room is taken before the upstream is asked: it might open what nobody can use.
-    fn take_upgrade(&self, request: &mut Request<Incoming>) -> Result<Option<Upgrade>, Fault> {
-        let protocols = hop::upgrade(request.headers());
-        let Some(protocols) = protocols.filter(|_| request.version() == Version::HTTP_11) else {
-            return Ok(None);
-        };
+    fn take_upgrade(&self, request: &mut Request<Admitted>) -> Result<Option<Upgrade>, Fault> {
+        let Some(protocols) = request.body_mut().upgrade.take() else { return Ok(None) };
         let place = self.common.tunnels.room().ok_or(Fault::Crowded)?;
         Ok(Some(Upgrade { protocols, client: hyper::upgrade::on(request), place }))
     }
@@ -146,175 +162,129 @@ impl Shared {
     /// From what the client wrote to what the upstream gets.
     fn readdress(
         &self,
-        request: &mut Request<Incoming>,
-        protocol: Protocol,
+        parts: &mut Parts,
+        admitted: &Admitted,
         upgrade: Option<&Upgrade>,
     ) -> Result<(), Fault> {
-        let Common { fronts, identity, name, .. } = &self.common;
-        let connection = request.extensions().get::<Connection>().copied();
-        // Whoever serves us without a word about the connection is no server of ours.
-        let connection = connection.ok_or(Fault::Host)?;
-        let version = request.version();
-        let reads_trailers = hop::reads_trailers(request.headers());
-        let target = self.target(request.uri())?;
-        let has_unknown_length =
-            !request.body().is_end_stream() && request.body().size_hint().exact().is_none();
-        let headers = request.headers_mut();
+        let Common { fronts, identity, via, .. } = &self.common;
+        // HTTP/2 has no such upgrades.
+        let is_http1 = upgrade.is_some() || self.upstream.protocol == Protocol::Http1;
+        let (headers, body) = (&mut parts.headers, &admitted.body);
+        let reads_trailers = hop::reads_trailers(headers);
         hop::remove(headers, identity);
-        let host = headers.get(HOST).cloned();
-        let caller = Caller {
-            peer: connection.peer,
-            is_tls: connection.is_tls,
-            host: host.as_ref().and_then(|host| host.to_str().ok()),
-        };
-        forwarded::write(headers, caller, fronts);
-        forwarded::append_via(headers, version, name);
-        if protocol == Protocol::Http2 || self.upstream.host == Host::Target {
-            // The client writes that of the target.
+        let host = admitted.host.as_ref().map(Authority::as_str);
+        forwarded::write(headers, &admitted.connection, host, fronts);
+        via.append_to(headers, parts.version);
+        if !is_http1 {
             headers.remove(HOST);
+        } else if self.upstream.host == Host::Target || !headers.contains_key(HOST) {
+            headers.insert(HOST, self.host.clone());
         }
         if reads_trailers {
             headers.insert(TE, HeaderValue::from_static("trailers"));
         }
-        if protocol == Protocol::Http1 {
+        if is_http1 {
             if let Some(Upgrade { protocols, .. }) = upgrade {
                 headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
                 headers.insert(UPGRADE, protocols.clone());
             } else if reads_trailers {
                 headers.insert(CONNECTION, HeaderValue::from_static("te"));
             }
-            if has_unknown_length {
+            if !body.is_end_stream() && body.size_hint().exact().is_none() {
                 // Without this field, hyper sends no body of a GET or HEAD.
                 headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
             }
         }
-        *request.uri_mut() = target;
-        *request.version_mut() = match protocol {
-            Protocol::Http1 => Version::HTTP_11,
-            Protocol::Http2 => Version::HTTP_2,
-        };
+        if let Some(target) = self.target(&parts.uri, is_http1)? {
+            parts.uri = target;
+        }
+        parts.version = if is_http1 { Version::HTTP_11 } else { Version::HTTP_2 };
         // None of it is meant for the connection to the upstream.
-        request.extensions_mut().clear();
+        parts.extensions = Extensions::new();
         Ok(())
     }
 
-    fn target(&self, uri: &Uri) -> Result<Uri, Fault> {
-        let sent = uri.path_and_query().cloned();
-        let path = match (sent, self.upstream.base_path.as_str()) {
-            (Some(sent), "") => sent,
-            (sent, base) => {
-                let sent = sent.as_ref().map_or("/", PathAndQuery::as_str);
+    /// The target of the request, unless it is the one that the client sent.
+    fn target(&self, uri: &Uri, is_http1: bool) -> Result<Option<Uri>, Fault> {
+        let base = self.upstream.base_path.as_str();
+        let sent = uri.path_and_query();
+        let path = match sent {
+            Some(_) if base.is_empty() && is_http1 => return Ok(None),
+            Some(sent) if base.is_empty() => sent.clone(),
+            _ => {
+                let sent = sent.map_or("/", PathAndQuery::as_str);
                 PathAndQuery::try_from(format!("{base}{sent}")).map_err(|_| Fault::Host)?
             }
         };
+        if is_http1 {
+            return Ok(Some(path.into()));
+        }
         let target = Uri::builder()
             .scheme(self.upstream.scheme.clone())
             .authority(self.upstream.authority.clone())
             .path_and_query(path);
         // Its parts are valid, and so is the whole.
-        target.build().map_err(|_| Fault::Host)
+        target.build().map(Some).map_err(|_| Fault::Host)
     }
 
     /// Sends the request, and once more where that is harmless: the upstream may close a
     /// connection at the moment in which we use it again.
     async fn exchange(
         &self,
-        request: Request<Incoming>,
-        protocol: Protocol,
-        received: Received,
-    ) -> Result<(Response<Incoming>, Option<Release>), Fault> {
-        let idle = self.clients().timeouts().body;
-        let upload = Upload::new(received);
-        let (parts, body) = request.into_parts();
-        if !body.is_end_stream() {
-            let (body, release) = Source::request(body);
-            let body = Body::of(Timed::request(body, idle, Arc::clone(&upload)));
-            let request = Request::from_parts(parts, body);
-            return match self.send(request, protocol, &upload).await {
-                Ok(response) => Ok((response, Some(release))),
-                Err(failure) => Err(self.fault(failure)),
-            };
-        }
-        let again = is_harmless(&parts.method).then(|| parts.clone());
-        let mut sent =
-            self.send(Request::from_parts(parts, Body::empty()), protocol, &upload).await;
-        if let (Err(Failure::Client(error)), Some(parts)) = (&sent, again)
-            && broke_off(error)
-            && !has_begun(error)
-        {
-            sent = self.send(Request::from_parts(parts, Body::empty()), protocol, &upload).await;
-        }
-        sent.map(|response| (response, None)).map_err(|failure| self.fault(failure))
-    }
-
-    async fn send(
-        &self,
-        mut request: Request<Body>,
-        protocol: Protocol,
-        upload: &Upload,
-    ) -> Result<Response<Incoming>, Failure> {
-        let timeouts = self.clients().timeouts();
-        let mut connection = capture_connection(&mut request);
-        let mut answer = std::pin::pin!(self.clients().request(protocol, request));
-        tokio::select! {
-            biased;
-            answer = &mut answer => return answer.map_err(Failure::Client),
-            _ = connection.wait_for_connection_metadata() => {}
-            // The connector has this limit too, for each attempt. Over HTTP/2 a request can wait
-            // for several attempts of other requests.
-            () = sleep(timeouts.connect) => return Err(Failure::NoConnection),
-        }
-        // The time of the answer begins now, and again with each piece of the body.
-        let connected = Instant::now();
-        let mut deadline = std::pin::pin!(sleep_until(connected + timeouts.response));
+        mut request: Request<Sent>,
+        upload: Option<&Upload>,
+        is_upgrade: bool,
+    ) -> Result<(Response<Incoming>, Lease), SendError> {
+        let may_repeat = upload.is_none() && is_harmless(request.method());
+        let mut was_repeated = false;
         loop {
-            tokio::select! {
-                biased;
-                answer = &mut answer => return answer.map_err(Failure::Client),
-                () = &mut deadline => {
-                    let due = upload.complete_since().max(connected) + timeouts.response;
-                    if due <= Instant::now() {
-                        return Err(Failure::Silence);
-                    }
-                    deadline.as_mut().reset(due);
+            let mut lease = if is_upgrade {
+                Box::pin(self.upgrades.lease_new()).await?
+            } else {
+                self.pool.lease().await?
+            };
+            let again = (may_repeat && !was_repeated).then(|| {
+                let mut again = Request::new(Sent::default());
+                again.method_mut().clone_from(request.method());
+                again.uri_mut().clone_from(request.uri());
+                again.version_mut().clone_from(&request.version());
+                again.headers_mut().clone_from(request.headers());
+                again
+            });
+            let unanswered = match lease.send(request, upload).await {
+                Ok(response) => return Ok((response, lease)),
+                Err(unanswered) => unanswered,
+            };
+            request = match (unanswered.unsent, again) {
+                (Some(unsent), _) if lease.is_reused() => unsent,
+                (_, Some(again)) if broke_off(&unanswered.error) && !lease.has_begun() => {
+                    was_repeated = true;
+                    again
                 }
-            }
+                _ => return Err(unanswered.error),
+            };
         }
     }
 
     /// What the client is told; the log says more.
-    fn fault(&self, failure: Failure) -> Fault {
-        match failure {
-            Failure::Silence => self.failed(Fault::AnswerTimeout, &Fault::AnswerTimeout, None),
-            Failure::NoConnection => {
-                let is_full = self.clients().is_full(&self.upstream.authority);
-                let fault = if is_full { Fault::Full } else { Fault::ConnectTimeout };
-                self.failed(fault, &fault, None)
-            }
-            Failure::Client(error) => {
-                let fault = Fault::of(&error);
-                // Other faults are those of the client.
-                if fault.status().is_server_error() {
-                    return self.failed(fault, &fault, Some(&error));
-                }
-                fault
-            }
+    fn fault(&self, error: &SendError) -> Fault {
+        let fault = Fault::of(error);
+        // Other faults are those of the client.
+        if fault.status().is_server_error() {
+            let cause: Option<&dyn Error> = match error {
+                SendError::Connect(cause) => Some(&**cause),
+                SendError::Http(error) => Some(error),
+                _ => None,
+            };
+            self.health.failed(fault.code(), &fault, cause);
         }
+        fault
     }
 
     /// An answer that cannot be passed on.
     fn invalid(&self, why: &str) -> Fault {
-        self.failed(Fault::BadAnswer, &why, None)
-    }
-
-    fn failed(
-        &self,
-        fault: Fault,
-        what: &dyn fmt::Display,
-        error: Option<&(dyn Error + 'static)>,
-    ) -> Fault {
-        self.health.failed(fault.code(), what, error);
-        fault
+        self.health.failed(Fault::BadAnswer.code(), &why, None);
+        Fault::BadAnswer
     }
 
     /// The upstream has changed to another protocol.
@@ -330,7 +300,7 @@ impl Shared {
         }
         self.health.answered();
         let upstream = hyper::upgrade::on(&mut response);
-        let idle = self.clients().timeouts().tunnel;
+        let idle = self.timeouts().tunnel;
         self.common.tunnels.open(client, upstream, place, idle);
         let headers = response.headers_mut();
         let answered = headers.get(UPGRADE).cloned();
@@ -348,28 +318,15 @@ struct Upgrade {
     place: Place,
 }
 
-/// Why there is no answer.
-enum Failure {
-    Client(ClientError),
-    NoConnection,
-    Silence,
-}
-
 /// Whether it makes no difference to send the request once more.
 fn is_harmless(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
 /// Whether the connection ended before the head of an answer did.
-fn broke_off(error: &ClientError) -> bool {
-    let mut source = Error::source(error);
-    while let Some(cause) = source {
-        if let Some(error) = cause.downcast_ref::<hyper::Error>() {
-            return error.is_incomplete_message() || error.is_canceled() || is_reset(error);
-        }
-        source = cause.source();
-    }
-    false
+fn broke_off(error: &SendError) -> bool {
+    let SendError::Http(error) = error else { return false };
+    error.is_incomplete_message() || error.is_canceled() || is_reset(error)
 }
 
 fn is_reset(error: &hyper::Error) -> bool {

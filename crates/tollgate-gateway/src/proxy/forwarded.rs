@@ -1,12 +1,13 @@
 //! What the upstream is told about the client it cannot see.
 
-use std::fmt::Write;
-use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
-use http::header::{self, FORWARDED, HeaderMap, HeaderName, HeaderValue, VIA};
+use bytes::Bytes;
+use http::Version;
+use http::header::{self, FORWARDED, HeaderMap, HeaderName, HeaderValue, InvalidHeaderValue, VIA};
 use tollgate::key::TrustedProxies;
 
-use super::hop;
+use super::{Connection, hop};
 
 /// The proxies in front of us.
 #[derive(Clone, Debug)]
@@ -17,23 +18,21 @@ pub struct Fronts {
     pub header: Option<HeaderName>,
 }
 
-/// What the upstream is told: who called, over what, and asking for which host.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Caller<'a> {
-    pub(super) peer: SocketAddr,
-    pub(super) is_tls: bool,
-    /// As the client wrote it; it has been checked to be an authority.
-    pub(super) host: Option<&'a str>,
-}
-
 /// Writes `X-Forwarded-For`, `-Proto`, `-Host` and `Forwarded`.
 ///
 /// Each gets this hop at its end. What stood there stays if a trusted proxy called; what
 /// anybody else writes there may be invented and would be believed by an upstream that reads
 /// from the left, so that it is dropped. Protocol and host are those of the first hop: a
 /// trusted proxy's word is kept.
-pub(super) fn write(headers: &mut HeaderMap, caller: Caller<'_>, fronts: &Fronts) {
-    let is_front = fronts.proxies.contains(caller.peer.ip());
+///
+/// `host` is the one that the client asked for.
+pub(super) fn write(
+    headers: &mut HeaderMap,
+    connection: &Connection,
+    host: Option<&str>,
+    fronts: &Fronts,
+) {
+    let is_front = fronts.proxies.contains(connection.peer.ip());
     let invented = |name: &HeaderName| {
         let name = name.as_str();
         // Many services read `_` as `-` and then cannot tell the two apart, so that nobody
@@ -45,17 +44,19 @@ pub(super) fn write(headers: &mut HeaderMap, caller: Caller<'_>, fronts: &Fronts
     for name in dropped {
         headers.remove(name);
     }
-    let ip = caller.peer.ip().to_canonical();
-    let protocol = if caller.is_tls { "https" } else { "http" };
-    append(headers, &FOR, &ip.to_string());
-    append(headers, &FORWARDED, &element(ip, protocol, caller.host));
+    append(headers, &FOR, connection.ip.clone());
+    append(headers, &FORWARDED, element(connection, host));
     if !headers.contains_key(&PROTO) {
-        headers.insert(&PROTO, HeaderValue::from_static(protocol));
+        headers.insert(&PROTO, HeaderValue::from_static(connection.protocol()));
     }
-    if !headers.contains_key(&HOST)
-        && let Some(host) = caller.host.and_then(|host| HeaderValue::from_str(host).ok())
+    if let Some(host) = host
+        && !headers.contains_key(&HOST)
     {
-        headers.insert(&HOST, host);
+        let host = match headers.get(header::HOST) {
+            Some(host) => Ok(host.clone()),
+            None => HeaderValue::from_str(host),
+        };
+        headers.extend(host.ok().map(|host| (HOST, host)));
     }
 }
 
@@ -100,50 +101,74 @@ pub(super) fn is_spelling(name: &str, known: &str) -> bool {
     name.len() == known.len() && name.bytes().map(dashed).eq(known.bytes().map(dashed))
 }
 
-/// Whether the request has come through here before, which it would then do for ever.
-pub(super) fn has_passed(headers: &HeaderMap, name: &str) -> bool {
-    headers.get_all(VIA).iter().any(|line| {
-        line.to_str().is_ok_and(|line| {
-            line.split(',').any(|hop| hop.split_whitespace().nth(1) == Some(name))
-        })
-    })
+/// The element of this gateway in `Via`.
+#[derive(Clone, Debug)]
+pub struct Via {
+    name: Arc<str>,
+    /// For HTTP/1.0, HTTP/1.1 and HTTP/2.
+    elements: [HeaderValue; 3],
 }
 
-/// Says that the request came through here (RFC 9110 §7.6.3).
-pub(super) fn append_via(headers: &mut HeaderMap, version: http::Version, name: &str) {
-    let version = match version {
-        http::Version::HTTP_10 => "1.0",
-        http::Version::HTTP_2 => "2.0",
-        _ => "1.1",
-    };
-    append(headers, &VIA, &format!("{version} {name}"));
+impl Via {
+    /// By the name of this process.
+    ///
+    /// # Errors
+    /// The name cannot be in a field.
+    pub fn new(name: &str) -> Result<Self, InvalidHeaderValue> {
+        let element = |version: &str| HeaderValue::try_from(format!("{version} {name}"));
+        Ok(Self {
+            name: name.into(),
+            elements: [element("1.0")?, element("1.1")?, element("2.0")?],
+        })
+    }
+
+    /// Whether the request has come through here before, which it would then do for ever.
+    pub(super) fn is_in(&self, headers: &HeaderMap) -> bool {
+        headers.get_all(VIA).iter().any(|line| {
+            line.to_str().is_ok_and(|line| {
+                line.split(',').any(|hop| hop.split_whitespace().nth(1) == Some(&*self.name))
+            })
+        })
+    }
+
+    /// Says that the request came through here (RFC 9110 §7.6.3).
+    pub(super) fn append_to(&self, headers: &mut HeaderMap, version: Version) {
+        let [http10, http11, http2] = &self.elements;
+        let element = match version {
+            Version::HTTP_10 => http10,
+            Version::HTTP_2 => http2,
+            _ => http11,
+        };
+        append(headers, &VIA, element.clone());
+    }
 }
 
 /// One hop of RFC 7239.
-fn element(ip: IpAddr, protocol: &str, host: Option<&str>) -> String {
-    let mut element = match ip {
-        IpAddr::V4(ip) => format!("for={ip}"),
-        IpAddr::V6(ip) => format!("for=\"[{ip}]\""),
-    };
-    // Writing to a string does not fail.
-    let _ = write!(element, ";proto={protocol}");
+fn element(connection: &Connection, host: Option<&str>) -> HeaderValue {
     // A quote or a backslash would let the client write elements of its own.
-    if let Some(host) = host.filter(|host| !host.contains(['"', '\\'])) {
-        let _ = write!(element, ";host=\"{host}\"");
-    }
-    element
+    let Some(host) = host.filter(|host| !host.contains(['"', '\\'])) else {
+        return connection.hop.clone();
+    };
+    let element = [connection.hop.as_bytes(), b";host=\"", host.as_bytes(), b"\""].concat();
+    // An authority and the hop are values already.
+    HeaderValue::from_maybe_shared(Bytes::from(element)).unwrap_or_else(|_| connection.hop.clone())
 }
 
 /// Adds to the end of a list. It becomes one line, because some servers read only the first.
-fn append(headers: &mut HeaderMap, name: &HeaderName, element: &str) {
+fn append(headers: &mut HeaderMap, name: &HeaderName, element: HeaderValue) {
     let mut list = Vec::new();
     for line in headers.get_all(name) {
         list.extend_from_slice(line.as_bytes());
         list.extend_from_slice(b", ");
     }
-    list.extend_from_slice(element.as_bytes());
-    if let Ok(list) = HeaderValue::from_bytes(&list) {
-        headers.insert(name, list);
+    let value = if list.is_empty() {
+        Ok(element)
+    } else {
+        list.extend_from_slice(element.as_bytes());
+        HeaderValue::from_maybe_shared(Bytes::from(list))
+    };
+    if let Ok(value) = value {
+        headers.insert(name, value);
     }
 }
 
@@ -196,12 +221,12 @@ mod tests {
         for (name, value) in lines {
             headers.append(*name, HeaderValue::from_static(value));
         }
-        let caller = Caller { peer: peer.parse().unwrap(), is_tls: true, host };
+        let connection = Connection::new(peer.parse().unwrap(), true).unwrap();
         let fronts = Fronts {
             proxies: TrustedProxies::parse(["loopback"]).unwrap(),
             header: Some(HeaderName::from_static("x-our-balancer")),
         };
-        write(&mut headers, caller, &fronts);
+        write(&mut headers, &connection, host, &fronts);
         headers
     }
 
@@ -296,11 +321,12 @@ mod tests {
     #[test]
     fn a_request_that_has_passed_is_recognised() {
         let mut headers = HeaderMap::new();
-        append_via(&mut headers, http::Version::HTTP_2, "other");
-        assert!(!has_passed(&headers, "tollgate-1"));
-        append_via(&mut headers, http::Version::HTTP_11, "tollgate-1");
+        let (ours, other) = (Via::new("tollgate-1").unwrap(), Via::new("other").unwrap());
+        other.append_to(&mut headers, Version::HTTP_2);
+        assert!(!ours.is_in(&headers));
+        ours.append_to(&mut headers, Version::HTTP_11);
         assert_eq!(headers["via"], "2.0 other, 1.1 tollgate-1");
-        assert!(has_passed(&headers, "tollgate-1"));
-        assert!(!has_passed(&headers, "tollgate"));
+        assert!(ours.is_in(&headers));
+        assert!(!Via::new("tollgate").unwrap().is_in(&headers));
     }
 }

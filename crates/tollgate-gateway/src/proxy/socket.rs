@@ -6,10 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
-use http::Extensions;
 use hyper::rt::{Read, Write};
-use hyper_util::client::legacy::Error as ClientError;
-use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 use tokio::sync::OwnedSemaphorePermit;
@@ -18,15 +15,12 @@ use super::settings::Protocol;
 
 /// Whether a byte came on a connection since something was last sent on it. Clones share it.
 #[derive(Clone, Debug, Default)]
-struct Begun(Arc<AtomicBool>);
+pub(super) struct Begun(Arc<AtomicBool>);
 
-/// Whether the upstream had begun to answer the request that failed.
-pub(super) fn has_begun(error: &ClientError) -> bool {
-    let mut extensions = Extensions::new();
-    if let Some(connected) = error.connect_info() {
-        connected.get_extras(&mut extensions);
+impl Begun {
+    pub(super) fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
     }
-    extensions.get::<Begun>().is_some_and(|begun| begun.0.load(Ordering::Relaxed))
 }
 
 /// A connection to an upstream, inside TLS: what comes there is HTTP.
@@ -44,20 +38,14 @@ impl<S: Read> Socket<S> {
         stream: S,
         protocol: Protocol,
         permit: OwnedSemaphorePermit,
-    ) -> TokioIo<Self> {
+    ) -> (TokioIo<Self>, Begun) {
         let most = match protocol {
             Protocol::Http1 => READ,
             // It has windows.
             Protocol::Http2 => u64::MAX,
         };
-        let io = TokioIo::new(stream).take(most);
-        TokioIo::new(Self { io, most, begun: Begun::default(), _permit: permit })
-    }
-}
-
-impl<S: Read + Connection> Connection for Socket<S> {
-    fn connected(&self) -> Connected {
-        self.io.get_ref().inner().connected().extra(self.begun.clone())
+        let (io, begun) = (TokioIo::new(stream).take(most), Begun::default());
+        (TokioIo::new(Self { io, most, begun: begun.clone(), _permit: permit }), begun)
     }
 }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tollgate::StoreError;
 use tollgate_replay::html::{self, ClientLimit};
-use tollgate_replay::log::{Format, Input, Options, ReadError, Records};
+use tollgate_replay::log::{Format, Input, Options, ReadError, Record, Records};
 use tollgate_replay::{Answer, Bounds, Report};
 
 use self::differences::Differences;
@@ -139,35 +139,24 @@ pub(crate) fn replay(
     log: &LogArgs,
     top: usize,
 ) -> Result<Replayed, ReplayError> {
-    // Both are opened before anything is read: a name that is wrong is told at once.
-    let inputs = log.logs.iter().map(|path| Input::open(path));
-    let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
     let of =
         |plan| Recorded::new(plan, Bounds::default(), log.anonymise).map_err(ReplayError::Plan);
     let mut one = of(plan)?;
     let mut two = other.map(of).transpose()?;
     let mut differences = Differences::new(top);
-    let mut records = Records::new(inputs, &log.options(top));
-    let mut progress = Progress::new();
-    let mut number = 0_u64;
-    loop {
-        if number.is_multiple_of(8_192) {
-            progress.show(&records.progress());
-        }
-        let Some(record) = records.next()? else { break };
+    let records = read(log, top, |number, record| {
         let store = |error| ReplayError::Store { line: record.line, error };
-        let answer = one.decide(&record).map_err(store)?;
+        let answer = one.decide(record).map_err(store)?;
         if let Some(two) = &mut two {
-            let other = two.decide(&record).map_err(store)?;
-            differences.note(number, [answer, other], &record, log.anonymise);
+            let other = two.decide(record).map_err(store)?;
+            differences.note(number, [answer, other], record, log.anonymise);
             differences.resolve(0, one.resolved());
             differences.resolve(1, two.resolved());
         } else if answer == Answer::Waits {
             one.resolved().for_each(drop);
         }
-        number += 1;
-    }
-    progress.finish();
+        Ok(())
+    })?;
     let store = |error| ReplayError::Store { line: 0, error };
     let report = one.finish().map_err(store)?;
     let other = match two {
@@ -189,6 +178,28 @@ pub(crate) fn replay(
         shown: shown.collect(),
         other,
     })
+}
+
+/// Passes each line to `each`, with the number of the lines before it. Up to `shown` unreadable
+/// lines are kept.
+fn read(
+    log: &LogArgs,
+    shown: usize,
+    mut each: impl FnMut(u64, &Record<'_>) -> Result<(), ReplayError>,
+) -> Result<Records, ReplayError> {
+    // All are opened before anything is read, so that a wrong name is an error at once.
+    let inputs = log.logs.iter().map(|path| Input::open(path));
+    let mut records = Records::new(inputs.collect::<Result<_, _>>()?, &log.options(shown));
+    let mut progress = Progress::new();
+    for number in 0.. {
+        if number % 8_192 == 0 {
+            progress.show(&records.progress());
+        }
+        let Some(record) = records.next()? else { break };
+        each(number, &record)?;
+    }
+    progress.finish();
+    Ok(records)
 }
 
 /// Replays and writes the report.

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tollgate::{Key, Micros};
-use tollgate_replay::log::{Input, Record, Records};
+use tollgate_replay::log::Record;
 use tollgate_replay::suggest::{Bounds, Fit, Level, Suggest, Suggestion};
 
-use super::progress::Progress;
+use super::words::Count;
 use super::{LogArgs, ReplayError, Replayed, replay};
 use crate::config::{self, Source};
 
@@ -98,22 +98,13 @@ pub fn run(args: &SuggestArgs) -> Result<String, ReplayError> {
 }
 
 fn learn(args: &SuggestArgs) -> Result<Suggestion, ReplayError> {
-    let inputs = args.log.logs.iter().map(|path| Input::open(path));
-    let mut records = Records::new(inputs.collect::<Result<_, _>>()?, &args.log.options(0));
     let mut suggest = Suggest::new(Micros::from(args.window), &args.pattern, Bounds::default());
-    let mut progress = Progress::new();
-    let mut number = 0_u64;
-    loop {
-        if number.is_multiple_of(8_192) {
-            progress.show(&records.progress());
-        }
-        let Some(record) = records.next()? else { break };
-        number += 1;
-        if let (false, Some(client)) = (record.method.is_empty(), client(&record)) {
+    super::read(&args.log, 0, |_, record| {
+        if let (false, Some(client)) = (record.method.is_empty(), client(record)) {
             suggest.request(record.at, &client, record.target);
         }
-    }
-    progress.finish();
+        Ok(())
+    })?;
     Ok(suggest.suggestion())
 }
 
@@ -131,19 +122,20 @@ fn client(record: &Record<'_>) -> Option<Key> {
 
 fn write(out: &mut String, args: &SuggestArgs, suggestion: &Suggestion) -> fmt::Result {
     let Suggestion { requests, clients, sample, busiest_second, busiest_minute, .. } = suggestion;
-    writeln!(out, "# Suggested by `tollgate suggest` from {requests} requests")?;
+    writeln!(out, "# Suggested by `tollgate suggest` from {}", Count(*requests, "request"))?;
     if let (Some(first), Some(last)) = (suggestion.first, suggestion.last) {
         let micros = last.0.since(first.0).get();
         let days = micros.div_ceil(86_400_000_000).max(1);
-        writeln!(out, "# from {first} to {last}: {days} days, {clients} clients.")?;
+        let (days, clients) = (Count(days, "day"), Count(*clients, "client"));
+        writeln!(out, "# from {first} to {last}: {days}, {clients}.")?;
     }
     if *sample > 1 {
         writeln!(out, "# One client in {sample} was looked at, chosen by chance.")?;
     }
     writeln!(
         out,
-        "# The service bore {busiest_second} requests in its busiest second, {busiest_minute} in \
-         its busiest minute."
+        "# Requests that the service bore: {busiest_second} in its busiest second, {busiest_minute} \
+         in its busiest minute."
     )?;
     writeln!(out, "\nrateLimiter:\n  target: {}", quoted(&args.target))?;
     writeln!(out, "\n  # What the service has borne in a minute of the clock.")?;
@@ -153,7 +145,8 @@ fn write(out: &mut String, args: &SuggestArgs, suggestion: &Suggestion) -> fmt::
         busiest_minute.max(&1)
     )?;
     let window = suggestion.window_seconds;
-    writeln!(out, "\n  # A client, over all routes: {} requests.", suggestion.all.requests)?;
+    let all = Count(suggestion.all.requests, "request");
+    writeln!(out, "\n  # A client, over all routes: {all}.")?;
     write_levels(out, "  ", &suggestion.all, window)?;
     writeln!(out, "  client:")?;
     write_quota(out, "    ", args, &suggestion.all, window)?;
@@ -165,7 +158,8 @@ fn write(out: &mut String, args: &SuggestArgs, suggestion: &Suggestion) -> fmt::
         writeln!(out, "\n  apis:")?;
     }
     for (number, (path, fit)) in routes.into_iter().enumerate() {
-        writeln!(out, "    # {path}: {} requests of {} clients.", fit.requests, fit.clients)?;
+        let (requests, clients) = (Count(fit.requests, "request"), Count(fit.clients, "client"));
+        writeln!(out, "    # {path}: {requests} of {clients}.")?;
         write_levels(out, "    ", fit, window)?;
         writeln!(out, "    - identifier: {}", identifier(path, number + 1))?;
         let expression = quoted(&expression(path));
@@ -187,7 +181,7 @@ fn write_levels(out: &mut String, indent: &str, fit: &Fit, window: u64) -> fmt::
         writeln!(
             out,
             "{indent}# {share} % of clients: sliding_window_log {sliding_limit} per {window} s \
-             ({sliding_beyond} clients beyond), token_bucket {bucket_limit} per {window} s with a \
+             ({sliding_beyond} beyond), token_bucket {bucket_limit} per {window} s with a \
              burst of {bucket_burst} ({bucket_beyond} beyond)"
         )?;
     }
@@ -222,12 +216,15 @@ fn write_replayed(out: &mut String, replayed: &Replayed) -> fmt::Result {
     let counts = report.total.counts;
     writeln!(
         out,
-        "\n# Replayed: {} of {} requests and {} of {} clients would have been denied.",
-        counts.denied, counts.requests, report.clients_denied, report.clients
+        "\n# Replayed: {} of {} and {} of {} would have been denied.",
+        counts.denied,
+        Count(counts.requests, "request"),
+        report.clients_denied,
+        Count(report.clients, "client")
     )?;
     for (name, policy) in &report.policies {
         let counts = policy.totals.counts;
-        writeln!(out, "#   {name}: {} of {} requests", counts.denied, counts.requests)?;
+        writeln!(out, "#   {name}: {} of {}", counts.denied, Count(counts.requests, "request"))?;
     }
     Ok(())
 }

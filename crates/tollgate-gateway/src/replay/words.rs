@@ -17,7 +17,7 @@ pub(super) fn in_words(replayed: &Replayed, top: usize) -> String {
 
 fn write(out: &mut String, replayed: &Replayed, top: usize) -> fmt::Result {
     let Replayed { report, lines, late, unreadable, shown, other } = replayed;
-    write!(out, "{lines} lines")?;
+    write!(out, "{}", Count(*lines, "line"))?;
     if let (Some(first), Some(last)) = (report.first, report.last) {
         write!(out, ", from {first} to {last}")?;
     }
@@ -29,15 +29,16 @@ fn write(out: &mut String, replayed: &Replayed, top: usize) -> fmt::Result {
         }
     }
     if *late > 0 {
-        writeln!(out, "{late} lines were out of order further than --reorder: replayed late")?;
+        let late = Count(*late, "line");
+        writeln!(out, "out of order by more than --reorder, and replayed late: {late}")?;
     }
     write_report(out, report, top)?;
     if let Some((other, differences)) = other {
         writeln!(out, "\nThe second file:")?;
         write_report(out, other, top)?;
         let [one, two] = differences.only;
-        writeln!(out, "\nThe files differ on {} requests:", one + two)?;
-        writeln!(out, "  {one} are denied by the first alone, {two} by the second alone")?;
+        writeln!(out, "\nThe files differ on {}:", Count(one + two, "request"))?;
+        writeln!(out, "  denied by the first alone: {one}, by the second alone: {two}")?;
         for (client, [one, two]) in differences.clients() {
             writeln!(out, "  {client}: {one} by the first alone, {two} by the second alone")?;
         }
@@ -56,27 +57,29 @@ fn write_report(out: &mut String, report: &Report, top: usize) -> fmt::Result {
     let Counts { requests, denied, .. } = report.total.counts;
     writeln!(
         out,
-        "\n{} of {} clients would have been denied: {denied} of {requests} requests ({})",
+        "\n{} of {} would have been denied: {denied} of {} ({})",
         report.clients_denied,
-        report.clients,
+        Count(report.clients, "client"),
+        Count(requests, "request"),
         Share(denied, requests)
     )?;
     if report.forbidden > 0 {
-        writeln!(out, "{} requests are denied before any limit", report.forbidden)?;
+        writeln!(out, "denied before any limit: {}", Count(report.forbidden, "request"))?;
     }
     if report.beyond_clients.requests > 0 {
         let Counts { requests, denied, .. } = report.beyond_clients;
         writeln!(
             out,
-            "there were too many clients to count apart: {requests} requests of further clients, \
-             of which {denied} were denied"
+            "there were too many clients to count apart: further clients sent {}, {denied} denied",
+            Count(requests, "request")
         )?;
     }
     if !report.is_exact() {
         writeln!(
             out,
-            "not exact: {} charges found no room for their keys, {} responses ended early",
-            report.overflowed, report.cut_short
+            "not exact: no room for the keys of {}; ended too early: {}",
+            Count(report.overflowed, "charge"),
+            Count(report.cut_short, "response")
         )?;
     }
     if !report.policies.is_empty() {
@@ -93,12 +96,13 @@ fn write_report(out: &mut String, report: &Report, top: usize) -> fmt::Result {
             let longest = seconds(policy.waits.longest_micros);
             writeln!(
                 out,
-                "    {waits} requests wait, {mean:.3} s on average and {longest:.3} s at most"
+                "    {}: {mean:.3} s on average and {longest:.3} s at most",
+                Count(waits, "wait")
             )?;
         }
         if policy.returned + policy.extra > 0 {
-            let (returned, extra) = (policy.returned, policy.extra);
-            writeln!(out, "    responses return {returned} units and charge {extra} more")?;
+            let (returned, extra) = (Count(policy.returned, "unit"), policy.extra);
+            writeln!(out, "    responses return {returned} and charge {extra} more")?;
         }
     }
     if !report.routes.is_empty() {
@@ -119,13 +123,20 @@ fn write_clients(out: &mut String, report: &Report, top: usize) -> fmt::Result {
         let hour = busiest.map_or(0, |(hour, _)| hour);
         writeln!(
             out,
-            "  {}: {} of {} requests, from {} to {}, most from {hour:02}:00 to {hour:02}:59 UTC",
-            client.client, client.denied, client.requests, client.first, client.last
+            "  {}: {} of {}, from {} to {}, most from {hour:02}:00 to {hour:02}:59 UTC",
+            client.client,
+            client.denied,
+            Count(client.requests, "request"),
+            client.first,
+            client.last
         )?;
     }
     let never: u64 = report.nearness.iter().map(|near| near.clients).sum();
     if never > 0 {
-        writeln!(out, "\nhow near the {never} clients came that are never denied:")?;
+        writeln!(
+            out,
+            "\nclients never denied, by the smallest share of a quota that each had left:"
+        )?;
     }
     for near in report.nearness.iter().filter(|near| near.clients > 0) {
         let (from, clients) = (near.left_percent, near.clients);
@@ -156,6 +167,15 @@ fn write_totals(out: &mut String, name: &str, totals: &Totals) -> fmt::Result {
         write!(out, "  {at}: {denied} of {requests} denied")?;
     }
     writeln!(out)
+}
+
+/// A number of things, in the singular where there is one.
+pub(super) struct Count(pub(super) u64, pub(super) &'static str);
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}{}", self.0, self.1, if self.0 == 1 { "" } else { "s" })
+    }
 }
 
 struct Share(u64, u64);

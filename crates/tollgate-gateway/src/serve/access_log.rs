@@ -90,7 +90,7 @@ impl AccessLog {
     pub(super) fn begin<B>(
         &self,
         request: &Request<B>,
-        connection: Connection,
+        connection: &Connection,
     ) -> Option<Box<Entry>> {
         let shared = self.0.as_ref()?;
         let address = connection.peer.ip().to_canonical();
@@ -356,7 +356,7 @@ const MONTHS: [&str; 12] =
 pub(super) const DROPPED: &str = "tollgate_gateway_access_log_dropped_total";
 
 /// The most bytes that wait for the file.
-const MOST_QUEUED: usize = 8 << 20;
+const MOST_QUEUED: usize = 4 << 20;
 
 /// The most bytes of a target or a header field in a line.
 const MOST_OF_A_FIELD: usize = 4 << 10;

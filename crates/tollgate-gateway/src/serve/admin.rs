@@ -119,7 +119,7 @@ fn answer<St: Inspect>(
 /// Whether requests should come here. Without the keys of tokens they should: there may be
 /// none elsewhere either, and then nobody would be served at all.
 fn ready<St: Inspect>(gateway: &Gateway<St>) -> Response<Body> {
-    if gateway.draining.is_cancelled() {
+    if gateway.draining.has_begun() {
         return respond(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "draining" }));
     }
     let app = gateway.app();

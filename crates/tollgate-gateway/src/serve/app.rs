@@ -5,16 +5,16 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Once};
 
-use http::header::{CONNECTION, HOST, HeaderValue};
+use http::header::{CONNECTION, HeaderValue};
 use http::uri::Scheme;
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use tokio_rustls::rustls::ServerConfig;
-use tollgate::access::{Listed, Lists};
+use tollgate::access::{AccessLists, Listed};
 use tollgate::denial::{Problem, ResponseFormat};
 use tollgate::key::TrustedProxies;
 use tollgate::status::{Inspect, LayerHandle};
-use tollgate::{Denial, Head, Observer, WaitQueue, headers};
+use tollgate::{Denial, Observer, RequestHead, WaitQueue, headers};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -31,8 +31,11 @@ use super::settled::{Prices, Settled};
 use super::summary::Summary;
 use crate::files;
 use crate::plan::{Connections, Front, Plan};
-use crate::proxy::path::{Ambiguous, PathFault};
-use crate::proxy::{Body, Clients, Common, Connection, Failures, Fault, Timeouts, Tunnels, admit};
+use crate::proxy::path::Ambiguous;
+use crate::proxy::{
+    Admitted, Body, Clients, Common, Connection, Failures, Fault, Meaning, Received, Timeouts,
+    Tunnels, Via, admit,
+};
 use crate::trace::{self, Tracing};
 
 /// One version of the configuration at work.
@@ -47,7 +50,7 @@ pub(super) struct App<St> {
     /// Whether upstreams say somewhere what a request has cost.
     reserves: bool,
     /// Who is refused, and who is not limited.
-    lists: Option<Lists>,
+    lists: Option<AccessLists>,
     /// The rules for descriptors of Envoy.
     pub(super) rate_limits: Option<RateLimits<St>>,
     /// The most connections to the admin address.
@@ -85,7 +88,9 @@ pub(super) struct Lasting<St> {
     /// Failures of upstreams in the log.
     pub(super) failures: Failures,
     /// What stands in `Via`.
-    pub(super) name: Arc<str>,
+    pub(super) via: Via,
+    /// How many threads serve requests.
+    pub(super) workers: usize,
     /// What has been decided under each policy, which goes on after a reload.
     pub(super) observer: Observer,
     /// What the log says of that.
@@ -115,7 +120,7 @@ impl<St: Inspect> App<St> {
         let kept = kept.filter(|clients| clients.fit(timeouts, uses_tls, per_target));
         let clients = match kept {
             Some(clients) => clients.clone(),
-            None => Clients::new(timeouts, uses_tls, per_target)
+            None => Clients::new(timeouts, uses_tls, per_target, lasting.workers)
                 .map_err(|error| BuildError(error.to_string()))?,
         };
         let identity = Identity::new(&plan, &lasting.key_sets)?;
@@ -129,7 +134,7 @@ impl<St: Inspect> App<St> {
             clients: clients.clone(),
             tunnels: lasting.tunnels.at_most(plan.max_tunnels),
             failures: lasting.failures.clone(),
-            name: Arc::clone(&lasting.name),
+            via: lasting.via.clone(),
         };
         let parts = Parts {
             plan: &plan,
@@ -201,14 +206,16 @@ impl<St: Inspect> App<St> {
         }
     }
 
-    /// Answers one request: forwards it if the limits admit it.
+    /// Answers one request: forwards it if the limits admit it. `received` says when the whole body
+    /// has come.
     pub(super) async fn answer(
         &self,
         request: Request<Incoming>,
-        connection: Connection,
+        connection: &Arc<Connection>,
+        received: Option<Received>,
     ) -> Response<Body> {
         let mut answer = self
-            .decide(request, connection, |route, prices| {
+            .decide(request, connection, received, |route, prices| {
                 Some(Settled::new(route.forward.clone()?, prices.cloned()))
             })
             .await;
@@ -228,32 +235,36 @@ impl<St: Inspect> App<St> {
     pub(super) async fn decide<B, S>(
         &self,
         mut request: Request<B>,
-        connection: Connection,
+        connection: &Arc<Connection>,
+        received: Option<Received>,
         admitted: impl Fn(&ReadyRoute<St>, Option<&Prices>) -> Option<S> + Send,
     ) -> Response<Body>
     where
         B: Send,
-        S: Service<Request<B>, Response = Response<Body>, Error = Infallible> + Clone + Send,
+        S: Service<Request<Admitted<B>>, Response = Response<Body>, Error = Infallible>
+            + Clone
+            + Send,
         S::Future: Send,
     {
         let ambiguous =
             if self.plan.paths.reject_ambiguous { Ambiguous::Refuse } else { Ambiguous::Keep };
-        if let Err(fault) = admit(&mut request, ambiguous) {
-            return refuse(fault, request.version());
-        }
-        if request.uri().path() == "*" {
+        let Meaning { host, upgrade } = match admit(&mut request, ambiguous) {
+            Ok(meaning) => meaning,
+            Err(fault) => return refuse(fault, request.version()),
+        };
+        let path = request.uri().path();
+        if path == "*" {
             return nothing();
         }
-        let route = match self.route(&request) {
-            Ok(Some(route)) => route,
-            Ok(None) => return Fault::NoRoute.response(),
+        let route = match self.plan.route(host.as_ref(), path) {
+            Ok(route) => route.and_then(|route| self.routes.get(route)),
             Err(fault) => return Fault::from(fault).response(),
         };
+        let Some(route) = route else { return Fault::NoRoute.response() };
         trace::note_route(&route.plan.name);
-        let extensions = request.extensions_mut();
-        // Where the limiter looks for the peer, and where the proxy does.
-        extensions.insert(connection.peer);
-        extensions.insert(connection);
+        let connection = Arc::clone(connection);
+        let mut request =
+            request.map(|body| Admitted { body, received, connection, host, upgrade });
         let listed = match self.listed(&request) {
             Ok(listed) => listed,
             Err(refused) => return *refused,
@@ -266,11 +277,11 @@ impl<St: Inspect> App<St> {
                 Ok(limiter) => limiter,
                 Err(fault) => return Fault::from(fault).response(),
             };
-            let asker = self.identity.find(&Head::of(&request));
-            if asker.is_nobody() {
-                self.summary.nobody();
-            }
             if limiter.is_some() {
+                let asker = self.identity.find(&head(&request));
+                if asker.is_nobody() {
+                    self.summary.nobody();
+                }
                 request.extensions_mut().insert(asker);
             }
             limiter
@@ -286,12 +297,12 @@ impl<St: Inspect> App<St> {
     }
 
     /// What the lists say of a request, or the answer to it where that is all.
-    fn listed<B>(&self, request: &Request<B>) -> Result<Listed, Box<Response<Body>>> {
+    fn listed<B>(&self, request: &Request<Admitted<B>>) -> Result<Listed, Box<Response<Body>>> {
         let Some(lists) = &self.lists else {
             return Ok(Listed::Neither);
         };
-        let denial = match lists.find(&Head::of(request)) {
-            Ok(Listed::Denied) => Denial::denied_subject(),
+        let denial = match lists.find(&head(request)) {
+            Ok(Listed::Blocked) => Denial::denied_subject(),
             Ok(listed) => return Ok(listed),
             Err(error) => {
                 // Every connection has a peer address, so that this does not happen.
@@ -301,18 +312,19 @@ impl<St: Inspect> App<St> {
             }
         };
         tracing::debug!(reason = denial.reason().code(), "deny");
-        let dialect = ResponseFormat::of(&Head::of(request));
+        let format = ResponseFormat::of(&RequestHead::of(request));
         let problem = Problem::with_members(self.plan.members.clone());
-        let mut response = denial.respond(dialect, &problem).map(Body::from);
+        let mut response = denial.respond(format, &problem).map(Body::from);
         response.extensions_mut().insert(Denied::of(&denial));
         Err(Box::new(response))
     }
+}
 
-    fn route<B>(&self, request: &Request<B>) -> Result<Option<&ReadyRoute<St>>, PathFault> {
-        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
-        let route = self.plan.route(host, request.uri().path())?;
-        Ok(route.and_then(|route| self.routes.get(route)))
-    }
+/// The head for limiters, with the peer of the connection.
+fn head<B>(request: &Request<Admitted<B>>) -> RequestHead<'_> {
+    let mut head = RequestHead::of(request);
+    head.extensions = &request.body().connection.extensions;
+    head
 }
 
 /// Where it is not clear for whom a request is or where it ends, whatever follows on the

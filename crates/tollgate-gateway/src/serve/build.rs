@@ -6,8 +6,8 @@ use http::{HeaderName, Method, StatusCode};
 use tollgate::key::SubjectName;
 use tollgate::status::{Inspect, LayerHandle};
 use tollgate::{
-    Costs, Head, Limit, Observer, OnStoreError, Policy, RateLimitLayer, Reserve, Tier, TierSource,
-    WaitQueue, headers,
+    Costs, Limit, Observer, OnStoreError, Policy, RateLimitLayer, RequestHead, Reserve, Tier,
+    TierSource, WaitQueue, headers,
 };
 
 use super::denials::Denials;
@@ -91,6 +91,9 @@ impl<St: Inspect> Parts<'_, St> {
             };
             let forward = route.target.as_ref();
             let forward = forward.map(|target| Forward::new(upstream(target), self.common.clone()));
+            let forward = forward
+                .transpose()
+                .map_err(|error| BuildError(format!("route `{}`: {error}", route.name)))?;
             ready.push(ReadyRoute { plan: route.clone(), forward, limiters, shares_limiters });
         }
         Ok(ready)
@@ -124,7 +127,7 @@ impl<St: Inspect> Parts<'_, St> {
             .endpoint(api.map_or("other", |api| &api.limit.name))
             .tiers(self.tiers())
             .wait_queue(self.room)
-            .on_denied(Denials::of(self.plan));
+            .denial_response(Denials::of(self.plan));
         let prices = Prices::of(limits.iter().copied());
         for plan in limits {
             if plan.policy.is_some() {
@@ -215,7 +218,7 @@ struct Tiers {
 }
 
 impl TierSource for Tiers {
-    fn tier(&self, head: &Head<'_>) -> Option<Tier> {
+    fn tier(&self, head: &RequestHead<'_>) -> Option<Tier> {
         self.names.get(tier_of(head)?).cloned()
     }
 
@@ -224,15 +227,15 @@ impl TierSource for Tiers {
     }
 }
 
-fn tier_of(head: &Head<'_>) -> Option<usize> {
+fn tier_of(head: &RequestHead<'_>) -> Option<usize> {
     head.extensions.get::<Asker>()?.tier
 }
 
-/// The closure has an answer for every request; the flat cost tells the layer the dearest,
+/// The closure has an answer for every request; the flat cost tells the layer the largest one,
 /// which it warns about when no burst could ever hold it.
 fn costs(plan: &LimitPlan) -> Costs {
     let table = Arc::clone(&plan.costs);
-    Costs::flat(plan.dearest).with(move |head| Some(table.of(head.method, head.uri.path())))
+    Costs::flat(plan.max_cost).from_fn(move |head| Some(table.of(head.method, head.uri.path())))
 }
 
 /// What becomes of the charge when the response is known.

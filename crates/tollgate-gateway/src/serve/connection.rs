@@ -1,9 +1,12 @@
 //! One connection of a client, from the first byte to the last.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::header::{CONNECTION, HeaderValue};
@@ -11,19 +14,20 @@ use http::{Request, Response, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use proxy_header::ParseConfig;
 use proxy_header::io::ProxiedStream;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
-use tokio_util::sync::CancellationToken;
 use tollgate::status::Inspect;
 
 use super::activity::{Activity, Answer, Patience, Watched, Working};
 use super::app::Door;
+use super::drain::Drain;
 use super::gateway::Gateway;
 use super::linger::Lingering;
 use super::slots::{Slot, Slots};
@@ -37,7 +41,7 @@ use crate::trace::Traced;
 /// Serves a connection that a listener has accepted, until it ends or the gateway drains.
 pub(super) async fn serve<St: Inspect>(
     gateway: Arc<Gateway<St>>,
-    stream: TcpStream,
+    stream: std::net::TcpStream,
     peer: SocketAddr,
     door: Door,
     slot: Slot,
@@ -45,6 +49,7 @@ pub(super) async fn serve<St: Inspect>(
     let (patience, slots) = (gateway.app().patience(), slot.slots().clone());
     let terms = &Terms { patience, slots, front: door.front };
     let served = async {
+        let stream = TcpStream::from_std(stream)?;
         // Answers are written in few large pieces: to wait for more only delays them.
         stream.set_nodelay(true)?;
         match &door.proxy_protocol {
@@ -60,7 +65,8 @@ pub(super) async fn serve<St: Inspect>(
                 // A proxy that checks our health calls for itself and names nobody.
                 let client = stream.proxy_header().proxied_address();
                 let client = client.map_or(peer, |addresses| addresses.source);
-                behind_proxies(&gateway, stream, client, slot, &door, terms).await
+                // In a box, as below.
+                Box::pin(behind_proxies(&gateway, stream, client, slot, &door, terms)).await
             }
         }
     };
@@ -87,50 +93,64 @@ where
         return Ok(());
     }
     let Some(tls) = &door.tls else {
-        let connection = Connection { peer, is_tls: false };
-        return http(gateway, stream, connection, slot, terms).await;
+        return http(gateway, stream, (peer, false), slot, terms).await;
     };
-    let stream = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
-    let stream = timeout(terms.patience.head, stream).await??;
-    http(gateway, stream, Connection { peer, is_tls: true }, slot, terms).await
+    // In a box: a task has room for the largest thing that it may do, and TLS is much larger than the
+    // rest.
+    Box::pin(async move {
+        let stream = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
+        let stream = timeout(terms.patience.head, stream).await??;
+        http(gateway, stream, (peer, true), slot, terms).await
+    })
+    .await
 }
 
 async fn http<St: Inspect, S>(
     gateway: &Arc<Gateway<St>>,
     stream: S,
-    connection: Connection,
+    (peer, is_tls): (SocketAddr, bool),
     slot: Slot,
     terms: &Terms,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let connection = Connection::new(peer, is_tls).map_err(io::Error::other)?;
+    let served = Arc::new((Arc::clone(gateway), Arc::new(connection)));
     let activity = Activity::new();
     let stream = Lingering::new(stream, Arc::clone(&activity));
     let stream = Watched::new(stream, Arc::clone(&activity), slot);
     let front = terms.front;
     let service = service_fn(|request: Request<Incoming>| {
         let working = Working::begin(&activity, request.version() == Version::HTTP_2);
-        let gateway = Arc::clone(gateway);
+        let served = Arc::clone(&served);
         // In a box, which ends with the head of the response: a task keeps the size of the largest
         // thing it ever did.
         Box::pin(async move {
-            Ok::<_, Infallible>(answer(&gateway, request, connection, working, front).await)
+            let (gateway, connection) = &*served;
+            Ok::<_, Infallible>(answer(gateway, request, connection, working, front).await)
         })
     });
     let builder = builder(terms.patience);
     let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     let mut serving = std::pin::pin!(serving);
     let mut leaving = Leaving::new(&gateway.draining);
-    let look = sleep_until(Instant::now() + terms.patience.head);
-    let mut look = std::pin::pin!(look);
+    let mut look = std::pin::pin!(sleep_until(Instant::now() + terms.patience.head));
     loop {
-        tokio::select! {
+        let event = poll_fn(|cx| {
             // First, so that a request that has arrived is read before the time is looked at: a
             // busy machine may be late with both.
-            biased;
-            ended = &mut serving => return ended.map_err(io::Error::other),
-            () = leaving.asked() => {
+            if let Poll::Ready(ended) = serving.as_mut().poll(cx) {
+                return Poll::Ready(Event::Ended(ended.map_err(io::Error::other)));
+            }
+            if leaving.is_asked(cx) {
+                return Poll::Ready(Event::Asked);
+            }
+            look.as_mut().poll(cx).map(|()| Event::Look)
+        });
+        match event.await {
+            Event::Ended(ended) => return ended,
+            Event::Asked => {
                 // HTTP/2 can say which requests it will still answer. In HTTP/1 one may be under
                 // way at this moment, or be sent as soon as an answer ends whose head did not
                 // say that it is the last. So the next head says it, and only who asks for
@@ -140,7 +160,7 @@ where
                 }
                 look.as_mut().reset(Instant::now() + LAST_CALL);
             }
-            () = &mut look => {
+            Event::Look => {
                 let now = Instant::now();
                 let patience = terms.now(leaving.has_begun());
                 // Of a connection that was new when it was asked it shows only now that it speaks
@@ -174,12 +194,15 @@ where
 async fn answer<St: Inspect>(
     gateway: &Gateway<St>,
     mut request: Request<Incoming>,
-    connection: Connection,
+    connection: &Arc<Connection>,
     working: Working,
     front: Front,
 ) -> Response<Answer<Paced<Body>>> {
     let is_http1 = request.version() <= Version::HTTP_11;
-    let upload = Upload::of(&mut request);
+    let upload = Upload::of(&request);
+    let received = upload.as_ref().map(|upload| upload.received.clone());
+    // A request with a body is never upgraded.
+    let upgrade = upload.as_ref().map(|_| hyper::upgrade::on(&mut request));
     let traced = Traced::begin(gateway.tracing(), &mut request, connection.is_tls);
     let app = gateway.app_to_keep();
     let log = gateway.access_log();
@@ -187,7 +210,7 @@ async fn answer<St: Inspect>(
         match front {
             Front::Proxy => {
                 let entry = log.begin(&request, connection);
-                (app.answer(request, connection).await, entry)
+                (app.answer(request, connection, received).await, entry)
             }
             // In boxes, so that requests that are forwarded need no room for these.
             Front::ForwardAuth => {
@@ -208,11 +231,24 @@ async fn answer<St: Inspect>(
         if unread.is_some() {
             working.leaves_unread();
         }
-        if gateway.draining.is_cancelled() || unread.is_some_and(|upload| !upload.is_small) {
+        let is_large = unread.is_some_and(|upload| !upload.is_small);
+        if gateway.draining.has_begun() || is_large {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if let Some(upgrade) = upgrade.filter(|_| is_large) {
+            tokio::spawn(end(upgrade));
         }
     }
     response.map(|body| Answer::new(Paced::response(body), working, traced, entry))
+}
+
+/// Shuts a connection down that hyper hands over after its last response. hyper does so if the
+/// request had a header `Upgrade`, and otherwise shuts the connection down itself.
+async fn end(upgrade: OnUpgrade) {
+    if let Ok(stream) = upgrade.await {
+        // The client may be gone.
+        let _ = TokioIo::new(stream).shutdown().await;
+    }
 }
 
 /// The body of a request over HTTP/1, if it has one.
@@ -224,15 +260,13 @@ struct Upload {
 }
 
 impl Upload {
-    fn of(request: &mut Request<Incoming>) -> Option<Self> {
+    fn of(request: &Request<Incoming>) -> Option<Self> {
         let body = request.body();
         if request.version() > Version::HTTP_11 || body.is_end_stream() {
             return None;
         }
         let is_small = body.size_hint().upper().is_some_and(|size| size <= SMALL_BODY);
-        let received = Received::default();
-        request.extensions_mut().insert(received.clone());
-        Some(Self { received, is_small })
+        Some(Self { received: Received::default(), is_small })
     }
 }
 
@@ -275,25 +309,42 @@ impl Terms {
     }
 }
 
+/// Why a connection is looked at.
+enum Event {
+    Ended(io::Result<()>),
+    /// The gateway begins to drain.
+    Asked,
+    Look,
+}
+
 /// How far a connection is on its way out.
 struct Leaving<'a> {
-    draining: &'a CancellationToken,
+    draining: &'a Drain,
+    /// Wakes the connection when the gateway begins to drain.
+    begins: Pin<Box<dyn Future<Output = ()> + Send + 'a>>,
+    is_woken: bool,
     begun: bool,
     over: bool,
 }
 
 impl<'a> Leaving<'a> {
-    fn new(draining: &'a CancellationToken) -> Self {
-        Self { draining, begun: false, over: false }
+    fn new(draining: &'a Drain) -> Self {
+        let begins = Box::pin(draining.begins());
+        Self { draining, begins, is_woken: false, begun: false, over: false }
     }
 
-    /// Completes once, when the gateway begins to drain.
-    async fn asked(&mut self) {
+    /// Whether the gateway has begun to drain. Says so once.
+    fn is_asked(&mut self, cx: &mut Context<'_>) -> bool {
         if self.begun {
-            std::future::pending::<()>().await;
+            return false;
         }
-        self.draining.cancelled().await;
-        self.begun = true;
+        if !self.is_woken {
+            // Polled once: the waker of a task stays the same, and polling takes a lock.
+            self.is_woken = true;
+            let _ = self.begins.as_mut().poll(cx);
+        }
+        self.begun = self.draining.has_begun();
+        self.begun
     }
 
     const fn has_begun(&self) -> bool {

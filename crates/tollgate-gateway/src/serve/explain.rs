@@ -10,7 +10,7 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use tollgate::access::Listed;
 use tollgate::key::SubjectName;
 use tollgate::{
-    Algorithm, Charge, Cost, Decision, Head, Key, KeySource as _, Outcome, Policy, Store, Subject,
+    Charge, Cost, Decision, Key, KeySource as _, Outcome, Policy, RequestHead, Store, Subject,
     Timestamp, Verdict,
 };
 
@@ -87,7 +87,8 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
             return Ok(());
         }
     };
-    let route = match plan.route(described.host.as_deref(), &path) {
+    let host = described.host.as_ref().and_then(|host| host.parse().ok());
+    let route = match plan.route(host.as_ref(), &path) {
         Ok(Some(route)) => &plan.routes[route],
         Ok(None) => {
             let _ = writeln!(out, "is answered with 404: no route takes it");
@@ -104,7 +105,7 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
     // Key sets begin to be fetched where there is a runtime.
     let client = runtime.block_on(async { Client::find(plan, described, &path) })?;
     match client.listed {
-        Listed::Denied => {
+        Listed::Blocked => {
             let _ = writeln!(out, "is answered with 403: a list denies it");
             return Ok(());
         }
@@ -119,7 +120,7 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
         let _ = writeln!(out, "is not limited: the path is exempt");
         return Ok(());
     }
-    if plan.exempt_preflights && Head::of(&described.request(&path)?).is_preflight() {
+    if plan.exempt_preflights && RequestHead::of(&described.request(&path)?).is_preflight() {
         let _ = writeln!(out, "is not limited: it is a CORS preflight");
         return Ok(());
     }
@@ -198,7 +199,8 @@ impl Client {
             Identity::new(plan, &KeySets::default()).map_err(|error| error.to_string())?;
         let request = described.request(path)?;
         let lists = lists::lists(plan, &identity).map_err(|error| error.to_string())?;
-        let listed = lists.map_or(Ok(Listed::Neither), |lists| lists.find(&Head::of(&request)));
+        let listed =
+            lists.map_or(Ok(Listed::Neither), |lists| lists.find(&RequestHead::of(&request)));
         let listed = listed.map_err(|error| error.to_string())?;
         if let Some(user) = &described.user {
             let name: SubjectName =
@@ -211,7 +213,7 @@ impl Client {
             });
             return Ok(Self { subject: Some(subject), tier: tier.transpose()?, listed });
         }
-        let asker = identity.find(&Head::of(&request));
+        let asker = identity.find(&RequestHead::of(&request));
         let subject = asker.subject().map_err(|error| error.to_string())?;
         Ok(Self { subject, tier: asker.tier, listed })
     }
@@ -278,11 +280,11 @@ fn write_verdict(out: &mut String, limits: &[Met<'_>], verdict: &Verdict) {
     for (limit, decisions) in limits.iter().zip(verdict.decisions().chunks(1 + COSTS.len())) {
         let Some((this, others)) = decisions.split_first() else { continue };
         passes &= !limit.enforce || this.allows();
-        if limit.policy.penalises() {
+        if limit.policy.is_penalty() {
             let _ = writeln!(out, "  {}: requests pass {}", limit.policy.name(), when(this, at));
             continue;
         }
-        if limit.policy.algorithm() == Algorithm::ConcurrentRequests {
+        if limit.policy.is_concurrency() {
             // A request is one, whatever it costs.
             let (left, most) = (this.remaining, this.limit);
             let when = when(this, at);
@@ -312,9 +314,9 @@ fn write_verdict(out: &mut String, limits: &[Met<'_>], verdict: &Verdict) {
 fn when(decision: &Decision, at: Timestamp) -> String {
     match decision.outcome {
         Outcome::Deny { retry_after } => format!("at {}", instant(at + retry_after)),
-        Outcome::Exceed => "never".to_owned(),
-        Outcome::Skip => "unknown".to_owned(),
-        Outcome::Allow { .. } | Outcome::Pass => "now".to_owned(),
+        Outcome::ExceedsCapacity => "never".to_owned(),
+        Outcome::Undecided => "unknown".to_owned(),
+        Outcome::Allow { .. } | Outcome::WouldAllow => "now".to_owned(),
     }
 }
 

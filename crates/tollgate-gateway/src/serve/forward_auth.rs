@@ -13,7 +13,7 @@
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Once;
+use std::sync::{Arc, Once};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -48,8 +48,8 @@ pub(super) async fn answer<St: Inspect, B>(
         Ok(original) => original,
         Err(cure) => return (refuse(StatusCode::BAD_REQUEST, "bad-question", &cure), None),
     };
-    let entry = log.begin(&request, connection);
-    let mut answer = app.decide(request, connection, |_, _| Some(Admitted)).await;
+    let entry = log.begin(&request, &connection);
+    let mut answer = app.decide(request, &Arc::new(connection), None, |_, _| Some(Allow)).await;
     if let Some(entry) = &entry {
         entry.answered(&answer);
     }
@@ -104,7 +104,8 @@ fn original<B>(asked: &Request<B>) -> Result<(Request<()>, Connection), String> 
     for name in OF_THE_QUESTION {
         request.headers_mut().remove(name);
     }
-    Ok((request, Connection { peer: SocketAddr::new(peer, 0), is_tls: false }))
+    let connection = Connection::new(SocketAddr::new(peer, 0), false);
+    Ok((request, connection.map_err(|_| "The address of the client is not valid.")?))
 }
 
 /// The value of a header that has to be there once: a proxy that adds its own to that of the
@@ -150,9 +151,9 @@ fn refuse(status: StatusCode, code: &str, cure: &str) -> Response<Body> {
 
 /// Answers a request that the limits admit.
 #[derive(Clone, Copy, Debug)]
-struct Admitted;
+struct Allow;
 
-impl<B> Service<Request<B>> for Admitted {
+impl<B> Service<Request<B>> for Allow {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Ready<Result<Response<Body>, Infallible>>;

@@ -7,13 +7,13 @@ use std::time::SystemTime;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio_util::sync::CancellationToken;
 use tollgate::status::Inspect;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
 
 use super::access_log::AccessLog;
 use super::app::{App, Lasting};
+use super::drain::Drain;
 use super::error::BuildError;
 use super::source::{Contents, Loaded, Source, files};
 use crate::plan::Plan;
@@ -28,8 +28,8 @@ pub(super) struct Gateway<St> {
     lasting: Lasting<St>,
     /// Answers for the health of the Rate Limit Service.
     pub(super) health: HealthServer<HealthService>,
-    /// Cancelled when no further connections are taken and those there are shall end.
-    pub(super) draining: CancellationToken,
+    /// Begun when no further connections are taken and those there are shall end.
+    pub(super) draining: Drain,
 }
 
 /// How the configuration came to be what it is.
@@ -70,7 +70,7 @@ impl<St: Inspect> Gateway<St> {
             started,
             history: Mutex::new(history),
             lasting,
-            draining: CancellationToken::new(),
+            draining: Drain::default(),
         })
     }
 

@@ -6,7 +6,7 @@ use tollgate::key::{
     ApiKey, ApiKeys, ClientIp, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeyError, KeySource,
     SubjectName, TrustedProxies, UnverifiedApiKey,
 };
-use tollgate::{Head, Subject, SubjectKind};
+use tollgate::{RequestHead, Subject, SubjectKind};
 
 use super::error::BuildError;
 use super::keys::{KeySet, KeySets};
@@ -55,7 +55,7 @@ enum Link {
 }
 
 impl Link {
-    fn find(&self, head: &Head<'_>) -> Result<Option<(Subject, Option<usize>)>, KeyError> {
+    fn find(&self, head: &RequestHead<'_>) -> Result<Option<(Subject, Option<usize>)>, KeyError> {
         match self {
             Self::Source { source, tier } => {
                 Ok(source.subject(head)?.map(|subject| (subject, *tier)))
@@ -132,7 +132,7 @@ impl Identity {
         self.links.iter().all(Link::can_be_missing)
     }
 
-    pub(super) fn find(&self, head: &Head<'_>) -> Asker {
+    pub(super) fn find(&self, head: &RequestHead<'_>) -> Asker {
         for link in &*self.links {
             match link.find(head) {
                 Ok(None) => {}
@@ -148,7 +148,7 @@ impl Identity {
 pub(super) struct Found(pub(super) Identity);
 
 impl KeySource for Found {
-    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         match head.extensions.get::<Asker>() {
             Some(Asker { found: Ok(found), .. }) => Ok(found.clone()),
             Some(Asker { found: Err(error), .. }) => {
@@ -171,7 +171,7 @@ impl KeySource for Found {
 pub(super) struct Users(pub(super) Identity);
 
 impl KeySource for Users {
-    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         // The log names the user of a recorded request.
         if let Some(Asker { found: Ok(Some(subject)), .. }) = head.extensions.get()
             && subject.kind == SubjectKind::User
@@ -205,7 +205,7 @@ pub(super) fn client_ip(
     v4_prefix: u8,
     v6_prefix: u8,
 ) -> Result<ClientIp, BuildError> {
-    let behind = ClientIp::behind(proxies.clone());
+    let behind = ClientIp::peer().trusting(proxies.clone());
     let source = match header {
         None => ClientIp::peer(),
         Some(ForwardingHeader::XForwardedFor) => behind,
@@ -302,7 +302,7 @@ mod tests {
     /// Whether somebody is found, and in which tier.
     fn tier_of(name: &str, value: &str) -> (bool, Option<usize>) {
         let request = Request::builder().header(name, value).body(()).unwrap();
-        let asker = identity().find(&Head::of(&request));
+        let asker = identity().find(&RequestHead::of(&request));
         (asker.found.unwrap().is_some(), asker.tier)
     }
 

@@ -18,7 +18,7 @@ use tollgate::key::{JwtKeyError, JwtKeys, JwtVerifier};
 
 use super::error::BuildError;
 use crate::plan::JwksPlan;
-use crate::proxy::{Body, Clients, Protocol, Timeouts};
+use crate::proxy::{Clients, Timeouts};
 
 /// The key sets in use, over all versions of the configuration: a reload fetches none anew
 /// that is there. Clones share them.
@@ -67,7 +67,8 @@ impl KeySet {
     fn new(plan: &JwksPlan, before: Option<&Self>) -> Result<Self, BuildError> {
         let wrong = |error: &dyn fmt::Display| BuildError(format!("jwt: {}: {error}", plan.url));
         let uri: Uri = plan.url.parse().map_err(|error| wrong(&error))?;
-        let clients = Clients::new(times(plan.fetch_timeout), uri.scheme_str() == Some("https"), 1);
+        let clients =
+            Clients::new(times(plan.fetch_timeout), uri.scheme_str() == Some("https"), 1, 1);
         let clients = clients.map_err(|error| wrong(&error))?;
         let wanted = Arc::new(Notify::new());
         let asked = Arc::clone(&wanted);
@@ -164,13 +165,12 @@ impl Keeper {
     }
 
     async fn answer(&self) -> Result<Bytes, FetchError> {
-        let mut request = Request::new(Body::empty());
+        let mut request = Request::new(());
         *request.uri_mut() = self.uri.clone();
         let headers = request.headers_mut();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         headers.insert(USER_AGENT, HeaderValue::from_static(NAME));
-        let answer = self.clients.request(Protocol::Http1, request).await;
-        let answer = answer.map_err(|error| FetchError::Failed(error.into()))?;
+        let (answer, _connection) = self.clients.get(request).await.map_err(FetchError::Failed)?;
         if answer.status() != StatusCode::OK {
             return Err(refused(&answer));
         }
@@ -260,9 +260,9 @@ fn in_full(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Each step within the limit of the whole, and no connection kept for minutes.
+/// Each step within the limit of the whole, which ends before that of a response.
 fn times(limit: Duration) -> Timeouts {
-    Timeouts { connect: limit, response: limit, body: limit, tunnel: limit, pool: limit }
+    Timeouts { connect: limit, response: 2 * limit, body: limit, tunnel: limit, pool: limit }
 }
 
 /// A set has a few keys of at most two kilobytes each, whoever answers.

@@ -1,11 +1,11 @@
 //! Where clients connect.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 use tollgate::status::Inspect;
 
@@ -13,6 +13,7 @@ use super::app::{Door, DoorKey};
 use super::connection;
 use super::gateway::Gateway;
 use super::slots::Slots;
+use super::workers::Workers;
 
 /// Takes connections until the gateway drains. Then the ones that wait already are taken
 /// too: their clients have been told that they are connected.
@@ -21,10 +22,15 @@ pub(super) async fn accept<St: Inspect>(
     listener: TcpListener,
     key: DoorKey,
     mut door: Door,
+    workers: &Workers,
     connections: TaskTracker,
 ) {
-    let draining = gateway.draining.clone();
     let slots = Slots::new(door.most);
+    let serve = |stream, peer, door: &Door| {
+        let (gateway, door) = (Arc::clone(&gateway), door.clone());
+        let serving = connection::serve(gateway, stream, peer, door, slots.take());
+        workers.spawn(&connections, serving);
+    };
     // A listener that the new configuration does not have goes on as it was.
     let changed = || gateway.app().doors.get(&key).cloned();
     loop {
@@ -32,24 +38,23 @@ pub(super) async fn accept<St: Inspect>(
         let accepted = tokio::select! {
             // First, or a listener that never rests would never hear it.
             biased;
-            () = draining.cancelled() => break,
+            () = gateway.draining.begins() => break,
             accepted = async {
                 slots.free(most).await;
                 listener.accept().await
             } => accepted,
         };
-        match accepted {
+        // The stream leaves the runtime of the listener.
+        match accepted.and_then(|(stream, peer)| Ok((stream.into_std()?, peer))) {
             Ok((stream, peer)) => {
                 door = changed().unwrap_or(door);
-                let (gateway, door) = (Arc::clone(&gateway), door.clone());
-                connections.spawn(connection::serve(gateway, stream, peer, door, slots.take()));
+                serve(stream, peer, &door);
             }
             Err(error) => rest(&error).await,
         }
     }
     for (stream, peer) in waiting(listener).take_while(|_| !slots.is_full()) {
-        let (gateway, door) = (Arc::clone(&gateway), door.clone());
-        connections.spawn(connection::serve(gateway, stream, peer, door, slots.take()));
+        serve(stream, peer, &door);
     }
 }
 
@@ -62,7 +67,7 @@ fn waiting(listener: TcpListener) -> impl Iterator<Item = (TcpStream, SocketAddr
     std::iter::from_fn(move || {
         let listener = listener.as_ref().ok()?;
         loop {
-            match listener.accept().and_then(with_tokio) {
+            match listener.accept().and_then(without_blocking) {
                 Ok(accepted) => return Some(accepted),
                 Err(error) if is_gone(&error) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
@@ -75,11 +80,11 @@ fn waiting(listener: TcpListener) -> impl Iterator<Item = (TcpStream, SocketAddr
     })
 }
 
-fn with_tokio(
-    (stream, peer): (std::net::TcpStream, SocketAddr),
+fn without_blocking(
+    (stream, peer): (TcpStream, SocketAddr),
 ) -> io::Result<(TcpStream, SocketAddr)> {
     stream.set_nonblocking(true)?;
-    Ok((TcpStream::from_std(stream)?, peer))
+    Ok((stream, peer))
 }
 
 /// A client that was gone before we came is its own affair; where nothing is left to
@@ -105,7 +110,7 @@ mod tests {
     async fn who_has_just_come_is_taken() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let _clients = [(); 3].map(|()| std::net::TcpStream::connect(address).unwrap());
+        let _clients = [(); 3].map(|()| TcpStream::connect(address).unwrap());
         assert_eq!(waiting(listener).count(), 3);
     }
 }

@@ -1,6 +1,6 @@
 //! Who is refused whatever he asks, and who is never limited.
 
-use tollgate::access::{Lists, SubjectList};
+use tollgate::access::{AccessLists, SubjectList};
 use tollgate::key::{ApiKeys, ClientIp};
 
 use super::error::BuildError;
@@ -9,12 +9,12 @@ use crate::files;
 use crate::plan::{ApiKeyPlace, IdentitySource, Plan, SubjectsPlan};
 
 /// The lists of a plan; `None` where nobody is listed. It reads the files that they name.
-pub(super) fn lists(plan: &Plan, identity: &Identity) -> Result<Option<Lists>, BuildError> {
+pub(super) fn lists(plan: &Plan, identity: &Identity) -> Result<Option<AccessLists>, BuildError> {
     if plan.deny.is_empty() && plan.allow.is_empty() {
         return Ok(None);
     }
     let wrong = |error: &dyn std::fmt::Display| BuildError(format!("`deny` or `allow`: {error}"));
-    let lists = Lists::new()
+    let lists = AccessLists::new()
         .addresses_by(addresses(plan)?)
         .api_keys_in(place(api_keys(plan)))
         .users_by(Users(identity.clone()));
@@ -30,7 +30,7 @@ fn addresses(plan: &Plan) -> Result<ClientIp, BuildError> {
             return client_ip(trusted_proxies, header.as_ref(), *v4_prefix, *v6_prefix);
         }
     }
-    Ok(ClientIp::behind(plan.trusted_proxies.clone()))
+    Ok(ClientIp::peer().trusting(plan.trusted_proxies.clone()))
 }
 
 fn api_keys(plan: &Plan) -> &ApiKeyPlace {

@@ -6,6 +6,7 @@
 //! | `app.rs` | what serves requests, made of one version of the configuration |
 //! | `build.rs` | routes, and a limiter for each kind of request |
 //! | `denials.rs` | what those get who are denied |
+//! | `drain.rs` | the end of the gateway, as connections see it |
 //! | `error.rs` | why what was read cannot be put to work |
 //! | `identity.rs` | whose quota a request uses |
 //! | `keys.rs` | key sets that are fetched |
@@ -16,6 +17,7 @@
 //! | `gateway.rs` | what is running, and how the last reload went |
 //! | `source.rs`, `folders.rs`, `reload.rs` | where the configuration comes from, where a change of it shows, and when it is read again |
 //! | `listener.rs`, `slots.rs`, `connection.rs` | connections, from the first byte to the last |
+//! | `workers.rs` | the threads that serve requests |
 //! | `activity.rs` | what a connection is doing |
 //! | `linger.rs` | the end of a connection whose client may still be sending |
 //! | `streams.rs` | streams of HTTP/2 whose client does not read |
@@ -33,6 +35,7 @@ mod app;
 mod build;
 mod connection;
 mod denials;
+mod drain;
 mod error;
 pub mod explain;
 mod folders;
@@ -54,6 +57,7 @@ mod source;
 mod store;
 mod streams;
 mod summary;
+mod workers;
 
 use std::collections::hash_map::RandomState;
 use std::fmt::Write as _;
@@ -66,6 +70,7 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::{TcpListener, TcpSocket};
+use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
 use tollgate::status::Inspect;
@@ -82,8 +87,9 @@ use self::reload::Reload;
 use self::signals::{Signal, Signals};
 pub use self::source::{Load, Loaded, Source};
 use self::summary::Summary;
+use self::workers::Workers;
 use crate::plan::{Front, Plan, StorePlan};
-use crate::proxy::{Failures, Tunnels};
+use crate::proxy::{Failures, Tunnels, Via};
 use crate::trace::Tracing;
 
 /// What stood in the way.
@@ -150,13 +156,19 @@ async fn serve<St: Inspect>(
     let observer = Observer::new();
     let failures = Failures::default();
     let summary = Summary::new(observer.clone(), failures.clone());
+    // As many as there are processors, or as the variable TOKIO_WORKER_THREADS says.
+    let count = Handle::current().metrics().num_workers();
+    let workers =
+        Workers::start(count).map_err(|error| format!("cannot start threads: {error}"))?;
+    let workers = Arc::new(workers);
     let lasting = Lasting {
         store,
         files: slots::open_files(),
         without_local,
         tunnels: Tunnels::default(),
         failures: failures.clone(),
-        name: name().into(),
+        via: Via::new(&name()).map_err(|error| format!("Via: {error}"))?,
+        workers: count,
         observer,
         summary: summary.clone(),
         key_sets: KeySets::default(),
@@ -184,17 +196,17 @@ async fn serve<St: Inspect>(
     let (connections, listeners) = (TaskTracker::new(), TaskTracker::new());
     for (key, listener) in bound.public {
         let Some(door) = gateway.app().doors.get(&key).cloned() else { continue };
-        let connections = connections.clone();
+        let (connections, workers) = (connections.clone(), Arc::clone(&workers));
         let gateway = Arc::clone(&gateway);
         listeners.spawn(async move {
             // Clients that are connected already wait so long, instead of being strangers.
             let first = gateway.app_to_keep();
             tokio::select! {
-                () = gateway.draining.cancelled() => {}
+                () = gateway.draining.begins() => {}
                 () = first.key_sets_tried() => {}
             }
             drop(first);
-            listener::accept(gateway, listener, key, door, connections).await;
+            listener::accept(gateway, listener, key, door, &workers, connections).await;
         });
     }
     while signals.next().await == Signal::Reload {
@@ -204,7 +216,7 @@ async fn serve<St: Inspect>(
 
     let patience = gateway.app().plan.timeouts.drain;
     tracing::info!(?patience, "stopping: requests under way are answered first");
-    gateway.draining.cancel();
+    gateway.draining.begin();
     for service in ["", rate_limits::NAME] {
         health.set_service_status(service, ServingStatus::NotServing).await;
     }

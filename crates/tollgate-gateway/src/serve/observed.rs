@@ -86,7 +86,7 @@ pub(super) fn router<St: Inspect>(
     let layers = Arc::clone(gateway);
     let rendered = Arc::clone(gateway);
     let shown = Arc::clone(gateway);
-    let draining = gateway.draining.clone();
+    let draining = Arc::clone(gateway);
     let config = Router::new().route(
         "/config",
         get(move || {
@@ -103,7 +103,10 @@ pub(super) fn router<St: Inspect>(
             count_spans(rendered.tracing().spans());
             metrics.render()
         })
-        .streams_until(move || draining.clone().cancelled_owned())
+        .streams_until(move || {
+            let gateway = Arc::clone(&draining);
+            async move { gateway.draining.begins().await }
+        })
         .further(config)
         .build();
     router.map_err(|error| error.to_string())

@@ -10,9 +10,10 @@ use std::net::SocketAddr;
 
 use http::header::HeaderName;
 use http::{HeaderValue, Method, Request, StatusCode};
-use tollgate::access::{Listed, Lists};
+use tollgate::access::{AccessLists, Listed};
 use tollgate::{
-    Cost, Head, Key, Micros, OnExceeded, OnMissingKey, Policy, StoreError, Subject, SubjectKind,
+    Cost, Key, Micros, OnExceeded, OnMissingKey, Policy, RequestHead, StoreError, Subject,
+    SubjectKind,
 };
 use tollgate_replay::log::Record;
 use tollgate_replay::{Answer, Ask, Bounds, Client, Replay, Report, Request as Recording};
@@ -41,7 +42,7 @@ pub(crate) const ASSUMPTIONS: [&str; 9] = [
 pub(crate) struct Recorded {
     plan: Plan,
     identity: Identity,
-    lists: Option<Lists>,
+    lists: Option<AccessLists>,
     has_users: bool,
     /// The one request that is made of every line in turn.
     request: Request<()>,
@@ -96,7 +97,7 @@ impl Recorded {
     pub(crate) fn decide(&mut self, record: &Record<'_>) -> Result<Answer, StoreError> {
         let asker = self.describe(record);
         let Self { plan, lists, request: described, replay, shared, hide, .. } = self;
-        let head = Head::of(described);
+        let head = RequestHead::of(described);
         let met = met(plan, lists.as_ref(), &head, record);
         let subject = asker.subject().ok().flatten();
         let name = Name { subject: subject.as_ref(), record, hide: hide.as_ref() };
@@ -155,15 +156,18 @@ impl Recorded {
                 request.headers_mut().append(name, value);
             }
         }
-        request.extensions_mut().clear();
-        if let Some(address) = record.address {
-            request.extensions_mut().insert(SocketAddr::new(address, 0));
+        let extensions = request.extensions_mut();
+        match (record.address, extensions.get_mut::<SocketAddr>()) {
+            // In place, because an insertion allocates.
+            (Some(address), Some(known)) => known.set_ip(address),
+            (Some(address), None) => drop(extensions.insert(SocketAddr::new(address, 0))),
+            (None, _) => drop(extensions.remove::<SocketAddr>()),
         }
         let user = record.user.filter(|_| self.has_users);
         let tier = |tier: &str| self.plan.tiers.iter().position(|name| name == tier);
         let user = user.and_then(|user| self.identity.user(user, record.tier.and_then(tier)));
         let is_listed = self.lists.is_some();
-        let asker = user.unwrap_or_else(|| self.identity.find(&Head::of(&self.request)));
+        let asker = user.unwrap_or_else(|| self.identity.find(&RequestHead::of(&self.request)));
         if is_listed {
             self.request.extensions_mut().insert(asker.clone());
         }
@@ -172,20 +176,26 @@ impl Recorded {
 }
 
 /// The limits that a request meets, found as in `App::answer`.
-fn met<'a>(plan: &'a Plan, lists: Option<&Lists>, head: &Head<'_>, record: &Record<'a>) -> Met<'a> {
+fn met<'a>(
+    plan: &'a Plan,
+    lists: Option<&AccessLists>,
+    head: &RequestHead<'_>,
+    record: &Record<'a>,
+) -> Met<'a> {
     if record.method.is_empty() {
         return Met::Free("(not HTTP)");
     }
     let ambiguous = if plan.paths.reject_ambiguous { Ambiguous::Refuse } else { Ambiguous::Keep };
     let (host, path) = parts(record);
     let Ok(path) = normalise(path, ambiguous) else { return Met::Free("(bad path)") };
-    let route = match plan.route(host, &path) {
+    let host = host.and_then(|host| host.parse().ok());
+    let route = match plan.route(host.as_ref(), &path) {
         Ok(Some(route)) => &plan.routes[route],
         Ok(None) => return Met::Free("(no route)"),
         Err(_) => return Met::Free("(bad path)"),
     };
     match lists.map_or(Ok(Listed::Neither), |lists| lists.find(head)) {
-        Ok(Listed::Denied) => return Met::Forbidden(&route.name),
+        Ok(Listed::Blocked) => return Met::Forbidden(&route.name),
         Ok(Listed::Allowed) => return Met::Free(&route.name),
         // Without an address in the line no list of addresses has it.
         Ok(Listed::Neither) | Err(_) => {}

@@ -9,12 +9,11 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderValue, TE};
 use http::{Request, Response, StatusCode};
-use hyper::body::Incoming;
 use tollgate::{Cost, Reservation, headers};
 use tower_service::Service;
 
 use crate::plan::{LimitPlan, SettleBy};
-use crate::proxy::{Body, Forward, Watch};
+use crate::proxy::{Admitted, Body, Forward, Watch};
 
 /// Forwards, and settles what the body of the response decides.
 #[derive(Clone, Debug)]
@@ -52,7 +51,7 @@ impl Settled {
     }
 }
 
-impl Service<Request<Incoming>> for Settled {
+impl Service<Request<Admitted>> for Settled {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -61,7 +60,7 @@ impl Service<Request<Incoming>> for Settled {
         self.forward.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Admitted>) -> Self::Future {
         let prices = self.prices.clone().filter(|prices| !prices.0.is_empty());
         let Some(prices) = prices else { return self.forward.call(request) };
         let Some(reservation) = request.extensions_mut().remove::<Reservation>() else {

@@ -105,8 +105,8 @@ fn a_person_reads_the_same_numbers() {
         "13 lines, from 2026-11-22T00:00:00Z to 2026-11-22T00:01:10Z\n",
         "1 of them cannot be read:\n  line 13 of access.log",
         "4 of 6 clients would have been denied: 4 of 12 requests (33.33 %)",
-        "1 requests are denied before any limit",
-        "  203.0.113.10: 1 of 1 requests, from 2026-11-22T00:00:10Z",
+        "denied before any limit: 1 request\n",
+        "  203.0.113.10: 1 of 1 request, from 2026-11-22T00:00:10Z",
     ] {
         assert!(words.contains(part), "{part}\n{words}");
     }
@@ -148,11 +148,28 @@ fn bad_input_ends_with_2_in_words_and_leaves_nothing_behind() {
     let day_before = line(0, "203.0.113.7", "/").replace("22/Nov", "21/Nov");
     folder.write("empty.log", "");
     folder.write("back.log", &(line(3, "203.0.113.7", "/") + &day_before));
+    let binary: Vec<u8> =
+        (0..100_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    fs::write(folder.0.path().join("binary.log"), binary).unwrap();
+    // Random enough that half of the compressed bytes hold many whole lines.
+    let long: String = (0..50_000).map(|n| line(n / 20, "203.0.113.7", &format!("/{n}"))).collect();
+    folder.write("cut.log", &long);
+    for compressor in ["gzip", "zstd"] {
+        let output =
+            Command::new(compressor).args(["-c", "cut.log"]).current_dir(folder.0.path()).output();
+        let bytes = output.unwrap().stdout;
+        let name = format!("cut.{compressor}");
+        fs::write(folder.0.path().join(name), &bytes[..bytes.len() / 2]).unwrap();
+    }
     for (arguments, expected) in [
         (&["limits.yaml", "empty.log"][..], "empty.log has no lines"),
         (&["limits.yaml", "."], "it is a directory"),
         (&["limits.yaml", "nowhere.log"], "cannot open nowhere.log"),
         (&["limits.yaml", "limits.yaml"], "can be read as a common or combined log"),
+        (&["limits.yaml", "binary.log"], "of binary.log can be read as a common or combined log"),
+        (&["limits.yaml", "cut.gzip"], "cannot read cut.gzip behind line "),
+        (&["limits.yaml", "cut.zstd"], "cannot read cut.zstd behind line "),
+        (&["limits.yaml", "access.log", "--log", "caddy"], "it is not a JSON object"),
         (&["limits.yaml", "back.log"], "line 2 of back.log is 86403 s earlier"),
         (&["limits.yaml", "access.log", "--strict"], "line 13 of access.log cannot be read"),
         (&["limits.yaml", "access.log", "--log", "apache"], "`apache` is not a log format"),
@@ -196,7 +213,7 @@ fn a_suggested_file_is_checked_and_denies_no_more_clients_than_it_says() {
         folder.write("suggested.yaml", &file);
         let check = folder.tollgate(&["check", "--strict", "suggested.yaml"]);
         assert!(check.status.success(), "{check:?}\n{file}");
-        let basis = "# from 2026-11-22T00:00:00Z to 2026-11-22T00:00:57Z: 1 days, 200 clients.";
+        let basis = "# from 2026-11-22T00:00:00Z to 2026-11-22T00:00:57Z: 1 day, 200 clients.";
         for part in [basis, "value: '^/item/[^/]+$'", "# 99.99 % of clients: ", "# Replayed: "] {
             assert!(file.contains(part), "{part}\n{file}");
         }

@@ -122,10 +122,11 @@ async fn a_log_that_takes_nothing_holds_up_no_request_and_lost_lines_are_counted
     let log = format!("accessLog: {{file: '{}'}}\n", pipe.display());
     let gateway = Gateway::start(&format!("{}{log}", upstream.target()));
     let client = Client::new(gateway.address);
-    let target = format!("/{}", "a".repeat(4_000));
-    // The pipe takes 64 KiB, and the queue 8 MiB.
-    for _ in 0..2_300 {
-        assert_eq!(send(&client, "203.0.113.1", &target).await, 200);
+    let (long, path) = ("a".repeat(4_000), format!("/{}", "a".repeat(4_000)));
+    let headers = [("referer", &*long), ("user-agent", &*long)];
+    // The pipe takes 64 KiB, and the queue 4 MiB.
+    for _ in 0..420 {
+        assert_eq!(client.send("GET", &path, &headers, "").await.unwrap().status, 200);
     }
     let metrics = gateway.operate("GET", "/metrics").await;
     let metrics = String::from_utf8_lossy(&metrics.body).into_owned();

@@ -1,10 +1,10 @@
 //! A replay of what was sent to `tollgate serve` decides as `serve` did.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::Response;
 use http_body_util::{BodyExt, Full};
@@ -35,7 +35,7 @@ async fn a_replay_decides_as_serve_did() {
     .await;
     let gateway = Gateway::start(&format!("{}{LIMITS}", upstream.target()));
     let client = Client::new(gateway.address);
-    let (mut log, mut denied) = (String::new(), BTreeMap::<_, u64>::new());
+    let (mut log, mut denied) = (String::new(), BTreeSet::new());
     let mut violated = BTreeMap::<String, u64>::new();
     let addresses =
         ["203.0.113.1", "203.0.113.2", "203.0.113.3", "198.51.100.7", "192.0.2.9", "2001:db8::7"];
@@ -46,15 +46,15 @@ async fn a_replay_decides_as_serve_did() {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         usize::try_from(random >> 33).unwrap() % count
     };
-    for _ in 0..500 {
+    for line in 1..=500_u64 {
         let (address, path) = (addresses[one_of(6)], paths[one_of(6)]);
         let method = ["GET", "POST", "GET"][one_of(3)];
-        let sent = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
+        let sent = now();
         let forwarded = [("x-forwarded-for", address)];
         let answer = client.send(method, path, &forwarded, "").await.unwrap();
         let status = answer.status.as_u16();
         if matches!(status, 403 | 429) {
-            *denied.entry(address.to_owned()).or_default() += 1;
+            denied.insert(line);
         }
         if status == 429 {
             for policy in answer.json()["violated-policies"].as_array().unwrap() {
@@ -66,25 +66,141 @@ async fn a_replay_decides_as_serve_did() {
     }
     assert!(violated.len() == 4, "each limit denies some: {violated:?}");
 
-    let folder = TempDir::new().unwrap();
-    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
-    write("limits.yaml", &whole(&format!("{}{LIMITS}", upstream.target())));
-    write("sent.log", &log);
-    let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-        .args(["replay", "limits.yaml", "sent.log", "--format", "json"])
-        .args(["--log", "json:time=t,address=ip,method=m,target=u,status=s"])
-        .current_dir(folder.path())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let clients = report["denied_clients"].as_array().unwrap().iter();
-    let replayed: BTreeMap<_, _> = clients
-        .map(|it| (it["client"].as_str().unwrap().to_owned(), it["denied"].as_u64().unwrap()))
-        .collect();
-    assert_eq!(replayed, denied);
+    let report = replayed(&format!("{}{LIMITS}", upstream.target()), &log);
+    assert_eq!(denied_lines(&report), denied);
     let policies = report["policies"].as_object().unwrap().iter();
     let replayed: BTreeMap<_, _> =
         policies.map(|(name, it)| (name.clone(), it["denied"].as_u64().unwrap())).collect();
     assert_eq!(replayed, violated);
+}
+
+/// The log is a thousand times as slow as the requests were.
+const SCALE: u64 = 1_000;
+const WINDOW: u64 = 5_000_000;
+/// Two requests pass in this time, and the next unit of a bucket is not there yet.
+const BURST: u64 = WINDOW * 2 / 5;
+const BURSTS: usize = 2;
+const STRATEGIES: [&str; 5] = [
+    "fixed_window_counter",
+    "sliding_window_log",
+    "sliding_window_counter",
+    "token_bucket",
+    "leaky_bucket",
+];
+
+/// Limits of two requests in `seconds`, for each strategy at a path of its own.
+fn limits(target: &str, seconds: u64) -> String {
+    let limit = |strategy: &&str| {
+        let (span, rest) = match *strategy {
+            "token_bucket" => ("refillSeconds", ", burst: 2"),
+            // A queue would hold back the second request.
+            "leaky_bucket" => ("refillSeconds", ", burst: 2, mode: meter"),
+            _ => ("windowSeconds", ""),
+        };
+        format!(
+            "- {{identifier: {strategy}, path: /{strategy}, strategy: {strategy}, limit: 2, \
+             {span}: {seconds}{rest}}}\n"
+        )
+    };
+    let apis: String = STRATEGIES.iter().map(limit).collect();
+    format!("{target}trustedProxies: [127.0.0.1]\napis:\n{apis}")
+}
+
+/// Sends bursts of three requests in the middle of every other window, and returns the times and
+/// answers; `None` if the machine was so busy that a burst took longer than [`BURST`].
+async fn bursts(client: &Client, strategy: &str, address: &str) -> Option<Vec<(u64, bool)>> {
+    let mut sent = Vec::new();
+    let first = now() / WINDOW + 1;
+    for burst in (0..).step_by(2).take(BURSTS) {
+        let begin = (first + burst) * WINDOW + WINDOW / 4;
+        tokio::time::sleep(Duration::from_micros(begin.saturating_sub(now()))).await;
+        for _ in 0..3 {
+            let at = now();
+            let path = format!("/{strategy}");
+            let answer = client.send("GET", &path, &[("x-forwarded-for", address)], "").await;
+            sent.push((at, answer.unwrap().status == 429));
+        }
+        if now() > begin + BURST {
+            return None;
+        }
+    }
+    Some(sent)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_in_scaled_time_is_decided_as_the_requests_were_in_real_time() {
+    let upstream = Upstream::answering(|_| Response::new(Full::from("ok").boxed())).await;
+    let gateway = Gateway::start(&limits(&upstream.target(), WINDOW / 1_000_000));
+    let address = gateway.address;
+    let tasks: Vec<_> = (0_u8..)
+        .zip(STRATEGIES)
+        .map(|(number, strategy)| {
+            tokio::spawn(async move {
+                let client = Client::new(address);
+                for attempt in 0..30_u8 {
+                    // Another address each time, which has used nothing.
+                    let name = format!("203.0.{number}.{attempt}");
+                    if let Some(sent) = bursts(&client, strategy, &name).await {
+                        return (strategy, name, sent);
+                    }
+                }
+                panic!("{strategy}: no attempt was fast enough for its times to be known");
+            })
+        })
+        .collect();
+    let mut lines = Vec::new();
+    for task in tasks {
+        let (strategy, name, sent) = task.await.unwrap();
+        let line = |(at, denied): (u64, bool)| (at * SCALE, strategy, name.clone(), denied);
+        lines.extend(sent.into_iter().map(line));
+    }
+    lines.sort_unstable();
+    // The scaled times are far ahead, so the windows of the log begin with the first request.
+    let start = lines[0].0 / (WINDOW * SCALE) * (WINDOW * SCALE);
+    let (mut log, mut denied) = (String::new(), BTreeSet::new());
+    for (number, (at, strategy, name, is_denied)) in (1_u64..).zip(&lines) {
+        let seconds = (at - start + 500_000 * WINDOW * SCALE) / 1_000_000;
+        let line =
+            json!({ "t": seconds, "ip": name, "m": "GET", "u": format!("/{strategy}"), "s": 200 });
+        writeln!(log, "{line}").unwrap();
+        if *is_denied {
+            denied.insert(number);
+        }
+    }
+    assert_eq!(denied.len(), BURSTS * STRATEGIES.len(), "the third request of each burst: {log}");
+    let report = replayed(&limits(&upstream.target(), WINDOW * SCALE / 1_000_000), &log);
+    assert_eq!(denied_lines(&report), denied);
+}
+
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    u64::try_from(now.as_micros()).unwrap()
+}
+
+/// The report of a log under these limits, beside limits that deny nothing.
+fn replayed(limits: &str, log: &str) -> Value {
+    let folder = TempDir::new().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    write("limits.yaml", &whole(limits));
+    write("open.yaml", &whole(limits.lines().next().unwrap()));
+    write("sent.log", log);
+    let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["replay", "limits.yaml", "sent.log", "--format", "json", "--top", "1000"])
+        .args(["--log", "json:time=t,address=ip,method=m,target=u,status=s"])
+        .args(["--compare", "open.yaml"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The lines of the log whose requests were denied.
+fn denied_lines(report: &Value) -> BTreeSet<u64> {
+    let line = |request: &Value| {
+        let words = request.as_str().unwrap();
+        assert!(words.ends_with("only the first file denies it"), "{words}");
+        words.strip_prefix("line ").unwrap().split(':').next().unwrap().parse().unwrap()
+    };
+    report["differences"]["requests"].as_array().unwrap().iter().map(line).collect()
 }

@@ -60,6 +60,34 @@ async fn no_ambiguous_spelling_is_exempt_or_skips_the_limit_of_an_api() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn no_spelling_that_is_kept_is_exempt() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, "keep"));
+    let client = Client::new(gateway.address);
+    for path in ["/static/a%2Fb", "/static/a%5Cb", "/static/a%3Bb", "/static/a%zz"] {
+        let answer = client.get(path).await;
+        assert_eq!(answer.header("x-ratelimit-limit"), "1000", "{path}");
+    }
+    // Servers in C end the path there.
+    for path in ["/login%00", "/static/a%00b"] {
+        assert_eq!(client.get(path).await.status, 400, "{path}");
+    }
+}
+
+/// A service behind another proxy may decode twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_path_that_is_escaped_twice_or_is_not_utf8_is_not_exempt() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&lines(&upstream, "reject"));
+    let client = Client::new(gateway.address);
+    for path in ["/static/..%252Flogin", "/static/%252e%252e/login", "/static/..%C0%AFlogin"] {
+        assert!(tollgate::Paths::is_ambiguous(path));
+        let answer = client.get(path).await;
+        assert_ne!(answer.header("x-ratelimit-limit"), "", "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_ambiguous_counts_even_where_no_reading_of_it_has_a_limit_of_its_own() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, "keep"));

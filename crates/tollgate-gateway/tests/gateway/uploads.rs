@@ -84,6 +84,16 @@ async fn a_client_that_sends_a_large_body_reads_why_it_was_not_taken() {
     assert_eq!(upstream.seen().len(), 1);
 }
 
+/// curl and the client of Java ask to change to `h2c` on a connection without TLS.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_offers_h2c_reads_why_its_upload_was_rejected() {
+    let gateway =
+        Gateway::start("routes: [{name: away, path: /away, target: 'http://127.0.0.1:1'}]\n");
+    let python = PYTHON.replace("'k'}", "'k', 'Upgrade': 'h2c', 'Connection': 'Upgrade'}");
+    let expected = vec!["404 close True".to_owned(); 20];
+    assert_eq!(post(["python3", "-c", &python], &gateway, 20, "/nowhere"), expected);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_that_answers_before_it_has_read_the_body_is_heard() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -85,9 +85,11 @@ impl Work {
 /// Whether the plain path of the script may serve it.
 fn is_plain(policy: &Policy) -> bool {
     match policy.algorithm() {
-        Algorithm::FixedWindowCounter => policy.quota().calendar().is_none(),
-        Algorithm::SlidingWindowCounter | Algorithm::TokenBucket { .. } => true,
-        Algorithm::LeakyBucket { mode } => !matches!(mode, LeakyMode::Queue { max_wait: Some(_) }),
+        Some(Algorithm::FixedWindowCounter) => policy.quota().calendar().is_none(),
+        Some(Algorithm::SlidingWindowCounter | Algorithm::TokenBucket { .. }) => true,
+        Some(Algorithm::LeakyBucket { mode }) => {
+            !matches!(mode, LeakyMode::Queue { max_wait: Some(_) })
+        }
         _ => false,
     }
 }
@@ -95,9 +97,11 @@ fn is_plain(policy: &Policy) -> bool {
 fn most_entries(policy: &Policy) -> u64 {
     let limit = policy.quota().limit();
     match policy.algorithm() {
-        Algorithm::SlidingWindowLog { resolution: Resolution::Exact }
-        | Algorithm::ConcurrentRequests => limit.min(MANY),
-        Algorithm::SlidingWindowLog { .. } => limit.min(1_000),
+        Some(
+            Algorithm::SlidingWindowLog { resolution: Resolution::Exact }
+            | Algorithm::ConcurrentRequests,
+        ) => limit.min(MANY),
+        Some(Algorithm::SlidingWindowLog { .. }) => limit.min(1_000),
         _ => 0,
     }
 }

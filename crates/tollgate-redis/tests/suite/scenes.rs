@@ -7,8 +7,8 @@ use std::time::Duration;
 use fastrand::Rng;
 use tollgate_core::algorithm::penalty::Terms;
 use tollgate_core::{
-    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Refill, Resolution, Settlement,
-    Timestamp,
+    Algorithm, Charge, Cost, Key, Kind, LeakyMode, Micros, Policy, Quota, Refill, Resolution,
+    Settlement, Timestamp,
 };
 use tollgate_store_tests::reference::Reference;
 
@@ -30,8 +30,8 @@ const INTERVAL: Algorithm = Algorithm::TokenBucket { refill: Refill::Interval };
 const EXACT: Algorithm = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
 const THOUSANDTH: Algorithm = Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth };
 
-fn policy(limit: u64, window: u64, algorithm: Algorithm) -> Policy {
-    Policy::new("p", Quota::new(limit, Duration::from_micros(window)), algorithm).expect("builds")
+fn policy(limit: u64, window: u64, kind: impl Into<Kind>) -> Policy {
+    Policy::new("p", Quota::new(limit, Duration::from_micros(window)), kind).expect("builds")
 }
 
 /// The year 2100: far ahead of Redis' own clock, so that nothing expires meanwhile.
@@ -98,8 +98,8 @@ fn two_versions_side_by_side_admit_no_more_than_the_larger() {
         for _ in 0..250 {
             pair.now += [0, rng.u64(0..900), rng.u64(0..WINDOW / 2)][rng.usize(..3)];
             let old = rng.bool();
-            let dearest = if rng.bool() { 2 } else { limit };
-            let cost = rng.u64(1..=dearest);
+            let max_cost = if rng.bool() { 2 } else { limit };
+            let cost = rng.u64(1..=max_cost);
             let (decision, _) = pair.charge(if old { &smaller } else { &larger }, cost);
             if decision.denies() {
                 continue;
@@ -264,7 +264,7 @@ fn what_was_a_penalty_may_be_read_as_a_log() {
         forget_after: Micros::ZERO,
         counts_denials: false,
     };
-    let penalty = policy(1_000, 1_000_000, Algorithm::Penalty { terms });
+    let penalty = policy(1_000, 1_000_000, Kind::Penalty(terms));
     let mut pair = Pair::new(&mut client, "penalty".to_owned(), START);
     let (_, receipt) = pair.charge(&penalty, 1);
     pair.now += 1;

@@ -85,7 +85,7 @@ fn a_denial_writes_nothing() {
             let denied = [line(&full_key, &full, cost), line(&free_key, &free, 1)];
             assert!(!decide(&mut client, &denied[..1], later).is_admitted(), "{algorithm:?}");
             let verdict = decide(&mut client, &denied, later);
-            assert_eq!(verdict.decisions()[1].outcome, Outcome::Pass, "{algorithm:?}");
+            assert_eq!(verdict.decisions()[1].outcome, Outcome::WouldAllow, "{algorithm:?}");
             let mut shadow = denied[0];
             shadow.enforce = false;
             assert!(decide(&mut client, &[shadow], later).is_admitted(), "{algorithm:?}");

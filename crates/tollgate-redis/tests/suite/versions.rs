@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use tollgate_core::algorithm::penalty::Terms;
 use tollgate_core::{
-    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Receipt, ReceiptId, Refill,
-    Resolution, Timestamp,
+    Algorithm, Charge, Cost, Key, Kind, LeakyMode, Micros, Policy, Quota, Receipt, ReceiptId,
+    Refill, Resolution, Timestamp,
 };
 use tollgate_redis::protocol::{Ask, Batch, Line, Row, Spent, TEXT};
 use tollgate_store_tests::reference::Reference;
@@ -25,26 +25,26 @@ use crate::support::{Client, Server, Value};
 
 const EXACT: Algorithm = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
 
-const ALGORITHMS: [Algorithm; 11] = [
-    Algorithm::FixedWindowCounter,
-    EXACT,
-    Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth },
-    Algorithm::SlidingWindowCounter,
-    Algorithm::TokenBucket { refill: Refill::Greedy },
-    Algorithm::TokenBucket { refill: Refill::Interval },
-    Algorithm::LeakyBucket { mode: LeakyMode::Meter },
-    Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } },
-    Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: Some(Micros::new(400_000)) } },
-    Algorithm::ConcurrentRequests,
-    Algorithm::Penalty {
-        terms: Terms {
-            block: Micros::new(300_000),
-            factor: 2,
-            max_block: Micros::new(2_000_000),
-            forget_after: Micros::new(1_000_000),
-            counts_denials: false,
-        },
-    },
+const KINDS: [Kind; 11] = [
+    Kind::Limit(Algorithm::FixedWindowCounter),
+    Kind::Limit(EXACT),
+    Kind::Limit(Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth }),
+    Kind::Limit(Algorithm::SlidingWindowCounter),
+    Kind::Limit(Algorithm::TokenBucket { refill: Refill::Greedy }),
+    Kind::Limit(Algorithm::TokenBucket { refill: Refill::Interval }),
+    Kind::Limit(Algorithm::LeakyBucket { mode: LeakyMode::Meter }),
+    Kind::Limit(Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait: None } }),
+    Kind::Limit(Algorithm::LeakyBucket {
+        mode: LeakyMode::Queue { max_wait: Some(Micros::new(400_000)) },
+    }),
+    Kind::Limit(Algorithm::ConcurrentRequests),
+    Kind::Penalty(Terms {
+        block: Micros::new(300_000),
+        factor: 2,
+        max_block: Micros::new(2_000_000),
+        forget_after: Micros::new(1_000_000),
+        counts_denials: false,
+    }),
 ];
 
 #[test]
@@ -88,13 +88,13 @@ struct Scene {
 }
 
 fn scenes() -> impl Iterator<Item = Scene> {
-    let scene = |name: &str, limit, algorithm, steps| {
+    let scene = |name: &str, limit, kind: Kind, steps| {
         let quota = Quota::new(limit, Duration::from_secs(1));
-        Scene { policy: Policy::new(name, quota, algorithm).expect("builds"), steps }
+        Scene { policy: Policy::new(name, quota, kind).expect("builds"), steps }
     };
-    let short = ALGORITHMS.map(|algorithm| scene("short", 10, algorithm, 24));
+    let short = KINDS.map(|kind| scene("short", 10, kind, 24));
     // Long enough to be written in place.
-    short.into_iter().chain(iter::once(scene("long", 300, EXACT, 170)))
+    short.into_iter().chain(iter::once(scene("long", 300, EXACT.into(), 170)))
 }
 
 /// A scene beside the reference, which says what each reply means.
@@ -123,7 +123,7 @@ impl<'a> Play<'a> {
         let mut batch = Batch::at(step as u64, now);
         let row = match step % 8 {
             3 if !self.receipts.is_empty() => self.settle(&mut batch, now),
-            5 if !self.receipts.is_empty() && self.policy.counts_in_flight() => {
+            5 if !self.receipts.is_empty() && self.policy.is_concurrency() => {
                 self.renew(&mut batch, now)
             }
             6 if is_leased(self.policy) => self.lease(&mut batch, now),
@@ -152,7 +152,7 @@ impl<'a> Play<'a> {
     /// Refunds a part, or for a penalty adds to the strikes.
     fn settle(&mut self, batch: &mut Batch, now: Timestamp) -> Row {
         let receipt = self.receipts.remove(0);
-        let actual = if self.policy.penalises() { Cost::new(7) } else { Cost::ONE };
+        let actual = if self.policy.is_penalty() { Cost::new(7) } else { Cost::ONE };
         batch.settle(KEY, &name_of(&receipt), &receipt, actual).expect("room");
         Row::Settlement(self.reference.settle(&receipt, actual, now))
     }
@@ -187,11 +187,12 @@ impl<'a> Play<'a> {
 
 fn is_leased(policy: &Policy) -> bool {
     !matches!(
-        policy.algorithm(),
-        Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }
-            | Algorithm::TokenBucket { refill: Refill::Interval }
-            | Algorithm::ConcurrentRequests
-            | Algorithm::Penalty { .. }
+        policy.kind(),
+        Kind::Limit(
+            Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }
+                | Algorithm::TokenBucket { refill: Refill::Interval }
+                | Algorithm::ConcurrentRequests
+        ) | Kind::Penalty(_)
     )
 }
 

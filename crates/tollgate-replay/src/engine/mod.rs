@@ -4,8 +4,10 @@
 //! |---|---|
 //! | `request.rs` | a recorded request |
 //! | `waiting.rs` | requests that wait for their limits |
+//! | `queue.rs` | how they join, look again and leave |
 //! | `tally.rs` | what is counted of policies, routes and clients |
 
+mod queue;
 mod request;
 mod tally;
 mod waiting;
@@ -24,7 +26,7 @@ use tollgate_memory::{Clock, MemoryStore};
 
 pub use self::request::{Ask, Client, Request};
 use self::tally::Tallies;
-use self::waiting::{Next, Owned, Waiter, Waiting};
+use self::waiting::Waiting;
 use crate::report::Report;
 
 /// How much memory a replay may take.
@@ -254,7 +256,7 @@ impl Replay {
     fn admit(&mut self, request: &Request<'_>, verdict: &Verdict, waited: Micros) {
         let now = verdict.decided_at();
         self.tallies.admit(request, verdict, waited);
-        let settles = |ask: &Ask<'_>| ask.actual.is_some() || ask.policy.counts_in_flight();
+        let settles = |ask: &Ask<'_>| ask.actual.is_some() || ask.policy.is_concurrency();
         if !request.asks.iter().any(settles) {
             return;
         }
@@ -271,7 +273,7 @@ impl Replay {
                 .iter()
                 .find(|ask| ask.policy.name() == receipt.policy.name() && *ask.key == receipt.key);
             let actual = match ask {
-                Some(ask) if ask.policy.counts_in_flight() => Some(Cost::ZERO),
+                Some(ask) if ask.policy.is_concurrency() => Some(Cost::ZERO),
                 Some(ask) => ask.actual,
                 None => None,
             };
@@ -295,117 +297,6 @@ impl Replay {
     fn later(&mut self, at: Timestamp, what: What) {
         self.receipts += 1;
         self.events.push(Reverse(Event { at, number: self.receipts, what }));
-    }
-}
-
-/// Requests that wait.
-impl Replay {
-    /// Lets a request wait, if there is room.
-    fn join(
-        &mut self,
-        number: u64,
-        request: &Request<'_>,
-        denying: u64,
-        denied: Option<(waiting::Denied, Verdict)>,
-        now: Timestamp,
-    ) -> Result<Answer, StoreError> {
-        let (denied, verdict) = match denied {
-            Some((denied, verdict)) => (Some(denied), Some(verdict)),
-            None => (None, None),
-        };
-        let waiter = Waiter::new(Owned::of(request), denied, now);
-        if let Some(next) = self.waiting.enter(number, waiter, denying) {
-            self.later(next, What::Wake(number));
-            return Ok(Answer::Waits);
-        }
-        let verdict = match verdict {
-            Some(verdict) => verdict,
-            None => self.peek(request.asks)?,
-        };
-        self.deny(request, &verdict, Micros::ZERO);
-        Ok(Answer::Denied)
-    }
-
-    /// The verdict on a request that takes nothing.
-    fn peek(&self, asks: &[Ask<'_>]) -> Result<Verdict, StoreError> {
-        let charges = asks.iter().map(Ask::charge);
-        let charges: SmallVec<[Charge<'_>; 4]> =
-            charges.map(|charge| Charge { cost: Cost::ZERO, ..charge }).collect();
-        self.store.decide(&charges).into_inner()
-    }
-
-    /// A waiting request looks again. If it leaves, the next ones of its lanes look again, too.
-    fn wake(&mut self, number: u64) -> Result<(), StoreError> {
-        let mut woken = vec![number];
-        while let Some(number) = woken.pop() {
-            self.look_again(number, &mut woken)?;
-            // The earliest first.
-            woken.sort_unstable_by_key(|number| Reverse(*number));
-            woken.dedup();
-        }
-        Ok(())
-    }
-
-    fn look_again(&mut self, number: u64, woken: &mut Vec<u64>) -> Result<(), StoreError> {
-        let now = self.clock.now();
-        loop {
-            match self.waiting.look(number, now, woken) {
-                Next::Gone => return Ok(()),
-                Next::Sleep(until) => {
-                    self.later(until, What::Wake(number));
-                    return Ok(());
-                }
-                Next::GiveUp => {
-                    let Some(waiter) = self.waiting.leave(number, woken) else { return Ok(()) };
-                    return self.reject(number, &waiter, now);
-                }
-                Next::Ask => {
-                    let Some(waiter) = self.waiting.get(number) else { return Ok(()) };
-                    let asks = waiter.request.asks();
-                    let verdict = self.decide(&asks)?;
-                    let left = waiter.until.since(now);
-                    let denied = (!verdict.is_admitted())
-                        .then(|| waiting::denied(&asks, &verdict, now, Some(left)));
-                    drop(asks);
-                    match denied {
-                        Some(Some(denied)) => {
-                            self.waiting.deny(number, denied);
-                            continue;
-                        }
-                        Some(None) => {
-                            let Some(waiter) = self.waiting.leave(number, woken) else {
-                                return Ok(());
-                            };
-                            let asks = waiter.request.asks();
-                            let request = waiter.request.request(&asks);
-                            self.deny(&request, &verdict, now.since(waiter.since));
-                            self.resolved.push((number, Answer::Denied));
-                        }
-                        None => {
-                            let Some(waiter) = self.waiting.leave(number, woken) else {
-                                return Ok(());
-                            };
-                            let asks = waiter.request.asks();
-                            let request = waiter.request.request(&asks);
-                            let waited = now.since(waiter.since);
-                            self.admit(&request, &verdict, waited);
-                            let wait = tally::plus(waited, verdict.delay());
-                            self.resolved.push((number, Answer::Allowed { wait }));
-                        }
-                    }
-                    return Ok(());
-                }
-            }
-        }
-    }
-
-    fn reject(&mut self, number: u64, waiter: &Waiter, now: Timestamp) -> Result<(), StoreError> {
-        let asks = waiter.request.asks();
-        let verdict = self.peek(&asks)?;
-        let request = waiter.request.request(&asks);
-        self.deny(&request, &verdict, now.since(waiter.since));
-        self.resolved.push((number, Answer::Denied));
-        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Counts of policies, routes and clients.
 
 use std::hash::BuildHasher;
+use std::mem::take;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
@@ -9,9 +10,7 @@ use tollgate_core::{Micros, Receipt, Settlement, Timestamp, Verdict};
 
 use super::{Ask, Request};
 use crate::instant::Instant;
-use crate::report::{
-    ClientReport, Counts, Minute, Nearness, PolicyReport, Report, Series, Totals, Waits,
-};
+use crate::report::{ClientReport, Counts, Minute, Nearness, PolicyReport, Report, Totals, Waits};
 
 /// Everything that is counted.
 pub(super) struct Tallies {
@@ -26,78 +25,99 @@ pub(super) struct Tallies {
     forbidden: u64,
 }
 
-/// Few things by their names. Most requests name what the request before named.
+/// A few things by their names.
 struct Named<T> {
     items: Vec<(Box<str>, T)>,
     numbers: HashMap<Box<str>, usize, RandomState>,
-    last: usize,
+    /// The item that each place of a request named last: most requests name the same items in the
+    /// same places, and comparing a name is faster than hashing it.
+    last: Vec<usize>,
 }
 
 impl<T: Default> Named<T> {
     fn new() -> Self {
-        Self { items: Vec::new(), numbers: HashMap::default(), last: 0 }
+        Self { items: Vec::new(), numbers: HashMap::default(), last: Vec::new() }
     }
 
-    fn get(&mut self, name: &str) -> &mut T {
-        if self.items.get(self.last).is_none_or(|(last, _)| **last != *name) {
-            self.last = match self.numbers.get(name) {
-                Some(number) => *number,
-                None => {
-                    self.numbers.insert(name.into(), self.items.len());
-                    self.items.push((name.into(), T::default()));
-                    self.items.len() - 1
-                }
-            };
+    fn get(&mut self, place: usize, name: &str) -> &mut T {
+        let last = self.last.get(place).copied();
+        let is_last = |at: &usize| self.items.get(*at).is_some_and(|(last, _)| **last == *name);
+        let number = last.filter(is_last).unwrap_or_else(|| self.number(place, name));
+        &mut self.items[number].1
+    }
+
+    #[cold]
+    fn number(&mut self, place: usize, name: &str) -> usize {
+        let number = self.numbers.get(name).copied().unwrap_or_else(|| {
+            self.numbers.insert(name.into(), self.items.len());
+            self.items.push((name.into(), T::default()));
+            self.items.len() - 1
+        });
+        if self.last.len() <= place {
+            self.last.resize(place + 1, number);
         }
-        &mut self.items[self.last].1
+        self.last[place] = number;
+        number
     }
 }
 
-/// Requests and units, and the minute in which most was denied.
+/// Requests and units, and the minute with the most denials.
 #[derive(Clone, Debug, Default)]
 struct Tally {
-    counts: Counts,
-    minute: u64,
+    done: Totals,
     in_minute: Minute,
-    worst: Option<Minute>,
-    series: Series,
+    /// The second of the log that is being counted. Whatever depends on the time alone is updated
+    /// once a second.
+    second: u64,
+    allowed: u64,
+    denied: u64,
 }
 
 impl Tally {
     fn note(&mut self, now: Timestamp, units: u64, is_allowed: bool) {
-        let minute = now.as_micros() / 60_000_000;
-        if minute != self.minute {
-            self.minute_is_over();
-            self.minute = minute;
-            let at = Timestamp::from_micros(minute * 60_000_000);
-            self.in_minute = Minute { at: Instant(at), requests: 0, denied: 0 };
+        let second = now.as_micros() / 1_000_000;
+        if second != self.second {
+            self.second_is_over();
+            self.second = second;
         }
-        self.in_minute.requests += 1;
-        let counts = &mut self.counts;
-        counts.requests += 1;
-        counts.units = counts.units.saturating_add(units);
-        if is_allowed {
-            counts.allowed += 1;
-        } else {
-            counts.denied += 1;
-            self.in_minute.denied += 1;
-        }
-        self.series.note(now, is_allowed);
+        self.done.counts.units = self.done.counts.units.saturating_add(units);
+        *(if is_allowed { &mut self.allowed } else { &mut self.denied }) += 1;
     }
 
-    /// The worst minute is that of most denials, and without any that of most requests.
+    fn second_is_over(&mut self) {
+        let (allowed, denied) = (take(&mut self.allowed), take(&mut self.denied));
+        let requests = allowed + denied;
+        if requests == 0 {
+            return;
+        }
+        let minute = Instant(Timestamp::from_micros(self.second / 60 * 60_000_000));
+        if minute != self.in_minute.at {
+            self.minute_is_over();
+            self.in_minute = Minute { at: minute, requests: 0, denied: 0 };
+        }
+        self.in_minute.requests += requests;
+        self.in_minute.denied += denied;
+        let Totals { counts, series, .. } = &mut self.done;
+        counts.requests += requests;
+        counts.allowed += allowed;
+        counts.denied += denied;
+        series.add(self.second, allowed, denied);
+    }
+
+    /// The worst minute is the minute with the most denials, and without any the busiest minute.
     fn minute_is_over(&mut self) {
         let rank = |minute: &Minute| (minute.denied, minute.requests);
         let is_worse = |worst: Minute| rank(&self.in_minute) > rank(&worst);
-        if self.in_minute.requests > 0 && self.worst.is_none_or(is_worse) {
-            self.worst = Some(self.in_minute);
+        if self.in_minute.requests > 0 && self.done.worst_minute.is_none_or(is_worse) {
+            self.done.worst_minute = Some(self.in_minute);
         }
     }
 
     fn totals(&self) -> Totals {
-        let mut done = self.clone();
-        done.minute_is_over();
-        Totals { counts: done.counts, worst_minute: done.worst, series: done.series }
+        let mut last = self.clone();
+        last.second_is_over();
+        last.minute_is_over();
+        last.done
     }
 }
 
@@ -177,13 +197,13 @@ impl Tallies {
 
     pub(super) fn pass(&mut self, request: &Request<'_>, now: Timestamp) {
         self.total.note(now, 0, true);
-        self.routes.get(request.route).note(now, 0, true);
+        self.routes.get(0, request.route).note(now, 0, true);
     }
 
     pub(super) fn forbid(&mut self, request: &Request<'_>, now: Timestamp) {
         self.forbidden += 1;
         self.total.note(now, 0, false);
-        self.routes.get(request.route).note(now, 0, false);
+        self.routes.get(0, request.route).note(now, 0, false);
         self.denied(request, now);
     }
 
@@ -191,7 +211,7 @@ impl Tallies {
         let now = verdict.decided_at();
         let units = units(request.asks);
         self.total.note(now, units, true);
-        self.routes.get(request.route).note(now, units, true);
+        self.routes.get(0, request.route).note(now, units, true);
         self.policies(request, verdict, waited, true);
     }
 
@@ -199,16 +219,16 @@ impl Tallies {
         let now = verdict.decided_at();
         let units = units(request.asks);
         self.total.note(now, units, false);
-        self.routes.get(request.route).note(now, units, false);
+        self.routes.get(0, request.route).note(now, units, false);
         self.policies(request, verdict, waited, false);
         self.denied(request, now);
     }
 
     pub(super) fn settle(&mut self, receipt: &Receipt, settled: Settlement) {
-        if receipt.policy.counts_in_flight() {
+        if receipt.policy.is_concurrency() {
             return;
         }
-        let policy = self.policies.get(receipt.policy.name());
+        let policy = self.policies.get(0, receipt.policy.name());
         match settled {
             Settlement::Returned { units } => policy.returned += units,
             Settlement::Charged { units } => policy.extra += units,
@@ -232,8 +252,8 @@ impl Tallies {
                 .iter()
                 .zip(verdict.decisions())
                 .any(|(ask, it)| ask.enforce && it.denies());
-        for (ask, decision) in request.asks.iter().zip(verdict.decisions()) {
-            let policy = self.policies.get(ask.policy.name());
+        for (place, (ask, decision)) in request.asks.iter().zip(verdict.decisions()).enumerate() {
+            let policy = self.policies.get(place, ask.policy.name());
             let is_allowed = decision.allows() && !(gave_up && ask.waits.is_some());
             policy.tally.note(now, ask.cost.get(), is_allowed);
             policy.is_shadow = !ask.enforce;
@@ -242,8 +262,9 @@ impl Tallies {
             if wait > Micros::ZERO {
                 policy.waits.note(wait);
             }
-            if ask.of_client && ask.enforce && !ask.policy.penalises() && decision.limit > 0 {
-                let share = u128::from(decision.remaining) * 100 / u128::from(decision.limit);
+            if ask.of_client && ask.enforce && !ask.policy.is_penalty() && decision.limit > 0 {
+                // No limit is as large as a hundredth of 2^64.
+                let share = decision.remaining.saturating_mul(100) / decision.limit;
                 least = least.min(u8::try_from(share).unwrap_or(100));
             }
         }

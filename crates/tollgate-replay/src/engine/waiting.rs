@@ -70,7 +70,7 @@ pub(super) fn denied(
         }
         let _ = ask.waits?;
         let mut wait = decision.retry_after()?;
-        if ask.policy.counts_in_flight() {
+        if ask.policy.is_concurrency() {
             // Responses end before their leases.
             wait = wait.min(LOOK_AGAIN);
         }

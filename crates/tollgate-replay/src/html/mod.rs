@@ -170,8 +170,7 @@ mod tests {
         let mut report = Report { peaks: vec![(1, 5), (2, 3), (4, 1)], ..Report::default() };
         report.denials_by_hour = vec![vec![1; 24]; 7];
         for second in 0..2_000 {
-            let at = Timestamp::from_micros(second * 1_000_000);
-            report.total.series.note(at, second % 3 > 0);
+            report.total.series.add(second, u64::from(second % 3 > 0), u64::from(second % 3 == 0));
         }
         let limits = [ClientLimit { name: "client".to_owned(), per_minute: 3.0 }];
         let page = page("log", &report, &limits);

@@ -5,6 +5,7 @@
 //! | `record.rs` | one line, and a batch of them |
 //! | `text.rs` | lines that follow a template: common, combined, `log_format` |
 //! | `json.rs` | lines that are JSON objects |
+//! | `mapping.rs` | which of their fields hold which field of a record |
 //! | `time.rs` | times |
 //! | `input.rs` | files, compressed or not, in blocks of whole lines |
 //! | `order.rs` | lines in the order of their times, within a bound |
@@ -19,6 +20,7 @@
 
 mod input;
 mod json;
+mod mapping;
 mod order;
 mod record;
 mod text;
@@ -28,7 +30,7 @@ use std::fmt;
 use std::str::FromStr;
 
 pub use self::input::{Input, ReadError};
-use self::json::Mapping;
+use self::mapping::Mapping;
 pub use self::order::{Late, Options, Progress, Records, Unreadable};
 use self::record::{Batch, Fields};
 pub use self::record::{Reason, Record};

@@ -40,7 +40,7 @@ pub async fn a_cost_above_the_capacity_can_never_pass<H: Harness>(_: &H, store: 
         let key = Key::from("k");
         for cost in [11, 1 << 60, u64::MAX] {
             let decision = charge(store, &policy, &key, cost).await;
-            assert_eq!(decision.outcome, Outcome::Exceed, "{algorithm:?}: {cost}");
+            assert_eq!(decision.outcome, Outcome::ExceedsCapacity, "{algorithm:?}: {cost}");
             assert_eq!(decision.remaining, 10, "{algorithm:?}");
         }
         assert!(charge(store, &policy, &key, 10).await.allows(), "{algorithm:?}");

@@ -128,7 +128,7 @@ pub async fn only_what_is_in_flight_is_renewed<H: Harness>(_: &H, store: &H::Sto
 pub async fn never_more_than_the_limit_is_in_flight<H: Harness>(_: &H, store: &H::Store) {
     const LIMIT: u64 = 7;
     let policy = in_flight("storm", LIMIT);
-    assert_eq!(policy.algorithm(), Algorithm::ConcurrentRequests);
+    assert_eq!(policy.algorithm(), Some(Algorithm::ConcurrentRequests));
     let (now, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut tasks = JoinSet::new();
     for task in 0..32 {

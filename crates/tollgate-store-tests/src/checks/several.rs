@@ -33,7 +33,7 @@ pub async fn the_others_report_what_is_left_of_them<H: Harness>(_: &H, store: &H
         decide(store, &charges).await;
         let verdict = decide(store, &charges).await;
         let [wide, tight] = verdict.decisions() else { panic!("a decision a charge: {verdict:?}") };
-        assert_eq!((wide.outcome, wide.remaining), (Outcome::Pass, 99), "{algorithm:?}");
+        assert_eq!((wide.outcome, wide.remaining), (Outcome::WouldAllow, 99), "{algorithm:?}");
         assert!(matches!(tight.outcome, Outcome::Deny { .. }), "{algorithm:?}");
         assert_eq!(verdict.receipts(&charges, fresh_id).count(), 0, "{algorithm:?}");
     }
@@ -49,7 +49,10 @@ pub async fn charges_to_one_key_and_policy_add_up<H: Harness>(_: &H, store: &H::
         };
         let verdict = decide(store, &pair(6, 5)).await;
         assert!(!verdict.is_admitted(), "{algorithm:?}");
-        assert!(verdict.decisions().iter().all(|d| d.outcome == Outcome::Exceed), "{algorithm:?}");
+        assert!(
+            verdict.decisions().iter().all(|d| d.outcome == Outcome::ExceedsCapacity),
+            "{algorithm:?}"
+        );
         let verdict = decide(store, &pair(6, 3)).await;
         assert!(verdict.is_admitted(), "{algorithm:?}");
         assert!(verdict.decisions().iter().all(|d| d.remaining == 1), "{algorithm:?}: {verdict:?}");
@@ -131,15 +134,22 @@ pub async fn asking_at_several_costs_takes_nothing<H: Harness>(_: &H, store: &H:
             assert!(verdict.is_admitted());
             let outcomes: Vec<_> = verdict.decisions().iter().map(|it| it.outcome).collect();
             let [.., never] = &outcomes[..] else { panic!("{outcomes:?}") };
-            assert_eq!(*never, Outcome::Exceed, "{algorithm:?}");
-            assert!(outcomes[..4].iter().all(|outcome| *outcome == Outcome::Pass), "{outcomes:?}");
+            assert_eq!(*never, Outcome::ExceedsCapacity, "{algorithm:?}");
+            assert!(
+                outcomes[..4].iter().all(|outcome| *outcome == Outcome::WouldAllow),
+                "{outcomes:?}"
+            );
             assert!(verdict.receipts(&[], || unreachable!()).next().is_none());
         }
         charge(store, &policy, &key, 6).await;
         let foreseen = store.foresee(&policy, &key, &costs).await.expect("the store decides");
         for (cost, decision) in costs.iter().zip(foreseen.decisions()) {
             let passes = cost.get() <= 4;
-            assert_eq!(decision.outcome == Outcome::Pass, passes, "{algorithm:?}: {decision:?}");
+            assert_eq!(
+                decision.outcome == Outcome::WouldAllow,
+                passes,
+                "{algorithm:?}: {decision:?}"
+            );
             assert_eq!(decision.remaining, 4, "{algorithm:?}");
         }
     }
@@ -163,6 +173,6 @@ pub async fn what_only_asks_comes_after_what_is_charged<H: Harness>(_: &H, store
     // Denied, it has left all there was.
     let verdict = decide(store, &charges).await;
     assert!(!verdict.is_admitted());
-    assert_eq!(verdict.decisions()[2].outcome, Outcome::Pass, "{verdict:?}");
+    assert_eq!(verdict.decisions()[2].outcome, Outcome::WouldAllow, "{verdict:?}");
     assert_eq!(remaining(store, &policy, &key).await, 2);
 }

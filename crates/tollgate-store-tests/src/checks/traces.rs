@@ -6,7 +6,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use tollgate_core::algorithm::penalty::Terms;
 use tollgate_core::{
-    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Policy, Quota, Receipt, Store,
+    Algorithm, Charge, Cost, Key, Kind, LeakyMode, Micros, Policy, Quota, Receipt, Store,
 };
 
 use super::{MODES, decide, fresh_id};
@@ -75,7 +75,7 @@ async fn trace<H: Harness>(harness: &H, store: &H::Store, settle_one_in: u32) {
                 let receipt = receipts[index].clone();
                 // Once it has lapsed, a store need no longer know that it was settled.
                 let is_over = receipt.has_lapsed(now) && settled_before.contains(&receipt.id);
-                if receipt.policy.counts_in_flight() && !is_over && rng.bool() {
+                if receipt.policy.is_concurrency() && !is_over && rng.bool() {
                     let renewed = store.renew(&receipt).await.expect("the store renews");
                     let expected = reference.renew(&receipt, now);
                     assert_eq!(renewed, expected, "seed {seed}, step {step}: {receipt:?}");
@@ -125,37 +125,39 @@ fn policies(rng: &mut Rng, seed: u64, kept: &mut Vec<Policy>) -> Vec<Policy> {
 /// One of four names, each now and then under another quota or algorithm.
 fn policy(rng: &mut Rng, seed: u64) -> Policy {
     let name = rng.usize(..4);
-    let penalty = |counts_denials| Algorithm::Penalty {
-        terms: Terms {
+    let penalty = |counts_denials| {
+        Kind::Penalty(Terms {
             block: Micros::new(300),
             factor: 3,
             max_block: Micros::new(2_000),
             forget_after: Micros::new(1_500),
             counts_denials,
-        },
+        })
     };
     let impatient = LeakyMode::Queue { max_wait: Some(Micros::new(700)) };
     let others = [
-        Algorithm::ConcurrentRequests,
+        Algorithm::ConcurrentRequests.into(),
         penalty(true),
-        Algorithm::LeakyBucket { mode: impatient },
+        Algorithm::LeakyBucket { mode: impatient }.into(),
         penalty(false),
     ];
-    let modes = [&MODES[..], &others].concat();
+    let modes = [&MODES.map(Kind::Limit)[..], &others].concat();
     let usual = modes[(name + 2 * seed as usize) % modes.len()];
-    let algorithm = match rng.u8(..20) {
+    let kind = match rng.u8(..20) {
         0 => modes[rng.usize(..modes.len())],
         1 => Algorithm::LeakyBucket {
             mode: LeakyMode::Queue { max_wait: Some(Micros::new(rng.u64(1..2_000))) },
-        },
+        }
+        .into(),
         _ => usual,
     };
     let limit = [1, 2, 7, 30][if rng.u8(..10) == 0 { rng.usize(..4) } else { name }];
     let window = Duration::from_micros([50, 1_000, 10_000][rng.usize(..20).saturating_sub(17)]);
     let quota = Quota::new(limit, window);
-    let bucket = matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. });
+    let bucket =
+        matches!(kind, Kind::Limit(Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. }));
     let quota = if bucket && rng.u8(..4) == 0 { quota.burst(limit * 2) } else { quota };
-    Policy::new(format!("{seed}-{name}"), quota, algorithm).expect("small numbers build")
+    Policy::new(format!("{seed}-{name}"), quota, kind).expect("small numbers build")
 }
 
 fn key(rng: &mut Rng) -> Key {

@@ -12,10 +12,10 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{Listed, Lists};
+use super::{AccessLists, Listed};
 use crate::body::{AnyBody, BodyMode, InFlight, SameBody};
-use crate::denial::{Denial, DenialResponse, Problem, ResponseFormat};
-use crate::head::Head;
+use crate::denial::{Denial, DenialResponse, FromFn, IntoDenialResponse, Problem, ResponseFormat};
+use crate::head::RequestHead;
 use crate::key::FaultLog;
 
 /// Forbids requests on the blocklist with 403 ([`Reason::DeniedSubject`](crate::Reason)), and marks
@@ -28,13 +28,13 @@ use crate::key::FaultLog;
 /// ```
 /// use axum::Router;
 /// use axum::routing::get;
-/// use tollgate::access::{self, AccessLayer, Lists, SubjectList};
+/// use tollgate::access::{self, AccessLayer, AccessLists, SubjectList};
 /// use tollgate::key::ClientIp;
 /// use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 ///
-/// let lists = Lists::new().addresses_by(ClientIp::peer());
-/// let deny: SubjectList = "203.0.113.0/24\n2001:db8:bad::/48".parse()?;
-/// lists.replace(&deny, &SubjectList::new().network("198.51.100.7")?)?;
+/// let lists = AccessLists::new().addresses_by(ClientIp::peer());
+/// let blocklist: SubjectList = "203.0.113.0/24\n2001:db8:bad::/48".parse()?;
+/// lists.replace(&blocklist, &SubjectList::new().network("198.51.100.7")?)?;
 /// let policy = Policy::sliding_window_log("client", Quota::per_minute(100))?;
 /// let limit = RateLimitLayer::builder(MemoryStore::new())
 ///     .limit(Limit::new(policy, ClientIp::peer()))
@@ -49,14 +49,14 @@ use crate::key::FaultLog;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct AccessLayer<M = SameBody> {
-    rules: Arc<Rules>,
+    state: Arc<AccessState>,
     mode: PhantomData<M>,
 }
 
 /// Clones share the log of faults.
 #[derive(Clone)]
-struct Rules {
-    lists: Lists,
+struct AccessState {
+    lists: AccessLists,
     response: Arc<dyn DenialResponse>,
     is_grpc: Option<bool>,
     faults: Arc<FaultLog>,
@@ -67,27 +67,27 @@ struct Rules {
 struct Allowed;
 
 /// Whether an [`AccessLayer`] further out has found the request on its allowlist.
-pub fn is_allowed(head: &Head<'_>) -> bool {
+pub fn is_allowed(head: &RequestHead<'_>) -> bool {
     head.extensions.get::<Allowed>().is_some()
 }
 
 impl AccessLayer {
     /// A layer with these lists. `lists` can replace them later.
-    pub fn new(lists: &Lists) -> Self {
-        let rules = Rules {
+    pub fn new(lists: &AccessLists) -> Self {
+        let state = AccessState {
             lists: lists.clone(),
             response: Arc::new(Problem::default()),
             is_grpc: None,
             faults: Arc::default(),
         };
-        Self { rules: Arc::new(rules), mode: PhantomData }
+        Self { state: Arc::new(state), mode: PhantomData }
     }
 
     /// The same layer for services whose body is not `From<Bytes>`, see
     /// [`RateLimitLayer::any_body`](crate::RateLimitLayer::any_body).
     #[must_use]
     pub fn any_body(self) -> AccessLayer<AnyBody> {
-        AccessLayer { rules: self.rules, mode: PhantomData }
+        AccessLayer { state: self.state, mode: PhantomData }
     }
 }
 
@@ -95,29 +95,40 @@ impl<M> AccessLayer<M> {
     /// The response to a forbidden request. See
     /// [`RateLimitLayerBuilder::on_denied`](crate::RateLimitLayerBuilder::on_denied).
     #[must_use]
-    pub fn on_denied(self, response: impl DenialResponse) -> Self {
+    pub fn on_denied<F, R, Via>(self, response: F) -> Self
+    where
+        F: Fn(&Denial<'_>) -> R + Send + Sync + 'static,
+        R: IntoDenialResponse<Via>,
+        Via: 'static,
+    {
+        self.denial_response(FromFn(response, PhantomData))
+    }
+
+    /// The same as a [`DenialResponse`].
+    #[must_use]
+    pub fn denial_response(self, response: impl DenialResponse) -> Self {
         let response: Arc<dyn DenialResponse> = Arc::new(response);
-        let rules = Rules { response, ..Rules::clone(&self.rules) };
-        Self { rules: Arc::new(rules), ..self }
+        let state = AccessState { response, ..AccessState::clone(&self.state) };
+        Self { state: Arc::new(state), ..self }
     }
 
     /// Whether the services inside are gRPC. See
     /// [`RateLimitLayerBuilder::grpc`](crate::RateLimitLayerBuilder::grpc).
     #[must_use]
     pub fn grpc(self, all: bool) -> Self {
-        let rules = Rules { is_grpc: Some(all), ..Rules::clone(&self.rules) };
-        Self { rules: Arc::new(rules), ..self }
+        let state = AccessState { is_grpc: Some(all), ..AccessState::clone(&self.state) };
+        Self { state: Arc::new(state), ..self }
     }
 }
 
-impl Rules {
+impl AccessState {
     /// Looks a request up in the lists.
     ///
     /// # Errors
     /// The response to a request that goes no further.
-    fn check(&self, head: &Head<'_>) -> Result<Listed, Box<Response<Bytes>>> {
+    fn check(&self, head: &RequestHead<'_>) -> Result<Listed, Box<Response<Bytes>>> {
         let denial = match self.lists.find(head) {
-            Ok(Listed::Denied) => Denial::denied_subject(),
+            Ok(Listed::Blocked) => Denial::denied_subject(),
             Ok(listed) => return Ok(listed),
             Err(error) => {
                 self.faults.report(&error);
@@ -125,6 +136,7 @@ impl Rules {
             }
         };
         tracing::debug!(target: "tollgate", reason = denial.reason().code(), "deny");
+        let denial = denial.of_request(*head, |_| None);
         Err(Box::new(denial.respond(ResponseFormat::among(head, self.is_grpc), &*self.response)))
     }
 }
@@ -133,14 +145,14 @@ impl<S, M> Layer<S> for AccessLayer<M> {
     type Service = Access<S, M>;
 
     fn layer(&self, inner: S) -> Access<S, M> {
-        Access { inner, rules: Arc::clone(&self.rules), mode: PhantomData }
+        Access { inner, state: Arc::clone(&self.state), mode: PhantomData }
     }
 }
 
 /// A service behind an [`AccessLayer`].
 pub struct Access<S, M = SameBody> {
     inner: S,
-    rules: Arc<Rules>,
+    state: Arc<AccessState>,
     mode: PhantomData<M>,
 }
 
@@ -158,7 +170,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        let stage = match self.rules.check(&Head::of(&request)) {
+        let stage = match self.state.check(&RequestHead::of(&request)) {
             Err(response) => Stage::Forbidden { response: Some(response) },
             Ok(listed) => {
                 if listed == Listed::Allowed {
@@ -211,19 +223,19 @@ where
 
 impl<M> Clone for AccessLayer<M> {
     fn clone(&self) -> Self {
-        Self { rules: Arc::clone(&self.rules), mode: PhantomData }
+        Self { state: Arc::clone(&self.state), mode: PhantomData }
     }
 }
 
 impl<S: Clone, M> Clone for Access<S, M> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), rules: Arc::clone(&self.rules), mode: PhantomData }
+        Self { inner: self.inner.clone(), state: Arc::clone(&self.state), mode: PhantomData }
     }
 }
 
 impl<M> fmt::Debug for AccessLayer<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AccessLayer").field("lists", &self.rules.lists).finish_non_exhaustive()
+        f.debug_struct("AccessLayer").field("lists", &self.state.lists).finish_non_exhaustive()
     }
 }
 

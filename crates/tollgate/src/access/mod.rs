@@ -20,17 +20,16 @@ use tollgate_core::Key;
 pub use self::layer::{Access, AccessFuture, AccessLayer, is_allowed};
 use self::networks::Networks;
 pub use self::subjects::{SubjectList, SubjectListError};
-use crate::Head;
+use crate::RequestHead;
 use crate::key::{ApiKeys, ClientIp, KeyError, KeySource, UnverifiedApiKey};
 
-/// Two lists of subjects: those that are refused with 403, and those that no limit holds
-/// for. **Clones share them**, so that one that is kept aside can replace them while the
-/// others serve.
+/// A blocklist and an allowlist. The layer forbids subjects on the blocklist with 403, and applies
+/// no limit to subjects on the allowlist. **Clones share both lists**, so a program can keep a clone
+/// and replace the lists while the layer serves.
 ///
-/// # Which one counts
-/// Whoever is denied is denied, whatever else is said of him: by exempt paths, or by the
-/// other list. A request is looked at as a whole: that of a customer who is allowed, from a
-/// network that is denied, is refused.
+/// # Precedence
+/// The blocklist wins over the allowlist and over exempt paths. One match is enough: a request of
+/// an allowed customer from a blocked network is forbidden.
 ///
 /// # How subjects are found
 /// By the address of the client, the whole of it; by an API key, which a list holds by its
@@ -48,28 +47,28 @@ use crate::key::{ApiKeys, ClientIp, KeyError, KeySource, UnverifiedApiKey};
 ///
 /// [`AccessLayer`] has an example.
 #[derive(Clone, Default)]
-pub struct Lists {
+pub struct AccessLists {
     addresses: Option<Arc<ClientIp>>,
     api_keys: Option<Arc<UnverifiedApiKey>>,
     users: Option<Arc<dyn KeySource>>,
     listed: Arc<ArcSwap<Pair>>,
 }
 
-/// What the lists say of a request.
+/// The list that a request is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Listed {
-    /// It is refused.
-    Denied,
-    /// No limit holds for it.
+    /// The request is on the blocklist: it is forbidden.
+    Blocked,
+    /// The request is on the allowlist: no limit applies.
     Allowed,
-    /// Nothing.
+    /// The request is on neither list.
     Neither,
 }
 
 /// A list that could not take the place of another.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ListsError {
+pub enum AccessListsError {
     /// A list names subjects that nobody looks for, and would have no effect.
     #[error("the list names {what}, and nothing says where a request has one: add `.{cure}(..)`")]
     NobodyLooks {
@@ -87,7 +86,9 @@ pub enum ListsError {
     },
 }
 
-impl Lists {
+tollgate_core::debug_as_display!(AccessListsError);
+
+impl AccessLists {
     /// Nobody is listed, and nobody looked for.
     pub fn new() -> Self {
         Self::default()
@@ -114,31 +115,36 @@ impl Lists {
         self
     }
 
-    /// Puts these lists in the place of those before, both at once and for all clones.
+    /// Replaces both lists at once, for all clones.
     ///
     /// # Errors
-    /// A list names somebody who could never be found. Then those before stay.
-    pub fn replace(&self, deny: &SubjectList, allow: &SubjectList) -> Result<(), ListsError> {
-        let pair = Pair { deny: self.prepare(deny)?, allow: self.prepare(allow)? };
+    /// A list names a subject that no request can have. Then the lists stay as they were.
+    pub fn replace(
+        &self,
+        blocklist: &SubjectList,
+        allowlist: &SubjectList,
+    ) -> Result<(), AccessListsError> {
+        let (blocklist, allowlist) = (self.prepare(blocklist)?, self.prepare(allowlist)?);
+        let pair = Pair { blocklist, allowlist };
         self.listed.store(Arc::new(pair));
         // What begins at zero is seen to change when it happens for the first time.
-        for listed in [Listed::Denied, Listed::Allowed] {
+        for listed in [Listed::Blocked, Listed::Allowed] {
             listed.count(0);
         }
         Ok(())
     }
 
-    /// What the lists say of a request.
+    /// Returns the list that a request is on.
     ///
     /// # Errors
     /// As [`KeySource::subject`].
-    pub fn find(&self, head: &Head<'_>) -> Result<Listed, KeyError> {
+    pub fn find(&self, head: &RequestHead<'_>) -> Result<Listed, KeyError> {
         let pair = self.listed.load();
-        let Pair { deny, allow } = &**pair;
-        if deny.is_empty() && allow.is_empty() {
+        let Pair { blocklist, allowlist } = &**pair;
+        if blocklist.is_empty() && allowlist.is_empty() {
             return Ok(Listed::Neither);
         }
-        let either = |has: fn(&Prepared) -> bool| has(deny) || has(allow);
+        let either = |has: fn(&Prepared) -> bool| has(blocklist) || has(allowlist);
         let address = match &self.addresses {
             Some(source) if either(|list| !list.networks.is_empty()) => source.address(head)?,
             _ => None,
@@ -160,8 +166,8 @@ impl Lists {
                 || api_key.is_some_and(|digest| list.api_keys.contains(&digest))
                 || user.as_ref().is_some_and(|user| list.users.contains(user))
         };
-        let listed = match (names(deny), names(allow)) {
-            (true, _) => Listed::Denied,
+        let listed = match (names(blocklist), names(allowlist)) {
+            (true, _) => Listed::Blocked,
             (false, true) => Listed::Allowed,
             (false, false) => Listed::Neither,
         };
@@ -169,8 +175,8 @@ impl Lists {
         Ok(listed)
     }
 
-    fn prepare(&self, list: &SubjectList) -> Result<Prepared, ListsError> {
-        let missing = |what, cure| Err(ListsError::NobodyLooks { what, cure });
+    fn prepare(&self, list: &SubjectList) -> Result<Prepared, AccessListsError> {
+        let missing = |what, cure| Err(AccessListsError::NobodyLooks { what, cure });
         if self.addresses.is_none() && !list.networks.is_empty() {
             return missing("networks", "addresses_by");
         }
@@ -183,7 +189,7 @@ impl Lists {
                 return missing("users", "users_by");
             };
             let subject =
-                source.named(name).ok_or(ListsError::NoSuchUser { position: index + 1 })?;
+                source.named(name).ok_or(AccessListsError::NoSuchUser { position: index + 1 })?;
             users.insert(subject.key);
         }
         let networks = Networks::new(&list.networks);
@@ -195,7 +201,7 @@ impl Listed {
     #[cfg(feature = "metrics")]
     fn count(self, requests: u64) {
         let list = match self {
-            Self::Denied => "deny",
+            Self::Blocked => "deny",
             Self::Allowed => "allow",
             Self::Neither => return,
         };
@@ -209,8 +215,8 @@ impl Listed {
 
 #[derive(Default)]
 struct Pair {
-    deny: Prepared,
-    allow: Prepared,
+    blocklist: Prepared,
+    allowlist: Prepared,
 }
 
 /// A list, made to be looked things up in.
@@ -228,12 +234,12 @@ impl Prepared {
 }
 
 /// Neither addresses nor names: logs travel.
-impl fmt::Debug for Lists {
+impl fmt::Debug for AccessLists {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pair = self.listed.load();
-        f.debug_struct("Lists")
-            .field("deny_nobody", &pair.deny.is_empty())
-            .field("allow_nobody", &pair.allow.is_empty())
+        f.debug_struct("AccessLists")
+            .field("blocklist_is_empty", &pair.blocklist.is_empty())
+            .field("allowlist_is_empty", &pair.allowlist.is_empty())
             .finish_non_exhaustive()
     }
 }

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use crate::key::{ApiKeys, SubjectName, as_v4};
 
-/// Networks, API keys and users, for [`Lists`](super::Lists).
+/// Networks, API keys and users, for [`AccessLists`](super::AccessLists).
 ///
 /// As a text it has one of these a line; what follows a `#` is a comment:
 ///
@@ -43,12 +43,14 @@ pub struct SubjectList {
 }
 
 /// An entry that names nobody. The text is withheld: it may be a key by mistake.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct SubjectListError {
     /// The line, from 1, if it stood in a text of several.
     pub line: Option<usize>,
     cure: String,
 }
+
+tollgate_core::debug_as_display!(SubjectListError);
 
 impl SubjectList {
     /// Nobody.

@@ -8,8 +8,8 @@ use crate::key::{ApiKey, Extension};
 #[derive(Clone)]
 struct Account(&'static str);
 
-fn lists() -> Lists {
-    Lists::new()
+fn lists() -> AccessLists {
+    AccessLists::new()
         .addresses_by(ClientIp::peer())
         .api_keys_in(ApiKey::in_x_api_key())
         .users_by(Extension::new(|account: &Account| Some(account.0)))
@@ -46,22 +46,26 @@ fn whoever_is_denied_is_denied_whatever_allows_him() {
         (9, Some("bar"), None, Listed::Neither),
         (9, None, Some("root"), Listed::Allowed),
         (3, None, None, Listed::Allowed),
-        (4, None, None, Listed::Denied),
-        (4, Some("foo"), Some("root"), Listed::Denied),
-        (3, Some("foo"), Some("mallory"), Listed::Denied),
+        (4, None, None, Listed::Blocked),
+        (4, Some("foo"), Some("root"), Listed::Blocked),
+        (3, Some("foo"), Some("mallory"), Listed::Blocked),
     ] {
         let request = request(last, key, user);
-        assert_eq!(lists.find(&Head::of(&request)).unwrap(), expected, "{last} {key:?} {user:?}");
+        assert_eq!(
+            lists.find(&RequestHead::of(&request)).unwrap(),
+            expected,
+            "{last} {key:?} {user:?}"
+        );
     }
     lists.replace(&SubjectList::new(), &SubjectList::new()).unwrap();
     let request = request(4, None, None);
-    assert_eq!(lists.find(&Head::of(&request)).unwrap(), Listed::Neither);
+    assert_eq!(lists.find(&RequestHead::of(&request)).unwrap(), Listed::Neither);
 }
 
 #[test]
 fn a_list_that_would_have_no_effect_is_refused_and_the_one_before_stays() {
     let none = SubjectList::new();
-    let lists = Lists::new().addresses_by(ClientIp::peer());
+    let lists = AccessLists::new().addresses_by(ClientIp::peer());
     lists.replace(&list("192.0.2.1"), &none).unwrap();
     let foo = "sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae";
     for (text, expected) in [
@@ -78,9 +82,9 @@ fn a_list_that_would_have_no_effect_is_refused_and_the_one_before_stays() {
     }
     let ip_is_no_user = lists.clone().users_by(ClientIp::peer());
     let error = ip_is_no_user.replace(&list("user:a"), &none).unwrap_err();
-    assert_eq!(error, ListsError::NoSuchUser { position: 1 });
+    assert_eq!(error, AccessListsError::NoSuchUser { position: 1 });
     let request = request(1, None, None);
-    assert_eq!(lists.find(&Head::of(&request)).unwrap(), Listed::Denied);
+    assert_eq!(lists.find(&RequestHead::of(&request)).unwrap(), Listed::Blocked);
 }
 
 #[test]
@@ -111,5 +115,8 @@ fn debug_names_nobody() {
     let lists = lists();
     lists.replace(&list, &SubjectList::new()).unwrap();
     assert_eq!(format!("{list:?}"), "SubjectList { networks: 1, api_keys: 0, users: 1 }");
-    assert_eq!(format!("{lists:?}"), "Lists { deny_nobody: false, allow_nobody: true, .. }");
+    assert_eq!(
+        format!("{lists:?}"),
+        "AccessLists { blocklist_is_empty: false, allowlist_is_empty: true, .. }"
+    );
 }

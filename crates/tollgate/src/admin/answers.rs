@@ -77,7 +77,7 @@ impl PolicyStatus {
         let on_store_error = policy.on_store_error().unwrap_or_default();
         Self {
             policy: policy.name().to_owned(),
-            algorithm: policy.algorithm().name(),
+            algorithm: policy.kind().name(),
             limit: policy.quota().limit(),
             window: seconds(policy.window()),
             calendar: CalendarStatus::of(policy, now),

@@ -34,8 +34,7 @@
 //! use tollgate::admin::Admin;
 //! use tollgate::{MemoryStore, Policy, Quota, RateLimitLayer};
 //!
-//! let policy = Policy::sliding_window_log("global", Quota::per_minute(100))?;
-//! let limit = RateLimitLayer::global(MemoryStore::new(), policy)?;
+//! let limit = RateLimitLayer::global(Quota::per_minute(100))?;
 //! let admin: axum::Router = Admin::builder()
 //!     .token("at-least-sixteen-characters")
 //!     .layer(&limit)
@@ -242,7 +241,7 @@ pub fn check_peer(origin: &str) -> Result<(), AdminError> {
 }
 
 /// Why a router cannot be built.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdminError {
     /// It would let everybody reset limits.
@@ -274,6 +273,8 @@ pub enum AdminError {
     )]
     Target(String),
 }
+
+tollgate_core::debug_as_display!(AdminError);
 
 /// What all requests share.
 #[derive(Clone)]

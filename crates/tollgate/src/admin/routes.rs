@@ -354,7 +354,7 @@ async fn peek(
 ) -> Result<Looked, Problem> {
     let verdict = layer.peek_in(limit, tier, key).await?;
     let decision = verdict.decisions().first().copied();
-    match decision.filter(|decision| decision.outcome != Outcome::Skip) {
+    match decision.filter(|decision| decision.outcome != Outcome::Undecided) {
         Some(decision) => {
             Ok(Looked { decision, source: verdict.source(), at: verdict.decided_at() })
         }

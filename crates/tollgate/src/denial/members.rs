@@ -105,12 +105,14 @@ impl From<bool> for MemberValue<'_> {
 }
 
 /// Why a member cannot be added.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("member `{}` of the problem body: {fault}", .name.escape_default())]
 pub struct MemberError {
     name: String,
     fault: &'static str,
 }
+
+tollgate_core::debug_as_display!(MemberError);
 
 /// A string of JSON (RFC 8259): quotes, backslashes and control characters escaped.
 pub(super) struct Quoted<'a>(pub(super) &'a str);

@@ -29,11 +29,13 @@ use std::time::Duration;
 
 use http::header::CACHE_CONTROL;
 use http::{HeaderMap, HeaderValue};
-use tollgate_core::{Calendar, Micros, Outcome, Timestamp};
+use tollgate_core::{Calendar, Cost, Micros, Outcome, Timestamp};
 
 pub use self::members::{MemberError, MemberValue, Members};
 pub use self::reason::Reason;
-pub use self::respond::{DenialResponse, Problem, ResponseFormat};
+pub(crate) use self::respond::FromFn;
+pub use self::respond::{DenialResponse, IntoDenialResponse, Problem, ResponseFormat};
+use crate::RequestHead;
 use crate::headers::{self, HeaderOptions, PolicyFields, Row};
 
 /// Why a request may not pass, and all that its answer says about it.
@@ -54,7 +56,11 @@ pub struct Denial<'a> {
     reason: Reason,
     status: http::StatusCode,
     policies: Vec<&'a str>,
+    /// The policy whose numbers are shown.
+    tightest: Option<&'a str>,
     shown: Option<Shown>,
+    cost: Option<Cost>,
+    request: Option<RequestHead<'a>>,
     retry_after: Option<Micros>,
     retry_after_secs: Option<u64>,
 }
@@ -82,15 +88,15 @@ impl<'a> Denial<'a> {
         let mut denial = Self::new(Reason::QuotaExceeded);
         let (mut tightest, mut blocks) = (None::<Row<'a>>, false);
         for row @ (fields, decision) in rows {
-            if decision.outcome == Outcome::Skip {
+            if decision.outcome == Outcome::Undecided {
                 continue;
             }
             if decision.denies() {
                 denial.policies.push(fields.policy().name());
             }
-            if decision.outcome == Outcome::Exceed {
+            if decision.outcome == Outcome::ExceedsCapacity {
                 denial = denial.because(Reason::CostExceedsQuota);
-            } else if decision.denies() && fields.policy().penalises() {
+            } else if decision.denies() && fields.is_penalty() {
                 blocks = true;
             }
             if tightest.is_none_or(|other| headers::is_tighter(row, other)) {
@@ -103,12 +109,12 @@ impl<'a> Denial<'a> {
         let Some(row @ (fields, decision)) = tightest else {
             return denial;
         };
-        let in_flight = fields.policy().counts_in_flight();
+        denial.tightest = Some(fields.policy().name());
         // A block has no quota to tell of.
         denial.shown = (denial.reason != Reason::Blocked).then(|| Shown {
             limit: decision.limit,
             remaining: decision.remaining,
-            window: (!in_flight).then(|| fields.full_after()),
+            window: fields.window(),
             calendar: fields.policy().quota().calendar(),
             reset_at: headers::reset_at(decided_at, row),
         });
@@ -155,6 +161,17 @@ impl<'a> Denial<'a> {
         Self::new(Reason::Misconfigured)
     }
 
+    /// The same denial of this request, with its cost under the policy whose numbers are shown.
+    pub(crate) fn of_request(
+        mut self,
+        request: RequestHead<'a>,
+        cost: impl FnOnce(&str) -> Option<Cost>,
+    ) -> Self {
+        self.request = Some(request);
+        self.cost = self.shown.and(self.tightest).and_then(cost);
+        self
+    }
+
     fn because(self, reason: Reason) -> Self {
         Self { reason, status: reason.status(), ..self }
     }
@@ -164,7 +181,10 @@ impl<'a> Denial<'a> {
             reason,
             status: reason.status(),
             policies: Vec::new(),
+            tightest: None,
             shown: None,
+            cost: None,
+            request: None,
             retry_after: None,
             retry_after_secs: None,
         }
@@ -216,6 +236,16 @@ impl<'a> Denial<'a> {
     /// The next three are of the same policy.
     pub fn limit(&self) -> Option<u64> {
         self.shown.map(|shown| shown.limit)
+    }
+
+    /// The cost of the request under that policy.
+    pub const fn cost(&self) -> Option<Cost> {
+        self.cost
+    }
+
+    /// The head of the request. A denial that a program made itself has none.
+    pub const fn request(&self) -> Option<&RequestHead<'a>> {
+        self.request.as_ref()
     }
 
     /// The units left.

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
+use tollgate_core::Cost;
+
 use super::date::Rfc3339;
 use super::members::{Members, Quoted};
 use super::{Denial, Reason, Shown};
@@ -27,13 +29,15 @@ impl Denial<'_> {
                 Units(shown.limit)
             ),
             (Reason::QuotaExceeded, Some(shown)) => {
-                let left = shown.remaining;
-                let limit = Units(shown.limit);
-                match shown.span() {
-                    Some(span) => {
-                        format!("The quota is {limit} per {span}, of which {left} are left.")
-                    }
-                    None => format!("The quota is {limit} at a time, of which {left} are left."),
+                let (limit, left) = (Units(shown.limit), shown.remaining);
+                let span = shown
+                    .span()
+                    .map_or_else(|| "at a time".to_owned(), |span| format!("per {span}"));
+                match self.cost.map(Cost::get) {
+                    Some(cost) => format!(
+                        "The quota is {limit} {span}. This request costs {cost}, {left} are left."
+                    ),
+                    None => format!("The quota is {limit} {span}, of which {left} are left."),
                 }
             }
             (Reason::Blocked, _) => {
@@ -74,6 +78,9 @@ impl Denial<'_> {
         if let Some(shown) = self.shown {
             let (limit, remaining) = (shown.limit, shown.remaining);
             write!(json, r#","limit":{limit},"remaining":{remaining}"#)?;
+            if let Some(cost) = self.cost {
+                write!(json, r#","cost":{}"#, cost.get())?;
+            }
             match shown.span() {
                 Some(span) => write!(json, r#","window":{}"#, Quoted(&span))?,
                 None => json.push_str(r#","quota_unit":"concurrent-requests""#),

@@ -1,11 +1,13 @@
 //! From a denial to a response.
 
+use std::marker::PhantomData;
+
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Response};
 
 use super::{Denial, Members};
-use crate::{Head, grpc};
+use crate::{RequestHead, grpc};
 
 /// In which form a request wants its denial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,16 +21,16 @@ pub enum ResponseFormat {
 }
 
 impl ResponseFormat {
-    /// The dialect of a request. gRPC is that of a POST with the content type of gRPC to a route
+    /// The format of a request. gRPC is that of a POST with the content type of gRPC to a route
     /// or path of the form `/package.Service/Method`: with the content type alone any client
     /// could turn its denial into a 200. gRPC-Web speaks HTTP here: its clients read the status
     /// of the response.
-    pub fn of(head: &Head<'_>) -> Self {
+    pub fn of(head: &RequestHead<'_>) -> Self {
         Self::among(head, None)
     }
 
     /// The same, where a layer may say whether its services are gRPC.
-    pub(crate) fn among(head: &Head<'_>, is_grpc: Option<bool>) -> Self {
+    pub(crate) fn among(head: &RequestHead<'_>, is_grpc: Option<bool>) -> Self {
         if *head.method == Method::HEAD {
             Self::Head
         } else if grpc::is_call(head, is_grpc) {
@@ -68,6 +70,74 @@ where
     }
 }
 
+/// What the closure of [`on_denied`](crate::RateLimitLayerBuilder::on_denied) may return: a
+/// `Response<Bytes>`; with the feature `axum` also whatever is `IntoResponse`, whose body has to be
+/// in memory. `Via` tells the two apart and is always inferred.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a response",
+    note = "return an `http::Response<bytes::Bytes>`; with the feature `axum` of tollgate anything that is `IntoResponse`"
+)]
+pub trait IntoDenialResponse<Via> {
+    /// The response.
+    fn into_denial_response(self) -> Response<Bytes>;
+}
+
+/// A response as it is.
+#[derive(Debug)]
+pub struct ViaBytes;
+
+impl IntoDenialResponse<ViaBytes> for Response<Bytes> {
+    fn into_denial_response(self) -> Self {
+        self
+    }
+}
+
+/// A response of axum.
+#[cfg(feature = "axum")]
+#[derive(Debug)]
+pub struct ViaAxum;
+
+#[cfg(feature = "axum")]
+impl<R: axum::response::IntoResponse> IntoDenialResponse<ViaAxum> for R {
+    fn into_denial_response(self) -> Response<Bytes> {
+        self.into_response().map(in_memory)
+    }
+}
+
+/// The bytes of a body, as far as they are there at once.
+#[cfg(feature = "axum")]
+fn in_memory(mut body: axum::body::Body) -> Bytes {
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Waker};
+
+    let mut bytes = Vec::new();
+    let cx = &mut Context::from_waker(Waker::noop());
+    loop {
+        match http_body::Body::poll_frame(Pin::new(&mut body), cx) {
+            Poll::Ready(Some(Ok(frame))) => bytes.extend(frame.into_data().unwrap_or_default()),
+            Poll::Ready(None) => return bytes.into(),
+            Poll::Ready(Some(Err(_))) | Poll::Pending => {
+                tracing::error!(target: "tollgate", "the body of a denial is not in memory");
+                return bytes.into();
+            }
+        }
+    }
+}
+
+/// The closure of [`on_denied`](crate::RateLimitLayerBuilder::on_denied).
+pub(crate) struct FromFn<F, Via>(pub(crate) F, pub(crate) PhantomData<fn() -> Via>);
+
+impl<F, R, Via> DenialResponse for FromFn<F, Via>
+where
+    F: Fn(&Denial<'_>) -> R + Send + Sync + 'static,
+    R: IntoDenialResponse<Via>,
+    Via: 'static,
+{
+    fn respond(&self, denial: &Denial<'_>) -> Response<Bytes> {
+        (self.0)(denial).into_denial_response()
+    }
+}
+
 /// The default response: a problem body (RFC 9457).
 #[derive(Clone, Debug, Default)]
 pub struct Problem {
@@ -91,10 +161,10 @@ impl Denial<'_> {
     /// The whole response but for the rate limit fields, which come from the verdict.
     pub fn respond(
         &self,
-        dialect: ResponseFormat,
+        format: ResponseFormat,
         response: &(impl DenialResponse + ?Sized),
     ) -> Response<Bytes> {
-        let mut response = match dialect {
+        let mut response = match format {
             ResponseFormat::Http => response.respond(self),
             ResponseFormat::Head => response.respond(self).map(|_| Bytes::new()),
             ResponseFormat::Grpc => response.respond_grpc(self),
@@ -108,6 +178,19 @@ impl Denial<'_> {
         let mut response = Response::new(self.to_json(members).into());
         *response.status_mut() = self.status();
         let json = HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(CONTENT_TYPE, json);
+        response
+    }
+
+    /// A response with this body as JSON, and the status of the denial.
+    ///
+    /// Where the body cannot be serialised it is the default [problem](Self::to_problem).
+    #[cfg(feature = "axum")]
+    pub fn json<T: serde::Serialize + ?Sized>(&self, body: &T) -> Response<Bytes> {
+        let Ok(json) = serde_json::to_vec(body) else { return self.to_problem(&Members::new()) };
+        let mut response = Response::new(json.into());
+        *response.status_mut() = self.status();
+        let json = HeaderValue::from_static("application/json");
         response.headers_mut().insert(CONTENT_TYPE, json);
         response
     }

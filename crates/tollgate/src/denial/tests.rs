@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tollgate_core::{Calendar, Decision, Policy, Quota};
 
 use super::*;
-use crate::Head;
+use crate::RequestHead;
 use crate::headers::{RATELIMIT, X_RATELIMIT_LIMIT, X_RATELIMIT_REMAINING, X_RATELIMIT_RESET};
 
 /// 2026-09-21T14:13:20.5Z
@@ -108,7 +108,7 @@ fn a_cost_that_never_fits_is_403_and_names_no_wait() {
         fields("upload", Quota::per_hour(1_000).burst(50)),
         fields("default", Quota::per_minute(100)),
     ];
-    let never = refused(&fields[0], Outcome::Exceed, 0);
+    let never = refused(&fields[0], Outcome::ExceedsCapacity, 0);
     let later = refused(&fields[1], deny(4_100_000), 59_000_000);
     let rows = [(&fields[0], &never), (&fields[1], &later)];
     let response = answer(&rows, HeaderOptions::all());
@@ -134,7 +134,7 @@ fn a_cost_that_never_fits_is_403_and_names_no_wait() {
 #[test]
 fn no_wait_is_so_long_that_it_hides_a_cost_that_never_fits() {
     let fields = fields("default", Quota::per_minute(100));
-    let (late, never) = (deny(u64::MAX), Outcome::Exceed);
+    let (late, never) = (deny(u64::MAX), Outcome::ExceedsCapacity);
     for outcomes in [[late, never], [never, late]] {
         let decisions = outcomes.map(|outcome| refused(&fields, outcome, 1));
         let rows = decisions.iter().map(|decision| (&fields, decision));
@@ -210,8 +210,8 @@ fn a_service_adds_members_of_its_own() {
 fn head_gets_the_headers_alone() {
     let denial = Denial::store_unavailable([], Micros::new(1));
     let request = Request::builder().method(Method::HEAD).body(()).unwrap();
-    let dialect = ResponseFormat::of(&Head::of(&request));
-    let head = denial.respond(dialect, &Problem::default());
+    let format = ResponseFormat::of(&RequestHead::of(&request));
+    let head = denial.respond(format, &Problem::default());
     let get = denial.respond(ResponseFormat::Http, &Problem::default());
     assert!(head.body().is_empty() && !get.body().is_empty());
     assert_eq!(head.status(), get.status());
@@ -244,13 +244,13 @@ fn a_closure_replaces_the_response_but_not_the_headers_that_every_denial_has() {
 fn grpc_reads_the_outcome_in_the_headers() {
     let fields = [fields("default", Quota::per_minute(100))];
     let (spent, never) =
-        (refused(&fields[0], deny(4_100_000), 1), refused(&fields[0], Outcome::Exceed, 1));
+        (refused(&fields[0], deny(4_100_000), 1), refused(&fields[0], Outcome::ExceedsCapacity, 1));
     let of = |decision| {
         let options = HeaderOptions::all();
         Denial::of_verdict(NOW, [(&fields[0], decision)], &options, 7)
     };
     let request = Request::post("/pkg.Service/Call").header(CONTENT_TYPE, "application/grpc+json");
-    let dialect = ResponseFormat::of(&Head::of(&request.body(()).unwrap()));
+    let format = ResponseFormat::of(&RequestHead::of(&request.body(()).unwrap()));
     for (denial, status) in [
         (of(&spent), "8"),
         (of(&never), "7"),
@@ -259,7 +259,7 @@ fn grpc_reads_the_outcome_in_the_headers() {
         (Denial::denied_subject(), "7"),
         (Denial::misconfigured(), "13"),
     ] {
-        let response = denial.respond(dialect, &Problem::default());
+        let response = denial.respond(format, &Problem::default());
         assert_eq!(response.status(), StatusCode::OK);
         assert!(response.body().is_empty());
         let headers = response.headers();

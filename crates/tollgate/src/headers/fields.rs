@@ -1,7 +1,7 @@
 //! What the fields of one policy have in common over all responses.
 
 use http::HeaderValue;
-use tollgate_core::{Algorithm, Decision, Micros, Policy, Refill};
+use tollgate_core::{Algorithm, Decision, Kind, Micros, Policy, Refill};
 
 use super::digits::Line;
 use super::intern::interned;
@@ -22,7 +22,15 @@ pub(crate) struct PolicyFields {
     /// How the member of `RateLimit` begins: `"name";r=`.
     item: Line,
     full_after: Micros,
-    pace: Pace,
+    terms: Terms,
+}
+
+/// The parts of the fields that depend on the kind of the policy.
+#[derive(Clone, Copy, Debug)]
+enum Terms {
+    Rate(Pace),
+    Concurrency,
+    Penalty,
 }
 
 impl PolicyFields {
@@ -32,16 +40,18 @@ impl PolicyFields {
         let mut quota = item.clone();
         item.push(b";r=");
         quota.push(b";q=");
-        // A penalty is heard of while it grants nothing.
-        let most = if policy.penalises() { 0 } else { policy.capacity() };
+        let terms = Terms::of(policy);
+        // The fields name a penalty only while it blocks.
+        let most = if let Terms::Penalty = terms { 0 } else { policy.capacity() };
         quota.push_integer(most);
         let (micros, per) = time_to_fill(policy);
-        let is_even = policy.quota().calendar().is_none() && !policy.penalises();
-        if policy.counts_in_flight() {
-            quota.push(b";qu=\"concurrent-requests\"");
-        } else if is_even && micros.is_multiple_of(per * MICROS) {
-            quota.push(b";w=");
-            quota.push_integer(narrow(micros / (per * MICROS)));
+        match terms {
+            Terms::Concurrency => quota.push(b";qu=\"concurrent-requests\""),
+            Terms::Rate(pace) if !pace.is_calendar && micros.is_multiple_of(per * MICROS) => {
+                quota.push(b";w=");
+                quota.push_integer(narrow(micros / (per * MICROS)));
+            }
+            Terms::Rate(_) | Terms::Penalty => {}
         }
         Self {
             policy: policy.clone(),
@@ -50,7 +60,7 @@ impl PolicyFields {
             limit_value: interned(most.to_string().as_bytes()),
             item,
             full_after: Micros::new(narrow(micros.div_ceil(per))),
-            pace: Pace::new(policy),
+            terms,
         }
     }
 
@@ -59,21 +69,15 @@ impl PolicyFields {
         &self.policy
     }
 
-    /// The time in which the whole capacity comes back: the window (of a calendar the
-    /// longest), or what a bucket takes to fill, rounded up to a microsecond.
-    pub(crate) const fn full_after(&self) -> Micros {
-        self.full_after
-    }
-
     /// The effective window in seconds, the `t` of `RateLimit`: the wait of a denial;
     /// otherwise so long that `r` units in it are no more than the policy sustains. With a
     /// calendar it is the time to the end of the period. What counts in flight has no window
     /// otherwise.
     pub(crate) fn effective_window(&self, decision: &Decision) -> Option<u64> {
-        match self.wait(decision) {
-            Some(wait) => Some(wait.as_secs_ceil().max(1)),
-            None if self.policy.counts_in_flight() => None,
-            None => Some(self.pace.window_of(decision)),
+        match (self.wait(decision), &self.terms) {
+            (Some(wait), _) => Some(wait.as_secs_ceil().max(1)),
+            (None, Terms::Rate(pace)) => Some(pace.window_of(decision)),
+            (None, Terms::Concurrency | Terms::Penalty) => None,
         }
     }
 
@@ -82,20 +86,35 @@ impl PolicyFields {
     /// For a concurrency limit that is a guess, one second: the decision knows only when leases
     /// expire, and requests usually finish earlier.
     pub(crate) fn wait(&self, decision: &Decision) -> Option<Micros> {
-        decision.retry_after().map(|wait| self.soon(wait))
+        let soon = if let Terms::Concurrency = self.terms { SOON } else { Micros::MAX };
+        decision.retry_after().map(|wait| wait.min(soon))
     }
 
     /// After what time a client is told that the quota is whole again.
     pub(crate) fn reset_after(&self, decision: &Decision) -> Micros {
-        if self.policy.penalises() {
+        match self.terms {
+            Terms::Rate(_) => decision.reset_after,
+            Terms::Concurrency => decision.reset_after.min(SOON),
             // When the block ends, and not when it is forgotten.
-            return decision.retry_after().unwrap_or_default();
+            Terms::Penalty => decision.retry_after().unwrap_or_default(),
         }
-        self.soon(decision.reset_after)
     }
 
-    fn soon(&self, span: Micros) -> Micros {
-        if self.policy.counts_in_flight() { span.min(SOON) } else { span }
+    /// Whether the fields name the policy. They name a penalty only while it blocks.
+    pub(crate) const fn is_shown(&self, decision: &Decision) -> bool {
+        decision.denies() || !matches!(self.terms, Terms::Penalty)
+    }
+
+    /// Whether the policy blocks for strikes.
+    pub(crate) const fn is_penalty(&self) -> bool {
+        matches!(self.terms, Terms::Penalty)
+    }
+
+    /// The time after which the whole capacity is back: the window (of a calendar the longest), or
+    /// the time that a bucket takes to fill, rounded up to a microsecond. A concurrency limit has
+    /// none.
+    pub(crate) fn window(&self) -> Option<Micros> {
+        (!matches!(self.terms, Terms::Concurrency)).then_some(self.full_after)
     }
 
     /// The member of `RateLimit-Policy`.
@@ -137,6 +156,16 @@ impl PolicyFields {
     }
 }
 
+impl Terms {
+    fn of(policy: &Policy) -> Self {
+        match policy.kind() {
+            Kind::Penalty(_) => Self::Penalty,
+            Kind::Limit(Algorithm::ConcurrentRequests) => Self::Concurrency,
+            Kind::Limit(algorithm) => Self::Rate(Pace::new(policy, algorithm)),
+        }
+    }
+}
+
 /// How long a number of units takes to come back.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
@@ -152,8 +181,8 @@ struct Pace {
 }
 
 impl Pace {
-    fn new(policy: &Policy) -> Self {
-        let (step, per_window) = match policy.algorithm() {
+    fn new(policy: &Policy, algorithm: Algorithm) -> Self {
+        let (step, per_window) = match algorithm {
             Algorithm::FixedWindowCounter | Algorithm::SlidingWindowCounter => {
                 (true, policy.quota().limit())
             }
@@ -213,7 +242,7 @@ fn time_to_fill(policy: &Policy) -> (u128, u128) {
     let capacity = u128::from(policy.capacity());
     let limit = u128::from(policy.quota().limit());
     match policy.algorithm() {
-        Algorithm::TokenBucket { refill: Refill::Interval } => {
+        Some(Algorithm::TokenBucket { refill: Refill::Interval }) => {
             (window * capacity.div_ceil(limit), 1)
         }
         // For the window algorithms the capacity is the limit.

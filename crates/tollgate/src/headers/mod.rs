@@ -146,7 +146,8 @@ impl HeaderOptions {
         is_denial: bool,
         rows: impl IntoIterator<Item = Row<'a>>,
     ) {
-        let mut rows = rows.into_iter().filter(|(_, decision)| decision.outcome != Outcome::Skip);
+        let mut rows =
+            rows.into_iter().filter(|(_, decision)| decision.outcome != Outcome::Undecided);
         let Some(first) = rows.next() else {
             return;
         };
@@ -222,7 +223,11 @@ pub(crate) fn is_tighter(a: Row<'_>, b: Row<'_>) -> bool {
 }
 
 fn wait((fields, decision): Row<'_>) -> Option<Micros> {
-    if decision.outcome == Outcome::Exceed { Some(Micros::MAX) } else { fields.wait(decision) }
+    if decision.outcome == Outcome::ExceedsCapacity {
+        Some(Micros::MAX)
+    } else {
+        fields.wait(decision)
+    }
 }
 
 /// The instant at which the quota is whole again, in Unix seconds, rounded up.

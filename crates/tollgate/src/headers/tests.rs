@@ -127,16 +127,16 @@ fn verdicts_render_to_these_lines() {
         (vec![allowed(&log, 4_000, 86_400 * S), allowed(&bucket, 41, 35_400_000)], fields(
             r#""log";q=10000;w=86400, "default";q=100;w=60"#, r#""log";r=4000;t=34560, "default";r=41;t=25"#, [10_000, 4_000, 1_790_086_401], None)),
         // One denies, the other would have passed.
-        (vec![with(&log, Outcome::Pass, 9, 86_400 * S), with(&bucket, deny(600_000), 0, 60 * S)], fields(
+        (vec![with(&log, Outcome::WouldAllow, 9, 86_400 * S), with(&bucket, deny(600_000), 0, 60 * S)], fields(
             r#""log";q=10000;w=86400, "default";q=100;w=60"#, r#""log";r=9;t=78, "default";r=0;t=1"#, [100, 0, 1_790_000_061], Some(1))),
         // Both deny: the longer wait is shown.
         (vec![with(&bucket, deny(600_000), 0, 60 * S), with(&log, deny(90 * S), 0, 86_000 * S)], fields(
             r#""default";q=100;w=60, "log";q=10000;w=86400"#, r#""default";r=0;t=1, "log";r=0;t=90"#, [10_000, 0, 1_790_086_001], Some(90))),
         // What can never pass has no Retry-After, whatever the others say.
-        (vec![with(&bucket, Outcome::Exceed, 100, 0), with(&log, deny(90 * S), 0, 86_000 * S)], fields(
+        (vec![with(&bucket, Outcome::ExceedsCapacity, 100, 0), with(&log, deny(90 * S), 0, 86_000 * S)], fields(
             r#""default";q=100;w=60, "log";q=10000;w=86400"#, r#""default";r=100;t=60, "log";r=0;t=90"#, [100, 100, 1_790_000_001], None)),
         // A policy whose store could not decide is not mentioned.
-        (vec![(log.clone(), Decision::skipped(10_000)), allowed(&bucket, 42, 34_800_000)], fields(
+        (vec![(log.clone(), Decision::undecided(10_000)), allowed(&bucket, 42, 34_800_000)], fields(
             r#""default";q=100;w=60"#, r#""default";r=42;t=26"#, [100, 42, 1_790_000_036], None)),
         (vec![allowed(&long, 0, S), allowed(&bucket, 99, 600_000)], fields(
             &format!(r#""{name}";q=1;w=1, "default";q=100;w=60"#), &format!(r#""{name}";r=0;t=1, "default";r=99;t=60"#), [1, 0, 1_790_000_002], None)),
@@ -154,7 +154,7 @@ fn verdicts_render_to_these_lines() {
         let names: Vec<_> = parsed(&headers, &RATELIMIT).into_iter().map(named).collect();
         let policies = parsed(&headers, &RATELIMIT_POLICY).into_iter().map(named);
         assert_eq!(policies.collect::<Vec<_>>(), names);
-        let decided = rows.iter().filter(|row| row.1.outcome != Outcome::Skip);
+        let decided = rows.iter().filter(|row| row.1.outcome != Outcome::Undecided);
         assert_eq!(decided.map(|row| row.0.name()).collect::<Vec<_>>(), names);
     }
 }
@@ -195,7 +195,7 @@ fn each_group_of_fields_can_be_switched_off() {
 #[test]
 fn a_verdict_without_a_decision_has_no_fields() {
     let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
-    let rows = [(policy, Decision::skipped(1))];
+    let rows = [(policy, Decision::undecided(1))];
     assert_eq!(rendered(HeaderOptions::all(), &rows), [""; 0]);
     assert_eq!(rendered(HeaderOptions::all(), &[]), [""; 0]);
 }
@@ -281,9 +281,9 @@ fn of_two_retry_after_the_larger_stays() {
 fn any_outcome() -> impl Strategy<Value = Outcome> {
     prop_oneof![
         Just(ALLOW),
-        Just(Outcome::Pass),
-        Just(Outcome::Exceed),
-        Just(Outcome::Skip),
+        Just(Outcome::WouldAllow),
+        Just(Outcome::ExceedsCapacity),
+        Just(Outcome::Undecided),
         any_span().prop_map(deny),
     ]
 }
@@ -329,7 +329,7 @@ proptest! {
         let plain = HeaderOptions::all();
         let mut headers = HeaderMap::new();
         write(&mut headers, plain, &rows);
-        let decided: Vec<_> = rows.iter().filter(|row| row.1.outcome != Outcome::Skip).collect();
+        let decided: Vec<_> = rows.iter().filter(|row| row.1.outcome != Outcome::Undecided).collect();
         prop_assert_eq!(headers.contains_key(X_RATELIMIT_LIMIT), !decided.is_empty());
 
         let policies = parsed(&headers, &RATELIMIT_POLICY);
@@ -350,7 +350,7 @@ proptest! {
         }
 
         let waits = decided.iter().filter_map(|row| row.1.retry_after());
-        let exceeds = decided.iter().any(|row| row.1.outcome == Outcome::Exceed);
+        let exceeds = decided.iter().any(|row| row.1.outcome == Outcome::ExceedsCapacity);
         let longest = waits.max().filter(|_| !exceeds);
         let seconds = headers.get(RETRY_AFTER).and_then(number);
         prop_assert_eq!(seconds.is_some(), longest.is_some());

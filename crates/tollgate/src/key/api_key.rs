@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::credentials::{authorization, only_text};
 use super::encode::{Tag, hashed};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
-use crate::Head;
+use crate::RequestHead;
 
 /// The API key of a request, if a verifier accepts it.
 ///
@@ -74,7 +74,7 @@ impl ApiKey {
 
 impl UnverifiedApiKey {
     /// What stands there, whoever sent it.
-    pub(crate) fn find<'a>(&self, head: &Head<'a>) -> Option<&'a str> {
+    pub(crate) fn find<'a>(&self, head: &RequestHead<'a>) -> Option<&'a str> {
         self.0.find(head.headers)
     }
 
@@ -101,7 +101,7 @@ impl UnverifiedApiKey {
 }
 
 impl KeySource for ApiKey {
-    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         let key = self.place.find(head.headers);
         let accepted = key.filter(|key| (self.verifier)(key));
         Ok(accepted.map(subject))
@@ -136,7 +136,7 @@ impl fmt::Debug for ApiKey {
 pub struct ApiKeys(Arc<HashSet<[u8; 32]>>);
 
 /// A digest that is none.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "API key digest number {position}: expected the SHA-256 of a key as 64 hex digits, as \
      `printf %s KEY | sha256sum` prints it"
@@ -145,6 +145,8 @@ pub struct ApiKeysError {
     /// Which of the list, from 1. The text is withheld: it may be a key by mistake.
     pub position: usize,
 }
+
+tollgate_core::debug_as_display!(ApiKeysError);
 
 impl ApiKeys {
     /// These keys, of which only the digests are kept.

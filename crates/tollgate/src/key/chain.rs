@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{KeyError, KeySource, Subject, SubjectName};
-use crate::Head;
+use crate::RequestHead;
 
 /// The first source, and the second where the first finds nothing. Made by [`KeySource::or`].
 ///
@@ -23,7 +23,7 @@ impl<A, B> Or<A, B> {
 }
 
 impl<A: KeySource, B: KeySource> KeySource for Or<A, B> {
-    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         match self.first.subject(head)? {
             None => self.second.subject(head),
             found => Ok(found),
@@ -50,7 +50,7 @@ pub fn chain(sources: impl IntoIterator<Item = Arc<dyn KeySource>>) -> Chain {
 }
 
 impl KeySource for Chain {
-    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         for source in &*self.0 {
             if let Some(subject) = source.subject(head)? {
                 return Ok(Some(subject));

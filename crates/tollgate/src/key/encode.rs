@@ -28,6 +28,7 @@ pub(super) enum Tag {
     Route = 7,
     Closure = 8,
     Tuple = 9,
+    PathParam = 10,
 }
 
 /// Set in the tag of a hashed key. Without it a client could spell out the 13 bytes that

@@ -7,7 +7,7 @@ use tollgate_core::Key;
 
 use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
-use crate::Head;
+use crate::RequestHead;
 
 /// The user that an authentication layer has put into the request's extensions.
 ///
@@ -54,7 +54,7 @@ impl<T: Send + Sync + 'static> Extension<T> {
 }
 
 impl<T: Send + Sync + 'static> KeySource for Extension<T> {
-    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         let key = head.extensions.get::<T>().and_then(|value| (self.key)(value));
         Ok(key.map(|key| Subject { kind: SubjectKind::User, key }))
     }

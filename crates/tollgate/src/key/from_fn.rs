@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
-use crate::Head;
+use crate::RequestHead;
 
 /// A closure as a source. Made by [`from_fn`].
 #[derive(Clone, Copy)]
@@ -25,7 +25,7 @@ pub struct FromFn<F> {
 /// ```
 pub const fn from_fn<F, B>(key: F) -> FromFn<F>
 where
-    F: Fn(&Head<'_>) -> Option<B> + Send + Sync + 'static,
+    F: Fn(&RequestHead<'_>) -> Option<B> + Send + Sync + 'static,
     B: AsRef<[u8]>,
 {
     FromFn { key, kind: SubjectKind::Other }
@@ -45,10 +45,10 @@ impl<F> FromFn<F> {
 
 impl<F, B> KeySource for FromFn<F>
 where
-    F: Fn(&Head<'_>) -> Option<B> + Send + Sync + 'static,
+    F: Fn(&RequestHead<'_>) -> Option<B> + Send + Sync + 'static,
     B: AsRef<[u8]>,
 {
-    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         Ok((self.key)(head).map(|bytes| self.subject_of(bytes.as_ref())))
     }
 
@@ -66,6 +66,50 @@ where
             _ => return None,
         };
         Some(self.subject_of(text.as_bytes()))
+    }
+}
+
+/// A closure that borrows, as a source. Made by [`from_ref`].
+#[derive(Clone, Copy)]
+pub struct FromRef<F>(F);
+
+/// Keys on a text of the request, without a copy. Its keys are those of [`from_fn`].
+///
+/// ```
+/// let per_host = tollgate::key::from_ref(|head| head.headers.get("host")?.to_str().ok());
+/// ```
+pub const fn from_ref<F>(key: F) -> FromRef<F>
+where
+    F: for<'a> Fn(&RequestHead<'a>) -> Option<&'a str> + Send + Sync + 'static,
+{
+    FromRef(key)
+}
+
+impl<F> KeySource for FromRef<F>
+where
+    F: for<'a> Fn(&RequestHead<'a>) -> Option<&'a str> + Send + Sync + 'static,
+{
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
+        Ok((self.0)(head).map(of_closure))
+    }
+
+    fn can_be_missing(&self) -> bool {
+        true
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        let SubjectName::Other(text) = name else { return None };
+        Some(of_closure(text))
+    }
+}
+
+fn of_closure(text: &str) -> Subject {
+    Subject { kind: SubjectKind::Other, key: joined(Tag::Closure, &[text.as_bytes()]) }
+}
+
+impl<F> fmt::Debug for FromRef<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FromRef")
     }
 }
 

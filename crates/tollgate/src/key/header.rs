@@ -5,7 +5,7 @@ use http::HeaderName;
 use super::credentials::only_value;
 use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
-use crate::Head;
+use crate::RequestHead;
 
 /// The text of a header, taken at its word.
 ///
@@ -34,7 +34,7 @@ impl Header {
 }
 
 impl KeySource for Header {
-    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         Ok(only_value(head.headers, &self.0).map(|value| self.subject_of(value)))
     }
 

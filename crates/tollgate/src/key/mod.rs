@@ -1,6 +1,6 @@
 //! Whose quota is used: where a request's [`Key`] comes from.
 //!
-//! A [`KeySource`] looks at the [`Head`] of a request and names a [`Subject`], or
+//! A [`KeySource`] looks at the [`RequestHead`] of a request and names a [`Subject`], or
 //! says that this request has none of its sort, or that the server is set up so
 //! that it can never tell. Sources combine: [`KeySource::or`] and [`chain`] fall
 //! back (user, else API key, else address), a tuple asks for all of its parts (per
@@ -14,6 +14,7 @@
 //! | `JwtUser` (feature `jwt`) | issuer and subject of a verified token | no |
 //! | [`Extension`] | what a layer before put down | as far as that layer lets it |
 //! | [`MatchedRoute`] | the route's pattern | no |
+//! | [`PathParam`] | a parameter of the route, percent-decoded | **yes** |
 //! | [`Header`] | the text of a header | **yes** |
 //! | [`from_fn`] | what the closure says | as far as the closure lets it |
 //!
@@ -22,12 +23,11 @@
 //! beside a limit that is not.
 //!
 //! ```
-//! use tollgate::key::{ApiKey, ApiKeys, ClientIp, KeySource, TrustedProxies};
+//! use tollgate::key::{ApiKey, ApiKeys, ClientIp, KeySource};
 //!
 //! // Customers by their key, everybody else by address, as the proxies report it.
 //! let keys = ApiKeys::from_keys(["k-7f3a", "k-91bc"]);
-//! let proxies = TrustedProxies::parse(["10.0.0.0/8"])?;
-//! let source = ApiKey::in_x_api_key().one_of(keys).or(ClientIp::behind(proxies));
+//! let source = ApiKey::in_x_api_key().one_of(keys).or(ClientIp::behind(["10.0.0.0/8"])?);
 //! assert!(!source.can_be_missing());
 //! # Ok::<(), tollgate::key::ClientIpError>(())
 //! ```
@@ -43,6 +43,7 @@ mod ip;
 #[cfg(feature = "jwt")]
 mod jwt;
 mod name;
+mod path_param;
 pub(crate) mod route;
 #[cfg(feature = "admin")]
 mod shown;
@@ -56,18 +57,19 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 pub use tollgate_core::Key;
 
-use crate::Head;
+use crate::RequestHead;
 
 pub use api_key::{ApiKey, ApiKeys, ApiKeysError, UnverifiedApiKey};
 pub use chain::{Chain, Or, chain};
 pub use extension::Extension;
-pub use from_fn::{FromFn, from_fn};
+pub use from_fn::{FromFn, FromRef, from_fn, from_ref};
 pub use header::Header;
 pub(crate) use ip::as_v4;
 pub use ip::{ClientIp, ClientIpError, TrustedProxies, UnixPeer};
 #[cfg(feature = "jwt")]
 pub use jwt::{JwtKey, JwtKeyError, JwtKeys, JwtUser, JwtVerifier};
 pub use name::{SubjectName, SubjectNameError};
+pub use path_param::PathParam;
 pub use route::{MatchedRoute, RoutePattern};
 #[cfg(feature = "admin")]
 pub(crate) use shown::Display;
@@ -124,7 +126,7 @@ impl SubjectKind {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say whose quota a request uses",
     label = "not a `KeySource`",
-    note = "take a source of `tollgate::key`, as `ClientIp::peer()`, or a closure by `key::from_fn(|head| ..)` that returns owned bytes",
+    note = "take a source of `tollgate::key`, as `ClientIp::peer()`, or a closure by `key::from_fn(|head| ..)` that returns owned bytes, or `key::from_ref(|head| ..)` that borrows a text",
     note = "an `ApiKey` has to be told whom to believe: `.one_of(keys)` or `.verified_by(|key| ..)`"
 )]
 pub trait KeySource: Send + Sync + 'static {
@@ -133,7 +135,7 @@ pub trait KeySource: Send + Sync + 'static {
     ///
     /// # Errors
     /// The server is set up so that the source cannot work; a layer answers 500 and logs it.
-    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError>;
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError>;
 
     /// Whether [`subject`](Self::subject) can return `Ok(None)`. A layer then has to be
     /// told what becomes of such requests.
@@ -159,7 +161,7 @@ pub trait KeySource: Send + Sync + 'static {
 macro_rules! forward_to_the_pointee {
     ($($pointer:ident),*) => {$(
         impl<K: KeySource + ?Sized> KeySource for $pointer<K> {
-            fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+            fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
                 (**self).subject(head)
             }
 
@@ -177,7 +179,7 @@ macro_rules! forward_to_the_pointee {
 forward_to_the_pointee!(Arc, Box);
 
 /// Why no source could work: a fault in how the server is put together, not in the request.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
     /// Nothing in the request tells where it came from.
@@ -202,6 +204,8 @@ pub enum KeyError {
     Other(#[source] Box<dyn Error + Send + Sync>),
 }
 
+tollgate_core::debug_as_display!(KeyError);
+
 /// Logs sources that cannot work: once in a while, because all requests fail alike. Clients are
 /// not told, since they could do nothing about it.
 #[derive(Debug, Default)]
@@ -225,7 +229,7 @@ impl FaultLog {
 pub struct Global;
 
 impl KeySource for Global {
-    fn subject(&self, _: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+    fn subject(&self, _: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         Ok(Some(Subject { kind: SubjectKind::Global, key: Key::GLOBAL }))
     }
 

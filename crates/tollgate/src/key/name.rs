@@ -57,7 +57,7 @@ pub enum SubjectName {
 }
 
 /// A text that names no subject. It is not repeated: it may hold a secret.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected `global`, `missing`, `ip:ADDRESS`, `api-key:KEY`, `user:NAME`, `user:ISSUER NAME`, \
      `header:VALUE`, `route:PATTERN`, `other:TEXT`, `key:HEX`, or several of them with commas \
@@ -65,6 +65,8 @@ pub enum SubjectName {
 )]
 #[non_exhaustive]
 pub struct SubjectNameError;
+
+tollgate_core::debug_as_display!(SubjectNameError);
 
 impl FromStr for SubjectName {
     type Err = SubjectNameError;

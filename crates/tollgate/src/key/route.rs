@@ -6,7 +6,7 @@ use http::Extensions;
 
 use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
-use crate::Head;
+use crate::RequestHead;
 
 /// The pattern of the route a request was matched to (`/users/{id}`), as an extension
 /// that any router can set. With the feature `axum`, `MatchedPath` serves as well.
@@ -33,7 +33,7 @@ impl RoutePattern {
 pub struct MatchedRoute;
 
 impl KeySource for MatchedRoute {
-    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         Ok(pattern(head.extensions).map(subject))
     }
 

@@ -19,7 +19,7 @@ fn request(headers: &[(&str, &str)]) -> Request<()> {
 }
 
 fn subject(source: &impl KeySource, request: &Request<()>) -> Option<Subject> {
-    source.subject(&Head::of(request)).unwrap()
+    source.subject(&RequestHead::of(request)).unwrap()
 }
 
 fn kind(source: &impl KeySource, headers: &[(&str, &str)]) -> Option<SubjectKind> {
@@ -40,7 +40,7 @@ fn a_chain_takes_the_first_source_that_finds_somebody() {
     for source in [&nested as &dyn KeySource, &listed] {
         let mut request = request(&[("x-api-key", KEY)]);
         let kind = |request: &Request<()>| {
-            let subject = source.subject(&Head::of(request)).unwrap();
+            let subject = source.subject(&RequestHead::of(request)).unwrap();
             subject.map(|subject| subject.kind)
         };
         assert_eq!(kind(&request), Some(SubjectKind::ApiKey));
@@ -79,7 +79,7 @@ fn only_a_source_that_can_find_nobody_says_so() {
 fn an_error_ends_a_chain() {
     let bare = Request::new(());
     let source = ClientIp::peer().or(Global);
-    let error = source.subject(&Head::of(&bare)).unwrap_err();
+    let error = source.subject(&RequestHead::of(&bare)).unwrap_err();
     assert!(matches!(error, KeyError::NoPeerAddress));
     assert!(error.to_string().contains("into_make_service_with_connect_info"));
 }
@@ -310,10 +310,10 @@ mod in_axum {
         let at = |ip: [u8; 4]| SocketAddr::from((ip, 1));
         let mut request = Request::new(());
         request.extensions_mut().insert(MockConnectInfo(at([203, 0, 113, 9])));
-        let mocked = ClientIp::peer().address(&Head::of(&request)).unwrap();
+        let mocked = ClientIp::peer().address(&RequestHead::of(&request)).unwrap();
         assert_eq!(mocked, Some(at([203, 0, 113, 9]).ip()));
         request.extensions_mut().insert(ConnectInfo(at([198, 51, 100, 7])));
-        let real = ClientIp::peer().address(&Head::of(&request)).unwrap();
+        let real = ClientIp::peer().address(&RequestHead::of(&request)).unwrap();
         assert_eq!(real, Some(at([198, 51, 100, 7]).ip()));
     }
 }

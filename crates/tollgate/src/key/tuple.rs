@@ -8,7 +8,7 @@ use tollgate_core::Key;
 
 use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
-use crate::Head;
+use crate::RequestHead;
 
 fn combine<const N: usize>(parts: &[Subject; N]) -> Subject {
     let kind = |wanted: fn(SubjectKind) -> bool| {
@@ -31,7 +31,7 @@ fn combine<const N: usize>(parts: &[Subject; N]) -> Subject {
 macro_rules! tuple_of_sources {
     ($($source:ident)+) => {
         impl<$($source: KeySource),+> KeySource for ($($source,)+) {
-            fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+            fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
                 #[expect(non_snake_case, reason = "a part is named as its type")]
                 let ($($source,)+) = self;
                 $(

@@ -122,6 +122,7 @@ impl ResponseWork {
             if expose_verdicts {
                 Verdicts::push(extensions, admission.verdict.clone());
             }
+            admission.in_flight.hand_over(extensions);
             if let Some(open) = &admission.open {
                 Reservation::hand_over(open, extensions);
             }

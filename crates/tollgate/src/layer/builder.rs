@@ -1,18 +1,24 @@
 //! What a layer is made of, checked once.
 
+use std::convert::Infallible;
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tollgate_core::{OnStoreError, Store};
+use tollgate_core::{Cost, OnStoreError, Policy, PolicyError, Quota, Store};
+#[cfg(feature = "memory")]
+use tollgate_memory::MemoryStore;
 
 use super::limits::{MAX_TIERS, tier_names};
 use super::options::Options;
 use super::service::RateLimitLayer;
 use super::state::LayerState;
 use super::wait_queue::WaitQueue;
-use crate::denial::DenialResponse;
+use crate::denial::{Denial, DenialResponse, FromFn, IntoDenialResponse};
+use crate::key::ApiKeys;
 use crate::tier::TierSource;
-use crate::{Costs, Head, HeaderOptions, Limit, OnMissingKey, Paths};
+use crate::{Costs, HeaderOptions, Limit, OnExceeded, OnMissingKey, Paths, RequestHead};
 
 /// Collects the limits and options of a [`RateLimitLayer`].
 ///
@@ -40,18 +46,98 @@ pub struct RateLimitLayerBuilder<St> {
 }
 
 impl<St: Store> RateLimitLayer<St> {
-    /// One quota that all clients share.
+    /// A layer around a client of another service: each request costs 1 and waits for up to
+    /// `max_wait` until the policy lets it pass. The responses get no header fields.
+    ///
+    /// With reqwest, put the layer around a service that calls `Client::execute`:
+    ///
+    /// ```text
+    /// let send = tower::service_fn(move |request: http::Request<reqwest::Body>| {
+    ///     let client = client.clone();
+    ///     async move {
+    ///         let response = client.execute(request.try_into()?).await?;
+    ///         Ok::<_, reqwest::Error>(http::Response::<reqwest::Body>::from(response))
+    ///     }
+    /// });
+    /// let limit = RateLimitLayer::for_client(MemoryStore::new(), policy, Duration::from_secs(30))?;
+    /// let send = tower::ServiceBuilder::new().layer(limit.any_body()).service(send);
+    /// ```
     ///
     /// # Errors
     /// As [`RateLimitLayerBuilder::build`].
-    pub fn global(store: St, policy: tollgate_core::Policy) -> Result<Self, LayerError> {
-        Self::builder(store).limit(Limit::global(policy)).build()
+    pub fn for_client(store: St, policy: Policy, max_wait: Duration) -> Result<Self, LayerError> {
+        let limit = Limit::global(policy).on_exceeded(OnExceeded::Wait { max: max_wait });
+        let none = HeaderOptions::all().ratelimit(false).x_ratelimit(false);
+        Self::builder(store).limit(limit.cost(1)).headers(none).build()
     }
 
     /// A layer of several limits and options, over `store`.
     pub fn builder(store: St) -> RateLimitLayerBuilder<St> {
         RateLimitLayerBuilder::new(store)
     }
+}
+
+/// Short forms: a token bucket in memory, in which each request costs 1.
+///
+/// ```
+/// use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
+///
+/// let short = RateLimitLayer::per_ip(Quota::per_second(5).burst(20))?;
+/// // The same in the long form:
+/// let policy = Policy::token_bucket("client", Quota::per_second(5).burst(20))?;
+/// let long = RateLimitLayer::builder(MemoryStore::new()).limit(Limit::per_ip(policy).cost(1)).build()?;
+/// # let _ = (short, long);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[cfg(feature = "memory")]
+impl RateLimitLayer<MemoryStore> {
+    /// One quota that all clients share.
+    ///
+    /// # Errors
+    /// The quota is not valid for a token bucket.
+    pub fn global(quota: Quota) -> Result<Self, LayerError> {
+        Self::alone(Limit::global(Policy::token_bucket("global", quota)?))
+    }
+
+    /// A quota for each client address: the peer of the connection, IPv6 by /64. With axum, enable
+    /// the feature `axum` and serve with `into_make_service_with_connect_info::<SocketAddr>()`.
+    ///
+    /// # Errors
+    /// As [`global`](Self::global).
+    pub fn per_ip(quota: Quota) -> Result<Self, LayerError> {
+        Self::alone(Limit::per_ip(Policy::token_bucket("client", quota)?))
+    }
+
+    /// A quota for each of these API keys in `X-API-Key`. A request without one of them gets 403.
+    ///
+    /// # Errors
+    /// As [`global`](Self::global).
+    pub fn per_api_key(quota: Quota, keys: ApiKeys) -> Result<Self, LayerError> {
+        Self::alone(Limit::per_api_key(Policy::token_bucket("api-key", quota)?, keys))
+    }
+
+    fn alone(limit: Limit) -> Result<Self, LayerError> {
+        Self::builder(MemoryStore::new()).limit(limit.cost(1)).build()
+    }
+}
+
+/// Passing a builder to `.layer(..)` is a compile error that says what is missing.
+impl<S, St: Built> tower_layer::Layer<S> for RateLimitLayerBuilder<St> {
+    type Service = Infallible;
+
+    fn layer(&self, _: S) -> Infallible {
+        match self.store.unbuilt() {}
+    }
+}
+
+/// No type implements it.
+#[diagnostic::on_unimplemented(
+    message = "a `RateLimitLayerBuilder` is not a layer yet: call `.build()?` first",
+    label = "this is a builder"
+)]
+pub trait Built {
+    /// Cannot be called.
+    fn unbuilt(&self) -> Infallible;
 }
 
 impl<St: Store> RateLimitLayerBuilder<St> {
@@ -74,6 +160,13 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
+    /// Every request costs `units`, where a limit has no costs of its own: short for
+    /// `.costs(Costs::flat(units))`.
+    #[must_use]
+    pub fn cost(self, units: impl Into<Cost>) -> Self {
+        self.costs(Costs::flat(units))
+    }
+
     /// Says which tier a request is in, for limits that have quotas
     /// [in tiers](Limit::in_tier).
     #[must_use]
@@ -85,12 +178,12 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// Up to `requests` may wait at once for limits with [`OnExceeded::Wait`](crate::OnExceeded), in all
     /// services of the layer together. Others are rejected.
     ///
-    /// This sets [`WaitQueue::max_requests`] of the layer's waiting room. If the layer was given
+    /// This sets [`WaitQueue::max_requests`] of the layer's wait queue. If the layer was given
     /// a [`wait_queue`](Self::wait_queue) before, the bound holds for all layers that share
-    /// that room.
+    /// that queue.
     #[must_use]
     pub fn max_waiting(mut self, requests: usize) -> Self {
-        self.options.room = self.options.room.max_requests(requests);
+        self.options.queue = self.options.queue.max_requests(requests);
         self
     }
 
@@ -98,14 +191,17 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     /// bytes. Several layers can share one. It replaces the layer's own queue and
     /// [`max_waiting`](Self::max_waiting) if that was set before.
     #[must_use]
-    pub fn wait_queue(mut self, room: &WaitQueue) -> Self {
-        self.options.room = room.clone();
+    pub fn wait_queue(mut self, queue: &WaitQueue) -> Self {
+        self.options.queue = queue.clone();
         self
     }
 
     /// Lets requests pass of which `condition` holds, without asking the store.
     #[must_use]
-    pub fn exempt(mut self, condition: impl Fn(&Head<'_>) -> bool + Send + Sync + 'static) -> Self {
+    pub fn exempt(
+        mut self,
+        condition: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static,
+    ) -> Self {
         self.options.exempt.push(Arc::new(condition));
         self
     }
@@ -116,7 +212,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self.exempt(move |head| paths.exempt(head))
     }
 
-    /// Whether [CORS preflights](Head::is_preflight) pass without asking the store. By default
+    /// Whether [CORS preflights](RequestHead::is_preflight) pass without asking the store. By default
     /// they do, because a browser sends them by itself, and to its page a denied preflight looks
     /// like a broken network.
     ///
@@ -157,10 +253,38 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// Makes the response of a denial: a closure, or a [`Problem`](crate::denial::Problem)
-    /// with members of the service's own. The header fields are added to whatever it makes.
+    /// Makes the response of a denial. With the feature `axum` the closure may return anything that
+    /// is `IntoResponse`, without it a `Response<Bytes>`. The header fields are added to the response.
+    /// gRPC calls get their status as before.
+    ///
+    /// ```
+    /// # use tollgate::{MemoryStore, RateLimitLayer};
+    /// use axum::http::StatusCode;
+    /// use serde_json::json;
+    ///
+    /// let builder = RateLimitLayer::builder(MemoryStore::new());
+    /// let text = builder.on_denied(|denial| (denial.status(), denial.detail().into_owned()));
+    /// let builder = RateLimitLayer::builder(MemoryStore::new());
+    /// let json = builder.on_denied(|denial| {
+    ///     let path = denial.request().map(|head| head.uri.path());
+    ///     denial.json(&json!({"error": "slow down", "path": path, "wait": denial.retry_after_secs()}))
+    /// });
+    /// # let _ = (text, json, StatusCode::OK);
+    /// ```
     #[must_use]
-    pub fn on_denied(mut self, response: impl DenialResponse) -> Self {
+    pub fn on_denied<F, R, Via>(self, response: F) -> Self
+    where
+        F: Fn(&Denial<'_>) -> R + Send + Sync + 'static,
+        R: IntoDenialResponse<Via>,
+        Via: 'static,
+    {
+        self.denial_response(FromFn(response, PhantomData))
+    }
+
+    /// Makes the response of a denial, also to gRPC calls: a [`Problem`](crate::denial::Problem) with
+    /// members of the service's own, or a [`DenialResponse`] of your own.
+    #[must_use]
+    pub fn denial_response(mut self, response: impl DenialResponse) -> Self {
         self.options.response = Arc::new(response);
         self
     }
@@ -218,7 +342,12 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         check_local(&mut limits, &store)?;
         check_tiers(&limits, options.tiers.is_some())?;
         for limit in limits.iter().filter(|limit| limit.enforce) {
-            warn_of_costs(limit, &options.costs);
+            let costs = limit.costs.as_ref().unwrap_or(&options.costs);
+            if !costs.is_flat() {
+                let policy = limit.policy.name();
+                tracing::info!(target: "tollgate", policy, %costs, "costs of requests");
+            }
+            warn_of_costs(limit, costs);
         }
         Ok(RateLimitLayer::new(LayerState::new(store, limits, options)))
     }
@@ -242,10 +371,10 @@ fn check(limits: &[Limit]) -> Result<(), LayerError> {
             (false, Some(_)) => return Err(LayerError::KeyNeverMissing { name: name() }),
             _ => {}
         }
-        if limit.policy.counts_in_flight() && limit.settling.settles() {
+        if limit.policy.is_concurrency() && limit.settling.settles() {
             return Err(LayerError::SettlesInFlight { name: name() });
         }
-        if limit.policy.penalises() {
+        if limit.policy.is_penalty() {
             check_penalty(limit, limits)?;
         }
         if limit.enforce
@@ -300,10 +429,10 @@ fn check_tiers(limits: &[Limit], has_source: bool) -> Result<(), LayerError> {
 }
 
 fn warn_of_costs(limit: &Limit, costs: &Costs) {
-    if limit.policy.penalises() {
+    if limit.policy.is_penalty() {
         return;
     }
-    let cost = limit.costs.as_ref().unwrap_or(costs).max_cost().get();
+    let cost = costs.max_cost().get();
     let in_tiers = limit.tiers().map(|(tier, policy)| (Some(tier.as_str()), policy));
     for (tier, policy) in std::iter::once((None, &limit.policy)).chain(in_tiers) {
         let capacity = policy.capacity();
@@ -322,9 +451,13 @@ fn warn_of_costs(limit: &Limit, costs: &Costs) {
 }
 
 /// Why a layer cannot be built.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayerError {
+    /// A policy that a short form of the layer makes is not valid.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+
     /// A layer without limits would do nothing.
     #[error("the layer has no limit: add one with `.limit(..)`")]
     NoLimit,
@@ -447,6 +580,8 @@ pub enum LayerError {
         second: String,
     },
 }
+
+tollgate_core::debug_as_display!(LayerError);
 
 impl LayerError {
     /// The most limits of one layer.

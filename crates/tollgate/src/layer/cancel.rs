@@ -62,7 +62,9 @@ impl<St: Store> CancelGuard<St> {
     }
 
     fn give_back(&self, verdict: &Verdict) {
-        for receipt in receipts(verdict, &self.charges).filter(|it| (self.returns)(&it.policy)) {
+        // A penalty took nothing.
+        let returns = |policy: &Policy| !policy.is_penalty() && (self.returns)(policy);
+        for receipt in receipts(verdict, &self.charges).filter(|it| returns(&it.policy)) {
             settle(&self.store, receipt, Cost::ZERO, None);
         }
     }
@@ -125,7 +127,7 @@ pub(super) fn settle<St: Store>(
     actual: Cost,
     runtime: Option<&Handle>,
 ) {
-    let is_permit = receipt.policy.counts_in_flight();
+    let is_permit = receipt.policy.is_concurrency();
     let mut settled = store.settle(&receipt, actual);
     // A store in memory has settled it by now.
     let first = Pin::new(&mut settled).poll(&mut Context::from_waker(Waker::noop()));

@@ -8,7 +8,7 @@ use super::state::LayerState;
 use crate::denial::Denial;
 use crate::key::KeyError;
 use crate::limit::shared_key;
-use crate::{Head, Limit, OnMissingKey, Subject, SubjectKind};
+use crate::{Limit, OnMissingKey, RequestHead, Subject, SubjectKind};
 
 impl<St: Store> LayerState<St> {
     /// Fills `context` with the limits that apply to a request. It stays empty if none does.
@@ -18,7 +18,7 @@ impl<St: Store> LayerState<St> {
     #[inline]
     pub(super) fn classify(
         &self,
-        head: &Head<'_>,
+        head: &RequestHead<'_>,
         context: &mut RequestContext,
     ) -> Result<(), OwnResponse> {
         if self.options.exempt_preflights && head.is_preflight()
@@ -48,7 +48,7 @@ impl<St: Store> LayerState<St> {
     }
 
     #[inline]
-    fn cost_of(&self, limit: &Limit, head: &Head<'_>) -> Cost {
+    fn cost_of(&self, limit: &Limit, head: &RequestHead<'_>) -> Cost {
         limit.costs.as_ref().unwrap_or(&self.options.costs).among(head, self.options.is_grpc)
     }
 
@@ -59,7 +59,7 @@ impl<St: Store> LayerState<St> {
         &self,
         limit: &Limit,
         error: Option<KeyError>,
-        head: &Head<'_>,
+        head: &RequestHead<'_>,
     ) -> Result<Option<Subject>, OwnResponse> {
         let denial = match (error, limit.on_missing_key) {
             (Some(error), _) => {
@@ -79,6 +79,7 @@ impl<St: Store> LayerState<St> {
         if !limit.enforce {
             return Ok(None);
         }
+        let denial = denial.of_request(*head, |_| None);
         Err(Box::new(denial.respond(self.response_format(head), &*self.options.response)))
     }
 }

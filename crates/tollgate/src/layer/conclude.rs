@@ -17,14 +17,14 @@ use super::action::{
 };
 use super::cancel::CancelGuard;
 use super::explain;
-use super::limits::{AppliedLimits, CompiledLimit};
+use super::limits::{AppliedLimits, CompiledLimit, Resolved};
 use super::settlement::{corrected, open_charges, settle_by_response};
 use super::state::LayerState;
 use super::verdicts::Verdicts;
 use crate::body::InFlight;
 use crate::denial::Denial;
 use crate::headers::{self, X_RATELIMIT_EXPLAIN};
-use crate::{Head, ResponseHead};
+use crate::{RequestHead, ResponseHead};
 
 impl<St: Store> LayerState<St> {
     /// Turns the answer of the store into the next step of a request.
@@ -33,14 +33,14 @@ impl<St: Store> LayerState<St> {
         &self,
         answer: Answer,
         context: &mut RequestContext,
-        head: &Head<'_>,
+        head: &RequestHead<'_>,
     ) -> Action<St> {
         if self.is_plain
             && !self.outage.is_on()
             && let Ok(verdict) = &answer
             && verdict.is_admitted()
             && verdict.source() != Source::Local
-            && verdict.decisions().iter().all(|decision| decision.outcome != Outcome::Skip)
+            && verdict.decisions().iter().all(|decision| decision.outcome != Outcome::Undecided)
         {
             self.record(&answer, context);
             tracing::debug!(target: "tollgate", remaining = remaining(verdict), "allow");
@@ -55,7 +55,7 @@ impl<St: Store> LayerState<St> {
         &self,
         answer: Answer,
         context: &mut RequestContext,
-        head: &Head<'_>,
+        head: &RequestHead<'_>,
     ) -> Action<St> {
         let (answer, explained) = self.explained(answer, context);
         if let Some(queue) = &self.wait_queue
@@ -121,9 +121,9 @@ impl<St: Store> LayerState<St> {
         let hold = self.leases.as_ref().map(|leases| leases.hold(&verdict, &charges));
         let (open, in_flight) = (open.flatten(), hold.unwrap_or_default());
         let turn = self.delays.filter(|_| delay > Micros::ZERO).map(|limit| {
-            // The admission holds the permits, and a penalty took nothing.
+            // The admission holds the permits.
             let guard = CancelGuard::charged(&self.store, charges, verdict.clone(), |policy| {
-                !policy.counts_in_flight() && !policy.penalises()
+                !policy.is_concurrency()
             });
             let turn = Box::pin(sleep(Duration::from(delay)));
             (turn, Some((guard, self.telemetry.start_waiting(limit))))
@@ -186,17 +186,24 @@ impl<St: Store> LayerState<St> {
         verdict: &Verdict,
         explained: Option<HeaderValue>,
         context: &RequestContext,
-        head: &Head<'_>,
+        head: &RequestHead<'_>,
     ) -> Response<Bytes> {
         let rows = || self.rows(verdict, context.applied());
         let at = verdict.decided_at();
         // The keys of all policies that apply: the seed is the same whichever policy denies.
         let seed = seed_of(context.resolved.iter().map(|resolved| &resolved.subject.key));
+        let cost = |policy: &str| {
+            let mut resolved = context.resolved.iter();
+            let is_meant = |it: &&Resolved| self.limits[it.limit].limit.policy.name() == policy;
+            resolved.find(is_meant).map(|it| it.cost)
+        };
         let denial = Denial::of_verdict(at, rows(), &self.options.headers, seed);
+        let denial = denial.of_request(*head, cost);
         // At level debug, because a client can cause any number of them. Metrics count them.
         tracing::debug!(
             target: "tollgate",
             policies = ?denial.policies(),
+            keys = ?context.resolved.iter().map(|it| it.subject.kind.as_str()).collect::<Vec<_>>(),
             reason = denial.reason().code(),
             retry_after = ?denial.retry_after(),
             "deny",
@@ -220,7 +227,7 @@ impl<St: Store> LayerState<St> {
         &self,
         error: &StoreError,
         applied: AppliedLimits,
-        head: &Head<'_>,
+        head: &RequestHead<'_>,
     ) -> Action<St> {
         let rejecting = self.applied(applied).filter(|limit| limit.fails_closed(error));
         // A local policy would have been decided, except beside a closed one.
@@ -237,8 +244,9 @@ impl<St: Store> LayerState<St> {
         let probe = error.retry_after().unwrap_or(PROBE);
         let denial =
             Denial::store_unavailable(rejecting.map(|limit| limit.fields(applied.tier)), probe);
-        let dialect = self.response_format(head);
-        Action::Respond(Box::new(denial.respond(dialect, &*self.options.response)))
+        let denial = denial.of_request(*head, |_| None);
+        let format = self.response_format(head);
+        Action::Respond(Box::new(denial.respond(format, &*self.options.response)))
     }
 
     /// How long the request is held back. The delay of the verdict would include that of shadow
@@ -266,7 +274,8 @@ const PROBE: Micros = Micros::new(1_000_000);
 
 /// The smallest remainder, for the event of an allowed request.
 fn remaining(verdict: &Verdict) -> Option<u64> {
-    let decided = verdict.decisions().iter().filter(|decision| decision.outcome != Outcome::Skip);
+    let decided =
+        verdict.decisions().iter().filter(|decision| decision.outcome != Outcome::Undecided);
     decided.map(|decision| decision.remaining).min()
 }
 

@@ -10,12 +10,12 @@ use super::cancel::CancelGuard;
 use super::explain;
 use super::state::LayerState;
 use super::wait_queue::WaitQueue;
-use crate::Head;
+use crate::RequestHead;
 
 impl<St: Store> LayerState<St> {
     /// Takes a request through all steps, as far as it gets without waiting.
     #[inline]
-    pub(super) fn admit(&self, head: &Head<'_>) -> Action<St> {
+    pub(super) fn admit(&self, head: &RequestHead<'_>) -> Action<St> {
         let mut context = RequestContext::default();
         if let Err(response) = self.classify(head, &mut context) {
             return Action::Respond(response);
@@ -36,7 +36,7 @@ impl<St: Store> LayerState<St> {
     #[inline(always)]
     fn decide(
         &self,
-        head: &Head<'_>,
+        head: &RequestHead<'_>,
         context: &mut RequestContext,
     ) -> Result<Answer, DecisionFuture> {
         context.timer = self.telemetry.start(&self.limits, &context.resolved, head);
@@ -71,7 +71,7 @@ impl<St: Store> LayerState<St> {
             Poll::Pending if self.leases.is_some() => {
                 // Clients that leave early would otherwise fill a concurrency limit.
                 let charges = context.owned_charges(&self.limits);
-                let returns = |policy: &tollgate_core::Policy| policy.counts_in_flight();
+                let returns = |policy: &tollgate_core::Policy| policy.is_concurrency();
                 Err(Box::pin(CancelGuard::asking(&self.store, charges, answer, returns)))
             }
             Poll::Pending => Err(Box::pin(answer)),
@@ -83,7 +83,7 @@ impl<St: Store> LayerState<St> {
     fn join(
         &self,
         queue: &WaitQueue,
-        head: &Head<'_>,
+        head: &RequestHead<'_>,
         context: &mut RequestContext,
     ) -> Option<DecisionFuture> {
         let (arrival, others_wait) = queue.arrive();

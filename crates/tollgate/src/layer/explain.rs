@@ -68,10 +68,10 @@ fn write_member(
     }
     let said = match decision.outcome {
         Outcome::Allow { .. } => "allow",
-        Outcome::Pass => "pass",
+        Outcome::WouldAllow => "pass",
         Outcome::Deny { .. } => "deny",
-        Outcome::Exceed => "exceed",
-        Outcome::Skip => "skip",
+        Outcome::ExceedsCapacity => "exceed",
+        Outcome::Undecided => "skip",
     };
     write!(line, r#"";said={said};r={}"#, decision.remaining)?;
     if !limit.enforce {
@@ -83,10 +83,10 @@ fn write_member(
     for (cost, decision) in COSTS.iter().zip(asked) {
         write!(line, ";c{}=", cost.get())?;
         match decision.outcome {
-            Outcome::Allow { .. } | Outcome::Pass => line.push('0'),
+            Outcome::Allow { .. } | Outcome::WouldAllow => line.push('0'),
             Outcome::Deny { retry_after } => write!(line, "{}", retry_after.get())?,
-            Outcome::Exceed => line.push_str("never"),
-            Outcome::Skip => line.push_str("unknown"),
+            Outcome::ExceedsCapacity => line.push_str("never"),
+            Outcome::Undecided => line.push_str("unknown"),
         }
     }
     Ok(())

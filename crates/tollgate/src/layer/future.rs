@@ -14,7 +14,7 @@ use tower_service::Service;
 
 use super::action::{Action, OwnResponse, ResponseWork, Waiting};
 use super::state::LayerState;
-use crate::Head;
+use crate::RequestHead;
 use crate::body::{BodyMode, InFlight};
 
 pin_project! {
@@ -129,7 +129,7 @@ where
                 Err(waiting) => match &mut **waiting {
                     Waiting::Decision { answer, context } => {
                         let answer = ready!(answer.as_mut().poll(cx));
-                        self.state.conclude(answer, context, &Head::of(&self.request))
+                        self.state.conclude(answer, context, &RequestHead::of(&self.request))
                     }
                     Waiting::Turn { turn, guard, work } => {
                         ready!(turn.as_mut().poll(cx));

@@ -49,7 +49,7 @@ type Receipts = SmallVec<[Receipt; 1]>;
 impl<St: Store> LeaseRenewer<St> {
     /// `None` if no policy is a concurrency limit.
     pub(super) fn new<'a>(store: &St, policies: impl Iterator<Item = &'a Policy>) -> Option<Self> {
-        let in_flight = policies.filter(|policy| policy.counts_in_flight());
+        let in_flight = policies.filter(|policy| policy.is_concurrency());
         let shortest = in_flight.map(|policy| Duration::from(policy.window())).min()?;
         let (store, every) = (store.clone(), (shortest / 4).max(SHORTEST_SLEEP));
         Some(Self(Arc::new(Shared { store, every, register: Mutex::default() })))
@@ -58,7 +58,7 @@ impl<St: Store> LeaseRenewer<St> {
     /// Holds the permits of a verdict until the returned value is dropped.
     pub(super) fn hold(&self, verdict: &Verdict, charges: &[OwnedCharge]) -> InFlight {
         let receipts: Receipts =
-            receipts(verdict, charges).filter(|it| it.policy.counts_in_flight()).collect();
+            receipts(verdict, charges).filter(|it| it.policy.is_concurrency()).collect();
         if receipts.is_empty() {
             return InFlight::default();
         }

@@ -7,7 +7,7 @@ use tollgate_core::{Charge, Cost, Key, OnStoreError, StoreError};
 
 use crate::headers::PolicyFields;
 use crate::tier::{Tier, TierSource};
-use crate::{Head, Limit, Subject};
+use crate::{Limit, RequestHead, Subject};
 
 /// A limit, and its header fields as far as they are the same in every response.
 pub(super) struct CompiledLimit {
@@ -103,7 +103,7 @@ impl Tiers {
         Some(Self { source, names })
     }
 
-    pub(super) fn of(&self, head: &Head<'_>) -> TierIndex {
+    pub(super) fn of(&self, head: &RequestHead<'_>) -> TierIndex {
         let tier = self.source.tier(head);
         let number = tier.and_then(|tier| self.names.iter().position(|name| *name == tier));
         let number = number.and_then(|number| u8::try_from(number).ok());

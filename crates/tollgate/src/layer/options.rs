@@ -21,7 +21,7 @@ pub(super) struct Options {
     pub(super) response: Arc<dyn DenialResponse>,
     pub(super) expose_verdicts: bool,
     pub(super) explain: bool,
-    pub(super) room: WaitQueue,
+    pub(super) queue: WaitQueue,
     pub(super) tiers: Option<Arc<dyn TierSource>>,
     pub(super) observed: Observed,
 }
@@ -37,7 +37,7 @@ impl Default for Options {
             response: Arc::new(Problem::default()),
             expose_verdicts: false,
             explain: false,
-            room: WaitQueue::new(),
+            queue: WaitQueue::new(),
             tiers: None,
             observed: Observed::default(),
         }

@@ -15,7 +15,7 @@ use super::action::{Action, ResponseWork};
 use super::future::ResponseFuture;
 use super::state::LayerState;
 use crate::body::{AnyBody, BodyMode, SameBody};
-use crate::{Head, Limit};
+use crate::{Limit, RequestHead};
 
 /// Limits the requests to the services it is wrapped around.
 ///
@@ -54,10 +54,9 @@ use crate::{Head, Limit};
 /// ```
 /// use axum::Router;
 /// use axum::routing::get;
-/// use tollgate::{MemoryStore, Policy, Quota, RateLimitLayer};
+/// use tollgate::{Quota, RateLimitLayer};
 ///
-/// let policy = Policy::sliding_window_log("global", Quota::per_minute(100))?;
-/// let limit = RateLimitLayer::global(MemoryStore::new(), policy)?;
+/// let limit = RateLimitLayer::per_ip(Quota::per_second(5).burst(20))?;
 /// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(limit);
 /// # let _ = app;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -168,7 +167,7 @@ where
 
     #[inline]
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        match self.state.admit(&Head::of(&request)) {
+        match self.state.admit(&RequestHead::of(&request)) {
             Action::Forward(work) => {
                 let state = &self.state;
                 work.prepare(request.extensions_mut(), state.options.expose_verdicts);

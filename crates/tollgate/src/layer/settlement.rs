@@ -15,22 +15,20 @@ use crate::{Limit, ResponseHead};
 
 /// The estimated charges of a request, for its handler to correct.
 ///
-/// It is in the extensions of a request that a limit with
-/// [`reserve`](crate::Limit::reserve) was charged for: of none that is exempt, or passes
-/// because the store cannot decide. So ask for an `Option` of it.
+/// With the feature `axum` it is an extractor for every handler. Where no limit with
+/// [`reserve`](crate::Limit::reserve) was charged, because the request is exempt or the store cannot
+/// decide, it has no charges and settling it does nothing. Without axum it is in the extensions of
+/// requests that were charged.
 ///
 /// Clones are one reservation, and it is settled once: what comes after the first time
 /// changes nothing. In nested layers it has the charges of all layers.
 ///
 /// ```
-/// use axum::Extension;
-/// use tollgate::{Cost, Reservation};
+/// use tollgate::Reservation;
 ///
-/// async fn chat(reservation: Option<Extension<Reservation>>) -> String {
+/// async fn chat(reservation: Reservation) -> String {
 ///     let (answer, tokens) = ("42".to_owned(), 7);
-///     if let Some(Extension(reservation)) = reservation {
-///         reservation.settle(Cost::new(tokens));
-///     }
+///     reservation.settle(tokens);
 ///     answer
 /// }
 /// # let _ = chat;
@@ -40,9 +38,9 @@ use crate::{Limit, ResponseHead};
 ///
 /// Where the cost is known only elsewhere, hand the [`receipts`](Self::receipts) over: any
 /// process may give them to [`Store::settle`], and the store takes each once.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Reservation {
-    charges: OpenCharges,
+    charges: Option<OpenCharges>,
     outer: Option<Box<Self>>,
 }
 
@@ -51,12 +49,14 @@ impl Reservation {
     ///
     /// It does not wait for the store; if that fails, the estimate stands, and an event of
     /// target `tollgate` says so.
-    pub fn settle(&self, actual: Cost) {
+    pub fn settle(&self, actual: impl Into<Cost>) {
+        let actual = actual.into();
         self.each(|charges| charges.settle(&|charge| charge.reserve.is_some().then_some(actual)));
     }
 
     /// As [`settle`](Self::settle), for the charge of one policy alone.
-    pub fn settle_policy(&self, policy: &str, actual: Cost) {
+    pub fn settle_policy(&self, policy: &str, actual: impl Into<Cost>) {
+        let actual = actual.into();
         let is_meant = |charge: &OpenCharge| charge.reserve.is_some() && charge.is_of(policy);
         self.each(|charges| charges.settle(&|charge| is_meant(charge).then_some(actual)));
     }
@@ -76,7 +76,9 @@ impl Reservation {
     fn each(&self, mut act: impl FnMut(&dyn Settle)) {
         let mut next = Some(self);
         while let Some(reservation) = next {
-            act(&*reservation.charges);
+            if let Some(charges) = &reservation.charges {
+                act(&**charges);
+            }
             next = reservation.outer.as_deref();
         }
     }
@@ -85,8 +87,21 @@ impl Reservation {
     pub(super) fn hand_over(charges: &OpenCharges, extensions: &mut Extensions) {
         if charges.charges().iter().any(|charge| charge.reserve.is_some()) {
             let outer = extensions.remove::<Self>().map(Box::new);
-            extensions.insert(Self { charges: Arc::clone(charges), outer });
+            extensions.insert(Self { charges: Some(Arc::clone(charges)), outer });
         }
+    }
+}
+
+/// Never fails.
+#[cfg(feature = "axum")]
+impl<S: Sync> axum::extract::FromRequestParts<S> for Reservation {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(
+        parts: &mut http::request::Parts,
+        _: &S,
+    ) -> Result<Self, Self::Rejection> {
+        Ok(parts.extensions.get().cloned().unwrap_or_default())
     }
 }
 
@@ -187,7 +202,7 @@ pub(super) fn settle_by_response<'a>(
             });
         };
         if let Some(counts) = &settling.counts {
-            match (limit.policy.penalises(), counts(head)) {
+            match (limit.policy.is_penalty(), counts(head)) {
                 // A penalty takes a settlement to more than its charge as a strike.
                 (true, true) => settle(&|charged| charged.plus(Cost::ONE)),
                 (false, false) => settle(&|_| Cost::ZERO),

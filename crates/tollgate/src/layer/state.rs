@@ -15,7 +15,7 @@ use super::waiter::Waiter;
 use crate::denial::ResponseFormat;
 use crate::headers::PolicyFields;
 use crate::key::FaultLog;
-use crate::{Head, Limit};
+use crate::{Limit, RequestHead};
 
 /// The limits and options of a layer, compiled. Three functions work with it:
 /// [`classify`](Self::classify), [`decide`](Self::decide) and [`conclude`](Self::conclude).
@@ -49,11 +49,11 @@ impl<St: Store> LayerState<St> {
         let reserves = limits.iter().filter_map(|limit| limit.settling.reserve.as_ref());
         let cost_headers = reserves.filter_map(|reserve| reserve.header.clone()).collect();
         let waits = limits.iter().any(|limit| limit.max_wait().is_some());
-        let wait_queue = waits.then(|| options.room.clone());
+        let wait_queue = waits.then(|| options.queue.clone());
         let in_tiers = |limit| Limit::tiers(limit).map(|(_, policy)| policy);
         let policies = limits.iter().map(Limit::policy).chain(limits.iter().flat_map(in_tiers));
         let leases = LeaseRenewer::new(&store, policies);
-        let all_shown = limits.iter().all(|limit| limit.enforce && !limit.policy.penalises());
+        let all_shown = limits.iter().all(|limit| limit.enforce && !limit.policy.is_penalty());
         let tiers = Tiers::new(options.tiers.as_ref(), &limits);
         let compile = |limit| CompiledLimit::new(limit, tiers.as_ref());
         let limits: Box<[_]> = limits.into_iter().map(compile).collect();
@@ -109,12 +109,10 @@ impl<St: Store> LayerState<St> {
         verdict: &'a Verdict,
         applied: AppliedLimits,
     ) -> impl Iterator<Item = (&'a PolicyFields, &'a Decision)> {
-        let decided = self.applied(applied).zip(verdict.decisions());
-        decided
-            .filter(|(CompiledLimit { limit, .. }, decision)| {
-                limit.enforce && (decision.denies() || !limit.policy.penalises())
-            })
-            .map(move |(limit, decision)| (limit.fields(applied.tier), decision))
+        let enforced = self.applied(applied).zip(verdict.decisions());
+        let enforced = enforced.filter(|(compiled, _)| compiled.limit.enforce);
+        let rows = enforced.map(move |(compiled, it)| (compiled.fields(applied.tier), it));
+        rows.filter(|(fields, decision)| fields.is_shown(decision))
     }
 
     #[inline]
@@ -131,7 +129,7 @@ impl<St: Store> LayerState<St> {
     }
 
     /// The format of a denial of this request.
-    pub(super) fn response_format(&self, head: &Head<'_>) -> ResponseFormat {
+    pub(super) fn response_format(&self, head: &RequestHead<'_>) -> ResponseFormat {
         ResponseFormat::among(head, self.options.is_grpc)
     }
 }

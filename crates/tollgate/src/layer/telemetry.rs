@@ -12,7 +12,7 @@ use tracing::field::Empty;
 use tracing::{Level, Span};
 
 use super::limits::{CompiledLimit, Resolved};
-use crate::Head;
+use crate::RequestHead;
 use crate::observe::Answer;
 #[cfg(feature = "metrics")]
 use crate::observe::{ObservedPolicy, Observer, Started, Timer, Waiting};
@@ -88,7 +88,7 @@ impl Telemetry {
         &self,
         limits: &[CompiledLimit],
         resolved: &[Resolved],
-        head: &Head<'_>,
+        head: &RequestHead<'_>,
     ) -> DecisionTimer {
         let wanted = tracing::span_enabled!(target: SPANS, Level::DEBUG, "decision");
         DecisionTimer {
@@ -131,7 +131,7 @@ impl Telemetry {
                 let Resolved { limit: number, subject, cost } = &resolved[place];
                 let policy = &self.policies[*number];
                 // A penalty allows without charging.
-                let charges = !limit.limit.policy.penalises();
+                let charges = !limit.limit.policy.is_penalty();
                 let cost = if charges { cost.get() } else { 0 };
                 policy.count(subject.kind, cost, timer.endpoint as usize, word, decision);
                 #[cfg(feature = "admin")]
@@ -191,7 +191,7 @@ impl Telemetry {
 
     #[cfg(feature = "metrics")]
     #[inline]
-    fn endpoint_of(&self, head: &Head<'_>) -> u32 {
+    fn endpoint_of(&self, head: &RequestHead<'_>) -> u32 {
         let endpoint = self.endpoint.unwrap_or_else(|| {
             let pattern = crate::key::route::pattern(head.extensions);
             pattern.map_or(crate::observe::OTHER, |pattern| self.observer.endpoint(pattern))

@@ -7,7 +7,7 @@ use tollgate_core::{Decision, Key, Timestamp, Verdict};
 
 use super::cancel::next_id;
 use super::conclude::seed_of;
-use crate::Head;
+use crate::RequestHead;
 
 #[test]
 fn the_jitter_of_a_key_is_the_same_on_all_replicas_and_of_all_versions() {
@@ -29,7 +29,7 @@ fn clients_are_told_apart_behind_a_limit_that_all_share() {
 
 #[test]
 fn receipts_have_names_of_their_own_in_all_threads() {
-    let decision = Decision::skipped(1);
+    let decision = Decision::undecided(1);
     let names = move || {
         let verdict = Verdict::single(true, Timestamp::EPOCH, decision);
         (0..1_000).map(|_| next_id(&verdict)).collect::<Vec<_>>()
@@ -53,6 +53,6 @@ fn only_a_whole_preflight_is_one() {
         for name in headers {
             request.headers_mut().insert(*name, HeaderValue::from_static("x"));
         }
-        assert_eq!(Head::of(&request).is_preflight(), expected, "{method} {headers:?}");
+        assert_eq!(RequestHead::of(&request).is_preflight(), expected, "{method} {headers:?}");
     }
 }

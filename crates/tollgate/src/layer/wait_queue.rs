@@ -9,7 +9,7 @@ use http::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use parking_lot::Mutex;
 
 use super::lanes::{Arrival, Lanes, Member};
-use crate::Head;
+use crate::RequestHead;
 
 /// The wait queue for limits with [`OnExceeded::Wait`](crate::OnExceeded), and its bounds.
 ///
@@ -93,7 +93,7 @@ impl WaitQueue {
     }
 
     /// The bytes that a request holds while it waits.
-    pub(super) fn bytes_of(&self, head: &Head<'_>) -> usize {
+    pub(super) fn bytes_of(&self, head: &RequestHead<'_>) -> usize {
         let body_window = self.shared.bounds.body_window.load(Ordering::Relaxed);
         let headers = head.headers;
         let fields = headers.iter().map(|(name, value)| name.as_str().len() + value.len());
@@ -214,21 +214,21 @@ mod tests {
     type Entry = Result<Option<Ticket>, u64>;
 
     /// A request for one key arrives, and is denied.
-    fn deny(room: &WaitQueue, name: &str, bytes: usize) -> Entry {
-        enter(room, name, bytes, 0b1)
+    fn deny(queue: &WaitQueue, name: &str, bytes: usize) -> Entry {
+        enter(queue, name, bytes, 0b1)
     }
 
     /// A request for one key arrives, and has not asked the store yet.
-    fn arrive(room: &WaitQueue, name: &str) -> Entry {
-        enter(room, name, 1, 0)
+    fn arrive(queue: &WaitQueue, name: &str) -> Entry {
+        enter(queue, name, 1, 0)
     }
 
-    fn enter(room: &WaitQueue, name: &str, bytes: usize, denying: u64) -> Entry {
+    fn enter(queue: &WaitQueue, name: &str, bytes: usize, denying: u64) -> Entry {
         let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
         let keys = [LaneKey { policy, key: Key::from(name) }].into();
-        let (arrival, costs, first) = (room.arrive().0, [1].into(), Arc::default());
+        let (arrival, costs, first) = (queue.arrive().0, [1].into(), Arc::default());
         let member = Member { arrival, keys, costs, may_wait: 0b1, joined: 0, first };
-        room.enter(bytes, member, denying)
+        queue.enter(bytes, member, denying)
     }
 
     fn waiting(entry: Entry) -> Ticket {
@@ -237,50 +237,50 @@ mod tests {
 
     #[test]
     fn a_lane_lasts_as_long_as_a_request_waits_in_it() {
-        let room = WaitQueue::new().max_requests(2);
-        let is_free = |name| matches!(arrive(&room, name), Ok(None));
+        let queue = WaitQueue::new().max_requests(2);
+        let is_free = |name| matches!(arrive(&queue, name), Ok(None));
         assert!(is_free("a"));
-        let first = waiting(deny(&room, "a", 1));
+        let first = waiting(deny(&queue, "a", 1));
         assert!(is_free("b"));
-        let second = waiting(arrive(&room.clone(), "a"));
-        assert!(matches!(arrive(&room, "a"), Err(0b1)));
-        assert!(matches!(deny(&room, "b", 1), Err(0b1)), "the queue is full for all");
+        let second = waiting(arrive(&queue.clone(), "a"));
+        assert!(matches!(arrive(&queue, "a"), Err(0b1)));
+        assert!(matches!(deny(&queue, "b", 1), Err(0b1)), "the queue is full for all");
         drop(first);
         assert!(!is_free("a"));
         drop(second);
         assert!(is_free("a"));
-        let queue = room.shared.queue.lock();
+        let queue = queue.shared.queue.lock();
         assert!(queue.lanes.is_empty() && queue.bytes == 0 && queue.waiting == 0);
     }
 
     #[test]
     fn a_bound_holds_for_all_clones_whichever_it_is_set_on() {
-        let room = WaitQueue::new();
-        let clone = room.clone().max_requests(1).max_bytes(10).body_window(5);
-        let first = waiting(deny(&room, "a", 10));
-        for room in [&room, &clone] {
-            assert!(deny(room, "b", 0).is_err(), "one request");
+        let queue = WaitQueue::new();
+        let clone = queue.clone().max_requests(1).max_bytes(10).body_window(5);
+        let first = waiting(deny(&queue, "a", 10));
+        for queue in [&queue, &clone] {
+            assert!(deny(queue, "b", 0).is_err(), "one request");
         }
         drop(first);
-        for room in [&room, &clone] {
-            assert!(deny(room, "a", 11).is_err(), "ten bytes");
-            assert_eq!(room.shared.bounds.body_window.load(Ordering::Relaxed), 5);
+        for queue in [&queue, &clone] {
+            assert!(deny(queue, "a", 11).is_err(), "ten bytes");
+            assert_eq!(queue.shared.bounds.body_window.load(Ordering::Relaxed), 5);
         }
         let wider = clone.max_requests(2).max_bytes(100);
-        let _first = waiting(deny(&room, "a", 11));
+        let _first = waiting(deny(&queue, "a", 11));
         let _second = waiting(deny(&wider, "b", 11));
     }
 
     #[test]
     fn a_request_counts_with_as_much_of_its_body_as_may_be_there() {
-        let room = WaitQueue::new().body_window(10_000);
+        let queue = WaitQueue::new().body_window(10_000);
         let bytes = |version, fields: &[(&'static str, &str)]| {
             let mut request = http::Request::new(());
             *request.version_mut() = version;
             for (name, value) in fields {
                 request.headers_mut().insert(*name, value.parse().unwrap());
             }
-            room.bytes_of(&Head::of(&request)) - REST
+            queue.bytes_of(&RequestHead::of(&request)) - REST
         };
         for (fields, in_http1, in_http2) in [
             (&[][..], 0, 10_000),
@@ -297,13 +297,13 @@ mod tests {
 
     #[test]
     fn no_more_bytes_are_held_than_there_is_room_for() {
-        let room = WaitQueue::new().max_bytes(10);
-        let first = waiting(deny(&room, "a", 6));
-        assert!(deny(&room, "b", 5).is_err());
-        let second = waiting(deny(&room, "b", 4));
-        assert!(arrive(&room, "a").is_err());
+        let queue = WaitQueue::new().max_bytes(10);
+        let first = waiting(deny(&queue, "a", 6));
+        assert!(deny(&queue, "b", 5).is_err());
+        let second = waiting(deny(&queue, "b", 4));
+        assert!(arrive(&queue, "a").is_err());
         drop((first, second));
-        assert!(deny(&room, "a", 11).is_err());
-        waiting(deny(&room, "a", 10));
+        assert!(deny(&queue, "a", 11).is_err());
+        waiting(deny(&queue, "a", 10));
     }
 }

@@ -116,7 +116,7 @@ impl<St: Store> Waiter<St> {
                 // One final denial is enough.
                 let _ = (*max_wait)?;
                 let mut wait = decision.retry_after()?;
-                if charge.policy.counts_in_flight() {
+                if charge.policy.is_concurrency() {
                     // Requests mostly end long before their permits expire.
                     wait = wait.min(ASK_AGAIN);
                 }
@@ -140,7 +140,19 @@ impl<St: Store> Waiter<St> {
         let (verdict, mut denied) = match denial {
             Some((verdict, denied)) => (Some(verdict), denied),
             // A store that fails may decide by the time that the request asks again.
-            None => (self.decide(|it| it.borrow().dry()).await.ok(), Denied::default()),
+            None => {
+                let verdict = self.decide(|it| it.borrow().dry()).await.ok();
+                // A limit that rejects its excess does so at once, also while other requests wait.
+                let denied = match &verdict {
+                    // A dry charge is always admitted, so the decisions count and not the verdict.
+                    Some(verdict) => match self.denied(verdict) {
+                        Some(denied) => denied,
+                        None => return Ok(denied_under(0, verdict, |_, it| it.reset_after)),
+                    },
+                    None => Denied::default(),
+                };
+                (verdict, denied)
+            }
         };
         if let Some(rejected) = verdict.and_then(|verdict| self.too_late(&verdict, &ticket)) {
             return Ok(rejected);
@@ -193,7 +205,7 @@ impl<St: Store> Waiter<St> {
     async fn ask(&self) -> Result<Verdict, StoreError> {
         let answer = self.decide(OwnedCharge::borrow);
         let charges = Arc::clone(&self.charges);
-        CancelGuard::asking(&self.store, charges, answer, |policy| !policy.penalises()).await
+        CancelGuard::asking(&self.store, charges, answer, |_| true).await
     }
 
     fn decide<'a>(&'a self, charge: impl Fn(&'a OwnedCharge) -> Charge<'a>) -> St::Future<Verdict> {
@@ -206,7 +218,7 @@ impl<St: Store> Waiter<St> {
 /// only the end of other requests decides.
 fn earliest(policy: &Policy, cost: Cost, decision: &Decision, ahead: u64) -> Option<Micros> {
     let (wait, units) = match decision.outcome {
-        _ if policy.counts_in_flight() => return None,
+        _ if policy.is_concurrency() => return None,
         Outcome::Deny { retry_after } => (retry_after, ahead),
         _ => {
             let units = ahead.saturating_add(cost.get());
@@ -216,7 +228,7 @@ fn earliest(policy: &Policy, cost: Cost, decision: &Decision, ahead: u64) -> Opt
     let (units, limit) = (u128::from(units), u128::from(policy.quota().limit()));
     let window = u128::from(policy.window().get());
     let more = match policy.algorithm() {
-        Algorithm::TokenBucket { refill: Refill::Greedy } | Algorithm::LeakyBucket { .. } => {
+        Some(Algorithm::TokenBucket { refill: Refill::Greedy } | Algorithm::LeakyBucket { .. }) => {
             units * window / limit
         }
         _ if wait == Micros::ZERO => units.saturating_sub(1) / limit * window,
@@ -233,13 +245,13 @@ fn denied_under(
 ) -> Verdict {
     let decisions = verdict.decisions().iter().enumerate().map(|(number, decision)| {
         let outcome = match decision.outcome {
-            Outcome::Allow { .. } | Outcome::Pass | Outcome::Deny { .. }
+            Outcome::Allow { .. } | Outcome::WouldAllow | Outcome::Deny { .. }
                 if keys & (1 << number) != 0 =>
             {
                 let retry_after = retry_after(number, decision).max(Micros::new(1));
                 Outcome::Deny { retry_after }
             }
-            Outcome::Allow { .. } => Outcome::Pass,
+            Outcome::Allow { .. } => Outcome::WouldAllow,
             other => other,
         };
         Decision { outcome, ..*decision }

@@ -43,12 +43,12 @@ impl Answer {
     /// that request here.
     pub(crate) fn of(limit: &Limit, decision: &Decision, source: Source) -> Option<Self> {
         Some(match decision.outcome {
-            Outcome::Deny { .. } | Outcome::Exceed if limit.enforce => Self::Deny,
-            Outcome::Deny { .. } | Outcome::Exceed => Self::ShadowDeny,
+            Outcome::Deny { .. } | Outcome::ExceedsCapacity if limit.enforce => Self::Deny,
+            Outcome::Deny { .. } | Outcome::ExceedsCapacity => Self::ShadowDeny,
             Outcome::Allow { .. } if source == Source::Local => Self::Local,
             Outcome::Allow { .. } => Self::Allow,
-            Outcome::Skip => Self::FailedOpen,
-            Outcome::Pass => return None,
+            Outcome::Undecided => Self::FailedOpen,
+            Outcome::WouldAllow => return None,
         })
     }
 

@@ -111,7 +111,7 @@ impl ObservedPolicy {
         }
         if let Some(decision) = decision
             && kind == SubjectKind::Global
-            && decision.outcome != Outcome::Skip
+            && decision.outcome != Outcome::Undecided
         {
             self.remains(decision);
         }

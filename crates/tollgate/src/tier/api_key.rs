@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{Tier, TierSource};
-use crate::Head;
+use crate::RequestHead;
 use crate::key::{ApiKeys, SubjectName, UnverifiedApiKey};
 
 /// The tier in whose list the API key of a request is.
@@ -46,7 +46,7 @@ impl ApiKeyTiers {
 }
 
 impl TierSource for ApiKeyTiers {
-    fn tier(&self, head: &Head<'_>) -> Option<Tier> {
+    fn tier(&self, head: &RequestHead<'_>) -> Option<Tier> {
         self.of(self.place.find(head)?)
     }
 
@@ -79,7 +79,7 @@ mod tests {
         let tier = |keys: &[&str]| {
             let request =
                 keys.iter().fold(Request::builder(), |r, key| r.header("x-api-key", *key));
-            tiers.tier(&Head::of(&request.body(()).unwrap())).map(|tier| tier.to_string())
+            tiers.tier(&RequestHead::of(&request.body(()).unwrap())).map(|tier| tier.to_string())
         };
         for (keys, expected) in [
             (&["p"][..], Some("pro")),

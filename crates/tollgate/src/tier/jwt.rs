@@ -1,14 +1,13 @@
 //! Tiers that a token claims.
 
 use super::{Tier, TierSource};
-use crate::Head;
+use crate::RequestHead;
 use crate::key::JwtUser;
 
 /// The tier that a verified token names in one of its claims.
 ///
 /// Only a token that the verifier believes is asked, and only a claim that is a text
-/// counts. The token is verified once for the tier and once more for the key: where that
-/// is too dear, let an authentication layer put both into the request's extensions.
+/// counts. A token that names the tier and the key is verified once for both.
 ///
 /// ```
 /// use tollgate::key::{JwtKey, JwtKeys, JwtUser, JwtVerifier};
@@ -34,7 +33,7 @@ impl JwtTier {
 }
 
 impl TierSource for JwtTier {
-    fn tier(&self, head: &Head<'_>) -> Option<Tier> {
+    fn tier(&self, head: &RequestHead<'_>) -> Option<Tier> {
         let (_, said) = self.user.with_claim(head, &self.claim)?;
         said.map(Tier::from)
     }
@@ -64,7 +63,7 @@ mod tests {
                 .header("authorization", format!("Bearer {}", token.unwrap()))
                 .body(())
                 .unwrap();
-            tiers.tier(&Head::of(&request))
+            tiers.tier(&RequestHead::of(&request))
         };
         let pro = json!({"sub": "ann", "exp": LATER, "plan": "pro"});
         assert_eq!(tier(pro.clone(), SECRET), Some("pro".into()));

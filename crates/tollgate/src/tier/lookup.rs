@@ -15,7 +15,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::Tier;
-use crate::Head;
+use crate::RequestHead;
 
 /// Looks the tier of a request up, outside of the rate limiter, and puts it into the
 /// request's extensions, where [`in_extensions`](super::in_extensions) finds it.
@@ -59,7 +59,7 @@ struct Inner {
     known: Cache<String, Option<Tier>>,
 }
 
-type IdOf = dyn Fn(&Head<'_>) -> Option<String> + Send + Sync;
+type IdOf = dyn Fn(&RequestHead<'_>) -> Option<String> + Send + Sync;
 type LookUp = dyn Fn(String) -> Answer + Send + Sync;
 type Answer = Pin<Box<dyn Future<Output = Result<Option<Tier>, Failed>> + Send>>;
 
@@ -71,7 +71,7 @@ impl TierLookup {
     /// finds nobody, the request goes on without a tier.
     pub fn new<I, L, A, E>(id: I, look_up: L) -> Self
     where
-        I: Fn(&Head<'_>) -> Option<String> + Send + Sync + 'static,
+        I: Fn(&RequestHead<'_>) -> Option<String> + Send + Sync + 'static,
         L: Fn(String) -> A + Send + Sync + 'static,
         A: Future<Output = Result<Option<Tier>, E>> + Send + 'static,
         E: Error + Send + Sync + 'static,
@@ -83,7 +83,7 @@ impl TierLookup {
     /// a year.
     pub fn bounded<I, L, A, E>(id: I, look_up: L, subjects: u64, time: Duration) -> Self
     where
-        I: Fn(&Head<'_>) -> Option<String> + Send + Sync + 'static,
+        I: Fn(&RequestHead<'_>) -> Option<String> + Send + Sync + 'static,
         L: Fn(String) -> A + Send + Sync + 'static,
         A: Future<Output = Result<Option<Tier>, E>> + Send + 'static,
         E: Error + Send + Sync + 'static,
@@ -146,7 +146,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let Some(id) = (self.lookup.0.id)(&Head::of(&request)) else {
+        let Some(id) = (self.lookup.0.id)(&RequestHead::of(&request)) else {
             return Box::pin(self.inner.call(request));
         };
         // The ready one is let go, and its place with it.

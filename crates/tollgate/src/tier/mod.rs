@@ -53,7 +53,7 @@ pub use self::api_key::ApiKeyTiers;
 pub use self::jwt::JwtTier;
 #[cfg(feature = "tier-lookup")]
 pub use self::lookup::{LookedUp, TierLookup};
-use crate::Head;
+use crate::RequestHead;
 use crate::key::SubjectName;
 
 /// The name of a tier. Cheap to clone, and a fixed one costs nothing to make.
@@ -91,13 +91,38 @@ impl Tier {
 pub trait TierSource: Send + Sync + 'static {
     /// The tier. `None`, or one that a limit has no quota for, means the quota for
     /// everybody.
-    fn tier(&self, head: &Head<'_>) -> Option<Tier>;
+    fn tier(&self, head: &RequestHead<'_>) -> Option<Tier>;
 
     /// The tier of a subject that an operator names, where that is known without a request of
     /// his. A source of your own knows none unless it says so.
     fn named(&self, name: &SubjectName) -> Option<Tier> {
         let _ = name;
         None
+    }
+
+    /// Asks `other` about requests and subjects for which this source finds no tier.
+    fn or<T: TierSource>(self, other: T) -> Or<Self, T>
+    where
+        Self: Sized,
+    {
+        Or { first: self, other }
+    }
+}
+
+/// Two sources, the second for whatever the first has no tier for. Made by [`TierSource::or`].
+#[derive(Clone, Copy, Debug)]
+pub struct Or<A, B> {
+    first: A,
+    other: B,
+}
+
+impl<A: TierSource, B: TierSource> TierSource for Or<A, B> {
+    fn tier(&self, head: &RequestHead<'_>) -> Option<Tier> {
+        self.first.tier(head).or_else(|| self.other.tier(head))
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Tier> {
+        self.first.named(name).or_else(|| self.other.named(name))
     }
 }
 
@@ -113,7 +138,7 @@ pub struct FromFn<F>(F);
 /// The tier that `tier` names; `None` for the quota of everybody.
 pub const fn from_fn<F, T>(tier: F) -> FromFn<F>
 where
-    F: Fn(&Head<'_>) -> Option<T> + Send + Sync + 'static,
+    F: Fn(&RequestHead<'_>) -> Option<T> + Send + Sync + 'static,
     T: Into<Tier>,
 {
     FromFn(tier)
@@ -121,10 +146,10 @@ where
 
 impl<F, T> TierSource for FromFn<F>
 where
-    F: Fn(&Head<'_>) -> Option<T> + Send + Sync + 'static,
+    F: Fn(&RequestHead<'_>) -> Option<T> + Send + Sync + 'static,
     T: Into<Tier>,
 {
-    fn tier(&self, head: &Head<'_>) -> Option<Tier> {
+    fn tier(&self, head: &RequestHead<'_>) -> Option<Tier> {
         (self.0)(head).map(Into::into)
     }
 }

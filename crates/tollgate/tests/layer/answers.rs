@@ -60,7 +60,8 @@ async fn a_denial_shows_the_same_fields_and_when_to_return() {
             "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
             "title": "Quota Exceeded",
             "status": 429,
-            "detail": "The quota is 10 units per 60 seconds, of which 0 are left. Retry in 60 seconds.",
+            "detail": "The quota is 10 units per 60 seconds. This request costs 1, 0 are left. Retry in 60 seconds.",
+            "cost": 1,
             "code": "quota-exceeded",
             "limit": 10,
             "remaining": 0,
@@ -165,7 +166,7 @@ async fn a_service_adds_members_of_its_own_to_the_problem() {
     let members = Members::new().with("server_id", "api1").unwrap().with("shard", 7).unwrap();
     let limits = [Limit::global(log("global", 1))];
     let problem = Problem::with_members(members);
-    let service = builder(&store, limits).on_denied(problem).build().unwrap().layer(hello());
+    let service = builder(&store, limits).denial_response(problem).build().unwrap().layer(hello());
     assert_eq!(status(&service).await, 200);
     let problem = json(ask(&service, get()).await).await;
     assert_eq!((&problem["server_id"], &problem["shard"]), (&"api1".into(), &7.into()));

@@ -210,7 +210,7 @@ async fn a_nested_route_is_known_by_its_whole_pattern() {
 
 #[tokio::test]
 async fn policies_of_one_layer_may_count_differently() {
-    let bytes = Costs::flat(Cost::new(1)).with(|head| {
+    let bytes = Costs::flat(Cost::new(1)).from_fn(|head| {
         let length = head.headers.get("content-length")?.to_str().ok()?.parse().ok()?;
         Some(Cost::new(length))
     });

@@ -1,7 +1,7 @@
 //! Stores around stores keep the contract of all stores.
 
 use tollgate::failure::Fallback;
-use tollgate::{ManualClock, MemoryStore, Micros, Store, StoreExt};
+use tollgate::{AnyStore, ManualClock, MemoryStore, Micros, Store, StoreExt};
 use tollgate_store_tests::checks::wrappers::a_wrapper_passes_on_what_the_store_inside_is;
 use tollgate_store_tests::{Harness, store_tests};
 
@@ -39,6 +39,12 @@ impl Wrap for Fallback<Memory, Memory> {
     }
 }
 
+impl Wrap for AnyStore {
+    fn wrap(store: Memory) -> Self {
+        Self::new(store)
+    }
+}
+
 impl Wrap for Staged<Memory> {
     fn wrap(store: Memory) -> Self {
         Self::new(store)
@@ -48,6 +54,7 @@ impl Wrap for Staged<Memory> {
 #[test]
 fn no_wrapper_forgets_what_the_store_inside_is() {
     a_wrapper_passes_on_what_the_store_inside_is(|store| store.or_local(memory().1));
+    a_wrapper_passes_on_what_the_store_inside_is(AnyStore::new);
     a_wrapper_passes_on_what_the_store_inside_is(|store| {
         store.or_local(memory().1).without_local()
     });
@@ -56,6 +63,11 @@ fn no_wrapper_forgets_what_the_store_inside_is() {
 mod of_the_fallback {
     use super::*;
     store_tests!(Wrapped<Fallback<Memory, Memory>>);
+}
+
+mod of_any_store {
+    use super::*;
+    store_tests!(Wrapped<AnyStore>);
 }
 
 mod of_the_stage {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderName, Method, Request};
 use parking_lot::Mutex;
-use tollgate::access::{AccessLayer, Lists, SubjectList};
+use tollgate::access::{AccessLayer, AccessLists, SubjectList};
 use tollgate::key::{ApiKey, ClientIp, Extension, Header, KeySource};
 use tollgate::{Key, Limit, OnMissingKey, OnStoreError, StoreExt};
 use tower::{Layer, ServiceExt};
@@ -137,9 +137,9 @@ async fn a_shadow_without_a_key_never_blocks() {
 async fn a_key_source_that_fails_is_logged_once_a_minute_with_its_cure() {
     let (_, store) = memory();
     let limit = || Limit::new(log("ip", 9), ClientIp::peer());
-    let lists = Lists::new().addresses_by(ClientIp::peer());
+    let lists = AccessLists::new().addresses_by(ClientIp::peer());
     lists.replace(&"192.0.2.1".parse().unwrap(), &SubjectList::new()).unwrap();
-    let none = Lists::new();
+    let none = AccessLists::new();
     for (limit, lists, status) in [
         (limit(), &none, 500),
         // A shadow policy never blocks.
@@ -260,13 +260,17 @@ async fn an_outage_is_a_few_lines_that_say_how_many_requests_passed_unlimited() 
 }
 
 #[tokio::test]
-async fn building_warns_of_costs_that_can_never_fit() {
+async fn building_logs_costs_that_differ_and_warns_of_those_that_can_never_fit() {
     let (ear, _open) = Ear::open();
     let (_, store) = memory();
     layer(&store, [Limit::global(log("small", 9))]);
     let heard = ear.above_debug();
-    assert_eq!(heard.len(), 1);
-    assert!(heard[0].starts_with("WARN") && heard[0].contains(r#"policy="small""#), "{heard:?}");
+    let [costs, warning] = &*heard else { panic!("{heard:?}") };
+    let table = "costs=SEARCH 3, POST 5, PUT 5, PATCH 5, DELETE 10, others 1";
+    assert!(costs.starts_with("INFO") && costs.contains(table), "{costs}");
+    assert!(warning.starts_with("WARN") && warning.contains(r#"policy="small""#), "{warning}");
     layer(&store, [Limit::global(log("large", 10))]);
-    assert_eq!(ear.above_debug().len(), 1, "a DELETE costs ten and fits");
+    assert_eq!(ear.above_debug().len(), 3, "a DELETE costs ten and fits");
+    layer(&store, [Limit::global(log("flat", 10)).cost(1)]);
+    assert_eq!(ear.above_debug().len(), 3, "all requests cost one");
 }

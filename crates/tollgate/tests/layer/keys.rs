@@ -12,8 +12,8 @@ use tollgate::key::{
     ApiKey, ApiKeys, ClientIp, Extension, Global, Header, KeyError, KeySource, MatchedRoute, chain,
 };
 use tollgate::{
-    Head, LayerError, Limit, OnMissingKey, OnStoreError, Policy, Quota, RateLimitLayer, StoreExt,
-    Strikes, Subject,
+    LayerError, Limit, OnMissingKey, OnStoreError, Policy, Quota, RateLimitLayer, RequestHead,
+    StoreExt, Strikes, Subject,
 };
 use tower::Layer;
 
@@ -63,7 +63,7 @@ fn what_cannot_work_is_refused_when_the_layer_is_built() {
 #[test]
 fn a_layer_of_one_policy_is_checked_like_any_other() {
     let (_, store) = memory();
-    let error = |policy| RateLimitLayer::global(store.clone(), policy).err();
+    let error = |policy| builder(&store, [Limit::global(policy)]).build().err();
     let strikes = Strikes::of_failures(1, Duration::from_secs(60));
     let name = || "p0".to_owned();
     let penalty = Policy::penalty("p0", strikes).unwrap();
@@ -184,7 +184,7 @@ async fn requests_without_a_key_are_not_everybody() {
     struct Friends;
 
     impl KeySource for Friends {
-        fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+        fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
             if head.headers.contains_key("x-tenant") { Global.subject(head) } else { Ok(None) }
         }
 
@@ -320,7 +320,7 @@ async fn one_route_is_one_quota_however_its_path_is_spelled() {
 async fn the_store_of_a_layer_can_be_read_and_reset() {
     let (_, store) = memory();
     let policy = log("global", 1);
-    let layer = RateLimitLayer::global(store, policy.clone()).unwrap();
+    let layer = builder(&store, [Limit::global(policy.clone())]).build().unwrap();
     let service = layer.layer(hello());
     assert_eq!((status(&service).await, status(&service).await), (200, 429));
     tollgate::Store::reset(layer.store(), &policy, &tollgate::Key::GLOBAL).await.unwrap();

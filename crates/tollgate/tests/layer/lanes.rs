@@ -14,8 +14,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance};
 use tollgate::key::{ClientIp, KeySource};
 use tollgate::{
-    Cost, Costs, Head, Key, Limit, ManualClock, MemoryStore, Micros, OnExceeded, Policy, Quota,
-    RateLimit, Store, StoreExt, WaitQueue,
+    Cost, Costs, Key, Limit, ManualClock, MemoryStore, Micros, OnExceeded, Policy, Quota,
+    RateLimit, RequestHead, Store, StoreExt, WaitQueue,
 };
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt, service_fn};
@@ -132,6 +132,39 @@ async fn a_client_that_waits_for_its_own_limit_holds_up_no_other_client() {
     }
     let expected = [0, 100, 200, 10, 20].map(Some);
     assert_eq!(clients.admitted().await, expected);
+}
+
+/// The own limit of a client rejects its excess, and the shared limit waits.
+fn limits_of_which_one_rejects() -> [Limit; 2] {
+    let own = Limit::new(log("own", 1), ClientIp::peer()).costs(Costs::flat(Cost::ONE));
+    [shared(10), own]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_rejects_does_so_at_once_while_others_wait_for_a_shared_key() {
+    let store = on_tokio_time();
+    let mut clients = Clients::behind(&store, limits_of_which_one_rejects());
+    // The first client has no unit of its own for a minute.
+    for client in [1, 2, 1] {
+        clients.send(client).await;
+    }
+    assert_eq!(clients.answered(), [true, false, true]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rejected_request_takes_no_place_in_the_wait_queue() {
+    let store = on_tokio_time();
+    let queue = WaitQueue::new().max_requests(3);
+    let layer = builder(&store, limits_of_which_one_rejects()).wait_queue(&queue);
+    let mut clients = Clients::of(layer.build().unwrap().layer(hello()));
+    for client in [1, 2, 1, 1, 1, 3] {
+        clients.send(client).await;
+    }
+    let mut outcomes = Vec::new();
+    for request in clients.requests {
+        outcomes.push(request.await.unwrap());
+    }
+    assert_eq!(outcomes, [(200, 0), (200, 10), (429, 0), (429, 0), (429, 0), (200, 20)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -255,7 +288,7 @@ impl Policies {
     /// The keys that a request needs a unit of.
     fn needs(&self, sent: &Sent) -> Vec<(Policy, Key)> {
         let head = sent.request(0);
-        let client = ClientIp::peer().subject(&Head::of(&head)).unwrap().unwrap().key;
+        let client = ClientIp::peer().subject(&RequestHead::of(&head)).unwrap().unwrap().key;
         let mut needs = vec![(self.shared.clone(), Key::GLOBAL), (self.own.clone(), client)];
         if sent.is_report {
             needs.push((self.reports.clone(), Key::GLOBAL));

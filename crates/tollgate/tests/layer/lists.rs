@@ -1,7 +1,7 @@
 //! Those who are refused whatever they ask, and those who are never limited.
 
 use http::{Method, Request};
-use tollgate::access::{AccessLayer, Lists, SubjectList, is_allowed};
+use tollgate::access::{AccessLayer, AccessLists, SubjectList, is_allowed};
 use tollgate::key::{ApiKey, ApiKeys, ClientIp};
 use tollgate::{Limit, Paths};
 use tower::{Layer, ServiceExt};
@@ -9,8 +9,8 @@ use tower::{Layer, ServiceExt};
 use crate::stage::Staged;
 use crate::support::*;
 
-fn lists() -> Lists {
-    Lists::new().addresses_by(ClientIp::peer()).api_keys_in(ApiKey::in_x_api_key())
+fn lists() -> AccessLists {
+    AccessLists::new().addresses_by(ClientIp::peer()).api_keys_in(ApiKey::in_x_api_key())
 }
 
 fn from(last: u8, path: &str, key: Option<&str>) -> Request<()> {

@@ -27,6 +27,7 @@ mod queue;
 mod readiness;
 mod settling;
 mod sharing;
+mod short;
 mod spans;
 mod stage;
 mod support;

@@ -2,6 +2,7 @@
 
 use axum::Router;
 use axum::routing::get as on_get;
+use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode};
 use tollgate::key::{ClientIp, Header};
 use tollgate::{Algorithm, Denial, LeakyMode, Limit, OnMissingKey, Policy, Quota, Refill};
@@ -187,7 +188,7 @@ async fn the_larger_retry_after_stays() {
     let (_, store) = memory();
     for (theirs, expected) in [("5", "60"), ("3600", "3600"), ("soon", "60")] {
         let closure = move |denial: &Denial<'_>| {
-            let mut response = Response::new(denial.detail().into_owned().into());
+            let mut response = Response::new(Bytes::from(denial.detail().into_owned()));
             *response.status_mut() = denial.status();
             response.headers_mut().insert("retry-after", HeaderValue::from_static(theirs));
             response

@@ -245,8 +245,9 @@ impl Plans {
                 Ok(plans.plan.lock().map(Tier::from))
             }
         };
-        let name =
-            |head: &tollgate::Head<'_>| head.headers.get(NAME)?.to_str().ok().map(str::to_owned);
+        let name = |head: &tollgate::RequestHead<'_>| {
+            head.headers.get(NAME)?.to_str().ok().map(str::to_owned)
+        };
         TierLookup::bounded(name, look_up, 100, time)
     }
 

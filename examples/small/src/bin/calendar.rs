@@ -10,7 +10,7 @@ use axum::Router;
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tollgate::key::ClientIp;
-use tollgate::{Cost, Costs, Limit, MemoryStore, Policy, Quota, RateLimitLayer, calendar};
+use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer, calendar};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for (name, quota) in [("daily", daily), ("monthly", monthly)] {
         let policy = Policy::fixed_window_counter(name, quota)?;
         println!("{policy}");
-        layer = layer.limit(Limit::new(policy, ClientIp::peer()).costs(Costs::flat(Cost::ONE)));
+        layer = layer.limit(Limit::new(policy, ClientIp::peer()).cost(1));
     }
 
     let app = Router::new().route("/", get(|| async { "exported\n" })).layer(layer.build()?);

@@ -8,9 +8,9 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::Body;
 use axum::routing::get;
-use axum::{Extension, Router};
 use bytes::Bytes;
 use http_body_util::StreamBody;
 use hyper::body::Frame;
@@ -18,12 +18,10 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tollgate::key::ClientIp;
-use tollgate::{
-    Cost, Costs, Limit, MemoryStore, Policy, Quota, RateLimitLayer, Reservation, Reserve,
-};
+use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer, Reservation, Reserve};
 
 /// Speaks a word at a time. A client that hangs up pays for what it was sent.
-async fn chat(reservation: Option<Extension<Reservation>>) -> Body {
+async fn chat(reservation: Reservation) -> Body {
     let (words, answer) = mpsc::channel(1);
     tokio::spawn(async move {
         for word in ["The ", "answer ", "is ", "42.", "\n"] {
@@ -34,20 +32,14 @@ async fn chat(reservation: Option<Extension<Reservation>>) -> Body {
         }
     });
     let body = StreamBody::new(ReceiverStream::new(answer));
-    match reservation {
-        // Ten tokens a word, in this model.
-        Some(Extension(reservation)) => Body::new(reservation.tally().body(body, |_| 10)),
-        // The request was not charged.
-        None => Body::new(body),
-    }
+    // Ten tokens a word, in this model.
+    Body::new(reservation.tally().body(body, |_| 10))
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let tokens = Policy::token_bucket("tokens", Quota::per_minute(1_000))?;
-    let tokens = Limit::new(tokens, ClientIp::peer())
-        .costs(Costs::flat(Cost::new(300)))
-        .reserve(Reserve::by_handler());
+    let tokens = Limit::new(tokens, ClientIp::peer()).cost(300).reserve(Reserve::by_handler());
     let limit = RateLimitLayer::builder(MemoryStore::new()).limit(tokens).build()?;
 
     let app = Router::new().route("/", get(chat)).layer(limit);

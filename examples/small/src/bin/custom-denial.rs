@@ -7,37 +7,29 @@ use std::error::Error;
 
 use axum::Router;
 use axum::routing::get;
-use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Response};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tollgate::denial::{Members, Problem};
-use tollgate::{Denial, Limit, MemoryStore, Policy, Quota, RateLimitLayer};
-
-/// The errors of an API that had its own form before.
-fn in_our_form(denial: &Denial<'_>) -> Response<Bytes> {
-    let body = json!({ "error": {
-        "code": denial.reason().code(),
-        "message": denial.detail(),
-        "retryInSeconds": denial.retry_after_secs(),
-    }});
-    let mut response = Response::new(Bytes::from(body.to_string()));
-    *response.status_mut() = denial.status();
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
-}
+use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let store = MemoryStore::new();
     let limit = |name| Policy::fixed_window_counter(name, Quota::per_minute(3)).map(Limit::global);
-    let builder = || RateLimitLayer::builder(store.clone());
+    let builder = || RateLimitLayer::builder(store.clone()).cost(1);
 
     let members = Members::new().with("server_id", "api1")?.with("support", "help@example.com")?;
     let problem = Problem::with_members(members);
-    let members = builder().limit(limit("members")?).on_denied(problem).build()?;
-    let closure = builder().limit(limit("closure")?).on_denied(in_our_form).build()?;
+    let members = builder().limit(limit("members")?).denial_response(problem).build()?;
+    // The errors of an API that had its own form before.
+    let in_our_form = builder().on_denied(|denial| {
+        denial.json(&json!({ "error": {
+            "code": denial.reason().code(),
+            "message": denial.detail(),
+            "retryInSeconds": denial.retry_after_secs(),
+        }}))
+    });
+    let closure = in_our_form.limit(limit("closure")?).build()?;
 
     let app = Router::new()
         .route("/members", get(|| async { "hello\n" }).layer(members))

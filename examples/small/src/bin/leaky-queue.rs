@@ -9,8 +9,7 @@ use axum::Router;
 use axum::routing::{get, post};
 use tokio::net::TcpListener;
 use tollgate::{
-    Algorithm, Cost, Costs, LeakyMode, Limit, MemoryStore, Micros, Paths, Policy, Quota,
-    RateLimitLayer,
+    Algorithm, LeakyMode, Limit, MemoryStore, Micros, Paths, Policy, Quota, RateLimitLayer,
 };
 
 #[tokio::main]
@@ -20,7 +19,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let uploads = Policy::new("uploads", quota, Algorithm::LeakyBucket { mode: queue })?;
     let limit = RateLimitLayer::builder(MemoryStore::new())
         .limit(Limit::global(uploads).on_paths(Paths::new(["/uploads"])?))
-        .costs(Costs::flat(Cost::ONE))
+        .cost(1)
         .build()?;
 
     let app = Router::new()

@@ -12,12 +12,12 @@ use axum::Router;
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::time::sleep;
-use tollgate::access::{self, AccessLayer, Lists, SubjectList};
+use tollgate::access::{self, AccessLayer, AccessLists, SubjectList};
 use tollgate::key::{ApiKey, ApiKeys, ClientIp};
 use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 
 /// Reads the file again and again. A line that is wrong leaves the lists as they were.
-async fn follow(lists: Lists, allow: SubjectList) {
+async fn follow(lists: AccessLists, allow: SubjectList) {
     loop {
         // Without a file nobody is denied.
         let text = fs::read_to_string("deny.txt").unwrap_or_default();
@@ -34,12 +34,14 @@ async fn follow(lists: Lists, allow: SubjectList) {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let lists = Lists::new().addresses_by(ClientIp::peer()).api_keys_in(ApiKey::in_x_api_key());
+    let lists =
+        AccessLists::new().addresses_by(ClientIp::peer()).api_keys_in(ApiKey::in_x_api_key());
     let partners = SubjectList::new().api_keys(&ApiKeys::from_keys(["partner"]));
     tokio::spawn(follow(lists.clone(), partners));
 
     let policy = Policy::sliding_window_log("client", Quota::per_minute(3))?;
     let limit = RateLimitLayer::builder(MemoryStore::new())
+        .cost(1)
         .limit(Limit::new(policy, ClientIp::peer()))
         .exempt(access::is_allowed)
         .build()?;

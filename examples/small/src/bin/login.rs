@@ -11,7 +11,7 @@ use axum::routing::post;
 use http::StatusCode;
 use tokio::net::TcpListener;
 use tollgate::key::ClientIp;
-use tollgate::{Cost, Costs, Limit, MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer};
+use tollgate::{Limit, MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer};
 
 async fn login(password: String) -> (StatusCode, &'static str) {
     if password == "open sesame" {
@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let policy = Policy::sliding_window_log("login", Quota::per_minute(5))?
         .with_on_store_error(OnStoreError::Closed);
     let failures = Limit::new(policy, ClientIp::peer())
-        .costs(Costs::flat(Cost::ONE))
+        .cost(1)
         .count_only(|response| response.status == StatusCode::UNAUTHORIZED);
     let limit = RateLimitLayer::builder(MemoryStore::new()).limit(failures).build()?;
 

@@ -9,14 +9,14 @@ use std::net::SocketAddr;
 use axum::Router;
 use axum::routing::{get, post};
 use tokio::net::TcpListener;
-use tollgate::key::{ApiKey, ApiKeys, ClientIp, KeySource, TrustedProxies};
-use tollgate::{Cost, Costs, Limit, MemoryStore, Policy, Quota, RateLimitLayer};
+use tollgate::key::{ApiKey, ApiKeys, ClientIp, KeySource};
+use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let store = MemoryStore::new();
     // A proxy on this machine is believed when it says who the client is; nobody else.
-    let ip = ClientIp::behind(TrustedProxies::parse(["loopback"])?);
+    let ip = ClientIp::behind(["loopback"])?;
     let api_key = ApiKey::in_x_api_key().one_of(ApiKeys::from_keys(["k-7f3a", "k-91bc"]));
 
     // Both in one layer: a request that one of them denies is not charged by the other.
@@ -29,9 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     // A layer inside: it counts by address, whatever API key is sent along.
     let login = Policy::fixed_window_counter("login", Quota::per_minute(5))?;
-    let login = RateLimitLayer::builder(store)
-        .limit(Limit::new(login, ip).costs(Costs::flat(Cost::ONE)))
-        .build()?;
+    let login = RateLimitLayer::builder(store).limit(Limit::new(login, ip).cost(1)).build()?;
 
     let app = Router::new()
         .route("/", get(|| async { "hello\n" }))

@@ -1,18 +1,17 @@
 //! cargo run -p examples --bin quickstart
 //!
-//! One quota that everybody shares: 100 units a minute, a GET takes 1 and a POST 5.
+//! One quota that all clients share: 100 requests a minute.
 
 use std::error::Error;
 
 use axum::Router;
 use axum::routing::get;
 use tokio::net::TcpListener;
-use tollgate::{MemoryStore, Policy, Quota, RateLimitLayer};
+use tollgate::{Quota, RateLimitLayer};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let policy = Policy::sliding_window_log("global", Quota::per_minute(100))?;
-    let limit = RateLimitLayer::global(MemoryStore::new(), policy)?;
+    let limit = RateLimitLayer::global(Quota::per_minute(100))?;
 
     let app = Router::new().route("/", get(|| async { "hello\n" })).layer(limit);
 

@@ -15,7 +15,7 @@ use axum::routing::{get, post};
 use tokio::net::TcpListener;
 use tollgate::key::Extension;
 use tollgate::tier::{self, TierLookup};
-use tollgate::{Cost, Costs, Limit, MemoryStore, OnMissingKey, Policy, Quota};
+use tollgate::{Limit, MemoryStore, OnMissingKey, Policy, Quota};
 use tollgate::{RateLimitLayer, Tier};
 
 #[derive(Clone)]
@@ -50,7 +50,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let free = Policy::sliding_window_log("account", Quota::per_minute(3))?;
     let account = Extension::<Account>::new(|account| Some(account.0.clone()));
     let account = Limit::new(free, account)
-        .costs(Costs::flat(Cost::ONE))
+        .cost(1)
         .on_missing_key(OnMissingKey::Deny)
         .in_tier("pro", Quota::per_minute(10))?;
     let limit = RateLimitLayer::builder(MemoryStore::new())

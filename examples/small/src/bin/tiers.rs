@@ -11,7 +11,7 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use tollgate::key::{ApiKey, ApiKeys, ClientIp, KeySource};
 use tollgate::tier::ApiKeyTiers;
-use tollgate::{Cost, Costs, Limit, MemoryStore, Paths, Policy, Quota, RateLimitLayer};
+use tollgate::{Limit, MemoryStore, Paths, Policy, Quota, RateLimitLayer};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let each = Limit::new(free, customer).in_tier("pro", Quota::per_hour(10_000).burst(500))?;
     let ai = each.fraction("ai", 1, 5)?.on_paths(Paths::new(["/ai"])?);
     let limit = RateLimitLayer::builder(MemoryStore::new())
-        .costs(Costs::flat(Cost::ONE))
+        .cost(1)
         .tiers(ApiKeyTiers::new(ApiKey::in_x_api_key()).with("pro", paying))
         .limit(each)
         .limit(ai)

@@ -11,13 +11,13 @@ use axum::Router;
 use axum::routing::post;
 use tokio::net::TcpListener;
 use tollgate::key::ClientIp;
-use tollgate::{Cost, Costs, Limit, MemoryStore, OnExceeded, Policy, Quota, RateLimitLayer};
+use tollgate::{Limit, MemoryStore, OnExceeded, Policy, Quota, RateLimitLayer};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let quota = Quota::new(3, Duration::from_secs(10));
     let uploads = Limit::new(Policy::sliding_window_log("uploads", quota)?, ClientIp::peer())
-        .costs(Costs::flat(Cost::ONE))
+        .cost(1)
         .on_exceeded(OnExceeded::Wait { max: Duration::from_secs(15) });
     let limit =
         RateLimitLayer::builder(MemoryStore::new()).limit(uploads).max_waiting(100).build()?;

@@ -10,10 +10,10 @@ use axum::routing::{get, post};
 use http::Method;
 use http::header::CONTENT_LENGTH;
 use tokio::net::TcpListener;
-use tollgate::{Cost, Costs, Head, Limit, MemoryStore, Policy, Quota, RateLimitLayer};
+use tollgate::{Cost, Costs, Limit, MemoryStore, Policy, Quota, RateLimitLayer, RequestHead};
 
 /// An upload takes 5 units and one for each KiB; without a length as much as it may have.
-fn upload(head: &Head<'_>) -> Option<Cost> {
+fn upload(head: &RequestHead<'_>) -> Option<Cost> {
     if head.uri.path() != "/uploads" {
         return None;
     }
@@ -28,7 +28,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let costs = Costs::by_method()
         .method(Method::DELETE, Cost::new(20))
         .route("/reports/{id}", Cost::new(50))
-        .with(upload);
+        .from_fn(upload);
     let policy = Policy::sliding_window_log("global", Quota::per_minute(100))?;
     let limit =
         RateLimitLayer::builder(MemoryStore::new()).limit(Limit::global(policy)).costs(costs);

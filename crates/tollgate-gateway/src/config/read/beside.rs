@@ -200,10 +200,10 @@ impl Leased {
         let ttl = self.lease.time_to_live();
         let (shortest, longest) = (Lease::MIN_TTL.into(), policy.window());
         let (can_be_leased, cure) = match policy.algorithm() {
-            Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } } => {
+            Some(Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }) => {
                 (false, "remove it, or write `mode: meter`")
             }
-            Algorithm::TokenBucket { refill: tollgate::Refill::Interval } => {
+            Some(Algorithm::TokenBucket { refill: tollgate::Refill::Interval }) => {
                 (false, "remove it, or write `refill: greedy`")
             }
             _ if policy.quota().calendar().is_some() => {

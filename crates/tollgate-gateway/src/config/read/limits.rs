@@ -169,11 +169,11 @@ impl Maker<'_, '_> {
             Some(reserve) => Arc::new(CostTable::flat(Cost::new(reserve.whole("units")?))),
             None => costs?,
         };
-        let dearest = costs.max_cost(methods, path?);
+        let max_cost = costs.max_cost(methods, path?);
         Some(Rest {
             whose,
             costs,
-            dearest,
+            max_cost,
             on_store_error,
             shed,
             enforce: !shadow,
@@ -197,7 +197,7 @@ struct Kind<'a> {
 struct Rest {
     whose: Whose,
     costs: Arc<CostTable>,
-    dearest: Cost,
+    max_cost: Cost,
     on_store_error: OnStoreError,
     shed: Option<OnStoreError>,
     enforce: bool,
@@ -248,7 +248,7 @@ impl Rest {
             whose: self.whose,
             // What is under way is one, whatever it costs.
             costs: if is_quota { self.costs } else { Arc::new(CostTable::flat(Cost::ONE)) },
-            dearest: if is_quota { self.dearest } else { Cost::ONE },
+            max_cost: if is_quota { self.max_cost } else { Cost::ONE },
             enforce: self.enforce,
             excess: self.excess,
             counts: self.counts.filter(|_| is_quota),
@@ -366,14 +366,14 @@ fn quotas<'a>(
 
 /// A request that costs more than ever passes at once is always refused.
 fn warn_of_dear_requests(limit: &LimitPlan, view: &View<'_>, problems: &mut Problems) {
-    let dearest = limit.dearest.get();
+    let max_cost = limit.max_cost.get();
     let Some(least) = limit.policies().map(Policy::capacity).min() else { return };
-    if dearest > least {
+    if max_cost > least {
         let key = ["burst", "limit", "share"].into_iter().find(|key| view.has(key));
         problems.warn(
             key.map_or_else(|| view.place(), |key| view.place_of(key)),
-            format!("a request may cost {dearest}, and no more than {least} ever pass at once: it is always refused"),
-            if limit.policy.as_ref().is_some_and(|policy| is_bucket(policy.algorithm())) {
+            format!("a request may cost {max_cost}, and no more than {least} ever pass at once: it is always refused"),
+            if limit.policy.as_ref().and_then(Policy::algorithm).is_some_and(is_bucket) {
                 "raise `burst`, or lower the cost"
             } else {
                 "raise `limit`, or lower the cost"

@@ -197,10 +197,10 @@ pub(super) const PATHS: Section = Section {
         "ambiguous",
         Shape::Word(&[
             ("reject", "They are answered with 400."),
-            ("keep", "They stay as they are, and such paths are never exempt."),
+            ("keep", "They stay as they are."),
         ]),
         "reject",
-        "The treatment of `%2F`, `%5C`, `%00` and broken escapes, which servers read in different ways.",
+        "The treatment of `%2F`, `%5C` and broken escapes, which servers read in different ways. Such paths are never exempt, and `%00` is always answered with 400.",
     )],
     either: &[],
     others: None,

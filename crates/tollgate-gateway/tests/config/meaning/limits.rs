@@ -25,7 +25,8 @@ fn spans_are_written_in_either_way() {
 
 #[test]
 fn each_algorithm_takes_its_settings() {
-    let algorithm = |rest: &str| api(rest).limit.policy.as_ref().unwrap().algorithm();
+    let algorithm =
+        |rest: &str| api(rest).limit.policy.as_ref().unwrap().algorithm().expect("a limit");
     assert_eq!(
         algorithm("strategy: token_bucket, limit: 5, refillSeconds: 60, refill: interval"),
         Algorithm::TokenBucket { refill: Refill::Interval }
@@ -47,9 +48,12 @@ fn each_algorithm_takes_its_settings() {
              fixed_window_counter, limit: 1, windowSeconds: 1}}]\n"
         ));
         let limits = &plan.routes[0].limits;
-        assert_eq!(limits.client.as_ref().unwrap().policy.as_ref().unwrap().algorithm(), algorithm);
         assert_eq!(
-            limits.apis[0].limit.policy.as_ref().unwrap().algorithm(),
+            limits.client.as_ref().unwrap().policy.as_ref().unwrap().algorithm().expect("a limit"),
+            algorithm
+        );
+        assert_eq!(
+            limits.apis[0].limit.policy.as_ref().unwrap().algorithm().expect("a limit"),
             Algorithm::FixedWindowCounter
         );
     }
@@ -183,9 +187,9 @@ fn a_policy_is_dear_by_the_requests_that_it_is_about() {
 ",
     );
     let limits = &plan.routes[0].limits;
-    let dearest: Vec<_> = limits.apis.iter().map(|api| api.limit.dearest.get()).collect();
-    assert_eq!(dearest, [2, 10, 50, 30, 1]);
-    assert_eq!(limits.client.as_ref().unwrap().dearest.get(), 50);
+    let max_cost: Vec<_> = limits.apis.iter().map(|api| api.limit.max_cost.get()).collect();
+    assert_eq!(max_cost, [2, 10, 50, 30, 1]);
+    assert_eq!(limits.client.as_ref().unwrap().max_cost.get(), 50);
 }
 
 #[test]
@@ -296,7 +300,7 @@ fn what_is_under_way_may_be_all_that_is_limited() {
     assert_eq!(in_flight(&beside), in_flight(&short));
     let with_costs = with("  costs: {GET: 3}\n  global: {concurrency: 7}\n");
     let global = with_costs.routes[0].limits.global.clone().unwrap();
-    assert_eq!((global.dearest, in_flight(&global).1), (Cost::ONE, 7));
+    assert_eq!((global.max_cost, in_flight(&global).1), (Cost::ONE, 7));
     let words = tollgate_gateway::check::in_words(&with_costs);
     assert!(words.contains("  global: every request: for all together, memory\n"), "{words}");
     assert!(words.contains("    global/inflight: 7 at once, for 30 s after"), "{words}");

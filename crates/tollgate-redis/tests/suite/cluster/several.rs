@@ -117,8 +117,8 @@ async fn a_denial_gives_back_and_says_what_is_left() {
     let [all, one, some] = verdict.decisions() else { panic!("{verdict:?}") };
     assert!(!verdict.is_admitted());
     assert!(matches!(all.outcome, Outcome::Deny { .. }));
-    assert_eq!((one.outcome, one.remaining), (Outcome::Pass, 9));
-    assert_eq!((some.outcome, some.remaining), (Outcome::Pass, 49));
+    assert_eq!((one.outcome, one.remaining), (Outcome::WouldAllow, 9));
+    assert_eq!((some.outcome, some.remaining), (Outcome::WouldAllow, 49));
     assert_eq!(verdict.receipts(&charges, || ReceiptId(1)).count(), 0);
     assert_eq!(remaining(&store, &address, &key).await, 9);
 
@@ -140,7 +140,7 @@ async fn a_denial_gives_back_and_says_what_is_left() {
     let before = (calls(), writes());
     let verdict = store.decide(&charges).await.unwrap();
     assert!(matches!(verdict.decisions()[0].outcome, Outcome::Deny { .. }));
-    assert_eq!(verdict.decisions()[1].outcome, Outcome::Skip);
+    assert_eq!(verdict.decisions()[1].outcome, Outcome::Undecided);
     assert_eq!((calls(), writes()), (before.0 + 1, before.1));
 
     // The narrowest of the others is asked next, so a denial there touches nobody else.
@@ -168,7 +168,7 @@ async fn copies_of_a_machine_refund_their_own_charges() {
         // The address is charged, and then refunded, because the other policy denies.
         let verdict = copies[n % 2].decide(&charges).await.unwrap();
         assert!(!verdict.is_admitted());
-        assert_eq!(verdict.decisions()[1].outcome, Outcome::Pass, "after {n}");
+        assert_eq!(verdict.decisions()[1].outcome, Outcome::WouldAllow, "after {n}");
         assert_eq!(verdict.decisions()[1].remaining, 10, "after {n}");
     }
 }
@@ -262,7 +262,7 @@ async fn a_shadow_stands_in_nobodys_way() {
     let charges = [charges[0], Charge::new(&enforced, &here, Cost::ONE)];
     let verdict = store.decide(&charges).await.unwrap();
     assert!(verdict.is_admitted());
-    assert_eq!(verdict.decisions()[0].outcome, Outcome::Skip);
+    assert_eq!(verdict.decisions()[0].outcome, Outcome::Undecided);
     assert_eq!(verdict.decisions()[1].remaining, 2);
     cluster.node(1).cont();
 }

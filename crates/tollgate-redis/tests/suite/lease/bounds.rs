@@ -129,7 +129,7 @@ async fn a_receipt_of_a_leased_unit_gives_back_once_and_only_what_still_counts()
     // In another process too.
     assert_eq!(other.settle(&receipt, Cost::ZERO).await.unwrap(), Settlement::Repeated);
     store.return_leases().await;
-    let exact = Policy::new("p", policy.quota(), policy.algorithm()).unwrap();
+    let exact = Policy::new("p", policy.quota(), policy.kind()).unwrap();
     let left = ask(&other, &exact, 1).await.decisions()[0].remaining;
     assert_eq!(left, 6_000 - taken + 1 - 1);
 }

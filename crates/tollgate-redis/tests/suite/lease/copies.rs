@@ -34,7 +34,7 @@ async fn no_copy_returns_the_block_of_another() {
     let (large, small) = (leased(1_000, Lease::of(1, 50)), leased(1_000, Lease::of(1, 500)));
     let mut admitted = until_leased(&one, &large).await.1 + until_leased(&copy, &small).await.1;
     copy.return_leases().await;
-    let exact = Policy::new("p", large.quota(), large.algorithm()).unwrap();
+    let exact = Policy::new("p", large.quota(), large.kind()).unwrap();
     admitted += drain(&copy, &exact).await;
     // Redis kept the units that the first one holds.
     let spent = drain(&one, &large).await;
@@ -73,7 +73,7 @@ async fn copies_that_lease_side_by_side_admit_no_more_than_there_is() {
     for copy in &copies {
         copy.return_leases().await;
     }
-    let exact = Policy::new("p", policy.quota(), policy.algorithm()).unwrap();
+    let exact = Policy::new("p", policy.quota(), policy.kind()).unwrap();
     admitted += drain(&copies[0], &exact).await;
     let stores = [(&copies[0], &policy), (&copies[1], &policy)];
     until_all_is_spent(&stores, admitted, 20_000).await;

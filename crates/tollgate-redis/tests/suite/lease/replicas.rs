@@ -64,7 +64,7 @@ async fn what_is_not_spent_goes_back_before_it_lapses() {
     let (_, taken) = until_leased(&store, &policy).await;
     // Nobody asks any more, and after three seconds the block goes back.
     let other = connected(&server.url()).await;
-    let exact = Policy::new("p", policy.quota(), policy.algorithm()).unwrap();
+    let exact = Policy::new("p", policy.quota(), policy.kind()).unwrap();
     let start = Instant::now();
     loop {
         let left = other.peek(&exact, &Key::GLOBAL).await;
@@ -129,7 +129,7 @@ async fn a_network_that_loses_things_makes_nobody_pass_that_should_not() {
     let mut admitted: u64 = tasks.join_all().await.into_iter().sum();
     // What is left after that is taken by one that loses nothing.
     let store = connected(&server.url()).await;
-    let exact = Policy::new("p", policy.quota(), policy.algorithm()).unwrap();
+    let exact = Policy::new("p", policy.quota(), policy.kind()).unwrap();
     for cost in [1_000, 30, 1] {
         while ask(&store, &exact, cost).await.is_admitted() {
             admitted += cost;

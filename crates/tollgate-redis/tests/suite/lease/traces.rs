@@ -36,7 +36,7 @@ traces! {
 async fn trace(policy: &Policy, seed: u64) -> u64 {
     let scene = Scene::start();
     let mut rng = Rng::with_seed(seed);
-    let exact = Policy::new("p", policy.quota(), policy.algorithm()).unwrap();
+    let exact = Policy::new("p", policy.quota(), policy.kind()).unwrap();
     let mut stores = vec![scene.store().await, scene.store().await, scene.store().await];
     let mut oracle = Oracle::new(policy);
     let (mut leased, mut ends_at) = (0, START);

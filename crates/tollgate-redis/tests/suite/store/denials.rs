@@ -74,7 +74,7 @@ async fn only_costs_and_keys_that_were_asked_about_are_remembered() {
     let peek = store.peek(&policy, &key).await.unwrap();
     assert_eq!((peek.source(), peek.is_admitted()), (Source::Store, true));
     let exceeds = charge(&store, &policy, "k", 11).await;
-    assert_eq!(exceeds.decisions()[0].outcome, Outcome::Exceed);
+    assert_eq!(exceeds.decisions()[0].outcome, Outcome::ExceedsCapacity);
     assert_eq!(exceeds.source(), Source::Cache);
     // More costs than are kept: the last ones are.
     for cost in [2, 3, 4] {
@@ -98,7 +98,7 @@ async fn what_a_policy_says_that_denied_with_units_left_is_asked_for() {
     let denied = store.decide(&both(3)).await.unwrap();
     assert_eq!(denied.source(), Source::Cache);
     assert!(matches!(denied.decisions()[0].outcome, Outcome::Deny { .. }));
-    assert_eq!(denied.decisions()[1], Decision::skipped(9));
+    assert_eq!(denied.decisions()[1], Decision::undecided(9));
     // With two units left it denies as well, and for how long only Redis can say.
     store.charge(&many, &key, Cost::new(4)).await.unwrap();
     store.charge(&few, &key, Cost::new(2)).await.unwrap();

@@ -101,14 +101,14 @@ impl Scene {
         assert_eq!(answer.decisions().len(), charges.len(), "{what}");
         let decisions = answer.decisions().iter().zip(asked.decisions());
         for (charge, (mine, theirs)) in charges.iter().zip(decisions) {
-            if mine.outcome == Outcome::Skip {
+            if mine.outcome == Outcome::Undecided {
                 seen.count("left out");
                 continue;
             }
             assert_eq!(mine, theirs, "{what}");
             seen.count(charge.policy.name());
             seen.count(match mine.outcome {
-                Outcome::Exceed => "exceeds".to_owned(),
+                Outcome::ExceedsCapacity => "exceeds".to_owned(),
                 _ => format!("{} units", charge.cost.get()),
             });
         }
@@ -133,7 +133,7 @@ async fn a_remembered_answer_is_what_redis_says_at_that_moment() {
             .collect();
         // Some of the keys have nothing left.
         let (policy, key, _) = &asked[0];
-        while !policy.penalises()
+        while !policy.is_penalty()
             && scene.asks.charge(policy, key, Cost::ONE).await.unwrap().is_admitted()
         {}
         let mut wait = 0;

@@ -1,8 +1,8 @@
 //! The operations of a trace, each with what the reference says of it.
 
 use tollgate_core::{
-    Algorithm, Charge, Cost, Key, LeakyMode, Micros, Outcome, Policy, Receipt, ReceiptId, Refill,
-    Settlement,
+    Algorithm, Charge, Cost, Key, Kind, LeakyMode, Micros, Outcome, Policy, Receipt, ReceiptId,
+    Refill, Settlement,
 };
 use tollgate_redis::protocol::{Ask, Line, Row, Spent};
 
@@ -59,7 +59,7 @@ impl Trace {
             if is_struck && self.reference.is_held(charge.policy, charge.key, expected.now) {
                 self.written(charge.policy, charge.key);
             }
-            let takes = takes && !charge.policy.penalises();
+            let takes = takes && !charge.policy.is_penalty();
             if takes && matches!(decision.outcome, Outcome::Allow { .. }) {
                 self.charged += u128::from(charge.cost.get());
                 self.written(charge.policy, charge.key);
@@ -109,7 +109,7 @@ impl Trace {
             _ => self.rng.usize(..self.receipts.len()),
         };
         let receipt = self.receipts[index].clone();
-        if receipt.policy.counts_in_flight() && self.rng.bool() {
+        if receipt.policy.is_concurrency() && self.rng.bool() {
             self.renew(expected, index, &receipt);
         } else {
             self.settle(expected, index, &receipt);
@@ -201,11 +201,12 @@ impl Trace {
         }
         // Of what cannot be leased, what was leased before its quota changed may be settled.
         let is_leased = !matches!(
-            policy.algorithm(),
-            Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }
-                | Algorithm::TokenBucket { refill: Refill::Interval }
-                | Algorithm::ConcurrentRequests
-                | Algorithm::Penalty { .. }
+            policy.kind(),
+            Kind::Limit(
+                Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }
+                    | Algorithm::TokenBucket { refill: Refill::Interval }
+                    | Algorithm::ConcurrentRequests
+            ) | Kind::Penalty(_)
         );
         let most = policy.capacity();
         let units = match self.rng.u8(..4) {

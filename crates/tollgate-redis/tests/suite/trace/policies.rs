@@ -7,7 +7,8 @@ use fastrand::Rng;
 use tollgate_calendar::Unit;
 use tollgate_core::algorithm::penalty::Terms;
 use tollgate_core::{
-    Algorithm, Calendar, LeakyMode, Micros, Policy, Quota, Receipt, Refill, Resolution, Timestamp,
+    Algorithm, Calendar, Kind, LeakyMode, Micros, Policy, Quota, Receipt, Refill, Resolution,
+    Timestamp,
 };
 
 use super::Family;
@@ -16,14 +17,14 @@ use super::Family;
 pub(crate) fn versions(rng: &mut Rng, family: Family, seed: u64, name: usize) -> Vec<Policy> {
     let name = format!("{family:?}-{seed}-{name}");
     let (limit, window) = (limit(rng, family), window(rng, family));
-    let usual = algorithm(rng, family, window);
+    let usual = kind(rng, family, window);
     let mut versions = vec![build(rng, &name, limit, window, usual)];
     versions.extend(restated(rng, &versions[0]));
     while versions.len() < 4 {
-        let algorithm = if rng.u8(..3) == 0 { algorithm(rng, family, window) } else { usual };
+        let kind = if rng.u8(..3) == 0 { kind(rng, family, window) } else { usual };
         let limit = if rng.bool() { limit } else { self::limit(rng, family) };
         let window = if rng.bool() { window } else { self::window(rng, family) };
-        versions.push(build(rng, &name, limit, window, algorithm));
+        versions.push(build(rng, &name, limit, window, kind));
     }
     versions
 }
@@ -32,19 +33,19 @@ pub(crate) fn versions(rng: &mut Rng, family: Family, seed: u64, name: usize) ->
 fn restated(rng: &mut Rng, policy: &Policy) -> Option<Policy> {
     let (factor, window) = (rng.u64(2..=10), policy.window().get());
     let quota = policy.quota();
-    let (algorithm, quota) = match policy.algorithm() {
-        Algorithm::SlidingWindowLog { resolution: Resolution::Auto } => {
+    let (kind, quota) = match policy.kind() {
+        Kind::Limit(Algorithm::SlidingWindowLog { resolution: Resolution::Auto }) => {
             let exact = quota.limit() <= 1_000;
             let same = if exact { Resolution::Exact } else { Resolution::Thousandth };
-            (Algorithm::SlidingWindowLog { resolution: same }, quota)
+            (Algorithm::SlidingWindowLog { resolution: same }.into(), quota)
         }
-        Algorithm::FixedWindowCounter => return None,
-        algorithm => {
+        Kind::Limit(Algorithm::FixedWindowCounter) => return None,
+        kind => {
             let window = Duration::from_micros(window * factor);
-            (algorithm, Quota::new(quota.limit() * factor, window).burst(policy.capacity()))
+            (kind, Quota::new(quota.limit() * factor, window).burst(policy.capacity()))
         }
     };
-    let restated = Policy::new(policy.name(), quota, algorithm).ok()?;
+    let restated = Policy::new(policy.name(), quota, kind).ok()?;
     restated.shares_state_with(policy).then_some(restated)
 }
 
@@ -67,17 +68,18 @@ pub(crate) fn cost(rng: &mut Rng, policy: &Policy, family: Family) -> u64 {
 }
 
 /// The policy of these numbers, or one near it that builds.
-fn build(rng: &mut Rng, name: &str, limit: u64, window: u64, algorithm: Algorithm) -> Policy {
-    let window = match algorithm {
-        Algorithm::ConcurrentRequests => window.min(Receipt::LIFETIME.get()),
+fn build(rng: &mut Rng, name: &str, limit: u64, window: u64, kind: Kind) -> Policy {
+    let window = match kind {
+        Kind::Limit(Algorithm::ConcurrentRequests) => window.min(Receipt::LIFETIME.get()),
         _ => window,
     };
-    let limit = match algorithm {
+    let limit = match kind {
         // So that blocks follow each other.
-        Algorithm::Penalty { .. } if rng.u8(..4) > 0 => limit % 3 + 1,
+        Kind::Penalty(_) if rng.u8(..4) > 0 => limit % 3 + 1,
         _ => limit,
     };
-    let bucket = matches!(algorithm, Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. });
+    let bucket =
+        matches!(kind, Kind::Limit(Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. }));
     let burst = match rng.u8(..8) {
         _ if !bucket => None,
         0..4 => None,
@@ -85,15 +87,15 @@ fn build(rng: &mut Rng, name: &str, limit: u64, window: u64, algorithm: Algorith
         4 => Some(((1 << 52) / (window / gcd(limit, window))).max(1)),
         _ => Some((limit / 2).max(1) * rng.u64(1..=6)),
     };
-    let calendar =
-        (algorithm == Algorithm::FixedWindowCounter && rng.bool()).then(|| calendar(rng, window));
+    let calendar = (kind == Kind::Limit(Algorithm::FixedWindowCounter) && rng.bool())
+        .then(|| calendar(rng, window));
     let try_with = |limit: u64, burst: Option<u64>| {
         let quota = match calendar {
             Some(calendar) => Quota::per_calendar(limit, calendar),
             None => Quota::new(limit, Duration::from_micros(window)),
         };
         let quota = burst.map_or(quota, |units| quota.burst(units.min(Policy::MAX_LIMIT)));
-        Policy::new(name, quota, algorithm)
+        Policy::new(name, quota, kind)
     };
     let nearest = match try_with(limit, burst) {
         Ok(policy) => return policy,
@@ -125,12 +127,12 @@ fn gcd(a: u64, b: u64) -> u64 {
     if a == 0 { b } else { gcd(b % a, a) }
 }
 
-fn algorithm(rng: &mut Rng, family: Family, window: u64) -> Algorithm {
+fn kind(rng: &mut Rng, family: Family, window: u64) -> Kind {
     let queue = |max_wait| Algorithm::LeakyBucket { mode: LeakyMode::Queue { max_wait } };
-    match (family, rng.u8(..14)) {
+    let algorithm = match (family, rng.u8(..14)) {
         (Family::Heavy, _) => Algorithm::SlidingWindowLog { resolution: Resolution::Thousandth },
         (Family::LongLogs, 0..3) | (_, 10..12) => Algorithm::ConcurrentRequests,
-        (_, 12..) if family != Family::LongLogs => penalty(rng, window),
+        (_, 12..) if family != Family::LongLogs => return penalty(rng, window),
         (Family::LongLogs, _) | (_, 0..2) => {
             let kinds = [Resolution::Auto, Resolution::Exact, Resolution::Thousandth];
             Algorithm::SlidingWindowLog { resolution: kinds[rng.usize(..3)] }
@@ -143,22 +145,21 @@ fn algorithm(rng: &mut Rng, family: Family, window: u64) -> Algorithm {
         (_, 8) => queue(None),
         _ if rng.u8(..20) == 0 => queue(Some(Micros::MAX)),
         _ => queue(Some(Micros::new(window * rng.u64(0..=8) / 6 + rng.u64(0..=2)))),
-    }
+    };
+    algorithm.into()
 }
 
-fn penalty(rng: &mut Rng, window: u64) -> Algorithm {
+fn penalty(rng: &mut Rng, window: u64) -> Kind {
     let most = Micros::from(Policy::MAX_WINDOW).get();
     let mut span = |least: u64| (rng.u64(least..=30) * window / 10).clamp(least, most);
     let (block, more, forget_after) = (span(1), span(0), span(0));
-    Algorithm::Penalty {
-        terms: Terms {
-            block: Micros::new(block),
-            factor: [1, 2, 3, 1_000_000][rng.usize(..4)],
-            max_block: Micros::new((block + more).min(most)),
-            forget_after: Micros::new(forget_after),
-            counts_denials: rng.u8(..4) > 0,
-        },
-    }
+    Kind::Penalty(Terms {
+        block: Micros::new(block),
+        factor: [1, 2, 3, 1_000_000][rng.usize(..4)],
+        max_block: Micros::new((block + more).min(most)),
+        forget_after: Micros::new(forget_after),
+        counts_denials: rng.u8(..4) > 0,
+    })
 }
 
 fn limit(rng: &mut Rng, family: Family) -> u64 {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// What is wrong with how a [`ClientIp`](super::ClientIp) was set up.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientIpError {
     /// An entry of the trusted proxies.
@@ -26,6 +26,8 @@ pub enum ClientIpError {
         max: u8,
     },
 }
+
+tollgate_core::debug_as_display!(ClientIpError);
 
 /// An address as a proxy writes it: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`,
 /// `[2001:db8::1]`, `[2001:db8::1]:80`, with spaces around.

@@ -14,7 +14,7 @@ use tollgate_core::Key;
 
 use super::encode::{Tag, plain};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
-use crate::Head;
+use crate::RequestHead;
 
 use address::{Address, Masks};
 use forwarding::Forwarding;
@@ -57,10 +57,10 @@ pub(crate) use proxies::as_v4;
 /// says what it means.
 ///
 /// ```
-/// use tollgate::key::{ClientIp, TrustedProxies};
+/// use tollgate::key::ClientIp;
 ///
 /// // nginx on the same host, a balancer somewhere in 10.0.0.0/8, `X-Forwarded-For`.
-/// let by_client = ClientIp::behind(TrustedProxies::parse(["loopback", "10.0.0.0/8"])?);
+/// let by_client = ClientIp::behind(["loopback", "10.0.0.0/8"])?;
 /// # Ok::<(), tollgate::key::ClientIpError>(())
 /// ```
 #[derive(Clone)]
@@ -72,7 +72,7 @@ pub struct ClientIp {
     masks: Masks,
 }
 
-type PeerFn = Arc<dyn Fn(&Head<'_>) -> Option<IpAddr> + Send + Sync>;
+type PeerFn = Arc<dyn Fn(&RequestHead<'_>) -> Option<IpAddr> + Send + Sync>;
 
 /// What a Unix socket as the peer means.
 #[derive(Clone, Copy, Debug)]
@@ -95,21 +95,29 @@ impl ClientIp {
         }
     }
 
-    /// The client that these proxies report in `X-Forwarded-For`.
+    /// The client that these proxies report in `X-Forwarded-For`. See [`TrustedProxies::parse`] for
+    /// the entries.
     ///
     /// List every proxy of yours that a request passes, and nothing else: a client inside a
     /// listed network can claim any address.
-    pub fn behind(proxies: TrustedProxies) -> Self {
-        Self { proxies, ..Self::peer() }
+    ///
+    /// # Errors
+    /// An entry is not valid.
+    pub fn behind<E: AsRef<str>>(
+        proxies: impl IntoIterator<Item = E>,
+    ) -> Result<Self, ClientIpError> {
+        Ok(Self::peer().trusting(TrustedProxies::parse(proxies)?))
     }
 
     /// Takes the peer from a closure instead of the extensions, for servers that keep it
     /// elsewhere. `None` means that this request has no address.
-    pub fn from_fn(peer: impl Fn(&Head<'_>) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
+    pub fn from_fn(
+        peer: impl Fn(&RequestHead<'_>) -> Option<IpAddr> + Send + Sync + 'static,
+    ) -> Self {
         Self { peer: Some(Arc::new(peer)), ..Self::peer() }
     }
 
-    /// Which proxies are believed, for a peer [`from_fn`](Self::from_fn).
+    /// Believes these proxies, as [`behind`](Self::behind) does.
     #[must_use]
     pub fn trusting(self, proxies: TrustedProxies) -> Self {
         Self { proxies, ..self }
@@ -180,12 +188,12 @@ impl ClientIp {
     ///
     /// # Errors
     /// As [`KeySource::subject`].
-    pub fn address(&self, head: &Head<'_>) -> Result<Option<IpAddr>, KeyError> {
+    pub fn address(&self, head: &RequestHead<'_>) -> Result<Option<IpAddr>, KeyError> {
         Ok(self.find(head)?.map(Address::ip))
     }
 
     #[inline(always)]
-    fn find(&self, head: &Head<'_>) -> Result<Option<Address>, KeyError> {
+    fn find(&self, head: &RequestHead<'_>) -> Result<Option<Address>, KeyError> {
         let peer = match &self.peer {
             Some(peer) => match peer(head) {
                 Some(ip) => Peer::Address(ip.into()),
@@ -207,7 +215,7 @@ impl ClientIp {
     }
 
     /// The client for whom the peer speaks, if it is a proxy.
-    fn behind_proxies(&self, head: &Head<'_>, peer: Option<Address>) -> Option<Address> {
+    fn behind_proxies(&self, head: &RequestHead<'_>, peer: Option<Address>) -> Option<Address> {
         let ip = peer.map(Address::ip);
         if ip.is_some_and(|ip| !self.proxies.contains(ip)) {
             return peer;
@@ -231,7 +239,7 @@ impl ClientIp {
 }
 
 impl KeySource for ClientIp {
-    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         match self.find(head)? {
             Some(address) => Ok(Some(self.subject_at(address))),
             None => Ok(None),

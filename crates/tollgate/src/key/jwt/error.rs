@@ -1,7 +1,7 @@
 //! What can be wrong with keys.
 
 /// Why a key or a set of keys cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JwtKeyError {
     /// Not a key for this algorithm.
@@ -12,6 +12,14 @@ pub enum JwtKeyError {
         /// What to give instead.
         expected: &'static str,
     },
+
+    /// jsonwebtoken has no cryptography, or two to choose from.
+    #[error(
+        "JWT keys: jsonwebtoken has no crypto provider: enable exactly one of its features \
+         `rust_crypto` (feature `jwt-rust-crypto` of tollgate) and `aws_lc_rs`, or call \
+         `install_default()` of one before you make a key"
+    )]
+    NoCryptoProvider,
 
     /// A PEM file as an HMAC secret: anybody who knows the public key could sign.
     #[error(
@@ -58,3 +66,5 @@ pub enum JwtKeyError {
         reason: String,
     },
 }
+
+tollgate_core::debug_as_display!(JwtKeyError);

@@ -1,9 +1,9 @@
 //! The keys that tokens are verified with, each for one algorithm.
 
 use std::fmt;
+use std::panic::catch_unwind;
 
-use jsonwebtoken::crypto::rust_crypto::DEFAULT_PROVIDER as RUST_CRYPTO;
-use jsonwebtoken::{DecodingKey, DecodingKeyKind};
+use jsonwebtoken::{DecodingKey, DecodingKeyKind, crypto};
 
 use super::JwtKeyError;
 
@@ -100,30 +100,35 @@ impl JwtKey {
     }
 
     pub(super) fn new(algorithm: Algorithm, decoding: DecodingKey) -> Result<Self, JwtKeyError> {
-        // With two providers compiled in and none chosen, jsonwebtoken panics at the first
-        // token. Choosing fails if the program has chosen already, and that is fine.
-        let _ = RUST_CRYPTO.install_default();
         let sound = match algorithm {
             Algorithm::Hs256 => true,
-            Algorithm::Rs256 => return rsa(decoding),
-            Algorithm::Es256 => true,
+            // jsonwebtoken looks at nothing of it before the first token.
+            Algorithm::Rs256 => {
+                check_size(&decoding)?;
+                true
+            }
+            // A point of P-256: other curves have longer ones.
+            Algorithm::Es256 => decoding.try_get_as_bytes().is_ok_and(|key| key.len() == 65),
             // jsonwebtoken takes the first 32 bytes without asking whether there are as many.
             Algorithm::EdDsa => decoding.try_get_as_bytes().is_ok_and(|key| key.len() == 32),
         };
-        if !sound || (RUST_CRYPTO.verifier_factory)(&algorithm.into(), &decoding).is_err() {
-            return Err(unusable(algorithm));
+        // The program chooses the cryptography, for all users of jsonwebtoken. Without a choice
+        // jsonwebtoken panics at the first token: better now.
+        let verified = catch_unwind(|| crypto::verify("", b"", &decoding, algorithm.into()));
+        match verified {
+            Err(_) => Err(JwtKeyError::NoCryptoProvider),
+            Ok(Ok(_)) if sound => Ok(Self { kid: None, algorithm, decoding }),
+            Ok(_) => Err(unusable(algorithm)),
         }
-        Ok(Self { kid: None, algorithm, decoding })
     }
 }
 
-/// An RSA key, of which jsonwebtoken looks at nothing before the first token.
-fn rsa(decoding: DecodingKey) -> Result<JwtKey, JwtKeyError> {
-    let modulus = match decoding.kind() {
-        DecodingKeyKind::RsaModulusExponent { n, .. } => n.clone(),
+/// Checks the size of an RSA key.
+fn check_size(key: &DecodingKey) -> Result<(), JwtKeyError> {
+    let modulus = match key.kind() {
+        DecodingKeyKind::RsaModulusExponent { n, .. } => n,
         DecodingKeyKind::SecretOrDer(der) => {
-            let parts = (RUST_CRYPTO.key_utils.rsa_pub_components_from_public_key)(der);
-            parts.map_err(|_| unusable(Algorithm::Rs256))?.0
+            modulus(der).ok_or_else(|| unusable(Algorithm::Rs256))?
         }
     };
     let zeros = modulus.iter().take_while(|byte| **byte == 0).count();
@@ -132,10 +137,33 @@ fn rsa(decoding: DecodingKey) -> Result<JwtKey, JwtKeyError> {
         None => 0,
     };
     // The upper end is the crate's own: it refuses each token of a larger key.
-    if !(2048..=4096).contains(&bits) {
-        return Err(JwtKeyError::RsaSize { bits });
-    }
-    Ok(JwtKey { kid: None, algorithm: Algorithm::Rs256, decoding })
+    if (2048..=4096).contains(&bits) { Ok(()) } else { Err(JwtKeyError::RsaSize { bits }) }
+}
+
+/// The modulus of a public key (RFC 8017 §A.1.1). A private key has more than two integers.
+fn modulus(der: &[u8]) -> Option<&[u8]> {
+    const SEQUENCE: u8 = 0x30;
+    const INTEGER: u8 = 0x02;
+    let (integers, _) = element(SEQUENCE, der)?;
+    let (modulus, rest) = element(INTEGER, integers)?;
+    let (_, rest) = element(INTEGER, rest)?;
+    rest.is_empty().then_some(modulus)
+}
+
+/// The content of a DER element with this tag, and the bytes after it.
+fn element(tag: u8, der: &[u8]) -> Option<(&[u8], &[u8])> {
+    let [found, length, rest @ ..] = der else { return None };
+    let (length, rest) = match *length {
+        short @ 0..0x80 => (usize::from(short), rest),
+        long => {
+            let (bytes, rest) = rest.split_at_checked(usize::from(long & 0x7f))?;
+            let length = bytes.iter().try_fold(0_usize, |length, byte| {
+                length.checked_mul(256)?.checked_add(usize::from(*byte))
+            });
+            (length?, rest)
+        }
+    };
+    if *found == tag { rest.split_at_checked(length) } else { None }
 }
 
 fn unusable(algorithm: Algorithm) -> JwtKeyError {

@@ -4,19 +4,23 @@ mod error;
 mod jwks;
 mod keys;
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
+use jsonwebtoken::errors::{Error, ErrorKind};
 use jsonwebtoken::{Validation, decode, decode_header};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
 
 use super::credentials::authorization;
 use super::encode::{Tag, hashed};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
-use crate::Head;
+use crate::RequestHead;
 
 use keys::Algorithm;
 
@@ -61,21 +65,22 @@ impl JwtUser {
 impl JwtUser {
     /// The user, and what the token says under the name `claim`, if that is a text: for
     /// quotas that depend on who it is, say by a claim that names the tier.
-    pub fn with_claim(&self, head: &Head<'_>, claim: &str) -> Option<(Subject, Option<String>)> {
+    pub fn with_claim(
+        &self,
+        head: &RequestHead<'_>,
+        claim: &str,
+    ) -> Option<(Subject, Option<String>)> {
         let token = authorization(head.headers, "Bearer")?;
-        let AllClaims { known, mut others } = self.0.verify(token)?;
-        let said = match others.remove(claim) {
-            Some(serde_json::Value::String(said)) => Some(said),
-            _ => None,
-        };
-        Some((known.subject(), said))
+        let claims = self.0.verify(token)?;
+        let said = claims.others.get(claim).and_then(|said| said.as_str());
+        Some((claims.subject(), said.map(str::to_owned)))
     }
 }
 
 impl KeySource for JwtUser {
-    fn subject(&self, head: &Head<'_>) -> Result<Option<Subject>, KeyError> {
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         let token = authorization(head.headers, "Bearer");
-        let claims = token.and_then(|token| self.0.verify::<Claims>(token));
+        let claims = token.and_then(|token| self.0.verify(token));
         Ok(claims.map(|claims| claims.subject()))
     }
 
@@ -118,15 +123,22 @@ fn user(iss: Option<&str>, sub: &str) -> Subject {
 /// Be no laxer than the application: a token that it would refuse must not find a quota
 /// of its own here.
 ///
-/// Time is the system's clock. The cryptography is jsonwebtoken's process-wide
-/// provider; making a [`JwtKey`] installs the pure Rust one unless there is one already.
+/// Time is the system's clock. The cryptography is that of the process-wide provider of jsonwebtoken,
+/// which the program chooses: by a feature of jsonwebtoken, or by the feature `jwt-rust-crypto`.
+///
+/// Each thread keeps the claims of the last token that it has believed. So a token is verified once
+/// for a request whose key and tier are both in it. An event of target `tollgate` at level debug says
+/// why a token is not believed: `expired`, `nbf`, `iss`, `aud`, `kid`, `signature`, another claim that
+/// is missing, or `malformed`.
 #[derive(Clone)]
 pub struct JwtVerifier {
     keys: Arc<ArcSwap<JwtKeys>>,
     unknown_kid: Option<Arc<dyn Fn() + Send + Sync>>,
     /// One per [`Algorithm`], in its order, so that none is built per token.
-    rules: [Validation; Algorithm::ALL.len()],
+    rules: Arc<Rules>,
 }
+
+type Rules = [Validation; Algorithm::ALL.len()];
 
 /// What is read of a token. `iss` has to be one text: a list would leave open whose
 /// subject this is.
@@ -134,6 +146,9 @@ pub struct JwtVerifier {
 struct Claims {
     iss: Option<String>,
     sub: String,
+    exp: f64,
+    #[serde(flatten)]
+    others: HashMap<String, serde_json::Value>,
 }
 
 impl Claims {
@@ -142,26 +157,16 @@ impl Claims {
     }
 }
 
-/// Everything that a token says, for a claim whose name is known only at run time. Reading
-/// it allocates, which other users of tokens are spared.
-#[derive(Deserialize)]
-struct AllClaims {
-    #[serde(flatten)]
-    known: Claims,
-    #[serde(flatten)]
-    others: HashMap<String, serde_json::Value>,
+/// The last token that this thread has believed.
+struct Believed {
+    digest: [u8; 32],
+    keys: Arc<JwtKeys>,
+    rules: Arc<Rules>,
+    claims: Rc<Claims>,
 }
 
-impl AsRef<Self> for Claims {
-    fn as_ref(&self) -> &Self {
-        self
-    }
-}
-
-impl AsRef<Claims> for AllClaims {
-    fn as_ref(&self) -> &Claims {
-        &self.known
-    }
+thread_local! {
+    static LAST: RefCell<Option<Believed>> = const { RefCell::new(None) };
 }
 
 impl JwtVerifier {
@@ -176,7 +181,11 @@ impl JwtVerifier {
             rules.set_required_spec_claims(&["exp", "sub"]);
             rules
         });
-        Self { keys: Arc::new(ArcSwap::from_pointee(keys)), unknown_kid: None, rules }
+        Self {
+            keys: Arc::new(ArcSwap::from_pointee(keys)),
+            unknown_kid: None,
+            rules: Arc::new(rules),
+        }
     }
 
     /// Believes nobody, until [`replace_keys`](Self::replace_keys) brings keys: for a set that
@@ -202,7 +211,7 @@ impl JwtVerifier {
     /// Chain a verifier per issuer with [`KeySource::or`].
     #[must_use]
     pub fn issuer(mut self, issuer: &str) -> Self {
-        for rules in &mut self.rules {
+        for rules in Arc::make_mut(&mut self.rules) {
             rules.set_issuer(&[issuer]);
             rules.required_spec_claims.insert("iss".to_owned());
         }
@@ -213,7 +222,7 @@ impl JwtVerifier {
     /// called again.
     #[must_use]
     pub fn audience(mut self, audience: &str) -> Self {
-        for rules in &mut self.rules {
+        for rules in Arc::make_mut(&mut self.rules) {
             let names = rules.aud.get_or_insert_default();
             names.insert(audience.to_owned());
             rules.required_spec_claims.insert("aud".to_owned());
@@ -227,23 +236,63 @@ impl JwtVerifier {
         self.keys.store(Arc::new(keys));
     }
 
-    fn verify<T: DeserializeOwned + AsRef<Claims>>(&self, token: &str) -> Option<T> {
+    fn verify(&self, token: &str) -> Option<Rc<Claims>> {
+        let (keys, digest) = (self.keys.load_full(), Sha256::digest(token).into());
+        let now = SystemTime::now();
+        let is_same = |last: &&Believed| {
+            last.digest == digest
+                && Arc::ptr_eq(&last.keys, &keys)
+                && Arc::ptr_eq(&last.rules, &self.rules)
+                && Duration::try_from_secs_f64(last.claims.exp)
+                    .is_ok_and(|exp| UNIX_EPOCH.checked_add(exp).is_some_and(|exp| now < exp))
+        };
+        let known = LAST
+            .with_borrow(|last| last.as_ref().filter(is_same).map(|last| Rc::clone(&last.claims)));
+        if known.is_some() {
+            return known;
+        }
+        let claims = self.verify_with(&keys, token).map_err(|reason| {
+            tracing::debug!(target: "tollgate", kind = "user", reason, "token not accepted");
+        });
+        let claims = Rc::new(claims.ok()?);
+        let (rules, kept) = (Arc::clone(&self.rules), Rc::clone(&claims));
+        LAST.set(Some(Believed { digest, keys, rules, claims: kept }));
+        Some(claims)
+    }
+
+    fn verify_with(&self, keys: &JwtKeys, token: &str) -> Result<Claims, &'static str> {
         // Only `kid`, `alg` and `crit` are used of what nobody has verified yet; keys or
         // links to keys (`jwk`, `jku`, `x5c`, `x5u`) never.
-        let header = decode_header(token).ok()?;
+        let header = decode_header(token).map_err(|error| reason(&error))?;
         if header.crit.is_some() {
-            return None;
+            return Err("crit");
         }
-        let keys = self.keys.load();
         let Some(key) = keys.find(header.kid.as_deref()) else {
             if let (Some(_), Some(wanted)) = (&header.kid, &self.unknown_kid) {
                 wanted();
             }
-            return None;
+            return Err("kid");
         };
         let rules = &self.rules[key.algorithm as usize];
-        let claims = decode::<T>(token, &key.decoding, rules).ok()?.claims;
-        (!claims.as_ref().sub.is_empty()).then_some(claims)
+        let claims = decode::<Claims>(token, &key.decoding, rules);
+        let claims = claims.map_err(|error| reason(&error))?.claims;
+        if claims.sub.is_empty() { Err("sub") } else { Ok(claims) }
+    }
+}
+
+fn reason(error: &Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::ExpiredSignature => "expired",
+        ErrorKind::ImmatureSignature => "nbf",
+        ErrorKind::InvalidIssuer => "iss",
+        ErrorKind::InvalidAudience => "aud",
+        ErrorKind::InvalidSignature => "signature",
+        ErrorKind::InvalidAlgorithm => "alg",
+        ErrorKind::MissingRequiredClaim(claim) => {
+            let known = ["exp", "sub", "iss", "aud"].into_iter().find(|known| known == claim);
+            known.unwrap_or("malformed")
+        }
+        _ => "malformed",
     }
 }
 

@@ -93,7 +93,8 @@ async fn a_client_is_told_to_come_back_soon_and_why() {
     let limits = "\"at-once\";r=0;t=1, \"all\";r=99;t=60";
     assert_eq!(field(denied.headers(), "ratelimit").as_deref(), Some(limits));
     let body = json(denied).await;
-    let detail = "The quota is 1 unit at a time, of which 0 are left. Retry in 1 second.";
+    let detail =
+        "The quota is 1 unit at a time. This request costs 1, 0 are left. Retry in 1 second.";
     for (member, value) in [
         ("code", json!("quota-exceeded")),
         ("detail", json!(detail)),

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use tollgate::access::{Listed, Lists, SubjectList};
+use tollgate::access::{AccessLists, Listed, SubjectList};
 use tollgate::key::ClientIp;
 use tollgate::metrics::{ALL, MetricKind, table};
 use tollgate::status::refresh;
-use tollgate::{Head, Limit, Policy, Quota, StoreExt};
+use tollgate::{Limit, Policy, Quota, RequestHead, StoreExt};
 use tower::Layer;
 
 use super::Meter;
@@ -23,9 +23,9 @@ async fn every_series_is_documented_with_its_labels() {
     for _ in 0..3 {
         status(&service).await;
     }
-    let lists = Lists::new().addresses_by(ClientIp::peer());
+    let lists = AccessLists::new().addresses_by(ClientIp::peer());
     lists.replace(&"192.0.2.1".parse().unwrap(), &SubjectList::new()).unwrap();
-    assert_eq!(lists.find(&Head::of(&get())).unwrap(), Listed::Denied);
+    assert_eq!(lists.find(&RequestHead::of(&get())).unwrap(), Listed::Blocked);
     refresh(&[layer.handle()]).await;
     let mut found = BTreeSet::new();
     for series in meter.series().into_keys() {

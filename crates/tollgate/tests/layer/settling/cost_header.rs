@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
-use tollgate::access::{AccessLayer, Lists, SubjectList, is_allowed};
+use tollgate::access::{AccessLayer, AccessLists, SubjectList, is_allowed};
 use tollgate::key::{ClientIp, Header};
 use tollgate::{Cost, Costs, HeaderOptions, Limit, OnMissingKey, Paths, Policy, Reserve, headers};
 use tower::{Layer, ServiceExt, service_fn};
@@ -37,8 +37,8 @@ fn preflight() -> Request<()> {
     request
 }
 
-fn lists() -> Lists {
-    let lists = Lists::new().addresses_by(ClientIp::peer());
+fn lists() -> AccessLists {
+    let lists = AccessLists::new().addresses_by(ClientIp::peer());
     lists.replace(&SubjectList::new(), &"192.0.2.77".parse().unwrap()).unwrap();
     lists
 }

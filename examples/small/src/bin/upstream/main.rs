@@ -14,7 +14,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tollgate::{Cost, Costs, Limit, MemoryStore, OnExceeded, Policy, Quota, RateLimitLayer, Store};
+use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer, Store};
 use tower::{ServiceBuilder, ServiceExt};
 
 #[cfg(test)]
@@ -30,15 +30,15 @@ const OURS: Quota = Quota::new(5, Duration::from_millis(1_100));
 /// The limit of all requests to the third party: with a `RedisStore`, those of all replicas.
 /// A log, as it alone holds in any second, wherever the other side begins to count.
 fn polite<St: Store>(store: St) -> Result<RateLimitLayer<St>, Box<dyn Error>> {
-    let limit = Limit::global(Policy::sliding_window_log("third party", OURS)?)
-        .costs(Costs::flat(Cost::ONE))
-        .on_exceeded(OnExceeded::Wait { max: Duration::from_secs(30) });
-    Ok(RateLimitLayer::builder(store).limit(limit).max_waiting(1_000).build()?)
+    let policy = Policy::sliding_window_log("third party", OURS)?;
+    Ok(RateLimitLayer::for_client(store, policy, Duration::from_secs(30))?)
 }
 
 /// The third party, for the sake of the example: it is behind a limit as well, and refuses.
 fn third_party<St: Store>(store: St) -> Result<Router, Box<dyn Error>> {
-    let limit = RateLimitLayer::global(store, Policy::sliding_window_log("granted", THEIRS)?)?;
+    let limit = RateLimitLayer::builder(store)
+        .limit(Limit::global(Policy::sliding_window_log("granted", THEIRS)?).cost(1))
+        .build()?;
     Ok(Router::new().route("/", get(|| async { "here you are" })).layer(limit))
 }
 

@@ -10,8 +10,8 @@ use std::net::{IpAddr, SocketAddr};
 use http::{HeaderName, HeaderValue, Request};
 use tollgate_core::Key;
 
-use crate::Head;
-use crate::key::{ClientIp, KeySource, TrustedProxies};
+use crate::RequestHead;
+use crate::key::{ClientIp, KeySource};
 
 const PROXIES: [&str; 4] = ["loopback", "10.0.0.0/8", "2001:db8:ff::/48", "192.0.2.66"];
 
@@ -29,15 +29,15 @@ fn request(peer: &str, lines: &[(&str, &[u8])]) -> Request<()> {
 }
 
 fn address(source: &ClientIp, request: &Request<()>) -> String {
-    source.address(&Head::of(request)).unwrap().unwrap().to_string()
+    source.address(&RequestHead::of(request)).unwrap().unwrap().to_string()
 }
 
 fn key(source: &ClientIp, request: &Request<()>) -> Key {
-    source.subject(&Head::of(request)).unwrap().unwrap().key
+    source.subject(&RequestHead::of(request)).unwrap().unwrap().key
 }
 
 fn behind() -> ClientIp {
-    ClientIp::behind(TrustedProxies::parse(PROXIES).unwrap())
+    ClientIp::behind(PROXIES).unwrap()
 }
 
 fn by_peer(source: &ClientIp, peer: &str) -> Key {

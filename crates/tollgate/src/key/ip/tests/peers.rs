@@ -3,7 +3,7 @@
 use http::{HeaderValue, Request};
 
 use super::{PROXIES, address, behind};
-use crate::Head;
+use crate::RequestHead;
 use crate::key::{ClientIp, KeyError, TrustedProxies, UnixPeer};
 
 #[test]
@@ -60,7 +60,7 @@ fn a_unix_socket_has_no_address_until_it_is_said_what_it_means() {
     let mut request = Request::new(());
     request.extensions_mut().insert(UnixPeer);
     let found = |source: &ClientIp, request: &Request<()>| {
-        let address = source.address(&Head::of(request));
+        let address = source.address(&RequestHead::of(request));
         address.map(|ip| ip.map(|ip| ip.to_string()))
     };
     let trusting = behind().trust_unix_peer();
@@ -90,7 +90,7 @@ fn a_closure_can_know_the_peer() {
     })
     .trusting(TrustedProxies::parse(PROXIES).unwrap());
     let mut request = Request::new(());
-    assert_eq!(source.address(&Head::of(&request)).unwrap(), None);
+    assert_eq!(source.address(&RequestHead::of(&request)).unwrap(), None);
     let peer = HeaderValue::from_static("::ffff:10.0.0.1");
     request.headers_mut().insert("x-test-peer", peer);
     assert_eq!(address(&source, &request), "10.0.0.1");
@@ -112,7 +112,7 @@ fn tonic_knows_the_peer() {
     request.extensions_mut().insert(tcp(Some(peer)));
     assert_eq!(address(&ClientIp::peer(), &request), "203.0.113.9");
     request.extensions_mut().insert(tcp(None));
-    let unknown = ClientIp::peer().address(&Head::of(&request));
+    let unknown = ClientIp::peer().address(&RequestHead::of(&request));
     assert!(matches!(unknown, Err(KeyError::NoPeerAddress)));
 }
 
@@ -123,6 +123,6 @@ fn tonic_knows_a_unix_socket() {
 
     let mut request = Request::new(());
     request.extensions_mut().insert(UdsConnectInfo { peer_addr: None, peer_cred: None });
-    let refused = ClientIp::peer().address(&Head::of(&request));
+    let refused = ClientIp::peer().address(&RequestHead::of(&request));
     assert!(matches!(refused, Err(KeyError::UnixPeer)));
 }

@@ -11,7 +11,7 @@ use http::Request;
 use jsonwebtoken::{Algorithm as Alg, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 
-use crate::Head;
+use crate::RequestHead;
 use crate::key::{JwtKey, JwtKeys, JwtUser, JwtVerifier, KeySource, Subject};
 
 const SECRET: &[u8] = b"a secret of thirty-two bytes: ok";
@@ -78,7 +78,7 @@ fn sign(header: &Header, claims: &Value, secret: &[u8]) -> String {
 
 fn subject(verifier: &JwtVerifier, authorization: &str) -> Option<Subject> {
     let request = Request::builder().header("authorization", authorization).body(()).unwrap();
-    JwtUser::new(verifier.clone()).subject(&Head::of(&request)).unwrap()
+    JwtUser::new(verifier.clone()).subject(&RequestHead::of(&request)).unwrap()
 }
 
 fn believes(verifier: &JwtVerifier, token: &str) -> bool {

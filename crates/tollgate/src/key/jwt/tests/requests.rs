@@ -4,7 +4,7 @@ use http::Request;
 use serde_json::json;
 
 use super::{after, believes, claims, claims_with, subject, token, verifier};
-use crate::Head;
+use crate::RequestHead;
 use crate::key::{ClientIp, JwtUser, KeySource, SubjectKind};
 
 #[test]
@@ -28,7 +28,7 @@ fn the_scheme_is_case_insensitive_and_the_header_single() {
         .body(())
         .unwrap();
     let source = JwtUser::new(verifier);
-    assert_eq!(source.subject(&Head::of(&twice)).unwrap(), None);
+    assert_eq!(source.subject(&RequestHead::of(&twice)).unwrap(), None);
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn a_stranger_falls_to_his_address() {
             .extension(peer)
             .body(())
             .unwrap();
-        source.subject(&Head::of(&request)).unwrap().unwrap().kind
+        source.subject(&RequestHead::of(&request)).unwrap().unwrap().kind
     });
     assert_eq!(kinds, [SubjectKind::User, SubjectKind::Ip, SubjectKind::Ip]);
     assert!(!source.can_be_missing());

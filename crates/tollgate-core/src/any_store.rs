@@ -1,0 +1,101 @@
+//! A store of a type that is chosen at run time.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use crate::{Charge, Cost, Key, Policy, Receipt, Settlement, Store, StoreError, Verdict};
+
+/// A store of a type that is chosen at run time, such as memory for one process and Redis for many.
+/// A call costs an allocation for its future, unless the store answers at once.
+///
+/// Clones share all state, as those of the store inside.
+#[derive(Clone)]
+pub struct AnyStore(Arc<dyn Erased>);
+
+type Answer<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
+
+trait Erased: Send + Sync {
+    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Verdict>;
+    fn decide_at_once(&self, charges: &[Charge<'_>]) -> Option<Result<Verdict, StoreError>>;
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Answer<Settlement>;
+    fn renew(&self, receipt: &Receipt) -> Answer<Option<Receipt>>;
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()>;
+    fn name(&self) -> &'static str;
+    fn has_local_fallback(&self) -> bool;
+}
+
+impl AnyStore {
+    /// Hides the type of a store.
+    pub fn new(store: impl Store) -> Self {
+        Self(Arc::new(store))
+    }
+}
+
+impl<S: Store> Erased for S {
+    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Verdict> {
+        Box::pin(Store::decide(self, charges))
+    }
+
+    fn decide_at_once(&self, charges: &[Charge<'_>]) -> Option<Result<Verdict, StoreError>> {
+        Store::decide_at_once(self, charges)
+    }
+
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Answer<Settlement> {
+        Box::pin(Store::settle(self, receipt, actual))
+    }
+
+    fn renew(&self, receipt: &Receipt) -> Answer<Option<Receipt>> {
+        Box::pin(Store::renew(self, receipt))
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        Box::pin(Store::reset(self, policy, key))
+    }
+
+    fn name(&self) -> &'static str {
+        Store::name(self)
+    }
+
+    fn has_local_fallback(&self) -> bool {
+        Store::has_local_fallback(self)
+    }
+}
+
+impl Store for AnyStore {
+    type Future<T: Send + 'static> = Answer<T>;
+
+    fn decide(&self, charges: &[Charge<'_>]) -> Answer<Verdict> {
+        self.0.decide(charges)
+    }
+
+    fn decide_at_once(&self, charges: &[Charge<'_>]) -> Option<Result<Verdict, StoreError>> {
+        self.0.decide_at_once(charges)
+    }
+
+    fn settle(&self, receipt: &Receipt, actual: Cost) -> Answer<Settlement> {
+        self.0.settle(receipt, actual)
+    }
+
+    fn renew(&self, receipt: &Receipt) -> Answer<Option<Receipt>> {
+        self.0.renew(receipt)
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.0.reset(policy, key)
+    }
+
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn has_local_fallback(&self) -> bool {
+        self.0.has_local_fallback()
+    }
+}
+
+impl fmt::Debug for AnyStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AnyStore({})", Store::name(self))
+    }
+}

@@ -1,0 +1,220 @@
+//! Which fields of a JSON object hold the fields of a record.
+
+use super::{Clock, FormatError};
+
+/// Where each field of a record is in an object. Names of nested objects are joined by dots.
+#[derive(Clone, Debug)]
+pub(super) struct Mapping {
+    pub(super) root: Node,
+    pub(super) headers: Vec<Box<str>>,
+    pub(super) clock: Clock,
+    /// The name of the time.
+    pub(super) time: Box<str>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Node {
+    pub(super) field: Option<Field>,
+    pub(super) children: Vec<(Box<str>, Self)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Field {
+    Time,
+    Address,
+    User,
+    Tier,
+    Request,
+    Method,
+    Target,
+    Host,
+    Status,
+    Bytes,
+    /// A span, with the microseconds of its unit times a thousand.
+    Duration(u32),
+    Header(u8),
+}
+
+/// The names that a server gives the fields of a record.
+type Names = &'static [(&'static str, &'static str)];
+
+const CADDY: Names = &[
+    ("time", "ts"),
+    ("address", "request.remote_ip"),
+    ("method", "request.method"),
+    ("target", "request.uri"),
+    ("host", "request.host"),
+    ("status", "status"),
+    ("bytes", "size"),
+    ("seconds", "duration"),
+    ("user", "user_id"),
+    ("header.x-forwarded-for", "request.headers.X-Forwarded-For"),
+    ("header.x-api-key", "request.headers.X-Api-Key"),
+];
+const TRAEFIK: Names = &[
+    ("time", "StartUTC"),
+    ("address", "ClientHost"),
+    ("method", "RequestMethod"),
+    ("target", "RequestPath"),
+    ("host", "RequestHost"),
+    ("status", "DownstreamStatus"),
+    ("bytes", "DownstreamContentSize"),
+    ("nanoseconds", "Duration"),
+    ("user", "ClientUsername"),
+];
+const ENVOY: Names = &[
+    ("time", "start_time"),
+    ("address", "downstream_remote_address"),
+    ("method", "method"),
+    ("target", "path"),
+    ("host", "authority"),
+    ("status", "response_code"),
+    ("bytes", "bytes_sent"),
+    ("milliseconds", "duration"),
+    ("header.x-forwarded-for", "x_forwarded_for"),
+];
+/// The access log of `tollgate serve`.
+const TOLLGATE: Names = &[
+    ("time", "time"),
+    ("address", "address"),
+    ("method", "method"),
+    ("target", "target"),
+    ("host", "host"),
+    ("status", "status"),
+    ("bytes", "bytes"),
+    ("seconds", "seconds"),
+    ("header.x-forwarded-for", "x_forwarded_for"),
+];
+const NGINX: Names = &[
+    ("time", "time_iso8601"),
+    ("address", "remote_addr"),
+    ("request", "request"),
+    ("method", "request_method"),
+    ("target", "request_uri"),
+    ("host", "host"),
+    ("status", "status"),
+    ("bytes", "body_bytes_sent"),
+    ("seconds", "request_time"),
+    ("user", "remote_user"),
+    ("header.x-forwarded-for", "http_x_forwarded_for"),
+    ("header.x-api-key", "http_x_api_key"),
+];
+
+impl Mapping {
+    pub(super) fn caddy() -> Self {
+        Self::known(CADDY, Clock::AtEnd)
+    }
+
+    pub(super) fn traefik() -> Self {
+        Self::known(TRAEFIK, Clock::AtStart)
+    }
+
+    pub(super) fn envoy() -> Self {
+        Self::known(ENVOY, Clock::AtStart)
+    }
+
+    pub(super) fn nginx() -> Self {
+        Self::known(NGINX, Clock::AtEnd)
+    }
+
+    /// The server that wrote this line, as far as its names show.
+    pub(super) fn detect(line: &[u8]) -> Self {
+        let has = |name: &str| memchr::memmem::find(line, name.as_bytes()).is_some();
+        if has("\"DownstreamStatus\"") {
+            Self::traefik()
+        } else if has("\"response_code\"") {
+            Self::envoy()
+        } else if has("\"target\"") && has("\"seconds\"") {
+            Self::known(TOLLGATE, Clock::AtStart)
+        } else if has("\"request\"") && has("\"ts\"") {
+            Self::caddy()
+        } else {
+            Self::nginx()
+        }
+    }
+
+    fn known(names: Names, clock: Clock) -> Self {
+        let mut mapping = Self::empty(clock);
+        for (field, path) in names {
+            // They are all known, as a test reads a line of each.
+            let _ = mapping.add(field, path);
+        }
+        mapping
+    }
+
+    fn empty(clock: Clock) -> Self {
+        Self { root: Node::default(), headers: Vec::new(), clock, time: "time".into() }
+    }
+
+    /// Names given by the user, such as `time=ts,address=client.ip,target=url`.
+    pub(super) fn new(names: &str) -> Result<Self, FormatError> {
+        let mut mapping = Self::empty(Clock::AtStart);
+        let mut given = Vec::new();
+        for pair in names.split(',') {
+            let (field, path) =
+                pair.trim().split_once('=').ok_or_else(|| FormatError::NoPair(pair.into()))?;
+            mapping.add(field, path)?;
+            given.push(field);
+        }
+        if given.contains(&"end") {
+            mapping.clock = Clock::AtEnd;
+        } else if !given.contains(&"time") {
+            return Err(FormatError::NoTime);
+        }
+        if !given.contains(&"target") && !given.contains(&"request") {
+            return Err(FormatError::NoRequest);
+        }
+        Ok(mapping)
+    }
+
+    fn add(&mut self, name: &str, path: &str) -> Result<(), FormatError> {
+        let field = match name {
+            "time" | "end" => {
+                self.time = path.into();
+                Field::Time
+            }
+            "address" => Field::Address,
+            "user" => Field::User,
+            "tier" => Field::Tier,
+            "request" => Field::Request,
+            "method" => Field::Method,
+            "target" => Field::Target,
+            "host" => Field::Host,
+            "status" => Field::Status,
+            "bytes" => Field::Bytes,
+            "seconds" => Field::Duration(1_000_000_000),
+            "milliseconds" => Field::Duration(1_000_000),
+            "microseconds" => Field::Duration(1_000),
+            "nanoseconds" => Field::Duration(1),
+            _ => {
+                let header = name.strip_prefix("header.");
+                let header = header.ok_or_else(|| FormatError::UnknownField(name.into()))?;
+                let number = u8::try_from(self.headers.len());
+                let number = number.map_err(|_| FormatError::Headers)?;
+                self.headers.push(header.into());
+                Field::Header(number)
+            }
+        };
+        // A name with dots may be one name, or a path of names.
+        self.root.child(path).field = Some(field);
+        if path.contains('.') {
+            let mut node = &mut self.root;
+            for name in path.split('.') {
+                node = node.child(name);
+            }
+            node.field = Some(field);
+        }
+        Ok(())
+    }
+}
+
+impl Node {
+    fn child(&mut self, name: &str) -> &mut Self {
+        let at = self.children.iter().position(|(other, _)| **other == *name);
+        let at = at.unwrap_or_else(|| {
+            self.children.push((name.into(), Self::default()));
+            self.children.len() - 1
+        });
+        &mut self.children[at].1
+    }
+}

@@ -1,0 +1,133 @@
+//! A parameter of the matched route.
+
+use std::borrow::Cow;
+
+use super::encode::{Tag, joined};
+use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName, route};
+use crate::RequestHead;
+
+/// A parameter of the route that a request was matched to, such as `tenant` of
+/// `/tenants/{tenant}/orders`: one quota per value.
+///
+/// The value is percent-decoded, so `acme` and `%61cme` are one value. A client chooses it: put it beside a limit by address, or behind a layer that checks that
+/// the client may use this tenant.
+///
+/// The route is that of [`MatchedRoute`](super::MatchedRoute). A request without a matched route, or
+/// whose route has no such parameter, has no key.
+///
+/// ```
+/// use tollgate::key::PathParam;
+/// use tollgate::{Limit, OnMissingKey, Policy, Quota};
+///
+/// let policy = Policy::token_bucket("tenant", Quota::per_second(50))?;
+/// let limit = Limit::new(policy, PathParam::new("tenant")).on_missing_key(OnMissingKey::Pass);
+/// # let _ = limit;
+/// # Ok::<(), tollgate::PolicyError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct PathParam(Box<str>);
+
+impl PathParam {
+    /// The parameter of this name, without braces. For `{*rest}` it is `rest`.
+    pub fn new(name: impl Into<Box<str>>) -> Self {
+        Self(name.into())
+    }
+
+    fn value<'a>(&self, head: &RequestHead<'a>) -> Option<Cow<'a, [u8]>> {
+        let pattern = route::pattern(head.extensions)?;
+        let mut rest = path(head);
+        for part in pattern.split('/') {
+            let name = part.strip_prefix('{').and_then(|part| part.strip_suffix('}'));
+            if name.and_then(|name| name.strip_prefix('*')) == Some(&*self.0) {
+                return (!rest.is_empty()).then(|| decoded(rest));
+            }
+            let (segment, after) = rest.split_once('/').unwrap_or((rest, ""));
+            if name == Some(&*self.0) {
+                return (!segment.is_empty()).then(|| decoded(segment));
+            }
+            rest = after;
+        }
+        None
+    }
+
+    fn subject_of(&self, value: &[u8]) -> Subject {
+        let key = joined(Tag::PathParam, &[self.0.as_bytes(), value]);
+        Subject { kind: SubjectKind::Other, key }
+    }
+}
+
+impl KeySource for PathParam {
+    fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
+        Ok(self.value(head).map(|value| self.subject_of(&value)))
+    }
+
+    fn can_be_missing(&self) -> bool {
+        true
+    }
+
+    fn named(&self, name: &SubjectName) -> Option<Subject> {
+        let SubjectName::Other(value) = name else { return None };
+        Some(self.subject_of(value.as_bytes()))
+    }
+}
+
+/// The path that the pattern is about: a nested router of axum strips the prefix of its own.
+fn path<'a>(head: &RequestHead<'a>) -> &'a str {
+    #[cfg(feature = "axum")]
+    if let Some(original) = head.extensions.get::<axum::extract::OriginalUri>() {
+        return original.path();
+    }
+    head.uri.path()
+}
+
+/// A `%` without two digits after it stands for itself.
+fn decoded(text: &str) -> Cow<'_, [u8]> {
+    if !text.contains('%') {
+        return text.as_bytes().into();
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let (mut bytes, mut out) = (text.as_bytes(), Vec::with_capacity(text.len()));
+    while let Some((&byte, mut after)) = bytes.split_first() {
+        let mut byte = byte;
+        if let (b'%', [high, low, rest @ ..]) = (byte, after)
+            && let (Some(high), Some(low)) = (digit(*high), digit(*low))
+            && let Ok(escaped) = u8::try_from(high * 16 + low)
+        {
+            (byte, after) = (escaped, rest);
+        }
+        out.push(byte);
+        bytes = after;
+    }
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::RoutePattern;
+
+    #[test]
+    fn a_parameter_is_the_decoded_part_of_the_path_in_its_place() {
+        for (pattern, path, expected) in [
+            ("/tenants/{tenant}/orders", "/tenants/acme/orders", Some("acme")),
+            ("/tenants/{tenant}/orders", "/tenants/%61cm%65/orders", Some("acme")),
+            ("/tenants/{tenant}", "/tenants/a%2Fb", Some("a/b")),
+            ("/tenants/{tenant}", "/tenants/100%", Some("100%")),
+            ("/{*tenant}", "/a/b%20c", Some("a/b c")),
+            ("/tenants/{tenant}", "/tenants/", None),
+            ("/users/{user}", "/users/ann", None),
+        ] {
+            let request = Request::builder().uri(path).extension(RoutePattern::new(pattern));
+            let request = request.body(()).unwrap();
+            let source = PathParam::new("tenant");
+            let found = source.subject(&RequestHead::of(&request)).unwrap();
+            let named = expected.map(|it| SubjectName::Other(it.to_owned()));
+            assert_eq!(found, named.and_then(|name| source.named(&name)), "{pattern} {path}");
+        }
+        let request = Request::builder().uri("/tenants/acme").body(()).unwrap();
+        let found = PathParam::new("tenant").subject(&RequestHead::of(&request)).unwrap();
+        assert_eq!(found, None, "no router has matched a route");
+    }
+}

@@ -1,0 +1,171 @@
+//! The short forms of the layer, and what closures and handlers may do with little code.
+
+use axum::Router;
+use axum::extract::State;
+use axum::routing::{get as on_get, post};
+use http::{Method, Request, StatusCode};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate::body::InFlight;
+use tollgate::key::{ApiKeys, PathParam};
+use tollgate::tier::{self, TierSource};
+use tollgate::{
+    AnyStore, Key, Limit, OnExceeded, OnMissingKey, Policy, Quota, RateLimitLayer, RequestHead,
+    Reservation, Reserve, StoreExt,
+};
+use tower::Layer;
+
+use crate::support::*;
+
+#[tokio::test]
+async fn the_short_forms_count_every_request_once() {
+    let quota = Quota::per_minute(2);
+    let post = || request(Method::POST, "/");
+    let global = RateLimitLayer::global(quota).unwrap().layer(hello());
+    let per_ip = RateLimitLayer::per_ip(quota).unwrap().layer(hello());
+    for (service, other) in [(global, 429), (per_ip, 200)] {
+        for expected in [200, 200, 429] {
+            assert_eq!(ask(&service, post()).await.status(), expected);
+        }
+        assert_eq!(ask(&service, from_peer(2, post())).await.status(), other);
+    }
+    let keys = ApiKeys::from_keys(["k-7f3a"]);
+    let per_key = RateLimitLayer::per_api_key(quota, keys).unwrap().layer(hello());
+    for (key, expected) in [("k-7f3a", 200), ("k-7f3a", 200), ("k-7f3a", 429), ("other", 403)] {
+        let request = Request::builder().header("x-api-key", key).body(()).unwrap();
+        assert_eq!(ask(&per_key, request).await.status(), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_denial_says_what_the_request_costs() {
+    let (_, store) = memory();
+    let service = limited(&store, [Limit::global(log("global", 7))]);
+    let post = || request(Method::POST, "/");
+    assert_eq!(ask(&service, post()).await.status(), 200);
+    let problem = json(ask(&service, post()).await).await;
+    assert_eq!(problem["cost"], 5);
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("This request costs 5, 2 are left."), "{detail}");
+}
+
+#[tokio::test]
+async fn a_closure_may_answer_with_whatever_axum_takes_and_see_the_request() {
+    let (_, store) = memory();
+    let layer = |name: &str| builder(&store, [Limit::global(log(name, 1)).cost(1)]);
+    let page = layer("page").on_denied(|denial| {
+        let path = denial.request().map_or("", |head| head.uri.path());
+        (StatusCode::IM_A_TEAPOT, [("x-path", path.to_owned())], "no more tea")
+    });
+    let service = page.build().unwrap().layer(hello());
+    assert_eq!(status(&service).await, 200);
+    let response = ask(&service, request(Method::GET, "/tea")).await;
+    assert_eq!(
+        (response.status(), &response.headers()["x-path"]),
+        (StatusCode::IM_A_TEAPOT, &"/tea".parse().unwrap())
+    );
+    assert!(response.headers().contains_key("retry-after"));
+    assert_eq!(text(response).await, "no more tea");
+
+    let object = layer("object")
+        .on_denied(|denial| denial.json(&serde_json::json!({"wait": denial.retry_after_secs()})));
+    let service = object.build().unwrap().layer(hello());
+    assert_eq!(status(&service).await, 200);
+    let response = ask(&service, get()).await;
+    assert_eq!(response.status(), 429);
+    assert_eq!(response.headers()["content-type"], "application/json");
+    assert_eq!(json(response).await, serde_json::json!({"wait": 60}));
+}
+
+#[tokio::test]
+async fn a_handler_has_a_reservation_whether_anything_was_charged_or_not() {
+    let (_, store) = memory();
+    let handler = |reservation: Reservation| async move { reservation.settle(2) };
+    let free = Router::new().route("/", on_get(handler));
+    assert_eq!(ask_router(&free, get()).await.status(), 200);
+    let policy = log("tokens", 10);
+    let limit = Limit::global(policy.clone()).cost(5).reserve(Reserve::by_handler());
+    assert_eq!(ask_router(&free.layer(layer(&store, [limit])), get()).await.status(), 200);
+    let verdict = store.peek(&policy, &Key::GLOBAL).await.unwrap();
+    assert_eq!(verdict.decisions()[0].remaining, 8);
+}
+
+#[tokio::test]
+async fn a_handler_may_keep_the_permits_for_longer_than_the_response() {
+    let (_, store) = memory();
+    let policies = ["outer", "inner"]
+        .map(|name| Policy::concurrent_requests(name, 1, Duration::from_secs(30)).unwrap());
+    let [outer, inner] = policies.clone().map(|policy| layer(&store, [Limit::global(policy)]));
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let handler = |State(kept): State<Arc<Mutex<Vec<_>>>>, permits: InFlight| async move {
+        kept.lock().push(permits);
+    };
+    let app = Router::new().route("/keep", post(handler)).route("/", on_get(|| async {}));
+    let app = app.layer(inner).layer(outer).with_state(Arc::clone(&kept));
+    let left = async || {
+        let mut left = Vec::new();
+        for policy in &policies {
+            let verdict = store.peek(policy, &Key::GLOBAL).await.unwrap();
+            left.push(verdict.decisions()[0].remaining);
+        }
+        left
+    };
+    drop(ask_router(&app, get()).await);
+    assert_eq!(left().await, [1, 1], "the extensions alone keep nothing");
+    drop(ask_router(&app, request(Method::POST, "/keep")).await);
+    assert_eq!(left().await, [0, 0]);
+    assert_eq!(ask_router(&app, get()).await.status(), 429);
+    kept.lock().clear();
+    assert_eq!(left().await, [1, 1]);
+}
+
+#[tokio::test]
+async fn a_layer_over_a_store_chosen_at_run_time_limits_by_a_parameter_of_the_route() {
+    let (_, store) = memory();
+    let tenant = Limit::new(log("tenant", 1), PathParam::new("tenant"));
+    let limit = layer(&AnyStore::new(store), [tenant.on_missing_key(OnMissingKey::Pass).cost(1)]);
+    let orders = Router::new().route("/orders", on_get(|| async {})).layer(limit);
+    let app = Router::new().nest("/tenants/{tenant}", orders);
+    for (path, expected) in [
+        ("/tenants/acme/orders", 200),
+        ("/tenants/%61cme/orders", 429),
+        ("/tenants/other/orders", 200),
+    ] {
+        assert_eq!(ask_router(&app, request(Method::GET, path)).await.status(), expected, "{path}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_call_moves_the_clock_of_the_store_and_the_requests_that_wait() {
+    let (clock, store) = memory();
+    let wait = OnExceeded::Wait { max: Duration::from_secs(90) };
+    let service = limited(&store, [Limit::global(log("global", 1)).cost(1).on_exceeded(wait)]);
+    assert_eq!(status(&service).await, 200);
+    let waiting = tokio::spawn(async move { status(&service).await });
+    tokio::task::yield_now().await;
+    assert!(!waiting.is_finished());
+    clock.advance_with_timers(Duration::from_secs(60)).await;
+    assert_eq!(waiting.await.unwrap(), 200);
+}
+
+#[test]
+fn a_second_source_of_tiers_is_asked_where_the_first_has_none() {
+    let named = |name: &'static str| {
+        tier::from_fn(move |head: &RequestHead<'_>| head.headers.contains_key(name).then_some(name))
+    };
+    let source = named("gold").or(named("silver"));
+    for (header, expected) in [("gold", Some("gold")), ("silver", Some("silver")), ("x", None)] {
+        let request = Request::builder().header(header, "1").body(()).unwrap();
+        let tier = source.tier(&RequestHead::of(&request));
+        assert_eq!(tier.as_ref().map(tier::Tier::as_str), expected);
+    }
+}
+
+#[test]
+fn an_error_that_main_returns_says_the_cure() {
+    let error = RateLimitLayer::builder(memory().1).build().unwrap_err();
+    assert_eq!(format!("{error:?}"), error.to_string());
+    let error = RateLimitLayer::per_ip(Quota::per_day(123_457)).unwrap_err();
+    assert!(format!("{error:?}").ends_with("the nearest limit that can is 123456"), "{error:?}");
+}

@@ -220,8 +220,7 @@ fn faults_of(sentence: &str) -> Vec<String> {
         .filter(|(phrase, _)| text.contains(&format!(" {phrase} ")))
         .map(|(phrase, cure)| format!("`{phrase}`: {cure}"))
         .collect();
-    let starts_with = |word: &str| words.first().is_some_and(|first| first == word);
-    if starts_with("what") && !sentence.ends_with('?') && words.len() > 6 {
+    if sentence.starts_with("What ") && !sentence.ends_with('?') && words.len() > 6 {
         faults.push("a sentence that begins with `What`: begin with its subject".to_owned());
     }
     if words.len() > MOST_WORDS {

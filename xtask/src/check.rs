@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 
+use crate::documents;
 use crate::process::{self, Failure};
 use crate::purity;
 use crate::workspace::{self, Package};
@@ -22,6 +23,10 @@ enum Step {
     Fmt,
     /// The crates keep within their boundaries: who may depend on whom
     Purity,
+    /// Documents are plain English
+    Prose,
+    /// Every link of a document to a file or heading of this repository leads there
+    Links,
     /// No lint in any target, with all features
     Clippy,
     /// No lint in a published crate with no feature, with each alone and with all
@@ -37,6 +42,8 @@ impl Step {
         match self {
             Self::Fmt => process::run(&mut process::cargo(&["fmt", "--all", "--check"])),
             Self::Purity => purity::run(),
+            Self::Prose => documents::prose(),
+            Self::Links => documents::links(),
             Self::Clippy => clippy(&["--workspace", "--all-targets", "--all-features"]),
             Self::Features => features(),
             Self::Doc => doc(),

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 
+use crate::documents;
 use crate::process::{self, Failure};
 use crate::purity;
 use crate::workspace::{self, Package};
@@ -22,6 +23,10 @@ enum Step {
     Fmt,
     /// No crate depends on a package that its boundary excludes
     Purity,
+    /// Documents have no hard phrases
+    Prose,
+    /// No document links to a missing file or heading of this repository
+    Links,
     /// Clippy passes for every target, with all features
     Clippy,
     /// Clippy passes for each published crate without features, with each feature, and with all
@@ -37,6 +42,8 @@ impl Step {
         match self {
             Self::Fmt => process::run(&mut process::cargo(&["fmt", "--all", "--check"])),
             Self::Purity => purity::run(),
+            Self::Prose => documents::prose(),
+            Self::Links => documents::links(),
             Self::Clippy => clippy(&["--workspace", "--all-targets", "--all-features"]),
             Self::Features => features(),
             Self::Doc => doc(),

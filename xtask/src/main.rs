@@ -8,6 +8,7 @@ mod bench;
 mod boundary;
 mod check;
 mod compose;
+mod documents;
 mod process;
 mod purity;
 mod screenshot;

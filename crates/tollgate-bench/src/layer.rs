@@ -23,9 +23,9 @@ const METHOD: &str = "\
 An axum router called in process, on one thread: a request with a peer address is made, answered
 and its body read, and all of that is in the time. All requests come from one address and pass.
 A round counts the fastest of ten
-slices of a millisecond. What a layer adds is its time less that of the bare router in the same
+slices of a millisecond. The time that a layer adds is its time less that of the bare router in the same
 round; an identity layer shows what axum takes for any layer, and one that adds five constants
-what the map of a response takes for so many fields. `× peer` compares what is added, headers with
+what the map of a response takes for five fields. `× peer` compares what is added, headers with
 headers and none with none. tower_governor sends two fields on an allowed response; Tollgate's are
 `RateLimit-Policy` and `RateLimit`, and with all fields three `X-RateLimit`. governor grants 10^9 units and gets one
 back each nanosecond, Tollgate 100 per second on a clock that moves on 10 ms at each look, after

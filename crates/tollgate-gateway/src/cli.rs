@@ -18,12 +18,12 @@ use crate::{check, log, replay, schema, serve};
 
 /// A rate limiter in front of any service: one YAML file, exact limits, true answers
 ///
-/// Requests that the limits of the file allow are forwarded to the service; the others are
-/// answered with 429 and the time to wait.
+/// The gateway forwards requests that the limits allow. It rejects the other requests with 429
+/// and the time to wait.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tollgate", version, arg_required_else_help = true, after_help = FIRST_STEPS)]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -31,65 +31,64 @@ pub struct Cli {
 const FIRST_STEPS: &str = "\
 First steps:
   tollgate init > limits.yaml            a commented file to start from
-  tollgate check limits.yaml             what it would do, in words
-  tollgate serve --config limits.yaml    does it";
+  tollgate check limits.yaml             describe its effect, or list all problems
+  tollgate serve --config limits.yaml    start the gateway";
 
 /// The commands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Forwards allowed requests to the target and answers the others
+    /// Forward allowed requests to the target and deny the others
     ///
-    /// The file is read again when it changes, and on SIGHUP. A file that is wrong leaves
-    /// everything as it was. On SIGTERM no more connections are taken, and those at work
-    /// have time to finish.
+    /// The gateway reads the file again when it changes, and on SIGHUP. A file that is not valid
+    /// changes nothing. On SIGTERM the gateway accepts no more connections, and requests that are
+    /// under way have time to finish.
     Serve {
         /// The file with the limits; `-` reads it from stdin
         #[arg(value_name = "FILE", required_unless_present = "config", conflicts_with = "config")]
         file: Option<PathBuf>,
-        /// The same
+        /// The same as FILE
         #[arg(long, short, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// How lines of the log look, whatever the file says
+        /// The format of log lines; overrides the file
         #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_enum)]
         log_format: Option<LogFormat>,
     },
-    /// Says what is wrong with a file, or in words what it would do
+    /// List all problems of a file, or describe its effect
     ///
-    /// Tells everything that is wrong at once: where, what, and the cure. The certificates and
-    /// keys that the file names are opened; relative paths begin at the working directory,
-    /// wherever the file is. Nothing is started, and no server is asked. The exit code is 0, or
-    /// 2 if something stands in the way.
+    /// Each problem has its place, its cause and its cure. The certificates and keys that the file
+    /// names are opened; relative paths begin at the working directory. Nothing is started, and no
+    /// server is called. The exit code is 0, or 2 if the file is not valid.
     #[command(after_help = "Environment variables in the file are filled in as `serve` would: \
                             set them, or give them defaults (`${NAME:-default}`).")]
     Check {
         /// The file with the limits; `-` reads it from stdin
         #[arg(value_name = "FILE")]
         config: PathBuf,
-        /// Takes warnings for errors
+        /// Treat warnings as errors
         #[arg(long)]
         strict: bool,
-        /// Opens none of the files that the configuration names, for where they are not there
+        /// Do not open the files that the configuration names, for machines without these files
         #[arg(long)]
         without_files: bool,
     },
-    /// Says which limits a described request meets, and what they would say to it now
+    /// Show the limits of a described request and their decisions
     ///
-    /// The store that the file names is asked, and charged nothing. What is kept in the memory
-    /// of a process that serves, only that process knows.
+    /// The command reads the store that the file names and charges nothing. Quotas in the memory
+    /// of a running gateway are not visible to this command.
     #[command(after_help = "Example: tollgate explain limits.yaml --method POST --path /api/x \
                             --ip 203.0.113.7 --header 'X-API-Key: k-7'")]
     Explain {
         /// The file with the limits; `-` reads it from stdin
         #[arg(value_name = "FILE")]
         config: PathBuf,
-        /// What the request is like.
+        /// The request.
         #[command(flatten)]
         request: Box<Described>,
     },
-    /// Shows what a file would have done to the requests of an access log
+    /// Show the decisions of a file for the requests of an access log
     ///
     /// Each line goes through the same routes, identities, lists, tiers, costs and limits as in
-    /// `serve`, on the clock of the log. Nothing is sent, and no server is asked. The exit code is
+    /// `serve`, on the clock of the log. Nothing is sent, and no server is called. The exit code is
     /// 0, or 2 if the file or a log cannot be read.
     #[command(after_help = "Example: tollgate replay limits.yaml access.log access.log.1.gz")]
     Replay {
@@ -100,25 +99,25 @@ pub enum Command {
         #[command(flatten)]
         replay: Box<ReplayArgs>,
     },
-    /// Suggests limits that fit an access log, as a file
+    /// Suggest limits that fit an access log, as a file
     ///
-    /// For each route and for all together: the limits under which 99, 99.9 and 99.99 % of the
+    /// For each route and for all routes together: the limits under which 99, 99.9 and 99.99 % of the
     /// clients would never have been denied. The log is then replayed against the file.
     #[command(after_help = "Example: tollgate suggest access.log > limits.yaml")]
     Suggest(Box<SuggestArgs>),
-    /// Prints the JSON Schema of the file, for editors
+    /// Print the JSON Schema of the file, for editors
     ///
     /// A file whose first line is `# yaml-language-server: $schema=limits.schema.json`
     /// completes in editors that know YAML.
     #[command(after_help = "Example: tollgate schema > limits.schema.json")]
     Schema,
-    /// Prints a commented file to start from
+    /// Print a commented file to start from
     #[command(after_help = "Example: tollgate init > limits.yaml")]
     Init,
-    /// Prints a script that completes the command line in a shell
+    /// Print a script that completes the command line in a shell
     #[command(after_help = "Example: source <(tollgate completions bash)")]
     Completions {
-        /// Which shell
+        /// The shell
         shell: Shell,
     },
 }

@@ -110,12 +110,26 @@ pub use tollgate_redis::{
     ConnectError, RedisFuture, RedisReport, RedisStats, RedisStore, RedisStoreBuilder, RedisWarning,
 };
 
-/// The examples of the README are compiled with the documentation tests.
-#[cfg(all(doctest, feature = "admin", feature = "memory", feature = "redis"))]
-#[doc = include_str!("../README.md")]
-struct Readme;
+/// The examples of both READMEs are compiled with the documentation tests.
+#[cfg(all(doctest, feature = "axum", feature = "memory", feature = "redis"))]
+mod readmes {
+    #[doc = include_str!("../README.md")]
+    struct OfTheCrate;
+    #[doc = include_str!("../../../README.md")]
+    struct OfTheRepository;
+}
 
-/// So are the recipes.
-#[cfg(all(doctest, feature = "axum", feature = "calendar"))]
-#[doc = include_str!("../../../docs/choosing.md")]
-struct Choosing;
+/// The examples of the documents are compiled and run as well.
+#[cfg(all(doctest, feature = "axum", feature = "calendar", feature = "test-util"))]
+mod documents {
+    #[doc = include_str!("../../../docs/choosing.md")]
+    struct Choosing;
+    #[doc = include_str!("../../../docs/http.md")]
+    struct Http;
+    #[doc = include_str!("../../../docs/migrating.md")]
+    struct Migrating;
+    #[doc = include_str!("../../../docs/testing.md")]
+    struct Testing;
+    #[doc = include_str!("../../../docs/troubleshooting.md")]
+    struct Troubleshooting;
+}

@@ -157,15 +157,11 @@ pub const ALL: &[Metric] = &[
         &["policy", "client", "endpoint", "outcome"],
         "Decisions of a policy. outcome: allow, deny, shadow_deny (would have denied, but only watches), failed_open and failed_closed (the store could not decide), local (let pass by the store in this process, for the one that could not decide). client: user, api_key, ip, global, other. A request that one policy let pass and another denied counts at the latter alone.",
     ),
-    counter(
-        name::UNITS,
-        &["policy", "client", "endpoint"],
-        "Units charged, not less what was given back later.",
-    ),
+    counter(name::UNITS, &["policy", "client", "endpoint"], "Units charged, before refunds."),
     counter(
         name::LISTED,
         &["list"],
-        "Requests of those who are listed, which no policy decides. list: deny (refused with 403), allow (never limited).",
+        "Requests of listed clients, which no policy decides. list: deny (refused with 403), allow (never limited).",
     ),
     histogram(
         name::DECISION_DURATION,

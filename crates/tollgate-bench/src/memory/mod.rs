@@ -21,7 +21,7 @@ governor's `check_key` on its default map, which says yes or no. Each gets a `&s
 from the nearest cache and makes the key that its API asks for, within the time that is taken:
 Tollgate its `Key`; governor a `String`, copied into a buffer that exists already (the
 reference: a plain service would allocate), or an inline `[u8; 13]`, the shortest key it can
-have. For `&String` governor is handed a string that somebody else has made. Many keys are asked
+have. For `&String` governor gets a string that was made outside of the measured time. Many keys are asked
 for in a random order that is not the one they were inserted in. With one thread a round
 counts the fastest of ten slices of a millisecond. Nanoseconds a decision and thread.";
 

@@ -47,11 +47,11 @@ governor decides in memory and for its process alone: the floor. redis-cell 0.2.
 for Redis. The write-behind cache of limitador 0.14.0 answers from memory and writes once a second;
 over many keys it stops for good, so it is asked for one. throttlecrab-server 0.4.40 keeps the keys
 itself, and the time is its own. These three are built by `crates/tollgate-bench/peers/install`,
-limitador without RocksDB, for which it takes two lines of patch. limitador and throttlecrab-server
+limitador without RocksDB, with a patch of two lines. limitador and throttlecrab-server
 are asked by the client that limitador uses, from a process of their own.
 
 Leases: three stores in one process, which share a bucket and are asked in turn; the last column is
-how many decisions a second of Redis' processor time stands for, over that where Redis decides each.
+how many decisions a second of Redis' processor time serves, over that where Redis decides each.
 trypema 2.2.1, whose hybrid answers from memory too and may pass the limit, wants Redis 7.2 or later,
 so it is not among them.
 
@@ -59,7 +59,7 @@ How far a limit of 1000 in 10 s is passed is the most that two replicas, 32 task
 any 10 s.
 
 The log holds 1000 entries in 10 s and is full, so nearly all is denied, by Redis each time: the
-deny cache is off but where it is named. What is summed up is a ZSET with a member for each
+deny cache is off but where it is named. The sum is over a ZSET with a member for each
 request. Redis' time of a long log is that of single calls, in a process that waits for each.
 
 Over HTTP there is one server with two worker threads, redis-server and `wrk -t1 -c128` on the same

@@ -72,8 +72,8 @@ pub(super) fn reads_trailers(headers: &HeaderMap) -> bool {
 
 /// The protocols to which the client would like to change, if we may pass that on.
 ///
-/// `h2c` and other versions of HTTP are none: whoever got one would send any number of
-/// requests over it, past every limit.
+/// `h2c`, other versions of HTTP, and TLS are not passed on: a client could send any number of
+/// requests over them, past every limit.
 pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     if !tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case(b"upgrade")) {
         return None;
@@ -82,17 +82,20 @@ pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let (Some(line), None) = (lines.next(), lines.next()) else {
         return None;
     };
-    let is_http = |token: &[u8]| {
+    let may_carry_http = |token: &[u8]| {
         let token = token.to_ascii_lowercase();
-        token.is_empty() || token.starts_with(b"h2") || token.starts_with(b"http")
+        token.is_empty() || FORBIDDEN.iter().any(|name| token.starts_with(name))
     };
-    (!tokens(headers, &UPGRADE).any(is_http)).then(|| line.clone())
+    (!tokens(headers, &UPGRADE).any(may_carry_http)).then(|| line.clone())
 }
 
 fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
     let lines = headers.get_all(name).into_iter();
     lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
 }
+
+/// How protocols begin that carry HTTP requests.
+const FORBIDDEN: [&[u8]; 4] = [b"h2", b"http", b"shttp", b"tls"];
 
 static HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
@@ -204,6 +207,7 @@ mod tests {
             ("keep-alive, upgrade", "WebSocket", true),
             ("upgrade", "a/1, b", true),
             ("upgrade", "h2c", false),
+            ("upgrade", "TLS/1.0", false),
             ("upgrade", "websocket, H2C", false),
             ("upgrade", "HTTP/2.0", false),
             ("upgrade", "", false),

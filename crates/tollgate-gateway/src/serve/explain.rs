@@ -30,22 +30,22 @@ pub struct Described {
     /// The path, as a client would send it
     #[arg(long, default_value = "/")]
     path: String,
-    /// The host that is asked for
+    /// The host of the request
     #[arg(long)]
     host: Option<String>,
-    /// The address from which the request comes
+    /// The address of the client
     #[arg(long, default_value = "127.0.0.1")]
     ip: IpAddr,
-    /// A header field, as `X-API-Key: …`; several may be given
+    /// A header, for example `X-API-Key: …`; may be repeated
     #[arg(long, value_name = "FIELD: VALUE", value_parser = field)]
     header: Vec<(HeaderName, HeaderValue)>,
-    /// Takes this user for the one whom a token names, which is not needed then
+    /// The user, in place of a token
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
     /// The tier of that user
     #[arg(long, requires = "user")]
     tier: Option<String>,
-    /// Leaves the store alone: says which limits apply, and not how they stand
+    /// Do not read the store: show which limits apply, without their decisions
     #[arg(long)]
     dry: bool,
 }

@@ -4,6 +4,13 @@ use std::fmt;
 
 use http::StatusCode;
 
+/// The address of a heading in the repository.
+macro_rules! page {
+    ($heading:literal) => {
+        concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/http.md#", $heading)
+    };
+}
+
 /// Why a request may not pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -51,19 +58,19 @@ impl Reason {
         }
     }
 
-    /// The `type` of the problem: that of the draft where it has one, else a stable
-    /// address of this project.
+    /// The `type` of the problem: that of the draft where it has one, else a heading of
+    /// `docs/http.md`.
     pub const fn problem_type(self) -> &'static str {
         match self {
             Self::QuotaExceeded => "https://iana.org/assignments/http-problem-types#quota-exceeded",
-            Self::Blocked => "https://github.com/tollgate-rs/tollgate#blocked",
-            Self::CostExceedsQuota => "https://github.com/tollgate-rs/tollgate#cost-exceeds-quota",
+            Self::Blocked => page!("blocked"),
+            Self::CostExceedsQuota => page!("cost-exceeds-quota"),
             Self::StoreUnavailable => {
                 "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
             }
-            Self::MissingKey => "https://github.com/tollgate-rs/tollgate#missing-key",
-            Self::DeniedSubject => "https://github.com/tollgate-rs/tollgate#denied-subject",
-            Self::Misconfigured => "https://github.com/tollgate-rs/tollgate#misconfigured",
+            Self::MissingKey => page!("missing-key"),
+            Self::DeniedSubject => page!("denied-subject"),
+            Self::Misconfigured => page!("misconfigured"),
         }
     }
 

@@ -117,7 +117,7 @@ fn a_cost_that_never_fits_is_403_and_names_no_wait() {
     assert_eq!(
         body(&response),
         json!({
-            "type": "https://github.com/tollgate-rs/tollgate#cost-exceeds-quota",
+            "type": "https://github.com/tollgate-rs/tollgate/blob/main/docs/http.md#cost-exceeds-quota",
             "title": "Cost Exceeds Quota",
             "status": 403,
             "detail": "The request costs more than the 50 units that are ever granted at once. Waiting does not help.",

@@ -54,7 +54,10 @@ async fn the_denied_reach_nothing_and_the_allowed_are_never_limited() {
     assert_eq!(rate_fields(answer.headers()), [""; 0]);
     assert_eq!(field(answer.headers(), "cache-control").unwrap(), "no-store");
     let problem = json(answer).await;
-    assert_eq!(problem["type"], "https://github.com/tollgate-rs/tollgate#denied-subject");
+    assert_eq!(
+        problem["type"],
+        "https://github.com/tollgate-rs/tollgate/blob/main/docs/http.md#denied-subject"
+    );
     assert_eq!((&problem["code"], &problem["status"]), (&"denied-subject".into(), &403.into()));
 
     // Another list holds from the next request on.

@@ -53,7 +53,10 @@ async fn who_does_not_stop_is_blocked_and_told_so() {
         let reset = (START + 300).to_string();
         assert_eq!(field(denied.headers(), "x-ratelimit-reset"), Some(reset));
         let body = json(denied).await;
-        assert_eq!(body["type"], "https://github.com/tollgate-rs/tollgate#blocked");
+        assert_eq!(
+            body["type"],
+            "https://github.com/tollgate-rs/tollgate/blob/main/docs/http.md#blocked"
+        );
         assert_eq!((&body["code"], &body["retry_after"]), (&json!("blocked"), &json!(waits)));
         assert!(body["violated-policies"].as_array().unwrap().contains(&json!("banned")));
         assert!(body.get("limit").is_none() && body.get("window").is_none(), "{body}");

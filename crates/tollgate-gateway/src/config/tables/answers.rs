@@ -20,7 +20,7 @@ pub(super) const HEADERS: Section = Section {
             "retryJitter",
             Shape::Span,
             "0s",
-            "Adds up to so much to `Retry-After`, so that clients denied together do not come back together.",
+            "Adds a random time up to this value to `Retry-After`, so that clients denied together do not retry together.",
         ),
     ],
     either: &[],
@@ -29,7 +29,7 @@ pub(super) const HEADERS: Section = Section {
 
 pub(super) const RESPONSE: Section = Section {
     name: "response",
-    doc: "What denials say besides the usual.",
+    doc: "Further members of denials.",
     fields: &[optional(
         "members",
         Shape::Section(&MEMBERS),

@@ -9,19 +9,19 @@ pub(super) const EXCESS_FIELD: Field = default(
     "excess",
     Shape::Either(&[text(format::EXCESS), Shape::Section(&EXCESS)]),
     "reject",
-    "What becomes of a request that the policy denies: `reject`, or `{wait: 30s}`.",
+    "The action for a request that the policy denies: `reject`, or `{wait: 30s}`.",
 );
 
 pub(super) const COUNT_ONLY_FIELD: Field = optional(
     "countOnly",
     Shape::Section(&COUNT_ONLY),
-    "Counts some responses alone. Every request is charged before it is forwarded, and what does not count is given back.",
+    "Counts only some responses. Every request is charged before it is forwarded, and refunded if its response does not count.",
 );
 
 pub(super) const RESERVE_FIELD: Field = optional(
     "reserve",
     Shape::Section(&RESERVE),
-    "What a request costs is known only afterwards: an estimate is charged first and corrected then.",
+    "For costs that are known only afterwards: an estimate is charged first and corrected later.",
 );
 
 pub(super) const ALSO: Field = optional(
@@ -39,7 +39,7 @@ pub(super) const CONCURRENCY_FIELD: Field = optional(
 pub(super) const PENALTY_FIELD: Field = optional(
     "penalty",
     Shape::Section(&PENALTY),
-    "Blocks whoever does not stop, for longer each time: the policy `NAME/penalty`.",
+    "Blocks a client that does not stop, for longer each time: the policy `NAME/penalty`.",
 );
 
 pub(super) const LEASE_FIELD: Field = optional(
@@ -58,7 +58,7 @@ pub(super) const BANDWIDTH: Section = Section {
 
 pub(super) const EXCESS: Section = Section {
     name: "excess",
-    doc: "What is denied waits until it passes.",
+    doc: "A denied request waits until it passes.",
     fields: &[required(
         "wait",
         Shape::Span,
@@ -82,7 +82,7 @@ pub(super) const COUNT_ONLY: Section = Section {
 
 pub(super) const RESERVE: Section = Section {
     name: "reserve",
-    doc: "An estimate that is corrected. What was too much comes back; what was too little is charged as of now, up to one whole quota beyond the limit.",
+    doc: "An estimate that is corrected. Units above the actual cost are refunded; missing units are charged now, up to one whole quota beyond the limit.",
     fields: &[
         optional("units", UNITS, "The estimate for every request. Without it, what `costs` says."),
         default(
@@ -95,12 +95,12 @@ pub(super) const RESERVE: Section = Section {
                 ),
             ]),
             "header",
-            "What says what a request has cost. The field does not reach the client.",
+            "The source of the actual cost. The header does not reach the client.",
         ),
         optional(
             "bytesPerUnit",
             Shape::Whole { min: 1, max: MAX_UNITS },
-            "With `settle: body`, the response costs a unit for so many bytes, and for each part of it.",
+            "With `settle: body`, the response costs one unit for each started block of this number of bytes.",
         ),
         default(
             "lapse",
@@ -133,7 +133,7 @@ pub(in super::super) const CONCURRENCY: Section = Section {
 
 pub(super) const PENALTY: Section = Section {
     name: "penalty",
-    doc: "After so many strikes all requests that the policy is about are denied for a time (`#blocked`). With `of: denials` each denial of the same client is a strike, by whichever policy of the request, but none by the block itself.",
+    doc: "After `strikes` strikes all requests of the policy are denied for a time (`#blocked`). With `of: denials` each denial of the same client is a strike, by whichever policy of the request, but none by the block itself.",
     fields: &[
         required(
             "strikes",
@@ -150,7 +150,7 @@ pub(super) const PENALTY: Section = Section {
             "factor",
             Shape::Whole { min: 1, max: MOST_FACTOR },
             "2",
-            "So many times as long as the one before is each next block; 1 for blocks that do not grow.",
+            "Each block is this many times as long as the previous block; 1 for blocks that do not grow.",
         ),
         optional(
             "longest",
@@ -161,7 +161,7 @@ pub(super) const PENALTY: Section = Section {
             "forgetAfter",
             Shape::Span,
             "24h",
-            "So long after the end of a block the next one is a first one again.",
+            "After this time without a block, the next block has the first length again.",
         ),
         default(
             "of",
@@ -170,12 +170,12 @@ pub(super) const PENALTY: Section = Section {
                 ("failures", "Responses that `countOnly` is about."),
             ]),
             "denials",
-            "What a strike is.",
+            "The event that is a strike.",
         ),
         optional(
             "countOnly",
             Shape::Section(&COUNT_ONLY),
-            "With `of: failures`, which responses are strikes. Without it, those that the policy's own `countOnly` counts.",
+            "With `of: failures`, which responses are strikes. Without it, the responses of the policy's own `countOnly`.",
         ),
     ],
     either: &[],
@@ -200,7 +200,7 @@ pub(super) const LEASE: Section = Section {
 
 pub(super) const WAITING: Section = Section {
     name: "waiting",
-    doc: "What may be held of requests that wait. Others are refused.",
+    doc: "Bounds on requests that wait. Requests beyond a bound are rejected.",
     fields: &[
         default(
             "requests",

@@ -19,9 +19,9 @@ pub(super) const IDENTITIES: &[(&str, &str)] = &[
 
 pub(super) const IDENTITY: Section = Section {
     name: "identity",
-    doc: "Whose quota a request uses.",
+    doc: "The client whose quota a request uses.",
     fields: &[
-        required("key", Shape::Word(IDENTITIES), "What identifies a client."),
+        required("key", Shape::Word(IDENTITIES), "The identity of a client."),
         optional(
             "header",
             text(format::HEADER),
@@ -51,13 +51,13 @@ pub(super) const IDENTITY: Section = Section {
 
 pub(super) const MISSING: &[(&str, &str)] = &[
     ("deny", "It is refused with 403."),
-    ("pass", "It passes, limited by policies for everybody alone."),
+    ("pass", "It passes, limited only by policies for all clients."),
     ("share", "All such requests share one quota of each policy."),
 ];
 
 pub(super) const MISSING_STATUS: Section = Section {
     name: "onMissingKey",
-    doc: "A request in which `identity` finds nobody is refused.",
+    doc: "A request in which `identity` finds no client is rejected.",
     fields: &[required(
         "deny",
         Shape::Whole { min: 400, max: 499 },
@@ -69,7 +69,7 @@ pub(super) const MISSING_STATUS: Section = Section {
 
 pub(super) const JWT: Section = Section {
     name: "jwt",
-    doc: "Tokens in `Authorization: Bearer …`. One that is invalid identifies nobody. Where the keys come from is one of `secret`, `keyFile`, `jwksFile` and `jwksUrl`.",
+    doc: "Tokens in `Authorization: Bearer …`. An invalid token identifies no client. Where the keys come from is one of `secret`, `keyFile`, `jwksFile` and `jwksUrl`.",
     fields: &[
         optional(
             "secret",
@@ -81,7 +81,7 @@ pub(super) const JWT: Section = Section {
         optional(
             "algorithm",
             Shape::Word(&[("RS256", "RSA."), ("ES256", "P-256."), ("EdDSA", "Ed25519.")]),
-            "What the key of `keyFile` is for.",
+            "The algorithm of the key in `keyFile`.",
         ),
         optional("jwksFile", TEXT, "A key set in a file; read again when it changes."),
         optional(
@@ -97,11 +97,11 @@ pub(super) const JWT: Section = Section {
         ),
         default("maxAge", Shape::Span, "10m", "When `jwksUrl` is fetched again in any case."),
         default("fetchTimeout", Shape::Span, "5s", "How long an answer of `jwksUrl` may take."),
-        optional("issuer", TEXT, "What `iss` must be. Without it, it is not looked at."),
+        optional("issuer", TEXT, "The required `iss`. Without this key, `iss` is not checked."),
         optional(
             "audience",
             Shape::Either(&[TEXT, Shape::List(&TEXT)]),
-            "What `aud` must be, or one of which. Without it, tokens that name an audience are refused.",
+            "The required `aud`, or a list of accepted values. Without it, tokens that name an audience are refused.",
         ),
         optional("tierClaim", TEXT, "The claim that names the tier of a user."),
     ],
@@ -111,7 +111,7 @@ pub(super) const JWT: Section = Section {
 
 pub(super) const API_KEYS: Section = Section {
     name: "apiKeys",
-    doc: "API keys that were given out, by their digests. A key that is not in the list identifies nobody.",
+    doc: "API keys that were given out, by their digests. A key that is not in the list identifies no client.",
     fields: &[
         default("header", text(format::HEADER), "X-API-Key", "The header field with the key."),
         optional("scheme", TEXT, "In place of that, the scheme in `Authorization: SCHEME KEY`."),
@@ -131,7 +131,7 @@ pub(super) const API_KEY: Section = Section {
             "Its SHA-256, as `printf %s KEY | sha256sum` prints it.",
         )
         .secret(),
-        optional("tier", text(format::IDENTIFIER), "The tier of whoever has it."),
+        optional("tier", text(format::IDENTIFIER), "The tier of the owner."),
     ],
     either: &[],
     others: None,
@@ -149,7 +149,7 @@ pub(super) const SUBJECTS: Section = Section {
         optional(
             "apiKeys",
             Shape::List(&Shape::Section(&LISTED_KEY)),
-            "Whoever has one of these API keys; they need not be among `apiKeys`.",
+            "The owners of these API keys; the keys need not be among `apiKeys`.",
         ),
         optional(
             "users",

@@ -26,13 +26,13 @@ pub(super) const CALENDAR: Field = optional(
         ("week", "From Monday to Monday."),
         ("month", "From the first to the first."),
     ]),
-    "What the limit holds for, by the clocks of `timeZone`, in place of the window; for fixed_window_counter alone.",
+    "The period of the limit, by the clocks of `timeZone`, in place of the window; only for fixed_window_counter.",
 );
 
 pub(super) const TIME_ZONE: Field = optional(
     "timeZone",
     text(format::TIME_ZONE),
-    "Whose days, weeks or months `calendar` means: `Europe/Berlin`. Without it, `UTC`.",
+    "The time zone of the days, weeks or months of `calendar`: `Europe/Berlin`. Without it, `UTC`.",
 );
 
 pub(super) const STRATEGY_FIELD: Field =
@@ -48,7 +48,7 @@ pub(super) const REFILL: Field = default(
         ),
     ]),
     "greedy",
-    "How the tokens of a token_bucket come back.",
+    "How a token_bucket is refilled.",
 );
 
 pub(super) const MODE: Field = default(
@@ -58,7 +58,7 @@ pub(super) const MODE: Field = default(
         ("meter", "The request passes at once; the bucket only measures."),
     ]),
     "queue",
-    "What a leaky_bucket does with a request that finds room.",
+    "The action of a leaky_bucket for a request that fits.",
 );
 
 pub(super) const MAX_WAIT: Field = optional(
@@ -87,7 +87,7 @@ pub(super) const EXPIRE: Field = optional(
 pub(super) const COSTS_FIELD: Field = optional(
     "costs",
     Shape::Section(&COSTS),
-    "What requests take here, in place of `rateLimiter.costs`.",
+    "The costs of requests here, in place of `rateLimiter.costs`.",
 );
 
 pub(super) const STORE_ERROR_FIELD: Field = optional(
@@ -125,7 +125,7 @@ pub(super) const API: Section = Section {
         required("identifier", text(format::IDENTIFIER), "The name that denials give, unique; counters belong to it."),
         required("path", PATH, "Which paths."),
         optional("method", Shape::Either(&[text(format::METHOD), Shape::List(&text(format::METHOD))]), "Which method, or a list. GET covers HEAD. Without it, all."),
-        default("per", Shape::Word(&[("client", "Each client has its own."), ("everyone", "One for all.")]), "client", "Whose quota it is.");
+        default("per", Shape::Word(&[("client", "Each client has its own."), ("everyone", "One for all.")]), "client", "The owner of the quota.");
         optional("limit", UNITS, "Units per window. Without it, `share` says how many; or `concurrency` or `penalty` is the whole limit.");
         optional("share", text(format::SHARE), "A part of the quota of `client`, in each tier of that tier's: `1/10`. In place of limit, window and burst."),
         STRATEGY_FIELD, REFILL, MODE, MAX_WAIT, RESOLUTION, EXPIRE, COSTS_FIELD, STORE_ERROR_FIELD, SHED_FIELD, SHADOW_FIELD,
@@ -149,7 +149,7 @@ pub(super) const TIERS: Section = Section {
     others: Some(&Others {
         key: format::IDENTIFIER,
         shape: Shape::Either(&[Shape::Word(UNLIMITED), Shape::Section(&TIER)]),
-        doc: "The quota of a client in the tier of this name, or `unlimited`: neither `client` nor a share of it holds there, but for its `concurrency` and `penalty`.",
+        doc: "The quota of a client in the tier of this name, or `unlimited`: neither `client` nor a share of it applies there, except `concurrency` and `penalty`.",
     }),
 };
 
@@ -166,7 +166,7 @@ pub(super) const TIER: Section = Section {
 
 pub(super) const COSTS: Section = Section {
     name: "costs",
-    doc: "What requests take: the first of `paths` that matches, else the method's, else `other`. GET covers HEAD.",
+    doc: "The costs of requests: the first of `paths` that matches, else the method's, else `other`. GET covers HEAD.",
     fields: &[
         default(
             "other",
@@ -194,7 +194,7 @@ pub(super) const COST_PATH: Section = Section {
             Shape::Either(&[text(format::METHOD), Shape::List(&text(format::METHOD))]),
             "Which method, or a list. Without it, all.",
         ),
-        required("cost", Shape::Whole { min: 0, max: MAX_UNITS }, "What they take."),
+        required("cost", Shape::Whole { min: 0, max: MAX_UNITS }, "The cost of these requests."),
     ],
     either: &[],
     others: None,

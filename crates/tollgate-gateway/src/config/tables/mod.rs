@@ -18,7 +18,7 @@ macro_rules! policy_fields {
             $limit,
             optional("window", Shape::Span, "How long the limit holds for: `500ms`, `60s`, `1h`."),
             optional("windowSeconds", Shape::Whole { min: 1, max: MAX_SECONDS }, "The same in seconds."),
-            optional("refillSeconds", Shape::Whole { min: 1, max: MAX_SECONDS }, "The time in which `limit` units come back (token_bucket) or drain (leaky_bucket); in place of the window, and without effect on other algorithms."),
+            optional("refillSeconds", Shape::Whole { min: 1, max: MAX_SECONDS }, "The time in which `limit` units are refilled (token_bucket) or drain (leaky_bucket); in place of the window, and without effect on other algorithms."),
             CALENDAR,
             TIME_ZONE,
             optional("burst", UNITS, "The most units at once, for token_bucket and leaky_bucket. Without it, the limit."),
@@ -109,13 +109,13 @@ pub(super) static RATE_LIMITER: Section = Section {
             "identity",
             IDENTITY_ANY,
             "ip",
-            "Whose quota a request uses: a word, a section, or a list of them, of which the first that finds somebody counts.",
+            "The client whose quota a request uses: a word, a section, or a list; the first entry that finds a client counts.",
         ),
         default(
             "onMissingKey",
             Shape::Either(&[Shape::Word(MISSING), Shape::Section(&MISSING_STATUS)]),
             "deny",
-            "What becomes of a request in which `identity` finds nobody.",
+            "Decides about a request in which `identity` finds no client.",
         ),
         optional(
             "trustedProxies",
@@ -136,7 +136,7 @@ pub(super) static RATE_LIMITER: Section = Section {
         optional(
             "costs",
             Shape::Section(&COSTS),
-            "What requests take, where a policy does not say it. Without it every request costs 1.",
+            "The costs of requests, for policies without their own. Without this key every request costs 1.",
         ),
         optional(
             "exempt",
@@ -152,9 +152,13 @@ pub(super) static RATE_LIMITER: Section = Section {
         optional(
             "deny",
             Shape::Section(&SUBJECTS),
-            "Who is refused with 403, whatever the path and whatever else is said of him.",
+            "The blocklist: these clients are rejected with 403 on every path, also if `allow` has them.",
         ),
-        optional("allow", Shape::Section(&SUBJECTS), "Whom no limit holds for."),
+        optional(
+            "allow",
+            Shape::Section(&SUBJECTS),
+            "The allowlist: no limit applies to these clients.",
+        ),
         optional(
             "waiting",
             Shape::Section(&WAITING),
@@ -188,11 +192,11 @@ pub(super) static RATE_LIMITER: Section = Section {
             Shape::Section(&HEADERS),
             "Which fields tell clients where they stand.",
         ),
-        optional("response", Shape::Section(&RESPONSE), "What denials say."),
+        optional("response", Shape::Section(&RESPONSE), "The content of denials."),
         optional(
             "paths",
             Shape::Section(&PATHS),
-            "What becomes of paths with more than one reading.",
+            "Decides about paths with more than one reading.",
         ),
         optional("timeouts", Shape::Section(&TIMEOUTS), "How long things may take."),
         default(
@@ -201,7 +205,7 @@ pub(super) static RATE_LIMITER: Section = Section {
             "10000",
             "The most upgraded connections (WebSockets) at a time. Who asks for a further one gets 503.",
         ),
-        optional("log", Shape::Section(&LOG), "What the log says, and how."),
+        optional("log", Shape::Section(&LOG), "The content and format of the log."),
         optional("accessLog", Shape::Section(&ACCESS_LOG), "A line for each request."),
         optional(
             "tracing",
@@ -230,11 +234,11 @@ const NETWORKS: Shape = Shape::List(&text(format::NETWORK));
 const STRATEGY: Shape = Shape::Word(&[
     (
         "fixed_window_counter",
-        "So many in each window: minutes, hours, or the days of a `calendar`.",
+        "`limit` in each window: minutes, hours, or the days of a `calendar`.",
     ),
-    ("sliding_window_log", "So many in any window; exact."),
+    ("sliding_window_log", "`limit` in any window; exact."),
     ("sliding_window_counter", "This window and a share of the one before."),
-    ("token_bucket", "A burst at once, then so many per window."),
+    ("token_bucket", "A burst at once, then `limit` per window."),
     ("leaky_bucket", "A queue that leaves at an even rate."),
 ]);
 

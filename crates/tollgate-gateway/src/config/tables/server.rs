@@ -131,7 +131,7 @@ pub(super) const TARGET_SECTION: Section = Section {
                 ("http2", "HTTP/2; without TLS by prior knowledge, as gRPC wants it."),
             ]),
             "http1",
-            "What is spoken there.",
+            "The protocol of the target.",
         ),
         default(
             "preserveHost",
@@ -146,7 +146,7 @@ pub(super) const TARGET_SECTION: Section = Section {
 
 pub(super) const ROUTE: Section = Section {
     name: "routes[]",
-    doc: "Requests with a target of their own. What a route does not say of `global`, `client` and `apis` it has from `rateLimiter`, and shares the quotas.",
+    doc: "Requests with a target of their own. A route without `global`, `client` or `apis` takes these from `rateLimiter`, and shares the quotas.",
     fields: &[
         required(
             "name",

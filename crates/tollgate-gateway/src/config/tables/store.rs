@@ -38,7 +38,7 @@ pub(super) const REDIS: Section = Section {
         required("url", text(format::REDIS_URL), "Where it is: `redis://user:password@host:6379/0`, `rediss://…` with TLS, `redis+unix:///run/redis.sock`; best from a variable.").secret(),
         default("timeout", Shape::Span, "50ms", "How long a decision may take."),
         optional("timeoutMs", Shape::Whole { min: 1, max: 60_000 }, "The same in milliseconds."),
-        default("topology", Shape::Word(&[("single", "One server."), ("cluster", "A node of a Cluster."), ("sentinel", "A Sentinel; it needs `sentinelMaster`.")]), "single", "What the URL leads to."),
+        default("topology", Shape::Word(&[("single", "One server."), ("cluster", "A node of a Cluster."), ("sentinel", "A Sentinel; it needs `sentinelMaster`.")]), "single", "The kind of server behind the URL."),
         optional("sentinelMaster", TEXT, "The name under which Sentinel watches the server."),
         optional("keySecret", TEXT, "The key under which identities are hashed, the same on all replicas. Without it, who can read Redis can find out addresses.").secret(),
         default("localShare", text(format::SHARE), "1/2", "The part of each quota that a policy with `onStoreError: local` grants by itself."),

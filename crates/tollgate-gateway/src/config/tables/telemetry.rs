@@ -6,7 +6,7 @@ use super::{TEXT, text};
 
 pub(super) const LOG: Section = Section {
     name: "log",
-    doc: "What is written to standard error. A line about a request that is part of a trace has its `trace_id`.",
+    doc: "The lines on standard error. A line about a request that is part of a trace has its `trace_id`.",
     fields: &[
         default(
             "format",
@@ -17,15 +17,15 @@ pub(super) const LOG: Section = Section {
         default(
             "level",
             Shape::Word(&[
-                ("error", "What stands in the way."),
-                ("warn", "And what may come to do so."),
+                ("error", "Errors."),
+                ("warn", "And warnings."),
                 ("info", "And denials in sum, reloads, start and end."),
                 ("debug", "And each denial, and each connection that ends early."),
                 ("trace", "Everything."),
                 ("off", "Nothing."),
             ]),
             "info",
-            "How much is said; the variable `RUST_LOG`, which can tell parts apart, goes before.",
+            "The level of the log; the variable `RUST_LOG`, which can tell parts apart, goes before.",
         ),
     ],
     either: &[],
@@ -74,7 +74,7 @@ pub(super) const TRACING: Section = Section {
             "sample",
             text(format::RATIO),
             "1",
-            "The part of traces begun here that is sent. Of others, whoever began them has decided.",
+            "The part of traces begun here that is sent. For other traces the sender has decided.",
         ),
         optional(
             "headers",
@@ -82,7 +82,7 @@ pub(super) const TRACING: Section = Section {
             "Header fields for the collector, as `name=value,name=value` with `%2C` for a comma in a value; best from a variable.",
         )
         .secret(),
-        default("serviceName", TEXT, "tollgate", "What traces call this gateway."),
+        default("serviceName", TEXT, "tollgate", "The name of this gateway in traces."),
         default(
             "timeout",
             Shape::Span,

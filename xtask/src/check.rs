@@ -23,9 +23,9 @@ enum Step {
     Fmt,
     /// No crate depends on a package that its boundary excludes
     Purity,
-    /// Documents are plain English
+    /// Documents have no hard phrases
     Prose,
-    /// Every link of a document to a file or heading of this repository leads there
+    /// No document links to a missing file or heading of this repository
     Links,
     /// Clippy passes for every target, with all features
     Clippy,

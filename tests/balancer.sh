@@ -178,7 +178,7 @@ expect_headers() {
   fi
 }
 
-# expect_turn: whoever answered is neither one too many nor out of turn.
+# expect_turn: fails if there are more servers than expected, or if a server answers out of turn.
 expect_turn() {
   local behind
   if [ -z "$expected_servers" ]; then
@@ -188,7 +188,7 @@ expect_turn() {
   [[ " ${distinct[*]-} " == *" $server "* ]] || distinct+=("$server")
   [ "${#distinct[@]}" -le "$expected_servers" ] ||
     differ "${#distinct[@]} servers have answered (${distinct[*]}), expected $expected_servers"
-  # Each has its place in the round: the one in which it answered first.
+  # The servers keep the order of their first answers.
   local due=${distinct[(number - 1) % expected_servers]-another}
   [ "$server" = "$due" ] || differ "$server answered out of turn, expected $due"
 }
@@ -236,7 +236,7 @@ named=$(member server_id)
 [ "$named" = "$server" ] || differ "the body says server_id '$named', the header '$server'"
 denied=$body
 
-# One unit is too much now, so more are as well, and nobody knows it better.
+# The quota is used up: every replica denies every request, whatever its cost.
 kinds=('POST /items' 'SEARCH /items?q=balancer' 'DELETE /items/1' 'HEAD /items' 'PUT /items/1')
 for ((i = 0; i < ${#kinds[@]} || i < expected_servers; i++)); do
   kind=${kinds[i % ${#kinds[@]}]}

@@ -1,1 +1,1 @@
-//! What only the whole can show; see the files under `tests/`.
+//! End-to-end tests; see the files under `tests/`.

@@ -2,12 +2,12 @@
 
 use crate::process::{self, Failure};
 
-/// What can be said on the command line.
+/// Command-line arguments of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only these benchmarks; without a name, all of them
+    /// The benchmarks to run; all of them by default
     names: Vec<String>,
-    /// What the benchmark takes, as in `gateway -- --rounds 1`
+    /// Arguments for the benchmark, for example `gateway -- --rounds 1`
     #[arg(last = true)]
     rest: Vec<String>,
 }

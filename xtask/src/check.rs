@@ -10,10 +10,10 @@ use crate::process::{self, Failure};
 use crate::purity;
 use crate::workspace::{self, Package};
 
-/// What can be said on the command line.
+/// Command-line arguments of `cargo xtask check`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only these steps; without one, all of them in this order
+    /// The steps to run; all of them by default, in this order
     steps: Vec<Step>,
 }
 
@@ -21,19 +21,19 @@ pub(crate) struct Args {
 enum Step {
     /// Every file is formatted
     Fmt,
-    /// The crates keep within their boundaries: who may depend on whom
+    /// No crate depends on a package that its boundary excludes
     Purity,
     /// Documents are plain English
     Prose,
     /// Every link of a document to a file or heading of this repository leads there
     Links,
-    /// No lint in any target, with all features
+    /// Clippy passes for every target, with all features
     Clippy,
-    /// No lint in a published crate with no feature, with each alone and with all
+    /// Clippy passes for each published crate without features, with each feature, and with all
     Features,
-    /// The documentation builds and every link in it leads somewhere
+    /// The documentation builds without broken links
     Doc,
-    /// Every published crate builds from the files that it would upload
+    /// Every published crate builds from its packaged files
     Package,
 }
 

@@ -12,10 +12,10 @@ use clap::ValueEnum;
 use crate::process::Failure;
 use project::Engine;
 
-/// What can be said on the command line.
+/// Command-line arguments of `cargo xtask compose`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only these parts; without one, all of them in this order
+    /// The parts to run; all of them by default, in this order
     parts: Vec<Part>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What should hold, and what was seen of it.
+/// Prints a result, or fails with the expected and the observed state.
 fn check(what: &str, holds: bool, seen: &str) -> Result<(), Failure> {
     if holds {
         println!("ok: {what} ({})", seen.split_whitespace().collect::<Vec<_>>().join(" "));

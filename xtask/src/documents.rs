@@ -108,7 +108,7 @@ fn missing(link: &Path, from: &Path) -> Result<Option<String>, Failure> {
     let target = if path.is_empty() && !from.as_os_str().is_empty() {
         from.to_owned()
     } else {
-        from.parent().unwrap_or(Path::new("")).join(path)
+        from.parent().unwrap_or_else(|| Path::new("")).join(path)
     };
     if !process::root().join(&target).exists() {
         return Ok(Some("there is no such file".to_owned()));

@@ -3,7 +3,7 @@
 use crate::process::{self, Failure};
 use crate::workspace::{self, Package};
 
-/// What a crate must not bring into the build of its users.
+/// The packages on which a crate must not depend.
 struct Boundary {
     package: &'static str,
     /// How the crate is built for this check.
@@ -145,7 +145,7 @@ fn is_of(family: &str, name: &str) -> bool {
     name.strip_prefix(family).is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '_']))
 }
 
-/// A boundary without its crate would guard nothing and say so to nobody.
+/// The error for a boundary whose crate does not exist; otherwise the check would pass silently.
 fn renamed(boundary: &Boundary) -> Failure {
     Failure::Broken(format!(
         "the workspace has no package {}, whose boundary is to be checked\n\

@@ -16,7 +16,7 @@ use crate::process::{self, Failure};
 use crate::servers::{self, Server};
 use crate::{tools, workspace};
 
-/// What can be said on the command line.
+/// Command-line arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Run the heavy and the long tests too (sets TOLLGATE_HEAVY=1 and TOLLGATE_LONG=1)

@@ -1,4 +1,4 @@
-//! Programs that tests start: finding them, and installing those that are missing.
+//! Finds the programs that tests start, and installs missing programs.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -48,7 +48,7 @@ pub(crate) const FOR_TESTS: &[Tool] = &[
         package: "docker-compose",
         used_by: "the tests of examples/gateway, which start no container",
     },
-    // What they need is the library that comes with it.
+    // The tests use the library in this package, not the program.
     Tool { program: "faketime", package: "faketime", used_by: "replicas whose clocks disagree" },
 ];
 

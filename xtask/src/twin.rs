@@ -3,7 +3,7 @@
 use crate::process::{self, Failure};
 use crate::tools;
 
-/// What can be said on the command line.
+/// Command-line arguments of `cargo xtask twin`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Install missing programs with sudo; root needs no such permission

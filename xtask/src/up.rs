@@ -6,31 +6,33 @@ mod running;
 #[cfg(unix)]
 pub(crate) use running::{demo, run};
 
-/// What can be said on the command line.
+/// Command-line arguments of `cargo xtask up`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Of nginx; 0 takes a free one
+    /// The port of nginx; 0 takes a free port
     #[arg(long, default_value_t = 8080, allow_negative_numbers = true)]
     port: u16,
 
-    /// Of the first replica, before those of the others; 0 takes free ones
+    /// The port of the first replica; the others take the next ports. 0 takes free ports
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     replica_port: u16,
 
-    /// Of Redis; 0 takes a free one
+    /// The port of Redis; 0 takes a free port
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     redis_port: u16,
 
-    /// Of the live page, at the first replica, before those of the others; 0 takes free ones
+    /// The admin port of the first replica, with the live page; the others take the next ports.
+    /// 0 takes free ports
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     admin_port: u16,
 
-    /// For each replica, as in `cargo xtask up -- --window 10s`; see `cargo run -p demo -- --help`
+    /// Flags for each replica, for example `cargo xtask up -- --window 10s`; see
+    /// `cargo run -p demo -- --help`
     #[arg(last = true, value_name = "DEMO FLAGS")]
     demo: Vec<String>,
 }
 
-/// Says that this cannot be done here.
+/// Fails, because the replicas need Unix.
 #[cfg(not(unix))]
 pub(crate) fn run(_: &Args) -> Result<(), crate::process::Failure> {
     Err(crate::process::Failure::Unready(

@@ -1,4 +1,4 @@
-//! What `cargo metadata` knows about the packages of this workspace.
+//! The packages of this workspace, read from `cargo metadata`.
 
 use std::path::{Path, PathBuf};
 

@@ -19,15 +19,15 @@ use tower_governor::governor::GovernorConfigBuilder;
 use crate::Failure;
 use crate::clock::Ticking;
 
-/// What a service is wrapped in.
+/// The layer around the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Wrapping {
     /// Nothing.
     Bare,
     /// A layer that does nothing: what axum itself takes for any layer.
     Identity,
-    /// A layer that adds constants by the names of Tollgate's five fields: what the map of a
-    /// response takes for them, whoever decides.
+    /// A layer that sets Tollgate's five headers to constants. It measures the cost of the headers
+    /// without a decision.
     Fields,
     /// tower_governor by address.
     Governor,
@@ -48,13 +48,13 @@ pub(crate) enum Wrapping {
 /// A service that says hello, wrapped. No limit is ever reached.
 pub(crate) fn app(wrapping: Wrapping) -> Result<Router, Failure> {
     let router = Router::new().route("/", get(|| async { "hello" }));
-    // 100 units, of which those that a request takes are back at the next. Numbers of so few
-    // digits are what clients are usually told, and many of them in the same second.
+    // The clock advances so far between two requests that every unit is refilled. 100 units are a
+    // usual quota, so the numbers in the headers have the usual number of digits.
     let quota = Quota::per_second(100);
     let store = || MemoryStore::builder().clock(Ticking::by(Micros::new(10_000))).build();
     let mut governor = GovernorConfigBuilder::default();
-    // On two threads governor refuses whoever has read the clock longer than its burst before
-    // another, so that one is a second.
+    // With two threads, governor denies a request whose clock reading is older than another's by
+    // more than the burst. So the burst is one second.
     governor.per_nanosecond(1).burst_size(1_000_000_000);
     let limited = |headers: HeaderOptions, limits: Vec<Limit>| {
         let mut layer = RateLimitLayer::builder(store()).headers(headers);

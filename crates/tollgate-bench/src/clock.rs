@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::{Clock, Micros, SystemClock, Timestamp};
 
-/// A clock that moves on by one step at each look: by a microsecond, so that a log has an
-/// entry for each decision, or by so much that what was taken is back. It looks at the real
-/// clock as well, so that it costs no less than that. All requests are of one key, under whose
-/// lock it is looked at: so it stores what it has loaded, and an atomic addition that no limiter
-/// makes is not in the time.
+/// A clock that advances by one step at each read. A step of 1 µs gives a log one entry per
+/// decision; a longer step refills the charged units. Each read also reads the real clock, so that
+/// the measured time includes that cost. All requests have the same key, and the clock is read
+/// under the lock of that key. So a load and a store suffice, and the time does not include an
+/// atomic addition.
 #[derive(Clone, Debug)]
 pub(crate) struct Ticking {
     real: SystemClock,

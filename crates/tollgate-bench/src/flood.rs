@@ -57,7 +57,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     report::write("flood", METHOD, &[table])
 }
 
-/// What the numbers of a run are, in their order; governor has all but the last.
+/// The names of the numbers of a run, in order. governor has all except the last.
 const NAMES: [&str; 10] = [
     "ns a new key, the first million",
     "ns a new key, the other nine million",
@@ -129,7 +129,7 @@ struct Victims<'a> {
 
 impl<'a> Victims<'a> {
     fn new(store: &'a MemoryStore) -> Result<Self, Failure> {
-        // So slow that nothing comes back while this runs.
+        // A refill so slow that no unit is refilled during the run.
         let policy = Policy::token_bucket("victims", Quota::per_day(100))?;
         let victims = Self { store, policy, keys: [Key::new("spent"), Key::new("half spent")] };
         for (key, cost) in victims.keys.iter().zip([100, 50]) {

@@ -27,7 +27,7 @@ gateway or of nginx, user and kernel. `× nginx` compares with nginx without lim
 round, `× gateway` with the gateway without limits. At a fixed rate, wrk sends half of the requests
 a second that nginx can answer.";
 
-/// So many that a median says something.
+/// Enough rounds for a stable median.
 pub(crate) const ROUNDS: usize = 12;
 
 /// Connections of wrk where requests a second are counted.

@@ -1,4 +1,4 @@
-//! What a decision of Tollgate costs, beside its peers.
+//! Benchmarks of Tollgate's decisions against other limiters.
 //!
 //! | file | measures |
 //! |---|---|

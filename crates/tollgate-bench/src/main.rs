@@ -1,4 +1,4 @@
-//! What a decision costs: `cargo xtask bench [NAME]`.
+//! Runs the benchmarks: `cargo xtask bench [NAME]`.
 
 use std::process::ExitCode;
 

@@ -12,7 +12,7 @@ use crate::rounds::Peer;
 /// Who hears of what is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Recorder {
-    /// Nobody.
+    /// No recorder.
     None,
     /// The exporter for Prometheus.
     Prometheus,
@@ -46,7 +46,7 @@ pub(crate) fn peer(
         return Err("a pipe is missing".into());
     };
     let mut metered = Metered { process, to, from: BufReader::new(from) };
-    // What is no number ends the comparison: no ratio is made of it.
+    // NaN ends the comparison, because no ratio is computed from NaN.
     Ok(Some(Box::new(move || metered.turn().unwrap_or(f64::NAN))))
 }
 

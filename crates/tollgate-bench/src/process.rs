@@ -60,8 +60,8 @@ pub(crate) fn memory_of(pid: &str, line: &str) -> Result<f64, Failure> {
 /// Processor time that a process has used so far, in seconds.
 pub(crate) fn processor_time(pid: u32) -> Result<f64, Failure> {
     let stat = fs::read_to_string(PathBuf::from(format!("/proc/{pid}/stat")))?;
-    // The name stands in parentheses and may hold anything; after it come state and numbers,
-    // of which the 12th and 13th are the times in user and kernel mode.
+    // The name is in parentheses and may contain any character. State and numbers follow it; the
+    // 12th and 13th of these fields are the times in user and kernel mode.
     let (_, after) = stat.rsplit_once(") ").ok_or("/proc/<pid>/stat has no name")?;
     let ticks = after.split(' ').skip(11).take(2).map(str::parse::<f64>);
     // Linux counts 100 ticks a second for programs, whatever it uses itself.

@@ -27,7 +27,7 @@ second over those of a script a request in the same round, `p99 ×` the 99th per
 const ROUNDS: usize = 8;
 const CONNECTIONS: u32 = 64;
 
-/// What decides in a replica.
+/// The limiter of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     /// Nothing.
@@ -77,8 +77,8 @@ pub(crate) fn run() -> Result<(), Failure> {
     report::write("replicas", METHOD, &[table])
 }
 
-/// What each fleet showed in each round. They take turns, each round beginning with another,
-/// after one that is not counted.
+/// Measures each fleet in each round. The fleets take turns, and each round begins with another
+/// fleet. The first round is not counted.
 fn measure(fleets: &[Fleet], asked: Asked) -> Vec<Vec<Load>> {
     let mut measured = vec![Vec::with_capacity(ROUNDS); fleets.len()];
     for round in 0..=ROUNDS {

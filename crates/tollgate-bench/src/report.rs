@@ -36,7 +36,7 @@ impl Table {
     }
 }
 
-/// What a number is to be.
+/// The goal for a number.
 #[derive(Clone, Copy)]
 pub(crate) enum Target {
     AtMost(f64),
@@ -99,7 +99,7 @@ fn replaced(document: &str, name: &str, section: &str) -> String {
     }
 }
 
-/// What stands above all sections.
+/// The text above all sections.
 const HEAD: &str = "# Benchmarks
 
 Written by `cargo xtask bench`; `cargo xtask bench memory` (`flood`, `layer`, `http`, `redis`,

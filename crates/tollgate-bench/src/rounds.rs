@@ -5,7 +5,7 @@ use std::fmt;
 /// One peer: runs for a moment and says what it measured.
 pub(crate) type Peer<'a> = Box<dyn FnMut() -> f64 + 'a>;
 
-/// What each peer measured, a number for each round.
+/// The measurements of each peer, one number per round.
 ///
 /// Each round begins with another peer, so that whatever one leaves behind in the caches
 /// hits all of them alike. Before the first round all run once unmeasured.
@@ -44,7 +44,7 @@ impl Spread {
         }
     }
 
-    /// Of the ratios within each round.
+    /// The spread of the ratios within each round.
     pub(crate) fn of_ratios(ours: &[f64], theirs: &[f64]) -> Self {
         Self::of(ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs))
     }

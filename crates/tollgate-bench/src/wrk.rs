@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::{Failure, process};
 
-/// What a second of wrk showed; not a number where it failed.
+/// The results of one second of wrk; NaN where it failed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) requests: f64,
@@ -23,7 +23,7 @@ pub(crate) fn find() -> Result<(), Failure> {
     process::find("wrk", "wrk")
 }
 
-/// Asks for a second over so many connections.
+/// Runs wrk for one second with this number of connections.
 pub(crate) fn load(address: SocketAddr, connections: u32) -> Load {
     run(address, connections, None).unwrap_or_else(Load::failed)
 }

@@ -1,4 +1,4 @@
-//! A table of whichever algorithm.
+//! A table of any algorithm.
 
 use foldhash::fast::RandomState;
 use tollgate_core::algorithm::Rule;
@@ -14,10 +14,10 @@ use tollgate_core::{AnyRule, Key, Policy, Timestamp};
 
 use crate::table::Table;
 
-/// Writes the enum of tables and what follows from its list of variants.
+/// Generates the enum of tables and its methods from one list of variants.
 macro_rules! any_table {
     ($($rule:ident),*) => {
-        /// A table of whichever algorithm.
+        /// A table of any algorithm.
         #[derive(Debug)]
         pub(crate) enum AnyTable {
             $($rule(Table<$rule>)),*
@@ -115,7 +115,7 @@ macro_rules! with_table {
 }
 pub(crate) use with_table;
 
-/// A rule that knows its table among all.
+/// A rule with access to its variant of [`AnyTable`].
 pub(crate) trait Kind: Rule {
     fn table(any: &AnyTable) -> Option<&Table<Self>>;
     fn table_mut(any: &mut AnyTable) -> Option<&mut Table<Self>>;

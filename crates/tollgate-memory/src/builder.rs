@@ -37,56 +37,59 @@ impl Default for MemoryStoreBuilder {
 }
 
 impl<C: Clock> MemoryStoreBuilder<C> {
-    /// The most keys, over all policies; at least one. Default: a million.
+    /// Sets the maximum number of keys over all policies; at least 1. Default: a million.
     #[must_use]
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.max_keys = keys.max(1);
         self
     }
 
-    /// The most bytes for keys and their states. Default: 256 MiB.
+    /// Sets the maximum number of bytes for keys and their states. Default: 256 MiB.
     ///
-    /// A sliding window log is taken for as large as it may become: 16 KiB, or at full
-    /// resolution 32 bytes a unit of its limit, rounded up to a power of two.
+    /// A sliding window log counts with its largest possible size. This is 16 KiB, or at full
+    /// resolution 32 bytes per unit of its quota, rounded up to a power of two.
     #[must_use]
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self
     }
 
-    /// The most settled receipts to remember, each for [`Receipt::LIFETIME`]. Beyond that those
-    /// that were settled first are forgotten, and whatever was charged up to then has lapsed:
-    /// with the default, and a thousand settled a second, what takes longer than a quarter of
-    /// an hour stays as estimated. Default: a million, at some 64 bytes each; with none at all
-    /// settling fails.
+    /// Sets how many settled receipts the store remembers, to refuse a second settlement.
+    /// Default: a million, at about 64 bytes each. With 0, settling fails.
     ///
-    /// As many again of what was in flight are remembered, each for its lease. Beyond that
-    /// those that lapse first are forgotten, as what was in flight must come back: settled a
-    /// second time, such a receipt may give back a unit of another request that came in the
-    /// same microsecond. The layer settles none twice.
+    /// Each receipt is remembered for [`Receipt::LIFETIME`]. When the limit is reached, the store
+    /// forgets the receipt that was settled first. Unsettled receipts of charges made before that
+    /// settlement then lapse, and their estimated cost stays. With the default and 1000
+    /// settlements a second, this affects requests that take longer than 15 minutes.
+    ///
+    /// The same number of receipts of concurrency limits is remembered, each for the time to live
+    /// of its permit. When that limit is reached, the receipt that lapses first is forgotten, and
+    /// no receipt is refused, because permits must be returned. If a caller then settles the
+    /// forgotten receipt again, the store may return the permit of another request of the same
+    /// microsecond. The layer settles each receipt once.
     #[must_use]
     pub fn max_receipts(mut self, receipts: usize) -> Self {
         self.max_receipts = receipts;
         self
     }
 
-    /// The number of locks, rounded up to a power of two. Default: 16 a processor.
+    /// Sets the number of locks, rounded up to a power of two. Default: 16 per processor.
     #[must_use]
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = shards.max(1);
         self
     }
 
-    /// Another clock.
+    /// Replaces the clock.
     pub fn clock<D: Clock>(self, clock: D) -> MemoryStoreBuilder<D> {
         let Self { shards, max_keys, max_bytes, max_receipts, .. } = self;
         MemoryStoreBuilder { clock, shards, max_keys, max_bytes, max_receipts }
     }
 
-    /// The store.
+    /// Builds the store.
     pub fn build(self) -> MemoryStore<C> {
-        // Bounds are divided among the shards. With few keys to a shard chance would fill
-        // some of them long before the others, so small stores have few shards.
+        // The bounds are divided among the shards. With few keys per shard, some shards would
+        // fill long before the others, so small stores have few shards.
         let most = (self.max_keys / KEYS_PER_SHARD).min(self.max_bytes / BYTES_PER_SHARD).max(1);
         let shards = self.shards.next_power_of_two().min(1 << most.ilog2());
         let bounds = Bounds { keys: self.max_keys / shards, bytes: self.max_bytes / shards };
@@ -102,10 +105,8 @@ impl<C: Clock> MemoryStoreBuilder<C> {
     }
 }
 
-/// Shards that can hold so many keys fill evenly: at random, one in a few hundred is a
-/// tenth fuller than the mean.
+/// Shards of this size fill evenly: one shard in a few hundred has 10 % more keys than the mean.
 const KEYS_PER_SHARD: usize = 1_024;
 
-/// Room in each shard for the largest state there is, a log of 100 000 units at full
-/// resolution with its debt.
+/// The size of the largest possible state: a log of 100 000 units at full resolution with debt.
 const BYTES_PER_SHARD: usize = 8 << 20;

@@ -1,4 +1,4 @@
-//! What time it is.
+//! Clocks of the store.
 
 use std::fmt;
 #[cfg(feature = "test-util")]
@@ -9,30 +9,30 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tollgate_core::Timestamp;
 
-/// What time it is. Clones tell the same time.
+/// A source of the current time. Clones return the same time.
 pub trait Clock: Clone + fmt::Debug + Send + Sync + 'static {
-    /// The present instant.
+    /// The current time.
     fn now(&self) -> Timestamp;
 }
 
-/// The real time: set by the system's clock once, when it is made, and from then on
-/// moved by the processor's cycle counter where there is a steady one.
+/// The real time. It reads the system's clock once, when it is created, and then counts on with
+/// the processor's cycle counter if that counter is steady.
 ///
-/// So it never steps, whatever is done to the system's clock, and reading it takes
-/// half of what the operating system takes. Over weeks it may part from the system's
-/// clock by some parts in a million, and a machine that is suspended stops it: then
-/// calendar windows and `X-RateLimit-Reset` are off by that much.
+/// So this clock never steps when the system's clock is changed. A read takes half the time of a
+/// read of the system's clock. Over weeks it drifts from the system's clock by a few parts per
+/// million, and it stops while the machine is suspended. Calendar windows and
+/// `X-RateLimit-Reset` are then off by the difference.
 #[derive(Clone)]
 pub struct SystemClock {
     counter: quanta::Clock,
-    /// What the counter showed at `made_at`.
+    /// The value of the counter at `made_at`.
     made: u64,
     made_at: Timestamp,
     rate: Rate,
 }
 
-/// How fast a counter ticks: the microseconds of a tick, times 2^[`SHIFT`](Self::SHIFT) and
-/// rounded up, so that the division is done once and each look multiplies.
+/// The microseconds per tick of a counter, times 2^[`SHIFT`](Self::SHIFT) and rounded up. The
+/// division is done once, so that each read needs only a multiplication.
 #[derive(Clone, Copy)]
 struct Rate(u64);
 
@@ -49,10 +49,10 @@ impl SystemClock {
 }
 
 impl Rate {
-    /// There is room for 16 µs a tick, while counters tick some tens of times a microsecond; and
-    /// what is rounded up is a part in 10^12 of those that tick ten times a nanosecond.
+    /// The product has room for 16 µs per tick; real counters tick tens of times per microsecond.
+    /// For a counter with ten ticks per nanosecond the rounding error is one part in 10^12.
     const SHIFT: u32 = 60;
-    /// The ticks for whose time a counter is asked, which tell its rate to a part in 10^11.
+    /// The number of ticks whose duration gives the rate, with an error of one part in 10^11.
     const TICKS: u64 = 1 << 40;
 
     /// The rate of a counter that ticks [`TICKS`](Self::TICKS) times in `nanos`.
@@ -61,7 +61,7 @@ impl Rate {
         Self(saturating((u128::from(nanos) << Self::SHIFT).div_ceil(ticks)))
     }
 
-    /// The whole microseconds of so many ticks.
+    /// The whole microseconds in this number of ticks.
     #[inline]
     fn micros(self, ticks: u64) -> u64 {
         saturating((u128::from(ticks) * u128::from(self.0)) >> Self::SHIFT)
@@ -76,7 +76,7 @@ fn saturating(number: u128) -> u64 {
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Timestamp {
-        // Another processor's counter may be a little behind the one that `made` was read from.
+        // The counter of another processor may be slightly behind the one read for `made_at`.
         let ticks = self.counter.raw().saturating_sub(self.made);
         let micros = self.made_at.as_micros().saturating_add(self.rate.micros(ticks));
         Timestamp::from_micros(micros)
@@ -95,7 +95,7 @@ impl fmt::Debug for SystemClock {
     }
 }
 
-/// A clock that stands still until it is moved. Clones move together.
+/// A clock for tests that changes only when the test moves it. Clones move together.
 ///
 /// ```
 /// use std::time::Duration;

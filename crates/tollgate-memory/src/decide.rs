@@ -1,4 +1,4 @@
-//! One request over all its charges: assess all, then charge all or none.
+//! Decides one request: assesses all charges, then charges all of them or none.
 
 use smallvec::SmallVec;
 use tollgate_core::{Charge, Cost, Decision, Outcome, StoreError, Timestamp, Verdict};
@@ -7,7 +7,7 @@ use crate::known::Locked;
 use crate::shard::Seat;
 use crate::{Clock, Inner, NAME};
 
-/// The charges of a request to one key under one policy, summed.
+/// The sum of a request's charges to one key under one policy.
 struct Sum<'a> {
     charge: Charge<'a>,
     hash: u64,
@@ -15,7 +15,7 @@ struct Sum<'a> {
     shard: usize,
 }
 
-/// The sums of a request, and which of them each charge is in.
+/// The sums of a request, and for each charge the index of its sum.
 type Sums<'a> = (SmallVec<[Sum<'a>; 4]>, SmallVec<[usize; 4]>);
 
 /// An entry of a shard, and what the request takes of it.
@@ -31,15 +31,16 @@ struct Taken<'a> {
 }
 
 impl<C: Clock> Inner<C> {
-    /// Decides one request of any number of charges, wherever their keys are.
-    // Never, so that the path of a single charge stays short enough for its callers.
+    /// Decides one request of any number of charges, for known and new keys.
+    // Not inlined, so that the code for a single charge stays small enough to be inlined.
     #[inline(never)]
     pub(crate) fn decide_all(&self, charges: &[Charge<'_>]) -> Result<Verdict, StoreError> {
         let (sums, sum_of) = self.sums(charges)?;
         let mut shards = Locked::default();
         self.lock_in_order(sums.iter().map(|sum| sum.shard), &mut shards);
         let now = self.clock.now();
-        // Making a table may take over an idle one, and seats refer to tables by number.
+        // All tables are created before the seats, which hold indices of tables: a new table may
+        // replace an idle one.
         for sum in &sums {
             shards.of(sum.shard).own.table(sum.charge.policy, charges);
         }
@@ -108,8 +109,8 @@ impl<C: Clock> Inner<C> {
     }
 }
 
-/// Adds a charge to others of the same entry. A shadow must not make them too dear, so
-/// beside an enforced charge it takes nothing.
+/// Adds a charge to other charges of the same entry. A shadow charge adds no cost to an enforced
+/// charge, because a shadow policy must not cause a denial.
 fn add(cost: &mut Cost, enforce: &mut bool, charge: &Charge<'_>) {
     match (*enforce, charge.enforce) {
         (true, false) => {}
@@ -118,8 +119,8 @@ fn add(cost: &mut Cost, enforce: &mut bool, charge: &Charge<'_>) {
     }
 }
 
-/// Strikes the penalties of keys that another policy denies, and lets them say what they are
-/// then. Whoever has no entry of its own is not struck: others would be blocked with it.
+/// Adds a strike to the penalties of keys that another policy denies, and assesses the penalties
+/// again. A key in an overflow entry gets no strike, because that would block unrelated keys.
 fn strike(
     sums: &[Sum<'_>],
     taken: &mut [Taken<'_>],
@@ -148,8 +149,8 @@ fn strike(
     }
 }
 
-/// Finds the entries of a request, and which of them each sum takes from: keys without
-/// room share an entry, which they must be held against together.
+/// Finds the entries of a request, and for each sum the index of its entry. Keys in one overflow
+/// entry are assessed with their total cost.
 fn seats<'a>(
     sums: &[Sum<'a>],
     shards: &mut Locked<'_>,
@@ -158,7 +159,7 @@ fn seats<'a>(
 ) -> (SmallVec<[Taken<'a>; 4]>, SmallVec<[usize; 4]>) {
     let (mut taken, mut taken_of) = (SmallVec::<[Taken<'a>; 4]>::new(), SmallVec::new());
     for &Sum { charge, hash, shard } in sums {
-        // What only asks is not counted among those that found no room.
+        // A dry charge takes no units, so it is not counted in `overflowed`.
         let about = if charge.dry { Charge { cost: Cost::ZERO, ..charge } } else { charge };
         let seat = shards.of(shard).seat(&about, hash, charges, now);
         let same = |other: &Taken<'_>| {

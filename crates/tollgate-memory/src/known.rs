@@ -1,4 +1,4 @@
-//! The short way of a request: all its keys are known.
+//! The fast path, for requests whose keys are all in the store.
 
 use std::mem::needs_drop;
 
@@ -12,10 +12,10 @@ use crate::shard::Shard;
 use crate::table::decide;
 use crate::{Clock, Inner};
 
-/// Requests of more charges take the long way.
+/// Requests with more charges take the slow path.
 const MOST: usize = 4;
 
-/// A charge, and where its key is if it is known.
+/// A charge, and the place of its key.
 #[derive(Clone, Copy)]
 struct Known<'a> {
     charge: &'a Charge<'a>,
@@ -28,8 +28,8 @@ struct Known<'a> {
 
 impl<C: Clock> Inner<C> {
     /// Decides one charge on a key that is known: the path of nearly every request.
-    // Always inlined, because a decision that is returned is written and read again at once in
-    // other widths, which waits for the writes: that was a quarter of all.
+    // Always inlined: a returned decision would be written and at once read in other widths, which
+    // stalls the processor and takes a quarter of the whole time.
     #[inline(always)]
     pub(crate) fn decide_one(&self, charge: &Charge<'_>) -> Option<(Decision, Timestamp)> {
         let Charge { policy, key, cost, .. } = *charge;
@@ -39,10 +39,11 @@ impl<C: Clock> Inner<C> {
         with_rule!(policy.rule(), rule => decide_by(rule, shard, spot, cost, &self.clock))
     }
 
-    /// Decides a few charges on keys that are all known. `None`, and nothing has changed,
-    /// if one is not, if two charges are to the same policy, as they may have to be added up,
-    /// if a denial may be a strike, or if a charge is dry. Then
-    /// [`decide_all`](Self::decide_all) knows what to do.
+    /// Decides a few charges on keys that are all in the store.
+    ///
+    /// Returns `None` without any change if the request needs [`decide_all`](Self::decide_all).
+    /// This is the case if a key is new, two charges have the same policy and may have to be
+    /// added, a denial may cause a strike, or a charge is dry.
     pub(crate) fn decide_few(&self, charges: &[Charge<'_>]) -> Option<Verdict> {
         let is_plain = |charge: &Charge<'_>| !charge.dry && !charge.policy.counts_denials();
         if charges.len() > MOST || !charges.iter().all(is_plain) || names_a_policy_twice(charges) {
@@ -125,8 +126,8 @@ fn decide_by<R: Kind>(
     if needs_drop::<R::State>() {
         return Some((decide(rule, state, cost, now), now));
     }
-    // Of a state that owns nothing a copy is cheap: here is worked out whether it allows, and the
-    // rest from the copy while others have the lock.
+    // A copy of a state without heap data is cheap. Only the charge needs the lock; the details of
+    // the decision are computed from the copy after the lock is released.
     let before = state.clone();
     decide(rule, state, cost, now);
     drop(shard);

@@ -54,17 +54,16 @@ use self::shard::Shard;
 ///
 /// # Memory
 ///
-/// Bounded by [`max_keys`](MemoryStoreBuilder::max_keys) and
-/// [`max_bytes`](MemoryStoreBuilder::max_bytes), whatever the traffic. A key is
-/// forgotten when its state cannot be told from that of a key never used; each
-/// insertion looks at a few others for that, so there is no background task. When the
-/// store is full and a look at some of its keys finds none to forget, *new* keys share an entry per policy (and shard): an
-/// attacker who floods the store with keys neither evicts anyone nor wins a fresh
-/// quota for each key.
+/// [`max_keys`](MemoryStoreBuilder::max_keys) and [`max_bytes`](MemoryStoreBuilder::max_bytes)
+/// limit the memory, whatever the traffic. The store removes a key when its state equals that of
+/// an unused key. Each insertion checks a few other keys for removal, so there is no background
+/// task. If the store is full and finds no key to remove, *new* keys share one overflow entry per
+/// policy and shard. So an attacker who sends many keys evicts no other client's key, and does
+/// not get a new quota for each key.
 ///
 /// # Time
 ///
-/// The clock is a [`Clock`]; by default [`SystemClock`], which never steps.
+/// The default [`Clock`] is [`SystemClock`], which never steps.
 ///
 /// # Errors
 ///
@@ -85,8 +84,8 @@ struct Inner<C> {
     clock: C,
     hasher: RandomState,
     shards: Box<[Padded]>,
-    /// Settled receipts, by their names: those are random, so that the receipts of one
-    /// busy key spread evenly.
+    /// Settled receipts, sharded by their random ids, so that the receipts of one busy key spread
+    /// evenly.
     settled: Box<[Mutex<Settled>]>,
 }
 
@@ -94,16 +93,16 @@ struct Inner<C> {
 #[repr(align(128))]
 struct Padded(Mutex<Shard>);
 
-/// What errors call this store.
+/// The name of this store in errors.
 const NAME: &str = "memory store";
 
 impl MemoryStore {
-    /// A store for up to a million keys and 256 MiB, on the system's time.
+    /// Creates a store for up to a million keys and 256 MiB, with [`SystemClock`].
     pub fn new() -> Self {
         Self::builder().build()
     }
 
-    /// A store with other bounds or another clock.
+    /// Configures the bounds and the clock of a store.
     pub fn builder() -> MemoryStoreBuilder {
         MemoryStoreBuilder::default()
     }
@@ -121,13 +120,13 @@ impl<C: Clock> MemoryStore<C> {
         &self.0.clock
     }
 
-    /// The same number for all clones of a store and for no other that lives: sums over
-    /// several handles count each store once.
+    /// A number that is equal for all clones of a store and different for any other live store.
+    /// Callers that add up several handles use it to count each store once.
     pub fn identity(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
 
-    /// What the store holds now. Locks every shard in turn.
+    /// Returns the current number of keys and bytes. Locks every shard in turn.
     pub fn stats(&self) -> MemoryStats {
         let mut stats = MemoryStats { keys: 0, bytes: 0, overflowed: 0 };
         for shard in self.0.shards.iter() {
@@ -140,15 +139,15 @@ impl<C: Clock> MemoryStore<C> {
     }
 }
 
-/// What a [`MemoryStore`] holds.
+/// The number of keys and bytes in a [`MemoryStore`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// Keys, those included that could be forgotten but have not been yet.
+    /// The number of keys, including keys that the store could already remove.
     pub keys: usize,
-    /// Bytes of tables, and what states may come to hold besides.
+    /// The bytes of the tables, plus the largest possible size of each state outside them.
     pub bytes: usize,
-    /// Requests for units so far, denied ones included, that found no room and went to
-    /// the entry that all such keys share.
+    /// The number of charges so far, allowed or denied, that went to an overflow entry because the
+    /// store was full.
     pub overflowed: u64,
 }
 
@@ -186,8 +185,8 @@ impl<C: Clock> Store for MemoryStore<C> {
 }
 
 impl<C: Clock> Inner<C> {
-    // Always inlined, because a verdict that is returned is moved, and moving what has just been
-    // written waits for the writes: that was a quarter of a decision.
+    // Always inlined: returning a verdict moves bytes that were just written, which stalls the
+    // processor and takes a quarter of a decision's time.
     #[inline(always)]
     fn decide(&self, charges: &[Charge<'_>]) -> Result<Verdict, StoreError> {
         if let [charge] = charges {

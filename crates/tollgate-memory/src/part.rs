@@ -7,16 +7,15 @@ use tollgate_core::{Charge, Cost, Decision, Key, Policy, Timestamp};
 
 use crate::any_table::{AnyTable, Kind, with_table};
 
-/// A table for each policy, as each algorithm keeps another state. A policy whose
-/// quota changed has a table for each version, and a key moves from one to the other
-/// when it is next charged.
+/// One table per policy, because each algorithm has its own type of state. A policy whose quota
+/// changed has one table per version, and a key moves to the new table with its next charge.
 #[derive(Debug)]
 pub(crate) struct Part {
     tables: Vec<AnyTable>,
     hasher: RandomState,
 }
 
-/// A key under a policy, and where that looks.
+/// A key under a policy, with the table of that policy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot<'a> {
     pub(crate) policy: &'a Policy,
@@ -45,8 +44,8 @@ impl Part {
         Self { tables: Vec::new(), hasher }
     }
 
-    /// The table of `policy`, if it has one: nearly always by the address of the policy,
-    /// a comparison of pointers per table; else by what the policy says.
+    /// The table of `policy`, if there is one. The search first compares the addresses of the
+    /// policies, which is fast and nearly always finds the table, and then their contents.
     #[inline]
     pub(crate) fn known_table(&self, policy: &Policy) -> Option<usize> {
         let by_address = self.tables.iter().position(|table| table.policy().is_same(policy));
@@ -58,8 +57,8 @@ impl Part {
         self.tables.iter().position(|table| table.policy().shares_state_with(policy))
     }
 
-    /// The table of `policy`, made if there is none. A new one takes the place of one
-    /// that has emptied, unless `charges` are about to use that.
+    /// The table of `policy`, created if necessary. A new table replaces an empty table that
+    /// `charges` do not use.
     pub(crate) fn table(&mut self, policy: &Policy, charges: &[Charge<'_>]) -> usize {
         if let Some(index) = self.known_table(policy) {
             return index;
@@ -77,7 +76,7 @@ impl Part {
         }
     }
 
-    /// The bucket of a key in the table of its policy, which is its own until the table changes.
+    /// The bucket of a key in the table of its policy, valid until the table changes.
     #[inline]
     pub(crate) fn bucket(&self, table: usize, hash: u64, key: &Key) -> Option<usize> {
         with_table!(&self.tables[table], table => table.bucket(hash, key))
@@ -95,7 +94,7 @@ impl Part {
         with_table!(&mut self.tables[table], table => table.decide(bucket, cost, now))
     }
 
-    /// What the policy says about `cost` for the key in a bucket.
+    /// The decision on `cost` for the key in a bucket, without a charge.
     #[inline]
     pub(crate) fn assess(
         &self,
@@ -144,8 +143,8 @@ impl Part {
         versions.into_iter().find_map(|table| table.read_as(rule, hash, key, now))
     }
 
-    /// Puts the state of a key into the table of its policy, where it is not yet, and
-    /// takes it out of that of another version.
+    /// Inserts the state of a key into the table of its policy, and removes the key from the table
+    /// of another version.
     pub(crate) fn put<R: Kind>(
         &mut self,
         spot: Spot<'_>,
@@ -169,7 +168,7 @@ impl Part {
         }
     }
 
-    /// Whether a key in this table cannot be told from a fresh one.
+    /// Whether the state of a key in this table equals that of an unused key.
     pub(crate) fn is_fresh(&self, table: usize, spot: Spot<'_>, now: Timestamp) -> bool {
         self.tables[table].is_fresh(spot.hash, spot.key, now)
     }
@@ -179,14 +178,14 @@ impl Part {
         self.tables[table].remove(spot.hash, spot.key);
     }
 
-    /// Looks at the next `buckets` buckets of each table for what can be forgotten.
+    /// Checks the next `buckets` buckets of each table and removes keys that are as good as unused.
     pub(crate) fn sweep(&mut self, buckets: usize, now: Timestamp) {
         for table in &mut self.tables {
             table.sweep(buckets, now);
         }
     }
 
-    /// Gives back the room of tables that have mostly emptied.
+    /// Frees the memory of tables that are mostly empty.
     pub(crate) fn shrink(&mut self) {
         for table in &mut self.tables {
             table.shrink(&self.hasher);
@@ -198,7 +197,7 @@ impl Part {
         self.tables[table].policy()
     }
 
-    /// A number for a key under a policy, whatever its version.
+    /// A hash of key and policy name, the same for all versions of the policy.
     pub(crate) fn slot(&self, policy: &Policy, key: &Key) -> u64 {
         self.hasher.hash_one((policy.name(), key))
     }
@@ -207,7 +206,7 @@ impl Part {
         self.tables.iter().map(AnyTable::len).sum()
     }
 
-    /// Bytes held or promised.
+    /// The bytes in use, plus the largest possible growth of the states.
     pub(crate) fn bytes(&self) -> usize {
         self.tables.iter().map(AnyTable::bytes).sum()
     }

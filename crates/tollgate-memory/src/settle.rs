@@ -1,4 +1,4 @@
-//! Correcting a charge, once.
+//! Settles a charge once.
 
 use tollgate_core::algorithm::Rule;
 use tollgate_core::{AnyRule, Charge, Cost, Receipt, Settlement, StoreError, with_rule};
@@ -7,7 +7,7 @@ use crate::settled::Entered;
 use crate::{Clock, Inner, NAME};
 
 impl<C: Clock> Inner<C> {
-    /// Settles a receipt under the lock of its key and that of its name.
+    /// Settles a receipt while holding the locks of its key and of its id.
     pub(crate) fn settle(&self, receipt: &Receipt, actual: Cost) -> Result<Settlement, StoreError> {
         let Receipt { id, policy, key, charged, .. } = receipt;
         let hash = self.hash(key);
@@ -32,12 +32,12 @@ impl<C: Clock> Inner<C> {
         shard.finish();
         let (cost, actual) = (charged.cost.get(), actual.get());
         if actual > cost {
-            // A debt is owed under the quota that holds now, not under that of the receipt.
+            // Additional units are charged under the current quota, not under the receipt's.
             let held = shard.holder(&seat).unwrap_or(policy).clone();
             let seat = shard.seat(&Charge::new(&held, key, Cost::ZERO), hash, &[], now);
             shard.finish();
             if held.is_penalty() && !seat.is_own() {
-                // A strike there would block others.
+                // A strike on an overflow entry would block other keys.
                 return Ok(Settlement::Charged { units: 0 });
             }
             let units = with_rule!(held.rule(), rule => {
@@ -45,9 +45,9 @@ impl<C: Clock> Inner<C> {
             });
             return Ok(Settlement::Charged { units });
         }
-        // A key that is not found has aged out, and the charge with it. In the entry that
-        // keys without room share, in a state carried over to another quota, or after a
-        // reset, it cannot be told from the charges of others; what is in flight has its date.
+        // If the key is not found, its charges have expired. In an overflow entry, after a change
+        // of the quota or after a reset, the charge cannot be distinguished from other charges, so
+        // no units are refunded. Permits are distinguished by their dates.
         let Some(held) = shard.teller(&seat, receipt).cloned() else {
             return Ok(Settlement::Returned { units: 0 });
         };
@@ -61,7 +61,7 @@ impl<C: Clock> Inner<C> {
         Ok(Settlement::Returned { units })
     }
 
-    /// Lets a lease begin anew, under the same locks.
+    /// Extends a permit by its time to live, while holding the same locks.
     pub(crate) fn renew(&self, receipt: &Receipt) -> Result<Option<Receipt>, StoreError> {
         let Receipt { id, policy, key, charged, .. } = receipt;
         let AnyRule::ConcurrentRequests(rule) = policy.rule() else {

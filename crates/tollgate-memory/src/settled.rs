@@ -1,45 +1,48 @@
-//! Receipts that were settled, so that none is settled twice.
+//! Remembers settled receipts, so that no receipt is settled twice.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 
 use tollgate_core::{Receipt, ReceiptId, Timestamp};
 
-/// Remembers settled receipts as long as they could be settled again, at most so many of
-/// rates, and as many of what was in flight.
+/// Remembers each settled receipt until it lapses. There is room for up to `capacity` receipts of
+/// rate limits, and for as many of concurrency limits.
 ///
-/// Without room one of them is forgotten, or a busy service would get nothing back any more:
-/// who counts only failures would shut out everybody whose requests succeed.
+/// When the room is used up, the store forgets a receipt rather than reject new settlements.
+/// Otherwise a busy service would get no refunds, and a policy that counts only failures would
+/// deny clients whose requests succeed.
 ///
-/// Of a rate it is the one that was settled first, and from then on whatever was charged up to
-/// that instant has lapsed, unless it is remembered: nothing is settled twice, and what takes
-/// long may stay as estimated. What was in flight must come back however long it took: there
-/// the receipt goes of which there is the least to fear, the one that lapses first. Were it
-/// settled again, it could give back a unit that another request of its key took in the same
-/// microsecond.
+/// For rate limits the store forgets the receipt that was settled first. From then on, receipts
+/// of charges up to that instant count as lapsed. So no receipt is settled twice, but a slow
+/// request may keep its estimated cost.
+///
+/// A permit must be returned however long its request took. So for concurrency limits the store
+/// forgets the receipt that lapses first, and no receipt counts as lapsed. If a caller settles
+/// the forgotten receipt again, the store may return a permit that another request of the same
+/// key took in the same microsecond.
 #[derive(Debug)]
 pub(crate) struct Settled {
     of_rates: Receipts,
     in_flight: Receipts,
-    /// What was charged to a rate up to this instant is remembered or has lapsed.
+    /// A receipt of a rate limit charged up to this instant is remembered or counts as lapsed.
     lapsed_to: Option<Timestamp>,
 }
 
-/// What becomes of a receipt that is to be settled.
+/// The result of entering a receipt.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Entered {
-    /// It is remembered: settle it.
+    /// The receipt is new and may be settled.
     New,
-    /// It may be one that was forgotten.
+    /// The receipt counts as lapsed, because it may have been settled and forgotten.
     Lapsed,
-    /// None is ever remembered.
+    /// The capacity is 0.
     NoRoom,
 }
 
 #[derive(Debug)]
 struct Receipts {
     ids: HashSet<ReceiptId>,
-    /// By the instant at which each can be forgotten.
+    /// Ordered by the instant at which each receipt can be forgotten.
     queue: BinaryHeap<Reverse<(Timestamp, ReceiptId)>>,
     capacity: usize,
 }
@@ -56,8 +59,8 @@ impl Settled {
         receipts.ids.contains(&receipt.id)
     }
 
-    /// Remembers a receipt settled at `now` that it does not contain, if it can be told from
-    /// those that were forgotten.
+    /// Remembers a receipt that is settled at `now`. The caller has checked that the receipt is
+    /// not remembered yet.
     pub(crate) fn enter(&mut self, receipt: &Receipt, now: Timestamp) -> Entered {
         if receipt.policy.is_concurrency() {
             self.in_flight.make_room(now);
@@ -73,7 +76,8 @@ impl Settled {
             return Entered::Lapsed;
         }
         if !self.of_rates.has_room(now) {
-            // Charged before the first of those that are remembered was settled, it goes itself.
+            // A receipt charged before the first remembered settlement would itself be the one to
+            // forget.
             let first = self.of_rates.first_settled_at();
             if has_lapsed(first) {
                 return Entered::Lapsed;
@@ -91,7 +95,7 @@ impl Receipts {
         Self { ids: HashSet::new(), queue: BinaryHeap::new(), capacity }
     }
 
-    /// Whether there is room for one more.
+    /// Removes lapsed receipts and returns whether there is room for one more.
     fn has_room(&mut self, now: Timestamp) -> bool {
         while self.queue.peek().is_some_and(|Reverse((lapses_at, _))| *lapses_at <= now) {
             self.forget_first();
@@ -99,12 +103,13 @@ impl Receipts {
         self.ids.len() < self.capacity
     }
 
-    /// When the first receipt of a rate was settled; it was not charged later.
+    /// The time at which the first remembered receipt of a rate limit was settled. The receipt was
+    /// charged at that time or earlier.
     fn first_settled_at(&self) -> Option<Timestamp> {
         self.queue.peek().map(|Reverse((lapses_at, _))| *lapses_at - Receipt::LIFETIME)
     }
 
-    /// Makes room for one more, unless there is none at all.
+    /// Makes room for one more receipt, unless the capacity is 0.
     fn make_room(&mut self, now: Timestamp) {
         if !self.has_room(now) {
             self.forget_first();
@@ -117,13 +122,14 @@ impl Receipts {
         }
     }
 
-    /// Remembers a receipt settled at `now`, until it has lapsed for certain. A charge may
-    /// be dated later than now, if the clock has stepped back since; those settled after
-    /// it then are remembered a little longer than need be.
+    /// Remembers a receipt settled at `now` until it has certainly lapsed. If the clock has
+    /// stepped back, the charge may be dated later than `now`. Receipts settled after it are then
+    /// remembered slightly longer than necessary.
     fn insert(&mut self, receipt: &Receipt, now: Timestamp) {
         if self.capacity > 0 && self.ids.insert(receipt.id) {
             let from = now.max(receipt.charged.charged_at);
-            // Those of rates stay in the order in which they were settled, whatever their windows.
+            // Rate limits all use the same lifetime, so that the queue keeps the order of
+            // settlement.
             let in_flight = receipt.policy.is_concurrency();
             let lifetime = if in_flight { receipt.lifetime() } else { Receipt::LIFETIME };
             self.queue.push(Reverse((from + lifetime, receipt.id)));

@@ -10,44 +10,43 @@ use crate::voided::Voided;
 
 /// One part of the keys behind one lock, within its bounds.
 ///
-/// Keys that find no room share an entry per policy. While that is live, a new key
-/// that does find room starts as a copy of it, or whoever was counted there would win
-/// a fresh quota. Each shard has such entries of its own: so a flood of keys takes no
-/// lock that others need, and a shard that happens to fill before the others leaves
-/// their new keys alone.
+/// Keys without room share one overflow entry per policy. While that entry is live, a new key
+/// with room starts with a copy of its state; otherwise a client counted in the overflow entry
+/// would get a new quota. Each shard has its own overflow entries. So a flood of keys takes no
+/// common lock, and a full shard does not affect new keys of other shards.
 #[derive(Debug)]
 pub(crate) struct Shard {
     pub(crate) own: Part,
     shared: Part,
     bounds: Bounds,
-    /// New keys of the request at hand, which have been promised room.
+    /// The number of new keys of the current request for which room is reserved.
     coming: usize,
-    /// Requests for units so far that found no room.
+    /// The number of charges so far that found no room.
     pub(crate) overflowed: u64,
     voided: Voided,
 }
 
-/// What a shard may hold at most.
+/// The maximum size of a shard.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) keys: usize,
     pub(crate) bytes: usize,
 }
 
-/// What a request takes of one key under one policy, and where that key is.
+/// The entry of one key under one policy, as found for a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seat<'a> {
     spot: Spot<'a>,
     place: Place,
-    /// Whether it is the entry of all keys without room.
+    /// Whether this is the overflow entry.
     shared: bool,
 }
 
-/// Under this key stands the entry that all keys without room share.
+/// The key of an overflow entry.
 static SHARED: Key = Key::GLOBAL;
 
-/// Buckets of each table looked at for something to forget when the shard is full. It
-/// bounds what each request of a flood of new keys costs the others behind the lock.
+/// The number of buckets of each table that are checked for removal when the shard is full. It
+/// limits how long a request with a new key holds the lock.
 const SWEEP_WHEN_FULL: usize = 32;
 
 impl Shard {
@@ -63,7 +62,8 @@ impl Shard {
         }
     }
 
-    /// Finds where the key of a charge is, or would go. `charges` are all of the request.
+    /// Finds the entry of a charge's key, or the place for a new one. `charges` are all charges of
+    /// the request.
     pub(crate) fn seat<'a>(
         &mut self,
         charge: &Charge<'a>,
@@ -77,15 +77,15 @@ impl Shard {
         if let Place::Moved { from } = place
             && self.own.is_fresh(from, spot, now)
         {
-            // Whether it was swept before or not must make no difference.
+            // The result must be the same as if this key had been swept already.
             self.own.forget_in(from, spot);
             place = Place::New;
         }
-        // There are few shared entries, and mostly none: look whether they still count.
+        // Overflow entries are few, so all of them are checked for removal.
         self.shared.sweep(usize::MAX, now);
         let fits = match place {
             Place::Here => true,
-            // It will leave its other table, but may be larger in this one.
+            // The key leaves its old table, but may need more room in the new one.
             Place::Moved { .. } => self.makes_room(spot, 0, now),
             Place::New => self.makes_room(spot, 1, now),
         };
@@ -99,12 +99,12 @@ impl Shard {
         Seat { spot, place: self.shared.find(spot), shared: true }
     }
 
-    /// The request at hand has what it was promised.
+    /// Ends the reservations of the current request.
     pub(crate) fn finish(&mut self) {
         self.coming = 0;
     }
 
-    /// Whether there is room for so many keys more, if need be by forgetting others.
+    /// Whether there is room for this number of new keys. If not, removes expired keys first.
     fn makes_room(&mut self, spot: Spot<'_>, keys: usize, now: Timestamp) -> bool {
         if !self.has_room(spot, keys) {
             self.own.sweep(SWEEP_WHEN_FULL, now);
@@ -118,7 +118,7 @@ impl Shard {
             && self.own.bytes() + self.own.bytes_of(spot) <= self.bounds.bytes
     }
 
-    /// The policy under which the state of a key is kept now, if it has one of its own.
+    /// The version of the policy under which the key has its own state, if any.
     pub(crate) fn holder<'a>(&'a self, seat: &Seat<'a>) -> Option<&'a Policy> {
         match seat.place {
             _ if seat.shared => None,
@@ -128,9 +128,10 @@ impl Shard {
         }
     }
 
-    /// The policy under which the charge of a receipt is kept, if it can still be told from
-    /// others: under its own, or where what is in flight was carried over with its dates. Of
-    /// what is in flight without room all units of a date are alike, and in one entry.
+    /// The version of the policy under which the charge of a receipt can be found, or `None` if
+    /// the charge cannot be distinguished from others. Charges to a rate limit are found only in
+    /// their own version. Permits keep their dates in a new version and in an overflow entry, and
+    /// permits of one date are interchangeable.
     pub(crate) fn teller<'a>(&'a self, seat: &Seat<'a>, receipt: &Receipt) -> Option<&'a Policy> {
         let in_flight = receipt.policy.is_concurrency();
         let held = match seat.place {
@@ -143,19 +144,19 @@ impl Shard {
         (tells && !self.is_void(receipt)).then_some(held)
     }
 
-    /// Forgets what a key has used. Receipts from before then are void.
+    /// Removes the state of a key. Earlier receipts become void.
     pub(crate) fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) {
         self.own.forget(policy, key);
         self.voided.insert(self.own.slot(policy, key), now);
     }
 
-    /// Whether a receipt can no longer be told from the charges of others.
+    /// Whether the charge of a receipt can no longer be distinguished from others.
     pub(crate) fn is_void(&self, receipt: &Receipt) -> bool {
         let slot = self.own.slot(&receipt.policy, &receipt.key);
         self.voided.contains(slot, receipt.charged.charged_at)
     }
 
-    /// What the policy says about `cost`.
+    /// The decision on `cost`, without a charge.
     pub(crate) fn assess(&self, seat: &Seat<'_>, cost: Cost, now: Timestamp) -> Decision {
         with_rule!(seat.spot.policy.rule(), rule => self.assess_as(rule, seat, cost, now))
     }
@@ -174,21 +175,21 @@ impl Shard {
         }
     }
 
-    /// Charges what was assessed as allowed.
+    /// Charges a cost that was assessed as allowed.
     pub(crate) fn charge(&mut self, seat: &Seat<'_>, cost: Cost, now: Timestamp) {
         with_rule!(seat.spot.policy.rule(), rule => {
             self.change(rule, seat, now, |state| rule.charge(state, now, cost));
         });
     }
 
-    /// Strikes a penalty once.
+    /// Adds one strike to a penalty.
     pub(crate) fn strike(&mut self, seat: &Seat<'_>, now: Timestamp) {
         with_rule!(seat.spot.policy.rule(), rule => {
             self.change(rule, seat, now, |state| rule.owe(state, 1, now));
         });
     }
 
-    /// Changes the state of a key, wherever it is, and puts it where it belongs.
+    /// Changes the state of a key and stores it in the table of its policy.
     pub(crate) fn change<R: Kind, T>(
         &mut self,
         rule: &R,
@@ -196,7 +197,7 @@ impl Shard {
         now: Timestamp,
         change: impl FnOnce(&mut R::State) -> T,
     ) -> T {
-        // A fresh state may have been swept since it was found; then the key is new.
+        // The state may have been swept since it was found; then the key is new.
         if let Some(state) = self.part_mut(seat).state_mut::<R>(seat.spot) {
             return change(state);
         }
@@ -229,19 +230,17 @@ impl Shard {
 }
 
 impl Seat<'_> {
-    /// Whether the key was found, with a state of its own, under this very version of
-    /// its policy.
+    /// Whether the key has its own state under the current version of its policy.
     pub(crate) fn is_here(&self) -> bool {
         self.place == Place::Here && !self.shared
     }
 
-    /// Whether the entry is that of this key alone.
+    /// Whether the entry belongs to this key alone.
     pub(crate) const fn is_own(&self) -> bool {
         !self.shared
     }
 
-    /// Whether both are one entry: the shared one of a policy, as one request names a
-    /// policy and key of its own once.
+    /// Whether both are the same overflow entry. Other entries appear only once in a request.
     pub(crate) fn shares_entry_with(&self, other: &Self) -> bool {
         self.shared && other.shared && self.spot.policy.name() == other.spot.policy.name()
     }

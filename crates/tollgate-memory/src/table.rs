@@ -6,16 +6,16 @@ use std::hash::BuildHasher;
 use tollgate_core::algorithm::Rule;
 use tollgate_core::{Cost, Decision, Key, Policy, Timestamp};
 
-/// The keys of one policy within one shard, with their states beside them: finding a
-/// key and deciding on it touches one cache line besides the table's control bytes.
+/// The keys of one policy within one shard, each next to its state. So a decision touches one
+/// cache line besides the table's control bytes.
 #[derive(Debug)]
 pub(crate) struct Table<R: Rule> {
     pub(crate) policy: Policy,
     pub(crate) rule: R,
     entries: HashTable<Entry<R::State>>,
-    /// Where the sweep goes on.
+    /// The bucket at which the next sweep starts.
     cursor: usize,
-    /// Bytes that entries hold, or may come to hold, outside the table.
+    /// The largest possible number of bytes that the entries use outside the table.
     promised: usize,
 }
 
@@ -25,8 +25,8 @@ struct Entry<S> {
     state: S,
 }
 
-/// Buckets that each insertion looks at for something to forget. With four, a table
-/// has been looked through once before a quarter of it is new.
+/// The number of buckets that each insertion checks for removal. With four, the whole table has
+/// been checked before a quarter of it is new.
 const SWEEP: usize = 4;
 
 /// Why a bucket is not empty.
@@ -52,7 +52,7 @@ impl<R: Rule> Table<R> {
         Self { policy, rule, entries: HashTable::new(), cursor: 0, promised: 0 }
     }
 
-    /// The bucket of a key, which is its own until the table changes.
+    /// The bucket of a key, valid until the table changes.
     #[inline]
     pub(crate) fn bucket(&self, hash: u64, key: &Key) -> Option<usize> {
         self.entries.find_bucket_index(hash, |entry| entry.key == *key)
@@ -65,7 +65,7 @@ impl<R: Rule> Table<R> {
         decide(&self.rule, &mut entry.state, cost, now)
     }
 
-    /// What the policy says about `cost` for the key in a bucket.
+    /// The decision on `cost` for the key in a bucket, without a charge.
     #[inline(always)]
     pub(crate) fn assess(&self, bucket: usize, cost: Cost, now: Timestamp) -> Decision {
         let entry = self.entries.get_bucket(bucket).expect(FOUND);
@@ -82,7 +82,7 @@ impl<R: Rule> Table<R> {
         self.entries.find_mut(hash, |entry| entry.key == *key).map(|entry| &mut entry.state)
     }
 
-    /// Adds a key that is not here yet.
+    /// Inserts a key that is not in the table yet.
     pub(crate) fn insert(
         &mut self,
         hash: u64,
@@ -93,7 +93,7 @@ impl<R: Rule> Table<R> {
     ) {
         self.sweep(SWEEP, now);
         if self.is_at_capacity() {
-            // Growing costs a pass over everything, so first see what can go.
+            // Growing visits every entry, so expired keys are removed first.
             self.forget_fresh(now);
         }
         self.promised += self.promise(&key);
@@ -107,8 +107,7 @@ impl<R: Rule> Table<R> {
         }
     }
 
-    /// Looks at the next `buckets` buckets and forgets the keys in them that cannot be
-    /// told from fresh ones.
+    /// Checks the next `buckets` buckets and removes keys whose state equals that of an unused key.
     pub(crate) fn sweep(&mut self, buckets: usize, now: Timestamp) {
         let end = self.entries.num_buckets();
         for _ in 0..buckets.min(end) {
@@ -123,8 +122,8 @@ impl<R: Rule> Table<R> {
         }
     }
 
-    /// Gives back room if three quarters of it are empty, keeping as much again as is
-    /// used: so it happens once per so many keys that went.
+    /// Frees memory if three quarters of the table are empty. The table keeps twice the room that
+    /// its keys need, so that it seldom has to shrink or grow again.
     pub(crate) fn shrink(&mut self, hasher: &RandomState) {
         if self.entries.len() < self.entries.capacity() / 4 {
             let keep = 2 * self.entries.len();
@@ -133,7 +132,7 @@ impl<R: Rule> Table<R> {
         }
     }
 
-    /// Forgets all keys that cannot be told from fresh ones.
+    /// Removes all keys whose state equals that of an unused key.
     fn forget_fresh(&mut self, now: Timestamp) {
         let Self { entries, rule, promised, .. } = self;
         let per_state = rule.max_heap_bytes();
@@ -150,7 +149,7 @@ impl<R: Rule> Table<R> {
         self.entries.len()
     }
 
-    /// Bytes held or promised.
+    /// The bytes in use, plus the largest possible growth of the states.
     pub(crate) fn bytes(&self) -> usize {
         self.entries.allocation_size() + self.promised
     }
@@ -166,7 +165,7 @@ impl<R: Rule> Table<R> {
         self.entries.len() == self.entries.capacity()
     }
 
-    /// What a key may come to hold outside the table.
+    /// The largest possible number of bytes that a key and its state use outside the table.
     fn promise(&self, key: &Key) -> usize {
         self.rule.max_heap_bytes() + key.heap_bytes()
     }

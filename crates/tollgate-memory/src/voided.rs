@@ -1,28 +1,29 @@
-//! Charges that can no longer be told from others.
+//! Charges that can no longer be distinguished from others.
 
 use std::collections::{HashMap, VecDeque};
 
 use tollgate_core::{Receipt, Timestamp};
 
-/// Remembers the instants up to which the charges of a key count no more as they were
-/// made: it was reset, or its state was carried over to another quota. What a receipt
-/// from before then gave back would be taken from others.
+/// Remembers, per key, when the key was reset or its state moved to another quota. Receipts of
+/// charges up to that instant are void: a refund would add units that the key no longer lacks.
 ///
-/// An instant is kept as long as a receipt from before it can be settled. When there
-/// are too many, the oldest give way to one for all keys, which refuses more than need be.
+/// An instant is kept while an earlier receipt can still be settled. If there are too many
+/// instants, the oldest are replaced by one instant for all keys, which voids more receipts than
+/// necessary.
 #[derive(Debug, Default)]
 pub(crate) struct Voided {
-    /// By the hash of policy and key: where two share one, both are refused.
+    /// By the hash of policy and key. If two keys have the same hash, the receipts of both are
+    /// void.
     instants: HashMap<u64, Timestamp>,
     queue: VecDeque<(Timestamp, u64)>,
     all: Option<Timestamp>,
 }
 
-/// Keys remembered in each shard, some 40 bytes each.
+/// The number of keys remembered in each shard, about 40 bytes each.
 const CAPACITY: usize = 4_096;
 
 impl Voided {
-    /// The charges made to `slot` up to `now` count no more as they were made.
+    /// Voids the receipts of charges made to `slot` up to `now`.
     pub(crate) fn insert(&mut self, slot: u64, now: Timestamp) {
         while let Some(&(instant, oldest)) = self.queue.front() {
             let lapsed = now >= instant + Receipt::LIFETIME;
@@ -41,7 +42,7 @@ impl Voided {
         self.queue.push_back((now, slot));
     }
 
-    /// Whether a charge made to `slot` at `charged_at` counts no more as it was made.
+    /// Whether the receipt of a charge made to `slot` at `charged_at` is void.
     pub(crate) fn contains(&self, slot: u64, charged_at: Timestamp) -> bool {
         let until = self.instants.get(&slot).copied().max(self.all);
         until.is_some_and(|until| charged_at <= until)
@@ -53,13 +54,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_gives_way_is_refused_with_all_others() {
+    fn receipts_up_to_a_forgotten_instant_are_void_for_all_keys() {
         let mut voided = Voided::default();
         let at = Timestamp::from_micros;
         for slot in 0..=CAPACITY as u64 {
             voided.insert(slot, at(slot));
         }
-        // The first has given way, and so everything up to its instant is refused.
+        // The first instant was forgotten, so receipts of all keys up to that instant are void.
         assert!(voided.contains(99_999, at(0)) && !voided.contains(99_999, at(1)));
         assert!(voided.contains(7, at(7)) && !voided.contains(7, at(8)));
         let later = at(1) + Receipt::LIFETIME;

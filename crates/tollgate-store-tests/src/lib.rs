@@ -1,13 +1,13 @@
 //! The contract of [`Store`], as a suite of named checks.
 //!
-//! A store, or a wrapper around one, implements [`Harness`] and calls [`store_tests!`];
-//! that makes one test per check, so that a failure has a name. The checks know nothing
-//! of the store but its trait. Those that need to move time are passed over by stores
-//! whose clock cannot be moved; everything else, concurrency included, is for all.
+//! Implement [`Harness`] for your store, or for a wrapper around a store, and call
+//! [`store_tests!`]. The macro generates one test per check, so that a failure has a name. The
+//! checks use only the [`Store`] trait. Checks that move the clock are skipped for stores whose
+//! clock cannot be moved; all other checks, including those of concurrency, always run.
 //!
-//! The strongest check compares the store with [`reference::Reference`], a few lines
-//! around the pure functions of the core, on long random traces: every field of every
-//! verdict must be the same.
+//! The strongest check compares the store with [`reference::Reference`] on long random traces.
+//! The reference is a thin layer over the pure functions of the core, and every field of every
+//! verdict must be equal.
 //!
 //! A wrapper also passes
 //! [`a_wrapper_passes_on_what_the_store_inside_is`](checks::wrappers), for the methods of the trait
@@ -60,9 +60,10 @@ pub trait Harness: Sized + Send + Sync {
 
 /// Makes a `#[tokio::test]` of every check, for the [`Harness`] of the name given.
 ///
-/// For a store over several machines that is dear to start, `store_tests!(Harness, several
-/// machines)` makes one test of them, and leaves out those that compare all of a verdict
-/// with the reference: such a store promises one snapshot per machine alone.
+/// A store over several machines takes long to start. For such a store, `store_tests!(Harness,
+/// several machines)` generates a single test. It leaves out the checks that compare whole
+/// verdicts with the reference, because the store promises a consistent snapshot only per
+/// machine.
 #[macro_export]
 macro_rules! store_tests {
     ($harness:ty) => {

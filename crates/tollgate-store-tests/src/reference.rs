@@ -26,7 +26,7 @@ struct Stored {
     /// Charges from before cannot be told from others: the key was not charged yet, or
     /// reset since, or its state carried over from another quota.
     since: Timestamp,
-    /// What others may spend without asking.
+    /// The leases of replicas, which may spend these units without another decision.
     holds: Holds,
 }
 
@@ -125,7 +125,7 @@ impl Reference {
         Verdict::new(verdict.is_admitted(), now, decisions)
     }
 
-    /// What would be said of a charge that is not made.
+    /// The decision on a dry charge.
     fn ask(&self, charge: &Charge<'_>, now: Timestamp) -> Decision {
         let decision = self.assess(charge, charge.cost, now);
         if decision.denies() {
@@ -272,7 +272,7 @@ impl Reference {
         Some(receipt.begun_at(charged_at))
     }
 
-    /// Forgets a key at `now`. What others hold may still be spent, so that stays.
+    /// Removes the state of a key at `now`. Leases remain, because replicas may still spend them.
     pub fn reset(&mut self, policy: &Policy, key: &Key, now: Timestamp) {
         let slot = slot_of(policy, key);
         let stored = self.stored(&slot, now).filter(|stored| !stored.holds.is_empty());
@@ -387,7 +387,7 @@ impl Reference {
             };
             let mut holds = self.holds(&slot, now);
             if matches!(any, AnyRule::CalendarWindowCounter(_)) {
-                // What is still held counts at once, as no calendar can be leased.
+                // Calendar quotas cannot be leased, so all leased units are charged at once.
                 rule.owe(&mut state, holds.units(), now);
                 holds = Holds::default();
             }
@@ -396,13 +396,14 @@ impl Reference {
         })
     }
 
-    /// The instant from which on a key that changes at `now` is held under `rule`. Charges
-    /// made in the very instant in which it is carried over or reset cannot be told apart.
+    /// The start of the validity of receipts under `rule`, for a key that changes at `now`.
+    /// Charges made in the microsecond of a change or a reset cannot be distinguished, so their
+    /// receipts are not valid.
     fn since(&self, rule: &AnyRule, slot: &Slot, now: Timestamp) -> Timestamp {
         let next = now + Micros::new(1);
         match self.stored(slot, now) {
             Some(stored) if stored.rule == *rule => stored.since,
-            // What is in flight is carried over with its dates.
+            // Permits keep their dates when the rule changes.
             Some(stored) if !is_fresh(&stored, now) && both_in_flight(&stored.rule, rule) => {
                 stored.since
             }
@@ -417,7 +418,7 @@ impl Reference {
         self.stored(slot, now).filter(|stored| !is_fresh(stored, now))
     }
 
-    /// What is kept of a key, as it is at `now`.
+    /// The state of a key at `now`.
     fn stored(&self, slot: &Slot, now: Timestamp) -> Option<Stored> {
         self.states.get(slot).map(|stored| lapsed(stored.clone(), now))
     }
@@ -431,7 +432,7 @@ impl Reference {
     }
 }
 
-/// What is done to a state.
+/// A change of a state.
 #[derive(Clone, Copy)]
 enum Change {
     Charge(Cost),

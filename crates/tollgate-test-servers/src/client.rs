@@ -1,4 +1,4 @@
-//! A client that waits for each answer, for looking into a server.
+//! A blocking Redis client, with which tests inspect a server.
 
 use std::fmt;
 use std::io::{self, BufRead as _, BufReader, Read, Write};
@@ -7,27 +7,27 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a server answers.
+/// A reply of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Nothing is there.
+    /// No value.
     Nil,
     /// An integer.
     Number(i64),
     /// A status or a string of bytes.
     Text(Vec<u8>),
-    /// A refusal, as in `NOSCRIPT No matching script.`
+    /// An error, for example `NOSCRIPT No matching script.`
     Error(String),
-    /// Several answers in one.
+    /// A list of values.
     List(Vec<Self>),
 }
 
 impl Value {
-    /// The number, also if it came as a text.
+    /// The number; a text is parsed.
     ///
     /// # Panics
     ///
-    /// If it is none.
+    /// If the value is not a number.
     #[must_use]
     #[track_caller]
     pub fn number(&self) -> i64 {
@@ -35,9 +35,9 @@ impl Value {
             Self::Number(number) => *number,
             Self::Text(text) => {
                 let text = String::from_utf8_lossy(text);
-                text.parse().unwrap_or_else(|_| panic!("a number was asked for: {text:?}"))
+                text.parse().unwrap_or_else(|_| panic!("not a number: {text:?}"))
             }
-            other => panic!("a number was asked for: {other:?}"),
+            other => panic!("not a number: {other:?}"),
         }
     }
 
@@ -45,31 +45,31 @@ impl Value {
     ///
     /// # Panics
     ///
-    /// If it is none, or no UTF-8.
+    /// If the value is not a text in UTF-8.
     #[must_use]
     #[track_caller]
     pub fn text(&self) -> &str {
         match self {
             Self::Text(text) => std::str::from_utf8(text).expect("UTF-8"),
-            other => panic!("a text was asked for: {other:?}"),
+            other => panic!("not a text: {other:?}"),
         }
     }
 
-    /// What is in the list.
+    /// The values of the list.
     ///
     /// # Panics
     ///
-    /// If it is none.
+    /// If the value is not a list.
     #[must_use]
     #[track_caller]
     pub fn list(&self) -> &[Self] {
         match self {
             Self::List(list) => list,
-            other => panic!("a list was asked for: {other:?}"),
+            other => panic!("not a list: {other:?}"),
         }
     }
 
-    /// The refusal, if it is one.
+    /// The error message, or `None` if the value is not an error.
     #[must_use]
     pub fn error(&self) -> Option<&str> {
         match self {
@@ -79,8 +79,8 @@ impl Value {
     }
 }
 
-/// One connection. It can keep any number of commands under way: [`say`](Self::say) them
-/// all, and [`hear`](Self::hear) as many answers.
+/// One connection. For pipelining, call [`say`](Self::say) for each command and then
+/// [`hear`](Self::hear) once for each reply.
 pub struct Client {
     out: Vec<u8>,
     stream: BufReader<Box<dyn Stream>>,
@@ -95,7 +95,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// If nobody listens there.
+    /// If no server listens there.
     pub fn unix(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -107,7 +107,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// If nobody listens there.
+    /// If no server listens there.
     pub fn tcp(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_nodelay(true)?;
@@ -116,12 +116,12 @@ impl Client {
         Ok(Self::over(stream))
     }
 
-    /// Speaks over a stream that is there already, such as one with TLS.
+    /// Uses an open stream, for example a TLS session.
     pub fn over(stream: impl Read + Write + Send + 'static) -> Self {
         Self { out: Vec::new(), stream: BufReader::new(Box::new(stream)) }
     }
 
-    /// Says a command. It is sent when the next answer is waited for.
+    /// Queues a command. [`send`](Self::send) or the next read of a reply sends it.
     pub fn say(&mut self, command: &[impl AsRef<[u8]>]) {
         self.out.extend_from_slice(format!("*{}\r\n", command.len()).as_bytes());
         for word in command {
@@ -132,28 +132,28 @@ impl Client {
         }
     }
 
-    /// Sends what was said, without waiting for an answer.
+    /// Sends the queued commands without waiting for a reply.
     ///
     /// # Errors
     ///
-    /// If the connection is gone.
+    /// If the connection is closed.
     pub fn send(&mut self) -> io::Result<()> {
         let sent = self.stream.get_mut().write_all(&self.out);
         self.out.clear();
         sent
     }
 
-    /// The answer to the oldest command that has none.
+    /// Waits for the reply to the oldest command without a reply.
     ///
     /// # Errors
     ///
-    /// If the connection is gone, or if the server stays silent for ten seconds.
+    /// If the connection is closed, or if no reply comes within 10 s.
     pub fn try_hear(&mut self) -> io::Result<Value> {
         if !self.out.is_empty() {
             self.send()?;
         }
         let mut line = Vec::new();
-        // A master sends bare newlines to a replica that waits for its copy.
+        // A master sends bare newlines to a replica that waits for its first copy of the data.
         while line.is_empty() || line == b"\n" {
             line.clear();
             if self.stream.read_until(b'\n', &mut line)? == 0 {
@@ -164,7 +164,7 @@ impl Client {
             return Err(io::ErrorKind::UnexpectedEof.into());
         };
         let line = String::from_utf8_lossy(line);
-        let strange = || io::Error::other(format!("no RESP2: {line:?}"));
+        let strange = || io::Error::other(format!("not a RESP2 reply: {line:?}"));
         let rest = line.get(1..).ok_or_else(strange)?;
         let number = || rest.parse::<i64>().map_err(|_| strange());
         Ok(match line.as_bytes()[0] {
@@ -184,42 +184,42 @@ impl Client {
         })
     }
 
-    /// The answer to the oldest command that has none.
+    /// Waits for the reply to the oldest command without a reply.
     ///
     /// # Panics
     ///
-    /// If there is none to be had.
+    /// If the connection is closed, or if no reply comes within 10 s.
     #[track_caller]
     pub fn hear(&mut self) -> Value {
         self.try_hear().unwrap_or_else(|error| panic!("redis-server does not answer: {error}"))
     }
 
-    /// Says a command and waits for its answer.
+    /// Sends a command and waits for its reply.
     ///
     /// # Panics
     ///
-    /// If there is none to be had.
+    /// If the connection is closed, or if no reply comes within 10 s.
     #[track_caller]
     pub fn cmd(&mut self, command: &[impl AsRef<[u8]>]) -> Value {
         self.say(command);
         self.hear()
     }
 
-    /// Says a command and waits for its answer.
+    /// Sends a command and waits for its reply.
     ///
     /// # Errors
     ///
-    /// If the connection is gone, or if the server stays silent for ten seconds.
+    /// If the connection is closed, or if no reply comes within 10 s.
     pub fn try_cmd(&mut self, command: &[impl AsRef<[u8]>]) -> io::Result<Value> {
         self.say(command);
         self.try_hear()
     }
 
-    /// How often a command ran on this server, and the microseconds it took in all.
+    /// The number of calls of a command on this server, and their total time in microseconds.
     ///
     /// # Panics
     ///
-    /// If the server does not tell.
+    /// If the server does not reply with its statistics.
     #[track_caller]
     pub fn stats(&mut self, command: &str) -> (u64, u64) {
         let info = self.cmd(&["INFO", "commandstats"]);
@@ -238,11 +238,10 @@ impl fmt::Debug for Client {
     }
 }
 
-/// A field of INFO and of what looks like it.
+/// A field of INFO, or of another reply with lines of `name:value`.
 pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
 
-/// A test that waits for a server which is stopped should fail, and soon enough that
-/// somebody still looks.
+/// A test that waits for a stopped server fails after this time, instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(10);

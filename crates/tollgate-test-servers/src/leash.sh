@@ -1,8 +1,9 @@
 # sh leash.sh FOLDER PROGRAM ARGUMENT...
 #
-# Becomes the program. A second process waits on standard input, whose other end the test
-# holds: a line lets go; the end of it without a line means that the test was killed, and
-# then nobody else is left to end the program and to remove its folder.
+# Replaces itself by the program. Before that it starts a second process, which reads standard
+# input; the test holds the other end of that pipe. On a line the second process exits. If the
+# pipe closes without a line, the test was killed: the second process then kills the program and
+# removes its folder.
 folder=$1
 shift
 exec 3<&0 </dev/null

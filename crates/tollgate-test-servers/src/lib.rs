@@ -2,18 +2,18 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`Redis`] | one server: plain, with passwords, TLS, a memory limit, a master |
-//! | [`Cluster`] | masters and replicas, failovers, and slots that move step by step |
-//! | [`Sentinels`] | a master, its replicas, and the sentinels that watch them |
-//! | [`Proxy`] | stands between a client and a server, and delays, swallows or cuts |
-//! | [`Client`] | says a command to any of them |
+//! | [`Redis`] | one server: plain, with passwords, TLS or a memory limit, or as a replica |
+//! | [`Cluster`] | masters and replicas, failovers, and slot migrations step by step |
+//! | [`Sentinels`] | a master, its replicas, and the sentinels that monitor them |
+//! | [`Proxy`] | a TCP proxy that delays, drops or cuts the traffic between client and server |
+//! | [`Client`] | a client that sends commands to any of them |
 //!
-//! Everything listens on free ports of 127.0.0.1 or on a socket in a folder of its own,
-//! keeps nothing unless asked to, and ends with its handle: also when the test panics, and
-//! also when the test is killed. No call needs an async runtime, and none stands still
-//! because the runtime of a test does.
+//! Servers listen on free ports of 127.0.0.1 or on a socket in a temporary folder. They have no
+//! persistence by default. A server ends when its handle is dropped, when the test panics and
+//! when the test is killed. No call needs an async runtime, and servers keep running while a
+//! test blocks its runtime.
 //!
-//! Whatever goes wrong here is a failure of the test, so it panics and says what to do.
+//! Every error here is a failure of the test, so the functions panic with a message.
 #![cfg(unix)]
 
 mod client;

@@ -1,7 +1,7 @@
 //! cargo run -p tollgate-test-servers -- redis | cluster | sentinels
 //!
-//! Starts what tests start, prints its URL, and ends it with standard input: to try
-//! something by hand, and for the test that kills it.
+//! Starts the servers of the tests, prints their URL, and ends them when standard input closes.
+//! Use it for trials by hand; a test also kills it to check that the servers end.
 
 #[cfg(unix)]
 fn main() {
@@ -11,7 +11,7 @@ fn main() {
         Some("redis") => hold(Redis::start, Redis::url),
         Some("cluster") => hold(Cluster::start, Cluster::url),
         Some("sentinels") => hold(Sentinels::start, Sentinels::url),
-        _ => eprintln!("say what to start: redis, cluster or sentinels"),
+        _ => eprintln!("usage: tollgate-test-servers redis|cluster|sentinels"),
     }
 }
 
@@ -19,11 +19,11 @@ fn main() {
 fn hold<T>(start: impl FnOnce() -> T, url: impl FnOnce(&T) -> String) {
     let servers = start();
     println!("{}", url(&servers));
-    // An error is an end too.
+    // An error of standard input ends the servers too.
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
 }
 
 #[cfg(not(unix))]
 fn main() {
-    eprintln!("servers of tests need a Unix");
+    eprintln!("the test servers run only on Unix");
 }

@@ -1,4 +1,4 @@
-//! A program that ends with its handle.
+//! A program that ends when its handle is dropped.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -8,8 +8,8 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-/// A running program. Dropping it kills the program; if the test is killed instead, the
-/// leash does it.
+/// A running program. Dropping this value kills the program. If the test is killed, `leash.sh`
+/// kills the program.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -17,8 +17,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a program that works in `folder`, which goes with the program if the test is
-    /// killed. What it prints is added to `log`.
+    /// Starts a program in `folder` and appends its output to `log`. If the test is killed,
+    /// `leash.sh` removes the folder too.
     pub(crate) fn start(program: &str, args: &[&OsStr], folder: &Path, log: &Path) -> Self {
         require(program);
         let log = File::options().create(true).append(true).open(log).expect("a log file");
@@ -38,20 +38,20 @@ impl Process {
         Self { child, leash }
     }
 
-    /// Whether it has ended, and how.
+    /// The exit status, or `None` while the program runs.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("a child of this process")
     }
 
-    /// Halts it where it is: it keeps its connections and answers nobody.
+    /// Sends SIGSTOP and waits until the program is stopped. Its connections stay open.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
-        // A signal may reach it late. Its end would be news too, and waiting for ever none.
+        // The signal may arrive late. Waiting for the exit too avoids a wait without end.
         let news = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(self.pid()), news).expect("a child of this process");
     }
 
-    /// Lets it go on where it was stopped.
+    /// Sends SIGCONT: the program continues after [`stop`](Self::stop).
     pub(crate) fn cont(&self) {
         self.signal(Signal::CONT);
     }
@@ -67,15 +67,15 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself. Its number stays its own until it is waited for, so
-        // the leash, which knows it by number, is let go before that.
+        // `leash.sh` kills by process id, and the id may be reused after `wait`. So `leash.sh` is
+        // told to exit before that. The program may have ended already.
         let _ = self.child.kill();
         let _ = self.leash.write_all(b"\n");
         let _ = self.child.wait();
     }
 }
 
-/// The shell would only say 127.
+/// Without this check the only sign would be the shell's exit status 127.
 fn require(program: &str) {
     let path = std::env::var_os("PATH").unwrap_or_default();
     assert!(
@@ -98,17 +98,17 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "no tollgate-nobody on PATH; run `cargo xtask test`")]
-    fn a_missing_program_is_named_with_the_cure() {
+    #[should_panic(expected = "no tollgate-missing on PATH; run `cargo xtask test`")]
+    fn the_error_for_a_missing_program_names_the_command_that_installs_it() {
         let folder = tempfile::tempdir().expect("a folder");
-        Process::start("tollgate-nobody", &[], folder.path(), &folder.path().join("log"));
+        Process::start("tollgate-missing", &[], folder.path(), &folder.path().join("log"));
     }
 
     #[test]
-    fn a_program_and_its_folder_go_when_nobody_holds_the_leash() {
+    fn the_program_ends_and_its_folder_is_removed_when_the_pipe_closes() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut process = sleep(folder.path());
-        // Started later, so that it would inherit the leash if that could be inherited.
+        // Started later: it must not inherit the pipe of the first program.
         let elsewhere = tempfile::tempdir().expect("a folder");
         let mut other = sleep(elsewhere.path());
         drop(std::mem::replace(&mut process.leash, spare()));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_program_can_still_be_ended() {
+    fn a_stopped_program_ends_when_its_handle_is_dropped() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut process = sleep(folder.path());
         process.stop();

@@ -1,4 +1,4 @@
-//! A master, its replicas, and the sentinels that watch them.
+//! A master, its replicas, and the sentinels that monitor them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,35 +7,35 @@ use crate::client::Value;
 use crate::redis::{Redis, RedisBuilder};
 use crate::wait::{try_until, until};
 
-/// Sentinels and what they watch, under the name [`Sentinels::NAME`].
+/// Running sentinels with a master and its replicas. The group's name is [`Sentinels::NAME`].
 ///
-/// Data nodes are known by their index: at first the master is number 0, replicas follow.
-/// A failover changes the roles and no index.
+/// Methods refer to data nodes by index. At the start node 0 is the master and the others are
+/// replicas. A failover changes the roles and not the indices.
 #[derive(Debug)]
 pub struct Sentinels {
-    // Dropped first, so that none of them sees a failure in the end of a test.
+    // Dropped first, so that no sentinel starts a failover at the end of a test.
     sentinels: Vec<Redis>,
     nodes: Vec<Redis>,
 }
 
 impl Sentinels {
-    /// What clients call the group of master and replicas.
+    /// The name of the group, which clients send to a sentinel.
     pub const NAME: &str = "mymaster";
 
-    /// A master with one replica and three sentinels, two of which must agree that the
-    /// master has been down for a second.
+    /// Starts a master, one replica and three sentinels. A failover starts when two sentinels
+    /// agree that the master has been down for 1 s.
     #[must_use]
     pub fn start() -> Self {
         Self::builder().start()
     }
 
-    /// Others than those.
+    /// Configures the number of servers and their settings.
     pub fn builder() -> SentinelsBuilder {
         SentinelsBuilder { replicas: 1, sentinels: 3, quorum: 2, node: RedisBuilder::new() }
     }
 
-    /// Where clients connect: `redis-sentinel://…` with the other sentinels as `?node=`.
-    /// The password, if there is one, is that of the data nodes; sentinels have none.
+    /// The URL for clients: `redis-sentinel://…` with the other sentinels as `&node=`. The
+    /// password, if any, is for the data nodes; the sentinels have no password.
     #[must_use]
     pub fn url(&self) -> String {
         let login = self.nodes[0].password().map(|password| format!(":{password}@"));
@@ -59,7 +59,7 @@ impl Sentinels {
     ///
     /// # Panics
     ///
-    /// If there is none with that index.
+    /// If no node has that index.
     #[must_use]
     pub fn node(&self, index: usize) -> &Redis {
         &self.nodes[index]
@@ -71,7 +71,7 @@ impl Sentinels {
         &self.sentinels
     }
 
-    /// The master that the first sentinel which is up would send a client to.
+    /// The master, as reported by the first sentinel that is up.
     ///
     /// # Panics
     ///
@@ -82,19 +82,19 @@ impl Sentinels {
         self.master_by(sentinel)
     }
 
-    /// Kills the master and says who it was.
+    /// Kills the master and returns its index.
     pub fn kill_master(&self) -> usize {
         let master = self.master();
         self.nodes[master].kill();
         master
     }
 
-    /// Waits until all sentinels that are up name another master than `old`, and that one
-    /// takes writes. Says who it is.
+    /// Waits until all sentinels that are up agree on a master other than `old`, and until that
+    /// node has the role of a master. Returns its index.
     ///
     /// # Panics
     ///
-    /// If they do not within thirty seconds.
+    /// If this takes longer than 30 s.
     #[must_use]
     pub fn wait_for_failover(&self, old: usize) -> usize {
         let new = try_until(PATIENCE, || {
@@ -111,12 +111,13 @@ impl Sentinels {
 
     /// Waits until a data node that was replaced follows the new master.
     ///
-    /// A master that was frozen or cut off takes writes until a sentinel demotes it: for ten
-    /// seconds or more, unless the sentinels have shorter periods, which takes Redis 7.
+    /// A master that was frozen or disconnected accepts writes until a sentinel demotes it. This
+    /// takes 10 s or more; with Redis 7 it is shorter, because the sentinels here use shorter
+    /// periods.
     ///
     /// # Panics
     ///
-    /// If it does not within a minute.
+    /// If this takes longer than a minute.
     pub fn wait_until_follows(&self, node: usize) {
         let what = format!("node {node} follows");
         until(&what, 2 * PATIENCE, || (self.nodes[node].info("role") == "slave").then_some(()));
@@ -129,13 +130,13 @@ impl Sentinels {
         let port = u16::try_from(port.number()).expect("a port");
         let address = SocketAddr::new(ip, port);
         let known = self.nodes.iter().position(|node| node.address() == address);
-        known.unwrap_or_else(|| panic!("a strange master: {address}"))
+        known.unwrap_or_else(|| panic!("the sentinel names an unknown master: {address}"))
     }
 
-    /// Until each sentinel knows all replicas and enough others to act.
+    /// Waits until each sentinel lists all replicas and enough other sentinels for a failover.
     fn wait_until_ok(&self) {
         for sentinel in &self.sentinels {
-            let what = format!("sentinel {} knows the others", sentinel.address());
+            let what = format!("sentinel {} lists all replicas and sentinels", sentinel.address());
             until(&what, PATIENCE, || {
                 let state = sentinel.cmd(&["SENTINEL", "MASTER", Self::NAME]);
                 let quorum = sentinel.cmd(&["SENTINEL", "CKQUORUM", Self::NAME]);
@@ -153,9 +154,9 @@ impl Sentinels {
     }
 }
 
-/// Says what [`Sentinels`] shall be, and starts them.
+/// Builds [`Sentinels`].
 #[derive(Clone, Debug)]
-#[must_use = "sentinels that are not started watch nobody"]
+#[must_use = "call start() to start the sentinels"]
 pub struct SentinelsBuilder {
     replicas: usize,
     sentinels: usize,
@@ -164,29 +165,29 @@ pub struct SentinelsBuilder {
 }
 
 impl SentinelsBuilder {
-    /// How many replicas the master has.
+    /// The number of replicas. Default: 1.
     pub fn replicas(mut self, count: usize) -> Self {
         self.replicas = count;
         self
     }
 
-    /// How many sentinels there are, and how many of them must agree.
+    /// The number of sentinels, and how many of them must agree. Default: 3 and 2.
     pub fn sentinels(mut self, count: usize, quorum: usize) -> Self {
         (self.sentinels, self.quorum) = (count, quorum);
         self
     }
 
-    /// Says more about each data node. TLS is not among what they can have here.
+    /// Changes the settings of each data node. TLS is not supported here.
     pub fn each_node(mut self, tell: impl FnOnce(RedisBuilder) -> RedisBuilder) -> Self {
         self.node = tell(self.node);
         self
     }
 
-    /// Starts all and waits until the sentinels know each other and the replicas.
+    /// Starts all servers and waits until the sentinels list each other and the replicas.
     ///
     /// # Panics
     ///
-    /// If redis-server is not installed or one does not start.
+    /// If redis-server is not installed, or a server does not start.
     #[must_use]
     #[track_caller]
     pub fn start(self) -> Sentinels {
@@ -195,7 +196,7 @@ impl SentinelsBuilder {
         let mut nodes = vec![master];
         nodes.extend((0..self.replicas).map(|_| replica.clone().prepare()));
         nodes[1..].iter().for_each(Redis::launch);
-        // Sentinels learn of replicas from the master, so it must know them first.
+        // Sentinels read the list of replicas from the master, so the replicas must follow first.
         nodes[1..].iter().for_each(Redis::wait_until_ready);
 
         let sentinels: Vec<_> =
@@ -203,9 +204,9 @@ impl SentinelsBuilder {
         sentinels.iter().for_each(Redis::launch);
         for sentinel in &sentinels {
             sentinel.wait_until_ready();
-            // They greet each other every two seconds, look at the master every ten, and do
-            // nothing for thirty after a jump of the clock. This is a debugging aid of Redis
-            // 7; with an older one it takes longer.
+            // By default sentinels greet each other every 2 s, poll the master every 10 s, and
+            // pause for 30 s after a jump of the clock. SENTINEL DEBUG needs Redis 7; with an
+            // older Redis the tests take longer.
             sentinel.cmd(
                 &[
                     ["SENTINEL", "DEBUG"],
@@ -227,7 +228,7 @@ impl SentinelsBuilder {
         let mut builder = RedisBuilder::sentinel()
             .set("sentinel", monitor)
             .set("sentinel", format_args!("down-after-milliseconds {name} 1000"))
-            // How long one sentinel may try before another does.
+            // The time before another sentinel may try.
             .set("sentinel", format_args!("failover-timeout {name} 3000"));
         if let Some(password) = master.password() {
             builder = builder.set("sentinel", format_args!("auth-pass {name} {password}"));
@@ -236,5 +237,5 @@ impl SentinelsBuilder {
     }
 }
 
-/// A failover takes about four seconds, and twice that if the first vote is a tie.
+/// A failover takes about 4 s, and 8 s if the first vote is a tie.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,22 +1,22 @@
-//! Waiting for what another process does.
+//! Waits for a state of another process.
 
 use std::time::{Duration, Instant};
 
-/// Asks again and again until there is an answer.
+/// Calls `ask` until it returns a value.
 ///
 /// # Panics
 ///
-/// If there is none after `limit`; `what` then names what did not happen.
+/// If `ask` returns no value within `limit`. The message contains `what`.
 #[track_caller]
 pub fn until<T>(what: &str, limit: Duration, ask: impl FnMut() -> Option<T>) -> T {
     try_until(limit, ask).unwrap_or_else(|| panic!("waited {limit:?} in vain: {what}"))
 }
 
-/// As [`until`], for those who have more to say about it.
+/// Like [`until`], for callers that build their own message.
 pub(crate) fn try_until<T>(limit: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + limit;
     loop {
-        // Asked once more past the deadline, because this process may have slept.
+        // One call after the deadline, because this process may have been suspended before it.
         let is_last = Instant::now() > deadline;
         let answer = ask();
         if answer.is_some() || is_last {
@@ -26,5 +26,5 @@ pub(crate) fn try_until<T>(limit: Duration, mut ask: impl FnMut() -> Option<T>) 
     }
 }
 
-/// Short against what is waited for, long against the question.
+/// Short compared with the awaited event, long compared with one call of `ask`.
 const PAUSE: Duration = Duration::from_millis(5);

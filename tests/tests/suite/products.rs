@@ -61,7 +61,7 @@ where
     service.clone().oneshot(request).await.unwrap().status().as_u16()
 }
 
-/// At most so many requests at a time, with a lease that a busy machine renews in time.
+/// A concurrency limit whose permits live long enough to be renewed on a busy machine.
 fn at_once(limit: u64, lease: Duration) -> Policy {
     Policy::concurrent_requests("at-once", limit, lease).unwrap()
 }

@@ -5,10 +5,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
-    /// Since the window began that ends between the two bursts.
+    /// The time since the start of the window that ends between the two bursts.
     pub(super) at: Duration,
     pub(super) is_admitted: bool,
 }

@@ -11,7 +11,7 @@ pub(super) fn highest(answers: &[Answer], window: Duration) -> usize {
     admitted.map(|answer| within(answers, window, answer.at)).max().unwrap_or(0)
 }
 
-/// What was admitted in the window that ends `at` this moment.
+/// The number of requests allowed in the window that ends at `at`.
 fn within(answers: &[Answer], window: Duration, at: Duration) -> usize {
     let counts =
         |answer: &&Answer| answer.is_admitted && answer.at <= at && answer.at + window > at;
@@ -113,8 +113,8 @@ fn bars(svg: &mut String, frame: &Frame, answers: &[Answer], slice: Duration) {
     }
 }
 
-/// What was admitted in the window that ends at each moment: it changes when something is
-/// admitted, and a window later.
+/// Draws the number of requests allowed in the window that ends at each moment. The number
+/// changes when a request is allowed, and again one window later.
 fn line(svg: &mut String, frame: &Frame, answers: &[Answer], window: Duration) {
     let admitted = answers.iter().filter(|answer| answer.is_admitted).map(|answer| answer.at);
     let mut moments: Vec<_> = admitted.flat_map(|at| [at, at + window]).collect();

@@ -47,7 +47,7 @@ fn shares_a_quota(project: &Project<'_>) -> Result<(), Failure> {
     let start = Instant::now();
     let statuses: Vec<_> =
         (0..40).map(|n| status(&project.url(GATEWAYS[n % 2], "/items"), &[])).collect();
-    // A unit comes back each second.
+    // One unit is refilled each second.
     let most = 10 + start.elapsed().as_secs() + 1;
     let passed = statuses.iter().filter(|status| *status == "200").count();
     let denied = statuses.iter().filter(|status| *status == "429").count();
@@ -171,9 +171,9 @@ const OPERATOR: [&str; 2] = ["--header", "Authorization: Bearer not-a-secret-of-
 const GATEWAYS: [&str; 2] = ["GATEWAY1_PORT", "GATEWAY2_PORT"];
 const PORTS: [&str; 3] = ["GATEWAY1_PORT", "GATEWAY2_PORT", "ADMIN_PORT"];
 
-/// What the gateway says of the quota; the demo says something of its own.
+/// The start of the gateway's header. The policy of the demo has another name.
 const POLICY: &str = "ratelimit-policy: \"client\";";
-/// Ten at once, which come back in ten seconds; or in one.
+/// A quota of 10 units per 10 s, and of 10 units per 1 s.
 const USUAL: &str = ";q=10;w=10";
 const FASTER: &str = ";q=10;w=1";
 

@@ -59,7 +59,7 @@ impl Engine {
         println!("\n== {}", files.join(" and "));
         let outcome = test(&project);
         if outcome.is_err() {
-            // Whoever reads of the failure cannot ask the containers any more.
+            // The containers are removed afterwards, so their state and logs are printed now.
             let _ = process::run(&mut project.command(&["ps", "--all"]));
             let _ = process::run(&mut project.command(&["logs", "--tail=40"]));
         }
@@ -102,7 +102,7 @@ impl Project<'_> {
         check("every container is well", states.is_ok(), &either(states))
     }
 
-    /// Stops all, and sees that nobody had to be killed.
+    /// Stops all containers, and fails if one of them had to be killed.
     pub(super) fn stops_by_itself(&self) -> Result<(), Failure> {
         process::run(&mut self.command(&["stop"]))?;
         let codes = self.inspect("{{.Name}} {{.State.ExitCode}}")?;
@@ -143,7 +143,7 @@ impl Project<'_> {
     }
 }
 
-/// What curl prints of an answer, be it a whole one or what came within some seconds.
+/// The output of curl: the whole response, or the part that arrived within 5 s.
 pub(super) fn curl(args: &[&str]) -> String {
     let mut curl = Command::new("curl");
     curl.args(["--silent", "--max-time", "5"]).args(args).stderr(Stdio::null());

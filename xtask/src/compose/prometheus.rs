@@ -1,5 +1,5 @@
-//! What Prometheus knows of the replicas. Grafana is not started: it only asks Prometheus, and
-//! `tests/tests/suite/observed` has its questions.
+//! Checks that Prometheus collects the metrics of the replicas. Grafana is not started, because
+//! it only queries Prometheus; `tests/tests/suite/observed` checks its queries.
 
 use std::time::Duration;
 

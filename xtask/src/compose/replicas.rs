@@ -7,7 +7,7 @@ use super::check;
 use super::project::{Engine, Project, curl, either, status, wait_for};
 use crate::process::{self, Failure};
 
-/// The scenario with the quota that the demo has by default, and what stands in the file.
+/// Runs the scenario with the demo's default quota, and checks the settings of the compose file.
 pub(super) fn share_a_quota(engine: &Engine) -> Result<(), Failure> {
     engine.with_project(FILES, PORTS, &[], |project| {
         project.up(&[])?;
@@ -69,7 +69,11 @@ fn goes_on_without_redis(project: &Project<'_>) -> Result<(), Failure> {
     let heads: Vec<_> = (0..24).map(|_| head(&url)).collect();
     let pass_uncounted = heads.iter().all(|head| is_ok(head) && !is_counted(head));
     let seen = format!("24 answers, the last {}", first_line(&heads[heads.len() - 1]));
-    check("without Redis requests pass, and nobody says how many are left", pass_uncounted, &seen)?;
+    check(
+        "without Redis requests are allowed, and no header has a remaining count",
+        pass_uncounted,
+        &seen,
+    )?;
     process::run(&mut project.command(&["start", "redis"]))?;
     let counted = wait_for(Duration::from_secs(30), || {
         let head = head(&url);

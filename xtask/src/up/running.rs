@@ -44,14 +44,14 @@ pub(crate) fn demo() -> Result<PathBuf, Failure> {
     Ok(PathBuf::from(workspace::target_folder()?).join("debug/demo"))
 }
 
-/// What `docker-compose.yml` hands on to its replicas too, and says where nobody else does.
+/// The environment variables and defaults that `docker-compose.yml` passes to its replicas too.
 fn handed_on() -> Vec<(String, String)> {
     let ours = |name: &str| name.starts_with("TOLLGATE_") || name == "RUST_LOG";
     let patient = ("TOLLGATE_STORE_TIMEOUT".to_owned(), "1s".to_owned());
     std::iter::once(patient).chain(env::vars().filter(|(name, _)| ours(name))).collect()
 }
 
-/// Of the environment, or one that nobody else knows.
+/// The admin token of the environment, or a new random token.
 fn token() -> String {
     env::var("TOLLGATE_ADMIN_TOKEN").unwrap_or_else(|_| {
         // Each is seeded by the system.
@@ -118,7 +118,7 @@ fn asked_to_stop() -> Result<Receiver<()>, Failure> {
     let (heard, asked_to_stop) = mpsc::channel();
     thread::spawn(move || {
         for _ in signals.forever() {
-            // Nobody is left to hear it if all is being stopped already.
+            // The receiver is closed if the programs are being stopped already.
             let _ = heard.send(());
         }
     });

@@ -90,7 +90,7 @@ impl Ask for Crab {
     }
 }
 
-/// What all contenders call the key of a number.
+/// The key of a number, the same for all limiters.
 fn address(number: u64) -> String {
     format!("10.0.{number:09}")
 }

@@ -37,7 +37,7 @@ fn main() -> Result<(), Failure> {
             "limitador-cached" => Kind::Cached,
             other => return Err(format!("there is no peer `{other}`").into()),
         };
-        // What is never used up.
+        // A quota that is never used up.
         let limiter = Limitador::new(kind, url, "rounds", (1 << 40, 3_600), keys).await?;
         answer(limiter, Some((kind, url))).await
     })

@@ -90,7 +90,7 @@ fn denied() -> Result<Vec<Case>, Failure> {
     let mut cases = small("1 per h", Quota::per_hour(1))?;
     cases.push(log("100 per h, an entry each", Quota::per_hour(100))?);
     cases.push(log("1000 per h, an entry each", Quota::per_hour(1_000))?);
-    // Not a unit of 1, by which a processor divides sooner than by others.
+    // A quota of 7 and not of 1, because processors divide faster by 1.
     cases.push(Case {
         name: "token bucket, greedy",
         quota: "7 per h",

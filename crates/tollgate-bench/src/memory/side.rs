@@ -13,7 +13,7 @@ pub(crate) type Text = String;
 
 /// A limiter under measurement.
 pub(crate) trait Side: Sync {
-    /// What a thread may keep from one decision to the next: a buffer for the key.
+    /// A buffer for the key, which a thread reuses for each decision.
     type Buffer: Default;
 
     /// Makes a key as the limiter's API wants it and decides: whether the request may pass.
@@ -45,7 +45,7 @@ pub(crate) struct Keys {
     next: AtomicUsize,
 }
 
-/// What is expected of every decision that is timed.
+/// The expected result of every measured decision.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expect {
     Allowed,
@@ -91,8 +91,8 @@ pub(crate) fn peer<'a, S: Side>(
     expect: Expect,
 ) -> Peer<'a> {
     let mut rounds = 0;
-    // One thread counts its fastest slice, which nobody has interrupted. Of two threads
-    // that would be the one in which the other did not run.
+    // With one thread the fastest slice counts, because no other process interrupted it. With two
+    // threads the fastest slice would be one in which only one thread ran.
     let slices = if threads == 1 { 10 } else { 1 };
     Box::new(move || {
         let slice = |_| {
@@ -111,7 +111,7 @@ pub(crate) fn peer<'a, S: Side>(
     })
 }
 
-/// What all threads did together.
+/// The work of all threads together.
 fn decide_on<S: Side>(side: &S, keys: &Keys, threads: usize, span: Duration) -> Work {
     let barrier = Barrier::new(threads);
     let results: Vec<Work> = thread::scope(|scope| {
@@ -134,7 +134,7 @@ pub(crate) fn spin<S: Side>(side: &S) -> f64 {
     (0..10_000_000).map(|_| f64::from(u8::from(decide()))).sum()
 }
 
-/// What one thread did.
+/// The work of one thread.
 #[derive(Default)]
 struct Work {
     decided: f64,

@@ -82,7 +82,7 @@ impl Side for Two {
     }
 }
 
-/// Has all of a verdict in memory, as whoever makes a response of it needs it.
+/// Writes the whole verdict to memory, as a caller that builds a response needs it.
 #[inline]
 fn used<E>(verdict: Result<Verdict, E>) -> bool {
     verdict.is_ok_and(|verdict| black_box(&verdict).is_admitted())
@@ -162,7 +162,7 @@ impl Side for TwoGovernors {
     }
 }
 
-/// A quota under both names: `burst` units, one of which comes back per `period`.
+/// A quota for both limiters: `burst` units, and a refill of one unit per `period`.
 #[derive(Clone, Copy)]
 pub(crate) struct Bucket {
     burst: u32,
@@ -174,7 +174,7 @@ impl Bucket {
     pub(crate) const ENDLESS: Self = Self { burst: 1_000_000_000, window: Duration::from_secs(1) };
     /// Always used up: 1 per hour.
     pub(crate) const SPENT: Self = Self { burst: 1, window: Duration::from_secs(3_600) };
-    /// Never used up by many keys, and slow to come back, so that no key can be forgotten
+    /// Never used up by many keys, and refilled slowly, so that no key can be removed
     /// while it is measured: 10^6 per 400 days, a unit per half minute.
     pub(crate) const LASTING: Self =
         Self { burst: 1_000_000, window: Duration::from_secs(400 * 86_400) };

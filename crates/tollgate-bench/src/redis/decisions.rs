@@ -24,7 +24,7 @@ const CACHED: &str = "limitador, write-behind cache";
 const CELL: &str = "redis-cell";
 const LEAN: &str = "lean script each";
 
-/// What is measured, and what is to come out.
+/// The measured cases and their goals.
 fn cases() -> Result<[Case; 5], Failure> {
     let one = |keys| Ok::<_, Failure>(Limits(vec![(bucket("user")?, keys)]));
     let two = Limits(vec![(bucket("global")?, HOT), (bucket("ip")?, MANY)]);
@@ -71,7 +71,7 @@ fn bucket(name: &str) -> Result<Policy, Failure> {
     Ok(Policy::token_bucket(name, Quota::per_second(CAPACITY))?)
 }
 
-/// What was measured, and what was to come out.
+/// The tables of results and goals.
 pub(crate) async fn tables(server: &Server) -> Result<[Table; 2], Failure> {
     let mut rows = Table::new(
         "Decisions in Redis",

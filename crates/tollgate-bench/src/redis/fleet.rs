@@ -142,7 +142,7 @@ struct Fleet {
     policy: Policy,
 }
 
-/// What a round showed.
+/// The results of a round.
 struct Seen {
     /// The part that was answered.
     answered: f64,

@@ -1,4 +1,4 @@
-//! What a decision is to be, beside that of somebody else.
+//! The goals of a decision compared with other limiters.
 
 use crate::redis::turns::Seen;
 use crate::report::Target;

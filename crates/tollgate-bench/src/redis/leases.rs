@@ -35,7 +35,7 @@ impl Ask for Replicas {
     }
 }
 
-/// What was measured, and what was to come out.
+/// The table of results; the goals are added to `goals`.
 pub(crate) async fn tables(server: &Server, goals: &mut Table) -> Result<Table, Failure> {
     let mut table = Table::new(
         "One hot key, three replicas",

@@ -8,11 +8,11 @@ use crate::Failure;
 
 /// Asks for the decision of a number.
 pub(crate) trait Ask: Send + Sync + 'static {
-    /// Whether it was admitted; an error if nobody decided.
+    /// Whether the request was allowed; an error if there was no decision.
     fn ask(&self, number: u64) -> impl Future<Output = Result<bool, Failure>> + Send;
 }
 
-/// What a round showed.
+/// The results of a round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
     pub(crate) decisions: f64,
@@ -25,7 +25,7 @@ pub(crate) struct Round {
     pub(crate) p99: f64,
 }
 
-/// For so long all tasks ask.
+/// How long all tasks send requests.
 const SPAN: Duration = Duration::from_millis(500);
 
 /// `tasks` tasks ask, each as soon as it was answered.

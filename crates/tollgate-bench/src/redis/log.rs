@@ -101,7 +101,7 @@ async fn thousandths(client: &Client) -> Result<Spread, Failure> {
         log.calls(30, STEP, true).await?;
         kib.push(log.bytes().await? / 1024.0);
     }
-    // What counts is the time after the log has filled.
+    // Only the rounds after the log is full count.
     Ok(Spread::of(kib.split_off(34)))
 }
 
@@ -141,8 +141,8 @@ impl<'a> Log<'a> {
         Ok((processor_time(self.client).await? - before) / f64::from(CALLS))
     }
 
-    /// Asks for a unit so many times, each so many microseconds after the last, all sent at
-    /// once and in order.
+    /// Sends `count` requests for one unit in one pipeline. Each is dated `step` microseconds after
+    /// the previous one.
     async fn calls(&mut self, count: u64, step: u64, admitted: bool) -> Result<(), Failure> {
         let mut batch = Batch::new(1);
         let (key, policy) = (self.policy.name().as_bytes(), &self.policy);

@@ -80,7 +80,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     report::write("redis", &method(), &tables)
 }
 
-/// What was measured, and which peers were not there.
+/// The method of measurement, and the limiters that were not installed.
 fn method() -> String {
     match &peers::missing()[..] {
         [] => METHOD.to_owned(),

@@ -24,7 +24,7 @@ const BARE: &str = "bare app";
 const EACH: &str = "a script a request";
 const OURS: &str = "Tollgate";
 
-/// What was measured, and what was to come out.
+/// The tables of results and goals.
 pub(crate) fn tables(redis: &Redis) -> Result<[Table; 2], Failure> {
     wrk::find()?;
     let mut apps: Vec<_> = KINDS

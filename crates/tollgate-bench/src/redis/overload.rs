@@ -24,15 +24,15 @@ answered within the timeout of 50 ms; *charged unanswered* is the part of all ch
 got no answer; *refused* is what the store refused, and the time until then. `one EVALSHA each` is \
 the same script with one request a call, through a plain client, whose callers give up after 50 ms.";
 
-/// For so long each rate lasts, after a moment to learn.
+/// The measured time of each rate, after the warm-up.
 const SPAN: Duration = Duration::from_secs(3);
 const WARM: Duration = Duration::from_millis(500);
 const TIMEOUT: Duration = Duration::from_millis(50);
-/// What the other client keeps Redis busy for at a time.
+/// The time for which each call of the other client keeps Redis busy.
 const SLICE: Duration = Duration::from_millis(8);
 const KEYS: u64 = 64;
 
-/// What came of a request, and how long after it was made.
+/// The result of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Told {
     Answered,
@@ -87,7 +87,7 @@ async fn table(server: &Server) -> Result<Table, Failure> {
         let each = Each(OneEach::new(client.clone(), limits, false).await?);
         let before = evalshas(&client).await?;
         let seen = Seen::of(each, capacity * times).await;
-        // What was sent is carried out, however long that takes.
+        // Redis executes every request that was sent, even after its timeout.
         let charged = evalshas(&client).await? - before;
         table.row(seen.cells(times, "one EVALSHA each", capacity, charged));
     }
@@ -168,7 +168,7 @@ impl Tell for Each {
     }
 }
 
-/// What came of all requests, and of those that count.
+/// The number of answered requests, and the result and latency of each request that counts.
 struct Seen {
     answered: u64,
     counted: Vec<(Told, Duration)>,

@@ -1,5 +1,5 @@
-//! Limiters of others. What takes long to build is in the package `peers`, which is built by
-//! hand and found beside this program; without it its rows are missing.
+//! Limiters of other projects. Limiters that take long to build are in the package `peers`, which
+//! is built by hand and found next to this program. Without it, their rows are left out.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -26,8 +26,8 @@ pub(crate) struct Governor {
 
 impl Governor {
     pub(crate) fn new(keys: u64) -> Result<Self, Failure> {
-        // On two threads governor refuses whoever has read the clock longer than its burst
-        // before another, so that one is a second.
+        // With two threads, governor denies a request whose clock reading is older than another's
+        // by more than the burst. So the burst is one second.
         let quota = Quota::with_period(Duration::from_nanos(1)).ok_or("a period without length")?;
         let quota = quota.allow_burst(1_000_000_000.try_into()?);
         Ok(Self { limiter: RateLimiter::keyed(quota), keys })
@@ -62,8 +62,8 @@ pub(crate) fn module() -> Option<PathBuf> {
     Some(folder()?.join("build/release/libredis_cell.so")).filter(|path| path.is_file())
 }
 
-/// For so long a peer may be silent: several times what its longest measurement takes. One is
-/// known to stop for good.
+/// The time after which a silent peer counts as failed. It is several times the longest
+/// measurement, and needed because one peer sometimes hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Peers that were not built.
@@ -84,7 +84,7 @@ pub(crate) struct Outside {
 }
 
 impl Outside {
-    /// The contender of this name, with so many keys at `url`; `None` if it was not built.
+    /// Starts the limiter of this name with `keys` keys at `url`; `None` if it was not built.
     pub(crate) fn start(name: &str, url: &str, keys: u64) -> Result<Option<Self>, Failure> {
         let Some(program) = program("tollgate-peers") else { return Ok(None) };
         let mut process = Command::new(program)
@@ -95,7 +95,7 @@ impl Outside {
         let pipes = process.stdin.take().zip(process.stdout.take());
         let (input, output) = pipes.ok_or("a process without pipes")?;
         let (sender, answers) = mpsc::channel();
-        // Ends with the process, or when nobody listens any more.
+        // The thread ends with the process, or when the receiver is dropped.
         thread::spawn(move || {
             BufReader::new(output).lines().try_for_each(|line| sender.send(line))
         });

@@ -24,7 +24,7 @@ impl Limits {
 /// Of buckets: far more than is asked for, so every request is admitted.
 pub(crate) const CAPACITY: u64 = 1_000_000_000;
 
-/// What all contenders call the key of a number.
+/// The key of a number, the same for all limiters.
 pub(crate) fn address(number: u64) -> String {
     format!("10.0.{number:09}")
 }
@@ -107,7 +107,7 @@ impl Ask for OneEach {
     }
 }
 
-/// What Redis can count at best: INCR, through a plain client.
+/// The fastest possible counter in Redis: INCR through a plain client.
 pub(crate) struct Incr {
     pub(crate) client: Client,
     pub(crate) keys: u64,

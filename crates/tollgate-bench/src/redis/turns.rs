@@ -43,7 +43,7 @@ pub(crate) struct Side {
     pub(crate) seen: Vec<Seen>,
 }
 
-/// What a round showed of the tasks and of the server.
+/// The results of a round, of the tasks and of the server.
 pub(crate) struct Seen {
     pub(crate) round: Round,
     /// Processor seconds of the server, a decision.

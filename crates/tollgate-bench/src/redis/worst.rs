@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::Failure;
 use crate::redis::load::Ask;
 
-/// What [`worst`] asks for: so many in so long.
+/// The quota of [`worst`]: up to `LIMIT` units per `WINDOW`.
 pub(crate) const LIMIT: u64 = 1_000;
 pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 

@@ -96,15 +96,19 @@ pub fn in_all_readings<T: PartialEq>(
 
 /// The first escape in a path in normal form that gives the path several readings, if there is one.
 fn ambiguity(normal: &str) -> Option<&'static str> {
-    let escapes = READINGS.iter().map(|(escape, _)| *escape);
-    // Without the sign there is no escape at all.
-    escapes.filter(|_| normal.contains('%')).find(|escape| normal.contains(escape))
+    escapes(normal).next().map(|(escape, _)| *escape)
+}
+
+fn escapes(normal: &str) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+    // Nearly all paths have no escape, and one search for the sign is faster than three for escapes.
+    let readings = if normal.contains('%') { &READINGS[..] } else { &[] };
+    readings.iter().filter(|(escape, _)| normal.contains(escape))
 }
 
 /// The readings of a path in normal form besides itself. A server has another reading if it decodes
 /// some escapes before it looks for separators.
 pub fn other_readings(normal: &str) -> impl Iterator<Item = String> {
-    let escapes: Vec<_> = READINGS.iter().filter(|(escape, _)| normal.contains(escape)).collect();
+    let escapes: Vec<_> = escapes(normal).collect();
     (1_u32..1 << escapes.len()).filter_map(move |decoded| {
         let chosen = escapes.iter().enumerate().filter(|(bit, _)| decoded >> bit & 1 == 1);
         let path = chosen.fold(normal.to_owned(), |path, (_, (escape, character))| {

@@ -2,8 +2,12 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -246,6 +250,89 @@ fn a_compressed_log_and_several_logs_are_one() {
     let whole = folder.json(&[]);
     for name in ["lines", "requests", "denied", "clients_denied", "policies", "routes"] {
         assert_eq!(parts[name], whole[name], "{name}");
+    }
+}
+
+/// nginx, which writes a log in each of three formats. It ends when dropped.
+struct Nginx(Child);
+
+/// On a Unix socket, so that no other program has its port.
+const NGINX: &str = r#"daemon off; pid nginx.pid; error_log stderr;
+events {}
+http {
+  log_format custom '$remote_addr [$time_iso8601] "$request" $status $request_time "$http_x_api_key"';
+  log_format json escape=json '{"time_iso8601":"$time_iso8601","remote_addr":"$remote_addr",'
+    '"request":"$request","status":"$status","request_time":"$request_time"}';
+  client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4;
+  scgi_temp_path t5;
+  server {
+    listen unix:nginx.sock;
+    set_real_ip_from unix:;
+    real_ip_header X-Forwarded-For;
+    access_log combined.log combined; access_log custom.log custom; access_log json.log json;
+    location / { return 200 "ok"; }
+  }
+}
+"#;
+
+impl Nginx {
+    fn start(folder: &Folder) -> Self {
+        folder.write("nginx.conf", NGINX);
+        let mut nginx = Command::new("nginx");
+        nginx.args(["-p", ".", "-c", "nginx.conf", "-e", "stderr"]).current_dir(folder.0.path());
+        let nginx = Self(nginx.stdin(Stdio::null()).spawn().expect("sudo apt-get install nginx"));
+        let start = Instant::now();
+        while UnixStream::connect(folder.0.path().join("nginx.sock")).is_err() {
+            assert!(start.elapsed() < Duration::from_secs(60), "nginx does not listen");
+            thread::sleep(Duration::from_millis(20));
+        }
+        nginx
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        // Its worker ends with it only if it is asked to end.
+        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn logs_that_nginx_writes_are_read_whatever_clients_send() {
+    let folder = Folder::new("");
+    let nginx = Nginx::start(&folder);
+    let ask = |request: &[u8]| {
+        let mut stream = UnixStream::connect(folder.0.path().join("nginx.sock")).unwrap();
+        stream.write_all(request).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        assert!(!answer.is_empty());
+    };
+    for target in [&b"/a?b=1"[..], b"/q\"uote", b"/\xff\xfe", b"/b\\s", b"/login", b"/%6cogin"] {
+        let fields = b" HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 203.0.113.7\r\nX-Api-Key: k\"7\\\r\nConnection: close\r\n\r\n";
+        ask(&[b"GET ", target, fields].concat());
+    }
+    // The greeting of TLS, and a request without a version.
+    ask(b"\x16\x03\x01\x02\x00\x01\xfc\x03\x03\r\n");
+    ask(b"GET /http09\r\n");
+    // Its logs are whole when it has ended.
+    drop(nginx);
+    let custom =
+        r#"$remote_addr [$time_iso8601] "$request" $status $request_time "$http_x_api_key""#;
+    for (log, format) in [("combined", "combined"), ("custom", custom), ("json", "auto")] {
+        let log = format!("{log}.log");
+        let arguments = ["replay", "limits.yaml", &log, "--log", format, "--format", "json"];
+        let output = folder.tollgate(&arguments);
+        assert!(output.status.success(), "{log}: {output:?}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let text = fs::read_to_string(folder.0.path().join(&log)).unwrap_or_default();
+        let counts =
+            ["lines", "unreadable", "requests", "clients"].map(|it| report[it].as_u64().unwrap());
+        assert_eq!(counts, [8, 0, 8, 1], "{report}\n{text}");
+        assert_eq!(report["routes"]["(not HTTP)"]["requests"], 2, "{report}\n{text}");
+        // `/b\s` has no normal form; each other path counts, and both logins are too many.
+        assert_eq!(self::counts(&report["policies"]["client"]), [4, 4, 2, 2], "{report}\n{text}");
     }
 }
 

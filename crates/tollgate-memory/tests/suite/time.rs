@@ -30,8 +30,8 @@ fn the_real_clock_runs_as_fast_as_that_of_the_system() {
     assert!(least <= shown + slack && shown <= most + slack, "{least:?} {shown:?} {most:?}");
 }
 
-/// A processor's counter may be behind another's, and whoever moves a clock by hand may move it
-/// back. All keys are here before, since a state that was swept is not there at an earlier time.
+/// The counters of two processors may differ, and a test may move its clock back. All keys exist
+/// before the clock steps back, because a key swept earlier would be missing at the earlier time.
 #[test]
 fn time_that_steps_back_changes_no_answer() {
     for seed in 0..20 {

@@ -33,6 +33,8 @@ pub(super) fn over_time(series: &Series) -> String {
         let end = steps.len().max(1) as u64;
         let mut chart = ChartBuilder::on(area)
             .margin(8)
+            // Half of the last label is right of the last step.
+            .margin_right(32)
             .x_label_area_size(24)
             .y_label_area_size(64)
             .build_cartesian_2d(0..end, 0..highest.unwrap_or(0).max(1))?;

@@ -51,6 +51,10 @@ fn write(out: &mut String, title: &str, report: &Report, limits: &[ClientLimit])
     if !report.is_exact() {
         out.push_str("<p>The numbers are not exact: the replay ran out of room.</p>\n");
     }
+    out.push_str(
+        "<p><span class=\"allowed\">\u{25a0}</span> allowed <span class=\"denied\">\u{25a0}</span> \
+         denied</p>\n",
+    );
     chart(out, "Requests over time", &charts::over_time(&report.total.series))?;
     let mut policies: Vec<_> = report.policies.iter().collect();
     policies.sort_by_key(|(name, policy)| (std::cmp::Reverse(policy.totals.counts.denied), *name));
@@ -132,6 +136,8 @@ main { max-width: 60rem; margin: 0 auto; padding: 1rem; }
 h1 { font-size: 1.5rem; overflow-wrap: anywhere; }
 h2 { font-size: 1rem; margin: 2rem 0 .5rem; overflow-wrap: anywhere; }
 .sum { font-size: 1.25rem; }
+.allowed { color: var(--allowed); }
+.denied { color: var(--denied); }
 svg { width: 100%; height: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .25rem .5rem; border-bottom: 1px solid var(--faint); }

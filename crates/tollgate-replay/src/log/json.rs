@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use memchr::memmem;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use tollgate_core::{Micros, Timestamp};
 
@@ -19,26 +20,44 @@ impl Mapping {
         number: u64,
         strings: &mut Vec<u8>,
     ) -> Result<Fields, Reason> {
-        strings.clear();
-        let mut reading = Reading {
-            fields: Fields::new(number),
-            base: batch.text.len(),
-            strings,
-            has_time: false,
-            wrong: None,
+        let (line, base) = (&batch.text[start..end], batch.text.len());
+        let fields = match self.object(line, number, base, strings) {
+            // nginx copies bytes of a request that are not UTF-8, which JSON does not allow.
+            Err(Reason::Json(_)) if std::str::from_utf8(line).is_err() => {
+                let line = String::from_utf8_lossy(line);
+                let fields = self.object(line.as_bytes(), number, base, strings)?;
+                // As in a log of text, a target that is not UTF-8 is not one of HTTP.
+                let is_odd = |target: &[u8]| memmem::find(target, "\u{fffd}".as_bytes()).is_some();
+                let target = fields.target.from(base).bytes(strings);
+                let method = if target.is_some_and(is_odd) { Span::EMPTY } else { fields.method };
+                Fields { method, ..fields }
+            }
+            fields => fields?,
         };
-        let mut json = serde_json::Deserializer::from_slice(&batch.text[start..end]);
+        batch.text.extend_from_slice(strings);
+        Ok(fields)
+    }
+
+    /// Reads an object. Its strings are put into `strings`, and will be in the batch from `base`.
+    fn object(
+        &self,
+        line: &[u8],
+        number: u64,
+        base: usize,
+        strings: &mut Vec<u8>,
+    ) -> Result<Fields, Reason> {
+        strings.clear();
+        let fields = Fields::new(number);
+        let mut reading = Reading { fields, base, strings, has_time: false, wrong: None };
+        let mut json = serde_json::Deserializer::from_slice(line);
         let read = Object { node: &self.root, reading: &mut reading }.deserialize(&mut json);
         let Reading { fields, has_time, wrong, .. } = reading;
         read.and_then(|()| json.end()).map_err(|error| Reason::Json(error.to_string().into()))?;
-        if let Some(wrong) = wrong {
-            return Err(wrong);
+        match wrong {
+            Some(wrong) => Err(wrong),
+            None if has_time => Ok(fields),
+            None => Err(Reason::Missing(self.time.clone())),
         }
-        if !has_time {
-            return Err(Reason::Missing(self.time.clone()));
-        }
-        batch.text.extend_from_slice(strings);
-        Ok(fields)
     }
 }
 

@@ -57,6 +57,13 @@ impl Span {
         text.get(self.start as usize..self.end as usize)
     }
 
+    /// The same piece of a text that begins at `base`.
+    #[expect(clippy::cast_possible_truncation, reason = "a batch is smaller than 4 GiB")]
+    pub(super) const fn from(self, base: usize) -> Self {
+        let base = base as u32;
+        Self { start: self.start.saturating_sub(base), end: self.end.saturating_sub(base) }
+    }
+
     fn of(self, text: &[u8]) -> Option<&str> {
         std::str::from_utf8(self.bytes(text)?).ok()
     }

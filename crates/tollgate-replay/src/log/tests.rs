@@ -83,6 +83,29 @@ fn what_servers_escape_is_read_as_the_client_sent_it() {
 }
 
 #[test]
+fn bytes_that_are_not_utf_8_do_not_make_a_line_unreadable() {
+    let line = |target: &[u8], agent: &[u8]| {
+        let parts = [
+            br#"{"time_iso8601":"2000-10-10T13:55:36-07:00","request_uri":""#,
+            target,
+            br#"","request_method":"GET","agent":""#,
+            agent,
+            br#""}"#,
+        ];
+        parts.concat()
+    };
+    let mut text = line(b"/a", b"\xff\xfe");
+    text.push(b'\n');
+    text.extend(line(b"/\xff", b""));
+    let mut records = records(text, &with("nginx-json"));
+    let record = records.next().unwrap().unwrap();
+    assert_eq!((record.method, record.target), ("GET", "/a"));
+    assert_eq!(records.next().unwrap().unwrap().method, "");
+    assert!(records.next().unwrap().is_none());
+    assert_eq!(records.unreadable(), 0);
+}
+
+#[test]
 fn a_line_without_a_request_of_http_has_no_method() {
     for request in ["-", "", "\\x16\\x03\\x01", "GET", " / HTTP/1.1", "GET /a b HTTP/1.1"] {
         let line = LINE.replace("GET /a?b=1 HTTP/1.1", request);

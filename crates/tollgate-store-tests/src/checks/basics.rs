@@ -113,7 +113,7 @@ pub async fn policies_are_separate_by_name<H: Harness>(_: &H, store: &H::Store) 
     assert!(charge(store, &another_a, &key, 1).await.denies());
 }
 
-/// What one clone charges, the other has charged.
+/// A charge through one clone of a store counts in the other clone.
 pub async fn clones_share_state<H: Harness>(_: &H, store: &H::Store) {
     let policy = policy("shared", 2, MODES[0]);
     let clone = store.clone();

@@ -35,7 +35,7 @@ async fn period(store: &impl Store, calendar: Calendar) -> Period {
     calendar.period(now(store).await)
 }
 
-/// What is left comes back when the period ends, however long it was.
+/// The whole quota is available again when the period ends, however long the period was.
 pub async fn a_period_ends_when_the_calendar_says<H: Harness>(harness: &H, store: &H::Store) {
     let calendar = days(store).await;
     let policy = policy("p", Quota::per_calendar(3, calendar));
@@ -60,7 +60,7 @@ pub async fn a_period_ends_when_the_calendar_says<H: Harness>(harness: &H, store
     }
 }
 
-/// A charge comes back in the period in which it was made, and in no other.
+/// A refund counts only in the period of its charge.
 pub async fn what_is_given_back_counts_in_its_own_period<H: Harness>(
     harness: &H,
     store: &H::Store,

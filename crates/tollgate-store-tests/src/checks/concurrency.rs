@@ -84,9 +84,9 @@ pub async fn mixed_costs_fill_the_limit_to_the_last_unit<H: Harness>(_: &H, stor
     }
 }
 
-/// Every task charges and gives back: in the end everything is there again.
+/// Every task charges units and refunds them; in the end the whole quota is available.
 pub async fn settling_under_contention_loses_nothing<H: Harness>(_: &H, store: &H::Store) {
-    // A window that gives back exactly, whatever else has been charged since.
+    // These algorithms refund exactly, whatever other charges were made since.
     for algorithm in [MODES[0], MODES[1], MODES[3]] {
         let policy = policy(&format!("{algorithm:?}"), 100, algorithm);
         let mut tasks = JoinSet::new();

@@ -1,4 +1,4 @@
-//! What counts until it is given back.
+//! Concurrency limits: a permit counts until it is returned.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ async fn renew(store: &impl Store, receipt: &Receipt) -> Option<Receipt> {
     store.renew(receipt).await.expect("the store renews")
 }
 
-/// Units come back when they are given back, each receipt's once, and in any order.
+/// Permits can be returned in any order, and each receipt returns its permits once.
 pub async fn what_is_in_flight_counts_until_it_is_given_back<H: Harness>(_: &H, store: &H::Store) {
     let (policy, key) = (in_flight("flight", 3), Key::from("k"));
     let mut receipts = Vec::new();
@@ -76,7 +76,7 @@ pub async fn a_renewed_lease_counts_from_then_on<H: Harness>(harness: &H, store:
     assert_eq!(remaining(store, &policy, &key).await, 2);
 }
 
-/// Whoever comes too late is charged all the same: the request is in flight.
+/// A renewal after the permit has lapsed charges it again, because the request is in flight.
 pub async fn a_lease_that_lapsed_or_was_lost_is_owed<H: Harness>(harness: &H, store: &H::Store) {
     let (policy, key) = (in_flight("late", 2), Key::from("k"));
     let late = receipt(store, &policy, &key, 2).await;
@@ -112,7 +112,7 @@ pub async fn a_changed_limit_keeps_what_is_in_flight<H: Harness>(harness: &H, st
     assert_eq!(remaining(store, &small, &key).await, 2);
 }
 
-/// Of what counts for a window there is no lease.
+/// Receipts of rate limits cannot be renewed.
 pub async fn only_what_is_in_flight_is_renewed<H: Harness>(_: &H, store: &H::Store) {
     for algorithm in MODES {
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);

@@ -31,7 +31,7 @@ const MODES: [Algorithm; 8] = [
     Algorithm::LeakyBucket { mode: LeakyMode::Meter },
 ];
 
-/// A window in which nothing comes back while a test runs: the longest there is.
+/// The longest possible window, so that no unit is refilled during a test.
 const LONG: Duration = Policy::MAX_WINDOW;
 
 /// `limit` units in a window that does not end.

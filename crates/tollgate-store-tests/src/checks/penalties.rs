@@ -61,7 +61,7 @@ pub async fn denials_block_and_blocks_grow<H: Harness>(harness: &H, store: &H::S
     assert!(Duration::from(first) <= BLOCK && length > BLOCK, "forgotten after good behaviour");
 }
 
-/// What is denied elsewhere, or by what only watches, or free of charge, strikes nobody.
+/// These denials cause no strike: of another key, by a shadow policy, and of a cost of 0.
 pub async fn only_denials_of_the_same_key_strike<H: Harness>(_: &H, store: &H::Store) {
     let (full, banned) = (policy("full", 1, MODES[1]), three_denials());
     let (key, other) = (Key::from("k"), Key::from("other"));
@@ -85,7 +85,7 @@ pub async fn only_denials_of_the_same_key_strike<H: Harness>(_: &H, store: &H::S
     assert_eq!(remaining(store, &banned, &key).await, 1);
 }
 
-/// What is settled upwards of a penalty is a strike, and costs nothing else.
+/// Settling a penalty upwards adds a strike and has no other effect.
 pub async fn failures_that_are_settled_strike<H: Harness>(_: &H, store: &H::Store) {
     let key = Key::from("k");
     let failures = penalty("failures", Strikes::of_failures(2, BLOCK));

@@ -11,8 +11,8 @@ use crate::Harness;
 /// A request that cost less than was charged leaves the rest to others.
 pub async fn what_is_given_back_can_be_used_again<H: Harness>(harness: &H, store: &H::Store) {
     for algorithm in MODES {
-        // A bucket drains while a real clock runs, and gives back that much less; over
-        // 400 days a unit is not lost in the microseconds between.
+        // A bucket refills while a real clock runs, so a refund is smaller by that amount. With a
+        // window of 400 days the difference during the test is less than one unit.
         let policy = policy(&format!("{algorithm:?}"), 10, algorithm);
         let key = Key::from("k");
         let receipt = receipt(store, &policy, &key, 8).await;
@@ -43,7 +43,7 @@ pub async fn a_receipt_settles_once<H: Harness>(_: &H, store: &H::Store) {
     }
 }
 
-/// What was too little is charged now, beyond the limit if need be, but not without end.
+/// Settling upwards charges the missing units even beyond the quota, up to one capacity of debt.
 pub async fn settling_upwards_leaves_a_debt_of_one_capacity_at_most<H: Harness>(
     harness: &H,
     store: &H::Store,
@@ -68,7 +68,7 @@ pub async fn settling_upwards_leaves_a_debt_of_one_capacity_at_most<H: Harness>(
     }
 }
 
-/// After its lifetime a receipt is paper.
+/// A receipt cannot be settled after its lifetime.
 pub async fn a_receipt_lapses<H: Harness>(harness: &H, store: &H::Store) {
     let policy = policy("lapse", 10, MODES[1]);
     let receipt = receipt(store, &policy, &Key::GLOBAL, 4).await;
@@ -78,7 +78,8 @@ pub async fn a_receipt_lapses<H: Harness>(harness: &H, store: &H::Store) {
     }
 }
 
-/// Whoever waits behind has been told when to leave; so only the last may step out.
+/// Only the last waiter in a wait queue gets a refund, because the waiters behind it already have
+/// the times at which they continue.
 pub async fn a_place_in_a_queue_comes_back_only_from_its_end<H: Harness>(
     harness: &H,
     store: &H::Store,
@@ -101,7 +102,7 @@ pub async fn a_place_in_a_queue_comes_back_only_from_its_end<H: Harness>(
     assert_eq!(receipt(store, &policy, &key, 1).await.charged.leaves_at, delay);
 }
 
-/// What was charged before a reset is gone; giving it back would take from what came after.
+/// A receipt from before a reset refunds nothing, because the reset has removed its charge.
 ///
 /// A charge of the same microsecond as the reset may count as one that came after it.
 pub async fn a_receipt_from_before_a_reset_gives_nothing_back<H: Harness>(

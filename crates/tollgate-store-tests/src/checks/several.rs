@@ -155,7 +155,8 @@ pub async fn asking_at_several_costs_takes_nothing<H: Harness>(_: &H, store: &H:
     }
 }
 
-/// What only asks sees what the request has left, wherever it stands, and denies nothing.
+/// A dry charge sees the state after the other charges of the request, whatever its position, and
+/// causes no denial.
 pub async fn what_only_asks_comes_after_what_is_charged<H: Harness>(_: &H, store: &H::Store) {
     let policy = policy("p", 10, MODES[0]);
     let key = Key::from("k");

@@ -1,4 +1,4 @@
-//! What changes as time passes, for stores whose clock can be moved.
+//! Effects of time, for stores whose clock can be moved.
 
 use std::time::Duration;
 

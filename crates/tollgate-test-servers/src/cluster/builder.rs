@@ -1,4 +1,4 @@
-//! How a cluster comes to be.
+//! Configures and starts a cluster.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,9 +7,9 @@ use std::iter;
 use super::Cluster;
 use crate::redis::{Redis, RedisBuilder};
 
-/// Says what a [`Cluster`] shall be, and starts it.
+/// Builds a [`Cluster`].
 #[derive(Clone, Debug)]
-#[must_use = "a cluster that is not started serves nobody"]
+#[must_use = "call start() to start the cluster"]
 pub struct ClusterBuilder {
     masters: usize,
     replicas: usize,
@@ -22,40 +22,39 @@ impl ClusterBuilder {
             .set("cluster-enabled", "yes")
             .set("cluster-config-file", NODES)
             .set("cluster-node-timeout", 2_000)
-            // A shard that is down leaves the others alone.
+            // If one shard is down, the other shards keep serving.
             .set("cluster-require-full-coverage", "no")
-            // However long it was cut off, a replica may take over.
+            // A replica may take over however long it was disconnected.
             .set("cluster-replica-validity-factor", 0)
-            // Replicas stay where they are.
+            // Replicas never move to another master.
             .set("cluster-migration-barrier", 1_000)
             // See `Cluster::failover`.
             .set("repl-ping-replica-period", 1);
         Self { masters: 3, replicas: 3, node }
     }
 
-    /// How many masters share the slots.
+    /// The number of masters. Default: 3.
     pub fn masters(mut self, count: usize) -> Self {
         self.masters = count;
         self
     }
 
-    /// How many replicas there are over all masters.
+    /// The number of replicas of all masters together. Default: 3.
     pub fn replicas(mut self, count: usize) -> Self {
         self.replicas = count;
         self
     }
 
-    /// Says more about each node. TLS is not among what a cluster here can have.
+    /// Changes the settings of each node. TLS is not supported here.
     pub fn each_node(mut self, tell: impl FnOnce(RedisBuilder) -> RedisBuilder) -> Self {
         self.node = tell(self.node);
         self
     }
 
-    /// Starts all nodes and waits until each says that all is well.
+    /// Starts all nodes and waits until each reports `cluster_state:ok`.
     ///
-    /// Nobody introduces them to each other: each finds in its file what it would have
-    /// written there itself, had it been in the cluster before. That takes no gossip, and
-    /// nothing can go wrong halfway.
+    /// Each node starts with a complete `nodes.conf`, as after a restart. So the cluster forms
+    /// without `CLUSTER MEET` and without waiting for gossip.
     ///
     /// # Panics
     ///
@@ -78,7 +77,7 @@ impl ClusterBuilder {
         cluster
     }
 
-    /// What a node knows of all, in the words of CLUSTER NODES.
+    /// The `nodes.conf` of node `of`, in the format of CLUSTER NODES.
     fn nodes_file(&self, of: usize, nodes: &[Redis], ids: &[String]) -> String {
         let mut file = String::new();
         for (index, (node, id)) in nodes.iter().zip(ids).enumerate() {
@@ -94,7 +93,7 @@ impl ClusterBuilder {
                 writeln!(file, "master - 0 0 {} connected {first}-{}", index + 1, end - 1)
             };
         }
-        // An epoch of its own for each master, the highest of which all know.
+        // Each master has its own epoch; the current epoch is the highest of them.
         let _ = writeln!(file, "vars currentEpoch {} lastVoteEpoch 0", self.masters);
         file
     }

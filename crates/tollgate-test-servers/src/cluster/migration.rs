@@ -1,16 +1,16 @@
-//! A slot on its way from one master to another.
+//! Moves a slot from one master to another.
 
 use super::Cluster;
 use crate::client::Value;
 
-/// A slot that moves, one step a call, so that a test can look at each.
+/// A slot migration in progress. Each call is one step, so that a test can check every state.
 ///
-/// From [`Cluster::migration`] on the old master answers ASK for keys that it no longer
-/// has, and the new one takes them if asked to. Keys go with
-/// [`move_keys`](Self::move_keys), and [`finish`](Self::finish) tells everybody. If it is
-/// dropped before that, the slot stays open, as after a failure of who moves slots.
+/// After [`Cluster::migration`] the old master replies ASK for keys that it does not have, and
+/// the new master accepts them after ASKING. [`move_keys`](Self::move_keys) moves the keys, and
+/// [`finish`](Self::finish) announces the new master to all nodes. If this value is dropped
+/// before that, the slot stays open, as after a crash of the tool that moves slots.
 #[derive(Debug)]
-#[must_use = "a slot stays on its way until finish()"]
+#[must_use = "call finish() to end the migration"]
 pub struct Migration<'a> {
     cluster: &'a Cluster,
     slot: u16,
@@ -21,7 +21,7 @@ pub struct Migration<'a> {
 impl<'a> Migration<'a> {
     pub(super) fn begin(cluster: &'a Cluster, slot: u16, from: usize, to: usize) -> Self {
         let migration = Self { cluster, slot, from, to };
-        // The new one first, so that nobody is sent to it in vain.
+        // The new master first, so that it accepts a client as soon as the old one replies ASK.
         migration.set_slot(to, "IMPORTING", from);
         migration.set_slot(from, "MIGRATING", to);
         migration
@@ -33,11 +33,11 @@ impl<'a> Migration<'a> {
         self.from
     }
 
-    /// Moves up to so many keys and says how many there were.
+    /// Moves up to `count` keys and returns how many it moved.
     ///
     /// # Panics
     ///
-    /// If a node refuses.
+    /// If a node replies with an error.
     #[must_use = "the slot is empty when nothing was left to move"]
     pub fn move_keys(&self, count: usize) -> usize {
         let from = self.cluster.node(self.from);
@@ -57,22 +57,22 @@ impl<'a> Migration<'a> {
         command.push(b"KEYS");
         command.extend(keys.iter().map(|key| match key {
             Value::Text(key) => key.as_slice(),
-            other => panic!("a key was asked for: {other:?}"),
+            other => panic!("not a key: {other:?}"),
         }));
         let answer = from.cmd(&command);
-        // A key may have expired meanwhile: then there is nothing to move.
+        // If all these keys have expired meanwhile, the reply is NOKEY, which is no error.
         assert_eq!(answer.error(), None, "slot {} cannot move", self.slot);
         keys.len()
     }
 
-    /// Gives the slot to its new master. Keys left behind are lost.
+    /// Assigns the slot to its new master. Keys that were not moved are lost.
     ///
     /// # Panics
     ///
-    /// If a node refuses.
+    /// If a node replies with an error.
     pub fn finish(self) {
-        // Both who are concerned at once, first the new one: were it to miss this, the
-        // slot would be nobody's. The others hear it from them, or here and now.
+        // The new master first: without this command it would not own the slot when the old
+        // master gives the slot up. The other nodes need not wait for gossip.
         let others =
             (0..self.cluster.nodes().len()).filter(|node| ![self.to, self.from].contains(node));
         for node in [self.to, self.from].into_iter().chain(others) {
@@ -90,6 +90,6 @@ impl<'a> Migration<'a> {
         let id = self.cluster.node(node).cmd(&["CLUSTER", "MYID"]);
         let command = ["CLUSTER", "SETSLOT", &slot, what, id.text()];
         let answer = self.cluster.node(at).cmd(&command);
-        assert_eq!(answer.error(), None, "node {at} refuses {command:?}");
+        assert_eq!(answer.error(), None, "node {at} rejects {command:?}");
     }
 }

@@ -14,27 +14,26 @@ use view::View;
 pub use builder::ClusterBuilder;
 pub use migration::Migration;
 
-/// Masters that share the slots, and replicas that take over from them.
+/// A running Redis Cluster of masters and replicas.
 ///
-/// Nodes are known by their index. At first the masters come first, with equal parts of
-/// the slots in their order; replicas follow, dealt out to the masters one by one. A
-/// failover changes the roles and no index.
+/// Methods refer to nodes by index. At the start the masters have the first indices and equal
+/// ranges of slots in that order. The replicas follow and are assigned to the masters in turn.
+/// A failover changes the roles and not the indices.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Redis>,
 }
 
 impl Cluster {
-    /// Three masters with a replica each.
+    /// Starts three masters with one replica each.
     ///
-    /// It needs between two and three seconds, because a node that has just started
-    /// waits two before it takes writes.
+    /// This takes two to three seconds, because a new node waits 2 s before it accepts writes.
     #[must_use]
     pub fn start() -> Self {
         Self::builder().start()
     }
 
-    /// A cluster of another size, or with more to it.
+    /// Configures the size and the nodes of a cluster.
     pub fn builder() -> ClusterBuilder {
         ClusterBuilder::new()
     }
@@ -49,13 +48,13 @@ impl Cluster {
     ///
     /// # Panics
     ///
-    /// If there is none with that index.
+    /// If no node has that index.
     #[must_use]
     pub fn node(&self, index: usize) -> &Redis {
         &self.nodes[index]
     }
 
-    /// Where clients connect: `redis-cluster://…` with the others as `?node=`.
+    /// The URL for clients: `redis-cluster://…` with the other nodes as `?node=`.
     #[must_use]
     pub fn url(&self) -> String {
         let first = self.nodes[0].url().replacen("redis", "redis-cluster", 1);
@@ -70,15 +69,15 @@ impl Cluster {
         u16::try_from(self.witness().cmd(&command).number()).expect("a slot")
     }
 
-    /// The node that serves a slot, as the first node that is up sees it.
+    /// The master of a slot, as reported by the first node that is up.
     ///
     /// # Panics
     ///
-    /// If none does.
+    /// If the slot has no master.
     #[must_use]
     pub fn master_of(&self, slot: u16) -> usize {
         let master = self.view(self.witness()).master_of(slot);
-        master.unwrap_or_else(|| panic!("nobody serves slot {slot}"))
+        master.unwrap_or_else(|| panic!("slot {slot} has no master"))
     }
 
     /// The replicas of a master, whether they are up or not.
@@ -87,26 +86,26 @@ impl Cluster {
         self.view(self.witness()).replicas_of(master)
     }
 
-    /// Who serves which slots.
+    /// The ranges of slots, each with its master.
     #[must_use]
     pub fn slots(&self) -> Vec<(RangeInclusive<u16>, usize)> {
         self.view(self.witness()).slots()
     }
 
-    /// Makes a replica the master while the old one still serves and then follows it;
-    /// nothing is lost.
+    /// Makes a replica the master while the old master is up. The old master becomes its replica,
+    /// and no write is lost.
     ///
     /// # Panics
     ///
-    /// If it is no replica, or does not become master within twenty seconds.
+    /// If the node is not a replica, or does not become master within 20 s.
     pub fn failover(&self, replica: usize) {
         let node = &self.nodes[replica];
         let slot = until(&format!("node {replica} follows a master with slots"), PATIENCE, || {
             self.view(node).slot_followed_by(replica)
         });
         let old = self.master_of(slot);
-        // Redis before 6.2 waits in vain for the offset of a master that never wrote anything.
-        until(&format!("node {old} has told its replica something"), PATIENCE, || {
+        // Redis before 6.2 would wait for ever if the master's replication offset were 0.
+        until(&format!("node {old} has a replication offset above 0"), PATIENCE, || {
             (self.nodes[old].info("master_repl_offset") != "0").then_some(())
         });
         let answer = node.cmd(&["CLUSTER", "FAILOVER"]);
@@ -119,15 +118,15 @@ impl Cluster {
         self.nodes[old].wait_until_ready();
     }
 
-    /// Waits until another than `old`, which was killed or stopped, serves a slot, and all
-    /// nodes that are up know it. Says who does.
+    /// Waits until a node other than `old`, which was killed or stopped, is the master of a slot,
+    /// and until all nodes that are up report it. Returns the new master.
     ///
     /// # Panics
     ///
-    /// If nobody does within twenty seconds.
+    /// If this takes longer than 20 s.
     #[must_use]
     pub fn wait_for_failover(&self, slot: u16, old: usize) -> usize {
-        let what = format!("another node than {old} serves slot {slot}");
+        let what = format!("a node other than {old} serves slot {slot}");
         let heir = until(&what, PATIENCE, || {
             self.view(self.witness()).master_of(slot).filter(|master| *master != old)
         });
@@ -135,16 +134,16 @@ impl Cluster {
         heir
     }
 
-    /// Waits until all nodes that are up see every slot served and all replicas that are
-    /// up follow their masters.
+    /// Waits until all nodes that are up report a master for every slot, and until all replicas
+    /// that are up follow their masters.
     ///
     /// # Panics
     ///
-    /// If they do not within twenty seconds.
+    /// If this takes longer than 20 s.
     pub fn wait_until_ok(&self) {
         for node in self.nodes.iter().filter(|node| node.is_up()) {
             node.wait_until_ready();
-            let what = format!("node {} says cluster_state:ok", node.address());
+            let what = format!("node {} reports cluster_state:ok", node.address());
             until(&what, PATIENCE, || {
                 let info = node.cmd(&["CLUSTER", "INFO"]);
                 let says = |line| info.text().lines().any(|it| it == line);
@@ -157,7 +156,7 @@ impl Cluster {
     ///
     /// # Panics
     ///
-    /// If nobody serves the slot, or a node refuses.
+    /// If the slot has no master, or a node replies with an error.
     pub fn migration(&self, slot: u16, to: usize) -> Migration<'_> {
         Migration::begin(self, slot, self.master_of(slot), to)
     }
@@ -166,14 +165,14 @@ impl Cluster {
     ///
     /// # Panics
     ///
-    /// If nobody serves the slot, or a node refuses.
+    /// If the slot has no master, or a node replies with an error.
     pub fn migrate(&self, slot: u16, to: usize) {
         let migration = self.migration(slot, to);
         while migration.move_keys(100) > 0 {}
         migration.finish();
     }
 
-    /// Waits until all nodes that are up, the master itself among them, say who serves it.
+    /// Waits until all nodes that are up, including the master itself, report this master.
     fn wait_until_serves(&self, master: usize, slot: u16) {
         let what = format!("all nodes know that node {master} serves slot {slot}");
         until(&what, PATIENCE, || {
@@ -191,5 +190,5 @@ impl Cluster {
     }
 }
 
-/// A failover takes about twice the node timeout; a machine may be busy.
+/// A failover takes about twice the node timeout, and longer on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,10 +1,10 @@
-//! What one node knows of the cluster, read from CLUSTER NODES.
+//! The state of the cluster as one node reports it in CLUSTER NODES.
 
 use std::ops::RangeInclusive;
 
 use crate::redis::Redis;
 
-/// A line for each node that it knows.
+/// One line for each node.
 #[derive(Debug)]
 pub(super) struct View(Vec<Line>);
 
@@ -69,7 +69,7 @@ impl Line {
             node: nodes.iter().position(|node| node.address() == address)?,
             id: (*id).to_owned(),
             master: (*master != "-").then(|| (*master).to_owned()),
-            // What stands in brackets is on its way and no range.
+            // An entry in brackets is a slot in migration and does not parse as a range.
             slots: slots.iter().filter_map(range).collect(),
         })
     }

@@ -1,4 +1,4 @@
-//! A proxy that breaks what lies between a client and a server.
+//! A proxy that simulates network failures between a client and a server.
 
 mod pump;
 mod tally;
@@ -20,25 +20,24 @@ use tally::Reader;
 
 pub use tally::Tally;
 
-/// What becomes of bytes that go one way.
+/// The treatment of bytes in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// They go on.
+    /// Forwards bytes at once.
     Pass,
-    /// They go on so much later, in their order.
+    /// Forwards bytes after this delay, in order.
     Late(Duration),
-    /// They wait until something else is said, and then go on: as when a network fails
-    /// for a moment and what was lost is sent again.
+    /// Keeps bytes until the flow changes and then forwards them. This resembles a short network
+    /// failure after which TCP sends lost packets again.
     Hold,
-    /// They are gone.
+    /// Drops bytes.
     Swallow,
 }
 
-/// A proxy for TCP on a port of 127.0.0.1. It ends with this value.
+/// A TCP proxy on a port of 127.0.0.1. It ends when this value is dropped.
 ///
-/// At first everything passes. Each method takes effect before it returns, for
-/// connections that are open as for those to come. It has a thread of its own, so it goes
-/// on while a test blocks.
+/// At first the proxy forwards everything. Each method takes effect before it returns, for open
+/// and for new connections. The proxy runs in its own thread, so a test may block.
 #[derive(Debug)]
 pub struct Proxy {
     port: Port,
@@ -49,7 +48,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A proxy in front of a server, which need not be there yet.
+    /// Starts a proxy in front of a server. The server may start later.
     ///
     /// # Panics
     ///
@@ -74,75 +73,76 @@ impl Proxy {
         Self { port, requests, replies, orders: Some(orders), thread: Some(thread) }
     }
 
-    /// Where clients connect.
+    /// The address for clients.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.port.address()
     }
 
-    /// Where clients of a plain Redis connect, `redis://…`.
+    /// The URL for clients of a Redis without TLS, `redis://…`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://{}", self.address())
     }
 
-    /// Both ways are free again, and new connections welcome.
+    /// Forwards both directions and accepts new connections again.
     pub fn pass(&self) {
         self.flows(Flow::Pass, Flow::Pass);
         self.accept();
     }
 
-    /// Accepts connections, takes what clients say, and tells nobody.
+    /// Accepts connections and drops all bytes.
     pub fn black_hole(&self) {
         self.flows(Flow::Swallow, Flow::Swallow);
     }
 
-    /// The server hears everything, and clients hear nothing. With [`cut`](Self::cut)
-    /// afterwards it looks to them as if the server had died before it answered.
+    /// Forwards requests and drops replies. After a [`cut`](Self::cut), clients cannot
+    /// distinguish this from a server that crashed before it replied.
     pub fn swallow_replies(&self) {
         self.flows(Flow::Pass, Flow::Swallow);
     }
 
-    /// Replies come so much later.
+    /// Delays replies by this time.
     pub fn delay(&self, by: Duration) {
         self.flows(Flow::Pass, Flow::Late(by));
     }
 
-    /// What becomes of requests and of replies.
+    /// Sets the treatment of requests and of replies.
     pub fn flows(&self, requests: Flow, replies: Flow) {
         self.requests.flow.send_replace(requests);
         self.replies.flow.send_replace(replies);
     }
 
-    /// Closes all connections now; new ones are welcome unless they are refused.
+    /// Closes all connections now. New connections are accepted, except after
+    /// [`refuse`](Self::refuse).
     pub fn cut(&self) {
         self.order(Order::Cut);
     }
 
-    /// Refuses new connections, as if nobody listened. Open ones stay.
+    /// Closes the listening socket, so that new connections are refused. Open connections stay.
     pub fn refuse(&self) {
         self.order(Order::Refuse);
     }
 
-    /// Welcomes new connections again.
+    /// Accepts new connections again.
     pub fn accept(&self) {
         self.order(Order::Accept);
     }
 
-    /// How many connections are open.
+    /// The number of open connections.
     #[must_use]
     pub fn connections(&self) -> usize {
-        // Each has one pump a way, and that has one end of the flow.
+        // Each connection has one task per direction, and that task holds one receiver.
         self.requests.flow.receiver_count()
     }
 
-    /// What came from clients, whatever became of it.
+    /// Counts of the bytes from clients, whether they were forwarded or not.
     #[must_use]
     pub fn requests(&self) -> Tally {
         self.requests.tally().clone()
     }
 
-    /// What came from the server, whatever became of it.
+    /// Counts of the bytes from the server, whether they were forwarded or not.
     #[must_use]
     pub fn replies(&self) -> Tally {
         self.replies.tally().clone()
@@ -159,13 +159,13 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.orders = None;
         if let Some(thread) = self.thread.take() {
-            // If it has panicked, that has been printed.
+            // A panic of the thread has been printed already.
             let _ = thread.join();
         }
     }
 }
 
-/// What the connections share of one direction.
+/// The state of one direction, shared by all connections.
 #[derive(Clone, Debug)]
 struct Way {
     flow: watch::Sender<Flow>,
@@ -189,7 +189,7 @@ enum Order {
     Accept,
 }
 
-/// What the thread needs.
+/// The addresses and shared state of the proxy's thread.
 struct Plan {
     address: SocketAddr,
     target: SocketAddr,
@@ -198,7 +198,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// Serves until nobody can give orders any more.
+    /// Runs until the [`Proxy`] is dropped.
     async fn run(
         self,
         listener: std::net::TcpListener,
@@ -220,7 +220,7 @@ impl Plan {
                             listener = Some(TcpListener::bind(self.address).await.expect("claimed"));
                         }
                     }
-                    // Who gave the order may have been killed meanwhile.
+                    // The thread that sent the order may have ended meanwhile.
                     let _ = done.send(());
                 }
                 client = accept(listener.as_ref()) => {
@@ -235,7 +235,7 @@ impl Plan {
 async fn accept(listener: Option<&TcpListener>) -> TcpStream {
     let Some(listener) = listener else { return std::future::pending().await };
     loop {
-        // A client that has gone before it was accepted is no reason to stop.
+        // A client may disconnect before it is accepted; the proxy goes on.
         if let Ok((client, _)) = listener.accept().await {
             return client;
         }
@@ -244,7 +244,7 @@ async fn accept(listener: Option<&TcpListener>) -> TcpStream {
 
 /// One connection, until either end closes it.
 async fn join(client: TcpStream, target: SocketAddr, requests: Way, replies: Way) {
-    // A server that is down refuses, and so the client sees its connection closed.
+    // If the server is down, returning closes the connection to the client.
     let Ok(server) = TcpStream::connect(target).await else { return };
     if client.set_nodelay(true).and_then(|()| server.set_nodelay(true)).is_err() {
         return;

@@ -16,8 +16,7 @@ pub(super) async fn run(
     mut reader: Reader,
 ) {
     let mut flow = way.flow.subscribe();
-    // Bytes that are late wait here, so that those behind them are read and start to wait
-    // on their own account.
+    // Delayed bytes wait in this channel while later bytes are read, so that delays overlap.
     let (send, mut due) = unbounded_channel::<(Instant, Vec<u8>)>();
     let read = async move {
         let mut bytes = vec![0; 64 * 1024];
@@ -47,7 +46,7 @@ pub(super) async fn run(
             }
         }
     };
-    // What was read before the end still goes on; what cannot be written need not be read.
+    // After the end of reading, the bytes already read are still written. A write error ends both.
     tokio::select! {
         () = write => {}
         () = async { read.await; std::future::pending().await } => {}

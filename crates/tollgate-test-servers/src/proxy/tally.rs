@@ -1,8 +1,8 @@
-//! Counting what passes, message by message.
+//! Counts the messages that pass the proxy.
 
 use std::collections::BTreeMap;
 
-/// What came one way over all connections.
+/// Counts for one direction over all connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     bytes: u64,
@@ -11,37 +11,37 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// How many bytes.
+    /// The number of bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// How many whole messages of Redis' protocol: requests, or replies.
+    /// The number of complete messages of the Redis protocol: requests or replies.
     #[must_use]
     pub fn messages(&self) -> u64 {
         self.messages
     }
 
-    /// How many whole requests of a command, such as `EVALSHA`. Of a request through TLS
-    /// nothing is known.
+    /// The number of complete requests of a command, such as `EVALSHA`. Requests over TLS are not
+    /// counted.
     #[must_use]
     pub fn calls(&self, command: &str) -> u64 {
         self.commands.get(&command.to_ascii_uppercase()).copied().unwrap_or(0)
     }
 }
 
-/// Finds messages in the bytes of one connection, as they come.
+/// Finds messages in the bytes of one connection as they arrive.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    /// Whether the first string of a message is a command's name.
+    /// Whether the first string of a message is the name of a command.
     are_requests: bool,
-    /// How many more values each list wants that is not whole yet, outermost first.
+    /// The number of missing values of each incomplete list, outermost first.
     lists: Vec<u64>,
     line: Vec<u8>,
-    /// How much is missing of a string whose length has been read.
+    /// The missing bytes of a string whose length has been read.
     missing: Option<usize>,
-    /// The name of the request that is not whole yet.
+    /// The command of the incomplete request.
     command: Option<String>,
     is_strange: bool,
 }
@@ -100,7 +100,7 @@ impl Reader {
         match line.as_bytes().first() {
             Some(b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(') => self.end_value(tally),
             Some(b'$' | b'=' | b'!') => match number().map(usize::try_from) {
-                // With the end of line that follows it.
+                // Plus the CRLF after the string.
                 Some(Ok(length)) => self.missing = Some(length + 2),
                 Some(Err(_)) => self.end_value(tally),
                 None => self.is_strange = true,
@@ -119,7 +119,7 @@ impl Reader {
         }
     }
 
-    /// A value is whole, and perhaps with it the list that it ends, and so on.
+    /// Ends a value. If it was the last value of a list, ends that list too, and so on.
     fn end_value(&mut self, tally: &mut Tally) {
         while let Some(wanted) = self.lists.last_mut() {
             *wanted -= 1;
@@ -144,7 +144,7 @@ mod tests {
         *2\r\n*1\r\n:1\r\n*2\r\n+a\r\n$1\r\nb\r\n%1\r\n+a\r\n:1\r\n";
 
     #[test]
-    fn messages_are_found_however_they_are_cut() {
+    fn messages_are_counted_whatever_the_size_of_the_reads() {
         for size in 1..TALK.len() {
             let (mut reader, mut tally) = (Reader::of_requests(), Tally::default());
             TALK.chunks(size).for_each(|part| reader.read(part, &mut tally));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_is_no_redis_the_bytes_are_counted() {
+    fn only_bytes_are_counted_if_the_protocol_is_not_that_of_redis() {
         let (mut reader, mut tally) = (Reader::of_replies(), Tally::default());
         reader.read(b"GET / HTTP/1.1\r\n\r\n+OK\r\n", &mut tally);
         assert_eq!((tally.bytes(), tally.messages()), (23, 0));

@@ -1,4 +1,4 @@
-//! What a server is told before it starts.
+//! Configures and starts one server.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,12 +7,12 @@ use std::sync::Mutex;
 use super::{CONFIG, Redis, State, certificate};
 use tollgate_replicas::Port;
 
-/// Says what a [`Redis`] shall be, and starts it.
+/// Builds a [`Redis`].
 ///
-/// Values are written into its configuration as they are, so a value with spaces is
-/// several.
+/// Values are written to redis.conf without quotes, so a value with spaces becomes several
+/// arguments.
 #[derive(Clone, Debug)]
-#[must_use = "a server that is not started serves nobody"]
+#[must_use = "call start() to start the server"]
 pub struct RedisBuilder {
     lines: String,
     has_port: bool,
@@ -23,7 +23,7 @@ pub struct RedisBuilder {
 
 impl RedisBuilder {
     pub(crate) fn new() -> Self {
-        // A replica gets its copy at once, where the default waits for others who may ask.
+        // By default a master waits for further replicas before it sends its data.
         let lines = "save \"\"\nappendonly no\nrepl-diskless-sync-delay 0\n".to_owned();
         Self { lines, has_port: true, tls: false, password: None, is_sentinel: false }
     }
@@ -32,59 +32,60 @@ impl RedisBuilder {
         Self { lines: String::new(), is_sentinel: true, ..Self::new() }
     }
 
-    /// Any line of redis.conf; of those with one name the last counts.
+    /// Adds a line to redis.conf. If a name appears twice, Redis uses the last line.
     pub fn set(mut self, name: &str, value: impl std::fmt::Display) -> Self {
         let _ = writeln!(self.lines, "{name} {value}");
         self
     }
 
-    /// Only the socket in the file system, no port.
+    /// Opens only the Unix socket and no port.
     pub fn without_port(mut self) -> Self {
         self.has_port = false;
         self
     }
 
-    /// TLS and nothing else on the port, with a certificate for 127.0.0.1 and localhost
-    /// whose authority is [`Redis::authority`]. The socket stays plain.
+    /// Accepts only TLS on the port, with a certificate for 127.0.0.1 and localhost. Its
+    /// authority is [`Redis::authority`]. The Unix socket has no TLS.
     pub fn tls(mut self) -> Self {
         self.tls = true;
         self
     }
 
-    /// The password of the default user, here and at the master if there is one.
+    /// Sets the password of the default user. A replica uses it for its master too.
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self.set("requirepass", password).set("masterauth", password)
     }
 
-    /// Another user, with rules as in `~tollgate:* +@read`; see `redis-cli ACL HELP`.
+    /// Adds a user with ACL rules, for example `~tollgate:* +@read`; see `redis-cli ACL HELP`.
     pub fn user(self, name: &str, password: &str, rules: &str) -> Self {
         self.set("user", format_args!("{name} on >{password} {rules}"))
     }
 
-    /// The most memory, as in `10mb`, and what goes when there is none left, as in
+    /// Sets the memory limit, for example `10mb`, and the eviction policy, for example
     /// `noeviction`.
     pub fn max_memory(self, bytes: &str, policy: &str) -> Self {
         self.set("maxmemory", bytes).set("maxmemory-policy", policy)
     }
 
-    /// How many databases there are; sixteen if nothing is said.
+    /// Sets the number of databases. Default: 16.
     pub fn databases(self, count: u32) -> Self {
         self.set("databases", count)
     }
 
-    /// Keeps each write on disk before it answers, so that a restart forgets nothing.
+    /// Writes each change to disk before the reply, so that a restart loses no data.
     pub fn append_only(self) -> Self {
         self.set("appendonly", "yes").set("appendfsync", "always")
     }
 
-    /// Follows a master, which must have a plain port and, if it has a password, this one.
+    /// Makes the server a replica. The master must have a port without TLS, and its password, if
+    /// any, must be the same.
     pub fn replica_of(self, master: &Redis) -> Self {
         let address = master.address();
         self.set("replicaof", format_args!("{} {}", address.ip(), address.port()))
     }
 
-    /// Starts it and waits until it answers.
+    /// Starts the server and waits until it replies.
     ///
     /// # Panics
     ///
@@ -97,7 +98,7 @@ impl RedisBuilder {
         redis
     }
 
-    /// A server that can be launched: with its folder, its configuration and its port.
+    /// Creates the folder, the configuration and the port of a server without starting it.
     pub(crate) fn prepare(self) -> Redis {
         let folder = tempfile::Builder::new().prefix("tollgate-").tempdir();
         let folder = folder.expect("a folder for temporary files that can be written");

@@ -20,14 +20,14 @@ use tollgate_replicas::Port;
 
 pub use builder::RedisBuilder;
 
-/// A redis-server of this test's own. It ends with this value and leaves nothing behind.
+/// A redis-server for one test. Dropping this value ends the server and removes its folder.
 ///
-/// All methods take `&self`, so that a server can be stopped by one task while others
-/// use it. Those that look into it ([`cmd`](Self::cmd), [`info`](Self::info)) take a
-/// connection of their own over the socket, as the default user.
+/// All methods take `&self`, so that one task can stop the server while other tasks use it.
+/// Methods that inspect the server ([`cmd`](Self::cmd), [`info`](Self::info)) open a new
+/// connection over the Unix socket as the default user.
 #[derive(Debug)]
 pub struct Redis {
-    // Fields are dropped in this order: the process before the folder it works in.
+    // Fields are dropped in this order: the process before its folder.
     state: Mutex<State>,
     folder: TempDir,
     port: Option<Port>,
@@ -44,23 +44,23 @@ enum State {
 }
 
 impl Redis {
-    /// A server on a port of 127.0.0.1, without persistence, password or TLS.
+    /// Starts a server on a port of 127.0.0.1, without persistence, password or TLS.
     #[must_use]
     pub fn start() -> Self {
         Self::builder().start()
     }
 
-    /// A server with more to it.
+    /// Configures a server.
     pub fn builder() -> RedisBuilder {
         RedisBuilder::new()
     }
 
-    /// Where clients connect: `redis://…`, or `rediss://…` if it speaks TLS, with the
-    /// password of the default user if it has one.
+    /// The URL for clients: `redis://…`, or `rediss://…` with TLS. It includes the password of
+    /// the default user if there is one.
     ///
     /// # Panics
     ///
-    /// If the server was told to have no port.
+    /// If the server was built [without a port](RedisBuilder::without_port).
     #[must_use]
     pub fn url(&self) -> String {
         match &self.password {
@@ -69,24 +69,23 @@ impl Redis {
         }
     }
 
-    /// Where a user connects. Name and password go into the URL as they are.
+    /// The URL for a user. Name and password are not escaped.
     ///
     /// # Panics
     ///
-    /// If the server was told to have no port.
+    /// If the server was built [without a port](RedisBuilder::without_port).
     #[must_use]
     pub fn url_of(&self, user: &str, password: &str) -> String {
         format!("{}://{user}:{password}@{}", self.scheme(), self.address())
     }
 
-    /// Where clients connect through the file system: `redis+unix:///…`, without TLS and
-    /// without the password.
+    /// The URL of the Unix socket: `redis+unix:///…`, without TLS and without the password.
     #[must_use]
     pub fn socket_url(&self) -> String {
         format!("redis+unix://{}", self.socket().display())
     }
 
-    /// The socket in the file system.
+    /// The path of the Unix socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("socket")
@@ -96,29 +95,28 @@ impl Redis {
     ///
     /// # Panics
     ///
-    /// If the server was told to have no port.
+    /// If the server was built [without a port](RedisBuilder::without_port).
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.port.as_ref().expect("this server was built without_port()").address()
     }
 
-    /// The certificate, in PEM, of the authority that signed the server's own, for clients
-    /// who shall trust it.
+    /// The path of the PEM certificate of the authority that signed the server's certificate.
     ///
     /// # Panics
     ///
-    /// If the server does not speak TLS.
+    /// If the server was built without TLS.
     #[must_use]
     pub fn authority(&self) -> PathBuf {
         assert!(self.tls, "this server was built without tls()");
         self.folder.path().join(certificate::AUTHORITY)
     }
 
-    /// Says a command and waits for its answer.
+    /// Sends a command and waits for its reply.
     ///
     /// # Panics
     ///
-    /// If the server is down, or silent for ten seconds.
+    /// If the server is down, or does not reply within 10 s.
     #[track_caller]
     pub fn cmd(&self, command: &[impl AsRef<[u8]>]) -> Value {
         match self.try_cmd(command) {
@@ -127,13 +125,13 @@ impl Redis {
         }
     }
 
-    /// Says a command and waits for its answer.
+    /// Sends a command and waits for its reply.
     ///
     /// # Errors
     ///
-    /// If the server is down, or silent for ten seconds.
+    /// If the server is down, or does not reply within 10 s.
     pub fn try_cmd(&self, command: &[impl AsRef<[u8]>]) -> io::Result<Value> {
-        // A connection each time, because sentinels and tests close those that they find.
+        // A new connection each time, because sentinels and tests close open connections.
         self.connect()?.try_cmd(command)
     }
 
@@ -141,11 +139,11 @@ impl Redis {
     ///
     /// # Errors
     ///
-    /// If the server is down, or silent for ten seconds.
+    /// If the server is down, or does not reply within 10 s.
     pub fn connect(&self) -> io::Result<Client> {
         let mut client = Client::unix(&self.socket())?;
         if let Some(password) = &self.password {
-            // If the answer is a refusal, the next command says so again.
+            // If AUTH fails, the next command fails too and returns the error.
             client.try_cmd(&["AUTH", password])?;
         }
         Ok(client)
@@ -155,7 +153,7 @@ impl Redis {
     ///
     /// # Panics
     ///
-    /// If the server does not know it.
+    /// If INFO has no such field.
     #[must_use]
     #[track_caller]
     pub fn info(&self, name: &str) -> String {
@@ -164,7 +162,7 @@ impl Redis {
         value.unwrap_or_else(|| panic!("INFO has no {name}")).to_owned()
     }
 
-    /// How often a command ran since the server was started.
+    /// The number of calls of a command since the server started.
     #[must_use]
     #[track_caller]
     pub fn calls(&self, command: &str) -> u64 {
@@ -174,16 +172,16 @@ impl Redis {
         count.and_then(|count| count.parse().ok()).expect("a count")
     }
 
-    /// Halts it (SIGSTOP): connections stay, the system goes on accepting what is sent, and
-    /// nobody answers.
+    /// Stops the server (SIGSTOP). Connections stay open, the kernel keeps receiving bytes, and
+    /// the server sends no replies.
     ///
-    /// That holds for a replica too: it has what its master wrote meanwhile as soon as it
-    /// goes on, though the master be dead by then. If that shall be lost, say `CLIENT KILL
-    /// TYPE REPLICA` to the master once the replica is stopped.
+    /// A stopped replica also receives its master's writes and applies them after
+    /// [`cont`](Self::cont), even if the master is down by then. To lose those writes, send
+    /// `CLIENT KILL TYPE REPLICA` to the master after stopping the replica.
     ///
     /// # Panics
     ///
-    /// If it is down.
+    /// If the server is down.
     #[track_caller]
     pub fn stop(&self) {
         let mut state = self.state();
@@ -196,16 +194,17 @@ impl Redis {
         }
     }
 
-    /// Lets it go on after [`stop`](Self::stop): it first works off what has arrived.
+    /// Continues after [`stop`](Self::stop). The server first handles the requests that arrived
+    /// meanwhile.
     ///
     /// # Panics
     ///
-    /// If it is down.
+    /// If the server is down.
     #[track_caller]
     pub fn cont(&self) {
         let mut state = self.state();
         match std::mem::replace(&mut *state, State::Down) {
-            State::Down => panic!("a server that is down cannot go on: restart() it"),
+            State::Down => panic!("a server that is down cannot continue: call restart()"),
             State::Runs(process) | State::Stopped(process) => {
                 process.cont();
                 *state = State::Runs(process);
@@ -213,29 +212,29 @@ impl Redis {
         }
     }
 
-    /// Ends it at once (SIGKILL), running or stopped. Its port stays reserved.
+    /// Kills the server (SIGKILL), whether it runs or is stopped. Its port stays reserved.
     pub fn kill(&self) {
         *self.state() = State::Down;
     }
 
-    /// Starts it again on the same port, after [`kill`](Self::kill) if it still runs, and
-    /// waits until it answers. It remembers what it was told to keep, such as with
-    /// [`append_only`](RedisBuilder::append_only).
+    /// Kills the server if it still runs, starts it again on the same port, and waits until it
+    /// replies. Data survives only with [`append_only`](RedisBuilder::append_only).
     ///
     /// # Panics
     ///
-    /// If it does not start.
+    /// If the server does not start.
     #[track_caller]
     pub fn restart(&self) {
         self.launch();
         self.wait_until_ready();
     }
 
-    /// As [`restart`](Self::restart), but does not wait: it may be loading for a while.
+    /// Like [`restart`](Self::restart) without waiting, so that a test can see a server that
+    /// still loads its data.
     ///
     /// # Panics
     ///
-    /// If it does not start.
+    /// If redis-server is not installed.
     #[track_caller]
     pub fn launch(&self) {
         self.kill();
@@ -249,11 +248,11 @@ impl Redis {
         *self.state() = State::Runs(process);
     }
 
-    /// Waits until it answers PING, as a replica also until it follows its master.
+    /// Waits until the server replies to PING and, if it is a replica, follows its master.
     ///
     /// # Panics
     ///
-    /// If it does not within twenty seconds, with the last lines that it has logged.
+    /// If this takes longer than 20 s, or if the server ends; then with the last lines of its log.
     #[track_caller]
     pub fn wait_until_ready(&self) {
         let what = "redis-server answers";
@@ -268,7 +267,7 @@ impl Redis {
         });
     }
 
-    /// Whether it runs, and is not stopped.
+    /// Whether the server runs and is not stopped.
     #[must_use]
     pub fn is_up(&self) -> bool {
         match &mut *self.state() {
@@ -277,7 +276,8 @@ impl Redis {
         }
     }
 
-    /// Adds a line to the configuration of the next start, where the last of a name counts.
+    /// Adds a line to redis.conf for the next start. If a name appears twice, Redis uses the last
+    /// line.
     ///
     /// # Panics
     ///
@@ -289,7 +289,7 @@ impl Redis {
     }
 
     /// Fills an [`append_only`](RedisBuilder::append_only) server with 600 keys, so that its next
-    /// start takes more than a second. Until then it answers LOADING.
+    /// start takes more than a second. During the start it replies LOADING.
     ///
     /// # Panics
     ///
@@ -298,7 +298,7 @@ impl Redis {
         for (name, value) in [("rdbcompression", "no"), ("appendfsync", "no")] {
             self.cmd(&["CONFIG", "SET", name, value]);
         }
-        // A server that loads looks at its clients every two megabytes.
+        // While it loads, a server handles requests only every 2 MB.
         let value = "x".repeat(32 << 10);
         for key in 0..600 {
             self.cmd(&["SET", &format!("filler:{key}"), &value]);
@@ -308,11 +308,11 @@ impl Redis {
             let fields = ["aof_rewrite_in_progress", "aof_rewrite_scheduled"];
             fields.iter().all(|field| self.info(field) == "0").then_some(())
         });
-        // Microseconds.
+        // In microseconds.
         self.configure("key-load-delay", "2000");
     }
 
-    /// The last lines that it has logged.
+    /// The last 20 lines of the log.
     #[must_use]
     pub fn log(&self) -> String {
         let log = fs::read_to_string(self.folder.path().join(LOG)).unwrap_or_default();
@@ -320,7 +320,7 @@ impl Redis {
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
 
-    /// The folder it works in.
+    /// The working folder of the server.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -330,8 +330,8 @@ impl Redis {
         self.password.as_deref()
     }
 
-    /// Sentinels close the connections of all clients when they change what a server is.
-    /// To ask once more does no harm, as it might with any other command.
+    /// Sends INFO, up to four times: sentinels close all connections of a server when they change
+    /// its role. Other commands must not be repeated, because they may change data.
     #[track_caller]
     fn ask_info(&self, section: &str) -> Value {
         let command = ["INFO", section];

@@ -1,4 +1,4 @@
-//! A cluster: how it starts, and how its slots change hands.
+//! A cluster: its start, migrations of slots, and failovers.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ fn three_masters_share_the_slots_and_each_has_a_replica() {
     let moved = cluster.node((master + 1) % 3).cmd(&["GET", "key"]);
     let address = cluster.node(master).address();
     assert_eq!(moved.error(), Some(format!("MOVED {slot} {address}").as_str()));
-    // Every node tells clients where all are.
+    // Every node lists all masters for clients.
     for node in cluster.nodes() {
         let slots = node.cmd(&["CLUSTER", "SLOTS"]);
         assert_eq!(slots.list().len(), 3);
@@ -55,7 +55,7 @@ fn a_slot_moves_step_by_step() {
 
     assert_eq!(migration.move_keys(2), 2);
     let some = ["MGET", &keys[0], &keys[1], &keys[2], &keys[3], &keys[4]];
-    // Before 7 Redis sends this to the other node, which has some of the keys as well.
+    // Redis before 7 replies ASK here; Redis 7 replies TRYAGAIN.
     let both = refusal(old.cmd(&some)).expect("no node has all of them");
     assert!(["TRY", "ASK"].contains(&&*both), "{both}");
     asking.cmd(&["ASKING"]);
@@ -74,13 +74,13 @@ fn a_slot_moves_step_by_step() {
 }
 
 #[test]
-fn a_replica_takes_over_with_and_without_being_told() {
+fn a_replica_takes_over_on_command_and_after_a_crash() {
     let cluster = Cluster::builder().each_node(|node| node.password("secret")).start();
     cluster.failover(4);
     assert_eq!(cluster.slots(), [(0..=5460, 0), (5461..=10921, 4), (10922..=16383, 2)]);
     assert_eq!(cluster.replicas_of(4), [1]);
 
-    // What the replica has not heard when the master dies is lost with it.
+    // A write that has not reached the replica is lost when the master is killed.
     let keys = ["a", "b", "c", "d", "e", "f", "g", "h"];
     let key = keys.into_iter().find(|key| cluster.master_of(cluster.slot_of(key)) == 0);
     let key = key.expect("one of eight");
@@ -99,7 +99,7 @@ fn a_replica_takes_over_with_and_without_being_told() {
     cluster.wait_until_ok();
     assert_eq!(cluster.replicas_of(3), [0]);
     assert_eq!(cluster.node(0).info("role"), "slave");
-    // A slot moves with its keys though a password is asked for.
+    // Migrations also work with a password.
     cluster.migrate(slot, 2);
     assert_eq!(cluster.node(2).cmd(&["GET", key]).text(), "old");
 }

@@ -1,4 +1,4 @@
-//! A proxy: what passes, what does not, and what was counted.
+//! A proxy: forwarding, failures and counts.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -14,13 +14,13 @@ fn pair() -> (Redis, Proxy, Client) {
     (redis, proxy, client)
 }
 
-/// The requests of one name that have reached the server.
+/// Waits until `count` requests of a command have reached the server.
 fn reaches(redis: &Redis, command: &str, count: u64) {
     until("a request reaches the server", LIMIT, || (redis.calls(command) == count).then_some(()));
 }
 
 #[test]
-fn what_passes_is_counted_both_ways() {
+fn bytes_and_messages_are_counted_in_both_directions() {
     let (redis, proxy, mut client) = pair();
     assert_eq!(proxy.url(), format!("redis://{}", proxy.address()));
     let big = "x".repeat(1 << 20);
@@ -40,7 +40,7 @@ fn what_passes_is_counted_both_ways() {
 }
 
 #[test]
-fn a_black_hole_takes_everything_and_tells_nobody() {
+fn a_black_hole_accepts_requests_and_forwards_none() {
     let (redis, proxy, mut client) = pair();
     proxy.black_hole();
     let mut other = Client::tcp(proxy.address()).expect("accepted");
@@ -50,7 +50,7 @@ fn a_black_hole_takes_everything_and_tells_nobody() {
     }
     until("both were swallowed", LIMIT, || (proxy.requests().calls("INCR") == 2).then_some(()));
     proxy.pass();
-    // The first answer to come is that to what is said now.
+    // The first reply belongs to this command, since the earlier one was dropped.
     assert_eq!(client.cmd(&["INCR", "count"]), Value::Number(1));
     assert_eq!(redis.calls("incr"), 1);
 }
@@ -72,7 +72,7 @@ fn replies_are_swallowed_and_then_the_connection_is_cut() {
 }
 
 #[test]
-fn replies_come_late_but_in_order_and_all_at_once() {
+fn delayed_replies_stay_in_order_and_their_delays_overlap() {
     let (_redis, proxy, mut client) = pair();
     let late = Duration::from_millis(150);
     proxy.delay(late);
@@ -85,12 +85,12 @@ fn replies_come_late_but_in_order_and_all_at_once() {
         assert_eq!(client.hear(), Value::Number(count));
         assert!(start.elapsed() >= late);
     }
-    // Not one after the other: that would take three times as long.
+    // Delays one after the other would take three times as long.
     assert!(start.elapsed() < 3 * late, "{:?}", start.elapsed());
 }
 
 #[test]
-fn what_is_held_goes_on_later() {
+fn held_requests_are_forwarded_later() {
     let (redis, proxy, mut client) = pair();
     proxy.flows(Flow::Hold, Flow::Pass);
     client.say(&["INCR", "count"]);
@@ -102,7 +102,7 @@ fn what_is_held_goes_on_later() {
 }
 
 #[test]
-fn connections_are_refused_while_open_ones_stay() {
+fn new_connections_are_refused_while_open_connections_stay() {
     let (_redis, proxy, mut client) = pair();
     proxy.refuse();
     assert!(Client::tcp(proxy.address()).is_err());
@@ -114,7 +114,7 @@ fn connections_are_refused_while_open_ones_stay() {
 }
 
 #[test]
-fn a_client_of_a_server_that_is_down_is_turned_away() {
+fn the_connection_is_closed_if_the_server_is_down() {
     let (redis, proxy, mut client) = pair();
     redis.kill();
     assert!(client.try_hear().is_err());
@@ -125,7 +125,7 @@ fn a_client_of_a_server_that_is_down_is_turned_away() {
 }
 
 #[test]
-fn the_end_of_what_a_server_says_is_not_lost() {
+fn delayed_bytes_are_forwarded_after_the_server_closes() {
     let server = TcpListener::bind("127.0.0.1:0").expect("a port");
     let proxy = Proxy::start(server.local_addr().expect("bound"));
     let mut client = TcpStream::connect(proxy.address()).expect("a proxy");
@@ -139,7 +139,7 @@ fn the_end_of_what_a_server_says_is_not_lost() {
 }
 
 #[test]
-fn the_port_is_free_when_the_proxy_goes() {
+fn the_port_is_free_after_the_proxy_is_dropped() {
     let (_redis, proxy, mut client) = pair();
     let address = proxy.address();
     drop(proxy);

@@ -1,4 +1,4 @@
-//! A server of one's own: what it is told to be, and how it is broken.
+//! One server: its settings, its end and its simulated failures.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use tollgate_test_servers::{Client, Redis, Value, until};
 
 #[test]
-fn it_answers_on_its_port_and_on_its_socket() {
+fn the_server_replies_on_its_port_and_on_its_socket() {
     let redis = Redis::start();
     assert_eq!(redis.url(), format!("redis://{}", redis.address()));
     assert_eq!(redis.cmd(&["SET", "key", "value"]).text(), "OK");
@@ -23,7 +23,7 @@ fn it_answers_on_its_port_and_on_its_socket() {
     let url = redis.socket_url();
     let path = url.strip_prefix("redis+unix://").expect("a URL");
     let mut client = Client::unix(Path::new(path)).expect("a server");
-    // Answers come in the order of what was said.
+    // Replies come in the order of the commands.
     client.say(&["STRLEN", "key"]);
     client.say(&["LRANGE", "nothing", "0", "1"]);
     client.say(&["HGET", "key", "field"]);
@@ -34,7 +34,7 @@ fn it_answers_on_its_port_and_on_its_socket() {
 }
 
 #[test]
-fn nothing_is_left_when_it_goes() {
+fn dropping_the_handle_ends_the_server_and_removes_its_folder() {
     let redis = Redis::start();
     let (address, folder) = (redis.address(), redis.folder().to_owned());
     redis.stop();
@@ -44,11 +44,11 @@ fn nothing_is_left_when_it_goes() {
 }
 
 #[test]
-fn a_panic_ends_it_too() {
+fn a_panic_of_the_test_ends_the_server() {
     let (send, receive) = std::sync::mpsc::channel();
     let test = std::thread::spawn(move || {
         let redis = Redis::start();
-        send.send(redis.address()).expect("somebody hears");
+        send.send(redis.address()).expect("the receiver is open");
         std::panic::resume_unwind(Box::new("a failure"));
     });
     test.join().expect_err("a panic");
@@ -56,7 +56,7 @@ fn a_panic_ends_it_too() {
 }
 
 #[test]
-fn it_ends_when_its_test_is_killed() {
+fn the_server_ends_when_its_test_is_killed() {
     let mut test = Command::new(env!("CARGO_BIN_EXE_tollgate-test-servers"))
         .arg("redis")
         .stdin(Stdio::piped())
@@ -84,7 +84,7 @@ fn a_server_without_a_port_has_its_socket() {
 }
 
 #[test]
-fn passwords_and_users_are_asked_for() {
+fn passwords_and_user_rules_are_enforced() {
     let redis =
         Redis::builder().password("secret").user("reader", "other", "~open:* +@read").start();
     assert_eq!(redis.url(), format!("redis://:secret@{}", redis.address()));
@@ -102,7 +102,7 @@ fn passwords_and_users_are_asked_for() {
 }
 
 #[test]
-fn a_client_who_trusts_its_authority_speaks_tls_with_it() {
+fn a_client_that_trusts_the_authority_connects_with_tls() {
     let redis = Redis::builder().tls().start();
     assert_eq!(redis.url(), format!("rediss://{}", redis.address()));
     for name in ["127.0.0.1", "localhost"] {
@@ -111,9 +111,9 @@ fn a_client_who_trusts_its_authority_speaks_tls_with_it() {
         trusted.add(authority).expect("a certificate");
         assert_eq!(tls(&redis, trusted, name).expect("a handshake").text(), "PONG");
     }
-    let error = tls(&redis, RootCertStore::empty(), "localhost").expect_err("trusts nobody");
+    let error = tls(&redis, RootCertStore::empty(), "localhost").expect_err("no trusted authority");
     assert!(error.to_string().contains("UnknownIssuer"), "{error}");
-    // Who does not even try to encrypt is not understood.
+    // A client without TLS gets no reply.
     assert!(Client::tcp(redis.address()).expect("a port").try_cmd(&["PING"]).is_err());
 }
 
@@ -126,7 +126,7 @@ fn tls(redis: &Redis, trusted: RootCertStore, name: &'static str) -> std::io::Re
 }
 
 #[test]
-fn memory_that_is_used_up_is_an_error_to_writers() {
+fn writes_fail_when_the_memory_limit_is_reached() {
     let redis = Redis::builder().max_memory("4mb", "noeviction").databases(2).start();
     let big = "x".repeat(1 << 20);
     let refusal = (0..8).find_map(|key| {
@@ -139,14 +139,14 @@ fn memory_that_is_used_up_is_an_error_to_writers() {
 }
 
 #[test]
-fn it_is_silent_while_it_is_stopped_and_goes_on_afterwards() {
+fn a_stopped_server_sends_no_replies_until_it_continues() {
     let redis = Redis::start();
     let mut client = Client::tcp(redis.address()).expect("a server");
     redis.stop();
     assert!(!redis.is_up());
     client.say(&["INCR", "count"]);
     client.send().expect("the system takes it");
-    // The system accepts whoever comes.
+    // The kernel still accepts connections.
     assert!(Client::tcp(redis.address()).is_ok());
     redis.cont();
     assert!(redis.is_up());
@@ -154,7 +154,7 @@ fn it_is_silent_while_it_is_stopped_and_goes_on_afterwards() {
 }
 
 #[test]
-fn a_server_that_was_killed_comes_back_on_its_port_and_has_forgotten() {
+fn a_killed_server_restarts_empty_on_the_same_port() {
     let redis = Redis::start();
     redis.cmd(&["SET", "key", "value"]);
     let address = redis.address();
@@ -168,12 +168,12 @@ fn a_server_that_was_killed_comes_back_on_its_port_and_has_forgotten() {
 }
 
 #[test]
-fn what_is_appended_outlives_a_kill_and_takes_its_time_to_load() {
+fn an_append_only_server_keeps_its_data_and_reports_loading_during_the_start() {
     let redis = Redis::builder().append_only().start();
     redis.fill_for_a_slow_start();
     let start = Instant::now();
     redis.launch();
-    let refusal = until("it says that it loads", LIMIT, || {
+    let refusal = until("the server replies LOADING", LIMIT, || {
         redis.try_cmd(&["GET", "filler:0"]).ok()?.error().map(str::to_owned)
     });
     assert!(refusal.starts_with("LOADING"), "{refusal}");
@@ -183,7 +183,7 @@ fn what_is_appended_outlives_a_kill_and_takes_its_time_to_load() {
 }
 
 #[test]
-fn a_replica_follows_and_takes_no_writes() {
+fn a_replica_copies_its_master_and_rejects_writes() {
     let master = Redis::builder().password("secret").start();
     master.cmd(&["SET", "key", "value"]);
     let replica = Redis::builder().password("secret").replica_of(&master).start();
@@ -193,7 +193,7 @@ fn a_replica_follows_and_takes_no_writes() {
 
 #[test]
 #[should_panic(expected = "redis-server has ended with exit status: 1")]
-fn a_server_that_does_not_start_says_why() {
+fn the_panic_of_a_failed_start_contains_the_exit_status() {
     let _ = Redis::builder().set("maxmemory", "plenty").start();
 }
 

@@ -1,9 +1,9 @@
-//! Sentinels: who they name, and what becomes of a master that dies.
+//! Sentinels: the master that they report, and failovers.
 
 use tollgate_test_servers::{Sentinels, Value};
 
 #[test]
-fn sentinels_replace_a_master_that_died_and_welcome_it_back_as_a_replica() {
+fn sentinels_replace_a_killed_master_by_a_replica() {
     let sentinels =
         Sentinels::builder().replicas(2).each_node(|node| node.password("secret")).start();
     assert_eq!(sentinels.master(), 0);
@@ -22,11 +22,11 @@ fn sentinels_replace_a_master_that_died_and_welcome_it_back_as_a_replica() {
 }
 
 #[test]
-fn a_master_that_is_only_stopped_is_replaced_too() {
+fn a_stopped_master_is_replaced_and_later_becomes_a_replica() {
     let sentinels = Sentinels::start();
     sentinels.node(0).stop();
     assert_eq!(sentinels.wait_for_failover(0), 1);
-    // It wakes up and still thinks that it is the master, until a sentinel tells it.
+    // The old master keeps its role until a sentinel demotes it.
     sentinels.node(0).cont();
     sentinels.wait_until_follows(0);
 }

@@ -23,7 +23,7 @@
 //! | `options.rs`, `state.rs` | `Options`, `LayerState`: the layer as data |
 //! | `action.rs` | `Action`, `Waiting`, `RequestContext`, `ResponseWork`, `Admission`, `Allowances` |
 //! | `future.rs` | `HeldRequest`: a request that does not run yet |
-//! | `builder.rs`, `handle.rs` | none: how a layer is built, and how operators read it |
+//! | `builder.rs`, `short.rs`, `handle.rs` | none: how a layer is built, and how operators read it |
 
 mod action;
 mod builder;
@@ -42,6 +42,8 @@ mod options;
 mod outage;
 mod service;
 mod settlement;
+#[cfg(feature = "memory")]
+mod short;
 mod state;
 mod tally;
 mod telemetry;

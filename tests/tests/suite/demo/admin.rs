@@ -1,4 +1,4 @@
-//! What operators see of a replica, and do.
+//! The admin address of a replica.
 
 use super::support::{Replica, run};
 use crate::client::{Answer, Client};

@@ -1,4 +1,4 @@
-//! What is wrong with a call is one line and an exit code.
+//! A wrong command line gives an error of one line and an exit code.
 
 use std::process::Output;
 

@@ -1,4 +1,4 @@
-//! Whose quota a request uses, and that nobody can choose it.
+//! The key of a request, which a client cannot choose.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -54,7 +54,7 @@ async fn a_trusted_proxy_names_the_client() {
     assert_eq!(statuses(&client, &one).await, [200, 200, 429]);
     let another = [("x-forwarded-for", "203.0.113.2")];
     assert_eq!(statuses(&client, &another).await, [200, 200, 429]);
-    // What stands further left was written by the client itself.
+    // The entry further left was written by the client.
     let forged = [("x-forwarded-for", "198.51.100.9, 203.0.113.1")];
     assert_eq!(statuses(&client, &forged).await, [429]);
     // A hop through a second trusted proxy does not change who the client is.

@@ -1,4 +1,4 @@
-//! What a replica says while it runs.
+//! The log of a replica.
 
 use serde_json::Value;
 

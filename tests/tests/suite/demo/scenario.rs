@@ -119,7 +119,7 @@ async fn three_servers_that_take_turns_share_the_quota() {
         "  3  GET     200  remaining  97  api3",
         // Each has items of its own. This one was created on another, as its second.
         " 20  DELETE  404  remaining   5  api2",
-        // Whoever is asked refuses what is too much.
+        // Every replica denies a request beyond the quota.
         " 22  GET     429  remaining   0  api1",
         " 23  POST    429  remaining   0  api2",
         " 24  SEARCH  429  remaining   0  api3",

@@ -1,4 +1,4 @@
-//! What stands around the limiter.
+//! The parts of the demo around the limiter.
 
 use std::time::Duration;
 

@@ -59,7 +59,7 @@ impl Replica {
         log
     }
 
-    /// What it had said when it listened.
+    /// The output of the replica up to its line about listening.
     pub(crate) fn banner(&self) -> &str {
         &self.banner
     }

@@ -104,7 +104,7 @@ fn the_dashboard_is_whole() {
         assert_eq!(source, "${datasource}", "{title}: any Prometheus will do");
         assert!(!panel["targets"].as_array().unwrap().is_empty(), "{title}");
     }
-    // What is provisioned fits together.
+    // The provisioned files refer to each other correctly.
     let source =
         fs::read_to_string(file("grafana/provisioning/datasources/prometheus.yml")).unwrap();
     let chosen = dashboard["templating"]["list"][0]["current"]["value"].as_str().unwrap();

@@ -124,7 +124,7 @@ fn owned((left, right): (&str, &str)) -> (String, String) {
     (left.to_owned(), right.to_owned())
 }
 
-/// What panels ask, and what alerts compare, with the variables of the dashboard filled in.
+/// The queries of the panels and alerts, with the variables of the dashboard filled in.
 async fn asked(prometheus: &Prometheus) -> Vec<(String, String)> {
     let rules = prometheus.get("/api/v1/rules").await;
     let mut asked = queries();
@@ -133,7 +133,8 @@ async fn asked(prometheus: &Prometheus) -> Vec<(String, String)> {
             let name = rule["name"].as_str().unwrap().to_owned();
             assert_ne!(rule["health"], "err", "{name}: {rule}");
             let query = rule["query"].as_str().unwrap();
-            // Of a comparison the left side, since what is well compares to nothing.
+            // Only the left side of an alert's comparison: the comparison itself returns no
+            // series while all is well.
             let (left, _) = match rule["type"].as_str() {
                 Some("alerting") => query.rsplit_once([' ']).unwrap(),
                 _ => (query, ""),
@@ -181,7 +182,7 @@ async fn key_set() -> SocketAddr {
     address
 }
 
-/// With all that can be counted: lists, and keys of tokens that somebody serves.
+/// A gateway that records every metric: with a blocklist, and with token keys served at a URL.
 fn gateway(target: SocketAddr, keys: SocketAddr, folder: &Path) -> Process {
     let config = format!(
         "rateLimiter:\n  listen: 127.0.0.1:0\n  admin: 127.0.0.1:0\n  target: http://{target}\n  \

@@ -38,8 +38,8 @@ impl Prometheus {
 
     /// Does what this file says.
     pub(crate) async fn start_with(folder: &Path, config: &Path) -> Self {
-        // It cannot say which port the system chose. One that is free may be taken by somebody
-        // else before it is used, so that is tried again.
+        // Prometheus does not report a port chosen by the system. Another program may take the
+        // free port before Prometheus does, so the start is repeated.
         for _ in 0..3 {
             if let Some(prometheus) = Self::attempt(folder, config).await {
                 return prometheus;
@@ -71,7 +71,7 @@ impl Prometheus {
         None
     }
 
-    /// What the API answers.
+    /// The response of the API.
     pub(crate) async fn get(&self, path: &str) -> Value {
         let answer = self.client.get(path, &[]).await;
         assert_eq!(answer.header("content-type"), "application/json", "{path}");
@@ -80,7 +80,7 @@ impl Prometheus {
         answer["data"].clone()
     }
 
-    /// The values that a query has now, without those that are no numbers.
+    /// The current values of a query, without NaN.
     pub(crate) async fn query(&self, query: &str) -> Vec<f64> {
         let encoded = query.bytes().fold(String::new(), |mut encoded, byte| {
             write!(encoded, "%{byte:02X}").unwrap();

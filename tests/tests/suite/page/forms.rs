@@ -1,4 +1,4 @@
-//! Whom the page is for: any width, any light, with keys alone, and read aloud.
+//! Accessibility of the page: narrow screens, dark mode, keyboard and screen reader.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ async fn keys_alone_send_requests_and_open_the_answers() {
         ("SEARCH", "1 × SEARCH: 1 × 200; by 1 × api"),
         ("POST", "1 × POST: 1 × 201; by 1 × api"),
         ("DELETE", "1 × DELETE: 1 × "),
-        // Of the 81 units that are left, 16 requests of 5 use 80.
+        // 81 units are left, so 16 requests of 5 units are allowed.
         ("POST × 20", "20 × POST: 16 × 201, 4 × 429; by "),
     ] {
         tab.tab_to(&format!("document.activeElement.innerText === {button:?}"));
@@ -26,7 +26,7 @@ async fn keys_alone_send_requests_and_open_the_answers() {
         tab.press("Enter");
         tab.shows("#summary", words);
     }
-    // Nobody is asked more often than the others.
+    // The requests are distributed evenly over the replicas.
     let summary = tab.text("#summary");
     for name in ["× api1", "× api2", "× api3"] {
         assert!(summary.contains(name), "{summary}");
@@ -73,13 +73,13 @@ fn it_fits_every_width_and_is_legible_in_any_light() {
     assert_eq!(tab.complaints(), [""; 0]);
 }
 
-/// What is wider than the screen.
+/// The elements that are wider than the screen.
 const TOO_WIDE: &str = r"[...document.querySelectorAll('*')]
     .filter((it) => it.getBoundingClientRect().right > innerWidth + 0.5
         || (it === document.documentElement && it.scrollWidth > innerWidth))
     .map((it) => `${it.localName}.${it.className} ${it.getBoundingClientRect().right}`)";
 
-/// Texts whose contrast with what they stand on is below 4.5 (WCAG 2, AA).
+/// Texts whose contrast with their background is below 4.5 (WCAG 2, AA).
 const TOO_PALE: &str = r"(() => {
     const numbers = (colour) => colour.match(/[\d.]+/g).map(Number);
     const light = (colour) => {
@@ -133,7 +133,7 @@ fn whoever_hears_the_page_is_told_what_the_others_see() {
         }
         assert!(named(role).iter().all(|name| !name.is_empty()), "{role}: {:?}", named(role));
     }
-    // What is read out by itself does not change while nothing happens but time.
+    // Live regions, which screen readers announce, do not change while only time passes.
     tab.run(
         "window.told = 0; for (const it of document.querySelectorAll('[role=status]'))
              new MutationObserver((all) => window.told += all.length)
@@ -146,7 +146,7 @@ fn whoever_hears_the_page_is_told_what_the_others_see() {
 }
 
 impl super::browser::Tab {
-    /// Role and name of all that assistive technology is told of.
+    /// The role and name of every element in the accessibility tree.
     fn heard(&self) -> Vec<(String, String)> {
         let tree = self.ask("Accessibility.getFullAXTree", &json!({}));
         let text = |value: &Value| value["value"].as_str().unwrap_or("").to_owned();

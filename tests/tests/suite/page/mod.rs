@@ -5,4 +5,5 @@ mod devtools;
 mod forms;
 mod moves;
 mod picture;
+mod report;
 mod support;

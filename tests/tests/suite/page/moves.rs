@@ -1,4 +1,4 @@
-//! What the page shows, and how long it goes on.
+//! Live updates of the page, and their end.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ async fn it_shows_what_happens_while_it_happens() {
     }
     let status = Client::new(None, stage.set.admins[2]).get("/status", &[]).await.json();
     assert_eq!(status["policies"][0]["remaining"], 11);
-    // The quota is one, whoever of the three has answered; the counts are added up.
+    // The three replicas share one quota, and the page adds up their counts.
     tab.shows("#policies", "11 of 20 left");
     tab.shows("#policies", "9 allowed, 0 denied");
     tab.until("document.querySelector('[role=meter]').getAttribute('aria-valuenow') === '11'");
@@ -31,7 +31,7 @@ async fn it_shows_what_happens_while_it_happens() {
     }
     tab.shows("#policies", "20 allowed, 4 denied");
     tab.shows("#rates-words", "20 allowed, 4 denied");
-    // Of the time before there was a page it shows nothing.
+    // The page shows nothing of the time before it was opened.
     let points: usize = tab.value("document.querySelector('#chart .denied').points.length");
     assert!((1..100).contains(&points), "{points}");
     // The line of denials leaves the ground.
@@ -79,7 +79,7 @@ async fn a_replica_that_comes_back_is_seen_again() {
         stage.set.replicas[index].restart().unwrap();
         stage.is_live();
     }
-    // Those that are new count from nothing, and what is new is drawn all the same.
+    // New replicas count from 0, and the page still draws their new requests.
     let client = Client::new(None, stage.set.nginx.address());
     for _ in 0..6 {
         client.get("/items", &[]).await;

@@ -9,11 +9,10 @@ use tollgate_replicas::{Replica, Set};
 use super::support::{client, start};
 use crate::client::Client;
 
-/// Three replicas, of which the first is a minute behind and the last a minute ahead.
+/// Three replicas. The clock of the first is a minute behind, that of the last a minute ahead.
 ///
-/// By libfaketime and not by a flag of the demo, so that every clock of the process goes
-/// wrong, also one that nobody has thought of. Spans are not changed, as they are not on a
-/// machine whose clock is off.
+/// libfaketime shifts every wall clock of the process, which a flag of the demo might not. The
+/// length of a second is unchanged, as on a machine whose clock is wrong.
 fn set_apart(flags: &[&str]) -> Set {
     let mut set = start(flags);
     let library = library();
@@ -39,7 +38,7 @@ fn library() -> PathBuf {
     found.expect("libfaketime, which `cargo xtask test` installs")
 }
 
-/// What a replica thinks the time is, in seconds from ours.
+/// The difference between the clock of a replica and the clock of the test, in seconds.
 async fn offset(replica: &Replica) -> i64 {
     let answer = Client::new(None, replica.address()).get("/healthz", &[]).await;
     let theirs = httpdate::parse_http_date(answer.header("date")).unwrap();
@@ -59,7 +58,7 @@ async fn clocks_a_minute_apart_change_nothing() {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
         for request in 1..=36_u64 {
             let answer = client.get("/items", &[]).await;
-            // In a bucket some units come back while this goes on, and the counter keeps one.
+            // A bucket refills some units during this loop; the counter may be off by one.
             let left: u64 = answer.header("x-ratelimit-remaining").parse().unwrap();
             let expected = 30_u64.saturating_sub(request);
             assert!(left.abs_diff(expected) <= 1, "{algorithm}: {left} after {request}");

@@ -8,7 +8,7 @@ use crate::client::Client;
 
 const LIMIT: u64 = 1000;
 
-/// What became of a request: its cost, and what was left after it if it was admitted.
+/// The result of a request: its cost and, if it was allowed, the remaining units after it.
 struct Outcome {
     cost: u64,
     left: Option<u64>,
@@ -52,9 +52,9 @@ async fn burst(client: &Client, seed: u64) -> Vec<Outcome> {
     requests.join_all().await
 }
 
-/// Whether there is an order in which a limiter that is asked one by one would have said the
-/// same: those that passed stand in a row, each of which leaves what the one before has left
-/// less its own cost, and what was refused would not fit in behind them.
+/// Checks that a limiter could have given the same results one request at a time, in some order.
+/// The allowed requests form a sequence: each leaves the remaining units of the previous one
+/// minus its own cost. A denied request costs more than the units left in the end.
 fn is_sequential(outcomes: &[Outcome]) -> Result<(), String> {
     let mut passed: Vec<_> = outcomes.iter().filter_map(|it| Some((it.left?, it.cost))).collect();
     passed.sort_unstable_by_key(|&(left, _)| std::cmp::Reverse(left));

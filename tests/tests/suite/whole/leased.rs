@@ -18,8 +18,8 @@ fn set() -> Set {
     start(&["--limit", &LIMIT.to_string(), "--window", "1h", "--lease", "1/10"])
 }
 
-/// Asks one replica from several connections at once until it refuses, or so often, and says
-/// how many were admitted.
+/// Sends up to `most` requests to one replica over several connections, until the replica denies
+/// one. Returns how many were allowed.
 async fn spend(replica: &Replica, most: u64) -> u64 {
     let client = Client::new(None, replica.address());
     let mut tasks = JoinSet::new();
@@ -47,7 +47,7 @@ async fn three_on_one_busy_key_admit_no_more_than_there_is_and_leave_little() {
     let (a, b, c) = tokio::join!(spend(a, LIMIT), spend(b, LIMIT), spend(c, LIMIT));
     let admitted = a + b + c;
     assert!(admitted <= LIMIT, "{admitted}");
-    // What lapsed on a busy machine may be more than what is held at one time.
+    // On a busy machine more leased units may lapse than are leased at one time.
     assert!(admitted >= LIMIT - 6 * SHARE, "{admitted}");
     // Eight ask at a time, so that Redis would have been called for every eighth at least.
     let mut redis = tollgate_test_servers::Client::tcp(set.redis.address()).unwrap();

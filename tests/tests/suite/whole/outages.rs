@@ -15,10 +15,10 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 
 const AT_ONCE: u64 = 30;
 
-/// How Redis is lost, and how it comes back.
+/// How Redis fails and recovers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    /// It answers nobody and refuses nobody; then it goes on with what it had.
+    /// Redis neither replies nor refuses connections; later it continues with its data.
     Frozen,
     /// It is killed; then it is started anew and empty.
     Gone,
@@ -58,7 +58,7 @@ fn set(on_store_error: &str) -> Set {
     ])
 }
 
-/// Asks some at once and then the next ones, and sees that nobody waits for long.
+/// Sends the requests in groups and checks that no request waits for long.
 async fn ask(client: &Client, key: &str, times: u64) -> Vec<Answer> {
     let mut answers = Vec::new();
     while (answers.len() as u64) < times {
@@ -93,7 +93,7 @@ async fn is_exact_again(set: &Set, name: &str) {
         let client = Client::new(None, replica.address());
         until("Redis decides again", || async {
             let answer = client.get("/items", &[("x-api-key", "back")]).await;
-            // Of what decides meanwhile, none says that it has so many units.
+            // No fallback has this limit, so the response is from a decision in Redis.
             is_limited(&answer) && answer.header("x-ratelimit-limit") == LIMIT.to_string()
         })
         .await;
@@ -119,8 +119,8 @@ async fn closed_refuses_what_nobody_can_decide() {
         }
         fault.end(&mut set);
         is_exact_again(&set, &key).await;
-        // What was asked meanwhile may have been charged if Redis was only frozen, and no
-        // unit more was to be had than there are.
+        // A frozen Redis may have charged requests of the outage later, so fewer requests may be
+        // allowed, but never more than the limit.
         let served = count(&ask(&client, &key, 2 * LIMIT).await, 200);
         let most = if fault == Fault::Frozen { LIMIT - 10 } else { LIMIT };
         assert!(served <= most, "{fault:?}: {served} more were served");

@@ -1,4 +1,4 @@
-//! What nginx says of the client, and what it keeps the client from saying.
+//! The headers about the client that nginx sets, and the headers of the client that it replaces.
 
 use super::support::{client, start};
 use crate::client::Client;

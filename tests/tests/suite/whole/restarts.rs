@@ -1,4 +1,4 @@
-//! Replicas that end and come back.
+//! Restarts of replicas under load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use tollgate_replicas::Set;
 use super::support::{client, start};
 use crate::client::Client;
 
-/// More than anybody asks for.
+/// More units than the test uses.
 const PLENTY: u64 = 1_000_000;
 const ASKING: u64 = 16;
 
@@ -46,7 +46,7 @@ impl Load {
         load
     }
 
-    /// Waits until so many more requests were answered.
+    /// Waits for this number of further responses.
     async fn go_on(&self, requests: u64) {
         let end = self.answered.load(Ordering::Relaxed) + requests;
         while self.answered.load(Ordering::Relaxed) < end {
@@ -60,7 +60,7 @@ impl Load {
     }
 }
 
-/// What nginx or a replica could not answer.
+/// The responses with a server error, from nginx or a replica.
 fn failed(answers: &[(&'static str, StatusCode)]) -> Vec<(&'static str, StatusCode)> {
     answers.iter().filter(|(_, status)| status.is_server_error()).copied().collect()
 }
@@ -135,8 +135,8 @@ async fn a_rolling_restart_fails_no_request_that_can_be_sent_again() {
     let (posts, others): (Vec<_>, Vec<_>) =
         failed(&answers).into_iter().partition(|(method, _)| *method == "POST");
     assert_eq!(others, []);
-    // A POST may go out over a connection that the replica closes at this moment. Whether it
-    // was carried out nobody knows then, so nginx does not send it again. Each client has one
+    // nginx may send a POST over a connection that the replica closes at this moment. The replica
+    // may have handled the POST already, so nginx does not send it again. Each client has one
     // request in flight at each of the restarts.
     assert!(posts.len() as u64 <= ASKING * 6, "{posts:?} of {}", answers.len());
 }

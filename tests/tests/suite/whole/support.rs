@@ -40,6 +40,6 @@ pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut is_so: impl 
     }
 }
 
-/// What a request with this method is charged.
+/// The cost of a request by its method.
 pub(crate) const METHODS: [(&str, u64); 4] =
     [("GET", 1), ("SEARCH", 3), ("POST", 5), ("DELETE", 10)];

@@ -1,4 +1,4 @@
-//! What a flood of keys can and cannot do.
+//! The bounds of the store under a flood of keys.
 
 mod receipts;
 
@@ -31,7 +31,7 @@ fn per_minute(limit: u64) -> Policy {
 }
 
 #[test]
-fn a_flood_of_keys_stays_within_the_bound_and_evicts_nobody() {
+fn a_flood_of_keys_stays_within_the_bound_and_evicts_no_live_key() {
     const MAX: usize = 10_000;
     let (store, _clock) = build(|store| store.max_keys(MAX));
     let policy = per_minute(5);
@@ -65,7 +65,7 @@ fn keys_without_room_share_one_quota_per_policy() {
 }
 
 #[test]
-fn whoever_was_counted_in_the_overflow_wins_nothing_when_room_comes() {
+fn a_key_from_the_overflow_entry_gets_no_new_quota_when_there_is_room() {
     let (store, clock) = build(|store| store.max_keys(8));
     let policy = Policy::sliding_window_log("p", Quota::per_minute(5)).expect("builds");
     for n in 0..8 {
@@ -222,7 +222,7 @@ fn the_room_of_an_old_flood_serves_another_policy() {
 }
 
 #[test]
-fn a_shadow_without_room_denies_nobody() {
+fn a_shadow_policy_without_room_causes_no_denial() {
     let (store, _clock) = build(|store| store.max_keys(1));
     let policy = per_minute(5);
     charge(&store, &policy, &numbered(0), 1);

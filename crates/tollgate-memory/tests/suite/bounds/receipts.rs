@@ -1,4 +1,4 @@
-//! What comes back, whatever there is room for.
+//! Settlements when the store cannot remember all receipts.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tollgate_core::{
 use super::{build, charge, numbered, per_minute};
 
 #[test]
-fn to_remember_no_receipts_is_an_error_that_names_the_cure() {
+fn settling_without_room_for_receipts_fails_and_names_the_setting() {
     let (store, _clock) = build(|store| store.max_receipts(0));
     let policy = per_minute(5);
     let charges = [Charge::new(&policy, &Key::GLOBAL, Cost::ONE)];
@@ -23,7 +23,7 @@ fn to_remember_no_receipts_is_an_error_that_names_the_cure() {
 }
 
 #[test]
-fn what_was_too_much_comes_back_however_many_receipts_are_remembered() {
+fn rate_limits_refund_units_when_old_receipts_are_forgotten() {
     let (store, clock) = build(|store| store.max_receipts(4).shards(1));
     let rate = per_minute(3);
     let mut ids = (1..).map(ReceiptId);
@@ -47,14 +47,14 @@ fn what_was_too_much_comes_back_however_many_receipts_are_remembered() {
     }
     let again = |receipts: &[Receipt]| receipts.iter().map(settle).collect::<Vec<_>>();
     assert_eq!(again(&quick[96..]), [Settlement::Repeated; 4], "the last are remembered");
-    assert_eq!(again(&quick[..96]), [Settlement::Lapsed; 96], "the others give back nothing");
+    assert_eq!(again(&quick[..96]), [Settlement::Lapsed; 96], "the other receipts refund nothing");
     assert_eq!(settle(&slow), Settlement::Lapsed, "it cannot be told from those");
     let left = charge(&store, &rate, &Key::GLOBAL, 0);
     assert_eq!(left.remaining, 2);
 }
 
 #[test]
-fn what_was_in_flight_comes_back_however_many_receipts_are_remembered() {
+fn permits_are_returned_when_old_receipts_are_forgotten() {
     let (store, _clock) = build(|store| store.max_receipts(4).shards(1));
     let hour = Duration::from_secs(3_600);
     let in_flight = Policy::concurrent_requests("in flight", 2, hour).expect("builds");
@@ -82,7 +82,7 @@ fn what_was_in_flight_comes_back_however_many_receipts_are_remembered() {
 }
 
 #[test]
-fn what_is_in_flight_without_room_is_renewed_and_comes_back_under_any_limit() {
+fn permits_in_an_overflow_entry_are_renewed_and_returned_under_any_limit() {
     let (store, clock) = build(|store| store.max_keys(1));
     charge(&store, &per_minute(5), &numbered(0), 1);
     // Each has an entry that those without room share.

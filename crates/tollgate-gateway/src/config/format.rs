@@ -104,7 +104,7 @@ pub(super) const LISTED: Format = Format {
 /// A user.
 pub(super) const USER: Format = Format {
     pattern: None,
-    what: "a user as tokens name him",
+    what: "a user as in tokens",
     check: |text| match SubjectList::new().user(text) {
         Ok(_) => Ok(()),
         Err(error) => Err(error.to_string()),

@@ -237,10 +237,7 @@ fn goodput_holds_over_20_ms_of_network() {
     keeps_its_goodput(Server { network: ms(20), ..NEAR }, BOUNDS);
 }
 
-/// Calls that were small say little about full ones: too many of these are then under way at once,
-/// and all are sent away as hopeless until the estimate has recovered.
 #[test]
-#[ignore = "at twice the rate a third of the capacity is answered"]
 fn goodput_holds_over_20_ms_of_network_and_a_slower_server() {
     keeps_its_goodput(Server { network: ms(20), request: us(50), ..NEAR }, BOUNDS);
 }

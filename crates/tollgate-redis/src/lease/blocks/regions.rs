@@ -51,6 +51,8 @@ struct Seen {
 /// How many requests a second a region gets in a second.
 type Demand = fn(usize, u64) -> u64;
 
+type Case = (&'static str, Demand);
+
 fn run(lease: Lease, demand: Demand) -> Vec<Seen> {
     let policy = Policy::token_bucket("parent", Quota::per_second(RATE)).expect("builds");
     let policy = policy.with_lease(lease).expect("can be leased");

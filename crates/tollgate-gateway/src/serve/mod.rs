@@ -9,6 +9,7 @@
 //! | `drain.rs` | the end of the gateway, as connections see it |
 //! | `error.rs` | why what was read cannot be put to work |
 //! | `identity.rs` | whose quota a request uses |
+//! | `values.rs` | clients by a header, a cookie or a query parameter |
 //! | `keys.rs` | key sets that are fetched |
 //! | `lists.rs` | who is refused whatever he asks, and who is never limited |
 //! | `recorded.rs` | a line of an access log, held against the plan |
@@ -57,6 +58,7 @@ mod source;
 mod store;
 mod streams;
 mod summary;
+mod values;
 mod workers;
 
 use std::collections::hash_map::RandomState;
@@ -188,6 +190,7 @@ async fn serve<St: Inspect>(
     tokio::spawn(reload.run());
     bound.announce();
 
+    tokio::spawn(rate_limits::keep_health(Arc::clone(&gateway), health));
     tokio::spawn(observed::keep_small(metrics.clone()));
     tokio::spawn(summary.clone().keep_telling());
     let most = gateway.app().admin_connections;
@@ -217,9 +220,6 @@ async fn serve<St: Inspect>(
     let patience = gateway.app().plan.timeouts.drain;
     tracing::info!(?patience, "stopping: requests under way are answered first");
     gateway.draining.begin();
-    for service in ["", rate_limits::NAME] {
-        health.set_service_status(service, ServingStatus::NotServing).await;
-    }
     let drained = async {
         listeners.close();
         listeners.wait().await;

@@ -8,7 +8,7 @@ use tollgate::key::TrustedProxies;
 use super::super::problem::Problems;
 use super::super::view::{Item, View};
 use super::policy::no_effect;
-use super::tokens;
+use super::{tokens, values};
 use crate::plan::{ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource};
 
 /// The chain of identities, and the proxies that it believes.
@@ -58,7 +58,7 @@ pub(super) fn identity(
                 format!("`{word}` is never asked: every request has an address, and `ip` stands before it"),
                 "move `ip` to the end of the list",
             );
-        } else if words.contains(&word) {
+        } else if words.contains(&word) && !matches!(word, "header" | "cookie" | "query") {
             problems.warn(item.place(), format!("`{word}` stands here twice"), "remove one");
         }
         words.push(word);
@@ -79,7 +79,7 @@ fn word<'a>(item: &Item<'a>) -> Option<&'a str> {
     };
     match word {
         "ip" | "ipv4" => Some("ip"),
-        "user" | "apiKey" => Some(word),
+        "user" | "apiKey" | "header" | "cookie" | "query" => Some(word),
         _ => None,
     }
 }
@@ -101,11 +101,12 @@ impl Reader<'_, '_> {
         problems: &mut Problems,
     ) -> Option<IdentitySource> {
         let view = item.view();
+        let is_value = matches!(word, "header" | "cookie" | "query");
         if word != "ip"
             && let Some(view) = &view
         {
             for key in ["header", "trustedProxies", "ipv4Prefix", "ipv6Prefix"] {
-                if view.has(key) {
+                if view.has(key) && !(is_value && key == "trustedProxies") {
                     let why = "it is about addresses, `key: ip`";
                     no_effect(view, key, &format!("on `key: {word}`"), why, problems);
                 }
@@ -113,6 +114,7 @@ impl Reader<'_, '_> {
         }
         match word {
             "ip" => self.address(view.as_ref(), problems),
+            _ if is_value => values::value(word, item, problems).map(IdentitySource::Value),
             "user" => {
                 let Some(jwt) = self.limiter.item("jwt") else {
                     problems.error(

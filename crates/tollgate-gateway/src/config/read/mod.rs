@@ -16,9 +16,11 @@ mod server;
 mod settling;
 mod store;
 mod subjects;
+mod target;
 mod telemetry;
 mod tokens;
 mod unmatched;
+mod values;
 
 use http::StatusCode;
 use tollgate::denial::{Members, Reason};

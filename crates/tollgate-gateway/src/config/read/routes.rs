@@ -3,17 +3,16 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use http::uri::Scheme;
 use tollgate::{OnExceeded, Policy};
 
-use super::super::format;
 use super::super::problem::{Place, Problems};
 use super::super::view::{Item, View};
 use super::limits::{self, Limits};
 use super::policy::Names;
 use super::server::has_fronts;
+use super::target::target;
 use super::{Shared, paths};
-use crate::plan::{LimitPlan, PathMatch, Protocol, Route, RouteLimits, Target, Whose};
+use crate::plan::{LimitPlan, PathMatch, Route, RouteLimits, Whose};
 
 /// The routes of a file; the last one is that of `target`.
 pub(super) fn routes(
@@ -56,7 +55,7 @@ pub(super) fn routes(
             "add `target: http://localhost:3000`",
         );
     }
-    let target = fallback.as_ref().map(target);
+    let target = fallback.as_ref().map(|item| target(item, &PathMatch::Any, problems));
     is_whole &= !matches!(target, Some(None));
     let target = target.flatten();
     // Requests that no route takes have limits as well.
@@ -92,7 +91,7 @@ fn route(
         None => Some(PathMatch::Any),
     };
     let target = match view.item("target") {
-        Some(item) => Some(target(&item)?),
+        Some(item) => Some(target(&item, path.as_ref()?, problems)?),
         None if shared.limiter.has("forwardAuth") => None,
         None => {
             problems.error(
@@ -116,29 +115,6 @@ pub(super) fn has_target(root: &View<'_>, limiter: &View<'_>) -> bool {
     root.has("target")
         || limiter.has("target")
         || routes.iter().filter_map(Item::view).any(|view| view.has("target"))
-}
-
-fn target(item: &Item<'_>) -> Option<Target> {
-    let view = item.view();
-    let url = match &view {
-        Some(view) => view.text("url")?,
-        None => item.text()?,
-    };
-    let uri = format::target(url).ok()?;
-    let protocol = match view.as_ref().map(|view| view.text("protocol")) {
-        Some(protocol) if protocol? == "http2" => Protocol::Http2,
-        _ => Protocol::Http1,
-    };
-    Some(Target {
-        scheme: uri.scheme().cloned().unwrap_or(Scheme::HTTP),
-        authority: uri.authority()?.clone(),
-        base_path: uri.path().trim_end_matches('/').to_owned(),
-        protocol,
-        preserve_host: match &view {
-            Some(view) => view.flag("preserveHost")?,
-            None => true,
-        },
-    })
 }
 
 /// What routes must not be to each other, and limits of a route not.

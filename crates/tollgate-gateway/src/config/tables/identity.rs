@@ -15,6 +15,9 @@ pub(super) const IDENTITIES: &[(&str, &str)] = &[
     ("ipv4", "The same."),
     ("user", "The subject of a verified token; see `jwt`."),
     ("apiKey", "An API key of the list; see `apiKeys`."),
+    ("header", "The header `name`. Clients can write any value, unless `trustedProxies` set it."),
+    ("cookie", "The cookie `name`. The same holds."),
+    ("query", "The parameter `name` of the query. The same holds."),
 ];
 
 pub(super) const IDENTITY: Section = Section {
@@ -23,6 +26,11 @@ pub(super) const IDENTITY: Section = Section {
     fields: &[
         required("key", Shape::Word(IDENTITIES), "The identity of a client."),
         optional(
+            "name",
+            text(format::HEADER),
+            "The name of the header, the cookie or the parameter, for these keys.",
+        ),
+        optional(
             "header",
             text(format::HEADER),
             "Where proxies write the client's address: X-Forwarded-For, Forwarded, or a header with one address, as X-Real-IP. It is believed of `trustedProxies` alone; without those, of loopback.",
@@ -30,7 +38,7 @@ pub(super) const IDENTITY: Section = Section {
         optional(
             "trustedProxies",
             NETWORKS,
-            "In place of `rateLimiter.trustedProxies`. With them and without `header`, that is X-Forwarded-For.",
+            "For addresses, in place of `rateLimiter.trustedProxies`; with them and without `header`, that is X-Forwarded-For. For a header, a cookie or a parameter, the proxies that verify the value: requests of others have none.",
         ),
         default(
             "ipv4Prefix",

@@ -33,6 +33,7 @@ mod identity;
 mod limits;
 mod server;
 mod store;
+mod target;
 mod telemetry;
 
 use self::answers::{HEADERS, RESPONSE};
@@ -41,9 +42,11 @@ use self::beside::WAITING;
 use self::identity::{API_KEY, API_KEYS, IDENTITY_ANY, JWT, MISSING, MISSING_STATUS, SUBJECTS};
 use self::limits::{API, COSTS, POLICY, TIERS};
 use self::server::{
-    ADMIN, FORWARD_AUTH, LISTEN_ANY, PATH, PATHS, RATE_LIMIT_SERVICE, ROUTE, TARGET, TIMEOUTS,
+    ADMIN, FORWARD_AUTH, LISTEN_ANY, PATH, PATHS, RATE_LIMIT_SERVICE, ROUTE, TIMEOUTS,
 };
 use self::store::STORE;
+use self::target::TARGET;
+pub(super) use self::target::{prefix, server};
 use self::telemetry::{ACCESS_LOG, LOG, TRACING};
 use super::format;
 use super::spec::{Format, Section, Shape, default, optional, required};

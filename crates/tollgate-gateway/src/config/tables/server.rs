@@ -3,6 +3,7 @@
 use super::super::format;
 use super::super::spec::{Section, Shape, default, optional, required};
 use super::limits::{API, POLICY};
+use super::target::TARGET;
 use super::{NETWORKS, TEXT, text};
 
 pub(in super::super) static ADMIN: Section = Section {
@@ -112,38 +113,6 @@ pub(super) const TLS: Section = Section {
     others: None,
 };
 
-pub(super) const TARGET: Shape =
-    Shape::Either(&[text(format::TARGET), Shape::Section(&TARGET_SECTION)]);
-
-pub(super) const TARGET_SECTION: Section = Section {
-    name: "target",
-    doc: "Where requests are forwarded to: the URL alone, or a section.",
-    fields: &[
-        required(
-            "url",
-            text(format::TARGET),
-            "The URL. A path in it stands before that of each request.",
-        ),
-        default(
-            "protocol",
-            Shape::Word(&[
-                ("http1", "HTTP/1.1."),
-                ("http2", "HTTP/2; without TLS by prior knowledge, as gRPC wants it."),
-            ]),
-            "http1",
-            "The protocol of the target.",
-        ),
-        default(
-            "preserveHost",
-            Shape::Flag,
-            "true",
-            "Whether the target sees the `Host` that the client asked for, or its own.",
-        ),
-    ],
-    either: &[],
-    others: None,
-};
-
 pub(super) const ROUTE: Section = Section {
     name: "routes[]",
     doc: "Requests with a target of their own. A route without `global`, `client` or `apis` takes these from `rateLimiter`, and shares the quotas.",
@@ -158,7 +127,7 @@ pub(super) const ROUTE: Section = Section {
         optional(
             "target",
             TARGET,
-            "Where they go. The path stays as it is. Required, except where `forwardAuth` decides for another proxy.",
+            "Where they go. The path stays as it is, except for `stripPrefix`. Required, except where `forwardAuth` decides for another proxy.",
         ),
         optional("global", Shape::Section(&POLICY), "In place of `rateLimiter.global`."),
         optional("client", Shape::Section(&POLICY), "In place of `rateLimiter.client`."),

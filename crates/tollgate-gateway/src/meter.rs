@@ -25,7 +25,7 @@ impl Meter {
     fn new([requests, duration]: [&'static str; 2], label: &'static str, name: &str) -> Self {
         let count = |status: &'static str| {
             let counter = counter!(requests, label => name.to_owned(), "status" => status);
-            // What begins at zero is seen to change when it happens for the first time.
+            // Prometheus sees the first increment only if the counter was 0 before.
             counter.increment(0);
             counter
         };

@@ -48,7 +48,7 @@ struct Shared {
     pools: Mutex<HashMap<(Endpoint, Protocol), Arc<Pool>>>,
     /// For each server: its connections, whatever the scheme and the protocol.
     permits: Mutex<HashMap<String, Arc<Semaphore>>>,
-    /// What is known of servers.
+    /// The servers of upstreams, with their health.
     groups: Mutex<Vec<(Servers, Weak<Group>)>>,
 }
 

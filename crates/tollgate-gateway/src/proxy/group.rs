@@ -40,7 +40,7 @@ pub(super) struct Member {
     pub(super) upgrades: Arc<Pool>,
     /// The `Host` of the server itself.
     pub(super) host: HeaderValue,
-    /// What the log says of it.
+    /// Its failures in the log.
     pub(super) health: Arc<Health>,
     /// Failures in a row.
     failures: AtomicU32,
@@ -150,8 +150,8 @@ impl Group {
         let up = || untried.clone().filter(|index| self.members[*index].is_up());
         let chosen = due.or_else(|| match self.balance {
             Balance::RoundRobin => {
-                // In one order among those that are up: the neighbour of a member that is down
-                // would otherwise get the requests of both.
+                // In one order among the members that are up. Otherwise the neighbour of a member
+                // that is down would get the requests of both.
                 let mut up: Vec<_> = up().collect();
                 up.sort_unstable();
                 up.get(given.checked_rem(up.len())?).copied()

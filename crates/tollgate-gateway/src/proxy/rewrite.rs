@@ -1,4 +1,4 @@
-//! What the configuration changes in requests and responses on their way.
+//! Changes of the configuration to requests and responses on their way.
 
 use std::fmt;
 
@@ -103,7 +103,7 @@ fn check(name: &HeaderName) -> Result<(), EditError> {
     }
 }
 
-/// What follows the prefix in a path with its query. The prefix ends where a segment does.
+/// The rest of a path and its query after the prefix, which ends where a segment does.
 pub(super) fn strip<'a>(sent: &'a str, prefix: &str) -> Option<&'a str> {
     let rest = sent.strip_prefix(prefix)?;
     (rest.is_empty() || rest.starts_with(['/', '?'])).then_some(rest)

@@ -16,7 +16,7 @@ pub struct Upstream {
     pub servers: Servers,
     /// Which `Host` they are told.
     pub host: Host,
-    /// What changes in the path: `/v1` is removed from the beginning of `/v1/a`. It begins with
+    /// Removed from the beginning of paths: `/v1` makes `/a` of `/v1/a`. It begins with
     /// `/` and does not end with one.
     pub strip_prefix: Option<String>,
     /// Changes to the header of requests.

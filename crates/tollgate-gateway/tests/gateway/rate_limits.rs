@@ -305,7 +305,7 @@ async fn the_health_is_not_serving_while_no_store_decides() {
     }
 }
 
-/// What a client writes becomes a value: it must not reach into the next entry.
+/// Clients choose some of the values. A value must not reach into the next entry.
 #[tokio::test]
 async fn descriptors_that_look_alike_have_quotas_of_their_own() {
     let rules = "domain: test

@@ -202,7 +202,7 @@ async fn no_spelling_skips_a_limit_where_another_proxy_asks() {
             );
             // nginx reads the status there.
             let status = answer.split("tollgate-status: ").nth(1);
-            status.unwrap_or(&answer["HTTP/1.1 ".len()..])[..3].to_owned()
+            status.unwrap_or_else(|| &answer["HTTP/1.1 ".len()..])[..3].to_owned()
         };
         for (index, path) in LOGIN.into_iter().enumerate() {
             let expected = if index < 2 { "200" } else { "429" };

@@ -146,7 +146,7 @@ const SERVER: Format = Format {
     check: |text| server(text).map(drop),
 };
 
-/// What [`SERVER`] says.
+/// The server that a text of [`SERVER`] names.
 pub(in super::super) fn server(text: &str) -> Result<Address, String> {
     if let Some(socket) = text.strip_prefix("unix:") {
         let socket = Path::new(socket);
@@ -168,7 +168,7 @@ const PREFIX: Format = Format {
     check: |text| prefix(text).map(drop),
 };
 
-/// What [`PREFIX`] says, in normal form and without a slash at its end.
+/// The prefix of a text of [`PREFIX`], in normal form and without a slash at its end.
 pub(in super::super) fn prefix(text: &str) -> Result<String, String> {
     if text.contains(['?', '#', '*', '%']) {
         return Err("write the path alone, without `*`, escapes and the query".to_owned());

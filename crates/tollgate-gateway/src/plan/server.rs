@@ -18,7 +18,7 @@ pub struct Listen {
     pub front: Front,
     /// The certificate, if it speaks TLS.
     pub tls: Option<TlsFiles>,
-    /// Who may and must send a PROXY protocol header, if anybody. Others are refused.
+    /// The balancers that must send a PROXY protocol header. Other connections are refused.
     pub proxy_protocol: Option<TrustedProxies>,
     /// The most connections at a time; others wait until one ends. Without a number there are as
     /// many as fit.
@@ -100,7 +100,7 @@ pub struct Route {
     pub path: PathMatch,
     /// Where they go. Without a target, other proxies ask for decisions about them.
     pub target: Option<Target>,
-    /// What holds for them.
+    /// Their limits.
     pub limits: RouteLimits,
 }
 
@@ -111,16 +111,15 @@ pub struct Target {
     pub scheme: Scheme,
     /// Host and port, without user information.
     pub authority: Authority,
-    /// What stands before the path of each request: empty, or begins with `/` and does
-    /// not end with one.
+    /// The prefix of each path: empty, or begins with `/` and does not end with `/`.
     pub base_path: String,
-    /// What is spoken there.
+    /// The protocol of the target.
     pub protocol: Protocol,
     /// Whether the target sees the `Host` of the client instead of its own.
     pub preserve_host: bool,
 }
 
-/// What is spoken with a target.
+/// The protocol of a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1.1.

@@ -1,4 +1,4 @@
-//! Whose quota a request uses.
+//! The client whose quota a request uses.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub enum IdentitySource {
     Value(ValuePlan),
     /// The address of the client.
     Ip {
-        /// Whose forwarding header is believed.
+        /// The proxies whose forwarding header is trusted.
         trusted_proxies: TrustedProxies,
         /// Which header; `None` is the peer, whatever the headers say.
         header: Option<ForwardingHeader>,
@@ -148,6 +148,6 @@ pub enum ApiKeyPlace {
 pub struct ApiKeyEntry {
     /// Its SHA-256, in hex.
     pub sha256: String,
-    /// The tier of whoever has it.
+    /// The tier of its owner.
     pub tier: Option<usize>,
 }

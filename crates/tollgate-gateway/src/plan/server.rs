@@ -18,7 +18,7 @@ pub struct Listen {
     pub front: Front,
     /// The certificate, if it speaks TLS.
     pub tls: Option<TlsFiles>,
-    /// Who may and must send a PROXY protocol header, if anybody. Others are refused.
+    /// The balancers that must send a PROXY protocol header. Other connections are refused.
     pub proxy_protocol: Option<TrustedProxies>,
     /// The most connections at a time; others wait until one ends. Without a number there are as
     /// many as fit.
@@ -100,6 +100,6 @@ pub struct Route {
     pub path: PathMatch,
     /// Where they go. Without a target, other proxies ask for decisions about them.
     pub target: Option<Upstream>,
-    /// What holds for them.
+    /// Their limits.
     pub limits: RouteLimits,
 }

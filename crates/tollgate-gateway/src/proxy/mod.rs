@@ -6,7 +6,6 @@
 //! | `settings.rs` | what it is told |
 //! | `entrance.rs` | a request is made unambiguous before anybody looks at it |
 //! | `path.rs` | one spelling for each path |
-//! | `normal.rs` | what that can look like |
 //! | `forward.rs` | one request to one upstream and back |
 //! | `hop.rs` | fields that are about one connection and end with it |
 //! | `forwarded.rs` | what the upstream is told about the client it cannot see |
@@ -29,7 +28,6 @@ mod forward;
 mod forwarded;
 mod group;
 mod hop;
-pub(crate) mod normal;
 pub mod path;
 mod pool;
 mod rewrite;

@@ -167,3 +167,11 @@ fn one_listener_needs_no_list() {
     assert_eq!(alone, [("127.0.0.1:8000".parse().unwrap(), Some(7))]);
     assert_eq!(alone, listen("[{address: 127.0.0.1:8000, maxConnections: 7}]"));
 }
+
+#[test]
+fn the_part_of_logged_clients_may_be_a_fraction() {
+    for sample in ["1/4", "0.25"] {
+        let plan = with(&format!("  accessLog: {{sample: {sample}}}\n"));
+        assert_eq!(plan.access_log.map(|log| log.sample), Some(0.25), "{sample}");
+    }
+}

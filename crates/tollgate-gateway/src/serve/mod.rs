@@ -16,7 +16,7 @@
 //! | `settled.rs` | costs that only the body of a response says |
 //! | `forward_auth.rs` | decisions for proxies that ask over HTTP |
 //! | `gateway.rs` | what is running, and how the last reload went |
-//! | `source.rs`, `folders.rs`, `reload.rs` | where the configuration comes from, where a change of it shows, and when it is read again |
+//! | `source.rs`, `reload.rs` | where the configuration comes from, and when it is read again |
 //! | `listener.rs`, `slots.rs`, `connection.rs` | connections, from the first byte to the last |
 //! | `workers.rs` | the threads that serve requests |
 //! | `activity.rs` | what a connection is doing |
@@ -39,7 +39,6 @@ mod denials;
 mod drain;
 mod error;
 pub mod explain;
-mod folders;
 mod forward_auth;
 mod gateway;
 mod identity;

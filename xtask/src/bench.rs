@@ -22,7 +22,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let metered = ["--features", "metrics", "--bin", "tollgate-bench-metered"];
         process::run(process::cargo(&["build"]).args(package).args(metered))?;
     }
-    if args.name.as_ref().is_none_or(|name| name == "gateway") {
+    if args.name.as_ref().is_none_or(|name| matches!(&**name, "gateway" | "replay")) {
         let gateway = ["--profile", "bench", "--package", "tollgate-gateway"];
         process::run(process::cargo(&["build"]).args(gateway))?;
     }

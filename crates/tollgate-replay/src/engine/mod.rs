@@ -7,6 +7,7 @@
 //! | `queue.rs` | how they join, look again and leave |
 //! | `tally.rs` | what is counted of policies, routes and clients |
 
+mod clients;
 mod queue;
 mod request;
 mod tally;
@@ -151,7 +152,7 @@ impl Replay {
             store,
             clock,
             bounds,
-            tallies: Tallies::new(bounds.clients, bounds.named),
+            tallies: Tallies::new(&bounds),
             events: BinaryHeap::new(),
             waiting: Waiting::new(bounds.waiting),
             requests: 0,
@@ -169,7 +170,7 @@ impl Replay {
         let now = self.advance(request.at)?;
         let number = self.requests;
         self.requests += 1;
-        self.tallies.client_asks(request, now);
+        self.tallies.arrive(request, now);
         if request.asks.is_empty() {
             self.tallies.pass(request, now);
             return Ok(Answer::Allowed { wait: Micros::ZERO });
@@ -198,7 +199,7 @@ impl Replay {
     pub fn forbid(&mut self, request: &Request<'_>) -> Result<(), StoreError> {
         let now = self.advance(request.at)?;
         self.requests += 1;
-        self.tallies.client_asks(request, now);
+        self.tallies.arrive(request, now);
         self.tallies.forbid(request, now);
         Ok(())
     }
@@ -255,7 +256,7 @@ impl Replay {
 
     fn admit(&mut self, request: &Request<'_>, verdict: &Verdict, waited: Micros) {
         let now = verdict.decided_at();
-        self.tallies.admit(request, verdict, waited);
+        self.tallies.decide(request, verdict, waited, true);
         let settles = |ask: &Ask<'_>| ask.actual.is_some() || ask.policy.is_concurrency();
         if !request.asks.iter().any(settles) {
             return;
@@ -291,7 +292,7 @@ impl Replay {
     }
 
     fn deny(&mut self, request: &Request<'_>, verdict: &Verdict, waited: Micros) {
-        self.tallies.deny(request, verdict, waited);
+        self.tallies.decide(request, verdict, waited, false);
     }
 
     fn later(&mut self, at: Timestamp, what: What) {

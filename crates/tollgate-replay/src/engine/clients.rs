@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
-use tollgate_core::{Key, Timestamp};
+use tollgate_core::Timestamp;
 
 use super::Client;
 use crate::instant::Instant;
@@ -56,31 +56,40 @@ impl Clients {
         }
     }
 
-    /// Counts a request that arrives.
-    pub(super) fn arrive(&mut self, client: &Key, now: Timestamp) {
-        let hash = self.hasher.hash_one(client);
-        let is_full = self.known.len() >= self.most;
-        match self.known.entry(hash) {
-            Entry::Occupied(known) => known.into_mut().arrive(now),
-            Entry::Vacant(_) if is_full => self.beyond.requests += 1,
-            Entry::Vacant(new) => new.insert(Counted::new()).arrive(now),
-        }
-    }
-
-    /// Notes the share of a quota that a client has left, in percent.
-    pub(super) fn note_left(&mut self, client: &Key, percent: u8) {
-        if let Some(known) = self.known.get_mut(&self.hasher.hash_one(client)) {
-            known.least = known.least.min(percent);
-        }
-    }
-
-    /// Counts a denial.
-    pub(super) fn deny(&mut self, client: Client<'_>, now: Timestamp, hour: usize) {
+    /// Counts an event of a client: a request that arrives, or a denial, or both. `left` is the
+    /// share of a quota that the client has left, in percent.
+    // One function, because each search of a large table waits for the memory.
+    pub(super) fn note(
+        &mut self,
+        client: Client<'_>,
+        arrives: bool,
+        left: Option<u8>,
+        is_denied: bool,
+        now: Timestamp,
+    ) {
         let hash = self.hasher.hash_one(client.key);
-        match self.known.get_mut(&hash) {
-            Some(known) => known.denied = known.denied.saturating_add(1),
-            None => self.beyond.denied += 1,
+        let is_full = self.known.len() >= self.most;
+        let counted = match self.known.entry(hash) {
+            Entry::Occupied(known) => Some(known.into_mut()),
+            Entry::Vacant(_) if is_full => None,
+            Entry::Vacant(new) => Some(new.insert(Counted::new())),
+        };
+        if let Some(counted) = counted {
+            if arrives {
+                counted.arrive(now);
+            }
+            counted.least = counted.least.min(left.unwrap_or(NO_QUOTA));
+            counted.denied = counted.denied.saturating_add(u32::from(is_denied));
+        } else {
+            self.beyond.requests += u64::from(arrives);
+            self.beyond.denied += u64::from(is_denied);
         }
+        if is_denied {
+            self.name(hash, client, now);
+        }
+    }
+
+    fn name(&mut self, hash: u64, client: Client<'_>, now: Timestamp) {
         let is_full = self.denied.len() >= self.most_named;
         let denials = match self.denied.entry(hash) {
             Entry::Occupied(known) => known.into_mut(),
@@ -93,6 +102,7 @@ impl Clients {
             }),
         };
         denials.last = now;
+        let (_, hour) = Instant(now).hour_of_week();
         denials.hours[hour] += 1;
     }
 

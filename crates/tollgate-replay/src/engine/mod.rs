@@ -5,7 +5,8 @@
 //! | `request.rs` | a recorded request |
 //! | `waiting.rs` | requests that wait for their limits |
 //! | `queue.rs` | how they join, look again and leave |
-//! | `tally.rs` | what is counted of policies, routes and clients |
+//! | `tally.rs` | counts of policies and routes |
+//! | `clients.rs` | counts of each client |
 
 mod clients;
 mod queue;
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 use tollgate_core::{
-    Charge, Cost, Key, Micros, Policy, Receipt, ReceiptId, Store, StoreError, Timestamp, Verdict,
+    Charge, Cost, Micros, Receipt, ReceiptId, Store, StoreError, Timestamp, Verdict,
 };
 use tollgate_memory::{Clock, MemoryStore};
 
@@ -170,9 +171,9 @@ impl Replay {
         let now = self.advance(request.at)?;
         let number = self.requests;
         self.requests += 1;
-        self.tallies.arrive(request, now);
+        self.tallies.reach(now);
         if request.asks.is_empty() {
-            self.tallies.pass(request, now);
+            self.tallies.pass(request, true, now);
             return Ok(Answer::Allowed { wait: Micros::ZERO });
         }
         let waits_at_all = request.asks.iter().any(|ask| ask.waits.is_some());
@@ -182,13 +183,13 @@ impl Replay {
         let verdict = self.decide(request.asks)?;
         if verdict.is_admitted() {
             let wait = verdict.delay();
-            self.admit(request, &verdict, Micros::ZERO);
+            self.admit(request, &verdict, None);
             return Ok(Answer::Allowed { wait });
         }
         if waits_at_all && let Some(denied) = waiting::denied(request.asks, &verdict, now, None) {
             return self.join(number, request, denied.keys, Some((denied, verdict)), now);
         }
-        self.deny(request, &verdict, Micros::ZERO);
+        self.tallies.decide(request, &verdict, None, false);
         Ok(Answer::Denied)
     }
 
@@ -199,8 +200,8 @@ impl Replay {
     pub fn forbid(&mut self, request: &Request<'_>) -> Result<(), StoreError> {
         let now = self.advance(request.at)?;
         self.requests += 1;
-        self.tallies.arrive(request, now);
-        self.tallies.forbid(request, now);
+        self.tallies.reach(now);
+        self.tallies.pass(request, false, now);
         Ok(())
     }
 
@@ -254,7 +255,7 @@ impl Replay {
         self.store.decide(&charges).into_inner()
     }
 
-    fn admit(&mut self, request: &Request<'_>, verdict: &Verdict, waited: Micros) {
+    fn admit(&mut self, request: &Request<'_>, verdict: &Verdict, waited: Option<Micros>) {
         let now = verdict.decided_at();
         self.tallies.decide(request, verdict, waited, true);
         let settles = |ask: &Ask<'_>| ask.actual.is_some() || ask.policy.is_concurrency();
@@ -289,10 +290,6 @@ impl Replay {
         }
         let at = now + verdict.delay() + request.duration;
         self.later(at, What::End(open.into()));
-    }
-
-    fn deny(&mut self, request: &Request<'_>, verdict: &Verdict, waited: Micros) {
-        self.tallies.decide(request, verdict, waited, false);
     }
 
     fn later(&mut self, at: Timestamp, what: What) {
@@ -339,16 +336,4 @@ impl Ord for Event {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.at, self.number).cmp(&(other.at, other.number))
     }
-}
-
-/// A policy that is held against a key, as it is kept of requests that wait.
-#[derive(Clone, Debug)]
-struct OwnedAsk {
-    policy: Policy,
-    key: Key,
-    cost: Cost,
-    enforce: bool,
-    of_client: bool,
-    waits: Option<Micros>,
-    actual: Option<Cost>,
 }

@@ -143,37 +143,49 @@ impl Tallies {
         }
     }
 
-    /// A request arrives.
-    pub(super) fn arrive(&mut self, request: &Request<'_>, now: Timestamp) {
+    /// The time of the log is `now`.
+    pub(super) fn reach(&mut self, now: Timestamp) {
         self.first.get_or_insert(now);
         self.last = now;
+    }
+
+    /// Counts a request that meets no limit, or is denied before all limits.
+    pub(super) fn pass(&mut self, request: &Request<'_>, is_allowed: bool, now: Timestamp) {
+        self.forbidden += u64::from(!is_allowed);
+        self.answer(request, is_allowed, now);
+        self.note_client(request, true, None, !is_allowed, now);
+    }
+
+    /// Counts a request that begins to wait.
+    pub(super) fn join(&mut self, request: &Request<'_>, now: Timestamp) {
+        self.note_client(request, true, None, false, now);
+    }
+
+    fn note_client(
+        &mut self,
+        request: &Request<'_>,
+        arrives: bool,
+        left: Option<u8>,
+        is_denied: bool,
+        now: Timestamp,
+    ) {
         if let Some(client) = request.client {
-            self.clients.arrive(client.key, now);
+            self.clients.note(client, arrives, left, is_denied, now);
         }
     }
 
-    /// A request that no limit denies, because it meets none.
-    pub(super) fn pass(&mut self, request: &Request<'_>, now: Timestamp) {
-        self.answer(request, now, true);
-    }
-
-    /// A request that is denied before all limits.
-    pub(super) fn forbid(&mut self, request: &Request<'_>, now: Timestamp) {
-        self.forbidden += 1;
-        self.answer(request, now, false);
-    }
-
-    /// A request that the store has decided. `is_admitted` is the final answer: a request that
-    /// gave up waiting is denied, although no decision of its last verdict denies it.
+    /// Counts a request that the store has decided; `waited` if it waited before. `is_admitted` is
+    /// the final answer: a request that gave up waiting is denied, although no decision of its last
+    /// verdict denies it.
     pub(super) fn decide(
         &mut self,
         request: &Request<'_>,
         verdict: &Verdict,
-        waited: Micros,
+        waited: Option<Micros>,
         is_admitted: bool,
     ) {
         let now = verdict.decided_at();
-        self.answer(request, now, is_admitted);
+        self.answer(request, is_admitted, now);
         let decisions = || request.asks.iter().zip(verdict.decisions());
         let gave_up = !is_admitted && !decisions().any(|(ask, it)| ask.enforce && it.denies());
         let mut least = None;
@@ -182,7 +194,7 @@ impl Tallies {
             let is_allowed = decision.allows() && !(gave_up && ask.waits.is_some());
             policy.tally.note(now, ask.cost.get(), is_allowed);
             policy.is_shadow = !ask.enforce;
-            let waited = if ask.waits.is_some() { waited } else { Micros::ZERO };
+            let waited = waited.filter(|_| ask.waits.is_some()).unwrap_or_default();
             let wait = plus(waited, decision.delay());
             if wait > Micros::ZERO {
                 policy.waits.note(wait);
@@ -193,13 +205,11 @@ impl Tallies {
                 least = Some(least.map_or(share, |least: u8| least.min(share)));
             }
         }
-        if let (Some(client), Some(least)) = (request.client, least) {
-            self.clients.note_left(client.key, least);
-        }
+        self.note_client(request, waited.is_none(), least, !is_admitted, now);
     }
 
-    /// The final answer to a request.
-    fn answer(&mut self, request: &Request<'_>, now: Timestamp, is_allowed: bool) {
+    /// Counts the final answer to a request.
+    fn answer(&mut self, request: &Request<'_>, is_allowed: bool, now: Timestamp) {
         // The units of a request are its largest charge to a limit that is enforced.
         let enforced = request.asks.iter().filter(|ask| ask.enforce);
         let units = enforced.map(|ask| ask.cost.get()).max().unwrap_or_default();
@@ -208,9 +218,6 @@ impl Tallies {
         if !is_allowed {
             let (day, hour) = Instant(now).hour_of_week();
             self.heat[day][hour] += 1;
-            if let Some(client) = request.client {
-                self.clients.deny(client, now, hour);
-            }
         }
     }
 

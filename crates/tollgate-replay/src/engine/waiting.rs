@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use smallvec::SmallVec;
 use tollgate_core::{Cost, Key, Micros, Policy, Timestamp, Verdict};
 
-use super::{Ask, Client, OwnedAsk, Request};
+use super::{Ask, Client, Request};
 
 /// A recorded request that is kept.
 pub(super) struct Owned {
@@ -16,6 +16,18 @@ pub(super) struct Owned {
     route: Box<str>,
     at: Timestamp,
     duration: Micros,
+}
+
+/// An [`Ask`] that is kept.
+#[derive(Clone, Debug)]
+struct OwnedAsk {
+    policy: Policy,
+    key: Key,
+    cost: Cost,
+    enforce: bool,
+    of_client: bool,
+    waits: Option<Micros>,
+    actual: Option<Cost>,
 }
 
 pub(super) struct Waiter {

@@ -8,7 +8,8 @@
 //! | `mapping.rs` | which of their fields hold which field of a record |
 //! | `time.rs` | times |
 //! | `input.rs` | files, compressed or not, in blocks of whole lines |
-//! | `order.rs` | lines in the order of their times, within a bound |
+//! | `held.rs` | the lines of a file that are held until it is their turn |
+//! | `order.rs` | the lines of several files in the order of their times |
 //!
 //! # What a line means
 //!
@@ -18,6 +19,7 @@
 //!   lines.
 //! * A leap second is the second before it.
 
+mod held;
 mod input;
 mod json;
 mod mapping;

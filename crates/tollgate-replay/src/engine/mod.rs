@@ -35,9 +35,9 @@ use crate::report::Report;
 ///
 /// # What is exact
 ///
-/// All decisions are, while the store has room for the keys that are in use at once: the report
-/// says if it had not ([`Report::is_exact`]). Counts of clients are exact up to the bound; beyond
-/// it further clients are decided as ever, and their requests are counted together.
+/// All decisions are exact while the store has room for the keys that are in use at once; otherwise
+/// [`Report::is_exact`] is false. Counts of clients are exact up to the bound. Requests of further
+/// clients are decided in the same way, and counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// The most clients that are counted apart, at some 40 to 80 bytes each. Default: 14 680 064,
@@ -45,11 +45,11 @@ pub struct Bounds {
     pub clients: usize,
     /// The most denied clients that are named, at some 300 bytes each. Default: 65 536.
     pub named: usize,
-    /// The most bytes for the states of keys. Default: 2 GiB. A sliding window
-    /// log is taken for as large as it may become.
+    /// The most bytes for the states of keys. Default: 2 GiB. A sliding window log reserves its
+    /// largest possible size.
     pub store_bytes: usize,
-    /// The most requests whose responses are not over. Beyond that the first of them ends early.
-    /// Default: a million.
+    /// The most requests whose responses are not over. If there are more, the earliest response
+    /// ends too soon. Default: a million.
     pub in_flight: usize,
     /// The most requests that wait at once, as in the service. Default: 1024.
     pub waiting: usize,
@@ -70,9 +70,9 @@ impl Default for Bounds {
 /// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It goes on after this time: none, unless a queue holds it back.
+    /// It passes after a wait, which is zero unless a queue delays the request.
     Allowed {
-        /// How long it is held back.
+        /// The wait.
         wait: Micros,
     },
     /// It is denied.
@@ -83,8 +83,8 @@ pub enum Answer {
 
 /// A replay: the limits, the state of their keys, and what has been counted.
 ///
-/// Requests come in the order of their times; one that is earlier than those before is taken for
-/// as late as the latest. The same functions decide as in a service with a store in memory.
+/// Requests must be in the order of their times. A request that is earlier than the request before it
+/// gets the time of that request. The same functions decide as in a service with a store in memory.
 pub struct Replay {
     store: MemoryStore<LogClock>,
     clock: LogClock,

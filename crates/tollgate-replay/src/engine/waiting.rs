@@ -95,10 +95,10 @@ pub(super) fn denied(
     Some(denied)
 }
 
-/// As often the layer asks about a limit of requests in flight.
+/// The interval at which the layer asks a concurrency limit again.
 const LOOK_AGAIN: Micros = Micros::new(25_000);
 
-/// As long as the least patient of the limits.
+/// The shortest of the waits that the limits allow.
 fn longest(asks: &[Ask<'_>]) -> Micros {
     asks.iter().filter_map(|ask| ask.waits).min().unwrap_or_default()
 }

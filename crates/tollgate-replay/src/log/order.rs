@@ -21,13 +21,13 @@ pub struct Options {
     /// How lines are written.
     pub format: Format,
     /// How far lines may be out of order. A line that is further behind is replayed late, at the
-    /// time that was reached; one that is more than an hour behind stops the run.
+    /// time of the line before it. A line that is more than an hour behind stops the run.
     pub reorder: Duration,
-    /// The most lines held for that in each file, whatever the span.
+    /// The most lines of each file that are held to put them in order.
     pub max_held: usize,
     /// Whether a line that cannot be read stops the run.
     pub strict: bool,
-    /// How many unreadable lines are kept, to be shown.
+    /// The number of unreadable lines that are kept, to be shown.
     pub shown: usize,
 }
 
@@ -57,9 +57,9 @@ pub struct Unreadable {
 /// Lines that were further behind than the bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Late {
-    /// How many.
+    /// The number of lines.
     pub lines: u64,
-    /// How far the furthest was behind.
+    /// The largest delay.
     pub most: Micros,
 }
 
@@ -77,7 +77,7 @@ pub struct Progress {
 /// The records of several logs, in the order of their times.
 pub struct Records {
     files: Vec<Stream>,
-    /// The time that was reached: none that is handed out is earlier.
+    /// The time of the last record. No later record is earlier.
     reached: Timestamp,
     /// The file whose record was handed out last, which is kept until the next is asked for.
     last: Option<usize>,
@@ -97,7 +97,7 @@ struct Stream {
     late: Late,
     headers: Arc<[Box<str>]>,
     format: Box<str>,
-    /// Lines of the file until one could be read.
+    /// Lines of the file, while none of them could be read.
     in_vain: Option<u64>,
     first_reason: Option<(u64, Reason)>,
     is_over: bool,
@@ -249,7 +249,7 @@ impl Records {
     }
 }
 
-/// This many lines of another format are enough to be sure.
+/// After this many unreadable lines, a file is a log of another format.
 const IN_VAIN: u64 = 1_000;
 
 impl Stream {

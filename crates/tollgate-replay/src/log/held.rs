@@ -77,8 +77,11 @@ impl Held {
     }
 
     /// Hands out the earliest record. Its batch is kept until [`forget`](Self::forget).
-    pub(super) fn give<'a>(&'a mut self, names: &'a [Box<str>]) -> Option<Record<'a>> {
-        let entry = self.peek()?;
+    pub(super) fn give<'a>(
+        &'a mut self,
+        entry: Entry,
+        names: &'a [Box<str>],
+    ) -> Option<Record<'a>> {
         if self.in_order.front() == Some(&entry) {
             self.in_order.pop_front();
         } else {

@@ -138,29 +138,29 @@ impl Records {
         if let Some(last) = self.last.take() {
             self.files[last].held.forget();
         }
-        let mut earliest: Option<(Timestamp, usize)> = None;
+        let mut earliest: Option<(Entry, usize)> = None;
         for number in 0..self.files.len() {
-            if let Some(at) = self.head(number)?
-                && earliest.is_none_or(|(other, _)| at < other)
+            if let Some(entry) = self.head(number)?
+                && earliest.is_none_or(|(other, _)| entry.at < other.at)
             {
-                earliest = Some((at, number));
+                earliest = Some((entry, number));
             }
         }
-        let Some((at, number)) = earliest else {
+        let Some((entry, number)) = earliest else {
             return match self.files.first() {
                 Some(file) if self.lines == 0 => Err(ReadError::Empty { name: file.name.clone() }),
                 _ => Ok(None),
             };
         };
         let file = &mut self.files[number];
-        if at < self.reached {
+        if entry.at < self.reached {
             file.late.lines += 1;
-            file.late.most = file.late.most.max(self.reached.since(at));
+            file.late.most = file.late.most.max(self.reached.since(entry.at));
         }
-        self.reached = self.reached.max(at);
+        self.reached = self.reached.max(entry.at);
         self.last = Some(number);
         self.lines += 1;
-        let Some(mut record) = file.held.give(&file.headers) else { return Ok(None) };
+        let Some(mut record) = file.held.give(entry, &file.headers) else { return Ok(None) };
         record.at = self.reached;
         Ok(Some(record))
     }
@@ -189,8 +189,8 @@ impl Records {
         Progress { lines: self.lines, read, size: self.size }
     }
 
-    /// The time of the next record of a file that may be handed out.
-    fn head(&mut self, number: usize) -> Result<Option<Timestamp>, ReadError> {
+    /// The next record of a file that may be handed out.
+    fn head(&mut self, number: usize) -> Result<Option<Entry>, ReadError> {
         let reorder = Micros::from(self.options.reorder);
         loop {
             let file = &mut self.files[number];
@@ -201,7 +201,7 @@ impl Records {
                     || file.held.len() > self.options.max_held
             };
             if let Some(entry) = next.filter(is_due) {
-                return Ok(Some(entry.at));
+                return Ok(Some(entry));
             }
             if file.is_over {
                 return Ok(None);

@@ -8,7 +8,8 @@ use super::{Bounds, Call};
 ///
 /// * *The time of a call* is smoothed as TCP smooths the time of a round trip, and so is the
 ///   deviation, of calls that took longer.
-/// * *The number of calls* follows TCP Vegas. Of the calls under way, `calls × (1 − base / time)`
+/// * *The number of calls* follows TCP Vegas. Among the calls under way, `calls × (1 − base /
+/// time)`
 ///   wait for the server or keep it busy, where `base` is the time of a small call to an idle
 ///   server. Between one and two are enough. The time in the network is part of `base`, so a
 ///   distant server gets more calls.
@@ -31,11 +32,11 @@ pub(super) struct CallTime {
     full: usize,
 }
 
-/// `base` is measured anew so often, as the way to the server may have become longer. For this one
-/// call goes alone.
+/// The interval at which `base` is measured again, because the way to the server may have become
+/// longer. For this, one call is sent alone.
 const BASE_LASTS: Duration = Duration::from_secs(10);
-/// A store begins with so many calls: the server has the next one while the answers of the last
-/// one are handed out.
+/// The number of calls of a new store: the server has the next call while the answers of the last
+/// call are handed out.
 const FIRST_CALLS: f64 = 2.0;
 
 /// Calls with fewer requests hardly take longer if they are larger.

@@ -13,7 +13,7 @@ struct Server {
     /// The work for a call, and for each of its requests.
     call: Duration,
     request: Duration,
-    /// It stands still for this long, so often.
+    /// The length and the interval of its pauses.
     stall: Duration,
     every: Duration,
     /// Another client keeps it busy with scripts of this time. Between two of them it carries out
@@ -32,7 +32,7 @@ const NEAR: Server = Server {
 
 const BOUNDS: Bounds = Bounds { calls: 64, batch: 512, queue: 16_384, timeout: ms(50) };
 
-/// What came of the requests after a time to learn.
+/// The results of the requests after a time to learn.
 #[derive(Debug, Default)]
 struct Seen {
     asked: usize,
@@ -395,7 +395,7 @@ fn one_request_is_sent_when_the_estimate_leaves_no_hope() {
     for request in 1..=3 {
         assert!(pace.submit(request, deadline(ms(1)), start + ms(1)).is_ok());
     }
-    // The first call took as long as anybody waits.
+    // The first call took as long as the longest wait.
     pace.end(call, Ended::Answered, start + ms(50));
     let next = pace.next(|_| Fit::Fits, start + ms(50));
     assert_eq!(next.shed, [1, 2, 3]);

@@ -21,8 +21,6 @@
 //! No key, path or user ever becomes a label: the number of series is bounded by what the
 //! operator configures, whatever clients do.
 
-use std::fmt::Write as _;
-
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
 /// A metric.
@@ -79,18 +77,6 @@ pub fn describe() {
             MetricKind::Histogram => describe_histogram!(name, unit, help),
         }
     }
-}
-
-/// All metrics as a table in Markdown, for documentation.
-pub fn table() -> String {
-    let mut table = "| metric | kind | labels | meaning |\n|---|---|---|---|\n".to_owned();
-    for Metric { name, kind, labels, help, .. } in ALL {
-        let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
-        let (kind, labels) = (kind.as_str(), labels.join(", "));
-        // Writing to a string does not fail.
-        let _ = writeln!(table, "| `{name}` | {kind} | {labels} | {help} |");
-    }
-    table
 }
 
 /// The names, for those who count.

@@ -67,15 +67,6 @@ pub(crate) fn tell_of_reduction(headers: &mut HeaderMap, verdict: &Verdict) {
     }
 }
 
-/// What a layer that [explains](crate::RateLimitLayerBuilder::explain) says of each policy, as
-/// a list: `"global";said=deny;r=2;c1=0;c3=4100000;c5=9000000;c10=never`.
-///
-/// `said` is `allow`, `deny`, `exceed` (it can never pass), `pass` (another policy denied it) or
-/// `skip` (the store could not decide), `r` what is left, `delay` how long a queue holds the
-/// request back, `shadow` stands where the policy only watches. The others say how long a request
-/// of that cost has to wait after this one, exact to the microsecond: 0 for none.
-pub const X_RATELIMIT_EXPLAIN: HeaderName = HeaderName::from_static("x-ratelimit-explain");
-
 /// One policy and what it decided. Shadow policies are left out by whoever makes rows.
 pub(crate) type Row<'a> = (&'a PolicyFields, &'a Decision);
 

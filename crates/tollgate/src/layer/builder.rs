@@ -31,7 +31,6 @@ use crate::{Costs, HeaderOptions, Limit, OnExceeded, OnMissingKey, Paths, Reques
 /// | [`headers`](Self::headers) | the draft's two on allowed responses, all on denials | clients that know what is left stop in time |
 /// | [`on_denied`](Self::on_denied) | a [problem body](crate::denial::Problem) | machines and people can read it |
 /// | [`expose_verdicts`](Self::expose_verdicts) | off | it costs an allocation a request |
-/// | [`explain`](Self::explain) | off | it tells clients more than they need |
 /// | `observer`, `endpoint` (feature `metrics`) | its own; the matched route | how [metrics] tell layers and requests apart |
 ///
 /// [metrics]: https://docs.rs/tollgate/latest/tollgate/metrics
@@ -247,20 +246,6 @@ impl<St: Store> RateLimitLayerBuilder<St> {
     #[must_use]
     pub fn expose_verdicts(mut self, expose: bool) -> Self {
         self.options.expose_verdicts = expose;
-        self
-    }
-
-    /// Says in each response what every policy did and when requests would pass: the field
-    /// [`X-RateLimit-Explain`](crate::headers::X_RATELIMIT_EXPLAIN), for development and for
-    /// clients that are trusted.
-    ///
-    /// It names all policies, also those that only watch, and no keys. The store is asked once
-    /// as before, and for more: for each policy also about four other costs, which takes
-    /// nothing. So none is answered from leased units or a remembered denial. A request that has
-    /// waited is not explained.
-    #[must_use]
-    pub fn explain(mut self, explain: bool) -> Self {
-        self.options.explain = explain;
         self
     }
 

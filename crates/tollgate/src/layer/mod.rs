@@ -31,7 +31,6 @@ mod cancel;
 mod classify;
 mod conclude;
 mod decide;
-mod explain;
 mod future;
 #[cfg(feature = "metrics")]
 mod handle;

@@ -20,7 +20,6 @@ pub(super) struct Options {
     pub(super) headers: HeaderOptions,
     pub(super) response: Arc<dyn DenialResponse>,
     pub(super) expose_verdicts: bool,
-    pub(super) explain: bool,
     pub(super) queue: WaitQueue,
     pub(super) tiers: Option<Arc<dyn TierSource>>,
     pub(super) observed: Observed,
@@ -36,7 +35,6 @@ impl Default for Options {
             headers: HeaderOptions::default(),
             response: Arc::new(Problem::default()),
             expose_verdicts: false,
-            explain: false,
             queue: WaitQueue::new(),
             tiers: None,
             observed: Observed::default(),
@@ -50,7 +48,6 @@ impl fmt::Debug for Options {
             .field("costs", &self.costs)
             .field("headers", &self.headers)
             .field("expose_verdicts", &self.expose_verdicts)
-            .field("explain", &self.explain)
             .finish_non_exhaustive()
     }
 }

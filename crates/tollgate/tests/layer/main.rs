@@ -11,7 +11,6 @@ mod charges;
 mod conformance;
 mod events;
 mod excess;
-mod explaining;
 mod fit;
 mod grpc;
 mod in_flight;

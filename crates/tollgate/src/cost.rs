@@ -29,7 +29,7 @@ use crate::{RequestHead, grpc};
 /// The client writes the content type, so that alone does not make a POST a call. The request
 /// also has to be for a gRPC service: the route that a router has matched, or without a router
 /// the path, has the form `/package.Service/Method`.
-/// [`RateLimitLayerBuilder::grpc`](crate::RateLimitLayerBuilder::grpc) includes services without a
+/// [`RateLimitLayerBuilder::grpc`](crate::layer::RateLimitLayerBuilder::grpc) includes services without a
 /// package, or excludes all. A call is never cheaper than its route, nor than what
 /// [`flat`](Costs::flat) or [`method`](Costs::method) say of a POST.
 ///
@@ -120,7 +120,7 @@ impl Costs {
     }
 
     /// The cost of a route, whatever the method: its pattern as the router has it
-    /// (axum's `MatchedPath`, or a [`RoutePattern`](crate::RoutePattern) extension), or
+    /// (axum's `MatchedPath`, or a [`RoutePattern`](crate::key::RoutePattern) extension), or
     /// the path of a gRPC method (`/package.Service/Method`).
     #[must_use]
     pub fn route(mut self, pattern: impl Into<Box<str>>, cost: impl Into<Cost>) -> Self {
@@ -257,7 +257,7 @@ mod tests {
     use http::header::CONTENT_TYPE;
 
     use super::*;
-    use crate::RoutePattern;
+    use crate::key::RoutePattern;
 
     fn cost(costs: &Costs, method: &str, route: Option<&str>, grpc: bool) -> u64 {
         cost_at("/pkg.Service/Call", costs, method, route, grpc)

@@ -159,7 +159,7 @@ impl Limit {
     /// [`ClientIp::peer`](crate::key::ClientIp::peer) is such a key: a server that tells no peer
     /// address is set up wrongly, and every request is answered with 500. Code that takes any
     /// source puts the answer on the
-    /// [layer's builder](crate::RateLimitLayerBuilder::on_missing_key).
+    /// [layer's builder](crate::layer::RateLimitLayerBuilder::on_missing_key).
     #[must_use]
     pub const fn on_missing_key(mut self, on_missing_key: OnMissingKey) -> Self {
         self.on_missing_key = Some(on_missing_key);
@@ -259,7 +259,7 @@ impl Limit {
     }
 
     /// Another quota for the subjects of a tier, with the same algorithm. Which tier a
-    /// request is in says the layer's [`tiers`](crate::RateLimitLayerBuilder::tiers).
+    /// request is in says the layer's [`tiers`](crate::layer::RateLimitLayerBuilder::tiers).
     ///
     /// It is one policy: a subject whose tier changes keeps what it has consumed.
     ///

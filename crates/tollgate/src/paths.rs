@@ -33,7 +33,7 @@ use crate::RequestHead;
 /// assert!(paths.surely_contains("/%EA%B2%80%EC%83%89"));
 /// assert!(!paths.surely_contains("/static/../admin"));
 /// assert!(paths.may_contain("/static/../admin") && !paths.may_contain("/caf%C3%A9"));
-/// # Ok::<(), tollgate::PathsError>(())
+/// # Ok::<(), tollgate::layer::PathsError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Paths {

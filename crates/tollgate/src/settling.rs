@@ -11,7 +11,7 @@ use tollgate_core::{Cost, Micros, Receipt};
 /// then an estimate. See [`Limit::reserve`](crate::Limit::reserve).
 ///
 /// * The handler settles them by the [`Reservation`](crate::Reservation) in the extensions
-///   of its request, or what it lets go of counts: see [`Tally`](crate::Tally).
+///   of its request, or what it lets go of counts: see [`Tally`](crate::layer::Tally).
 /// * Or the service says in a header field of its response what the request has cost
 ///   ([`or_by_header`](Self::or_by_header)).
 /// * The first of them counts. If there is none within a time, the estimate stands.

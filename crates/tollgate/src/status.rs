@@ -10,10 +10,12 @@ use metrics::{counter, gauge};
 use tollgate_core::{Key, Outcome, Policy, Source, Store};
 
 use crate::Limit;
-use crate::failure::{BreakerState, Fallback};
 use crate::key::SubjectName;
 pub use crate::layer::LayerHandle;
 use crate::metrics::name;
+#[cfg(feature = "admin")]
+pub use crate::observe::Denials;
+use crate::store::{BreakerState, Fallback};
 
 /// A store that tells how it is.
 pub trait Inspect: Store {

@@ -17,7 +17,8 @@ use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
 use tokio::time::timeout;
 use tollgate::status::Inspect;
-use tollgate::{Charge, Cost, Key, Micros, OnStoreError, Timestamp, Verdict};
+use tollgate::store::{Charge, Timestamp, Verdict};
+use tollgate::{Cost, Key, Micros, OnStoreError};
 use tonic::Status;
 use tower_service::Service;
 

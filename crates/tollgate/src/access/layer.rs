@@ -18,7 +18,7 @@ use crate::denial::{Denial, DenialResponse, FromFn, IntoDenialResponse, Problem,
 use crate::head::RequestHead;
 use crate::key::FaultLog;
 
-/// Forbids requests on the blocklist with 403 ([`Reason::DeniedSubject`](crate::Reason)), and marks
+/// Forbids requests on the blocklist with 403 ([`Reason::DeniedSubject`](crate::denial::Reason)), and marks
 /// those on the allowlist.
 ///
 /// Put it outside of a [`RateLimitLayer`](crate::RateLimitLayer) that is built with
@@ -93,7 +93,7 @@ impl AccessLayer {
 
 impl<M> AccessLayer<M> {
     /// The response to a forbidden request. See
-    /// [`RateLimitLayerBuilder::on_denied`](crate::RateLimitLayerBuilder::on_denied).
+    /// [`RateLimitLayerBuilder::on_denied`](crate::layer::RateLimitLayerBuilder::on_denied).
     #[must_use]
     pub fn on_denied<F, R, Via>(self, response: F) -> Self
     where
@@ -113,7 +113,7 @@ impl<M> AccessLayer<M> {
     }
 
     /// Whether the services inside are gRPC. See
-    /// [`RateLimitLayerBuilder::grpc`](crate::RateLimitLayerBuilder::grpc).
+    /// [`RateLimitLayerBuilder::grpc`](crate::layer::RateLimitLayerBuilder::grpc).
     #[must_use]
     pub fn grpc(self, all: bool) -> Self {
         let state = AccessState { is_grpc: Some(all), ..AccessState::clone(&self.state) };

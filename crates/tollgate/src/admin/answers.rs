@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tollgate_core::{Decision, Micros, Policy, Settlement, Source, Timestamp};
 
-use crate::failure::BreakerState;
+use crate::Limit;
 use crate::status::StoreReport;
-use crate::{Limit, Tier};
+use crate::store::BreakerState;
+use crate::tier::Tier;
 
 /// `GET /status`.
 #[derive(Debug, Serialize)]

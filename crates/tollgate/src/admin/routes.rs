@@ -30,7 +30,8 @@ use crate::key::SubjectName;
 use crate::limit::shared_key;
 use crate::observe::{Denied, ObservedPolicy, SUBJECTS, first};
 use crate::status::{self, LayerHandle};
-use crate::{Limit, OnMissingKey, Tier};
+use crate::tier::Tier;
+use crate::{Limit, OnMissingKey};
 
 pub(super) fn router(state: State, further: Router) -> Router {
     Router::new()

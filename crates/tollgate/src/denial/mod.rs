@@ -41,7 +41,8 @@ use crate::headers::{self, HeaderOptions, PolicyFields, Row};
 /// Why a request may not pass, and all that its answer says about it.
 ///
 /// ```
-/// use tollgate::{Denial, DenialResponse};
+/// use tollgate::Denial;
+/// use tollgate::denial::DenialResponse;
 ///
 /// fn plain(denial: &Denial<'_>) -> http::Response<bytes::Bytes> {
 ///     let mut response = http::Response::new(denial.detail().into_owned().into());
@@ -218,7 +219,7 @@ impl<'a> Denial<'a> {
     ///     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     ///     response
     /// }
-    /// # fn check(_: impl tollgate::DenialResponse) {}
+    /// # fn check(_: impl tollgate::denial::DenialResponse) {}
     /// # check(unauthorized);
     /// ```
     #[must_use]

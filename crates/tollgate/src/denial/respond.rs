@@ -70,7 +70,7 @@ where
     }
 }
 
-/// What the closure of [`on_denied`](crate::RateLimitLayerBuilder::on_denied) may return: a
+/// What the closure of [`on_denied`](crate::layer::RateLimitLayerBuilder::on_denied) may return: a
 /// `Response<Bytes>`; with the feature `axum` also whatever is `IntoResponse`, whose body has to be
 /// in memory. `Via` tells the two apart and is always inferred.
 #[diagnostic::on_unimplemented(
@@ -124,7 +124,7 @@ fn in_memory(mut body: axum::body::Body) -> Bytes {
     }
 }
 
-/// The closure of [`on_denied`](crate::RateLimitLayerBuilder::on_denied).
+/// The closure of [`on_denied`](crate::layer::RateLimitLayerBuilder::on_denied).
 pub(crate) struct FromFn<F, Via>(pub(crate) F, pub(crate) PhantomData<fn() -> Via>);
 
 impl<F, R, Via> DenialResponse for FromFn<F, Via>

@@ -106,7 +106,7 @@ mod tests {
     use http::Request;
 
     use super::*;
-    use crate::RoutePattern;
+    use crate::key::RoutePattern;
 
     #[test]
     fn a_parameter_is_the_decoded_part_of_the_path_in_its_place() {

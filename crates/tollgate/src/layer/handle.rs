@@ -8,10 +8,11 @@ use tollgate_core::{Charge, Cost, Key, Receipt, Settlement, StoreError, Verdict}
 
 use super::service::{RateLimit, RateLimitLayer};
 use super::state::LayerState;
+use crate::Limit;
 use crate::key::SubjectName;
 use crate::observe::ObservedPolicy;
 use crate::status::{Inspect, StoreReport};
-use crate::{Limit, Tier};
+use crate::tier::Tier;
 
 /// A layer at work, whatever its types. Clones look at the same one.
 #[derive(Clone)]

@@ -6,8 +6,9 @@ use smallvec::SmallVec;
 use tollgate_core::{Charge, Cost, Key, OnStoreError, StoreError};
 
 use crate::headers::PolicyFields;
+use crate::key::Subject;
 use crate::tier::{Tier, TierSource};
-use crate::{Limit, RequestHead, Subject};
+use crate::{Limit, RequestHead};
 
 /// A limit, and its header fields as far as they are the same in every response.
 pub(super) struct CompiledLimit {

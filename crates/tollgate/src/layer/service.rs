@@ -25,8 +25,8 @@ use crate::{Limit, RequestHead};
 ///
 /// # When a request passes
 ///
-/// * A CORS preflight ([unless](crate::RateLimitLayerBuilder::exempt_preflights) you limit them) and
-///   whatever [`exempt`](crate::RateLimitLayerBuilder::exempt) names pass without asking the store.
+/// * A CORS preflight ([unless](crate::layer::RateLimitLayerBuilder::exempt_preflights) you limit them) and
+///   whatever [`exempt`](crate::layer::RateLimitLayerBuilder::exempt) names pass without asking the store.
 /// * Every [`Limit`] that applies names a key and a cost. The store decides them all in
 ///   one step: if one denies, none is charged.
 /// * A request that is denied gets a response from [`denial`](crate::denial) and never

@@ -7,7 +7,7 @@ use tollgate_core::Verdict;
 ///
 /// It is in the extensions of the request and of the response if the layers were
 /// built with
-/// [`expose_verdicts`](crate::RateLimitLayerBuilder::expose_verdicts).
+/// [`expose_verdicts`](crate::layer::RateLimitLayerBuilder::expose_verdicts).
 #[derive(Clone, Debug, Default)]
 pub struct Verdicts(Vec<Verdict>);
 

@@ -15,7 +15,7 @@ use super::counts::Counts;
 use super::endpoint::Endpoints;
 #[cfg(feature = "admin")]
 use super::top::Top;
-use crate::SubjectKind;
+use crate::key::SubjectKind;
 use crate::metrics::name;
 
 /// What is kept of one policy, for all layers that have one of this name.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use tollgate_core::Key;
 
-use crate::SubjectKind;
+use crate::key::SubjectKind;
 
 /// Who was denied most of late: between [`SPAN`] and twice as long ago.
 #[derive(Debug)]

@@ -9,11 +9,12 @@ use axum::middleware::{Next, from_fn};
 use axum::routing::get as on_get;
 use http::{HeaderName, HeaderValue, Method, Request};
 use tollgate::key::{
-    ApiKey, ApiKeys, ClientIp, Extension, Global, Header, KeyError, KeySource, MatchedRoute, chain,
+    ApiKey, ApiKeys, ClientIp, Extension, Global, Header, KeyError, KeySource, MatchedRoute,
+    Subject, chain,
 };
 use tollgate::{
     LayerError, Limit, OnMissingKey, OnStoreError, Policy, Quota, RateLimitLayer, RequestHead,
-    StoreExt, Strikes, Subject,
+    StoreExt, Strikes,
 };
 use tower::Layer;
 

@@ -30,4 +30,5 @@ mod short;
 mod spans;
 mod stage;
 mod support;
+mod surface;
 mod tiers;

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use http::StatusCode;
+use tollgate::store::{Charge, ReceiptId, Settlement, Source};
 use tollgate::{
-    Charge, Cost, Key, LayerError, Limit, ManualClock, MemoryStore, Micros, OnStoreError, Policy,
-    ReceiptId, Settlement, Source, Store, StoreExt,
+    Cost, Key, LayerError, Limit, ManualClock, MemoryStore, Micros, OnStoreError, Policy, Store,
+    StoreExt,
 };
 
 use tower::Layer;

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use http::Method;
 use tollgate::key::Header;
+use tollgate::policy::Lease;
 #[cfg(feature = "tier-lookup")]
-use tollgate::tier::TierLookup;
-use tollgate::tier::{self, Tier};
+use tollgate::tier::{self, Tier, TierLookup};
 use tollgate::{
-    Cost, Costs, LayerError, Lease, Limit, MemoryStore, Paths, Policy, Quota, RateLimit,
-    RateLimitLayer, Store,
+    Cost, Costs, LayerError, Limit, MemoryStore, Paths, Policy, Quota, RateLimit, RateLimitLayer,
+    Store,
 };
 use tower::Layer;
 

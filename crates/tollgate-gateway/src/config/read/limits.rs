@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tollgate::{Algorithm, Cost, OnExceeded, OnStoreError, Policy};
+use tollgate::policy::Algorithm;
+use tollgate::{Cost, OnExceeded, OnStoreError, Policy};
 
 use super::super::format;
 use super::super::problem::Problems;

@@ -4,10 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tollgate::calendar::Unit;
-use tollgate::{
-    Algorithm, Calendar, LeakyMode, Micros, OnStoreError, Policy, PolicyError, Quota, Refill,
-    Resolution,
-};
+use tollgate::policy::{Algorithm, Calendar, LeakyMode, Refill, Resolution};
+use tollgate::{Micros, OnStoreError, Policy, PolicyError, Quota};
 
 use super::super::format;
 use super::super::problem::{Place, Problems};

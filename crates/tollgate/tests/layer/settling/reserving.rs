@@ -9,10 +9,8 @@ use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full, StreamBody};
 use parking_lot::Mutex;
 use tokio::time::advance;
-use tollgate::{
-    Charge, Cost, Costs, Key, Limit, Policy, Receipt, Reservation, Reserve, Settlement, Store,
-    Strikes, Verdict, headers,
-};
+use tollgate::store::{Charge, Receipt, Settlement, Verdict};
+use tollgate::{Cost, Costs, Key, Limit, Policy, Reservation, Reserve, Store, Strikes, headers};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::left;

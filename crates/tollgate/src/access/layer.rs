@@ -18,12 +18,11 @@ use crate::denial::{Denial, DenialResponse, FromFn, IntoDenialResponse, Problem,
 use crate::head::RequestHead;
 use crate::key::FaultLog;
 
-/// Forbids requests on the blocklist with 403 ([`Reason::DeniedSubject`](crate::denial::Reason)), and marks
-/// those on the allowlist.
+/// Forbids requests on the blocklist with 403 ([`Reason::DeniedSubject`](crate::denial::Reason)),
+/// and marks requests on the allowlist.
 ///
-/// Put it outside of a [`RateLimitLayer`](crate::RateLimitLayer) that is built with
-/// `.exempt(access::is_allowed)`: that layer then forwards marked requests without a call of the
-/// store.
+/// Put it outside of a [`RateLimitLayer`](crate::RateLimitLayer) with
+/// `.exempt(access::is_allowed)`, which forwards marked requests without a call of the store.
 ///
 /// ```
 /// use axum::Router;

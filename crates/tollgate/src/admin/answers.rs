@@ -1,4 +1,4 @@
-//! What is answered. The members are documented in `docs/admin.md`, which a test compares.
+//! The JSON of responses. `docs/admin.md` documents the members, and a test compares.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ struct TierStatus {
     capacity: u64,
 }
 
-/// Whose periods the windows are, and the one that it is now.
+/// The calendar of a quota, and its current period.
 #[derive(Debug, Serialize)]
 pub(super) struct CalendarStatus {
     name: &'static str,
@@ -148,7 +148,7 @@ fn memory(_: &StoreReport) -> Option<BTreeMap<&'static str, u64>> {
 struct RedisStatus {
     #[serde(flatten)]
     stats: BTreeMap<&'static str, u64>,
-    /// A server that was never connected to has no name yet.
+    /// A server has no name before the first connection.
     servers: Vec<ServerStatus>,
 }
 
@@ -227,20 +227,20 @@ impl SubjectStatus {
 pub(super) struct Settle {
     /// The name of the receipt, 32 hex digits.
     pub(super) id: String,
-    /// What was charged.
+    /// The units that were charged.
     pub(super) cost: u64,
-    /// When, in microseconds since 1970, as the decision says.
+    /// The time of the charge in microseconds since 1970, as in the decision.
     pub(super) charged_at: u64,
-    /// When the request went on, if it had to wait.
+    /// The time at which the request left the queue, if it waited.
     pub(super) leaves_at: Option<u64>,
-    /// Whether the store in the process has decided.
+    /// Whether the local store has decided.
     #[serde(default)]
     pub(super) local: bool,
-    /// What counts instead.
+    /// The actual cost.
     pub(super) actual: u64,
 }
 
-/// The answer to it.
+/// The response to it.
 #[derive(Debug, Serialize)]
 pub(super) struct Settled {
     settlement: &'static str,

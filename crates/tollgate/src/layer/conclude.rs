@@ -119,8 +119,8 @@ impl<St: Store> LayerState<St> {
         }
     }
 
-    /// Does what is left when the response is there. Returns the permits of the request, which it
-    /// holds until the end of the body.
+    /// Adds the headers to a response. Returns the permits of the request, which the body holds
+    /// until its end.
     #[inline]
     pub(super) fn finish<B>(&self, response: &mut Response<B>, work: ResponseWork) -> InFlight {
         let options = &self.options.headers;
@@ -192,9 +192,8 @@ impl<St: Store> LayerState<St> {
         response
     }
 
-    /// The store could not decide: policies that fail closed reject, and policies that fail open
-    /// let pass. A policy that falls back to a local store rejects too: the local store could not
-    /// decide either, or the request costs more than the local share.
+    /// The store could not decide: the failure policies decide. A policy with a local fallback
+    /// rejects, because its local store could not decide either.
     fn without_verdict(
         &self,
         error: &StoreError,
@@ -221,8 +220,7 @@ impl<St: Store> LayerState<St> {
         Action::Respond(Box::new(denial.respond(format, &*self.options.response)))
     }
 
-    /// How long the request is held back. The delay of the verdict would include that of shadow
-    /// policies.
+    /// The delay of enforced policies. That of the verdict would include shadow policies.
     fn delay(&self, verdict: &Verdict, applied: AppliedLimits) -> Micros {
         if self.delays.is_none() {
             return Micros::ZERO;

@@ -1,4 +1,4 @@
-//! What holds for all limits of a layer.
+//! The options of a layer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use crate::head::Condition;
 use crate::tier::TierSource;
 use crate::{Costs, HeaderOptions};
 
-/// What holds for all limits of a layer.
+/// The options of a layer, for all its limits.
 pub(super) struct Options {
     pub(super) costs: Costs,
     pub(super) exempt: Vec<Arc<Condition>>,
     pub(super) exempt_preflights: bool,
-    /// Whether all services inside are gRPC, or none; else their routes tell.
+    /// Whether all services inside are gRPC, or none. `None`: their routes decide.
     pub(super) is_grpc: Option<bool>,
     pub(super) headers: HeaderOptions,
     pub(super) response: Arc<dyn DenialResponse>,

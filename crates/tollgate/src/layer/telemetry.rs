@@ -17,7 +17,7 @@ use crate::observe::Answer;
 #[cfg(feature = "metrics")]
 use crate::observe::{ObservedPolicy, Observer, Started, Timer, Waiting};
 
-/// Records every decision of a layer, once.
+/// Records each decision of a layer once.
 pub(super) struct Telemetry {
     #[cfg(feature = "metrics")]
     observer: Observer,
@@ -31,7 +31,7 @@ pub(super) struct Telemetry {
     timer: Timer,
 }
 
-/// The choices of an application for its metrics.
+/// The options of a program for metrics.
 #[derive(Default)]
 pub(super) struct Observed {
     #[cfg(feature = "metrics")]

@@ -1,10 +1,10 @@
-//! How often each answer was given.
+//! Counts of outcomes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Answer;
 
-/// Counts since the policy was first seen.
+/// Counts since the start.
 #[derive(Debug, Default)]
 pub(crate) struct Counts([AtomicU64; Answer::ALL.len()]);
 
@@ -13,7 +13,7 @@ impl Counts {
         self.0[answer as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Each answer and how often it was given.
+    /// The outcomes with their counts.
     pub(crate) fn read(&self) -> impl Iterator<Item = (Answer, u64)> {
         Answer::ALL.into_iter().zip(&self.0).map(|(answer, n)| (answer, n.load(Ordering::Relaxed)))
     }

@@ -1,16 +1,14 @@
-//! What the layer decides, for those who run it.
+//! Counts and times of decisions. `layer/telemetry.rs` is the only caller.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `outcome.rs` | what became of a request at one policy, in one word |
-//! | `observer.rs` | what layers have decided, shared by those that are told of it |
-//! | `policy.rs` | what is kept of one policy |
-//! | `endpoint.rs` | the names of endpoints, at most so many |
-//! | `counts.rs`, `top.rs` | what the admin router tells: counts, and who is denied most |
-//! | `timer.rs` | which decisions are timed |
+//! | `outcome.rs` | the outcome of a request at one policy |
+//! | `observer.rs` | the counts that layers share |
+//! | `policy.rs` | the counts of one policy |
+//! | `endpoint.rs` | the names of endpoints, bounded |
+//! | `counts.rs`, `top.rs` | for the admin router: counts, and the most denied clients |
+//! | `timer.rs` | times of decisions |
 //! | `waiting.rs` | a request in a queue |
-//!
-//! The layer comes here from one place, `layer/telemetry.rs`.
 
 #[cfg(feature = "admin")]
 mod counts;

@@ -1,10 +1,10 @@
-//! What became of a request at one policy, in one word.
+//! The outcome of a request at one policy.
 
 use tollgate_core::{Decision, OnStoreError, Outcome, Source, StoreError};
 
 use crate::Limit;
 
-/// What became of a request at one policy: few values, so that it can label a metric.
+/// The outcome of a request at one policy: few values, for a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Answer {
     Allow,
@@ -39,8 +39,7 @@ impl Answer {
         }
     }
 
-    /// None where the policy would have let pass what another one denied: nothing became of
-    /// that request here.
+    /// `None` if the policy would have allowed a request that another policy denied.
     pub(crate) fn of(limit: &Limit, decision: &Decision, source: Source) -> Option<Self> {
         Some(match decision.outcome {
             Outcome::Deny { .. } | Outcome::ExceedsCapacity if limit.enforce => Self::Deny,
@@ -52,7 +51,7 @@ impl Answer {
         })
     }
 
-    /// The store could not decide.
+    /// The outcome after an error of the store.
     pub(crate) fn after(error: &StoreError, limit: &Limit) -> Self {
         let on_error = limit.policy.on_error(error).unwrap_or_default();
         if limit.enforce && on_error != OnStoreError::Open {

@@ -1,4 +1,4 @@
-//! What is kept of one policy.
+//! The counts of one policy.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,10 +18,10 @@ use super::top::Top;
 use crate::key::SubjectKind;
 use crate::metrics::name;
 
-/// What is kept of one policy, for all layers that have one of this name.
+/// The counts of one policy, over all layers that have it.
 ///
-/// Handles of metrics are made when something first happens that they count, and all of a
-/// sort at once: a counter that begins at its first event has no rate there.
+/// Handles of metrics are made at the first event, all of a kind at once: a counter that begins at
+/// its first event has no rate there.
 #[derive(Debug)]
 pub(crate) struct ObservedPolicy {
     policy: Arc<str>,
@@ -46,14 +46,14 @@ struct Cell {
     units: Counter,
 }
 
-/// What remains of a quota that all share.
+/// The remainder of a global quota.
 #[derive(Debug)]
 struct Left {
     remaining: Gauge,
     limit: Gauge,
 }
 
-/// What is known of a queue.
+/// The gauge and the times of a queue.
 #[derive(Debug)]
 pub(crate) struct Waits {
     pub(super) requests: Gauge,
@@ -84,7 +84,7 @@ impl ObservedPolicy {
         }
     }
 
-    /// Counts an answer, and the units that a decision has charged.
+    /// Counts an outcome and the units that were charged.
     #[inline]
     pub(crate) fn count(
         &self,
@@ -123,7 +123,7 @@ impl ObservedPolicy {
         self.top.lock().count(key.clone(), kind, std::time::Instant::now());
     }
 
-    /// A decision took so long, in seconds.
+    /// Records the time of a decision in seconds.
     #[inline]
     pub(crate) fn took(&self, source: Source, store: &'static str, seconds: f64) {
         let (place, store) = match source {
@@ -139,7 +139,7 @@ impl ObservedPolicy {
         histogram.record(seconds);
     }
 
-    /// So much remains of a quota that all share.
+    /// Sets the gauges of a global quota.
     pub(crate) fn remains(&self, decision: &Decision) {
         let left = self.left.get_or_init(|| Left {
             remaining: gauge!(name::REMAINING, vec![self.label()]),

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::ObservedPolicy;
 
-/// Counts a request as waiting for as long as it lives.
+/// Counts a request as waiting until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     policy: Arc<ObservedPolicy>,

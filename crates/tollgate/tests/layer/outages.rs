@@ -86,7 +86,7 @@ async fn one_closed_policy_refuses_for_all_that_apply() {
 fn a_local_policy_needs_a_store_with_a_local_fallback() {
     let local = || Limit::global(on("local", 9, OnStoreError::Local));
     let shed = log("local", 9).with_shed(OnStoreError::Local);
-    let expected = LayerError::NoLocalStore { name: "local".into() };
+    let expected = LayerError::NoLocalStore("local".into());
     // A policy that only watches would silently watch nothing during an outage.
     for limits in [
         vec![local()],

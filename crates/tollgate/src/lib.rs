@@ -41,6 +41,7 @@
 //! | `tonic` | tonic's connection info as the peer |
 //! | `jwt` | `JwtUser` and `JwtTier`: users and tiers named by a verified JSON Web Token |
 //! | `jwt-rust-crypto` | `jwt` with the cryptography of jsonwebtoken's `rust_crypto`; with `jwt` alone the program chooses |
+//! | `serde` | `store::SentReceipt`: receipts for another process |
 //! | `metrics` | counters and times by the facade of the crate `metrics` |
 //! | `admin` | a router for operators: status, reset, the most denied clients |
 //! | `tier-lookup` | `TierLookup`: tiers from a database, remembered for a while |

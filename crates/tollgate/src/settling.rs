@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Extensions, HeaderMap, HeaderName, Response, StatusCode};
+#[cfg(feature = "serde")]
+use tollgate_core::{Charged, Key, Policy, ReceiptId, Source, Timestamp};
 use tollgate_core::{Cost, Micros, Receipt};
 
 /// The correction of estimated costs. See [`Limit::reserve`](crate::Limit::reserve).
@@ -119,5 +121,79 @@ impl fmt::Debug for Settling {
             .field("reserve", &self.reserve)
             .field("counts_all", &self.counts.is_none())
             .finish()
+    }
+}
+
+/// A [`Receipt`] on its way to another process, which settles it when it knows the cost.
+///
+/// The policy is not sent: the other process has it from its own configuration.
+///
+/// ```
+/// use tollgate::store::{Receipt, SentReceipt};
+/// use tollgate::{Policy, Store};
+///
+/// fn send(receipt: &Receipt) -> serde_json::Result<String> {
+///     serde_json::to_string(&SentReceipt::from(receipt))
+/// }
+///
+/// async fn settle(store: &impl Store, policy: &Policy, message: &str, cost: u64) {
+///     let sent: SentReceipt = serde_json::from_str(message).expect("a message of `send`");
+///     if let Some(receipt) = sent.receipt(policy) {
+///         let _ = store.settle(&receipt, cost.into()).await;
+///     }
+/// }
+/// ```
+#[cfg(feature = "serde")]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+pub struct SentReceipt {
+    policy: String,
+    /// As text, because readers of JSON round large numbers.
+    id: String,
+    is_local: bool,
+    key: Vec<u8>,
+    cost: u64,
+    charged_at: u64,
+    leaves_at: u64,
+}
+
+#[cfg(feature = "serde")]
+impl From<&Receipt> for SentReceipt {
+    fn from(receipt: &Receipt) -> Self {
+        let Receipt { id, source, policy, key, charged } = receipt;
+        Self {
+            policy: policy.name().to_owned(),
+            id: format!("{:032x}", id.0),
+            is_local: *source == Source::Local,
+            key: key.as_bytes().to_vec(),
+            cost: charged.cost.get(),
+            charged_at: charged.charged_at.as_micros(),
+            leaves_at: charged.leaves_at.as_micros(),
+        }
+    }
+}
+
+#[cfg(feature = "serde")]
+impl SentReceipt {
+    /// The name of the policy that was charged.
+    pub fn policy(&self) -> &str {
+        &self.policy
+    }
+
+    /// The receipt, for [`Store::settle`](crate::Store::settle). `None` if `policy` has another name,
+    /// or a sender has made up the receipt.
+    pub fn receipt(&self, policy: &Policy) -> Option<Receipt> {
+        let charged = Charged {
+            cost: Cost::new(self.cost),
+            charged_at: Timestamp::from_micros(self.charged_at),
+            leaves_at: Timestamp::from_micros(self.leaves_at),
+        };
+        let receipt = Receipt {
+            id: ReceiptId(u128::from_str_radix(&self.id, 16).ok()?),
+            source: if self.is_local { Source::Local } else { Source::Store },
+            policy: policy.clone(),
+            key: Key::new(&self.key),
+            charged,
+        };
+        (policy.name() == self.policy).then_some(receipt)
     }
 }

@@ -12,6 +12,8 @@
 //! * A [`Breaker`] stops calls to a server that is down, so that few requests wait for the timeout.
 //!   `RedisStore` has one for each server. The type has no I/O and fits stores of your own.
 
+#[cfg(feature = "serde")]
+pub use crate::settling::SentReceipt;
 pub use tollgate_core::{
     Breaker, BreakerState, Charge, Decision, Fallback, FallbackFuture, Outcome, Receipt, ReceiptId,
     Settlement, Source, Timestamp, Verdict,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use tollgate_core::{Decision, Micros, Policy, Settlement, Source, Timestamp};
 
 use crate::Limit;
+use crate::observe::source_name;
 use crate::status::StoreReport;
 use crate::store::BreakerState;
 use crate::tier::Tier;
@@ -211,12 +212,7 @@ impl SubjectStatus {
             limit: decision.limit,
             remaining: decision.remaining,
             reset_after: seconds(decision.reset_after),
-            source: match source {
-                Source::Store => "store",
-                Source::Local => "local",
-                Source::Cache => "cache",
-                Source::Lease => "lease",
-            },
+            source: source_name(source, "store"),
         }
     }
 }

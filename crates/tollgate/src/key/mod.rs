@@ -113,6 +113,15 @@ impl SubjectKind {
 
 /// Finds the subject of a request.
 ///
+/// An `ApiKey` without a verifier is not a source; the compiler names the cure:
+///
+/// ```compile_fail
+/// use tollgate::key::{ApiKey, KeySource};
+///
+/// fn source(_: impl KeySource) {}
+/// source(ApiKey::in_x_api_key()); // an `ApiKey` needs a verifier: `.one_of(keys)`
+/// ```
+///
 /// # Cost
 /// It runs for every request, before any limit: it must neither block nor do I/O. The sources of
 /// this module do not allocate, except to verify a token.

@@ -36,7 +36,7 @@ use crate::{Limit, ResponseHead};
 /// # Another process
 ///
 /// If another process finds the cost, send it the [`receipts`](Self::receipts): any process may
-/// pass them to [`Store::settle`], and the store takes each receipt once.
+/// pass them to [`Store::settle`], and the store takes each receipt once. `store::SentReceipt` (feature `serde`) is the message.
 #[derive(Clone, Default)]
 pub struct Reservation {
     charges: Option<OpenCharges>,

@@ -13,7 +13,7 @@ use tracing::{Level, Span};
 
 use super::limits::{CompiledLimit, Resolved};
 use crate::RequestHead;
-use crate::observe::Answer;
+use crate::observe::{Answer, source_name};
 #[cfg(feature = "metrics")]
 use crate::observe::{ObservedPolicy, Observer, Started, Timer, Waiting};
 
@@ -234,13 +234,7 @@ impl Spans {
         if let Some(decision) = decision {
             span.record("remaining", decision.remaining);
         }
-        let store = match source {
-            Source::Store => store,
-            Source::Local => "local",
-            Source::Cache => "cache",
-            Source::Lease => "lease",
-        };
-        span.record("store", store);
+        span.record("store", source_name(source, store));
     }
 
     #[cold]

@@ -32,7 +32,7 @@ pub(crate) use self::endpoint::OTHER;
 pub use self::observer::Denials;
 #[cfg(feature = "metrics")]
 pub use self::observer::Observer;
-pub(crate) use self::outcome::Answer;
+pub(crate) use self::outcome::{Answer, source_name};
 #[cfg(feature = "metrics")]
 pub(crate) use self::policy::ObservedPolicy;
 #[cfg(feature = "metrics")]

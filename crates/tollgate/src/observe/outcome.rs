@@ -4,6 +4,16 @@ use tollgate_core::{Decision, OnStoreError, Outcome, Source, StoreError};
 
 use crate::Limit;
 
+/// The word for the source of a decision: the name of the store, or its stand-in.
+pub(crate) const fn source_name(source: Source, store: &'static str) -> &'static str {
+    match source {
+        Source::Store => store,
+        Source::Local => "local",
+        Source::Cache => "cache",
+        Source::Lease => "lease",
+    }
+}
+
 /// The outcome of a request at one policy: few values, for a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Answer {

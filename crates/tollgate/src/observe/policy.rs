@@ -9,12 +9,12 @@ use parking_lot::Mutex;
 use tollgate_core::Key;
 use tollgate_core::{Decision, Outcome, Source};
 
-use super::Answer;
 #[cfg(feature = "admin")]
 use super::counts::Counts;
 use super::endpoint::Endpoints;
 #[cfg(feature = "admin")]
 use super::top::Top;
+use super::{Answer, source_name};
 use crate::key::SubjectKind;
 use crate::metrics::name;
 
@@ -126,13 +126,8 @@ impl ObservedPolicy {
     /// Records the time of a decision in seconds.
     #[inline]
     pub(crate) fn took(&self, source: Source, store: &'static str, seconds: f64) {
-        let (place, store) = match source {
-            Source::Store => (0, store),
-            Source::Local => (1, "local"),
-            Source::Cache => (2, "cache"),
-            Source::Lease => (3, "lease"),
-        };
-        let histogram = self.durations[place].get_or_init(|| {
+        let histogram = self.durations[source as usize].get_or_init(|| {
+            let store = source_name(source, store);
             let labels = vec![self.label(), Label::from_static_parts("store", store)];
             histogram!(name::DECISION_DURATION, labels)
         });

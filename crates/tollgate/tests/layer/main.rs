@@ -24,6 +24,8 @@ mod page;
 mod penalties;
 mod queue;
 mod readiness;
+#[cfg(feature = "jwt-rust-crypto")]
+mod services;
 mod settling;
 mod sharing;
 mod short;

@@ -68,21 +68,20 @@ where
     }
 }
 
-/// A closure that borrows, as a source. Made by [`from_ref`].
-#[derive(Clone, Copy)]
-pub struct FromRef<F>(F);
-
 /// A key of a text of the request, without a copy. Equal to [`from_fn`] otherwise.
 ///
 /// ```
 /// let per_host = tollgate::key::from_ref(|head| head.headers.get("host")?.to_str().ok());
 /// ```
-pub const fn from_ref<F>(key: F) -> FromRef<F>
+pub const fn from_ref<F>(key: F) -> impl KeySource + Clone
 where
-    F: for<'a> Fn(&RequestHead<'a>) -> Option<&'a str> + Send + Sync + 'static,
+    F: for<'a> Fn(&RequestHead<'a>) -> Option<&'a str> + Clone + Send + Sync + 'static,
 {
     FromRef(key)
 }
+
+#[derive(Clone)]
+struct FromRef<F>(F);
 
 impl<F> KeySource for FromRef<F>
 where
@@ -104,12 +103,6 @@ where
 
 fn of_closure(text: &str) -> Subject {
     Subject { kind: SubjectKind::Other, key: joined(Tag::Closure, &[text.as_bytes()]) }
-}
-
-impl<F> fmt::Debug for FromRef<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FromRef")
-    }
 }
 
 impl<F> fmt::Debug for FromFn<F> {

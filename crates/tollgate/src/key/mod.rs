@@ -59,7 +59,7 @@ use crate::RequestHead;
 pub use api_key::{ApiKey, ApiKeys, ApiKeysError, UnverifiedApiKey};
 pub use chain::{Chain, Or, chain};
 pub use extension::Extension;
-pub use from_fn::{FromFn, FromRef, from_fn, from_ref};
+pub use from_fn::{FromFn, from_fn, from_ref};
 pub use header::Header;
 pub(crate) use ip::network;
 pub use ip::{ClientIp, ClientIpError, TrustedProxies, UnixPeer};

@@ -1,7 +1,6 @@
 //! Metrics and spans of decisions. Without the feature `metrics`, and while no subscriber wants
 //! spans, nothing is recorded.
 
-use std::fmt;
 #[cfg(feature = "metrics")]
 use std::sync::Arc;
 use std::time::Instant;
@@ -167,7 +166,11 @@ impl Telemetry {
                 let word = decision.and_then(|it| Answer::of(&limit.limit, it, source));
                 (word, decision, source)
             }
-            Err(error) => (Some(Answer::after(error, &limit.limit)), None, Source::Store),
+            Err(error) => {
+                let closed = limit.fails_closed(error);
+                let answer = if closed { Answer::FailedClosed } else { Answer::FailedOpen };
+                (Some(answer), None, Source::Store)
+            }
         }
     }
 
@@ -247,9 +250,3 @@ impl Spans {
 
 /// The target of the spans, apart from that of the events, so that a filter can sample them.
 const SPANS: &str = "tollgate::decision";
-
-impl fmt::Debug for Telemetry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Telemetry").finish_non_exhaustive()
-    }
-}

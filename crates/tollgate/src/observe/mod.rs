@@ -6,12 +6,9 @@
 //! | `observer.rs` | the counts that layers share |
 //! | `policy.rs` | the counts of one policy |
 //! | `endpoint.rs` | the names of endpoints, bounded |
-//! | `counts.rs`, `top.rs` | for the admin router: counts, and the most denied clients |
+//! | `top.rs` | the most denied clients, for the admin router |
 //! | `timer.rs` | times of decisions |
-//! | `waiting.rs` | a request in a queue |
 
-#[cfg(feature = "admin")]
-mod counts;
 #[cfg(feature = "metrics")]
 mod endpoint;
 #[cfg(feature = "metrics")]
@@ -23,8 +20,6 @@ mod policy;
 mod timer;
 #[cfg(feature = "admin")]
 mod top;
-#[cfg(feature = "metrics")]
-mod waiting;
 
 #[cfg(feature = "metrics")]
 pub(crate) use self::endpoint::OTHER;
@@ -34,10 +29,8 @@ pub use self::observer::Denials;
 pub use self::observer::Observer;
 pub(crate) use self::outcome::{Answer, source_name};
 #[cfg(feature = "metrics")]
-pub(crate) use self::policy::ObservedPolicy;
+pub(crate) use self::policy::{ObservedPolicy, Waiting};
 #[cfg(feature = "metrics")]
 pub(crate) use self::timer::{Started, Timer};
 #[cfg(feature = "admin")]
 pub(crate) use self::top::{Denied, SUBJECTS, first};
-#[cfg(feature = "metrics")]
-pub(crate) use self::waiting::Waiting;

@@ -1,6 +1,6 @@
 //! The outcome of a request at one policy.
 
-use tollgate_core::{Decision, OnStoreError, Outcome, Source, StoreError};
+use tollgate_core::{Decision, Outcome, Source};
 
 use crate::Limit;
 
@@ -59,15 +59,5 @@ impl Answer {
             Outcome::Undecided => Self::FailedOpen,
             Outcome::WouldAllow => return None,
         })
-    }
-
-    /// The outcome after an error of the store.
-    pub(crate) fn after(error: &StoreError, limit: &Limit) -> Self {
-        let on_error = limit.policy.on_error(error).unwrap_or_default();
-        if limit.enforce && on_error != OnStoreError::Open {
-            Self::FailedClosed
-        } else {
-            Self::FailedOpen
-        }
     }
 }

@@ -1,6 +1,9 @@
 //! The counts of one policy.
 
+#[cfg(feature = "admin")]
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use metrics::{Counter, Gauge, Histogram, Label, counter, gauge, histogram};
 #[cfg(feature = "admin")]
@@ -9,8 +12,6 @@ use parking_lot::Mutex;
 use tollgate_core::Key;
 use tollgate_core::{Decision, Outcome, Source};
 
-#[cfg(feature = "admin")]
-use super::counts::Counts;
 use super::endpoint::Endpoints;
 #[cfg(feature = "admin")]
 use super::top::Top;
@@ -55,9 +56,9 @@ struct Left {
 
 /// The gauge and the times of a queue.
 #[derive(Debug)]
-pub(crate) struct Waits {
-    pub(super) requests: Gauge,
-    pub(super) seconds: Histogram,
+struct Waits {
+    requests: Gauge,
+    seconds: Histogram,
 }
 
 const KINDS: [SubjectKind; 5] = [
@@ -80,7 +81,7 @@ impl ObservedPolicy {
             #[cfg(feature = "admin")]
             counts: Counts::default(),
             #[cfg(feature = "admin")]
-            top: Mutex::new(Top::new(std::time::Instant::now())),
+            top: Mutex::new(Top::new(Instant::now())),
         }
     }
 
@@ -120,7 +121,7 @@ impl ObservedPolicy {
     /// A subject was denied.
     #[cfg(feature = "admin")]
     pub(crate) fn denied(&self, key: &Key, kind: SubjectKind) {
-        self.top.lock().count(key.clone(), kind, std::time::Instant::now());
+        self.top.lock().count(key.clone(), kind, Instant::now());
     }
 
     /// Records the time of a decision in seconds.
@@ -146,7 +147,7 @@ impl ObservedPolicy {
         left.limit.set(limit);
     }
 
-    pub(super) fn waits(&self) -> &Waits {
+    fn waits(&self) -> &Waits {
         self.waits.get_or_init(|| Waits {
             requests: gauge!(name::WAITING, vec![self.label()]),
             seconds: histogram!(name::WAIT, vec![self.label()]),
@@ -180,5 +181,44 @@ impl ObservedPolicy {
 
     fn label(&self) -> Label {
         Label::new("policy", Arc::clone(&self.policy))
+    }
+}
+
+/// Counts since the start.
+#[cfg(feature = "admin")]
+#[derive(Debug, Default)]
+pub(crate) struct Counts([AtomicU64; Answer::ALL.len()]);
+
+#[cfg(feature = "admin")]
+impl Counts {
+    fn add(&self, answer: Answer) {
+        self.0[answer as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The outcomes with their counts.
+    pub(crate) fn read(&self) -> impl Iterator<Item = (Answer, u64)> {
+        Answer::ALL.into_iter().zip(&self.0).map(|(answer, n)| (answer, n.load(Ordering::Relaxed)))
+    }
+}
+
+/// Counts a request as waiting until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    policy: Arc<ObservedPolicy>,
+    since: Instant,
+}
+
+impl Waiting {
+    pub(crate) fn new(policy: Arc<ObservedPolicy>) -> Self {
+        policy.waits().requests.increment(1.0);
+        Self { policy, since: Instant::now() }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let waits = self.policy.waits();
+        waits.requests.decrement(1.0);
+        waits.seconds.record(self.since.elapsed());
     }
 }

@@ -1,7 +1,6 @@
 //! Times of decisions.
 
 use std::cell::Cell;
-use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -59,12 +58,6 @@ fn chance() -> bool {
         random.set(next);
         next.is_multiple_of(ONE_IN)
     })
-}
-
-impl fmt::Debug for Timer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timer").finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

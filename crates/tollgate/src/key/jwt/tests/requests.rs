@@ -45,7 +45,7 @@ fn a_token_is_verified_once_for_key_and_tier_until_the_keys_change() {
     let verifier = verifier();
     let token = token(&claims());
     let first = verifier.verify(&token).unwrap();
-    let again = verifier.clone().verify(&token).unwrap();
+    let again = verifier.verify(&token).unwrap();
     assert!(Rc::ptr_eq(&first, &again), "the claims of the first time");
     verifier.replace_keys(verifier_keys());
     assert!(!Rc::ptr_eq(&first, &verifier.verify(&token).unwrap()), "the keys have changed");

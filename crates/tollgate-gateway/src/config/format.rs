@@ -279,7 +279,7 @@ pub(super) fn path(text: &str) -> Result<PathMatch, String> {
         return Err("it does not begin with `/`".to_owned());
     }
     if fixed.contains('*') {
-        return Err("`*` stands for everything below and is the last segment; for anything else \
+        return Err("`*` matches everything below and is the last segment; for anything else \
                     write `expression: regex`"
             .to_owned());
     }

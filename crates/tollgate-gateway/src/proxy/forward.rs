@@ -23,7 +23,7 @@ use super::client::{self, Clients};
 use super::entrance::Admitted;
 use super::failures::{Failures, Health};
 use super::fault::Fault;
-use super::forwarded::{self, Fronts, Via};
+use super::forwarded::{self, TrustedProxies, Via};
 use super::hop;
 use super::pool::{Lease, Pool, SendError};
 use super::settings::{Host, Protocol, Timeouts, Upstream};
@@ -54,7 +54,7 @@ struct Shared {
 #[derive(Clone, Debug)]
 pub struct Common {
     /// The proxies in front of us.
-    pub fronts: Fronts,
+    pub trusted_proxies: TrustedProxies,
     /// The fields that identify clients and that the configuration names.
     pub identity: Arc<[HeaderName]>,
     /// Connections to upstreams.
@@ -166,14 +166,14 @@ impl Shared {
         admitted: &Admitted,
         upgrade: Option<&Upgrade>,
     ) -> Result<(), Fault> {
-        let Common { fronts, identity, via, .. } = &self.common;
+        let Common { trusted_proxies, identity, via, .. } = &self.common;
         // HTTP/2 has no such upgrades.
         let is_http1 = upgrade.is_some() || self.upstream.protocol == Protocol::Http1;
         let (headers, body) = (&mut parts.headers, &admitted.body);
         let reads_trailers = hop::reads_trailers(headers);
         hop::remove(headers, identity);
         let host = admitted.host.as_ref().map(Authority::as_str);
-        forwarded::write(headers, &admitted.connection, host, fronts);
+        forwarded::write(headers, &admitted.connection, host, trusted_proxies);
         via.append_to(headers, parts.version);
         if !is_http1 {
             headers.remove(HOST);

@@ -213,9 +213,9 @@ impl Client {
             });
             return Ok(Self { subject: Some(subject), tier: tier.transpose()?, listed });
         }
-        let asker = identity.find(&RequestHead::of(&request));
-        let subject = asker.subject().map_err(|error| error.to_string())?;
-        Ok(Self { subject, tier: asker.tier, listed })
+        let client = identity.find(&RequestHead::of(&request));
+        let subject = client.subject().map_err(|error| error.to_string())?;
+        Ok(Self { subject, tier: client.tier, listed })
     }
 
     fn in_words(&self, plan: &Plan) -> String {

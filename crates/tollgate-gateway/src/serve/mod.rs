@@ -79,7 +79,7 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use self::access_log::AccessLog;
-use self::app::{DoorKey, Lasting};
+use self::app::{ListenerKey, Persistent};
 use self::gateway::Gateway;
 use self::keys::KeySets;
 use self::reload::Reload;
@@ -160,7 +160,7 @@ async fn serve<St: Inspect>(
     let workers =
         Workers::start(count).map_err(|error| format!("cannot start threads: {error}"))?;
     let workers = Arc::new(workers);
-    let lasting = Lasting {
+    let persistent = Persistent {
         store,
         files: slots::open_files(),
         without_local,
@@ -174,11 +174,11 @@ async fn serve<St: Inspect>(
         access_log: access_log.clone(),
         tracing,
     };
-    let tunnels = lasting.tunnels.clone();
+    let tunnels = persistent.tunnels.clone();
     let health = HealthReporter::new();
     health.set_service_status(rate_limits::NAME, ServingStatus::Serving).await;
     let answers = HealthServer::new(HealthService::from_health_reporter(health.clone()));
-    let gateway = Gateway::new(loaded, lasting, answers).map_err(|error| error.to_string())?;
+    let gateway = Gateway::new(loaded, persistent, answers).map_err(|error| error.to_string())?;
     let gateway = Arc::new(gateway);
     let bound = Bound::bind(&gateway.app().plan)?;
     // Before anybody is told that the program runs: who reads that may signal at once.
@@ -194,7 +194,7 @@ async fn serve<St: Inspect>(
     tokio::spawn(admin::serve(Arc::clone(&gateway), router, bound.admin, most));
     let (connections, listeners) = (TaskTracker::new(), TaskTracker::new());
     for (key, listener) in bound.public {
-        let Some(door) = gateway.app().doors.get(&key).cloned() else { continue };
+        let Some(settings) = gateway.app().listeners.get(&key).cloned() else { continue };
         let (connections, workers) = (connections.clone(), Arc::clone(&workers));
         let gateway = Arc::clone(&gateway);
         listeners.spawn(async move {
@@ -205,7 +205,7 @@ async fn serve<St: Inspect>(
                 () = first.key_sets_tried() => {}
             }
             drop(first);
-            listener::accept(gateway, listener, key, door, &workers, connections).await;
+            listener::accept(gateway, listener, key, settings, &workers, connections).await;
         });
     }
     while signals.next().await == Signal::Reload {
@@ -256,7 +256,7 @@ async fn asked_again(signals: &mut Signals) {
 
 /// Sockets that are open.
 struct Bound {
-    public: Vec<(DoorKey, TcpListener)>,
+    public: Vec<(ListenerKey, TcpListener)>,
     admin: TcpListener,
     banner: String,
 }

@@ -40,9 +40,10 @@ pub(super) fn identity(limiter: &RateLimiter, tiers: &[String]) -> Checked<Ident
         };
         let name = kind.name();
         if kinds.contains(&ClientKey::Ip) {
-            item.spot.warn(format!("`{name}` is never asked: every request has an address, and `ip` stands before it"),
-                "move `ip` to the end of the list",
+            let what = format!(
+                "`{name}` is never asked: every request has an address, and `ip` is before it"
             );
+            item.spot.warn(what, "move `ip` to the end of the list");
         } else if kinds.contains(&kind) {
             let what = format!("`{name}` stands here twice");
             item.spot.warn(what, "remove one");
@@ -122,7 +123,7 @@ impl Reader<'_> {
             (Some(header), Some(proxies)) => (Some(forwarding(header)), proxies),
             (Some(header), None) => {
                 section.header.warn(
-                    "whoever connects can write this header, and no `trustedProxies` are listed: \
+                    "every client can write this header, and no `trustedProxies` are listed: \
                      it is believed of loopback alone, and for all others the address they \
                      connect from counts",
                     "list the proxies in front: `trustedProxies: [10.0.0.0/8]`, or `[loopback]` \

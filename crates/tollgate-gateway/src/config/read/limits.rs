@@ -329,7 +329,10 @@ fn warn_of_dear_requests(limit: &LimitPlan, section: Section<'_>) {
     if max_cost > least {
         let spot = section.capacity().map_or_else(|| (*section.here.spot).clone(), Mark::spot);
         spot.warn(
-            format!("a request may cost {max_cost}, and no more than {least} ever pass at once: it is always refused"),
+            format!(
+                "a request may cost {max_cost}, and no more than {least} ever pass at once: it is \
+                 always refused"
+            ),
             if limit.policy.as_ref().and_then(Policy::algorithm).is_some_and(is_bucket) {
                 "raise `burst`, or lower the cost"
             } else {

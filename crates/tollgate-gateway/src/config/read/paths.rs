@@ -12,7 +12,7 @@ pub(super) fn path(path: &<tables::Path as Kind>::Value, spot: &Spot) -> Checked
             // Routers write parts so. In HTTP the colon is a letter like all others.
             if path.text.contains("/:") && !path.is_from_variable {
                 spot.warn(
-                    "`:` is a letter in a path, and what follows it stands for nothing else",
+                    "`:` is a letter in a path, and no placeholder begins with it",
                     format!(
                         "write `expression: regex` and {} if it is the name of a part",
                         format::expression(&path.text)

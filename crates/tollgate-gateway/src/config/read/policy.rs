@@ -224,7 +224,7 @@ fn calendar(keys: &Window, algorithm: Algorithm) -> Checked<Option<Calendar>> {
         ));
     }
     if keys.refill_seconds.is_set() {
-        let why = "the calendar says when units come back";
+        let why = "the calendar says when units are refilled";
         no_effect(&keys.refill_seconds, "beside `calendar`", why);
     }
     let unit = keys.calendar.value()?.ok_or(Reported)?;
@@ -245,7 +245,7 @@ fn window(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Duration> {
     if refill_seconds.is_set() {
         let refill = seconds(refill_seconds);
         if !is_bucket(algorithm) {
-            let why = "its window says when units come back";
+            let why = "its window says when units are refilled";
             no_effect(refill_seconds, &format!("on a {algorithm}"), why);
         } else {
             // Older files have both, and mostly the same value.

@@ -16,7 +16,7 @@ pub(super) struct Quotas<'a> {
     pub(super) tiers: Vec<Vec<Said<'a>>>,
 }
 
-/// What a share is a share of.
+/// The quotas that a share is taken from.
 #[derive(Clone)]
 pub(super) struct Client {
     everybody: Vec<Quota>,
@@ -38,7 +38,7 @@ pub(super) struct Policies {
 }
 
 /// Whether a section without `share` has a quota, or should have one. Keys that are only for
-/// quotas are reported where there is none.
+/// quotas are reported for a section without a quota.
 pub(super) fn is_in(section: Section<'_>) -> bool {
     if section.limit.is_set() {
         return true;
@@ -91,7 +91,7 @@ pub(super) fn is_in(section: Section<'_>) -> bool {
     ];
     let unused = if says_failures { &of_quotas[..8] } else { &of_quotas };
     for key in unused.iter().filter(|key| key.is_set()) {
-        let why = "it is about the quota, and there is none";
+        let why = "it is for a quota, and there is no quota";
         no_effect(key, &format!("on `{beside}` without `limit`"), why);
     }
     false
@@ -121,7 +121,8 @@ pub(super) fn of_section<'a>(
     if count > MOST_AT_A_TIME {
         return Err(also.name().error(
             format!("{count} quotas at the same time are more than {MOST_AT_A_TIME}"),
-            "keep those that make a difference: for example one for the minute and one for the day",
+            "keep the quotas that make a difference, for example one for the minute and one for \
+             the day",
         ));
     }
     also.get()?;

@@ -175,8 +175,12 @@ fn check_fronts(routes: &[(Route, Spot)], limiter: &RateLimiter) {
         for (key, _) in keys.into_iter().filter(|(_, is_set)| *is_set) {
             if told.insert((limit.name.clone(), key)) {
                 let name = limit.name.escape_debug();
-                limiter.forward_auth.name().error(format!("`{key}` of `{name}` needs the response, which no proxy reports here"),
-                    format!("remove `{key}` from `{name}`, or forward its requests with a target and without `forwardAuth`"),
+                limiter.forward_auth.name().error(
+                    format!("`{key}` of `{name}` needs the response, which no proxy reports here"),
+                    format!(
+                        "remove `{key}` from `{name}`, or forward its requests with a target and \
+                         without `forwardAuth`"
+                    ),
                 );
             }
         }

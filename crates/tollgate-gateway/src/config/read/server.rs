@@ -173,7 +173,9 @@ pub(super) fn check_admin(admin: SocketAddr, listen: &[Listen], limiter: &RateLi
             "give it a port of its own",
         );
     } else if !admin.ip().is_loopback() {
-        limiter.admin.warn("beyond loopback, the admin address answers only /healthz and /readyz without the token",
+        limiter.admin.warn(
+            "beyond loopback, the admin address answers only /healthz and /readyz without the \
+             token",
             "set TOLLGATE_ADMIN_TOKEN where `tollgate serve` runs, or use 127.0.0.1",
         );
     }

@@ -100,12 +100,11 @@ pub(super) fn reserve(rules: &Rules, about: About) -> Checked<Option<ReservePlan
 /// A place in a queue can be returned only if no request waits behind it.
 fn warn_of_queue(key: &Mark, about: About) {
     if about.queues() {
-        key.name().warn(format!(
-                "`{}` has little effect on a leaky_bucket: a place in its queue that somebody stands \
-                 behind cannot be given back",
-                key.key
-            ),
-            "write `mode: meter`, or another `strategy`",
+        let what = format!(
+            "`{}` has little effect on a leaky_bucket: a place in its queue cannot be returned when \
+             a request waits behind it",
+            key.key
         );
+        key.name().warn(what, "write `mode: meter`, or another `strategy`");
     }
 }

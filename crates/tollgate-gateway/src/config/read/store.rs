@@ -50,7 +50,8 @@ fn redis(redis: &Redis) -> Checked<StorePlan> {
     if !(SHORTEST..=LONGEST).contains(&timeout) {
         return Err(redis.timeout.error(
             format!("a timeout of {timeout:?} is outside 1 ms to 60 s"),
-            "every request waits up to this time while Redis is down: 50ms is plenty in one data centre",
+            "every request waits up to this time while Redis is down: 50ms is plenty in one data \
+             centre",
         ));
     }
     let plan = RedisPlan {

@@ -26,8 +26,8 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::check::{flag, join, whole};
 use super::files::NamedFile;
+use super::form::{flag, join, whole};
 use super::format;
 use super::problem::{Place, Problems, Span};
 use super::spec::{self, Section, Shape};

@@ -36,7 +36,7 @@ use tollgate::{HeaderOptions, OnMissingKey, Paths};
 pub use self::connections::{Connections, TooFewFiles};
 pub use self::identity::{
     ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwksPlan, JwtPlan,
-    KeyOrigin,
+    KeyOrigin, ValuePlace, ValuePlan,
 };
 pub use self::limits::{
     ApiPlan, Bandwidth, CostRule, CostTable, LimitPlan, PenaltyPlan, RouteLimits, Whose,
@@ -47,7 +47,7 @@ pub use self::rate_limits::{
     descriptor_key,
 };
 pub use self::secret::Secret;
-pub use self::server::{Front, Listen, PathRules, Protocol, Route, Target, Timeouts, TlsFiles};
+pub use self::server::{Front, Listen, PathRules, Route, Timeouts, TlsFiles};
 pub use self::settling::{ReservePlan, SettleBy, Statuses};
 pub use self::store::{RedisPlan, StorePlan, Topology};
 pub use self::subjects::SubjectsPlan;

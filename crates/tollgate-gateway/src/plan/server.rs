@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use http::uri::{Authority, Scheme};
 use tollgate::key::TrustedProxies;
 
 use super::{PathMatch, RouteLimits};
+use crate::proxy::Upstream;
 
 /// An address that clients or other proxies connect to.
 #[derive(Clone, Debug)]
@@ -99,32 +99,7 @@ pub struct Route {
     /// Only requests to these paths.
     pub path: PathMatch,
     /// Where they go. Without a target, other proxies ask for decisions about them.
-    pub target: Option<Target>,
+    pub target: Option<Upstream>,
     /// Their limits.
     pub limits: RouteLimits,
-}
-
-/// Where requests are forwarded to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// `http` or `https`.
-    pub scheme: Scheme,
-    /// Host and port, without user information.
-    pub authority: Authority,
-    /// The prefix of each path: empty, or begins with `/` and does not end with `/`.
-    pub base_path: String,
-    /// The protocol of the target.
-    pub protocol: Protocol,
-    /// Whether the target sees the `Host` of the client instead of its own.
-    pub preserve_host: bool,
-}
-
-/// The protocol of a target.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Protocol {
-    /// HTTP/1.1.
-    #[default]
-    Http1,
-    /// HTTP/2; without TLS by prior knowledge.
-    Http2,
 }

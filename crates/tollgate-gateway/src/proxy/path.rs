@@ -95,7 +95,7 @@ pub fn in_all_readings<T: PartialEq>(
 }
 
 /// The first escape in a path in normal form that gives the path several readings, if there is one.
-fn ambiguity(normal: &str) -> Option<&'static str> {
+pub(super) fn ambiguity(normal: &str) -> Option<&'static str> {
     escapes(normal).next().map(|(escape, _)| *escape)
 }
 

@@ -14,9 +14,9 @@ use tollgate::{
     Timestamp, Verdict,
 };
 
-use super::identity::{Found, Identity};
+use super::client_identity::{Found, Identity};
 use super::keys::KeySets;
-use super::{lists, store};
+use super::{lists, redis};
 use crate::check;
 use crate::plan::{ApiPlan, LimitPlan, Plan, Route, StorePlan, Whose};
 use crate::proxy::path::{Ambiguous, normalise};
@@ -149,7 +149,7 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
         }
         StorePlan::Redis(redis) => {
             let verdict = runtime.block_on(async {
-                let store = store::redis(redis)?;
+                let store = redis::redis(redis)?;
                 let connected = tokio::time::timeout(PATIENCE, store.connected());
                 connected.await.map_err(|_| {
                     format!(

@@ -8,7 +8,8 @@
 //! | `denials.rs` | what those get who are denied |
 //! | `drain.rs` | the end of the gateway, as connections see it |
 //! | `error.rs` | why what was read cannot be put to work |
-//! | `identity.rs` | whose quota a request uses |
+//! | `client_identity.rs` | the client whose quota a request uses |
+//! | `values.rs` | clients by a header, a cookie or a query parameter |
 //! | `keys.rs` | key sets that are fetched |
 //! | `lists.rs` | who is refused whatever he asks, and who is never limited |
 //! | `recorded.rs` | a line of an access log, held against the plan |
@@ -21,7 +22,7 @@
 //! | `activity.rs` | what a connection is doing |
 //! | `linger.rs` | the end of a connection whose client may still be sending |
 //! | `streams.rs` | streams of HTTP/2 whose client does not read |
-//! | `store.rs` | Redis, and what stands in for it while it is away |
+//! | `redis.rs` | Redis, and the local store while Redis is down |
 //! | `admin.rs` | where operators look |
 //! | `rate_limits.rs` | Envoy's Rate Limit Service |
 //! | `observed.rs` | what they see besides the configuration |
@@ -33,6 +34,7 @@ mod activity;
 mod admin;
 mod app;
 mod build;
+mod client_identity;
 mod connection;
 mod denials;
 mod drain;
@@ -40,7 +42,6 @@ mod error;
 pub mod explain;
 mod forward_auth;
 mod gateway;
-mod identity;
 mod keys;
 mod linger;
 mod listener;
@@ -48,14 +49,15 @@ mod lists;
 mod observed;
 mod rate_limits;
 pub(crate) mod recorded;
+mod redis;
 mod reload;
 mod settled;
 mod signals;
 mod slots;
 mod source;
-mod store;
 mod streams;
 mod summary;
+mod values;
 mod workers;
 
 use std::collections::hash_map::RandomState;
@@ -129,10 +131,10 @@ pub fn run(source: Source, tracing: &Tracing) -> Result<ExitCode, Failure> {
         StorePlan::Redis(redis) => {
             let redis = redis.clone();
             runtime.block_on(async {
-                let store = store::shared(&redis)?;
+                let store = redis::shared(&redis)?;
                 let stores = [store.clone(), store.without_local()];
                 let served = serve(source, loaded, stores, metrics, spans).await;
-                store::return_leases(&store).await;
+                redis::return_leases(&store).await;
                 served
             })
         }
@@ -187,6 +189,7 @@ async fn serve<St: Inspect>(
     tokio::spawn(reload.run());
     bound.announce();
 
+    tokio::spawn(rate_limits::keep_health(Arc::clone(&gateway), health));
     tokio::spawn(observed::keep_small(metrics.clone()));
     tokio::spawn(summary.clone().keep_telling());
     let most = gateway.app().admin_connections;
@@ -216,9 +219,6 @@ async fn serve<St: Inspect>(
     let patience = gateway.app().plan.timeouts.drain;
     tracing::info!(?patience, "stopping: requests under way are answered first");
     gateway.draining.begin();
-    for service in ["", rate_limits::NAME] {
-        health.set_service_status(service, ServingStatus::NotServing).await;
-    }
     let drained = async {
         listeners.close();
         listeners.wait().await;

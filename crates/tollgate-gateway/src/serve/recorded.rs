@@ -18,7 +18,7 @@ use tollgate::{
 use tollgate_replay::log::Record;
 use tollgate_replay::{Answer, Ask, Bounds, Client, Replay, Report, Request as Recording};
 
-use super::identity::{ClientIdentity, Identity};
+use super::client_identity::{ClientIdentity, Identity};
 use super::keys::KeySets;
 use super::lists;
 use crate::plan::{IdentitySource, LimitPlan, Plan, Route, SettleBy, Statuses, Whose};

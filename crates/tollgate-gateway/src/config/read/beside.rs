@@ -102,7 +102,7 @@ fn failures(section: &Penalty, struck: &Struck<'_>) -> Checked<Vec<Statuses>> {
 fn strikes(section: &Penalty, of_failures: bool) -> Checked<Strikes> {
     let (count, within) = (section.strikes.value()?, section.within.value()?);
     let block = section.block.value()?.unwrap_or(within);
-    let longest = section.longest.value()?.unwrap_or(DAY.max(block));
+    let longest = section.longest.value()?.unwrap_or_else(|| DAY.max(block));
     if block > longest {
         let block = humantime::format_duration(block);
         return Err(section.longest.error(

@@ -12,7 +12,9 @@ use super::super::typed::{
 };
 use super::policy::no_effect;
 use super::tokens;
-use crate::plan::{ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource};
+use crate::plan::{
+    ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, ValuePlace, ValuePlan,
+};
 
 /// The chain of identities, and the proxies that it trusts.
 pub(super) struct Identity {
@@ -44,7 +46,7 @@ pub(super) fn identity(limiter: &RateLimiter, tiers: &[String]) -> Checked<Ident
                 "`{name}` is never asked: every request has an address, and `ip` is before it"
             );
             item.spot.warn(what, "move `ip` to the end of the list");
-        } else if kinds.contains(&kind) {
+        } else if kinds.contains(&kind) && !kind.is_value() {
             let what = format!("`{name}` stands here twice");
             item.spot.warn(what, "remove one");
         }
@@ -84,16 +86,17 @@ impl Reader<'_> {
         if let Some(section) = section
             && kind != ClientKey::Ip
         {
-            let of_addresses: [&Mark; 4] = [
-                &section.header,
-                &section.trusted_proxies,
-                &section.ipv4_prefix,
-                &section.ipv6_prefix,
-            ];
-            for key in of_addresses.into_iter().filter(|key| key.is_set()) {
-                let at = format!("on `key: {}`", kind.name());
+            let at = format!("on `key: {}`", kind.name());
+            let of_addresses: [&Mark; 3] =
+                [&section.header, &section.ipv4_prefix, &section.ipv6_prefix];
+            let proxies: Option<&Mark> = (!kind.is_value()).then_some(&section.trusted_proxies);
+            for key in of_addresses.into_iter().chain(proxies).filter(|key| key.is_set()) {
                 no_effect(key, &at, "it is about addresses, `key: ip`");
             }
+        }
+        if let Some(section) = section.filter(|it| it.name.is_set() && !kind.is_value()) {
+            let at = format!("on `key: {}`", kind.name());
+            no_effect(&section.name, &at, "it names a header, a cookie or a parameter");
         }
         match kind {
             ClientKey::Ip => match section {
@@ -114,6 +117,9 @@ impl Reader<'_> {
                     "add `apiKeys` with the `sha256` of each key",
                 )),
             },
+            ClientKey::Header | ClientKey::Cookie | ClientKey::Query => {
+                value(kind, section, spot).map(IdentitySource::Value)
+            }
         }
     }
 
@@ -148,6 +154,36 @@ impl Reader<'_> {
     fn trusted(self) -> TrustedProxies {
         self.believed.or(self.proxies).unwrap_or_else(TrustedProxies::none)
     }
+}
+
+fn value(kind: ClientKey, section: Option<&tables::Identity>, spot: &Spot) -> Checked<ValuePlan> {
+    let word = kind.name();
+    let Some((section, name)) = section
+        .filter(|section| section.name.is_set())
+        .map(|section| (section, section.name.get()))
+    else {
+        let cure = format!("write `{{key: {word}, name: …}}`");
+        return Err(spot.error(format!("`{word}` needs the name of what it reads"), cure));
+    };
+    let name = name?.as_ref().ok_or(Reported)?;
+    let place = match kind {
+        ClientKey::Header => ValuePlace::Header(name.value.clone()),
+        ClientKey::Cookie => ValuePlace::Cookie(name.text.clone()),
+        _ => ValuePlace::Query(name.text.clone()),
+    };
+    let proxies = trusted(&section.trusted_proxies)?;
+    if proxies.is_none() {
+        spot.warn(
+            format!(
+                "clients can write any value into the {word} `{}`, and each value has a quota of \
+                 its own",
+                name.shown
+            ),
+            "list the proxies that verify it in `trustedProxies`, use `user` or `apiKey`, or add \
+             a `global` limit",
+        );
+    }
+    Ok(ValuePlan { place, proxies })
 }
 
 fn forwarding(name: HeaderName) -> ForwardingHeader {

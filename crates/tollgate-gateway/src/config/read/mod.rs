@@ -14,6 +14,7 @@ mod server;
 mod settling;
 mod store;
 mod subjects;
+mod target;
 mod telemetry;
 mod tokens;
 

@@ -3,15 +3,15 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use http::uri::Scheme;
 use tollgate::{OnExceeded, Policy};
 
 use super::super::tables::{self, File, RateLimiter};
-use super::super::typed::{Checked, Either, Kind, Reported, Spot};
+use super::super::typed::{Checked, Spot};
 use super::limits::{self, Limits};
 use super::server::has_fronts;
+use super::target::target;
 use super::{Shared, paths};
-use crate::plan::{LimitPlan, PathMatch, Protocol, Route, RouteLimits, Target, Whose};
+use crate::plan::{LimitPlan, PathMatch, Route, RouteLimits, Whose};
 
 /// The routes of a file; the last one is that of `target`.
 pub(super) fn routes(root: &File, shared: &Shared<'_>, limits: &Limits) -> Checked<Vec<Route>> {
@@ -42,8 +42,9 @@ pub(super) fn routes(root: &File, shared: &Shared<'_>, limits: &Limits) -> Check
             "add `target: http://localhost:3000`",
         );
     }
-    let target = fallback.get().and_then(|it| it.as_ref().map(target).transpose());
-    outcome = outcome.and(target.as_ref().map(drop).map_err(|reported| *reported));
+    let target =
+        fallback.get().and_then(|it| it.as_ref().map(|it| target(it, &PathMatch::Any)).transpose());
+    outcome = target.as_ref().map(drop).map_err(|reported| *reported).and(outcome);
     let target = target.ok().flatten();
     // Requests that no route takes have limits as well.
     if target.is_some() || decides {
@@ -70,7 +71,7 @@ fn route(section: &tables::Route, shared: &Shared<'_>, outer: &Limits) -> Checke
     let path = section.path.get();
     let path = path.and_then(|path| paths::path(path, &section.path.spot()));
     let target = match section.target.get()? {
-        Some(section) => Some(target(section)?),
+        Some(section) => Some(target(section, path.as_ref().map_err(|reported| *reported)?)?),
         None if shared.limiter.forward_auth.is_set() => None,
         None => {
             return Err(section.here.spot.error(
@@ -93,22 +94,6 @@ pub(super) fn has_target(root: &File, limiter: &RateLimiter) -> bool {
 pub(super) fn all_routes(limiter: &RateLimiter) -> impl Iterator<Item = &tables::Route> {
     let items = limiter.routes.items().unwrap_or_default();
     items.iter().filter_map(|item| item.get().ok()).map(|route| &**route)
-}
-
-fn target(target: &<tables::Target as Kind>::Value) -> Checked<Target> {
-    let (uri, protocol, preserve_host) = match target {
-        Either::One(uri) => (uri, Protocol::Http1, true),
-        Either::Other(section) => {
-            (section.url.get()?, section.protocol.value()?, section.preserve_host.value()?)
-        }
-    };
-    Ok(Target {
-        scheme: uri.scheme().cloned().unwrap_or(Scheme::HTTP),
-        authority: uri.authority().ok_or(Reported)?.clone(),
-        base_path: uri.path().trim_end_matches('/').to_owned(),
-        protocol,
-        preserve_host,
-    })
 }
 
 /// Checks the routes against each other, and the limits of each.

@@ -57,7 +57,7 @@ pub(super) fn listeners(root: &File, limiter: &RateLimiter) -> Checked<Vec<Liste
     let mut all = Vec::new();
     let mut outcome = Ok(());
     if routes::has_target(root, limiter) || limiter.listen.is_set() || !has_fronts(limiter) {
-        outcome = outcome.and(listen(&limiter.listen, Front::Proxy, &mut all));
+        outcome = listen(&limiter.listen, Front::Proxy, &mut all);
     }
     let fronts = [
         (Front::ForwardAuth, limiter.forward_auth.get().map(|it| it.as_ref().map(|it| &it.listen))),
@@ -68,7 +68,7 @@ pub(super) fn listeners(root: &File, limiter: &RateLimiter) -> Checked<Vec<Liste
     ];
     for (front, section) in fronts {
         outcome = match section {
-            Ok(Some(section)) => outcome.and(listen(section, front, &mut all)),
+            Ok(Some(section)) => listen(section, front, &mut all).and(outcome),
             Ok(None) => outcome,
             Err(reported) => Err(reported),
         };

@@ -11,14 +11,25 @@ pub(in crate::config) enum ClientKey {
     Ip,
     User,
     ApiKey,
+    Header,
+    Cookie,
+    Query,
 }
 
 impl ClientKey {
+    /// Whether this is a value of the request, which has a name.
+    pub(in crate::config) const fn is_value(self) -> bool {
+        matches!(self, Self::Header | Self::Cookie | Self::Query)
+    }
+
     pub(in crate::config) const fn name(self) -> &'static str {
         match self {
             Self::Ip => "ip",
             Self::User => "user",
             Self::ApiKey => "apiKey",
+            Self::Header => "header",
+            Self::Cookie => "cookie",
+            Self::Query => "query",
         }
     }
 }
@@ -28,12 +39,15 @@ section! {
     Identity = "identity" {
         /// The identity of a client.
         required key: IdentityWord,
+        /// The name of the header, the cookie or the parameter, for these keys.
+        optional name: Written<format::Header>,
         /// Where proxies write the client's address: X-Forwarded-For, Forwarded, or a header with
         /// one address, as X-Real-IP. It is believed of `trustedProxies` alone; without those, of
         /// loopback.
         optional header: format::Header,
-        /// In place of `rateLimiter.trustedProxies`. With them and without `header`, that is
-        /// X-Forwarded-For.
+        /// For addresses, in place of `rateLimiter.trustedProxies`; with them and without `header`,
+        /// that is X-Forwarded-For. For a header, a cookie or a parameter, the proxies that verify
+        /// the value: requests of others have none.
         optional trusted_proxies: List<format::Network>,
         /// How many bits of an IPv4 address count.
         default ipv4_prefix: Whole<1, 32, u8> = "32",
@@ -129,6 +143,12 @@ words! {
         "user" => ClientKey::User,
         /// An API key of the list; see `apiKeys`.
         "apiKey" => ClientKey::ApiKey,
+        /// The header `name`. Clients can write any value, unless `trustedProxies` set it.
+        "header" => ClientKey::Header,
+        /// The cookie `name`. The same holds.
+        "cookie" => ClientKey::Cookie,
+        /// The parameter `name` of the query. The same holds.
+        "query" => ClientKey::Query,
     }
 
     /// The action for a request without a client.

@@ -7,6 +7,7 @@
 //! | `limits.rs` | policies: quotas, and the requests that they are for |
 //! | `beside.rs` | the rest of a policy |
 //! | `identity.rs` | the client whose quota a request uses, and the lists of clients |
+//! | `target.rs` | targets, and changes to requests on the way |
 //! | `store.rs` | where quotas are kept |
 //! | `answers.rs` | headers and denials |
 //! | `telemetry.rs` | logs and traces |
@@ -17,6 +18,7 @@ mod identity;
 mod limits;
 mod server;
 mod store;
+mod target;
 mod telemetry;
 
 pub(super) use self::answers::{Headers, Response};
@@ -26,9 +28,10 @@ pub(super) use self::identity::{
 };
 pub(super) use self::limits::{Api, Costs, Policy, Rules, Tier, Tiers, Window};
 pub(super) use self::server::{
-    Admin, ForwardAuth, Listen, Path, PathSection, Paths, RateLimitService, Route, Target, Timeouts,
+    Admin, ForwardAuth, Listen, Path, PathSection, Paths, RateLimitService, Route, Timeouts,
 };
 pub(super) use self::store::{Redis, Store};
+pub(super) use self::target::{HeaderEdits, Target, TargetSection};
 pub(super) use self::telemetry::{AccessLog, Log, Tracing};
 
 use tollgate::{Algorithm, LeakyMode, OnStoreError, Refill, Resolution};

@@ -1,12 +1,8 @@
 //! Where to listen and where to forward to.
 
-use crate::plan::Protocol;
-
 use super::super::{format, spec, typed};
-use super::{Api, Policy};
-use typed::{Either, Flag, List, OneOrMore, Time, Whole, Written, section, words};
-
-pub(in crate::config) type Target = Either<format::Target, TargetSection>;
+use super::{Api, Policy, Target};
+use typed::{Either, List, OneOrMore, Time, Whole, Written, section, words};
 
 /// A path, or a section that tells how the path is meant.
 pub(in crate::config) type Path = Either<Written<format::Path>, PathSection>;
@@ -68,16 +64,6 @@ section! {
         required key: format::Text,
     }
 
-    /// Where requests are forwarded to: the URL alone, or a section.
-    TargetSection = "target" {
-        /// The URL. A path in it stands before that of each request.
-        required url: format::Target,
-        /// The protocol of the target.
-        default protocol: SpokenProtocol = "http1",
-        /// Whether the target sees the `Host` that the client asked for, or its own.
-        default preserve_host: Flag = "true",
-    }
-
     /// Requests with a target of their own. A route without `global`, `client` or `apis` takes
     /// these from `rateLimiter`, and shares the quotas.
     Route = "routes[]" {
@@ -88,8 +74,8 @@ section! {
         optional host: format::Host,
         /// Only requests to these paths.
         default path: Path = "/*",
-        /// Where they go. The path stays as it is. Required, except where `forwardAuth` decides for
-        /// another proxy.
+        /// Where they go. The path stays as it is, except for `stripPrefix`. Required, except where
+        /// `forwardAuth` decides for another proxy.
         optional target: Target,
         /// In place of `rateLimiter.global`.
         optional global: Policy,
@@ -138,14 +124,6 @@ section! {
 }
 
 words! {
-    /// The protocol of a target.
-    SpokenProtocol -> Protocol {
-        /// HTTP/1.1.
-        "http1" => Protocol::Http1,
-        /// HTTP/2; without TLS by prior knowledge, as gRPC wants it.
-        "http2" => Protocol::Http2,
-    }
-
     /// Whether a path is a regular expression.
     PathForm -> bool {
         /// Exactly this path.

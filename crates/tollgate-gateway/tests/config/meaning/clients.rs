@@ -1,8 +1,9 @@
 //! Who is asking, where to, and which quota they have.
 
 use tollgate_gateway::plan::{
-    ApiKeyPlace, ForwardingHeader, IdentitySource, KeyOrigin, LimitPlan, Protocol, Whose,
+    ApiKeyPlace, ForwardingHeader, IdentitySource, KeyOrigin, LimitPlan, Whose,
 };
+use tollgate_gateway::proxy::{Host, Protocol};
 
 use super::with;
 use crate::support::plan;
@@ -80,7 +81,7 @@ fn routes_inherit_what_they_do_not_say() {
     let [api, admin, fallback] = &*plan.routes else { panic!() };
     assert_eq!(api.host.as_deref(), Some("api.example.com"));
     let target = api.target.as_ref().unwrap();
-    assert_eq!((target.protocol, target.preserve_host), (Protocol::Http2, false));
+    assert_eq!((target.servers.protocol, target.host), (Protocol::Http2, Host::Target));
     let name = |limit: &Option<std::sync::Arc<LimitPlan>>| limit.as_ref().unwrap().name.clone();
     assert_eq!(name(&api.limits.client), "api/client");
     assert_eq!(name(&admin.limits.client), "client");

@@ -291,6 +291,8 @@ async fn the_health_is_not_serving_while_no_store_decides() {
         if becomes == ServingStatus::NotServing {
             until(&mut health, becomes).await;
             assert_eq!(asked().await.unwrap_err().code(), tonic::Code::Unavailable);
+            redis.restart();
+            until(&mut health, ServingStatus::Serving).await;
         } else {
             assert_eq!(codes(&asked().await.unwrap())[0], Allowed);
         }

@@ -106,7 +106,6 @@ impl Spot {
         self.problems.warn(self.place.clone(), what, cure);
     }
 
-    /// A file that has to be there.
     pub(super) fn names(&self, file: NamedFile) {
         self.problems.names(file);
     }
@@ -152,7 +151,6 @@ impl<T> Deref for Key<T> {
     }
 }
 
-/// Where a key is.
 pub(super) struct Mark {
     pub(super) key: &'static str,
     section: Rc<Spot>,
@@ -183,7 +181,6 @@ impl Mark {
         Spot { place, problems: Rc::clone(&self.section.problems) }
     }
 
-    /// Something is wrong with the value.
     pub(super) fn error(&self, what: impl Into<String>, cure: impl Into<String>) -> Reported {
         self.spot().error(what, cure)
     }
@@ -193,14 +190,12 @@ impl Mark {
     }
 }
 
-/// Where a section is.
 pub(super) struct Here {
     pub(super) spot: Rc<Spot>,
     /// Whether it has keys that do not exist. One may be meant to be another key.
     pub(super) has_unknown: bool,
 }
 
-/// The entries of a section, by key.
 pub(super) struct Entries<'a> {
     entries: &'a [tree::Entry],
     table: &'static Section,
@@ -313,12 +308,10 @@ pub(super) fn all<T, U>(
     read.into_iter().collect()
 }
 
-/// The values of a list.
 pub(super) fn values<K: Kind<Value: Clone>>(items: &[Item<K>]) -> Checked<Vec<K::Value>> {
     items.iter().map(|item| item.value.clone()).collect()
 }
 
-/// `true` or `false`.
 pub(super) struct Flag;
 
 impl Kind for Flag {
@@ -330,7 +323,6 @@ impl Kind for Flag {
     }
 }
 
-/// A whole number.
 pub(super) struct Whole<const MIN: u64, const MAX: u64, T = u64>(PhantomData<T>);
 
 impl<const MIN: u64, const MAX: u64, T: TryFrom<u64>> Kind for Whole<MIN, MAX, T> {
@@ -343,7 +335,6 @@ impl<const MIN: u64, const MAX: u64, T: TryFrom<u64>> Kind for Whole<MIN, MAX, T
     }
 }
 
-/// A span of time.
 pub(super) struct Time;
 
 impl Kind for Time {
@@ -364,7 +355,6 @@ impl<T: Text> Kind for T {
     }
 }
 
-/// A value that no message shows.
 pub(super) struct Hidden<K>(PhantomData<K>);
 
 impl<K: Kind> Kind for Hidden<K> {
@@ -400,7 +390,6 @@ impl<K: Kind> Kind for Written<K> {
     }
 }
 
-/// A list.
 pub(super) struct List<K>(PhantomData<K>);
 
 impl<K: Kind> Kind for List<K> {

@@ -16,7 +16,6 @@ use crate::plan::{
     ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, ValuePlace, ValuePlan,
 };
 
-/// The chain of identities, and the proxies that it trusts.
 pub(super) struct Identity {
     pub(super) chain: Vec<IdentitySource>,
     pub(super) proxies: TrustedProxies,
@@ -69,7 +68,6 @@ pub(super) fn identity(limiter: &RateLimiter, tiers: &[String]) -> Checked<Ident
 
 struct Reader<'a> {
     limiter: &'a RateLimiter,
-    /// `rateLimiter.trustedProxies`.
     proxies: Option<TrustedProxies>,
     tiers: &'a [String],
     /// The proxies of the address in the chain.

@@ -23,7 +23,6 @@ pub(super) struct Limits {
     client: Option<Client>,
 }
 
-/// The limits of `rateLimiter`.
 pub(super) fn limits(shared: &Shared<'_>) -> Limits {
     let limiter = shared.limiter;
     let costs = costs::costs(&limiter.costs, None).ok();
@@ -64,7 +63,6 @@ pub(super) fn of_route(
     }
 }
 
-/// The limits that `rateLimiter` and a route may have.
 #[derive(Clone, Copy)]
 struct Keys<'a> {
     global: &'a Key<Option<Box<PolicyKeys>>>,
@@ -93,14 +91,12 @@ fn own(
     (RouteLimits { global, client: client.map(Arc::new), apis }, quotas)
 }
 
-/// Makes limits out of sections.
 struct Maker<'a, 'b> {
     outer: &'b Limits,
     shared: &'b Shared<'a>,
 }
 
 impl Maker<'_, '_> {
-    /// `global` or `client`.
     fn everywhere(
         &self,
         keys: &PolicyKeys,
@@ -134,7 +130,6 @@ impl Maker<'_, '_> {
         Ok((limit, Some(quotas.client())))
     }
 
-    /// The rest of a limit, besides its policy.
     fn rest(
         &self,
         section: Section<'_>,

@@ -112,7 +112,6 @@ impl Names {
     }
 }
 
-/// The algorithm of a policy with its settings.
 pub(super) fn algorithm(rules: &Rules, shared: &Shared<'_>) -> Checked<Algorithm> {
     let mut algorithm = inherited(&rules.strategy, &shared.limiter.strategy)?;
     let name = algorithm.name();
@@ -187,7 +186,6 @@ fn leaky_mode(rules: &Rules) -> Checked<LeakyMode> {
     Ok(mode)
 }
 
-/// How much per how long.
 pub(super) fn quota(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Quota> {
     let calendar = calendar(keys.window, algorithm);
     let window = match calendar {
@@ -233,7 +231,6 @@ fn calendar(keys: &Window, algorithm: Algorithm) -> Checked<Option<Calendar>> {
     calendar.map(Some).map_err(|_| Reported)
 }
 
-/// The time that the limit is for, under whichever of its names.
 fn window(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Duration> {
     let Window { window, window_seconds, refill_seconds, .. } = keys.window;
     let seconds = |key: &Key<Option<u64>>| key.value().map(|it| it.map(Duration::from_secs));
@@ -268,7 +265,6 @@ fn window(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Duration> {
     }
 }
 
-/// Builds a policy.
 pub(super) fn build(
     name: &str,
     quota: Quota,
@@ -280,7 +276,6 @@ pub(super) fn build(
     Policy::new(name, quota, algorithm).map_err(|error| refused(&error, keys))
 }
 
-/// Reports why a policy cannot be built.
 pub(super) fn refused(error: &PolicyError, keys: QuotaKeys<'_>) -> Reported {
     if let Some(nearest) = error.nearest_limit() {
         return keys.amount.error(error.to_string(), format!("write {nearest}"));
@@ -292,7 +287,6 @@ pub(super) fn refused(error: &PolicyError, keys: QuotaKeys<'_>) -> Reported {
     key.error(error.to_string(), cure)
 }
 
-/// The failure policy.
 pub(super) fn on_store_error(rules: &Rules, shared: &Shared<'_>) -> Checked<OnStoreError> {
     let (own, outer) = (&rules.on_store_error, &shared.limiter.on_store_error);
     let key: &Mark = if own.is_set() { own } else { outer };

@@ -7,7 +7,6 @@ use super::super::typed::{Checked, Either, Item, Key, Mark, Reported, all};
 use super::policy::{self, Names, QuotaKeys, Section, is_bucket, is_queue, no_effect};
 use crate::plan;
 
-/// A quota, and its keys in the file.
 pub(super) type Said<'a> = (QuotaKeys<'a>, Quota);
 
 /// The quotas of everybody, and then those of each tier: none where it is unlimited.
@@ -30,7 +29,6 @@ impl Client {
     }
 }
 
-/// The policies of one limit.
 pub(super) struct Policies {
     pub(super) first: Policy,
     pub(super) tiers: Vec<Option<Policy>>,
@@ -133,7 +131,6 @@ pub(super) fn of_section<'a>(
 const MOST_AT_A_TIME: usize = 8;
 
 impl<'a> Quotas<'a> {
-    /// The part that `keys` are to have of what the client has.
     pub(super) fn of_client(client: &Client, keys: QuotaKeys<'a>, algorithm: Algorithm) -> Self {
         let fitting = |quota: &Quota| match (quota.burst_units(), is_bucket(algorithm)) {
             (Some(_), false) => (keys, quota.without_burst()),
@@ -143,7 +140,6 @@ impl<'a> Quotas<'a> {
         Self { everybody: all(&client.everybody), tiers: client.tiers.iter().map(all).collect() }
     }
 
-    /// The same, for others to take a share of.
     pub(super) fn client(&self) -> Client {
         let all = |said: &Vec<Said<'_>>| said.iter().map(|(_, quota)| *quota).collect();
         Client { everybody: all(&self.everybody), tiers: self.tiers.iter().map(all).collect() }

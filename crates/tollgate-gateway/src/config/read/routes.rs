@@ -61,7 +61,6 @@ pub(super) fn routes(root: &File, shared: &Shared<'_>, limits: &Limits) -> Check
     outcome.map(|()| routes.into_iter().map(|(route, _)| route).collect())
 }
 
-/// The route of `target`.
 const FALLBACK: &str = "default";
 
 fn route(section: &tables::Route, shared: &Shared<'_>, outer: &Limits) -> Checked<Route> {
@@ -83,7 +82,6 @@ fn route(section: &tables::Route, shared: &Shared<'_>, outer: &Limits) -> Checke
     Ok(Route { name: name?.clone(), host: section.host.value()?, path: path?, target, limits })
 }
 
-/// Whether requests go anywhere.
 pub(super) fn has_target(root: &File, limiter: &RateLimiter) -> bool {
     root.target.is_set()
         || limiter.target.is_set()
@@ -146,7 +144,6 @@ fn warn_without_limits(limiter: &RateLimiter) {
     }
 }
 
-/// A proxy that asks for a decision reports no response.
 fn check_fronts(routes: &[(Route, Spot)], limiter: &RateLimiter) {
     let mut told = HashSet::new();
     for limit in routes.iter().flat_map(|(route, _)| route.limits.all()) {

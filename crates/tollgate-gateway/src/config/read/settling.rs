@@ -9,13 +9,11 @@ use super::super::typed::{Checked, Either, Mark, values};
 use super::policy::{is_queue, no_effect};
 use crate::plan::{ReservePlan, SettleBy, Statuses};
 
-/// The policy that the keys belong to.
 #[derive(Clone, Copy)]
 pub(super) struct About {
     pub(super) algorithm: Option<Algorithm>,
     pub(super) on_store_error: OnStoreError,
     pub(super) enforce: bool,
-    /// Whether the store can fail.
     pub(super) can_fail: bool,
 }
 
@@ -25,7 +23,6 @@ impl About {
     }
 }
 
-/// The action for a request that the policy denies.
 pub(super) fn excess(rules: &Rules, about: About) -> Checked<OnExceeded> {
     let Either::Other(section) = rules.excess.get()? else { return Ok(OnExceeded::Reject) };
     let (key, max): (&Mark, _) = (&rules.excess, section.wait.value()?);
@@ -53,7 +50,6 @@ pub(super) fn excess(rules: &Rules, about: About) -> Checked<OnExceeded> {
     Ok(OnExceeded::Wait { max })
 }
 
-/// Which responses count, if not all of them do.
 pub(super) fn counts(rules: &Rules, about: About) -> Checked<Option<Vec<Statuses>>> {
     if rules.count_only.is_set() {
         warn_of_queue(&rules.count_only, about);
@@ -65,7 +61,6 @@ pub(super) fn statuses(section: &CountOnly) -> Checked<Vec<Statuses>> {
     values(section.status.get()?)
 }
 
-/// How the charge is corrected, if it is an estimate.
 pub(super) fn reserve(rules: &Rules, about: About) -> Checked<Option<ReservePlan>> {
     if rules.reserve.is_set() {
         warn_of_queue(&rules.reserve, about);

@@ -8,7 +8,6 @@ use tollgate::RedisStore;
 
 use crate::plan::{RedisPlan, Secret, StorePlan, Topology};
 
-/// The store that a file names; in memory without one.
 pub(super) fn store(limiter: &RateLimiter) -> Checked<StorePlan> {
     let Either::Other(store) = limiter.store.get()? else { return Ok(StorePlan::MEMORY) };
     if let Some(redis) = store.redis.get()? {

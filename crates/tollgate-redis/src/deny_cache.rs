@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use hashbrown::{HashSet, HashTable};
+use hashbrown::{HashMap, HashTable};
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 use tollgate_core::{Cost, Decision, Micros, Outcome, Policy, Source, Timestamp, Verdict};
@@ -36,8 +36,8 @@ use crate::ticket::{Line, Request, Ticket};
 /// account:
 ///
 /// * a reset clears everything, and answers that were on their way before are not remembered;
-/// * a policy that settles is never remembered from its first receipt on, and a concurrency limit
-///   not at all: their units may be returned at any time;
+/// * after a settlement, the policy is not remembered for the lifetime of a receipt, and a
+///   concurrency limit is never remembered: their units may be returned at any time;
 /// * a penalty is remembered only while it blocks, since before that it may count the denial;
 /// * another quota is another key.
 ///
@@ -54,8 +54,8 @@ pub(crate) struct DenyCache {
     count: AtomicUsize,
     /// Goes up with everything that may make a remembered denial wrong.
     epoch: AtomicU64,
-    /// The names of policies that settle.
-    settling: Mutex<HashSet<String, RandomState>>,
+    /// The names of policies that settle, and until when other receipts may be settled.
+    settling: Mutex<HashMap<String, Moment, RandomState>>,
     hasher: RandomState,
 }
 
@@ -238,14 +238,21 @@ impl DenyCache {
         self.count.store(0, Ordering::Relaxed);
     }
 
-    /// Never remembers denials of this policy again.
-    pub(crate) fn never_again(&self, policy: &str) {
+    /// Remembers no denial of this policy for the lifetime of a receipt.
+    pub(crate) fn exclude(&self, policy: &str, lifetime: Micros) {
+        let now = self.clock.now();
+        let until = now.saturating_add(lifetime.get());
         let mut settling = self.settling.lock();
-        if !settling.contains(policy) {
-            settling.insert(policy.to_owned());
-            drop(settling);
-            self.forget();
+        if let Some(before) = settling.get_mut(policy)
+            && *before > now
+        {
+            *before = until.max(*before);
+            return;
         }
+        settling.retain(|_, until| *until > now);
+        settling.insert(policy.to_owned(), until);
+        drop(settling);
+        self.forget();
     }
 
     /// Whether nothing is to be learnt from a request.
@@ -255,7 +262,12 @@ impl DenyCache {
             return true;
         }
         let settling = self.settling.lock();
-        !settling.is_empty() && lines.iter().any(|line| settling.contains(line.policy.name()))
+        !settling.is_empty() && {
+            let now = self.clock.now();
+            let settles =
+                |line: &Line| settling.get(line.policy.name()).is_some_and(|it| *it > now);
+            lines.iter().any(settles)
+        }
     }
 }
 
@@ -361,7 +373,9 @@ mod tests {
         let outcome = Outcome::Deny { retry_after: wait };
         let decision = Decision { outcome, ..Decision::undecided(9) };
         let verdict = Verdict::single(false, Timestamp::from_micros(now), decision);
-        cache.learn(&request(n), &verdict, &[wait], now..now);
+        let mut ticket = request(n);
+        ticket.epoch = cache.epoch();
+        cache.learn(&ticket, &verdict, &[wait], now..now);
     }
 
     fn is_remembered(cache: &DenyCache, n: usize) -> bool {
@@ -403,6 +417,22 @@ mod tests {
         deny(&cache, MOST);
         assert!(is_remembered(&cache, MOST));
         assert_eq!(cache.entries.lock().table.len(), 1);
+    }
+
+    #[test]
+    fn a_policy_that_settles_is_remembered_again_after_the_lifetime_of_a_receipt() {
+        let (cache, time) = cache();
+        deny(&cache, 0);
+        cache.exclude("p", Micros::new(1_000));
+        assert!(!is_remembered(&cache, 0));
+        time.fetch_add(500, Ordering::SeqCst);
+        cache.exclude("p", Micros::new(1_000));
+        time.fetch_add(999, Ordering::SeqCst);
+        deny(&cache, 0);
+        assert!(!is_remembered(&cache, 0));
+        time.fetch_add(1, Ordering::SeqCst);
+        deny(&cache, 0);
+        assert!(is_remembered(&cache, 0));
     }
 
     #[test]

@@ -230,7 +230,7 @@ impl RedisStore {
         // Before it is sent: what comes back with it may let others pass. Of what is in flight
         // nothing is remembered anyway.
         if !receipt.policy.is_concurrency() {
-            self.0.combiner.deny_cache.never_again(receipt.policy.name());
+            self.0.combiner.deny_cache.exclude(receipt.policy.name(), lifetime);
         }
         let state = self.0.names.state(&receipt.policy, &receipt.key);
         let about = state.clone();

@@ -10,7 +10,7 @@ use tollgate::{Cost, Key, Policy, Quota, RedisStore, StoreExt};
 use crate::Failure;
 use crate::redis::load::{self, Ask};
 use crate::redis::scripts::Lean;
-use crate::redis::server::{Server, processor_time};
+use crate::redis::server::{Server, processor_time, script_times};
 use crate::redis::sides::{CAPACITY, Limits, Tollgate, address};
 use crate::report::{self, Table, Target};
 use crate::rounds::Spread;
@@ -34,7 +34,8 @@ pub(crate) fn run() -> Result<(), Failure> {
     let (single, cluster) = (Server::start()?, Server::start_cluster()?);
     let tables = runtime.block_on(async {
         let (rows, goals) = fleets(&single, &cluster).await?;
-        Ok::<_, Failure>([rows, goals, one_node(&single, &cluster).await?])
+        let scripts = scripts(&single, &cluster).await?;
+        Ok::<_, Failure>([rows, goals, scripts, one_node(&single, &cluster).await?])
     })?;
     report::write("fleet", METHOD, &tables)
 }
@@ -88,6 +89,22 @@ async fn fleets(single: &Server, cluster: &Server) -> Result<(Table, Table), Fai
         }
     }
     Ok((rows, goals))
+}
+
+/// The times of all scripts so far, those of the lean script among them.
+async fn scripts(single: &Server, cluster: &Server) -> Result<Table, Failure> {
+    let heads = ["server", "99.9th percentile, ms", "target", "met", "longest, ms", "target", "met"];
+    let mut table = Table::new("The time of a script", &heads);
+    for (name, server) in [("one Redis", single), ("Cluster", cluster)] {
+        let (percentile, longest) = script_times(&server.client().await?).await?;
+        let mut cells = vec![name.to_owned()];
+        for (time, target) in [(percentile, 2.0), (longest, 5.0)] {
+            cells.push(format!("{time:.2}"));
+            cells.extend(Target::AtMost(target).cells(Spread::of([time])));
+        }
+        table.row(cells);
+    }
+    Ok(table)
 }
 
 /// The Cluster of one node beside the single server, in turns.

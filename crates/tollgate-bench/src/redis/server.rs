@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fred::interfaces::ClientLike;
-use fred::prelude::{Builder, Client, Config};
-use fred::types::InfoKind;
+use fred::prelude::{Builder, Client, Config, Value};
+use fred::types::{ClusterHash, CustomCommand, InfoKind};
 
 use crate::Failure;
 use crate::redis::peers;
@@ -58,7 +58,7 @@ impl Server {
         }
         let process = command
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
-            .args(["--save", "", "--appendonly", "no"])
+            .args(["--save", "", "--appendonly", "no", "--slowlog-log-slower-than", "1000"])
             .stdout(Stdio::null())
             .spawn()
             .map_err(|error| format!("redis-server: {error}; sudo apt-get install redis-server"))?;
@@ -116,4 +116,22 @@ pub(crate) async fn processor_time(client: &Client) -> Result<f64, Failure> {
     let both = field("used_cpu_user").zip(field("used_cpu_sys"));
     let (user, system) = both.ok_or("INFO cpu does not say what was used")?;
     Ok(user + system)
+}
+
+/// Times of the scripts that a server ran so far, in milliseconds by the clock: the 99.9th
+/// percentile, and the longest, or zero if all took less than 1 ms.
+pub(crate) async fn script_times(client: &Client) -> Result<(f64, f64), Failure> {
+    let command = |name| CustomCommand::new_static(name, ClusterHash::FirstKey, false);
+    let info: String = client.custom(command("INFO"), vec!["latencystats"]).await?;
+    let percentile = info.lines().find_map(|line| {
+        let percentiles = line.strip_prefix("latency_percentiles_usec_evalsha:")?;
+        percentiles.rsplit_once("p99.9=")?.1.parse::<f64>().ok()
+    });
+    let percentile = percentile.ok_or("INFO latencystats has no EVALSHA; it takes Redis 7")?;
+    let slow: Vec<Vec<Value>> = client.custom(command("SLOWLOG"), vec!["GET", "128"]).await?;
+    let longest = slow.iter().filter_map(|entry| {
+        let is_script = entry.get(3)?.clone().into_array().first()?.as_str()? == "EVALSHA";
+        is_script.then(|| entry.get(2)?.as_f64())?
+    });
+    Ok((percentile / 1e3, longest.fold(0.0, f64::max) / 1e3))
 }

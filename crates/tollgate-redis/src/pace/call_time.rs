@@ -139,10 +139,15 @@ impl CallTime {
         if call.is_full {
             self.full = call.requests;
         }
-        // The other calls say how many requests came, and not how many could have.
-        if call.is_full || took > self.bounds.timeout.as_secs_f64() / 4.0 {
-            let own = (took - self.base).max(took / 1024.0);
-            let rate = (number(answered) / took).max(number(call.requests) / own);
+        // A call that took little longer than `base` does not show how long the server worked: most
+        // of its time was network, or `base` comes from a call that stood still.
+        let own = Some(took - self.base).filter(|own| *own > took / 8.0);
+        // The time of the other calls depends on how many requests came, not on how many the
+        // server can answer.
+        let is_slow = took > self.bounds.timeout.as_secs_f64() / 4.0 && own.is_some();
+        if call.is_full || is_slow {
+            let alone = own.map_or(0.0, |own| number(call.requests) / own);
+            let rate = alone.max(number(answered) / took);
             let before = self.rate.unwrap_or(rate);
             self.rate = Some(before + (rate - before) / 4.0);
         }

@@ -35,7 +35,7 @@ pub(crate) struct Bounds {
 /// |---|---|
 /// | may wait | `call ≤ left` and `call × waiting / (batch × calls) ≤ (left − call) / 2` |
 /// | is sent after it has waited | `call ≤ left` |
-/// | is sent in any case | it is the last that waits, and no call is under way: the estimate recovers |
+/// | is sent in any case | it waits alone with half of the timeout left, and no call is under way: the estimate recovers |
 ///
 /// `left` is the time until the deadline. `call` is the time that a call is expected to take. It is
 /// at least the age of the oldest call under way, so a stall is noticed at once. Half of the time
@@ -213,7 +213,9 @@ impl<T> Pace<T> {
         while let Some(waiting) = self.queue.pop_front() {
             if waiting.deadline < now + expected {
                 let is_last = self.queue.is_empty() && requests.is_empty();
-                if !is_last || !self.under_way.is_empty() || waiting.deadline <= now {
+                // An older request would be lost, and its call would teach nothing.
+                let is_fresh = waiting.deadline >= now + self.bounds.timeout / 2;
+                if !is_last || !self.under_way.is_empty() || !is_fresh {
                     next.shed.push(waiting.request);
                     continue;
                 }

@@ -37,6 +37,9 @@ struct Seen {
     shed_at_once: usize,
     /// Shed after they had waited, or refused by the server as late.
     shed_later: usize,
+    calls: usize,
+    /// How long the server worked.
+    work: Duration,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,6 +54,7 @@ type Asked = Duration;
 
 #[derive(Debug)]
 struct Sent {
+    replica: usize,
     call: Call,
     requests: Vec<Asked>,
     ended: Ended,
@@ -62,13 +66,15 @@ struct Run {
     server: Server,
     bounds: Bounds,
     start: Instant,
-    pace: Pace<Asked>,
+    replicas: Vec<Pace<Asked>>,
     events: BinaryHeap<Reverse<(Duration, Event)>>,
     calls: Vec<Sent>,
     /// When the server is done with all calls that it has.
     is_free: Duration,
     counts_from: Duration,
     seen: Seen,
+    /// From a request to its answer in time.
+    waits: Vec<Duration>,
 }
 
 impl Server {
@@ -99,16 +105,22 @@ impl Server {
 
 impl Run {
     fn new(server: Server, bounds: Bounds) -> Self {
+        Self::of(1, server, bounds)
+    }
+
+    /// Replicas over one server.
+    fn of(replicas: usize, server: Server, bounds: Bounds) -> Self {
         Self {
             server,
             bounds,
             start: Instant::now(),
-            pace: Pace::new(bounds),
+            replicas: (0..replicas).map(|_| Pace::new(bounds)).collect(),
             events: BinaryHeap::new(),
             calls: Vec::new(),
             is_free: Duration::ZERO,
             counts_from: ms(300),
             seen: Seen::default(),
+            waits: Vec::new(),
         }
     }
 
@@ -118,7 +130,11 @@ impl Run {
         self.events.push(Reverse((begin, Event::Ask)));
         while let Some(Reverse((now, event))) = self.events.pop() {
             let at = self.start + now;
-            for asked in self.pace.expire(at).0 {
+            let replica = match event {
+                Event::Ask => random.usize(..self.replicas.len()),
+                Event::End(index) => self.calls[index].replica,
+            };
+            for asked in self.replicas[replica].expire(at).0 {
                 self.count(asked, |seen| &mut seen.shed_later);
             }
             let is_slot = match event {
@@ -129,10 +145,13 @@ impl Run {
                         self.events.push(Reverse((next, Event::Ask)));
                     }
                     self.count(now, |seen| &mut seen.asked);
-                    if self.pace.submit(now, at + self.bounds.timeout, at).is_err() {
+                    let pace = &mut self.replicas[replica];
+                    let is_shed = pace.submit(now, at + self.bounds.timeout, at).is_err();
+                    let is_slot = pace.another_slot(at);
+                    if is_shed {
                         self.count(now, |seen| &mut seen.shed_at_once);
                     }
-                    self.pace.another_slot(at)
+                    is_slot
                 }
                 Event::End(index) => {
                     self.end(index, now);
@@ -141,19 +160,19 @@ impl Run {
             };
             let mut slots = usize::from(is_slot);
             while slots > 0 {
-                let next = self.pace.next(|_| Fit::Fits, at);
+                let next = self.replicas[replica].next(|_| Fit::Fits, at);
                 slots = slots - 1 + usize::from(next.another);
                 for asked in next.shed {
                     self.count(asked, |seen| &mut seen.shed_later);
                 }
                 if let Some((call, requests)) = next.call {
-                    self.send(call, requests, now);
+                    self.send(replica, call, requests, now);
                 }
             }
         }
     }
 
-    fn send(&mut self, call: Call, requests: Vec<Asked>, now: Duration) {
+    fn send(&mut self, replica: usize, call: Call, requests: Vec<Asked>, now: Duration) {
         let timeout = self.bounds.timeout;
         let first = requests.iter().min().map_or(now, |asked| *asked + timeout);
         let last = requests.iter().max().map_or(now, |asked| *asked + timeout);
@@ -162,21 +181,29 @@ impl Run {
         // The script does nothing after the first deadline.
         let is_charged = begins <= first;
         let count = if is_charged { requests.len() as u32 } else { 0 };
-        self.is_free = self.server.done(begins, self.server.call + self.server.request * count);
+        let work = self.server.call + self.server.request * count;
+        self.is_free = self.server.done(begins, work);
+        if now >= self.counts_from {
+            self.seen.calls += 1;
+            self.seen.work += work;
+        }
         let answer = self.is_free + self.server.network / 2;
         let (end, ended) =
             if answer <= last { (answer, Ended::Answered) } else { (last, Ended::Lost) };
         self.events.push(Reverse((end.max(now), Event::End(self.calls.len()))));
-        self.calls.push(Sent { call, requests, ended, is_charged });
+        self.calls.push(Sent { replica, call, requests, ended, is_charged });
     }
 
     fn end(&mut self, index: usize, now: Duration) {
         let sent = &mut self.calls[index];
         let (requests, is_charged, ended) =
             (std::mem::take(&mut sent.requests), sent.is_charged, sent.ended);
-        self.pace.end(sent.call, ended, self.start + now);
+        self.replicas[sent.replica].end(sent.call, ended, self.start + now);
         for asked in requests {
             let is_in_time = ended == Ended::Answered && now <= asked + self.bounds.timeout;
+            if is_in_time && is_charged && asked >= self.counts_from {
+                self.waits.push(now - asked);
+            }
             self.count(asked, |seen| match (is_charged, is_in_time) {
                 (true, true) => &mut seen.answered_in_time,
                 (true, false) => &mut seen.charged_without_answer,
@@ -237,10 +264,7 @@ fn goodput_holds_over_20_ms_of_network() {
     keeps_its_goodput(Server { network: ms(20), ..NEAR }, BOUNDS);
 }
 
-/// Calls that were small say little about full ones: too many of these are then under way at once,
-/// and all are sent away as hopeless until the estimate has recovered.
 #[test]
-#[ignore = "at twice the rate a third of the capacity is answered"]
 fn goodput_holds_over_20_ms_of_network_and_a_slower_server() {
     keeps_its_goodput(Server { network: ms(20), request: us(50), ..NEAR }, BOUNDS);
 }
@@ -263,6 +287,38 @@ fn goodput_is_back_at_once_after_a_stall_that_is_longer_than_the_timeout() {
     keeps_its_goodput(Server { stall: ms(80), every: ms(1_500), ..NEAR }, BOUNDS);
 }
 
+/// One of 32 shards of a Cluster, between which a million requests a second are spread, and a shard
+/// with four times its part. `docs/scale.md` has the figures.
+#[test]
+fn a_shard_of_a_large_fleet_answers_all() {
+    let server = Server { network: us(500), call: us(5), request: us(3), ..NEAR };
+    println!("replicas  requests/s  answered  requests a call  Redis busy     p50     p99");
+    for (replicas, rate) in [
+        (10, 31_250),
+        (100, 31_250),
+        (1_000, 31_250),
+        (10, 125_000),
+        (100, 125_000),
+        (1_000, 125_000),
+    ] {
+        let mut run = Run::of(replicas, server, BOUNDS);
+        run.ask(f64::from(rate), Duration::ZERO, ms(1_300), 1);
+        let seen = run.seen;
+        run.waits.sort_unstable();
+        let answered = seen.answered_in_time as f64 / seen.asked as f64;
+        let percentile = |hundredth: usize| run.waits[run.waits.len() * hundredth / 100];
+        println!(
+            "{replicas:8} {rate:11} {:8.2} % {:16.2} {:9.0} % {:>9.2?} {:>9.2?}",
+            100.0 * answered,
+            seen.answered_in_time as f64 / seen.calls as f64,
+            100.0 * seen.work.as_secs_f64(),
+            percentile(50),
+            percentile(99),
+        );
+        assert!(seen.charged_without_answer == 0);
+    }
+}
+
 #[test]
 fn half_of_the_capacity_is_answered_without_shedding() {
     for server in [NEAR, Server { network: ms(20), ..NEAR }, Server { request: us(200), ..NEAR }] {
@@ -278,13 +334,15 @@ fn half_of_the_capacity_is_answered_without_shedding() {
 fn more_calls_go_when_the_way_to_the_server_becomes_longer() {
     let server = Server { request: us(40), ..NEAR };
     let rate = server.capacity(BOUNDS);
-    let mut run = Run::new(server, BOUNDS);
-    run.ask(rate / 2.0, Duration::ZERO, ms(500), 1);
-    run.server.network = ms(30);
-    run.counts_from = ms(11_500);
-    run.ask(rate, ms(500), ms(13_500), 2);
-    let answered = run.seen.answered_in_time as f64;
-    assert!(answered > 0.65 * 2.0 * rate, "of {rate} a second: {:?}", run.seen);
+    for seed in 0..4 {
+        let mut run = Run::new(server, BOUNDS);
+        run.ask(rate / 2.0, Duration::ZERO, ms(500), 2 * seed);
+        run.server.network = ms(30);
+        run.counts_from = ms(11_500);
+        run.ask(rate, ms(500), ms(13_500), 2 * seed + 1);
+        let answered = run.seen.answered_in_time as f64;
+        assert!(answered > 0.9 * 2.0 * rate, "of {rate} a second, seed {seed}: {:?}", run.seen);
+    }
 }
 
 #[test]
@@ -314,8 +372,11 @@ fn one_request_is_sent_when_the_estimate_leaves_no_hope() {
     // The first call took as long as anybody waits.
     pace.end(call, Ended::Answered, start + ms(50));
     let next = pace.next(|_| Fit::Fits, start + ms(50));
-    assert_eq!(next.shed, [1, 2]);
-    assert_eq!(next.call.expect("the last one").1, [3]);
+    assert_eq!(next.shed, [1, 2, 3]);
+    assert!(next.call.is_none() && pace.is_idle());
+    assert!(pace.submit(4, deadline(ms(60)), start + ms(60)).is_ok());
+    assert!(pace.another_slot(start + ms(60)));
+    assert_eq!(pace.next(|_| Fit::Fits, start + ms(60)).call.expect("a call").1, [4]);
 }
 
 /// Calls that are lost in an outage say nothing about the server that is there after it.
@@ -353,7 +414,7 @@ fn one_slow_answer_sheds_nothing() {
     let (call, _) = pace.next(|_| Fit::Fits, start).call.expect("a call");
     assert!(pace.submit(0, at(50), start).is_ok());
     pace.end(call, Ended::Answered, at(49));
-    assert!(pace.next(|_| Fit::Fits, at(49)).call.is_some(), "it is the last that waits");
+    assert!(pace.next(|_| Fit::Fits, at(49)).call.is_none(), "it has 1 ms left");
     for _ in 0..100 {
         assert!(pace.submit(0, at(99), at(49)).is_ok());
     }

@@ -8,6 +8,8 @@
 mod block;
 mod plan;
 #[cfg(test)]
+mod regions;
+#[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;

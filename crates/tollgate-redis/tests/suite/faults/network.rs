@@ -87,20 +87,27 @@ async fn what_arrives_late_is_refused_and_charged_to_nobody() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replies_that_take_longer_than_the_timeout_leave_charges_and_no_second_ones() {
-    let (_redis, proxy) = pair();
-    let scene = Scene::new(&proxy.url()).await;
-    let load = scene.load();
-    sleep(CALM).await;
-    proxy.delay(Duration::from_millis(200));
-    scene.policies_fail().await;
-    proxy.pass();
-    let recovery = scene.until_up().await;
-    sleep(CALM).await;
-    let report = load.end().await;
-    report.print(recovery);
-    assert!(recovery < SOON, "{recovery:?}");
-    let held = report.compare(&scene).await;
-    assert!(held.lost == 0 && !held.ghosts.is_empty(), "the fault did not happen: {held:?}");
+    // At times only the scene's own question is delayed, and the load is shed.
+    for _ in 0..8 {
+        let (_redis, proxy) = pair();
+        let scene = Scene::new(&proxy.url()).await;
+        let load = scene.load();
+        sleep(CALM).await;
+        proxy.delay(Duration::from_millis(200));
+        scene.policies_fail().await;
+        proxy.pass();
+        let recovery = scene.until_up().await;
+        sleep(CALM).await;
+        let report = load.end().await;
+        report.print(recovery);
+        assert!(recovery < SOON, "{recovery:?}");
+        let held = report.compare(&scene).await;
+        assert_eq!(held.lost, 0, "{held:?}");
+        if !held.ghosts.is_empty() {
+            return;
+        }
+    }
+    panic!("no charge was left behind");
 }
 
 #[tokio::test(flavor = "multi_thread")]

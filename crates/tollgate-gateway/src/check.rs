@@ -3,9 +3,8 @@
 use std::fmt::{self, Write as _};
 use std::path::Path;
 
-use tollgate::{
-    Algorithm, Kind, LeakyMode, Micros, OnExceeded, OnMissingKey, OnStoreError, Policy, Refill,
-};
+use tollgate::policy::{Algorithm, Kind, LeakyMode, Refill};
+use tollgate::{Micros, OnExceeded, OnMissingKey, OnStoreError, Policy};
 
 use crate::plan::{
     AccessLogPlan, Allowed, ApiPlan, CostTable, Descriptor, ForwardingHeader, Front,

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use http::{HeaderName, Method, StatusCode};
 use tollgate::key::SubjectName;
 use tollgate::status::{Inspect, LayerHandle};
+use tollgate::tier::{Tier, TierSource};
 use tollgate::{
-    Costs, Limit, Observer, OnStoreError, Policy, RateLimitLayer, RequestHead, Reserve, Tier,
-    TierSource, WaitQueue, headers,
+    Costs, Limit, Observer, OnStoreError, Policy, RateLimitLayer, RequestHead, Reserve, WaitQueue,
+    headers,
 };
 
 use super::client_identity::{ClientIdentity, Found, Identity};

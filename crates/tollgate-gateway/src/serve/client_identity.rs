@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use tollgate::RequestHead;
 use tollgate::key::{
-    ApiKey, ApiKeys, ClientIp, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeyError, KeySource,
-    SubjectName, TrustedProxies, UnverifiedApiKey,
+    ApiKey, ApiKeys, ClientIp, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeyError, KeySource, Subject,
+    SubjectKind, SubjectName, TrustedProxies, UnverifiedApiKey,
 };
-use tollgate::{RequestHead, Subject, SubjectKind};
 
 use super::error::BuildError;
 use super::keys::{KeySet, KeySets};

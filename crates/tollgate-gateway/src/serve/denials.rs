@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use http::header::WWW_AUTHENTICATE;
 use http::{HeaderValue, Response, StatusCode};
-use tollgate::denial::{Members, Problem, Reason};
-use tollgate::{Denial, DenialResponse};
+use tollgate::Denial;
+use tollgate::denial::{DenialResponse, Members, Problem, Reason};
 
 use crate::plan::{ApiKeyPlace, IdentitySource, Plan};
 

@@ -1,6 +1,6 @@
 //! Redis, and the local store while Redis is down.
 
-use tollgate::failure::Fallback;
+use tollgate::store::Fallback;
 use tollgate::{MemoryStore, RedisStore, StoreExt};
 
 use crate::plan::RedisPlan;

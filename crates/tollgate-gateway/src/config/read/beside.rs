@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate::{Algorithm, LeakyMode, Lease, OnExceeded, Policy, Strikes};
+use tollgate::policy::{Algorithm, LeakyMode, Lease};
+use tollgate::{OnExceeded, Policy, Strikes};
 
 use super::super::tables::{self, Penalty, Rules};
 use super::super::typed::{Checked, Either, Mark, Spot, defaults};
@@ -165,7 +166,7 @@ impl Leased {
             Some(Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }) => {
                 (false, "remove it, or write `mode: meter`")
             }
-            Some(Algorithm::TokenBucket { refill: tollgate::Refill::Interval }) => {
+            Some(Algorithm::TokenBucket { refill: tollgate::policy::Refill::Interval }) => {
                 (false, "remove it, or write `refill: greedy`")
             }
             _ if policy.quota().calendar().is_some() => {

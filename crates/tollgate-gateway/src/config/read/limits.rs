@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tollgate::{Algorithm, Cost, OnStoreError, Policy};
+use tollgate::policy::Algorithm;
+use tollgate::{Cost, OnStoreError, Policy};
 
 use super::super::tables::{Api, Policy as PolicyKeys, Route};
 use super::super::typed::{Checked, Item, Key, Mark, Spot};

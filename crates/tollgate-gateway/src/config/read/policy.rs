@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tollgate::{Algorithm, Calendar, LeakyMode, Micros, OnStoreError, Policy, PolicyError, Quota};
+use tollgate::policy::{Algorithm, Calendar, LeakyMode};
+use tollgate::{Micros, OnStoreError, Policy, PolicyError, Quota};
 
 use super::super::format;
 use super::super::tables::{

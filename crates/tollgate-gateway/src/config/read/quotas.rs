@@ -1,6 +1,7 @@
 //! Quotas that hold at the same time, for everybody and in tiers.
 
-use tollgate::{Algorithm, Policy, Quota};
+use tollgate::policy::Algorithm;
+use tollgate::{Policy, Quota};
 
 use super::super::tables::{Bandwidth, RateLimiter};
 use super::super::typed::{Checked, Either, Item, Key, Mark, Reported, all};

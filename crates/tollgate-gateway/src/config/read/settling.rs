@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::{Algorithm, OnExceeded, OnStoreError, Receipt};
+use tollgate::policy::Algorithm;
+use tollgate::store::Receipt;
+use tollgate::{OnExceeded, OnStoreError};
 
 use super::super::tables::{CountOnly, Rules};
 use super::super::typed::{Checked, Either, Mark, values};

@@ -1,7 +1,7 @@
 //! Policies: quotas, and the requests that they are for.
 
 use tollgate::calendar::Unit;
-use tollgate::{LeakyMode, Refill, Resolution};
+use tollgate::policy::{LeakyMode, Refill, Resolution};
 
 use crate::plan::Whose;
 

@@ -34,7 +34,8 @@ pub(super) use self::store::{Redis, Store};
 pub(super) use self::target::{HeaderEdits, Target, TargetSection};
 pub(super) use self::telemetry::{AccessLog, Log, Tracing};
 
-use tollgate::{Algorithm, LeakyMode, OnStoreError, Refill, Resolution};
+use tollgate::OnStoreError;
+use tollgate::policy::{Algorithm, LeakyMode, Refill, Resolution};
 
 use super::spec::{self, Section};
 use super::{format, typed};

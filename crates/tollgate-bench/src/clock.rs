@@ -4,7 +4,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate::{Clock, Micros, SystemClock, Timestamp};
+use tollgate::Micros;
+use tollgate::store::{Clock, SystemClock, Timestamp};
 
 /// A clock that advances by one step at each read. A step of 1 µs gives a log one entry per
 /// decision; a longer step refills the charged units. Each read also reads the real clock, so that

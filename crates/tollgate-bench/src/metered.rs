@@ -82,9 +82,9 @@ pub(crate) fn run() -> Result<(), Failure> {
         Recorder::None => None,
         Recorder::Prometheus => {
             let mut builder = PrometheusBuilder::new();
-            for metric in tollgate::metrics::ALL.iter().filter(|it| !it.buckets.is_empty()) {
-                let matcher = Matcher::Full(metric.name.to_owned());
-                builder = builder.set_buckets_for_metric(matcher, metric.buckets)?;
+            for (name, buckets) in tollgate::metrics::buckets() {
+                let matcher = Matcher::Full(name.to_owned());
+                builder = builder.set_buckets_for_metric(matcher, buckets)?;
             }
             Some(builder.install_recorder()?)
         }

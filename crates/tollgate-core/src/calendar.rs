@@ -6,22 +6,20 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::{Micros, Timestamp};
 
-/// The periods of a calendar, such as the days of Berlin, of which two in a year have 23
-/// and 25 hours.
+/// The periods of a calendar, such as the days of Berlin, two of which have 23 and 25 hours in a
+/// year.
 ///
-/// The core knows neither time zones nor leap years: a calendar is a table of the instants
-/// at which its periods begin, made once by whoever knows (the crate `tollgate-calendar`
-/// does, for days, weeks and months of every time zone). Two calendars are equal if they
-/// have the same name.
+/// The core has no time zones and leap years: a calendar is a table of the instants at which its
+/// periods begin. The crate `tollgate-calendar` makes tables for days, weeks and months of every
+/// time zone. Two calendars are equal if they have the same name.
 ///
-/// A handle is one pointer. The table of each name is kept for as long as the process
-/// lives, so that quotas stay plain values: calendars come from configuration and must
-/// not be made from what requests say.
+/// A handle is one pointer. The table of each name is kept while the process lives, so that quotas
+/// stay plain values. So make calendars from configuration, never from requests.
 ///
 /// ```
 /// use tollgate_core::{Calendar, Policy, Quota, Timestamp};
 ///
-/// // Terms that begin whenever somebody decided that they do.
+/// // Terms of a school.
 /// let starts = [1_000, 1_700, 2_900].map(|s| Timestamp::from_micros(s * 1_000_000));
 /// let terms = Calendar::new("term", starts)?;
 /// let exams = Policy::fixed_window_counter("exams", Quota::per_calendar(3, terms))?;
@@ -53,12 +51,11 @@ impl Calendar {
     /// The longest name, in bytes.
     pub const MAX_NAME: usize = 128;
 
-    /// The calendar of this name, a noun such as "day in Europe/Berlin", whose periods
-    /// begin at these instants. What lies before the first is a period of its own, and so
-    /// is what follows the last.
+    /// The calendar of this name, a noun such as "day in Europe/Berlin", whose periods begin at
+    /// these instants. The time before the first instant is a period, and so is the time after the
+    /// last.
     ///
-    /// Where there is a calendar of this name already, it is that one: a process knows one
-    /// meaning of a name, even if another table comes along later.
+    /// If there is a calendar of this name already, it is returned, even if its table differs.
     pub fn new(
         name: impl Into<String>,
         starts: impl IntoIterator<Item = Timestamp>,
@@ -94,8 +91,8 @@ impl Calendar {
         &self.0.name
     }
 
-    /// A number of 48 bits that stands for the name wherever states are kept: never zero,
-    /// and the same in every process.
+    /// A number of 48 bits for the name in stored states: never zero, and the same in every
+    /// process.
     pub fn id(&self) -> u64 {
         self.0.id
     }
@@ -110,8 +107,8 @@ impl Calendar {
         }
     }
 
-    /// The two periods on both sides of the boundary that is nearest to `now`: for a store
-    /// that is told what time it probably is and decides by its own clock.
+    /// The two periods beside the boundary nearest to `now`: for a store that gets an approximate
+    /// time and decides with its own clock.
     pub fn around(&self, now: Timestamp) -> [Period; 2] {
         let period = self.period(now);
         let (gone, left) = (now.since(period.start), period.end.since(now));

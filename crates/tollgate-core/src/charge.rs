@@ -1,19 +1,18 @@
-//! What is asked of a store, and what is kept of it to correct it later.
+//! Charges, and receipts to correct them.
 
 use crate::{Cost, Key, Micros, Policy, Source, Timestamp};
 
-/// One line of a request to a store: take `cost` from the quota that `policy` gives `key`.
+/// One line of a request to a store: take `cost` from the quota of `key` under `policy`.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
-    /// The policy to ask.
+    /// The policy.
     pub policy: &'a Policy,
-    /// Whose quota.
+    /// The key of the quota.
     pub key: &'a Key,
-    /// How many units.
+    /// The units.
     pub cost: Cost,
-    /// Whether a denial by this policy denies the request. A policy that does not
-    /// enforce (a shadow) is charged only when it would allow and the request is
-    /// admitted by the others.
+    /// Whether a denial by this policy denies the request. A policy without this (a shadow) is
+    /// charged only if it allows and the others admit the request.
     pub enforce: bool,
     /// Only asks. See [`dry`](Charge::dry).
     pub dry: bool,
@@ -37,10 +36,9 @@ impl<'a> Charge<'a> {
         self
     }
 
-    /// The same charge, never made: what the policy would say of it once the others of the
-    /// request are made, or denied. It denies nothing, takes nothing and is not added to
-    /// others, so that one request can ask about one key at several costs. Where it would
-    /// pass its outcome is [`Outcome::WouldAllow`](crate::Outcome::WouldAllow).
+    /// The same charge, only as a question: the decision after the other charges of the request. It
+    /// takes nothing and is not added to others, so one request can have several costs of one key.
+    /// If it would pass, its outcome is [`Outcome::WouldAllow`](crate::Outcome::WouldAllow).
     #[must_use]
     pub const fn dry(mut self) -> Self {
         self.enforce = false;
@@ -79,47 +77,44 @@ impl From<&Charge<'_>> for OwnedCharge {
     }
 }
 
-/// The name of a receipt: 128 bits that no other receipt has.
+/// The unique name of a receipt: 128 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReceiptId(pub u128);
 
 impl ReceiptId {
-    /// A name out of random bits of a process, the time of the verdict that made the charge, and
-    /// a count within the process.
+    /// A name of random bits of a process, the time of the verdict, and a count in the process.
     ///
-    /// Machines that are restored from one snapshot have the bits and the count in common. The
-    /// time tells their receipts apart, where it is that of a store which they share: it does not
-    /// decide for two of them in one instant.
+    /// Machines that are restored from one snapshot have the same bits and count. The time tells
+    /// their receipts apart if they share a store, which never decides for both at one instant.
     pub const fn new(process: u64, decided_at: Timestamp, count: u64) -> Self {
         let process = process ^ decided_at.as_micros();
         Self((process as u128) << 64 | count as u128)
     }
 }
 
-/// Proof of one charge, with which the store can correct it once.
+/// Proof of one charge. The store can correct the charge once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
     /// Settling is idempotent by this name.
     pub id: ReceiptId,
-    /// Who made the charge, and can correct it.
+    /// The store that made the charge and can correct it.
     pub source: Source,
     /// The policy that was charged.
     pub policy: Policy,
-    /// Whose quota was charged.
+    /// The key that was charged.
     pub key: Key,
-    /// What was charged, and when.
+    /// The charge and its time.
     pub charged: Charged,
 }
 
 impl Receipt {
-    /// The longest time after its charge in which a receipt can be settled. Later the receipt has
-    /// lapsed and the charge stands.
+    /// The longest lifetime of a receipt. Later the charge stands.
     pub const LIFETIME: Micros = Micros::new(3_600_000_000);
 
     /// The shortest such time for a rate: a response may take longer than a window of a second.
     pub const MIN_LIFETIME: Micros = Micros::new(300_000_000);
 
-    /// The same receipt of a lease that began anew at `charged_at`.
+    /// The same receipt of a lease that was renewed at `charged_at`.
     #[must_use]
     pub fn begun_at(&self, charged_at: Timestamp) -> Self {
         let charged = Charged { charged_at, leaves_at: charged_at, ..self.charged };
@@ -143,7 +138,7 @@ impl Receipt {
     }
 }
 
-/// What an algorithm must know of a charge to correct it.
+/// The facts that an algorithm needs to correct a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charged {
     /// Units taken.
@@ -155,18 +150,17 @@ pub struct Charged {
     pub leaves_at: Timestamp,
 }
 
-/// What settling a receipt did.
+/// The effect of settling a receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settlement {
-    /// So many units came back: at most the difference asked for, and only those that
-    /// still counted.
+    /// Units were refunded: at most the difference, and only units that still counted.
     Returned {
-        /// Units given back.
+        /// Refunded units.
         units: u64,
     },
-    /// The actual cost was higher: so many units more were charged, as of now.
+    /// The actual cost was higher, and the difference was charged now.
     Charged {
-        /// Units charged, at most up to a debt of one capacity.
+        /// Charged units, at most up to a debt of one capacity.
         units: u64,
     },
     /// This receipt was settled before; nothing changed.

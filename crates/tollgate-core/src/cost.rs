@@ -1,4 +1,4 @@
-//! What a request takes.
+//! The cost of a request.
 
 /// The units a request takes from a quota. A plain request costs 1.
 ///

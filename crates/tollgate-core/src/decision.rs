@@ -1,20 +1,19 @@
-//! What a policy says, and what all policies of a request say together.
+//! The decision of a policy, and the verdict on a request.
 
 use smallvec::SmallVec;
 
 use crate::{Charge, Charged, Cost, Micros, Receipt, ReceiptId, Timestamp};
 
-/// What one policy says about one request.
+/// The decision of one policy on one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// Whether the request may pass, and if not, when.
     pub outcome: Outcome,
     /// The most units the policy grants at once: the limit, or the burst of a bucket.
     pub limit: u64,
-    /// Units left after this decision: a request costing so much would pass now, one
-    /// unit more would not.
+    /// The units left: a request with this cost would pass now, with one unit more it would not.
     pub remaining: u64,
-    /// Time until the key cannot be told from one never used; zero if it cannot now.
+    /// The time until the key equals an unused key.
     pub reset_after: Micros,
 }
 
@@ -97,10 +96,10 @@ pub enum Source {
     /// since. Waits, `remaining` and `reset_after` are what the store would say now. A policy
     /// that may have changed meanwhile was not asked: [`Outcome::Undecided`].
     Cache,
-    /// A block of units that this process has leased from the store. `remaining` and
-    /// `reset_after` are not exact: they are from when the last block was granted, at most the
-    /// lease's time ago, and what the store decided since then is missing. Receipts bear the date of the grant, before which it was
-    /// surely not spent: a bucket and a counter give back what still counts, a log nothing.
+    /// A block of units that this process has leased from the store. `remaining` and `reset_after`
+    /// are not exact: they are from the grant of the last block, at most the lease's time ago.
+    /// Receipts have the date of the grant, before which the units were not spent: a bucket and a
+    /// counter refund units that still count, a log refunds nothing.
     Lease,
 }
 
@@ -162,10 +161,10 @@ impl Verdict {
         &self.decisions
     }
 
-    /// The receipts of the charges that this verdict says were made, each under a
-    /// name from `next_id`. A name makes settling happen once: never use one twice.
+    /// The receipts of the charges that this verdict has made, each with a name of `next_id`. The
+    /// name makes a settlement happen once, so it must be unique.
     ///
-    /// `charges` are those that were decided, in their order.
+    /// `charges` are the charges of the decision in their order.
     pub fn receipts<'a>(
         &'a self,
         charges: &'a [Charge<'_>],

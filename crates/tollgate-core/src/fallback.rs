@@ -161,7 +161,7 @@ impl<S: Store, L: Store> Store for Fallback<S, L> {
     }
 }
 
-/// What the errors of this wrapper are called.
+/// The name of this wrapper in errors.
 const NAME: &str = "fallback store";
 
 /// A request that the local store may have to decide.
@@ -220,7 +220,7 @@ impl<L: Store> Request<L> {
 
     /// The verdict on the whole request: policies that were not asked fail open.
     fn complete(&self, verdict: &Verdict) -> Result<Verdict, StoreError> {
-        // What exceeds the share alone can pass again when the store is back.
+        // A cost above the share only can pass again when the store works.
         let local = self.charges.iter().filter(|charge| charge.is_local);
         let too_dear = |(charge, decision): (&Owned, &Decision)| {
             charge.enforce
@@ -245,15 +245,15 @@ impl<L: Store> Request<L> {
 pub struct FallbackFuture<S: Store, L: Store, T: Send + 'static>(Answer<S, L, T>);
 
 enum Answer<S: Store, L: Store, T: Send + 'static> {
-    /// Whatever the first store says.
+    /// The answer of the first store.
     First(S::Future<T>),
-    /// Whatever the local store says.
+    /// The answer of the local store.
     Second(L::Future<T>),
-    /// What the first store says, unless it fails.
+    /// The verdict of the first store, unless it fails.
     Deciding {
         /// Its answer.
         answer: S::Future<T>,
-        /// What to ask the local store then.
+        /// The request for the local store.
         request: Request<L>,
         /// Makes the output of a verdict, which it is.
         convert: fn(Verdict) -> T,
@@ -267,11 +267,11 @@ enum Answer<S: Store, L: Store, T: Send + 'static> {
         /// Makes the output of a receipt, which it is.
         convert: fn(Option<Receipt>) -> T,
     },
-    /// What the local store says for the first.
+    /// The verdict of the local store.
     Local {
         /// Its answer.
         answer: L::Future<Verdict>,
-        /// What it was asked.
+        /// Its request.
         request: Request<L>,
         /// Makes the output of a verdict, which it is.
         convert: fn(Verdict) -> T,

@@ -1,22 +1,21 @@
-//! Whose quota is used.
+//! The keys of quotas.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Whose quota is used: a client address, a user, an API key, or everybody.
+/// The key of a quota: a client address, a user, an API key, or all clients.
 ///
-/// A key is a string of bytes and means nothing to a store. Two keys are one
-/// exactly when their bytes are equal, so whoever makes keys out of several parts
-/// has to keep the parts apart (the layer writes lengths before them).
+/// A key is a string of bytes without a meaning for stores. Two keys are equal if their bytes are
+/// equal, so keys of several parts have to keep the parts apart (the layer writes lengths before
+/// them).
 ///
-/// Up to [`Key::INLINE`] bytes live in the key itself; longer ones are shared, so
-/// that cloning never copies them. A key is 16 bytes wide because an entry of the
-/// in-memory store is a key and a state, and over many keys a decision costs what
-/// the cache lines cost that it touches.
+/// Up to [`Key::INLINE`] bytes are in the key itself; longer keys are shared, so that a clone
+/// copies nothing. A key has 16 bytes, because over many keys a decision costs as much as the cache
+/// lines of its entry.
 ///
-/// `Debug` shows the length alone: keys hold addresses and secrets, and logs travel.
+/// `Debug` shows the length only: keys have addresses and secrets.
 #[derive(Clone)]
 pub struct Key(Repr);
 

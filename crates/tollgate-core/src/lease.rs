@@ -1,37 +1,35 @@
-//! Blocks of units that others may spend without asking: how a key counts them.
+//! Blocks of units that replicas may spend without a call of the store: how a key counts them.
 //!
-//! Whoever may spend units out of sight of the store holds a [`Hold`] of them until an
-//! instant. A key has its state, as one of the algorithms keeps it, and beside it its
-//! [`Holds`]. The construction is one for all algorithms and uses only their verbs:
+//! A replica that may spend units out of sight of the store has a [`Hold`] of them until an
+//! instant. A key has its state, as one of the algorithms keeps it, and its [`Holds`]. The
+//! construction is one for all algorithms and uses only their verbs:
 //!
-//! * A hold that is **open** counts as if all of it were charged now: a request for `c` is
-//!   assessed as one for `c` and what is held.
-//! * A hold that has **lapsed** is charged at its last instant ([`Holds::lapse`]).
-//! * A hold that is **settled** is gone, and what was spent of it is charged at the instant
-//!   of settling.
+//! * An **open** hold counts as if all of it were charged now: a request for `c` is assessed as a
+//!   request for `c` and all open holds.
+//! * A **lapsed** hold is charged at its last instant ([`Holds::lapse`]).
+//! * A **settled** hold is gone, and its spent units are charged at the instant of settling.
 //!
 //! So each unit counts at the latest instant at which it may have been spent.
 //!
 //! # Why no limit is ever exceeded
 //!
-//! Let `t` be an instant at which a unit of a hold is spent and `g ≤ t` the last at which the
-//! store granted anything: since then nothing was promised. Take any span that ends at `t`,
-//! and what was spent in it. Charges were written at their instants. What was spent of holds
-//! settled by `g` was charged later than it was spent and not later than `g`; what was spent
-//! of holds lapsed by `g` likewise; and all others were open at `g` and counted then in full.
-//! So what was spent in the span is at most what `g` counted in it, and with that `g` found
-//! the limit kept.
+//! Let `t` be an instant at which a unit of a hold is spent, and `g ≤ t` the last instant at which
+//! the store granted anything. Take any span that ends at `t`, and the units that were spent in it.
+//! Charges were written at their instants. Units of holds that were settled or had lapsed by `g`
+//! were charged later than they were spent and not later than `g`. All other holds were open at `g`
+//! and counted in full. So the units spent in the span are at most the units that `g` counted in
+//! it, and with these `g` kept the limit.
 //!
-//! * A log and a counter look at spans that reach back a window from `t`; of what `g` counted
-//!   they forget some by `t`, never more than a decision at `t` would.
-//! * The level of a bucket is the most, over all spans that end at `t`, of what was charged in
-//!   it less what drained. A charge that is dated later drains later.
-//! * A counter must not find what was spent in one window in the next: a hold ends with its
-//!   window ([`Rule::last_instant`]).
+//! * A log and a counter count spans that reach back a window from `t`. By `t` some of the units
+//!   that `g` counted are forgotten, never more than in a decision at `t`.
+//! * The level of a bucket is the maximum, over all spans that end at `t`, of the charges in the
+//!   span less the drain. A later charge drains later.
+//! * A counter must not find units of one window in the next: a hold ends with its window
+//!   ([`Rule::last_instant`]).
 //!
-//! It takes an algorithm in which a later charge never means more room later. In a queue and
-//! in a bucket that refills in intervals it can: there an instant decides about others' turns,
-//! or begins an interval. [`Policy::with_lease`](crate::Policy::with_lease) refuses both.
+//! This needs an algorithm without more room later after a later charge. A queue and a bucket that
+//! refills in intervals can have more room: there an instant decides about the turns of others, or
+//! begins an interval. [`Policy::with_lease`](crate::Policy::with_lease) refuses both.
 
 use std::time::Duration;
 
@@ -58,7 +56,7 @@ impl Lease {
         Self { numerator, denominator, ttl: Micros::new(1_000_000) }
     }
 
-    /// For so long. What is not spent or returned by then is lost to the quota as if spent.
+    /// The time to live. Units that are not spent or returned by then are lost to the quota.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl.into();
@@ -95,10 +93,10 @@ impl Default for Lease {
     }
 }
 
-/// Units that someone may spend without asking.
+/// Units that a replica may spend without a call of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// What no other hold of the key is called.
+    /// A unique name among the holds of the key.
     pub id: u64,
     /// How many at most.
     pub units: u64,
@@ -106,14 +104,14 @@ pub struct Hold {
     pub until: Timestamp,
 }
 
-/// What a store answers to who asks for a block.
+/// The answer of a store to a request for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// The units that may be spent from now on; none if there is no room.
+    /// The units that may be spent from now on. Zero means no block.
     pub units: u64,
     /// For how long: up to the last instant.
     pub lasts: Micros,
-    /// What is left beside all blocks.
+    /// The units left beside all blocks.
     pub remaining: u64,
     /// Until the key is fresh, at least.
     pub reset_after: Micros,
@@ -121,20 +119,20 @@ pub struct Granted {
     pub retry_after: Micros,
 }
 
-/// The holds of a key that have not been settled, in the order in which they end.
+/// The open holds of a key, ordered by their ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holds(SmallVec<[Hold; 2]>);
 
 impl Holds {
-    /// The most holds of a key. Whoever comes later is answered one by one.
+    /// The most holds of a key. Later replicas get no block.
     pub const MAX: usize = 64;
 
-    /// Whether there are none.
+    /// Whether there is no hold.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Each of them, in the order in which they end.
+    /// The holds, ordered by their ends.
     pub fn iter(&self) -> impl Iterator<Item = &Hold> {
         self.0.iter()
     }
@@ -153,19 +151,18 @@ impl Holds {
 
     fn lapse_first<R: Rule>(&mut self, count: usize, rule: &R, state: &mut R::State) {
         for hold in self.0.drain(..count) {
-            // What fitted when it was granted does so still, unless a debt was made since; then
-            // all together stays within the bound of debts.
+            // A block that fitted at its grant still fits, unless a debt was made since; then the
+            // sum stays within the bound of debts.
             rule.owe(state, hold.units, hold.until);
         }
     }
 
-    /// Decides on `cost` beside what is held; changes nothing.
+    /// Decides on `cost` beside the holds, and changes nothing.
     ///
-    /// `retry_after` is when it passes if nobody returns what is held; returned units make it
-    /// pass sooner. Of a sliding window counter it is a little late, since what is held now
-    /// will have aged with the rest. Where so much is held that it alone stands in the way, it
-    /// is the end of the first hold, and may be too early. `reset_after` counts what is held as spent
-    /// now: it is longer if that is spent later, shorter if it is returned.
+    /// `retry_after` assumes that no unit is returned; returns make it earlier. For a sliding
+    /// window counter it is a little late, because the holds age too. If the holds alone deny the
+    /// request, it is the end of the first hold, and may be too early. `reset_after` counts holds
+    /// as spent now.
     pub fn assess<R: Rule>(
         &self,
         rule: &R,

@@ -24,7 +24,7 @@
 //!     bucket.charge(&mut state, now, Cost::ONE);
 //! }
 //!
-//! // The burst is spent; one unit comes back each second.
+//! // The burst is spent; one unit is refilled each second.
 //! let denied = bucket.assess(bucket.refresh(&state, now), now, Cost::ONE);
 //! assert_eq!(denied.retry_after(), Some(Micros::new(1_000_000)));
 //! # Ok::<(), tollgate_core::PolicyError>(())

@@ -8,9 +8,9 @@ use crate::math::gcd;
 /// nothing is ever rounded and a bucket does not drift, at any rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scale {
-    /// What one unit weighs.
+    /// The weight of one unit.
     pub(crate) unit: u64,
-    /// What a microsecond restores.
+    /// The weight that a microsecond restores.
     pub(crate) rate: u64,
 }
 

@@ -1,35 +1,33 @@
-//! Where state lives: one trait, and the contract of all who implement it.
+//! The store of states: one trait and its contract.
 
 use std::fmt;
 
 use crate::{Charge, Cost, Fallback, Key, Micros, Policy, Receipt, Settlement, Verdict};
 
-/// Where the state of all keys lives.
+/// The store of the states of all keys.
 ///
-/// A store takes data and returns a verdict; no closure crosses this boundary, so
-/// that a store may be another process and one decision one round trip.
+/// A store takes data and returns a verdict. No closure crosses this boundary, so a store may be
+/// another process, and one decision one round trip.
 ///
 /// # Contract
 ///
-/// `tollgate-store-tests` holds this contract as a suite of named checks. A store or
-/// a wrapper that passes it can stand anywhere in this project.
+/// `tollgate-store-tests` checks this contract with a suite of named checks, for stores and
+/// wrappers.
 ///
 /// ## Atomicity
 ///
-/// [`decide`](Store::decide) is one indivisible step over all its charges: all are
-/// assessed against one state of the store before any is made, and either all that
-/// allowed are made or none is. Charges of one request to the same policy and key are
-/// summed first. Under any interleaving the admitted requests are those that some
-/// sequential order would have admitted. (A store over several machines may hold
-/// this per machine only; it then says so.)
+/// [`decide`](Store::decide) is one indivisible step over all its charges: all are assessed against
+/// one state of the store, and either all allowed charges are made or none. Charges of one request
+/// to the same policy and key are summed first. Under any interleaving the admitted requests are
+/// those of some sequential order. (A store over several machines may guarantee this per machine
+/// only; its documentation then says so.)
 ///
-/// A denial changes nothing: no counter, no expiry, no queue. There is one exception, which
-/// somebody has to ask for: where a request has a charge to a
-/// [penalty](Policy::penalty) that [counts denials](Policy::counts_denials), and another
-/// policy that enforces denies the same key, the penalty is struck once, in the same step,
-/// and says what it is then: a block that begins denies this request already. A denial by a
-/// penalty alone strikes none. What is struck is not struck where keys without room share
-/// an entry, or the flood of one would block others.
+/// A denial changes no state, with one exception: if a request has a charge to a
+/// [penalty](Policy::penalty) that [counts denials](Policy::counts_denials), and another enforced
+/// policy denies the same key, the penalty gets one strike in the same step. Its decision includes
+/// the strike: a block that begins denies this request already. A denial by a penalty alone is not
+/// a strike. Keys that share an overflow entry get no strikes, because one flood would block
+/// unrelated clients.
 ///
 /// ## Clones
 ///
@@ -37,49 +35,41 @@ use crate::{Charge, Cost, Fallback, Key, Micros, Policy, Receipt, Settlement, Ve
 ///
 /// ## Clock
 ///
-/// The store owns the clock; a caller never passes the time, so that processes with
-/// different clocks agree. A clock that steps back gives nothing away as long as the
-/// key lives: time stands still for it. After the key expired, a step back may grant
-/// up to one quota again. A step forward gives what so much time would have given.
-/// Charges are told apart by their dates. So where the clock stepped back behind a charge
-/// before its key was reset, the receipt may give back of what was charged since; and what
-/// is charged until the clock has caught up may give nothing back.
+/// The store owns the clock, so that processes with different clocks agree. If the clock steps
+/// back, time stops for live keys, and no units are refilled. After a key expired, a step back may
+/// grant up to one quota again. A step forward refills units like the passage of time. Charges are
+/// identified by their dates: if the clock stepped back before a key was reset, an older receipt
+/// may refund newer charges, and charges before the clock has caught up may refund nothing.
 ///
 /// ## Errors
 ///
-/// `Err` means that the store could not decide, never that the answer is no. The
-/// error says whether the charge was surely not made or may have been made
-/// ([`StoreError::may_have_charged`]). Wrong in that direction a store counts too
-/// much, never too little: no request is ever admitted that was not charged.
+/// `Err` means that the store could not decide, never a denial. The error says whether the charge
+/// was not made or may have been made ([`StoreError::may_have_charged`]). An error can only make a
+/// store count too much: no request is admitted without its charge.
 ///
 /// ## What an attacker gains
 ///
-/// Keys come from requests. A flood of new keys must neither evict a live key (that
-/// would give its owner a fresh quota) nor win a fresh quota for each new one once
-/// the store is full, and must not slow down others by more than its own decisions.
+/// Clients choose keys. A flood of new keys must neither evict a live key (its client would get a
+/// fresh quota) nor get a fresh quota for each new key when the store is full, and must not delay
+/// others by more than its own decisions.
 ///
 /// ## What bounds memory
 ///
-/// Configuration, not traffic. A key may be forgotten only when its state cannot be
-/// told from that of a key never used.
+/// Configuration, not traffic. A key may be forgotten only when its state equals that of an unused
+/// key.
 pub trait Store: Clone + Send + Sync + 'static {
-    /// The answer on its way. It borrows nothing, so that a middleware can keep it, has
-    /// a name, so that it needs no box, and can be moved after it was polled, so that a
-    /// middleware that finds it ready need not set up anything to wait.
+    /// The answer of the store. It borrows nothing, has a name, and can be moved after a poll, so
+    /// that a middleware needs neither a box nor a waker for a store that answers at once.
     type Future<T: Send + 'static>: Future<Output = Result<T, StoreError>> + Send + Unpin + 'static;
 
     /// Decides one request: all its charges, or none.
     ///
-    /// Charges of a request to one policy and key are one charge of their sum; a shadow
-    /// beside an enforced one takes nothing.
+    /// Charges to one policy and key are one charge of their sum; a shadow beside an enforced
+    /// charge takes nothing. One policy and key under two quotas is an error and charges nothing,
+    /// unless both are one rule ([`Policy::shares_state_with`]).
     ///
-    /// A request may not name one policy and key under two quotas: which of them should
-    /// the sum be held against? That is an error and charges nothing. (Two that are one
-    /// rule, see [`Policy::shares_state_with`], are one quota here and below.)
-    ///
-    /// Dry charges come after all others and see what those have left; see [`Charge::dry`].
-    ///
-    /// Dropping the future gives up the answer, not the charge: it may have been made.
+    /// Dry charges come after all others, see [`Charge::dry`]. If the future is dropped, the charge
+    /// may have been made.
     fn decide(&self, charges: &[Charge<'_>]) -> Self::Future<Verdict>;
 
     /// As [`decide`](Self::decide), for a store that never waits: it returns the answer itself, so
@@ -93,37 +83,34 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// Corrects a charge: `actual` units count instead of those of the receipt.
     ///
-    /// What was too much is given back as far as it still counts, so that afterwards
-    /// no more is admitted than if the charge had been `actual` from the start. What
-    /// was too little is charged as of now and may leave a debt of at most one
-    /// capacity. A receipt settles once; again is [`Settlement::Repeated`].
+    /// Units beyond `actual` are refunded if they still count, so that no more is admitted than if
+    /// the charge had been `actual` from the start. Missing units are charged now and may leave a
+    /// debt of at most one capacity. A receipt settles once; another call is
+    /// [`Settlement::Repeated`].
     ///
-    /// Once a key has been charged under another quota of the policy, what the receipt
-    /// stands for cannot be told from other charges, and nothing is given back. (What is in
-    /// flight keeps its date, and comes back under any limit.)
+    /// If the key has been charged under another quota of the policy since, charges cannot be told
+    /// apart, and nothing is refunded, except permits, which keep their dates.
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Self::Future<Settlement>;
 
-    /// Lets the lease of a charge that [counts in flight](Policy::is_concurrency) begin
-    /// anew, in one step in which nobody else can take its units.
+    /// Starts the lease of a permit ([`Policy::is_concurrency`]) again, in one step, so that
+    /// no other request can take its units.
     ///
-    /// What comes back is the receipt as it is from now on; the one before gives nothing
-    /// back any more. Units that do not count any more, because the lease had ended, the key
-    /// was reset or the store lost it, are charged again, whether there is room or not, up to
-    /// a debt of one capacity. `None` if the receipt was settled: nothing is in flight.
+    /// Returns the new receipt; the old receipt refunds nothing from then on. Units that do not
+    /// count any more, because the lease had ended, the key was reset or the store lost it, are
+    /// charged again, up to a debt of one capacity. `None` if the receipt was settled.
     ///
-    /// After an error that [may have charged](StoreError::may_have_charged) the receipt may
-    /// be as it was or not. Renew it again: at worst the units count twice until the lease
-    /// that was lost ends. Under any other policy there is no lease, which is an error.
+    /// After an error that [may have charged](StoreError::may_have_charged) renew the same receipt
+    /// again: at worst the units count twice until the lost lease ends. Other policies have no
+    /// leases, which is an error.
     fn renew(&self, receipt: &Receipt) -> Self::Future<Option<Receipt>>;
 
-    /// Forgets what `key` has used under `policy`. Receipts from before give nothing back.
+    /// Forgets the used units of `key` under `policy`. Older receipts refund nothing.
     ///
-    /// Where keys that found no room share an entry, a reset of one of them does not
-    /// change what they have used together.
+    /// A reset of one key does not change an overflow entry that several keys share.
     fn reset(&self, policy: &Policy, key: &Key) -> Self::Future<()>;
 
-    /// One word for what it is, as `memory`: a label of metrics. A wrapper answers with
-    /// that of the store inside.
+    /// The name of the kind, as `memory`: a label of metrics. A wrapper returns the name of its
+    /// inner store.
     fn name(&self) -> &'static str {
         "store"
     }
@@ -144,13 +131,12 @@ pub trait StoreExt: Store {
         self.decide(&[Charge::new(policy, key, cost)])
     }
 
-    /// Reads what is left without using any of it.
+    /// The state of a key, without a charge.
     fn peek(&self, policy: &Policy, key: &Key) -> Self::Future<Verdict> {
         self.charge(policy, key, Cost::ZERO)
     }
 
-    /// Says of each cost whether it would pass now, when it would, or that it never can, all
-    /// of one snapshot, and charges nothing: one decision per cost.
+    /// The decisions at several costs in one snapshot, without a charge.
     fn foresee(&self, policy: &Policy, key: &Key, costs: &[Cost]) -> Self::Future<Verdict> {
         let charges: Vec<_> =
             costs.iter().map(|cost| Charge::new(policy, key, *cost).dry()).collect();
@@ -196,7 +182,7 @@ impl StoreError {
         Self::new(store, &reason, Fault::MaybeCharged)
     }
 
-    /// The request makes no sense and would fail again; the store itself is well.
+    /// The request is not valid and would fail again; the store works.
     pub fn invalid(store: &'static str, reason: impl fmt::Display) -> Self {
         Self::new(store, &reason, Fault::Invalid)
     }
@@ -253,7 +239,7 @@ impl StoreError {
     }
 }
 
-/// What a [`StoreError`] leaves behind, and whose fault it is.
+/// The effect of an error, and its cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     NotCharged,

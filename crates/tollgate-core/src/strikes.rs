@@ -1,15 +1,14 @@
-//! What a penalty is for, and how it grows.
+//! The strikes of a penalty, and its blocks.
 
 use std::time::Duration;
 
 use crate::algorithm::penalty::Terms;
 use crate::{Micros, Quota};
 
-/// So many strikes within a time, and what follows: a block, each longer than the one before.
+/// A number of strikes within a time, and the blocks after them.
 ///
-/// By itself the first block is as long as the time within which strikes count, each next
-/// one twice as long, none longer than a day, and a day without a block makes the next one a
-/// first one again.
+/// By default the first block is as long as the time of the strikes, each next block twice as long,
+/// at most a day. A day without a block makes the next block a first block again.
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,8 +29,8 @@ pub struct Strikes {
 }
 
 impl Strikes {
-    /// Denials are strikes: each request that another policy of the same key denies. A denial
-    /// by the block itself is none.
+    /// Denials are strikes: each request that another policy of the same key denies. A denial by
+    /// the block itself does not count.
     pub fn of_denials(strikes: u64, within: Duration) -> Self {
         let day = Micros::new(86_400_000_000);
         let terms = Terms {
@@ -44,28 +43,28 @@ impl Strikes {
         Self { quota: Quota::new(strikes, within), terms }
     }
 
-    /// Only failures are strikes: what is settled as one, as the layer does for responses
-    /// that its limit says count.
+    /// Only failures are strikes: charges that are settled as failures, as the layer does for
+    /// responses that count.
     pub fn of_failures(strikes: u64, within: Duration) -> Self {
         let of_denials = Self::of_denials(strikes, within);
         Self { terms: Terms { counts_denials: false, ..of_denials.terms }, ..of_denials }
     }
 
-    /// How long the first block lasts.
+    /// The length of the first block.
     pub fn block(mut self, time: Duration) -> Self {
         self.terms.block = time.into();
         self.terms.max_block = self.terms.max_block.max(time.into());
         self
     }
 
-    /// Each block is `factor` times as long as the one before, none longer than `longest`.
+    /// Each block is `factor` times as long as the block before, at most `longest`.
     pub fn growing(mut self, factor: u64, longest: Duration) -> Self {
         self.terms.factor = factor;
         self.terms.max_block = longest.into();
         self
     }
 
-    /// So long after the end of a block the next one is a first one again.
+    /// The time after a block until the next block is a first block again.
     pub fn forgotten_after(mut self, time: Duration) -> Self {
         self.terms.forget_after = time.into();
         self

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 /// An instant: microseconds since the Unix epoch.
 ///
-/// The core never asks for the time. Whoever calls it hands in a `Timestamp`: a
-/// store reads its own clock, a test moves one by hand.
+/// The core reads no clock: a store passes the time of its own clock, and a test moves the time by
+/// hand.
 ///
 /// Instants up to [`Timestamp::MAX`] (June 2255) are exact in every store.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,4 +1,4 @@
-//! The body of a response that may come from the service or from the limiter.
+//! Bodies of responses, and the permits that they hold.
 
 use std::fmt;
 use std::pin::Pin;
@@ -11,10 +11,8 @@ use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 pin_project! {
-    /// The body of the inner service, untouched, or a short one of the limiter.
-    ///
-    /// Data and error are those of the inner body, so that a service behind the layer
-    /// fits wherever it fitted without it.
+    /// The body of the inner service, or a short body of the layer. Data and error are those of the
+    /// inner body.
     #[derive(Clone, Debug)]
     pub struct Body<B> {
         #[pin]
@@ -38,7 +36,7 @@ impl<B> Body<B> {
         Self::holding(body, InFlight(None))
     }
 
-    /// The body of a request that holds something until its end.
+    /// The body of a request that holds permits until its end.
     pub(crate) const fn holding(body: B, in_flight: InFlight) -> Self {
         Self { kind: Kind::Inner { body, in_flight } }
     }
@@ -95,8 +93,7 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
     }
 }
 
-/// What a request holds of limits that count in flight, until this and all clones are
-/// dropped. Mostly nothing.
+/// The permits of a request, until this and all clones are dropped. Most requests have none.
 #[derive(Clone, Default)]
 pub struct InFlight(Option<Arc<dyn Send + Sync>>);
 
@@ -105,16 +102,16 @@ impl InFlight {
         Self(Some(Arc::new(hold)))
     }
 
-    /// Lets the handler keep the permits for longer than the response. The extensions alone do not.
+    /// Lets the handler keep the permits longer than the response. The extensions alone do not.
     pub(crate) fn hand_over(&self, extensions: &mut Extensions) {
         let Some(hold) = &self.0 else { return };
         let outer = extensions.remove::<Permits>().map(Box::new);
         extensions.insert(Permits { hold: Arc::downgrade(hold), outer });
     }
 
-    /// The permits of a request, for a task that goes on after its response, such as that of a
-    /// WebSocket: they are returned when this and all clones are dropped. It holds nothing where no
-    /// concurrency limit was charged. In nested layers it has the permits of all.
+    /// The permits of a request, for a task that goes on after the response, such as that of a
+    /// WebSocket. They are returned when this and all clones are dropped. In nested layers it has
+    /// the permits of all layers.
     ///
     /// With the feature `axum`, `InFlight` is an extractor that does the same.
     pub fn of_request(extensions: &Extensions) -> Self {
@@ -159,7 +156,7 @@ impl fmt::Debug for InFlight {
     }
 }
 
-/// Which body a response has behind the layer.
+/// The body of responses behind the layer.
 #[diagnostic::on_unimplemented(
     message = "the layer cannot make a body of the type `{B}` for its own responses",
     note = "call `.any_body()` on the layer: responses then carry a `tollgate::Body` around the \
@@ -169,7 +166,7 @@ pub trait BodyMode<B>: Send + Sync + 'static {
     /// The body behind the layer, where that of the service is `B`.
     type Body;
 
-    /// The body of the service, and what its request holds until the end of it.
+    /// The body of the service, with the permits until its end.
     fn inner(body: B, in_flight: InFlight) -> Self::Body;
 
     /// The response of the service.
@@ -198,12 +195,10 @@ impl<B> BodyMode<B> for AnyBody {
     }
 }
 
-/// Responses carry the body of the service, which is `From<Bytes>`, such as that of axum or
-/// `http_body_util::Full`: the default.
+/// Responses have the body of the service, which is `From<Bytes>`, as in axum: the default.
 ///
-/// A request takes a permit of a concurrency limit until the end of an axum body, with the feature
-/// `axum`. Another body does not tell the layer of its end: the permit is then returned with the
-/// head of the response. For a body that streams, use
+/// With the feature `axum` an axum body holds permits until its end. Another body does not signal
+/// its end to the layer, so permits are returned with the head of the response. For streams use
 /// [`any_body`](crate::RateLimitLayer::any_body).
 #[derive(Clone, Copy, Debug)]
 pub struct SameBody;

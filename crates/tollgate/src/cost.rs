@@ -1,4 +1,4 @@
-//! What a request takes.
+//! The cost of a request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use tollgate_core::Cost;
 use crate::key::route;
 use crate::{RequestHead, grpc};
 
-/// What a request takes from a quota.
+/// The cost of a request, in units of a quota.
 ///
-/// The first of these that has an answer: the closure of [`Costs::from_fn`]; the cost of
-/// the matched route; 1 for a gRPC call, all of which are a POST; the cost of the method:
+/// The first of these that applies: the closure of [`Costs::from_fn`]; the cost of the matched
+/// route; 1 for a gRPC call; the cost of the method:
 ///
 /// | method | units |
 /// |---|---|
@@ -22,16 +22,15 @@ use crate::{RequestHead, grpc};
 /// | DELETE | 10 |
 /// | any other (names of methods are in capitals) | 1 |
 ///
-/// A cost of 0 always passes, whatever is left.
+/// A request with cost 0 always passes.
 ///
 /// # gRPC
 ///
-/// The client writes the content type, so that alone does not make a POST a call. The request
-/// also has to be for a gRPC service: the route that a router has matched, or without a router
-/// the path, has the form `/package.Service/Method`.
-/// [`RateLimitLayerBuilder::grpc`](crate::RateLimitLayerBuilder::grpc) includes services without a
-/// package, or excludes all. A call is never cheaper than its route, nor than what
-/// [`flat`](Costs::flat) or [`method`](Costs::method) say of a POST.
+/// A client can write any content type, so a POST is a call only if its route (without a router:
+/// its path) has the form `/package.Service/Method`.
+/// [`RateLimitLayerBuilder::grpc`](crate::layer::RateLimitLayerBuilder::grpc) includes services
+/// without a package, or excludes all. A call is never cheaper than its route, nor than a POST in
+/// [`flat`](Costs::flat) or [`method`](Costs::method).
 ///
 /// ```
 /// use http::Method;
@@ -52,7 +51,7 @@ pub struct Costs {
 
 type Closure = dyn Fn(&RequestHead<'_>) -> Option<Cost> + Send + Sync;
 
-/// The costs of methods; SEARCH and QUERY are one, the old name and the new.
+/// The costs of methods. SEARCH and QUERY are the old and the new name of one method.
 #[derive(Clone, Debug)]
 struct Methods {
     get: Cost,
@@ -80,7 +79,7 @@ impl Costs {
         costs
     }
 
-    /// The same for every request.
+    /// One cost for all requests.
     pub fn flat(cost: impl Into<Cost>) -> Self {
         Self::uniform(cost.into())
     }
@@ -101,8 +100,7 @@ impl Costs {
         Self { methods, routes: Vec::new(), closure: None }
     }
 
-    /// Another cost for a method. SEARCH stands for QUERY too, and the other way round; and
-    /// a POST is what calls of gRPC are.
+    /// Another cost for a method. SEARCH and QUERY have one cost, and gRPC calls the cost of POST.
     #[must_use]
     pub fn method(mut self, method: Method, cost: impl Into<Cost>) -> Self {
         let cost = cost.into();
@@ -119,9 +117,9 @@ impl Costs {
         self
     }
 
-    /// The cost of a route, whatever the method: its pattern as the router has it
-    /// (axum's `MatchedPath`, or a [`RoutePattern`](crate::RoutePattern) extension), or
-    /// the path of a gRPC method (`/package.Service/Method`).
+    /// The cost of a route, for all methods: the pattern of the router (axum's `MatchedPath`, or a
+    /// [`RoutePattern`](crate::key::RoutePattern) extension), or the path of a gRPC method
+    /// (`/package.Service/Method`).
     #[must_use]
     pub fn route(mut self, pattern: impl Into<Box<str>>, cost: impl Into<Cost>) -> Self {
         let (pattern, cost) = (pattern.into(), cost.into());
@@ -130,7 +128,7 @@ impl Costs {
         self
     }
 
-    /// Asks a closure first; where it says `None`, the other rules hold.
+    /// Calls a closure first. If it returns `None`, the other rules apply.
     #[must_use]
     pub fn from_fn<C: Into<Cost>>(
         mut self,
@@ -140,13 +138,13 @@ impl Costs {
         self
     }
 
-    /// What this request takes.
+    /// The cost of this request.
     #[inline]
     pub fn of(&self, head: &RequestHead<'_>) -> Cost {
         self.among(head, None)
     }
 
-    /// The same, where a layer may say whether its services are gRPC.
+    /// The same, for a layer with [`grpc`](crate::layer::RateLimitLayerBuilder::grpc).
     #[inline]
     pub(crate) fn among(&self, head: &RequestHead<'_>, is_grpc: Option<bool>) -> Cost {
         if let Some(closure) = &self.closure
@@ -155,8 +153,8 @@ impl Costs {
             return cost;
         }
         if !self.routes.is_empty() {
-            // A router knows the methods of a gRPC service by one pattern, so that a call
-            // goes by its path; but saying that one calls is no way round the cost of a route.
+            // A router has one pattern for all methods of a gRPC service, so a call has its path.
+            // The content type must not avoid the cost of a route.
             let called = grpc::says_call(head).then(|| head.uri.path());
             let names = [called, route::pattern(head.extensions)];
             let listed = |name: &str| self.routes.iter().find(|(route, _)| **route == *name);
@@ -167,14 +165,14 @@ impl Costs {
         if grpc::is_call(head, is_grpc) { self.methods.call } else { self.methods.of(head.method) }
     }
 
-    /// Whether the method of a request makes no difference.
+    /// Whether all methods have one cost.
     pub(crate) fn is_flat(&self) -> bool {
         let Methods { get, head, search, post, put, patch, delete, any_other, .. } = &self.methods;
         let mut named = [get, head, search, post, put, patch, delete].into_iter();
         self.methods.others.is_empty() && named.all(|cost| cost == any_other)
     }
 
-    /// The most that a request takes, as far as the table says.
+    /// The highest cost of methods and routes.
     pub(crate) fn max_cost(&self) -> Cost {
         let Methods { get, head, search, post, put, patch, delete, call, any_other, others } =
             &self.methods;
@@ -252,98 +250,4 @@ impl fmt::Debug for Costs {
 }
 
 #[cfg(test)]
-mod tests {
-    use http::Request;
-    use http::header::CONTENT_TYPE;
-
-    use super::*;
-    use crate::RoutePattern;
-
-    fn cost(costs: &Costs, method: &str, route: Option<&str>, grpc: bool) -> u64 {
-        cost_at("/pkg.Service/Call", costs, method, route, grpc)
-    }
-
-    fn cost_at(path: &str, costs: &Costs, method: &str, route: Option<&str>, grpc: bool) -> u64 {
-        let mut request = Request::builder().method(method).uri(path);
-        if let Some(route) = route {
-            request = request.extension(RoutePattern::new(route));
-        }
-        if grpc {
-            request = request.header(CONTENT_TYPE, "application/grpc+proto");
-        }
-        costs.of(&RequestHead::of(&request.body(()).unwrap())).get()
-    }
-
-    #[test]
-    fn methods_cost_what_the_table_says() {
-        for (method, expected) in [
-            ("GET", 1),
-            ("HEAD", 1),
-            ("SEARCH", 3),
-            ("QUERY", 3),
-            ("POST", 5),
-            ("PUT", 5),
-            ("PATCH", 5),
-            ("DELETE", 10),
-            ("OPTIONS", 1),
-            ("TRACE", 1),
-            ("PROPFIND", 1),
-        ] {
-            assert_eq!(cost(&Costs::default(), method, None, false), expected, "{method}");
-        }
-    }
-
-    #[test]
-    fn a_grpc_call_is_no_ordinary_post() {
-        assert_eq!(cost(&Costs::default(), "POST", None, true), 1);
-        let costs = Costs::by_method().route("/pkg.Service/Call", Cost::new(7));
-        assert_eq!(cost(&costs, "POST", None, true), 7);
-        assert_eq!(cost(&costs, "POST", None, false), 5, "a path is not a route");
-    }
-
-    #[test]
-    fn who_only_says_to_call_pays_what_others_pay() {
-        let route = Some("/reports/{id}");
-        let listed = Costs::by_method().route("/reports/{id}", Cost::new(50));
-        for (costs, route, expected) in [
-            (listed, route, 50),
-            (Costs::by_method(), route, 5),
-            (Costs::by_method(), Some("/comments"), 5),
-            (Costs::by_method(), Some("/files/{*path}"), 5),
-            (Costs::by_method(), Some("/pkg.Service/{*rest}"), 1),
-            (Costs::by_method().method(Method::POST, Cost::new(20)), None, 20),
-            (Costs::by_method().method(Method::GET, Cost::new(20)), None, 1),
-            (Costs::flat(Cost::new(300)), None, 300),
-            (Costs::flat(Cost::new(0)), None, 0),
-        ] {
-            assert_eq!(cost(&costs, "POST", route, true), expected, "{costs:?} {route:?}");
-        }
-    }
-
-    #[test]
-    fn without_a_route_the_path_tells_a_call() {
-        let costs = Costs::by_method();
-        for (path, route, expected) in [
-            ("/pkg.Service/Call", None, 1),
-            ("/comments", None, 5),
-            ("/Service/Call", None, 5),
-            ("/comments", Some("/pkg.Service/{*rest}"), 1),
-        ] {
-            assert_eq!(cost_at(path, &costs, "POST", route, true), expected, "{path}");
-        }
-    }
-
-    #[test]
-    fn the_nearer_rule_wins() {
-        let costs = Costs::by_method()
-            .method(Method::from_bytes(b"QUERY").unwrap(), Cost::new(4))
-            .method(Method::from_bytes(b"PURGE").unwrap(), Cost::new(9))
-            .route("/items/{id}", Cost::new(2))
-            .from_fn(|head| (*head.method == Method::PUT).then_some(Cost::new(100)));
-        assert_eq!(cost(&costs, "SEARCH", None, false), 4);
-        assert_eq!(cost(&costs, "PURGE", None, false), 9);
-        assert_eq!(cost(&costs, "DELETE", Some("/items/{id}"), false), 2);
-        assert_eq!(cost(&costs, "DELETE", Some("/other"), false), 10);
-        assert_eq!(cost(&costs, "PUT", Some("/items/{id}"), false), 100);
-    }
-}
+mod tests;

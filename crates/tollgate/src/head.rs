@@ -1,25 +1,23 @@
-//! What a limiter may look at.
+//! The head of a request.
 
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
 
-/// What a limiter may look at: everything of a request but its body.
-///
-/// The body stays out because a limiter decides before one is read; and a type
-/// without the body's type keeps every key, cost and condition free of it.
+/// The head of a request. The layer decides before the body is read, and keys, costs and conditions
+/// do not depend on the type of the body.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct RequestHead<'a> {
     /// The method.
     pub method: &'a Method,
-    /// The target as it was sent. To key on a route take [`key::MatchedRoute`](crate::key::MatchedRoute),
-    /// since one resource has many spellings (`//`, `%2e`, a trailing slash).
+    /// The target as it was sent. One resource has many spellings (`//`, `%2e`, a trailing slash),
+    /// so use [`key::MatchedRoute`](crate::key::MatchedRoute) as a key.
     pub uri: &'a Uri,
     /// The protocol version.
     pub version: Version,
-    /// The headers. Whatever no trusted proxy has overwritten was chosen by the client.
+    /// The headers. A client chooses all values that no trusted proxy overwrites.
     pub headers: &'a HeaderMap,
-    /// What the server and the layers before have put down: peer address, matched route, user.
+    /// The extensions of the server and outer layers: peer address, matched route, user.
     pub extensions: &'a Extensions,
 }
 
@@ -44,5 +42,5 @@ impl<'a> RequestHead<'a> {
     }
 }
 
-/// What holds of some requests and not of others.
+/// A condition on requests.
 pub(crate) type Condition = dyn Fn(&RequestHead<'_>) -> bool + Send + Sync;

@@ -1,9 +1,8 @@
 //! Rate limiting for tower, axum, hyper and tonic.
 //!
-//! A [`RateLimitLayer`] finds out who is asking ([`key`]), what the request costs
-//! ([`Costs`]), asks a [`Store`] whether its policies let it pass, and answers for them
-//! if they do not ([`denial`]). All policies of a layer are decided in one step of the
-//! store, all or none.
+//! A [`RateLimitLayer`] finds the [`key`] and the cost ([`Costs`]) of each request and calls a
+//! [`Store`], which decides all policies of the layer in one step, all or none. A request that a
+//! policy denies gets a response of the layer ([`denial`]).
 //!
 //! ```
 //! # #[cfg(feature = "axum")]
@@ -25,10 +24,9 @@
 //! # }
 //! ```
 //!
-//! axum tells the layer who is asking if it serves
-//! `app()?.into_make_service_with_connect_info::<SocketAddr>()`. Which algorithm to choose, with
-//! recipes, what a store over Redis promises and how to deploy say the [README] and
-//! [choosing.md]; small programs for each need are in [examples].
+//! Serve `app()?.into_make_service_with_connect_info::<SocketAddr>()`, so that the layer has the
+//! address of the client. The [README] and [choosing.md] help to choose an algorithm and a store;
+//! [examples] has small programs.
 //!
 //! [README]: https://github.com/tollgate-rs/tollgate#readme
 //! [choosing.md]: https://github.com/tollgate-rs/tollgate/blob/main/docs/choosing.md
@@ -43,8 +41,9 @@
 //! | `tonic` | tonic's connection info as the peer |
 //! | `jwt` | `JwtUser` and `JwtTier`: users and tiers named by a verified JSON Web Token |
 //! | `jwt-rust-crypto` | `jwt` with the cryptography of jsonwebtoken's `rust_crypto`; with `jwt` alone the program chooses |
+//! | `serde` | `store::SentReceipt`: receipts for another process |
 //! | `metrics` | counters and times by the facade of the crate `metrics` |
-//! | `admin` | a router for those who run it: status, reset, who is denied most |
+//! | `admin` | a router for operators: status, reset, the most denied clients |
 //! | `tier-lookup` | `TierLookup`: tiers from a database, remembered for a while |
 //! | `test-util` | `ManualClock`, a clock for tests that is moved by hand |
 
@@ -54,7 +53,6 @@ pub mod admin;
 pub mod body;
 mod cost;
 pub mod denial;
-pub mod failure;
 mod grpc;
 mod head;
 pub mod headers;
@@ -65,50 +63,42 @@ mod limit;
 pub mod metrics;
 mod observe;
 mod paths;
+pub mod policy;
 mod settling;
 #[cfg(feature = "metrics")]
 pub mod status;
+pub mod store;
 pub mod tier;
 
+// At most 45 names, which a test counts. The others are in modules by theme.
 pub use body::Body;
 pub use cost::Costs;
-pub use denial::{Denial, DenialResponse, Reason};
+pub use denial::Denial;
 pub use head::RequestHead;
 pub use headers::HeaderOptions;
-pub use key::{KeySource, RoutePattern, Subject, SubjectKind};
-pub use layer::{
-    LayerError, RateLimit, RateLimitLayer, RateLimitLayerBuilder, Reservation, TalliedBody, Tally,
-    Verdicts, WaitQueue,
-};
+pub use layer::{LayerError, RateLimit, RateLimitLayer, Reservation, WaitQueue};
 pub use limit::{Limit, OnExceeded, OnMissingKey};
-#[cfg(feature = "admin")]
-pub use observe::Denials;
 #[cfg(feature = "metrics")]
 pub use observe::Observer;
-pub use paths::{Paths, PathsError};
+pub use paths::Paths;
 pub use settling::{Reserve, ResponseHead};
-pub use tier::{Tier, TierSource};
 #[cfg(feature = "calendar")]
 #[doc(inline)]
 pub use tollgate_calendar as calendar;
 #[doc(inline)]
 pub use tollgate_core::{
-    Algorithm, AnyStore, Calendar, CalendarError, Charge, Cost, Decision, Key, Kind, LeakyMode,
-    Lease, Micros, OnStoreError, Outcome, Period, Policy, PolicyError, Quota, Receipt, ReceiptId,
-    Refill, Resolution, Settlement, Source, Store, StoreError, StoreExt, Strikes, Timestamp,
-    Verdict,
+    AnyStore, Cost, Key, Micros, OnStoreError, Policy, PolicyError, Quota, Store, StoreError,
+    StoreExt, Strikes,
 };
 #[cfg(feature = "test-util")]
 #[doc(inline)]
 pub use tollgate_memory::ManualClock;
 #[cfg(feature = "memory")]
 #[doc(inline)]
-pub use tollgate_memory::{Clock, MemoryStats, MemoryStore, MemoryStoreBuilder, SystemClock};
+pub use tollgate_memory::MemoryStore;
 #[cfg(feature = "redis")]
 #[doc(inline)]
-pub use tollgate_redis::{
-    ConnectError, RedisFuture, RedisReport, RedisStats, RedisStore, RedisStoreBuilder, RedisWarning,
-};
+pub use tollgate_redis::RedisStore;
 
 /// The examples of both READMEs are compiled with the documentation tests.
 #[cfg(all(doctest, feature = "axum", feature = "memory", feature = "redis"))]

@@ -1,4 +1,4 @@
-//! A policy, and which requests it holds against whose quota.
+//! A policy with its key, its costs and its conditions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::settling::{Reserve, ResponseHead, Settling};
 use crate::tier::Tier;
 use crate::{Costs, Paths, RequestHead};
 
-/// A policy, whose quota it uses, what requests cost there and which it is about.
+/// A policy with its key, its costs and its conditions.
 ///
 /// ```
 /// use tollgate::key::{ApiKey, ApiKeys, ClientIp};
@@ -44,51 +44,47 @@ pub struct Limit {
     conditions: Vec<Arc<Condition>>,
 }
 
-/// What becomes of a request that does not say whose quota it uses.
+/// The treatment of a request without a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnMissingKey {
-    /// It is refused with 403, or the status that the layer's response chooses
-    /// ([`Denial::with_status`](crate::Denial::with_status)), and no policy of the layer is
-    /// charged: where keys could be guessed, put a limit by address into a layer outside of this
-    /// one.
+    /// The layer rejects the request with 403, or with the status that the response of the layer
+    /// chooses ([`Denial::with_status`](crate::Denial::with_status)), and charges no policy. If
+    /// keys could be guessed, put a limit by address into a layer outside of this layer.
     Deny,
-    /// It passes this policy; the others of the layer still hold.
+    /// The request passes this policy. The other policies of the layer still apply.
     Pass,
-    /// All such requests share one quota of this policy.
+    /// All requests without a key share one quota of this policy.
     Share,
 }
 
-/// How the layer treats a request that a limit denies.
+/// The treatment of a request that a limit denies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnExceeded {
-    /// It rejects the request at once.
+    /// The layer rejects the request at once.
     #[default]
     Reject,
-    /// The request waits until it passes, for up to `max`. The layer rejects it as soon as it is
-    /// clear that this takes longer.
+    /// The request waits until the limit allows it, for up to `max`. The layer rejects the request
+    /// as soon as it is clear that the wait takes longer.
     ///
     /// # Order
     ///
-    /// Each key serves waiting requests in the order of their arrival. While a request waits for
-    /// a key, no request that came later takes units of that key.
+    /// Each key serves waiting requests in the order of arrival. While a request waits for a key,
+    /// no later request takes units of that key.
     ///
-    /// A request waits for a key while the store denies it under that key, or while an earlier
-    /// request waits for the key. It waits for no other key. So a client that waits for its own
-    /// limit does not hold up other clients at a global limit, and no unit of the global limit is
-    /// kept for it. When its own limit has room again, the request takes its place by arrival
-    /// among the requests that wait for the global limit.
+    /// A request waits for a key while the store denies the request under that key, or while an
+    /// earlier request waits for the key, and for no other key. So a client that waits for its own
+    /// limit delays no other client at a global limit. Later it takes its place by arrival among
+    /// the requests that wait for the global limit.
     ///
-    /// The order holds among requests in one process that share a
-    /// [`WaitQueue`](crate::WaitQueue), for limits with `OnExceeded::Wait`. Each process has a
-    /// wait queue of its own. A request takes no units of a key at cost 0, so it does not wait for
-    /// that key.
+    /// The order holds in one process, among limits that share a [`WaitQueue`](crate::WaitQueue). A
+    /// request that costs 0 under a key does not wait for the key.
     ///
     /// # Bounds
     ///
-    /// The layer's [`WaitQueue`](crate::WaitQueue) bounds the number and the bytes of waiting
-    /// requests. A client that closes its connection leaves the queue and takes no units. A request
-    /// that costs more than the capacity of a limit gets 403 at once. Waiting needs a tokio runtime
-    /// with its timer enabled, and holds no permit of the inner service.
+    /// The [`WaitQueue`](crate::WaitQueue) bounds the number and the bytes of waiting requests. A
+    /// client that closes its connection leaves the queue and takes no units. A request that costs
+    /// more than the capacity gets 403 at once. Waiting needs a tokio runtime with its timer
+    /// enabled, and holds no permit of the inner service.
     Wait {
         /// The longest wait.
         max: Duration,
@@ -96,10 +92,9 @@ pub enum OnExceeded {
 }
 
 impl Limit {
-    /// `policy` over the quota that `key` names.
+    /// `policy` with a quota for each key.
     ///
-    /// Where the policy counts in flight, or is a penalty, a request costs 1 there whatever the
-    /// layer says.
+    /// Under a concurrency limit or a penalty a request costs 1, whatever the costs of the layer.
     pub fn new(policy: Policy, key: impl KeySource) -> Self {
         let one = policy.is_concurrency() || policy.is_penalty();
         let costs = one.then(|| Costs::flat(Cost::ONE));
@@ -116,7 +111,7 @@ impl Limit {
         }
     }
 
-    /// `policy` over one quota that everybody shares.
+    /// `policy` with one quota for all clients.
     pub fn global(policy: Policy) -> Self {
         Self::new(policy, Global)
     }
@@ -132,41 +127,40 @@ impl Limit {
         Self::new(policy, key).on_missing_key(OnMissingKey::Deny)
     }
 
-    /// Every request costs `units` here: short for `.costs(Costs::flat(units))`.
+    /// Short for `.costs(Costs::flat(units))`.
     #[must_use]
     pub fn cost(self, units: impl Into<Cost>) -> Self {
         self.costs(Costs::flat(units))
     }
 
-    /// What requests cost here, if not what they cost in the rest of the layer.
+    /// The costs of requests under this limit, instead of those of the layer.
     #[must_use]
     pub fn costs(mut self, costs: Costs) -> Self {
         self.costs = Some(costs);
         self
     }
 
-    /// Only watches: the policy never blocks, is charged for the requests that pass,
-    /// and stays out of headers and status. See the events of target `tollgate`.
+    /// Makes a shadow policy: it never denies a request, and is charged for requests that pass.
+    /// Headers and status do not have it; events of the target `tollgate` do.
     #[must_use]
     pub const fn shadow(mut self) -> Self {
         self.enforce = false;
         self
     }
 
-    /// What becomes of a request that does not say whose quota it uses.
+    /// Sets the treatment of a request without a key.
     ///
-    /// A layer does not build if the key [cannot be missing](KeySource::can_be_missing).
-    /// [`ClientIp::peer`](crate::key::ClientIp::peer) is such a key: a server that tells no peer
-    /// address is set up wrongly, and every request is answered with 500. Code that takes any
-    /// source puts the answer on the
-    /// [layer's builder](crate::RateLimitLayerBuilder::on_missing_key).
+    /// A layer does not build if the key [cannot be missing](KeySource::can_be_missing), as that of
+    /// [`ClientIp::peer`](crate::key::ClientIp::peer): a server without peer addresses is set up
+    /// wrongly and responds with 500. Code for any source sets this on the [layer's
+    /// builder](crate::layer::RateLimitLayerBuilder::on_missing_key).
     #[must_use]
     pub const fn on_missing_key(mut self, on_missing_key: OnMissingKey) -> Self {
         self.on_missing_key = Some(on_missing_key);
         self
     }
 
-    /// Only requests of which `condition` holds. Several conditions must all hold.
+    /// Limits only requests for which `condition` returns `true`. Several conditions must all hold.
     #[must_use]
     pub fn when(
         mut self,
@@ -176,29 +170,27 @@ impl Limit {
         self
     }
 
-    /// Only requests to these paths, and those whose spelling leaves it open. A layer on
-    /// the route itself needs no such care.
+    /// Limits only requests to these paths, and requests whose ambiguous spelling may mean one of
+    /// these paths. A layer on the route itself needs no paths.
     #[must_use]
     pub fn on_paths(self, paths: Paths) -> Self {
         self.when(move |head| paths.limit(head))
     }
 
-    /// No requests to these paths.
+    /// Excludes requests to these paths.
     #[must_use]
     pub fn except_paths(self, paths: Paths) -> Self {
         self.when(move |head| !paths.exempt(head))
     }
 
-    /// The treatment of a request that this limit denies: with [`OnExceeded::Wait`] it is held
-    /// back until it passes, whatever the algorithm. If another limit denies it that does
-    /// not wait, it is refused at once.
+    /// Sets the treatment of a request that this limit denies. If a limit with
+    /// [`OnExceeded::Reject`] also denies the request, the layer rejects it at once.
     #[must_use]
     pub const fn on_exceeded(mut self, on_exceeded: OnExceeded) -> Self {
         self.on_exceeded = on_exceeded;
         self
     }
 
-    /// How long a request waits for this limit.
     pub(crate) const fn max_wait(&self) -> Option<Duration> {
         match self.on_exceeded {
             OnExceeded::Wait { max } if self.enforce => Some(max),
@@ -207,7 +199,7 @@ impl Limit {
     }
 
     /// Takes the cost as an estimate, which is corrected when the response is known: see
-    /// [`Reserve`] for who says so, and what then happens.
+    /// [`Reserve`].
     ///
     /// ```
     /// use tollgate::key::ClientIp;
@@ -226,16 +218,13 @@ impl Limit {
         self
     }
 
-    /// Counts only the responses of which `counts` holds: every request is charged before
-    /// it goes on, and what does not count is given back when the response is there.
+    /// Counts only the responses for which `counts` returns `true`. The layer charges each request
+    /// before it forwards it, and refunds responses that do not count. For a
+    /// [penalty](Self::penalty) these responses are the strikes, and nothing is charged before.
     ///
-    /// Of a [penalty](Self::penalty) they are the strikes, which come when the response is
-    /// there; nothing is charged before.
-    ///
-    /// So the limit cannot be exceeded by asking much at once: requests whose response is
-    /// not known yet hold a place each. Whatever has no response, because the service fails
-    /// or the client leaves, counts. The header fields tell what the client has left without
-    /// what was given back.
+    /// Requests at the same time cannot exceed the limit either: each request holds its units until its
+    /// response is known. A request without a response counts, because the service failed or the
+    /// client left. The headers include the refund.
     ///
     /// ```
     /// use tollgate::key::ClientIp;
@@ -258,10 +247,10 @@ impl Limit {
         self
     }
 
-    /// Another quota for the subjects of a tier, with the same algorithm. Which tier a
-    /// request is in says the layer's [`tiers`](crate::RateLimitLayerBuilder::tiers).
+    /// Another quota for the clients in a tier, with the same algorithm. The layer finds the tier
+    /// of a request with its [`tiers`](crate::layer::RateLimitLayerBuilder::tiers).
     ///
-    /// It is one policy: a subject whose tier changes keeps what it has consumed.
+    /// It is one policy: a client whose tier changes keeps the units that it has used.
     ///
     /// # Errors
     /// The quota does not fit the algorithm, or the lease of the policy.
@@ -273,12 +262,11 @@ impl Limit {
         Ok(self)
     }
 
-    /// A limit named `name` of `numerator / denominator` of this one's quota, in every
-    /// tier: for endpoints that may take only a part, say AI calls a tenth. Key, costs,
-    /// conditions and whatever else was said before are those of this limit.
+    /// A limit named `name` with `numerator / denominator` of this quota in each tier, for example
+    /// for endpoints that may take only a tenth. The rest is the same as in this limit.
     ///
-    /// It rounds as [`Policy::share`] does. Put both into a layer and a request needs room
-    /// in both.
+    /// Quotas are rounded as in [`Policy::share`]. A request needs units in both limits if a layer
+    /// has both.
     ///
     /// ```
     /// use tollgate::key::ClientIp;
@@ -314,13 +302,13 @@ impl Limit {
         })
     }
 
-    /// A limit named `name` that blocks the subjects of this one after so many strikes: key and
-    /// conditions are those of this limit. Put both into a layer.
+    /// A limit named `name` that blocks clients of this limit after a number of strikes. It has the
+    /// key and the conditions of this limit. Put both into a layer.
     ///
-    /// A strike is a denial by a limit of the layer that has the same key; or, if `strikes` are
-    /// of failures, a response that counts ([`count_only`](Self::count_only)). Who is blocked
-    /// is denied with a problem of its own until the block ends, which asking does not put off.
-    /// The header fields tell of it only then.
+    /// A strike is a denial by a limit of the layer with the same key. With `strikes` of failures,
+    /// a strike is a response that counts ([`count_only`](Self::count_only)). A blocked client gets
+    /// a problem of its own until the block ends; more requests do not extend the block. Headers
+    /// name the penalty only while it blocks.
     ///
     /// ```
     /// use std::time::Duration;
@@ -339,7 +327,7 @@ impl Limit {
     /// ```
     ///
     /// # Errors
-    /// The name is none for a policy, or the strikes make no sense.
+    /// The name is not valid for a policy, or the strikes are not valid.
     pub fn penalty(&self, name: &str, strikes: Strikes) -> Result<Self, PolicyError> {
         let policy = Policy::penalty(name, strikes)?;
         let policy = policy.failing_like(&self.policy);
@@ -353,8 +341,7 @@ impl Limit {
         })
     }
 
-    /// Sets what the policy does while the store cannot decide, in every tier, if it does not say
-    /// it itself.
+    /// Sets the failure policy in each tier where the policy has none.
     pub(crate) fn default_on_store_error(&mut self, on_store_error: OnStoreError) {
         let tiers = self.tiers.iter_mut().map(|(_, policy)| policy);
         for policy in tiers.chain([&mut self.policy]) {
@@ -364,18 +351,17 @@ impl Limit {
         }
     }
 
-    /// The policy, with the quota for everybody.
+    /// The policy, with the quota outside of tiers.
     pub const fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// The tiers that have a quota of their own, with the policy there.
+    /// The tiers with a quota of their own, and the policy there.
     pub fn tiers(&self) -> impl Iterator<Item = (&Tier, &Policy)> {
         self.tiers.iter().map(|(tier, policy)| (tier, policy))
     }
 
-    /// The policy with the quota for a tier; for none, or one that has no quota of its own,
-    /// that for everybody.
+    /// The policy in a tier. A tier without a quota has the policy outside of tiers.
     pub fn policy_in(&self, tier: Option<&Tier>) -> &Policy {
         let own = tier.and_then(|tier| self.tiers().find(|(name, _)| *name == tier));
         own.map_or(&self.policy, |(_, policy)| policy)
@@ -391,7 +377,7 @@ impl Limit {
     }
 }
 
-/// A policy that differs from `policy` in its name and quota alone.
+/// `policy` with another name and quota.
 fn like(policy: &Policy, name: &str, quota: Quota) -> Result<Policy, PolicyError> {
     let other = Policy::new(name, quota, policy.kind())?.failing_like(policy);
     match policy.lease() {
@@ -400,8 +386,7 @@ fn like(policy: &Policy, name: &str, quota: Quota) -> Result<Policy, PolicyError
     }
 }
 
-/// The key under which requests without one share a quota: no source makes it, as
-/// theirs begin with a tag above zero.
+/// The key that requests without a key share. Keys of sources begin with a tag above zero.
 pub(crate) fn shared_key() -> Key {
     Key::new([0, b'-'])
 }

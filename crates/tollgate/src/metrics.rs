@@ -1,9 +1,8 @@
-//! What can be measured: every metric of Tollgate, with its labels and what it means.
+//! The metrics of Tollgate, with their labels and meanings.
 //!
-//! Metrics go through the facade of the crate [`metrics`](https://docs.rs/metrics), to whatever recorder
-//! the program installs. Counting adds up to 30 ns to a request in memory, with a recorder or without
-//! one. Install the recorder before the first request, and give [`buckets`] to exporters that
-//! ask for them:
+//! They go through the facade of the crate [`metrics`](https://docs.rs/metrics) to the recorder of
+//! the program. Counting adds up to 30 ns to a request in memory. Install the recorder before the
+//! first request, and give it the [`buckets`] of histograms:
 //!
 //! ```
 //! use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
@@ -18,10 +17,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! No key, path or user ever becomes a label: the number of series is bounded by what the
-//! operator configures, whatever clients do.
-
-use std::fmt::Write as _;
+//! No key, path or user becomes a label: the operator's configuration bounds the number of series.
 
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
@@ -29,19 +25,19 @@ use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Metric {
-    /// Its name, as Prometheus has it.
+    /// The name in Prometheus.
     pub name: &'static str,
     /// How it is counted.
     pub kind: MetricKind,
-    /// Its labels; all have few values.
+    /// The labels, all with few values.
     pub labels: &'static [&'static str],
-    /// What it means.
+    /// The meaning.
     pub help: &'static str,
-    /// The upper bounds of its buckets, for a histogram.
+    /// The upper bounds of the buckets of a histogram.
     pub buckets: &'static [f64],
 }
 
-/// How a metric is counted.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
     /// It only grows.
@@ -53,7 +49,7 @@ pub enum MetricKind {
 }
 
 impl MetricKind {
-    /// The word for it.
+    /// The name of the kind.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -63,12 +59,12 @@ impl MetricKind {
     }
 }
 
-/// The histograms by name, each with the upper bounds of its buckets, for exporters that ask.
+/// The names of the histograms with the upper bounds of their buckets.
 pub fn buckets() -> impl Iterator<Item = (&'static str, &'static [f64])> {
     ALL.iter().filter(|it| !it.buckets.is_empty()).map(|it| (it.name, it.buckets))
 }
 
-/// Tells the recorder what each metric means. Layers do it by themselves.
+/// Sends the meanings of the metrics to the recorder. Layers call it.
 pub fn describe() {
     for metric in ALL {
         let Metric { name, kind, help, .. } = *metric;
@@ -81,19 +77,7 @@ pub fn describe() {
     }
 }
 
-/// All metrics as a table in Markdown, for documentation.
-pub fn table() -> String {
-    let mut table = "| metric | kind | labels | meaning |\n|---|---|---|---|\n".to_owned();
-    for Metric { name, kind, labels, help, .. } in ALL {
-        let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
-        let (kind, labels) = (kind.as_str(), labels.join(", "));
-        // Writing to a string does not fail.
-        let _ = writeln!(table, "| `{name}` | {kind} | {labels} | {help} |");
-    }
-    table
-}
-
-/// The names, for those who count.
+/// The names of metrics.
 pub(crate) mod name {
     pub(crate) const DECISIONS: &str = "tollgate_decisions_total";
     pub(crate) const UNITS: &str = "tollgate_units_charged_total";
@@ -146,11 +130,13 @@ const DECIDING: &[f64] = &[
     0.000_001, 0.000_01, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1,
     0.5,
 ];
+/// From a service in memory to one that is about to be given up.
+const SERVING: &[f64] =
+    &[0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 const WAITS: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 const BATCHES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
 
-/// Every metric there is. Those of Redis come from `tollgate-redis`, those of the
-/// configuration from the gateway.
+/// All metrics, including those of `tollgate-redis` and the gateway.
 pub const ALL: &[Metric] = &[
     counter(
         name::DECISIONS,
@@ -263,6 +249,43 @@ pub const ALL: &[Metric] = &[
         "Lines of the access log that were lost: too many waited, or the file took none.",
     ),
     gauge("tollgate_gateway_tunnels", &[], "Upgraded connections that are open."),
+    counter(
+        "tollgate_gateway_requests_total",
+        &["route", "status"],
+        "Requests of a route that were answered. status: 1xx to 5xx.",
+    ),
+    histogram(
+        "tollgate_gateway_request_duration_seconds",
+        &["route"],
+        SERVING,
+        "Time from the header of a request of a route to the header of its response.",
+    ),
+    counter(
+        "tollgate_gateway_upstream_requests_total",
+        &["upstream", "status"],
+        "Requests that a server behind the gateway answered. status: 1xx to 5xx.",
+    ),
+    histogram(
+        "tollgate_gateway_upstream_duration_seconds",
+        &["upstream"],
+        SERVING,
+        "Time until such a server sent the header of its response.",
+    ),
+    counter(
+        "tollgate_gateway_upstream_failures_total",
+        &["upstream"],
+        "Requests to which such a server gave no valid response.",
+    ),
+    gauge(
+        "tollgate_gateway_upstream_up",
+        &["upstream"],
+        "0 while such a server gets no requests because of failures or checks.",
+    ),
+    counter(
+        "tollgate_gateway_rate_limit_service_total",
+        &["domain", "outcome"],
+        "Answers to Envoy, by domain. outcome: ok, over_limit, error.",
+    ),
     counter(
         "tollgate_trace_spans_total",
         &["outcome"],

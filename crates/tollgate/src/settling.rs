@@ -5,23 +5,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Extensions, HeaderMap, HeaderName, Response, StatusCode};
+#[cfg(feature = "serde")]
+use tollgate_core::{Charged, Key, Policy, ReceiptId, Source, Timestamp};
 use tollgate_core::{Cost, Micros, Receipt};
 
-/// How the charges of a limit are corrected later: what [`Costs`](crate::Costs) says is
-/// then an estimate. See [`Limit::reserve`](crate::Limit::reserve).
+/// The correction of estimated costs. See [`Limit::reserve`](crate::Limit::reserve).
 ///
-/// * The handler settles them by the [`Reservation`](crate::Reservation) in the extensions
-///   of its request, or what it lets go of counts: see [`Tally`](crate::Tally).
-/// * Or the service says in a header field of its response what the request has cost
+/// * The handler settles them with its [`Reservation`](crate::Reservation), or with a
+///   [`Tally`](crate::layer::Tally).
+/// * Or the service states the cost in a header of its response
 ///   ([`or_by_header`](Self::or_by_header)).
-/// * The first of them counts. If there is none within a time, the estimate stands.
+/// * The first settlement counts. If there is no settlement in time, the estimate stands.
 ///
-/// # When the estimate was wrong
+/// # Wrong estimates
 ///
-/// What was too much comes back, as far as it still counts. What was too little is charged
-/// as of now, even if it is not there: it may leave a debt of at most one capacity, which
-/// has to be worked off before the next request passes. So estimate rather too much, and
-/// at least 1: a request that costs nothing is not charged, and leaves nothing to correct.
+/// Units beyond the actual cost are refunded if they still count. Missing units are charged now,
+/// even beyond the limit: a debt of at most one capacity, which has to be refilled before the next
+/// request passes. So estimate high, and at least 1: a request that costs nothing is not charged
+/// and cannot be corrected.
 #[derive(Clone, Debug)]
 pub struct Reserve {
     pub(crate) header: Option<HeaderName>,
@@ -38,18 +39,16 @@ impl Reserve {
     /// The service may also state the cost in units, in the header `name` of its response, for
     /// example [`headers::COST`](crate::headers::COST).
     ///
-    /// The layer removes the header from all responses, also where the limit charged nothing: the
-    /// request is exempt, is on the allowlist, has no key or costs 0, or the store failed. A value
-    /// that is not an integer is ignored, and the estimate stands. In nested layers, the innermost
-    /// layer with this header reads and removes it.
+    /// The layer removes the header from all responses, charged or not. A value that is not an
+    /// integer is ignored. In nested layers, the innermost layer with this header reads and removes
+    /// it.
     #[must_use]
     pub fn or_by_header(mut self, name: HeaderName) -> Self {
         self.header = Some(name);
         self
     }
 
-    /// After this time nothing is corrected any more, and the estimate stands. A longer time than
-    /// [`Receipt::lifetime`] has no effect.
+    /// After this time the estimate stands. It is at most [`Receipt::lifetime`].
     #[must_use]
     pub fn lapse_after(mut self, time: Duration) -> Self {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
@@ -77,7 +76,7 @@ impl Reserve {
     }
 }
 
-/// What a condition may look at: everything of a response but its body.
+/// The head of a response.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ResponseHead<'a> {
@@ -85,7 +84,7 @@ pub struct ResponseHead<'a> {
     pub status: StatusCode,
     /// The header fields of the service.
     pub headers: &'a HeaderMap,
-    /// What the service has put down for layers further out.
+    /// The extensions of the service for outer layers.
     pub extensions: &'a Extensions,
 }
 
@@ -100,11 +99,11 @@ impl<'a> ResponseHead<'a> {
     }
 }
 
-/// How a limit corrects its charges.
+/// The corrections of a limit.
 #[derive(Clone, Default)]
 pub(crate) struct Settling {
     pub(crate) reserve: Option<Reserve>,
-    /// The responses that count; all if there is no condition.
+    /// The responses that count; `None` for all.
     pub(crate) counts: Option<Arc<Counts>>,
 }
 
@@ -122,5 +121,79 @@ impl fmt::Debug for Settling {
             .field("reserve", &self.reserve)
             .field("counts_all", &self.counts.is_none())
             .finish()
+    }
+}
+
+/// A [`Receipt`] on its way to another process, which settles it when it knows the cost.
+///
+/// The policy is not sent: the other process has it from its own configuration.
+///
+/// ```
+/// use tollgate::store::{Receipt, SentReceipt};
+/// use tollgate::{Policy, Store};
+///
+/// fn send(receipt: &Receipt) -> serde_json::Result<String> {
+///     serde_json::to_string(&SentReceipt::from(receipt))
+/// }
+///
+/// async fn settle(store: &impl Store, policy: &Policy, message: &str, cost: u64) {
+///     let sent: SentReceipt = serde_json::from_str(message).expect("a message of `send`");
+///     if let Some(receipt) = sent.receipt(policy) {
+///         let _ = store.settle(&receipt, cost.into()).await;
+///     }
+/// }
+/// ```
+#[cfg(feature = "serde")]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+pub struct SentReceipt {
+    policy: String,
+    /// As text, because readers of JSON round large numbers.
+    id: String,
+    is_local: bool,
+    key: Vec<u8>,
+    cost: u64,
+    charged_at: u64,
+    leaves_at: u64,
+}
+
+#[cfg(feature = "serde")]
+impl From<&Receipt> for SentReceipt {
+    fn from(receipt: &Receipt) -> Self {
+        let Receipt { id, source, policy, key, charged } = receipt;
+        Self {
+            policy: policy.name().to_owned(),
+            id: format!("{:032x}", id.0),
+            is_local: *source == Source::Local,
+            key: key.as_bytes().to_vec(),
+            cost: charged.cost.get(),
+            charged_at: charged.charged_at.as_micros(),
+            leaves_at: charged.leaves_at.as_micros(),
+        }
+    }
+}
+
+#[cfg(feature = "serde")]
+impl SentReceipt {
+    /// The name of the policy that was charged.
+    pub fn policy(&self) -> &str {
+        &self.policy
+    }
+
+    /// The receipt, for [`Store::settle`](crate::Store::settle). `None` if `policy` has another name,
+    /// or a sender has made up the receipt.
+    pub fn receipt(&self, policy: &Policy) -> Option<Receipt> {
+        let charged = Charged {
+            cost: Cost::new(self.cost),
+            charged_at: Timestamp::from_micros(self.charged_at),
+            leaves_at: Timestamp::from_micros(self.leaves_at),
+        };
+        let receipt = Receipt {
+            id: ReceiptId(u128::from_str_radix(&self.id, 16).ok()?),
+            source: if self.is_local { Source::Local } else { Source::Store },
+            policy: policy.clone(),
+            key: Key::new(&self.key),
+            charged,
+        };
+        (policy.name() == self.policy).then_some(receipt)
     }
 }

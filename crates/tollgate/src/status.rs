@@ -1,8 +1,7 @@
-//! How a store is, and gauges that have to be looked at to be true.
+//! Reports of stores, and gauges that have to be read.
 //!
-//! Counters move by themselves; how full a store is and what remains of a quota that nobody
-//! uses at the moment do not. [`refresh`] looks, once before each time that metrics are read.
-//! The admin router does it for those who mount it.
+//! Counters change by themselves; the size of a store and the remainder of an idle quota do not.
+//! Call [`refresh`] before each read of the metrics. The admin router does it.
 
 use std::collections::BTreeMap;
 
@@ -10,44 +9,46 @@ use metrics::{counter, gauge};
 use tollgate_core::{Key, Outcome, Policy, Source, Store};
 
 use crate::Limit;
-use crate::failure::{BreakerState, Fallback};
 use crate::key::SubjectName;
 pub use crate::layer::LayerHandle;
 use crate::metrics::name;
+#[cfg(feature = "admin")]
+pub use crate::observe::Denials;
+use crate::store::{BreakerState, Fallback};
 
-/// A store that tells how it is.
+/// A store with a report.
 pub trait Inspect: Store {
-    /// How it is now.
+    /// The report.
     fn inspect(&self) -> StoreReport;
 }
 
-/// How a store is.
+/// The state of a store.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StoreReport {
-    /// What it is called in metrics.
+    /// The name in metrics.
     pub name: &'static str,
-    /// The same for all handles of one store, so that sums count it once.
+    /// Equal for all handles of one store, so that sums count it once.
     pub identity: usize,
-    /// Whether it can be asked: it is connected, and no breaker is open.
+    /// Whether the store can be called: it is connected, and no breaker is open.
     pub is_available: bool,
-    /// Whether its breaker lets requests through, if it has one.
+    /// The state of its breaker, if it has one.
     pub breaker: Option<BreakerState>,
-    /// What it holds, if it is in memory.
+    /// The contents of a store in memory.
     #[cfg(feature = "memory")]
     pub memory: Option<tollgate_memory::MemoryStats>,
-    /// What it has done, if it is Redis.
+    /// The counts of a Redis store.
     #[cfg(feature = "redis")]
     pub redis: Option<tollgate_redis::RedisStats>,
-    /// The servers of a Redis store: their names, their versions and what is wrong with them.
+    /// The servers of a Redis store, with their versions and warnings.
     #[cfg(feature = "redis")]
     pub servers: Vec<tollgate_redis::RedisReport>,
-    /// The store in this process that decides when it cannot.
+    /// The local store for outages.
     pub local: Option<Box<Self>>,
 }
 
 impl StoreReport {
-    /// Of a store that can be asked and says no more.
+    /// A store that can be called, without details.
     pub const fn new(name: &'static str, identity: usize) -> Self {
         Self {
             name,
@@ -93,8 +94,8 @@ impl<S: Inspect, L: Inspect> Inspect for Fallback<S, L> {
     }
 }
 
-/// Sets the gauges of stores, and of what remains of quotas that all share. It asks the
-/// store about each of those, and uses nothing of them.
+/// Sets the gauges of stores and of global quotas. It reads each global quota from its store and
+/// takes no units.
 pub async fn refresh(layers: &[LayerHandle]) {
     let mut reports: BTreeMap<usize, StoreReport> = BTreeMap::new();
     let mut asked: Vec<Policy> = Vec::new();
@@ -110,8 +111,8 @@ pub async fn refresh(layers: &[LayerHandle]) {
                 continue;
             }
             asked.push(policy.clone());
-            // What cannot be told stays as it was; that the store is away is told elsewhere.
-            if let Ok(verdict) = layer.peek(limit, &Key::GLOBAL).await
+            // Without an answer the gauge stays. Other metrics show the outage.
+            if let Ok(verdict) = layer.peek(limit, None, &Key::GLOBAL).await
                 && let [decision] = verdict.decisions()
                 && decision.outcome != Outcome::Undecided
                 && verdict.source() != Source::Local
@@ -129,7 +130,7 @@ pub async fn refresh(layers: &[LayerHandle]) {
     }
 }
 
-/// Whether all share one quota of the limit.
+/// Whether all clients share one quota of the limit.
 pub(crate) fn is_global(limit: &Limit) -> bool {
     let subject = limit.key.named(&SubjectName::Global);
     subject.is_some_and(|subject| subject.key == Key::GLOBAL)
@@ -163,7 +164,7 @@ impl Gauges {
         }
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "nobody has 2^53 of them")]
+    #[expect(clippy::cast_precision_loss, reason = "all are below 2^53")]
     fn set(self, store: &'static str) {
         let labels = [("store", store)];
         gauge!(name::AVAILABLE, &labels).set(f64::from(u8::from(!self.away)));

@@ -18,10 +18,9 @@ use crate::banner::reachable;
 /// Starts to count, for `/metrics` on the admin address.
 pub(crate) fn count() -> Result<PrometheusHandle, String> {
     let mut builder = PrometheusBuilder::new();
-    for metric in tollgate::metrics::ALL.iter().filter(|metric| !metric.buckets.is_empty()) {
-        let matcher = Matcher::Full(metric.name.to_owned());
+    for (name, buckets) in tollgate::metrics::buckets() {
         builder = builder
-            .set_buckets_for_metric(matcher, metric.buckets)
+            .set_buckets_for_metric(Matcher::Full(name.to_owned()), buckets)
             .map_err(|error| error.to_string())?;
     }
     builder.install_recorder().map_err(|error| error.to_string())

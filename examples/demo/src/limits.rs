@@ -7,9 +7,9 @@ use tollgate::key::{
     ApiKey, ApiKeys, ClientIp, Global, JwtKeys, JwtUser, JwtVerifier, KeySource, TrustedProxies,
     chain,
 };
+use tollgate::policy::Algorithm;
 use tollgate::{
-    Algorithm, HeaderOptions, Limit, OnMissingKey, OnStoreError, Paths, Policy, Quota,
-    RateLimitLayer, Store,
+    HeaderOptions, Limit, OnMissingKey, OnStoreError, Paths, Policy, Quota, RateLimitLayer, Store,
 };
 
 use crate::args::{Args, KeyBy};

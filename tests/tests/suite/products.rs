@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
+use tollgate::tier::{self, Tier};
 use tollgate::{
     Cost, Costs, Key, Limit, OnExceeded, Policy, Quota, RateLimitLayer, RedisStore, Reservation,
-    Reserve, Store, StoreExt, Strikes, Tier, tier,
+    Reserve, Store, StoreExt, Strikes,
 };
 use tollgate_test_servers::Redis;
 use tower::{Layer, Service, ServiceExt, service_fn};

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate::{Algorithm, LeakyMode, Quota, Refill, Resolution};
+use tollgate::Quota;
+use tollgate::policy::{Algorithm, LeakyMode, Refill, Resolution};
 
 use super::side::{Expect, Keys, peer};
 use super::sides::{Bucket, Governor, Tollgate};

@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use tollgate::{Algorithm, Refill};
+use tollgate::policy::{Algorithm, Refill};
 
 use super::side::{Keys, Side, Text};
 use super::sides::{Bucket, Governor, Tollgate};

@@ -7,7 +7,7 @@ pub(crate) mod sides;
 
 use std::time::Duration;
 
-use tollgate::{Algorithm, Refill};
+use tollgate::policy::{Algorithm, Refill};
 
 use self::side::{Expect, Keys, peer};
 use self::sides::{Bucket, Governor, Ready, Tollgate, Two, TwoGovernors};

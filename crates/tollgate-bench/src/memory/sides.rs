@@ -8,10 +8,9 @@ use std::time::Duration;
 use governor::clock::DefaultClock;
 use governor::state::keyed::DashMapStateStore;
 use governor::{DefaultDirectRateLimiter, RateLimiter};
-use tollgate::{
-    Algorithm, Charge, Clock, Cost, Key, MemoryStore, Micros, Policy, Quota, Store, SystemClock,
-    Verdict,
-};
+use tollgate::policy::Algorithm;
+use tollgate::store::{Charge, Clock, SystemClock, Verdict};
+use tollgate::{Cost, Key, MemoryStore, Micros, Policy, Quota, Store};
 
 use super::side::{Side, Text};
 use crate::Failure;

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use tokio::task::coop::consume_budget;
-use tollgate::{Charge, Cost, Key, Lease, Policy, Quota, RedisStore, Store};
+use tollgate::policy::Lease;
+use tollgate::store::Charge;
+use tollgate::{Cost, Key, Policy, Quota, RedisStore, Store};
 
 use crate::Failure;
 use crate::redis::goals::Goal;

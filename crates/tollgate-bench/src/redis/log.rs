@@ -5,7 +5,9 @@ use std::time::Duration;
 use fred::interfaces::{ClientLike, LuaInterface};
 use fred::prelude::{Client, Value};
 use fred::types::CustomCommand;
-use tollgate::{Algorithm, Cost, Policy, Quota, RedisStore, Resolution, Timestamp};
+use tollgate::policy::{Algorithm, Resolution};
+use tollgate::store::Timestamp;
+use tollgate::{Cost, Policy, Quota, RedisStore};
 use tollgate_redis::protocol::{Batch, Line, Row, SHA1, TEXT};
 
 use crate::Failure;

@@ -1,10 +1,9 @@
-//! Fixed window counter over the periods of a calendar: at most `limit` units a day, a
-//! week or a month of some place.
+//! Fixed window counter over the periods of a calendar: at most `limit` units per day, week or
+//! month of a place.
 //!
-//! It is [`fixed_window_counter`](super::fixed_window_counter) with windows that are not
-//! all of one length, so it says as exactly when the quota is whole again, and lets pass
-//! as much around the end of a period. A state knows its own period: whoever reads it
-//! needs the table of the calendar only to begin the next.
+//! It is [`fixed_window_counter`](super::fixed_window_counter) with windows of different lengths.
+//! It has the same exact reset, and allows the same burst around the end of a period. A state has
+//! its own period, so the table of the calendar is needed only to begin the next.
 
 use super::{Form, Rule};
 use crate::{Calendar, Charged, Cost, Decision, Micros, Outcome, Period, Timestamp};
@@ -111,8 +110,8 @@ impl Rule for CalendarWindowCounter {
     }
 
     fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
-        // Time may have stepped back behind the period in which the state was written: that
-        // one comes to its end first, whatever calendar it is of.
+        // Time may have stepped back behind the period of the state: then this period ends first,
+        // under any calendar.
         if from.calendar == self.calendar || now < state.period.start() {
             return *state;
         }

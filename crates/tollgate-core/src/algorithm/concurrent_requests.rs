@@ -1,16 +1,15 @@
 //! Concurrent requests: at most `limit` units in flight.
 //!
-//! Each charge is a **lease**: it counts until it is given back, when its request is over,
-//! or until the window is over, when its process must have died. A request that takes
-//! longer than that renews its lease before ([`ConcurrentRequests::renew`]).
+//! Each charge is a **lease**: it counts until its request ends and returns it, or until the window
+//! ends, because the process may have died. A longer request renews its lease
+//! ([`ConcurrentRequests::renew`]).
 //!
-//! In substance that is a sliding window log at full resolution in which to give back is
-//! the rule, and so is this file: verbs and state are those of
-//! [`sliding_window_log`](super::sliding_window_log). Of the laws of all algorithms one
-//! reads otherwise here: `retry_after` is the instant at which enough leases have ended *if
-//! nobody gives back or renews*. Mostly room comes sooner; nobody can know when.
+//! It is a sliding window log at full resolution with regular refunds: verbs and state are those of
+//! [`sliding_window_log`](super::sliding_window_log). One law differs: `retry_after` is the instant
+//! at which enough leases have ended *without returns and renewals*. Units are usually free
+//! earlier, at a time that is not known.
 //!
-//! Each holder is an entry, so that the limit is bounded ([`ConcurrentRequests::MAX_LIMIT`]).
+//! Each request has an entry, so the limit is bounded ([`ConcurrentRequests::MAX_LIMIT`]).
 
 use super::sliding_window_log::{SlidingWindowLog, View};
 use super::{Form, Resolution, Rule};
@@ -23,17 +22,16 @@ pub use super::sliding_window_log::State;
 pub struct ConcurrentRequests(SlidingWindowLog);
 
 impl ConcurrentRequests {
-    /// The most units in flight: 16 bytes each, and to give one back moves all that were
-    /// taken after it.
+    /// The most units in flight: 16 bytes each, and a return moves all later entries.
     pub const MAX_LIMIT: u64 = 10_000;
 
     pub(super) fn new(form: &Form) -> Self {
         Self(SlidingWindowLog::new(form, Resolution::Exact))
     }
 
-    /// Lets a lease of `units` begin anew, after what it had has been given back as far as
-    /// it still counted, and says when it began. What has lapsed meanwhile is charged again,
-    /// whether there is room or not, as its request is in flight.
+    /// Starts a lease of `units` again after a refund of its old units, and returns its start.
+    /// Units that have lapsed are charged again, even beyond the limit, because their request is in
+    /// flight.
     pub fn renew(&self, state: &mut State, units: u64, now: Timestamp) -> Timestamp {
         let seen = self.0.refresh(state, now).seen();
         self.0.owe(state, units, now);
@@ -80,7 +78,7 @@ impl Rule for ConcurrentRequests {
         self.0.resume(units, now)
     }
 
-    /// Each lease stays as it is, so that it can be given back under any limit.
+    /// Leases stay, so that they can be returned under any limit.
     fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
         let mut converted = state.clone();
         from.0.prune(&mut converted, now);

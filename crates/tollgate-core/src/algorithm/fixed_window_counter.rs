@@ -107,7 +107,7 @@ impl Rule for FixedWindowCounter {
         if from.window == self.window {
             return *state;
         }
-        // Time may have stepped back behind the window in which the state was written.
+        // Time may have stepped back behind the window of the state.
         let seen = now.max(Timestamp::from_micros(state.index * from.window));
         self.resume(from.consumed(state, now), seen)
     }

@@ -1,15 +1,14 @@
 //! Leaky bucket: a bucket of `capacity` units that drains at the rate of the quota.
 //!
-//! * `mode: queue` (the default): a request that finds room waits until the work
-//!   before it has drained and then leaves, so that requests leave at an even rate.
-//!   The decision carries that wait as `delay`. As the schedule stands in the store,
-//!   departures are even over all replicas together. A request that finds no room,
-//!   or would wait longer than `max_wait`, is denied.
-//! * `mode: meter`: a request that finds room leaves at once. The bucket only
-//!   measures, and admits exactly what a greedy token bucket does.
+//! * `mode: queue` (the default): a request waits until the work before it has drained, so that
+//!   requests leave at an even rate. The decision has this wait as `delay`. The store keeps the
+//!   schedule, so departures are even over all replicas together. A request without room, or with a
+//!   wait above `max_wait`, is denied.
+//! * `mode: meter`: a request with room leaves at once. The bucket only measures, and admits
+//!   exactly the requests of a greedy token bucket.
 //!
-//! Levels are scaled to whole numbers (see `scale.rs`), so that nothing is rounded
-//! and the schedule does not drift.
+//! Levels are scaled to whole numbers (see `scale.rs`), so that nothing is rounded and the schedule
+//! does not drift.
 
 use super::{Form, LeakyMode, Rule};
 use crate::math::mul_div_ceil;
@@ -49,13 +48,13 @@ impl LeakyBucket {
         Self { capacity: form.capacity, mode, scale, full: form.capacity * scale.unit }
     }
 
-    /// How the bucket drains, so many units per so long, in lowest terms. Buckets that
-    /// agree in it, in the capacity and in the mode are alike.
+    /// The units per time that drain, in lowest terms. Buckets with equal rates, capacities and
+    /// modes are alike.
     pub const fn rate(&self) -> (u64, Micros) {
         (self.scale.rate, Micros::new(self.scale.unit))
     }
 
-    /// Time until so much has drained.
+    /// The time until `level` has drained.
     fn until_drained(&self, level: u64) -> Micros {
         Micros::new(level.div_ceil(self.scale.rate))
     }
@@ -101,7 +100,7 @@ impl LeakyBucket {
         self.full.saturating_sub(state.level) / self.scale.unit
     }
 
-    /// The answer to a request for `cost`, and the state that the client is told of with it.
+    /// The outcome for `cost`, and the state behind the numbers for the client.
     #[inline(always)]
     fn answer(&self, view: State, now: Timestamp, cost: u64) -> (State, Outcome) {
         if cost > self.capacity {
@@ -163,9 +162,8 @@ impl Rule for LeakyBucket {
         state.level += cost.get() * self.scale.unit;
     }
 
-    /// A place in the queue comes back only if nothing was scheduled after it: others
-    /// have been told when to leave, and two must not leave at once. A meter gives
-    /// back what has not drained since.
+    /// A place in the queue is refunded only without later places: other requests have their times,
+    /// and two must not leave at once. A meter refunds units that have not drained.
     fn give_back(&self, state: &mut State, charged: &Charged, units: u64, now: Timestamp) -> u64 {
         let view = self.refresh(state, now);
         let scaled = units.min(charged.cost.get()) * self.scale.unit;

@@ -50,7 +50,7 @@ use crate::{Calendar, Charged, Cost, Decision, Micros, Timestamp};
 /// Rules that are alike are equal, however their quotas were stated: a bucket of 10 a
 /// second is one of 100 in 10 seconds with the same burst.
 pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
-    /// What is kept of a key.
+    /// The state of a key.
     type State: Clone + PartialEq + fmt::Debug + Send + 'static;
 
     /// A state as it is at one instant.
@@ -59,10 +59,13 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// The state of a key never charged.
     fn fresh(&self) -> Self::State;
 
-    // A store in memory decides by these three in some twenty nanoseconds. The rules of rates have
-    // them always inlined, because a decision that comes back through memory is read in other
-    // widths than it was written in, and that waits for the writes.
+    // A store in memory decides with these three in about twenty nanoseconds. The rules of rates
+    // inline them: a decision that is written to memory and read in other widths waits for the
+    // writes.
 
+    // A store in memory decides with these three in about twenty nanoseconds. The rules of rates
+    // inline them, because a decision that is written to memory and read in other widths waits for
+    // the writes.
     /// Lets time pass up to `now`, without touching the state.
     fn refresh<'a>(&self, state: &'a Self::State, now: Timestamp) -> Self::View<'a>;
 
@@ -72,8 +75,8 @@ pub trait Rule: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// Takes `cost`, more than zero, which [`assess`](Rule::assess) has allowed at `now`.
     fn charge(&self, state: &mut Self::State, now: Timestamp, cost: Cost);
 
-    /// Gives back `units` of a charge as far as they still count, and says how many
-    /// those were. Afterwards no more is admitted than if they had never been charged.
+    /// Refunds `units` of a charge if they still count, and returns how many. Afterwards no more is
+    /// admitted than if they had never been charged.
     fn give_back(
         &self,
         state: &mut Self::State,
@@ -132,12 +135,12 @@ pub enum Algorithm {
     SlidingWindowCounter,
     /// See [`token_bucket`].
     TokenBucket {
-        /// How tokens come back.
+        /// How tokens are refilled.
         refill: Refill,
     },
     /// See [`leaky_bucket`].
     LeakyBucket {
-        /// What becomes of a request that found room.
+        /// Whether requests wait in the bucket.
         mode: LeakyMode,
     },
     /// See [`concurrent_requests`]: the window is how long a lease lasts.
@@ -178,12 +181,12 @@ pub enum Resolution {
     Auto,
     /// Every microsecond: an entry per charge, 16 bytes each, up to the limit.
     Exact,
-    /// A thousandth of the window, rounded up: never over the limit, units come back
-    /// up to window/1000 late, and a key holds at most 1001 entries.
+    /// A thousandth of the window, rounded up: never over the limit, units are refilled up to
+    /// window/1000 late, and a key has at most 1001 entries.
     Thousandth,
 }
 
-/// How the tokens of a bucket come back.
+/// The refill of a token bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Refill {
     /// Continuously: `limit` tokens spread evenly over each window.
@@ -194,7 +197,7 @@ pub enum Refill {
     Interval,
 }
 
-/// What a leaky bucket does with a request that found room.
+/// The treatment of a request with room in a leaky bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeakyMode {
     /// The request waits until the work before it has drained, so that requests leave
@@ -215,9 +218,8 @@ impl Default for LeakyMode {
 }
 
 impl Algorithm {
-    /// The five that limit a rate, with their default settings. Each can stand for any other
-    /// over the same quota, and is chosen by its name. What limits how much is in flight
-    /// ([`ConcurrentRequests`](Self::ConcurrentRequests)) asks for another quota, and for a
+    /// The five that limit a rate, with their default settings. Any of them fits the same quota. A
+    /// concurrency limit ([`ConcurrentRequests`](Self::ConcurrentRequests)) needs another quota, and a
     /// caller that returns its units.
     pub const ALL: [Self; 5] = [
         Self::FixedWindowCounter,
@@ -258,7 +260,7 @@ impl FromStr for Algorithm {
     }
 }
 
-/// A name that is none of the five.
+/// A name that is not one of the five.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown algorithm `{0}`: use fixed_window_counter, sliding_window_log, \
@@ -282,8 +284,8 @@ pub enum AnyRule {
     Penalty(Penalty),
 }
 
-/// What a stored state begins with: enough to read it under a policy that has changed
-/// since, or that another replica has in another version.
+/// The start of a stored state: enough to read it under a policy that has changed, or under another
+/// version of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Form {
     /// The version of the layout, [`Form::VERSION`] for states written now.
@@ -336,10 +338,8 @@ impl Form {
     }
 }
 
-/// Calls `$body` with `$rule` bound to the rule inside an [`AnyRule`], whichever it is.
-///
-/// They have the same verbs but not the same state, so that a trait object cannot
-/// stand for them.
+/// Calls `$body` with `$rule` bound to the rule inside an [`AnyRule`]. Rules have different states,
+/// so a trait object is not possible.
 #[macro_export]
 macro_rules! with_rule {
     ($any:expr, $rule:ident => $body:expr) => {

@@ -1,13 +1,12 @@
-//! Penalty: whoever is struck so often within a time is blocked for a time.
+//! Penalty: a key with a number of strikes within a time is blocked for a time.
 //!
-//! It grants nothing and takes nothing: a charge is denied while its key is blocked, and
-//! else passes without a trace. What counts are **strikes**, which come from elsewhere: a
-//! denial of another policy of the same key in the same request, or a charge that is settled
-//! upwards ([`owe`](Rule::owe)). With the last of `strikes` within `within` a block begins,
-//! and the strikes are spent. Each block is `factor` times as long as the one before, up to
-//! a longest one, until there was none for `forget_after`.
+//! It grants and takes no units: a charge is denied while its key is blocked, and passes otherwise.
+//! **Strikes** come from elsewhere: a denial of another policy with the same key in the same
+//! request, or a charge that is settled upwards ([`owe`](Rule::owe)). With the last of `strikes`
+//! within `within` a block begins, and the strikes are spent. Each block is `factor` times as long
+//! as the block before, up to a longest block, until there was no block for `forget_after`.
 //!
-//! Strikes while a key is blocked do not count, so that no block is prolonged by asking.
+//! Strikes while a key is blocked do not count, so requests do not extend a block.
 
 use std::collections::VecDeque;
 
@@ -27,13 +26,13 @@ pub struct Penalty {
 pub struct Terms {
     /// How long the first block lasts.
     pub block: Micros,
-    /// So many times as long is each block as the one before: 1 to a million.
+    /// The ratio of a block to the block before: 1 to a million.
     pub factor: u64,
     /// No block lasts longer.
     pub max_block: Micros,
-    /// So long after the end of a block the next one is a first one again.
+    /// The time after a block until the next block is a first block again.
     pub forget_after: Micros,
-    /// Whether denials are strikes, or only what is settled as one.
+    /// Whether denials are strikes, or only settlements.
     pub counts_denials: bool,
 }
 
@@ -49,7 +48,7 @@ pub struct State {
     last_seen: Timestamp,
 }
 
-/// What counts of a state at an instant.
+/// The part of a state that counts at an instant.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     state: &'a State,
@@ -78,7 +77,7 @@ impl Penalty {
         self.terms.counts_denials
     }
 
-    /// How long a block lasts before which there were so many.
+    /// The length of a block after `level` blocks.
     pub fn block(&self, level: u32) -> Micros {
         let Terms { block, factor, max_block, .. } = self.terms;
         let mut length = block;
@@ -91,7 +90,7 @@ impl Penalty {
         length.min(max_block)
     }
 
-    /// What is left of a view, as a state.
+    /// A view as a state.
     fn settle_down(view: View<'_>) -> State {
         let View { state, seen, head, level } = view;
         State {

@@ -1,13 +1,11 @@
-//! Sliding window counter: two counts stand for a window that slides.
+//! Sliding window counter: two counts approximate a window that slides.
 //!
-//! Of the calendar window before this one it keeps the count alone, and takes the
-//! units in it to have come evenly: `e` into the present window, a share of
-//! `(window − e) / window` of them still counts. So the boundary attack on fixed
-//! windows fails, at 24 bytes a key whatever the limit. The share is rounded up, so
-//! that the sum never exceeds what an even past would allow; a client that asks
-//! steadily therefore passes `limit − 1` units a window (and one of two windows'
-//! worth at a limit of 1). An uneven past can let up to twice the limit through in
-//! some window that straddles the boundary; only the log excludes that.
+//! The previous window is one count, whose units are assumed to be even: `e` into the current
+//! window, a share of `(window − e) / window` of them still counts. So the boundary attack on fixed
+//! windows fails, with 24 bytes per key at any limit. The share is rounded up, so that the sum
+//! never exceeds the limit for an even past; a client with a steady rate therefore passes `limit −
+//! 1` units per window (and one of two windows' worth at a limit of 1). An uneven past can allow up
+//! to twice the limit in some window across the boundary; only the log excludes that.
 //!
 //! Source of the formula: Cloudflare, "Counting things, a lot of different things".
 
@@ -71,8 +69,8 @@ impl SlidingWindowCounter {
         self.window - mul_div_floor(room, self.window, previous)
     }
 
-    /// The first instant at which `cost` fits: in this window if the previous one's
-    /// weight alone stands in the way, else when this one's own count has aged enough.
+    /// The first instant at which `cost` fits: in this window if the share of the previous window
+    /// is the only obstacle, else when the current count has aged enough.
     fn fits_at(&self, view: View, cost: u64) -> Timestamp {
         let State { index, previous, current } = view.state;
         let room = self.limit - cost;
@@ -171,7 +169,7 @@ impl Rule for SlidingWindowCounter {
         if from.window == self.window {
             return *state;
         }
-        // Time may have stepped back behind the window in which the state was written.
+        // Time may have stepped back behind the window of the state.
         let seen = now.max(from.start(state.index));
         self.resume(from.consumed(state, now), seen)
     }

@@ -1,15 +1,13 @@
-//! Sliding window log: at most `limit` units in *any* window, wherever one lays it.
+//! Sliding window log: at most `limit` units in *any* window.
 //!
-//! Every charge is kept with its instant and counts while `instant + window > now`.
-//! There is no boundary to attack and no reset instant to disagree about. The price
-//! is memory, 16 bytes a charge, and that is bounded: by the limit, or by the
-//! resolution. At a resolution of a thousandth of the window, instants are rounded
-//! *up* to a grid, so that charges that share a grid point share an entry. Rounded up
-//! they count for longer, never for less: the limit holds, and units come back at
-//! most a thousandth of the window late.
+//! Every charge is kept with its instant and counts while `instant + window > now`. No boundary can
+//! be attacked. The price is memory, 16 bytes per charge, bounded by the limit or by the
+//! resolution. At a resolution of a thousandth of the window, instants are rounded *up* to a grid,
+//! so that charges at one grid point share an entry. They count longer, never shorter: the limit
+//! holds, and units are refilled at most a thousandth of the window late.
 //!
-//! Entries hold running totals, so that the sum of a window is one subtraction and
-//! the instant at which enough has aged is found by bisection.
+//! Entries have running totals, so that the sum of a window is one subtraction, and the instant at
+//! which enough units have aged is found by bisection.
 
 use std::collections::VecDeque;
 
@@ -215,10 +213,9 @@ impl Rule for SlidingWindowLog {
         state
     }
 
-    /// The charges themselves are carried over, onto the new grid; when they cease to
-    /// count follows from the new window. Those that count no more stay behind, even
-    /// where the new window reaches back to them: a store may have dropped the key by
-    /// now, and must not have made a difference.
+    /// Charges are kept on the new grid and age by the new window. Expired charges stay expired
+    /// even if the new window includes them: a store may have dropped the key, and that must make
+    /// no difference.
     fn convert(&self, from: &Self, state: &State, now: Timestamp) -> State {
         let view = from.refresh(state, now);
         let mut converted =

@@ -1,31 +1,30 @@
-//! Token bucket: a bucket of `capacity` tokens that fills again at the rate of the quota.
+//! Token bucket: a bucket of `capacity` tokens that is refilled at the rate of the quota.
 //!
-//! A client may take the whole burst at once and then goes on at the rate. Over any
-//! span `t` at most `burst + limit · t / window` units pass; with a burst as large as
-//! the limit (the default) that is up to twice the limit in one window. Set a smaller
-//! burst, or take a sliding window, where "never more than `limit` in any window" is
-//! what you mean.
+//! A client may take the whole burst at once and then continues at the rate. Over any span `t` at
+//! most `burst + limit · t / window` units pass; with a burst equal to the limit (the default) that
+//! is up to twice the limit in one window. For "never more than `limit` in any window" set a
+//! smaller burst, or use a sliding window.
 //!
-//! * `refill: greedy` gives tokens back continuously.
-//! * `refill: interval` gives `limit` tokens back at the end of each window, all at
-//!   once. The first window starts with the first charge to a full bucket.
+//! * `refill: greedy` refills tokens continuously.
+//! * `refill: interval` refills `limit` tokens at the end of each window, all at once. The first
+//!   window starts with the first charge to a full bucket.
 //!
-//! The state counts tokens *missing*, scaled to whole numbers (see `scale.rs`), so
-//! that a bucket never rounds and never drifts, and a full bucket is a zero whatever
-//! its size. Time itself is counted in whole microseconds: where a token comes back in a
-//! fraction of one, a bucket of one token cannot collect what the rest of it would give.
+//! The state counts *missing* tokens, scaled to whole numbers (see `scale.rs`), so that a bucket
+//! never rounds and never drifts, and a full bucket is zero at any size. Time is in whole
+//! microseconds: if a token takes a fraction of one, a bucket of one token cannot use the rest of
+//! the microsecond.
 
 use super::{Form, Refill, Rule};
 use crate::math::mul_div_ceil;
 use crate::scale::Scale;
 use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
 
-/// Up to `capacity` tokens, `limit` of which come back per `window`.
+/// Up to `capacity` tokens, of which `limit` are refilled per `window`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenBucket {
     capacity: u64,
-    /// How tokens come back, so many per window: continuously in lowest terms, so that
-    /// buckets that fill alike are equal; in intervals as stated.
+    /// The refill per window: continuous in lowest terms, so that equal rates are equal; in
+    /// intervals as stated.
     limit: u64,
     window: u64,
     refill: Refill,
@@ -51,7 +50,7 @@ impl TokenBucket {
                 let scale = Scale::new(form.limit, form.window);
                 (scale, scale.rate, scale.unit)
             }
-            // Tokens come back whole, so they need no finer scale.
+            // Tokens are refilled whole, so they need no finer scale.
             Refill::Interval => (Scale { unit: 1, rate: 0 }, form.limit, form.window.get()),
         };
         Self {
@@ -64,13 +63,13 @@ impl TokenBucket {
         }
     }
 
-    /// How tokens come back, so many per so long: continuously in lowest terms, in
-    /// intervals as stated. Buckets that agree in it and in the capacity are alike.
+    /// The refill per time: continuous in lowest terms, in intervals as stated. Buckets with equal
+    /// rates and capacities are alike.
     pub const fn rate(&self) -> (u64, Micros) {
         (self.limit, Micros::new(self.window))
     }
 
-    /// Time from `state.at` until `missing` of the missing tokens have come back.
+    /// The time from `state.at` until `missing` of the missing tokens are refilled.
     fn until_restored(&self, missing: u64) -> Micros {
         Micros::new(match self.refill {
             Refill::Greedy => missing.div_ceil(self.scale.rate),
@@ -139,10 +138,9 @@ impl Rule for TokenBucket {
         state.missing += cost.get() * self.scale.unit;
     }
 
-    /// Greedy: what has come back since the charge may have been these units, and is
-    /// not given twice. Interval: only within the interval of the charge. If it was
-    /// the charge that started the interval, another would have started later without
-    /// it, so the interval starts again now.
+    /// Greedy: tokens that were refilled since the charge may be these units, and are not refunded
+    /// again. Interval: only within the interval of the charge. If the charge started the interval,
+    /// the interval starts again now.
     fn give_back(&self, state: &mut State, charged: &Charged, units: u64, now: Timestamp) -> u64 {
         *state = self.refresh(state, now);
         let units = units.min(charged.cost.get());

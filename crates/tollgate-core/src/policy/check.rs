@@ -1,4 +1,4 @@
-//! What stands in the way of a policy.
+//! The checks of a policy.
 
 use std::time::Duration;
 
@@ -231,7 +231,7 @@ fn check_bounds(quota: Quota, algorithm: Algorithm) -> Result<(), Reason> {
     }
 }
 
-/// A receipt must not lapse before its lease, or nothing could be given back.
+/// A receipt must not lapse before its lease, or permits could not be returned.
 fn check_in_flight(window: Micros, algorithm: Algorithm) -> Result<(), Reason> {
     match algorithm {
         Algorithm::ConcurrentRequests if window > Receipt::LIFETIME => {
@@ -288,8 +288,8 @@ fn check_scale(quota: Quota, window: Micros, algorithm: Algorithm) -> Result<(),
     }
 }
 
-/// Tokens that come back whole need no scale, but the instant at which a bucket that owes
-/// as much again is full must be one that can be expressed.
+/// Tokens that are refilled whole need no scale, but the instant at which a bucket with a debt is
+/// full must be valid.
 fn check_intervals(quota: Quota, window: Micros) -> Result<(), Reason> {
     let (limit, capacity) = (quota.limit(), quota.capacity());
     // Windows that fit; at least 260 of the longest.

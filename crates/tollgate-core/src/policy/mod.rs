@@ -60,7 +60,10 @@ impl Policy {
     /// The longest name, in bytes.
     pub const MAX_NAME: usize = 128;
 
-    /// A policy of this name, or what stands in its way.
+    /// A policy of this name.
+    ///
+    /// # Errors
+    /// See [`PolicyError`].
     pub fn new(
         name: impl Into<String>,
         quota: Quota,
@@ -119,14 +122,14 @@ impl Policy {
         Self::new(name, quota, Algorithm::LeakyBucket { mode: LeakyMode::default() })
     }
 
-    /// At most `limit` units in flight. What is not given back, because its process died,
-    /// counts for `lease`; a request that takes longer renews it.
+    /// At most `limit` units in flight. Units of a process that died count for `lease`; longer
+    /// requests renew their lease.
     ///
-    /// Up to 10 000 units, as each request is kept by itself, and leases of up to an hour.
-    /// Some 30 seconds are usual: a lease is renewed over the network in half of its time.
+    /// Up to 10 000 units, because each request has its own entry, and leases of up to an hour.
+    /// About 30 seconds are usual: a lease is renewed over the network in half of its time.
     ///
-    /// A denial says when enough leases will have expired, which is the latest instant at which
-    /// the request passes. Clients of the layer are told one second instead, which is a guess.
+    /// A denial says when enough leases will have expired, which is the latest instant at which the
+    /// request passes. Clients of the layer get one second instead, which is a guess.
     pub fn concurrent_requests(
         name: impl Into<String>,
         limit: u64,
@@ -135,8 +138,8 @@ impl Policy {
         Self::new(name, Quota::new(limit, lease), Algorithm::ConcurrentRequests)
     }
 
-    /// Blocks a key after so many strikes. It is charged beside the policies whose denials
-    /// are the strikes, with the same key, in the same request.
+    /// Blocks a key after a number of strikes. Charge it beside the policies whose denials are the
+    /// strikes, with the same key, in the same request.
     pub fn penalty(name: impl Into<String>, strikes: Strikes) -> Result<Self, PolicyError> {
         Self::new(name, strikes.quota(), Kind::Penalty(strikes.terms()))
     }
@@ -167,17 +170,19 @@ impl Policy {
         self
     }
 
-    /// Lets replicas take units in blocks and spend them without asking the store each time.
+    /// Lets replicas take units in blocks and spend them without a call of the store.
     ///
-    /// The limit holds as before: a unit counts at the latest instant at which it may have
-    /// been spent. The price is that fewer may pass: up to the share that each replica holds
-    /// lies unused in its hands, and units come back to the quota up to the lease's time later
-    /// than they would. Only a store that many processes share leases; others are exact
-    /// anyway.
+    /// The limit holds as before: a unit counts at the latest instant at which it may have been
+    /// spent. The price is that fewer requests may pass: the share of a replica can be unused, and
+    /// units are refilled up to the time of the lease later. Only a store of many processes uses
+    /// leases.
     ///
-    /// A queue and a bucket that refills in intervals cannot be leased: there the instant at
-    /// which a unit is spent decides when others have their turn. Nor can the windows of a
-    /// calendar, and what counts in flight.
+    /// These cannot be leased: a queue and a bucket that refills in intervals, because the instant
+    /// of spending decides about other requests; the windows of a calendar; and a concurrency
+    /// limit.
+    ///
+    /// # Errors
+    /// The policy cannot be leased, or the lease is not valid.
     pub fn with_lease(mut self, lease: Lease) -> Result<Self, PolicyError> {
         check_lease(self.name(), self.quota(), self.form(), lease)?;
         Arc::make_mut(&mut self.0).lease = Some(lease);
@@ -217,7 +222,7 @@ impl Policy {
         self.0.form.capacity
     }
 
-    /// What states written under this policy begin with.
+    /// The start of states that are written under this policy.
     pub fn form(&self) -> Form {
         self.0.form
     }
@@ -261,7 +266,7 @@ impl Policy {
         matches!(self.algorithm(), Some(Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } }))
     }
 
-    /// Whether charges count until they are given back: the window is a lease.
+    /// Whether charges count until they are returned, as permits with a time to live.
     pub fn is_concurrency(&self) -> bool {
         self.algorithm() == Some(Algorithm::ConcurrentRequests)
     }

@@ -1,4 +1,4 @@
-//! What builds and what does not.
+//! Policies that build, and policies that do not.
 
 use super::*;
 

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use http::header::WWW_AUTHENTICATE;
 use http::{HeaderValue, Response, StatusCode};
-use tollgate::denial::{Members, Problem, Reason};
-use tollgate::{Denial, DenialResponse};
+use tollgate::Denial;
+use tollgate::denial::{DenialResponse, Members, Problem, Reason};
 
 use crate::plan::{ApiKeyPlace, IdentitySource, Plan};
 
@@ -78,7 +78,7 @@ fn challenge(plan: &Plan) -> HeaderValue {
             ApiKeyPlace::Header(name) => name.as_str(),
             ApiKeyPlace::Authorization(scheme) => scheme,
         }),
-        IdentitySource::Ip { .. } => None,
+        IdentitySource::Value(_) | IdentitySource::Ip { .. } => None,
     });
     let schemes = schemes.collect::<Vec<_>>().join(", ");
     // Names of fields and schemes are tokens, which fit into a field.

@@ -8,11 +8,9 @@ use http::header::HOST;
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use tollgate::access::Listed;
-use tollgate::key::SubjectName;
-use tollgate::{
-    Charge, Cost, Decision, Key, KeySource as _, Outcome, Policy, RequestHead, Store, Subject,
-    Timestamp, Verdict,
-};
+use tollgate::key::{KeySource as _, Subject, SubjectName};
+use tollgate::store::{Charge, Decision, Outcome, Timestamp, Verdict};
+use tollgate::{Cost, Key, Policy, RequestHead, Store};
 
 use super::identity::{Found, Identity};
 use super::keys::KeySets;

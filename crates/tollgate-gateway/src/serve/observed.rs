@@ -29,9 +29,9 @@ const SUBJECTS: &str = "TOLLGATE_ADMIN_SUBJECTS";
 /// Counts from now on. Before the limits are made, as these tell what they will count.
 pub(super) fn count() -> Result<PrometheusHandle, String> {
     let mut builder = PrometheusBuilder::new();
-    for metric in tollgate::metrics::ALL.iter().filter(|metric| !metric.buckets.is_empty()) {
-        let matcher = Matcher::Full(metric.name.to_owned());
-        let bucketed = builder.set_buckets_for_metric(matcher, metric.buckets);
+    for (name, buckets) in tollgate::metrics::buckets() {
+        let matcher = Matcher::Full(name.to_owned());
+        let bucketed = builder.set_buckets_for_metric(matcher, buckets);
         builder = bucketed.map_err(|error| error.to_string())?;
     }
     let metrics = builder.install_recorder().map_err(|error| error.to_string())?;

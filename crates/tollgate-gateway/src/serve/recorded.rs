@@ -12,10 +12,8 @@ use http::header::HeaderName;
 use http::{HeaderValue, Method, Request, StatusCode};
 use smallvec::SmallVec;
 use tollgate::access::{AccessLists, Listed};
-use tollgate::{
-    Cost, Key, Micros, OnExceeded, OnMissingKey, Policy, RequestHead, StoreError, Subject,
-    SubjectKind,
-};
+use tollgate::key::{Subject, SubjectKind};
+use tollgate::{Cost, Key, Micros, OnExceeded, OnMissingKey, Policy, RequestHead, StoreError};
 use tollgate_replay::log::Record;
 use tollgate_replay::{Answer, Ask, Bounds, Client, Replay, Report, Request as Recording};
 

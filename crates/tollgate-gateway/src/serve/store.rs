@@ -1,6 +1,6 @@
 //! Redis, and what stands in for it while it is away.
 
-use tollgate::failure::Fallback;
+use tollgate::store::Fallback;
 use tollgate::{MemoryStore, RedisStore, StoreExt};
 
 use crate::plan::RedisPlan;

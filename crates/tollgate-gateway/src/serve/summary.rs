@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::{Instant, interval};
-use tollgate::{Denials, Observer};
+use tollgate::Observer;
+use tollgate::status::Denials;
 
 use crate::proxy::Failures;
 

@@ -18,12 +18,11 @@ use crate::denial::{Denial, DenialResponse, FromFn, IntoDenialResponse, Problem,
 use crate::head::RequestHead;
 use crate::key::FaultLog;
 
-/// Forbids requests on the blocklist with 403 ([`Reason::DeniedSubject`](crate::Reason)), and marks
-/// those on the allowlist.
+/// Forbids requests on the blocklist with 403 ([`Reason::DeniedSubject`](crate::denial::Reason)),
+/// and marks requests on the allowlist.
 ///
-/// Put it outside of a [`RateLimitLayer`](crate::RateLimitLayer) that is built with
-/// `.exempt(access::is_allowed)`: that layer then forwards marked requests without a call of the
-/// store.
+/// Put it outside of a [`RateLimitLayer`](crate::RateLimitLayer) with
+/// `.exempt(access::is_allowed)`, which forwards marked requests without a call of the store.
 ///
 /// ```
 /// use axum::Router;
@@ -93,7 +92,7 @@ impl AccessLayer {
 
 impl<M> AccessLayer<M> {
     /// The response to a forbidden request. See
-    /// [`RateLimitLayerBuilder::on_denied`](crate::RateLimitLayerBuilder::on_denied).
+    /// [`RateLimitLayerBuilder::on_denied`](crate::layer::RateLimitLayerBuilder::on_denied).
     #[must_use]
     pub fn on_denied<F, R, Via>(self, response: F) -> Self
     where
@@ -113,7 +112,7 @@ impl<M> AccessLayer<M> {
     }
 
     /// Whether the services inside are gRPC. See
-    /// [`RateLimitLayerBuilder::grpc`](crate::RateLimitLayerBuilder::grpc).
+    /// [`RateLimitLayerBuilder::grpc`](crate::layer::RateLimitLayerBuilder::grpc).
     #[must_use]
     pub fn grpc(self, all: bool) -> Self {
         let state = AccessState { is_grpc: Some(all), ..AccessState::clone(&self.state) };

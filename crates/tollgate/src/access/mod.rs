@@ -1,10 +1,4 @@
 //! A blocklist and an allowlist, and the layer that applies them.
-//!
-//! | file | holds |
-//! |---|---|
-//! | `layer.rs` | the Tower layer |
-//! | `subjects.rs` | a list of subjects, and how a subject is written |
-//! | `networks.rs` | a set of networks, searched by address |
 
 mod layer;
 mod networks;
@@ -23,27 +17,25 @@ pub use self::subjects::{SubjectList, SubjectListError};
 use crate::RequestHead;
 use crate::key::{ApiKeys, ClientIp, KeyError, KeySource, UnverifiedApiKey};
 
-/// A blocklist and an allowlist. The layer forbids subjects on the blocklist with 403, and applies
-/// no limit to subjects on the allowlist. **Clones share both lists**, so a program can keep a clone
+/// A blocklist and an allowlist. The layer forbids clients on the blocklist with 403, and applies
+/// no limit to clients on the allowlist. **Clones share both lists**, so a program can keep a clone
 /// and replace the lists while the layer serves.
 ///
 /// # Precedence
 /// The blocklist wins over the allowlist and over exempt paths. One match is enough: a request of
 /// an allowed customer from a blocked network is forbidden.
 ///
-/// # How subjects are found
-/// By the address of the client, the whole of it; by an API key, which a list holds by its
-/// digest and so verifies; by the user that a source believes. Each is looked for where the
-/// builder was told to look, whatever the keys of limits are.
+/// # How clients are found
+/// By the whole address; by an API key, which a list verifies by its digest; by the user of a key
+/// source. The keys of limits have no effect here.
 ///
 /// # Attacker
-/// Who can leave his key or token away is not found by it: deny networks as well, or require
-/// a key. A list of what a client can choose freely, as an unverified header, would allow
-/// everybody: the source of users has to be one that [cannot be forged](crate::key).
+/// A client can leave out its key or token: block networks as well, or require a key. The source of
+/// users must not be [forgeable](crate::key), or the allowlist would allow all clients.
 ///
 /// # Cost
-/// An address is found in 100 000 networks in some 20 comparisons. Users are asked for only
-/// while somebody is listed, since verifying a token is dear.
+/// An address takes about 20 comparisons in 100 000 networks. The source of users is called only
+/// while a list has users, because it may verify tokens.
 ///
 /// [`AccessLayer`] has an example.
 #[derive(Clone, Default)]
@@ -65,23 +57,23 @@ pub enum Listed {
     Neither,
 }
 
-/// A list that could not take the place of another.
+/// Why lists cannot be replaced.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessListsError {
-    /// A list names subjects that nobody looks for, and would have no effect.
-    #[error("the list names {what}, and nothing says where a request has one: add `.{cure}(..)`")]
+    /// The list has entries that the layer does not look for.
+    #[error("the list has {what}, but the layer does not look for them: add `.{cure}(..)`")]
     NobodyLooks {
-        /// What they are.
+        /// The kind of the entries.
         what: &'static str,
-        /// The method that says it.
+        /// The method to call.
         cure: &'static str,
     },
 
-    /// The source of users can never find this one: another issuer, say.
-    #[error("user number {position} of the list is none that the source of users could find")]
+    /// The source of users can never find this user: it has another issuer, for example.
+    #[error("user number {position} of the list cannot be found by the source of users")]
     NoSuchUser {
-        /// Which of the users, from 1. The name is withheld: it may be personal.
+        /// The number of the user, from 1. The name is withheld: it may be personal.
         position: usize,
     },
 }
@@ -89,12 +81,12 @@ pub enum AccessListsError {
 tollgate_core::debug_as_display!(AccessListsError);
 
 impl AccessLists {
-    /// Nobody is listed, and nobody looked for.
+    /// Empty lists.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Finds networks by the address that `source` tells.
+    /// Finds networks by the address of `source`.
     #[must_use]
     pub fn addresses_by(mut self, source: ClientIp) -> Self {
         self.addresses = Some(Arc::new(source));
@@ -118,7 +110,7 @@ impl AccessLists {
     /// Replaces both lists at once, for all clones.
     ///
     /// # Errors
-    /// A list names a subject that no request can have. Then the lists stay as they were.
+    /// A list has an entry that no request can match. Then the lists stay as they were.
     pub fn replace(
         &self,
         blocklist: &SubjectList,
@@ -127,7 +119,7 @@ impl AccessLists {
         let (blocklist, allowlist) = (self.prepare(blocklist)?, self.prepare(allowlist)?);
         let pair = Pair { blocklist, allowlist };
         self.listed.store(Arc::new(pair));
-        // What begins at zero is seen to change when it happens for the first time.
+        // A counter that begins at zero has a rate at its first event.
         for listed in [Listed::Blocked, Listed::Allowed] {
             listed.count(0);
         }
@@ -209,7 +201,7 @@ impl Listed {
     }
 
     #[cfg(not(feature = "metrics"))]
-    #[expect(clippy::unused_self, reason = "nobody looks")]
+    #[expect(clippy::unused_self, reason = "nothing is counted")]
     const fn count(self, _: u64) {}
 }
 
@@ -219,7 +211,7 @@ struct Pair {
     allowlist: Prepared,
 }
 
-/// A list, made to be looked things up in.
+/// A list, prepared for searches.
 #[derive(Default)]
 struct Prepared {
     networks: Networks,
@@ -233,7 +225,7 @@ impl Prepared {
     }
 }
 
-/// Neither addresses nor names: logs travel.
+/// Without addresses and names, which must not be in logs.
 impl fmt::Debug for AccessLists {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pair = self.listed.load();

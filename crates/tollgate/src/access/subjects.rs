@@ -1,26 +1,24 @@
-//! A list of subjects, and how one is written.
+//! A list of clients and its syntax.
 
 use std::collections::HashSet;
 use std::fmt;
-use std::net::IpAddr;
 use std::str::FromStr;
 
 use ipnet::IpNet;
 
-use crate::key::{ApiKeys, SubjectName, as_v4};
+use crate::key::{ApiKeys, SubjectName, network};
 
 /// Networks, API keys and users, for [`AccessLists`](super::AccessLists).
 ///
-/// As a text it has one of these a line; what follows a `#` is a comment:
+/// As a text it has one entry per line. A comment begins with `#`:
 ///
-/// | written | who |
+/// | entry | clients |
 /// |---|---|
-/// | `203.0.113.0/24`, `2001:db8::7` | clients in this network, or of this address |
-/// | `sha256:2c26…` | whoever has the API key with this digest |
-/// | `user:mallory`, `user:https://issuer.example mallory` | this user, as [`SubjectName`] has it |
+/// | `203.0.113.0/24`, `2001:db8::7` | in this network, or with this address |
+/// | `sha256:2c26…` | with the API key of this digest |
+/// | `user:mallory`, `user:https://issuer.example mallory` | this user, see [`SubjectName`] |
 ///
-/// A network with all addresses is refused: who wants to serve nobody, or limit nobody, needs
-/// no list for it.
+/// A network with all addresses is an error.
 ///
 /// ```
 /// use tollgate::access::SubjectList;
@@ -42,10 +40,10 @@ pub struct SubjectList {
     pub(super) users: Vec<SubjectName>,
 }
 
-/// An entry that names nobody. The text is withheld: it may be a key by mistake.
+/// An entry that is not valid. The text is withheld: it may be a key by mistake.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SubjectListError {
-    /// The line, from 1, if it stood in a text of several.
+    /// The line, from 1, in a text.
     pub line: Option<usize>,
     cure: String,
 }
@@ -53,28 +51,28 @@ pub struct SubjectListError {
 tollgate_core::debug_as_display!(SubjectListError);
 
 impl SubjectList {
-    /// Nobody.
+    /// An empty list.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One network more, or one address.
+    /// Adds a network or an address.
     ///
     /// # Errors
-    /// It is none, has bits beyond its prefix, or holds everybody.
+    /// It is not a network, has bits beyond its prefix, or includes all addresses.
     pub fn network(mut self, network: &str) -> Result<Self, SubjectListError> {
         self.networks.push(parse(network)?);
         Ok(self)
     }
 
-    /// Whoever has one of these API keys.
+    /// Adds the clients with one of these API keys.
     #[must_use]
     pub fn api_keys(mut self, keys: &ApiKeys) -> Self {
         self.api_keys.extend(keys.digests());
         self
     }
 
-    /// One user more: `mallory`, or `https://issuer.example mallory`.
+    /// Adds a user: `mallory`, or `https://issuer.example mallory`.
     ///
     /// # Errors
     /// The name is empty.
@@ -84,7 +82,7 @@ impl SubjectList {
         Ok(self)
     }
 
-    /// All of the other list as well.
+    /// Adds the other list.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.networks.extend(other.networks);
@@ -93,12 +91,12 @@ impl SubjectList {
         self
     }
 
-    /// How many entries it has.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.networks.len() + self.api_keys.len() + self.users.len()
     }
 
-    /// Whether it lists nobody.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -137,32 +135,17 @@ impl FromStr for SubjectList {
 }
 
 fn parse(entry: &str) -> Result<IpNet, SubjectListError> {
-    let network = match entry.parse::<IpAddr>() {
-        Ok(ip) => IpNet::from(ip),
-        Err(_) => entry.parse::<IpNet>().map_err(|_| {
-            SubjectListError::new(
-                "expected a network as 203.0.113.0/24 or 2001:db8::/32, an address, \
-                 `sha256:DIGEST` or `user:NAME`",
-            )
-        })?,
-    };
-    if network.addr() != network.network() {
-        let (whole, single) = (network.trunc(), network.addr());
-        return Err(SubjectListError::new(format!(
-            "it has bits beyond its prefix; write {whole} for the network or {single} for the \
-             one address"
-        )));
-    }
-    if network.prefix_len() == 0 {
-        return Err(SubjectListError::new("it holds everybody; name the networks that are meant"));
-    }
-    as_v4(network).ok_or_else(|| {
-        SubjectListError::new("it holds IPv4-mapped and other addresses; write the IPv4 network")
-    })
+    let parsed = network(
+        entry,
+        "expected a network as 203.0.113.0/24 or 2001:db8::/32, an address, `sha256:DIGEST` or \
+         `user:NAME`",
+        "it holds everybody; name the networks that are meant",
+    );
+    parsed.map_err(SubjectListError::new)
 }
 
 impl SubjectListError {
-    /// What is wrong, and what to write instead.
+    /// The cure: what to write instead.
     pub fn cure(&self) -> &str {
         &self.cure
     }
@@ -183,7 +166,7 @@ impl fmt::Display for SubjectListError {
 
 impl std::error::Error for SubjectListError {}
 
-/// How many, and not who.
+/// Numbers without names.
 impl fmt::Debug for SubjectList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SubjectList")

@@ -71,11 +71,11 @@ fn a_list_that_would_have_no_effect_is_refused_and_the_one_before_stays() {
     for (text, expected) in [
         (
             foo,
-            "the list names API keys, and nothing says where a request has one: add `.api_keys_in(..)`",
+            "the list has API keys, but the layer does not look for them: add `.api_keys_in(..)`",
         ),
         (
             "user:eve",
-            "the list names users, and nothing says where a request has one: add `.users_by(..)`",
+            "the list has users, but the layer does not look for them: add `.users_by(..)`",
         ),
     ] {
         assert_eq!(lists.replace(&none, &list(text)).unwrap_err().to_string(), expected);

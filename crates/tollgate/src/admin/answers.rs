@@ -1,13 +1,15 @@
-//! What is answered. The members are documented in `docs/admin.md`, which a test compares.
+//! The JSON of responses. `docs/admin.md` documents the members, and a test compares.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tollgate_core::{Decision, Micros, Policy, Settlement, Source, Timestamp};
 
-use crate::failure::BreakerState;
+use crate::Limit;
+use crate::observe::source_name;
 use crate::status::StoreReport;
-use crate::{Limit, Tier};
+use crate::store::BreakerState;
+use crate::tier::Tier;
 
 /// `GET /status`.
 #[derive(Debug, Serialize)]
@@ -45,7 +47,7 @@ struct TierStatus {
     capacity: u64,
 }
 
-/// Whose periods the windows are, and the one that it is now.
+/// The calendar of a quota, and its current period.
 #[derive(Debug, Serialize)]
 pub(super) struct CalendarStatus {
     name: &'static str,
@@ -147,7 +149,7 @@ fn memory(_: &StoreReport) -> Option<BTreeMap<&'static str, u64>> {
 struct RedisStatus {
     #[serde(flatten)]
     stats: BTreeMap<&'static str, u64>,
-    /// A server that was never connected to has no name yet.
+    /// A server has no name before the first connection.
     servers: Vec<ServerStatus>,
 }
 
@@ -210,12 +212,7 @@ impl SubjectStatus {
             limit: decision.limit,
             remaining: decision.remaining,
             reset_after: seconds(decision.reset_after),
-            source: match source {
-                Source::Store => "store",
-                Source::Local => "local",
-                Source::Cache => "cache",
-                Source::Lease => "lease",
-            },
+            source: source_name(source, "store"),
         }
     }
 }
@@ -226,20 +223,20 @@ impl SubjectStatus {
 pub(super) struct Settle {
     /// The name of the receipt, 32 hex digits.
     pub(super) id: String,
-    /// What was charged.
+    /// The units that were charged.
     pub(super) cost: u64,
-    /// When, in microseconds since 1970, as the decision says.
+    /// The time of the charge in microseconds since 1970, as in the decision.
     pub(super) charged_at: u64,
-    /// When the request went on, if it had to wait.
+    /// The time at which the request left the queue, if it waited.
     pub(super) leaves_at: Option<u64>,
-    /// Whether the store in the process has decided.
+    /// Whether the local store has decided.
     #[serde(default)]
     pub(super) local: bool,
-    /// What counts instead.
+    /// The actual cost.
     pub(super) actual: u64,
 }
 
-/// The answer to it.
+/// The response to it.
 #[derive(Debug, Serialize)]
 pub(super) struct Settled {
     settlement: &'static str,

@@ -1,5 +1,4 @@
-//! The stream that the page reads: what `/status` and `/top` say, once a second, one JSON
-//! object a line.
+//! The stream of the page: `/status` and `/top` once per second, one JSON object per line.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -24,12 +23,12 @@ use super::routes;
 /// Completes when streams are to end.
 pub(super) type Ending = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
-/// What all streams of a router share.
+/// The state that all streams of a router share.
 pub(super) struct Streams {
     room: Arc<Semaphore>,
     ending: Ending,
     server: Option<String>,
-    /// Another one after each start, by which a page knows that counts begin anew.
+    /// A new name after each start: counts begin anew.
     instance: String,
     started: Instant,
 }
@@ -56,8 +55,7 @@ impl Streams {
         }
     }
 
-    /// The response whose body goes on until the reader leaves or the server does. With
-    /// `top`, it says who is denied.
+    /// The response with the stream. With `top` it includes the most denied clients.
     pub(super) fn open(state: &State, top: bool) -> Result<Response, Problem> {
         let Ok(place) = Arc::clone(&state.0.streams.room).try_acquire_owned() else {
             let detail = format!("{MOST} pages are reading already: close one of them.");
@@ -73,9 +71,8 @@ impl Streams {
     }
 }
 
-/// Writes until nobody reads, or for as long as a stream goes on. A task and not a body that is
-/// polled, because a reader who stops reading would never be noticed, and would keep the place
-/// of another.
+/// Writes until the reader leaves, the server stops, or [`LIFETIME`] ends. It is a task and not a
+/// polled body, because a reader that stops reading would keep its place forever.
 async fn write(state: State, top: bool, lines: mpsc::Sender<Bytes>, _place: OwnedSemaphorePermit) {
     let streams = &state.0.streams;
     let mut ending = (streams.ending)();
@@ -126,8 +123,7 @@ fn instance() -> String {
     format!("{:016x}", std::collections::hash_map::RandomState::new().hash_one(0))
 }
 
-/// How many streams a router has at once: each asks the store once a second about every
-/// quota that all share.
+/// The most streams at once: each calls the store once per second for each global quota.
 pub(super) const MOST: usize = 16;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -135,10 +131,9 @@ const SECOND: Duration = Duration::from_secs(1);
 /// How long a reader may leave lines unread.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a stream goes on; a page that reads begins another. What lies between here and a
-/// reader (sockets, proxies) takes lines for as long as it has room, and so nobody knows that he
-/// has stopped reading: a stream without an end would keep his place for hours.
+/// How long a stream lasts; then the page opens another. Sockets and proxies take lines as long as
+/// they have space, so a reader that stopped can stay unnoticed for hours.
 const LIFETIME: Duration = Duration::from_secs(600);
 
-/// How many subjects of a policy are shown.
+/// The clients of a policy on the page.
 const SHOWN: usize = 10;

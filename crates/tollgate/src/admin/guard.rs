@@ -1,4 +1,4 @@
-//! Who may ask.
+//! Access: hosts, sites and the token.
 
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
 use http::uri::Authority;
@@ -11,18 +11,18 @@ use super::page;
 use super::peers::{FromPeer, Peers};
 use super::problem::Problem;
 
-/// Lets in whom it knows.
+/// Checks requests before the routes.
 pub(super) struct Guard {
     pub(super) token: Token,
-    /// Whether the token is needed for everything but the page.
+    /// Whether all requests except those for the page need the token.
     pub(super) numbers_need_token: bool,
     pub(super) hosts: Hosts,
     pub(super) peers: Peers,
 }
 
 impl Guard {
-    /// Refuses what a website could bring a browser to send. What a page of a peer may ask is
-    /// returned.
+    /// Rejects requests that a website could make a browser send. Returns the request of a peer's
+    /// page.
     pub(super) fn check_site(
         &self,
         method: &Method,
@@ -50,13 +50,13 @@ impl Guard {
         Ok(None)
     }
 
-    /// Refuses who does not know the token, where it is needed for numbers too. The files of the
-    /// page hold none, and no browser loads them with a token.
+    /// Rejects a request without the token, if numbers need it. The files of the page hold no
+    /// numbers, and browsers load them without a token.
     pub(super) fn check_reader(&self, path: &str, headers: &HeaderMap) -> Result<(), Problem> {
         if self.numbers_need_token && !page::has(path) { self.check_token(headers) } else { Ok(()) }
     }
 
-    /// Refuses who does not know the token.
+    /// Rejects a request without the token.
     pub(super) fn check_token(&self, headers: &HeaderMap) -> Result<(), Problem> {
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let known = match (values.next(), values.next()) {
@@ -71,7 +71,7 @@ impl Guard {
     }
 }
 
-/// The secret, as a digest: its length is then no secret to be kept.
+/// The digest of the token, so that the comparison does not reveal its length.
 pub(super) struct Token([u8; 32]);
 
 impl Token {
@@ -90,7 +90,7 @@ impl Token {
     }
 }
 
-/// The hosts under which the router may be asked.
+/// The hosts that the router responds to.
 pub(super) struct Hosts(Vec<String>);
 
 impl Hosts {
@@ -112,7 +112,7 @@ impl Hosts {
     }
 }
 
-/// The host that was asked: of the target in HTTP/2, else of the header.
+/// The host of a request: of the target in HTTP/2, else of the header.
 fn host(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
     let mut values = headers.get_all(HOST).iter();
     let header = match (values.next(), values.next()) {
@@ -126,7 +126,7 @@ fn host(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
     }
 }
 
-/// Whether a page of the router itself has this origin.
+/// Whether this is the origin of the router's own page.
 fn is_origin_of(origin: &[u8], host: &Authority) -> bool {
     let origin = str::from_utf8(origin).unwrap_or_default();
     let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));

@@ -1,34 +1,31 @@
-//! A router for those who run the service: how each limit stands, who is denied most, and
-//! what can be done about it.
+//! A router for operators: each limit, the most denied clients, and resets.
 //!
 //! | request | does | token |
 //! |---|---|---|
-//! | `GET /status` | every policy and store, and what remains of quotas that all share | no |
-//! | `GET /` | the page that shows all this as it moves; it holds no data itself | no |
-//! | `GET /events` | a stream of JSON, a line a second, for the page; with the token also who is denied | no |
-//! | `GET /metrics` | what Prometheus reads, if [`AdminBuilder::metrics`] says how | no |
-//! | `GET /top` | who is denied most | yes |
-//! | `GET /status/{policy}/{subject}` | what remains to a subject, read without using any | yes |
-//! | `DELETE /status/{policy}/{subject}` | forgets what the subject has used | yes |
+//! | `GET /status` | every policy and store, and the remainder of global quotas | no |
+//! | `GET /` | a live page; it holds no data itself | no |
+//! | `GET /events` | a stream of JSON, a line per second, for the page; with the token also the most denied clients | no |
+//! | `GET /metrics` | metrics for Prometheus, with [`AdminBuilder::metrics`] | no |
+//! | `GET /top` | the most denied clients | yes |
+//! | `GET /status/{policy}/{subject}` | the remainder of a client, without a charge | yes |
+//! | `DELETE /status/{policy}/{subject}` | forgets the units that the client has used | yes |
 //! | `POST /status/{policy}/{subject}` | settles a charge | yes |
 //!
-//! Subjects are written as [`SubjectName`](crate::key::SubjectName) says. Answers are JSON,
-//! errors `application/problem+json`; `docs/admin.md` of the repository has all members.
+//! [`SubjectName`](crate::key::SubjectName) has the syntax of subjects. Responses are JSON, errors
+//! `application/problem+json`; `docs/admin.md` of the repository has all members.
 //!
 //! # Attacker
-//! * Mount it on a listener of its own, on loopback or a network of operators. Where a
-//!   request comes from is never taken for permission: behind a proxy all come from there.
-//!   Where others can reach it, let numbers need the token too
-//!   ([`AdminBuilder::numbers_need_token`]).
-//! * Whatever names a subject or changes anything needs `Authorization: Bearer` and the
-//!   token, which is compared in constant time. There is no router without a token.
-//! * Only requests to hosts on a list are answered, so that no website can reach it under a
-//!   name of its own (DNS rebinding); and none that a browser sends for another site. A peer
-//!   ([`AdminBuilder::peer`]) is another site too, which may read `/events` and nothing else.
-//! * At most 16 streams are open at once, and one that takes no line for ten seconds ends, or
-//!   after ten minutes in any case: a connection that buffers takes lines for long after its
-//!   reader hangs. Whoever can reach the router can keep others from the page, and from nothing
-//!   else.
+//! * Mount the router on a listener of its own, on loopback or a network of operators. An address
+//!   is no permission: behind a proxy all requests have one address. If others can reach the
+//!   router, let numbers need the token too ([`AdminBuilder::numbers_need_token`]).
+//! * Requests that name a client or change anything need `Authorization: Bearer` and the token,
+//!   which is compared in constant time. A router without a token does not build.
+//! * The router responds only to hosts on a list, so that no website can reach it under a name of
+//!   its own (DNS rebinding), and rejects requests of other sites. A peer ([`AdminBuilder::peer`])
+//!   may read `/events` only.
+//! * At most 16 streams are open at once. A stream ends after ten minutes, or after ten seconds in
+//!   which its reader takes no line. So a client that can reach the router can keep others from the
+//!   page only.
 //!
 //! ```
 //! use tollgate::admin::Admin;
@@ -45,12 +42,10 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `guard.rs` | who may ask |
-//! | `routes.rs` | what is asked |
-//! | `answers.rs` | what is answered |
-//! | `problem.rs` | what is answered instead |
+//! | `guard.rs`, `peers.rs` | hosts, sites and the token |
+//! | `routes.rs` | requests |
+//! | `answers.rs`, `problem.rs` | responses |
 //! | `events.rs` | the stream |
-//! | `peers.rs` | whose pages may read it |
 //! | `page.rs`, `page/` | the page |
 
 mod answers;
@@ -81,7 +76,7 @@ use peers::Peers;
 pub struct Admin;
 
 impl Admin {
-    /// What it is made of.
+    /// The builder of the router.
     pub fn builder() -> AdminBuilder {
         AdminBuilder {
             token: None,
@@ -99,7 +94,7 @@ impl Admin {
     }
 }
 
-/// Collects what an [`Admin`] router shows and whom it answers.
+/// Collects the contents of an [`Admin`] router and its rules of access.
 #[derive(Clone)]
 #[must_use]
 pub struct AdminBuilder {
@@ -120,28 +115,28 @@ type Layers = Arc<dyn Fn() -> Vec<LayerHandle> + Send + Sync>;
 type Render = Arc<dyn Fn() -> String + Send + Sync>;
 
 impl AdminBuilder {
-    /// What who asks for more than numbers must know: 16 characters or more.
+    /// The token: 16 characters or more.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
         self
     }
 
-    /// Asks for the token wherever the router answers, also for numbers; only the files of the
-    /// page need none. For an address that others can reach: a host on the list keeps websites
-    /// out, and a program can write any.
+    /// Requires the token for numbers too; only the files of the page need none. Use this for an
+    /// address that others can reach: the list of hosts stops websites, but a program can send any
+    /// host.
     pub const fn numbers_need_token(mut self) -> Self {
         self.numbers_need_token = true;
         self
     }
 
-    /// Answers requests to this host as well, with any port. `localhost`, `127.0.0.1` and
-    /// `[::1]` are always answered.
+    /// Responds to requests for this host too, with any port. `localhost`, `127.0.0.1` and `[::1]`
+    /// are always on the list.
     pub fn allow_host(mut self, host: impl Into<String>) -> Self {
         self.hosts.push(host.into());
         self
     }
 
-    /// How much of a subject `GET /top` shows.
+    /// Which part of a subject `GET /top` shows.
     pub const fn show_subjects(mut self, shown: Shown) -> Self {
         self.shown = shown;
         self
@@ -153,50 +148,47 @@ impl AdminBuilder {
         self.layers(move || vec![handle.clone()])
     }
 
-    /// Shows the layers that serve at the time, where they are replaced while the process
-    /// runs.
+    /// Shows the layers that serve at the time, for programs that replace layers.
     pub fn layers(mut self, layers: impl Fn() -> Vec<LayerHandle> + Send + Sync + 'static) -> Self {
         self.layers.push(Arc::new(layers));
         self
     }
 
-    /// What `GET /metrics` answers, as the exporter renders it.
+    /// The response to `GET /metrics`, as the exporter renders it.
     pub fn metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
         self.metrics = Some(Arc::new(render));
         self
     }
 
-    /// Adds routes of the service, which are answered to the same hosts and sites as those of
-    /// the router itself.
+    /// Adds routes of the service. The router checks hosts and sites for them too.
     pub fn further(mut self, routes: axum::Router) -> Self {
         self.further = self.further.merge(routes);
         self
     }
 
-    /// What this process is called on the page.
+    /// The name of this process on the page.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Another admin address, as `http://127.0.0.1:9101`: the page shows what happens there
-    /// too, and the page of that one may read what happens here. All replicas can have the same
-    /// list, with themselves in it.
+    /// Another admin address, as `http://127.0.0.1:9101`. The page shows its numbers too, and its
+    /// page may read the numbers of this address. All replicas can have one list that includes
+    /// themselves.
     pub fn peer(mut self, origin: impl Into<String>) -> Self {
         self.peers.push(origin.into());
         self
     }
 
-    /// Gives the page buttons that send requests there, as `http://127.0.0.1:3000`: to `/items`,
-    /// whose answers have to allow the page's origin (CORS). For demonstrations.
+    /// Adds buttons to the page that send requests to `/items` at this address, as
+    /// `http://127.0.0.1:3000`. The service there needs CORS for the page. For demonstrations.
     pub fn buttons(mut self, target: impl Into<String>) -> Self {
         self.target = Some(target.into());
         self
     }
 
-    /// Ends the streams of the page when the future that this makes completes, one for each.
-    /// Otherwise they go on for as long as somebody reads, and hold up a server that waits for
-    /// its last connection.
+    /// Ends the streams of the page when the future completes; each stream has its own. Without it,
+    /// streams delay a graceful shutdown.
     pub fn streams_until<F>(mut self, ending: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -205,7 +197,7 @@ impl AdminBuilder {
         self
     }
 
-    /// The router, or what stands in its way.
+    /// Builds the router.
     ///
     /// # Errors
     /// See [`AdminError`].
@@ -231,10 +223,10 @@ impl AdminBuilder {
     }
 }
 
-/// Whether [`AdminBuilder::peer`] takes this, for those who read it from a file.
+/// Checks an argument for [`AdminBuilder::peer`].
 ///
 /// # Errors
-/// [`AdminError::Peer`]: it is no origin.
+/// [`AdminError::Peer`].
 pub fn check_peer(origin: &str) -> Result<(), AdminError> {
     let known = peers::origin(origin).map(drop);
     known.ok_or_else(|| AdminError::Peer(origin.to_owned()))
@@ -244,31 +236,31 @@ pub fn check_peer(origin: &str) -> Result<(), AdminError> {
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdminError {
-    /// It would let everybody reset limits.
+    /// The router has no token, so any client could reset limits.
     #[error("the admin router has no token: give it one with `.token(..)`")]
     NoToken,
 
-    /// It could be guessed, or not be sent.
+    /// The token could be guessed, or not be sent.
     #[error(
         "the token of the admin router has to be 16 to 4096 visible ASCII characters, drawn at \
          random: `openssl rand -hex 32` makes one"
     )]
     WeakToken,
 
-    /// It is not one.
-    #[error("the host {0:?} is none: write a name or an address without a port, as `admin.local`")]
+    /// The host is not valid.
+    #[error("invalid host {0:?}: write a name or an address without a port, as `admin.local`")]
     Host(String),
 
-    /// It is none.
+    /// The peer is not an origin.
     #[error(
-        "the peer {0:?} is none: write scheme, host and port and nothing else, as \
+        "invalid peer {0:?}: write scheme, host and port and nothing else, as \
          `http://127.0.0.1:9101`"
     )]
     Peer(String),
 
-    /// It is none.
+    /// The target of the buttons is not an origin.
     #[error(
-        "{0:?} is nowhere to send requests: write scheme, host and port and nothing else, as \
+        "invalid address {0:?} for the buttons: write scheme, host and port and nothing else, as \
          `http://127.0.0.1:3000`"
     )]
     Target(String),
@@ -276,7 +268,7 @@ pub enum AdminError {
 
 tollgate_core::debug_as_display!(AdminError);
 
-/// What all requests share.
+/// The state that all requests share.
 #[derive(Clone)]
 struct State(Arc<Shared>);
 
@@ -285,7 +277,7 @@ struct Shared {
     display: Display,
     layers: Vec<Layers>,
     metrics: Option<Render>,
-    /// Where the buttons of the page send requests.
+    /// The address of the buttons.
     target: Option<HeaderValue>,
     streams: Streams,
 }

@@ -1,5 +1,4 @@
-//! The page: files that a browser shows as they are, and the two addresses that it has to be
-//! told. They hold no data, so they need no token.
+//! The page: static files, and the addresses that it may call. They hold no data and need no token.
 
 use axum::Router;
 use axum::extract::State as Extract;
@@ -24,17 +23,17 @@ pub(super) fn router() -> Router<State> {
     router
 }
 
-/// Whether this path is one of the page.
+/// Whether a path belongs to the page.
 pub(super) fn has(path: &str) -> bool {
     path == SETTINGS || FILES.iter().any(|(own, ..)| *own == path)
 }
 
-/// What the page has to know before it can ask for anything.
+/// The settings that the page loads first.
 #[derive(Serialize)]
 struct Settings<'a> {
-    /// Other admin addresses, whose streams it shows too.
+    /// Other admin addresses.
     peers: Vec<&'a str>,
-    /// Where its buttons send requests; without it, there are none.
+    /// The address of the buttons, if the page has buttons.
     target: Option<&'a str>,
 }
 
@@ -58,7 +57,7 @@ fn file(state: &State, kind: &'static str, text: &'static str) -> Response {
         headers.insert(name, HeaderValue::from_static(value));
     };
     say(CONTENT_TYPE, kind);
-    // Asked for anew each time: the files change with the program and have no other version.
+    // The files change with the program and have no version.
     say(CACHE_CONTROL, "no-cache");
     say(X_CONTENT_TYPE_OPTIONS, "nosniff");
     say(REFERRER_POLICY, "no-referrer");
@@ -66,8 +65,8 @@ fn file(state: &State, kind: &'static str, text: &'static str) -> Response {
     response
 }
 
-/// Nothing but the page's own files runs or is shown, and it speaks only with those whom the
-/// operator has named.
+/// The page runs and shows its own files only, and calls only addresses that the operator has
+/// named.
 fn policy(state: &State) -> HeaderValue {
     let Settings { peers, target } = Settings::of(state);
     let others = peers.into_iter().chain(target);
@@ -77,7 +76,7 @@ fn policy(state: &State) -> HeaderValue {
          img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
          require-trusted-types-for 'script'"
     );
-    // They were header values, and stay some with these words before them.
+    // The origins are header values, so the text is one too.
     HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
 }
 

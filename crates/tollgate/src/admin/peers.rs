@@ -1,8 +1,5 @@
-//! Other admin addresses: their pages show what happens here, and the page of this one what
-//! happens there.
-//!
-//! A page of a peer is another site to the browser, and may do one thing here: read
-//! `GET /events`. Everything else is refused to it as to any other site.
+//! Other admin addresses. To a browser the page of a peer is another site, and it may only read
+//! `GET /events`.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{
@@ -17,14 +14,14 @@ use super::AdminError;
 /// The only path that pages of peers may read.
 pub(super) const EVENTS: &str = "/events";
 
-/// Where the peers are, as browsers write it in `Origin`.
+/// The origins of the peers, as browsers send them.
 pub(super) struct Peers(Vec<HeaderValue>);
 
-/// What a page of a peer asks.
+/// A request of a peer's page.
 pub(super) enum FromPeer {
-    /// Whether it may read, and with which fields.
+    /// A CORS preflight.
     Preflight(HeaderValue),
-    /// To read.
+    /// A read of the stream.
     Read(HeaderValue),
 }
 
@@ -38,7 +35,7 @@ impl Peers {
         self.0.iter().filter_map(|origin| origin.to_str().ok())
     }
 
-    /// None if the request is not what a page of a peer may ask.
+    /// `None` if a peer's page may not send the request.
     pub(super) fn admit(
         &self,
         method: &Method,
@@ -59,7 +56,7 @@ impl Peers {
     }
 }
 
-/// The answer to a page that asks whether it may read.
+/// The response to a preflight.
 pub(super) fn preflight(origin: HeaderValue) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
     let headers = response.headers_mut();
@@ -77,7 +74,7 @@ pub(super) fn readable(mut response: Response, origin: HeaderValue) -> Response 
     response
 }
 
-/// `http://HOST:PORT` as a browser writes it: in lower case, and without the usual port.
+/// `http://HOST:PORT` as a browser sends it: in lower case, without the default port.
 pub(super) fn origin(peer: &str) -> Option<HeaderValue> {
     let (scheme, rest) = peer.split_once("://")?;
     let usual = match scheme {
@@ -87,7 +84,7 @@ pub(super) fn origin(peer: &str) -> Option<HeaderValue> {
     };
     let authority: Authority = rest.parse().ok()?;
     let host = authority.host().to_ascii_lowercase();
-    // What else the parser lets pass would be text in the policy that the page is served with.
+    // The parser allows more bytes, which would be text in the policy of the page.
     let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
     if host.is_empty() || !host.bytes().all(is_host) {
         return None;

@@ -1,4 +1,4 @@
-//! What is answered instead: a problem body (RFC 9457).
+//! Errors: a problem body (RFC 9457).
 
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::response::{IntoResponse, Response};

@@ -1,4 +1,4 @@
-//! What is asked.
+//! The routes.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -6,12 +6,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection};
-use axum::extract::{DefaultBodyLimit, Path, Request, State as Extract};
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, Request, State as Extract};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::request::Parts;
 use http::{HeaderMap, StatusCode, Uri};
 use serde::Serialize;
 use tollgate_core::{
@@ -30,7 +31,8 @@ use crate::key::SubjectName;
 use crate::limit::shared_key;
 use crate::observe::{Denied, ObservedPolicy, SUBJECTS, first};
 use crate::status::{self, LayerHandle};
-use crate::{Limit, OnMissingKey, Tier};
+use crate::tier::Tier;
+use crate::{Limit, OnMissingKey};
 
 pub(super) fn router(state: State, further: Router) -> Router {
     Router::new()
@@ -77,11 +79,11 @@ async fn all(Extract(state): Extract<State>) -> Answer {
     json(&status(&state).await)
 }
 
-/// A policy that several layers have is shown once, with what all of them have decided.
+/// A policy of several layers appears once, with the sum of the decisions.
 pub(super) async fn status(state: &State) -> Status {
     let (mut policies, mut stores) = (Vec::<PolicyStatus>::new(), Vec::new());
     let (mut shown, mut identities): (Vec<Shown>, Vec<usize>) = Default::default();
-    // Kept until the end, so that no counters are freed whose place others may take.
+    // Kept until the end, because `address` identifies live counters only.
     let layers = state.layers();
     for layer in &layers {
         let report = layer.store();
@@ -113,7 +115,7 @@ pub(super) async fn status(state: &State) -> Status {
             } else {
                 None
             };
-            // Which period it is the store knows best, where it is asked anyway.
+            // The store has the time of its calendar, if it was called.
             let now = global.map_or_else(now, |looked| looked.at);
             let global = global.map(|looked| looked.decision);
             let mut policy = PolicyStatus::new(limit, report.name, global, now);
@@ -124,67 +126,47 @@ pub(super) async fn status(state: &State) -> Status {
     Status { policies, stores }
 }
 
-/// By the clock of this process.
+/// The time of this process.
 fn now() -> Timestamp {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::EPOCH + Micros::from(since_epoch)
 }
 
-/// A policy that is in the answer already.
+/// A policy that is in the response already.
 struct Shown {
     policy: Policy,
     enforce: bool,
-    /// Whose counts are in it. Layers may share them.
+    /// The counters in its numbers. Layers can share counters.
     counters: BTreeSet<usize>,
 }
 
-/// Tells counters apart, for as long as their layers are kept.
+/// Identifies counters while their layers live.
 fn address(observed: &ObservedPolicy) -> usize {
     std::ptr::from_ref(observed).addr()
 }
 
-async fn read(
-    Extract(state): Extract<State>,
-    path: Result<Path<(String, String)>, PathRejection>,
-    uri: Uri,
-    headers: HeaderMap,
-) -> Answer {
-    state.0.guard.check_token(&headers)?;
-    let Path((policy, subject)) = path?;
-    let Found { layer, limit, key, tier } = find(&state, &policy, &subject, &uri)?;
+async fn read(Found { layer, limit, key, tier }: Found) -> Answer {
     let limit = layer.limits()[limit];
     let looked = peek(&layer, limit, tier.as_ref(), &key).await?;
     json(&SubjectStatus::new(limit, tier.as_ref(), &looked.decision, looked.source))
 }
 
-async fn reset(
-    Extract(state): Extract<State>,
-    path: Result<Path<(String, String)>, PathRejection>,
-    uri: Uri,
-    headers: HeaderMap,
-) -> Answer {
-    state.0.guard.check_token(&headers)?;
-    let Path((policy, subject)) = path?;
-    let Found { layer, limit, key, .. } = find(&state, &policy, &subject, &uri)?;
-    layer.reset(layer.limits()[limit], &key).await?;
-    tracing::info!(target: "tollgate", policy, "reset by an operator");
+async fn reset(Found { layer, limit, key, .. }: Found) -> Answer {
+    let limit = layer.limits()[limit];
+    layer.reset(limit, &key).await?;
+    tracing::info!(target: "tollgate", policy = limit.policy().name(), "reset by an operator");
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 async fn settle(
-    Extract(state): Extract<State>,
-    path: Result<Path<(String, String)>, PathRejection>,
-    uri: Uri,
-    headers: HeaderMap,
+    Found { layer, limit, key, tier }: Found,
     body: Result<Bytes, BytesRejection>,
 ) -> Answer {
-    state.0.guard.check_token(&headers)?;
-    let Path((policy, subject)) = path?;
-    let Found { layer, limit, key, tier } = find(&state, &policy, &subject, &uri)?;
+    let policy = layer.limits()[limit].policy_in(tier.as_ref());
     let wrong = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
     let settle: Settle =
         serde_json::from_slice(&body?).map_err(|error| wrong(error.to_string()))?;
-    // A sign is a number to the parser, and no digit.
+    // The parser would accept a sign.
     let is_id = settle.id.len() == 32 && !settle.id.starts_with('+');
     let id = u128::from_str_radix(&settle.id, 16).ok().filter(|_| is_id);
     let id = id.ok_or_else(|| wrong("`id` has to be 32 hex digits.".to_owned()))?;
@@ -192,7 +174,7 @@ async fn settle(
     let receipt = Receipt {
         id: ReceiptId(id),
         source: if settle.local { Source::Local } else { Source::Store },
-        policy: layer.limits()[limit].policy_in(tier.as_ref()).clone(),
+        policy: policy.clone(),
         key,
         charged: Charged {
             cost: Cost::new(settle.cost),
@@ -201,7 +183,7 @@ async fn settle(
         },
     };
     let settled = layer.settle(&receipt, Cost::new(settle.actual)).await?;
-    tracing::info!(target: "tollgate", policy, ?settled, "settled by an operator");
+    tracing::info!(target: "tollgate", policy = policy.name(), ?settled, "settled by an operator");
     json(&Settled::from(settled))
 }
 
@@ -218,7 +200,7 @@ async fn top(Extract(state): Extract<State>, headers: HeaderMap, uri: Uri) -> An
     json(&Top { policies: top_of(&state, most) })
 }
 
-/// The first of each policy, in all layers that have one of its name.
+/// The most denied clients of each policy, over all layers.
 pub(super) fn top_of(state: &State, most: usize) -> Vec<TopOfPolicy> {
     let (layers, now) = (state.layers(), std::time::Instant::now());
     let mut policies: Vec<(&str, Vec<Denied>)> = Vec::new();
@@ -229,7 +211,7 @@ pub(super) fn top_of(state: &State, most: usize) -> Vec<TopOfPolicy> {
             if !read.insert(address(observed)) {
                 continue;
             }
-            // All, because those that are not among the first here may be so in the sum.
+            // All of them, because the sum can have another order.
             let denied = observed.top.lock().read(2 * SUBJECTS, now);
             match policies.iter_mut().find(|(known, _)| *known == name) {
                 Some((_, all)) => all.extend(denied),
@@ -250,8 +232,7 @@ pub(super) fn top_of(state: &State, most: usize) -> Vec<TopOfPolicy> {
     policies.into_iter().map(top).collect()
 }
 
-/// Whoever shows no token is told numbers alone; a wrong one is an error, as whoever shows it
-/// expects more.
+/// Without a token the stream has numbers only. A wrong token is an error.
 async fn events(Extract(state): Extract<State>, headers: HeaderMap) -> Answer {
     let shows_token = headers.contains_key(AUTHORIZATION);
     if shows_token {
@@ -270,14 +251,25 @@ async fn metrics(Extract(state): Extract<State>) -> Answer {
     Ok(([(CONTENT_TYPE, kind)], render()).into_response())
 }
 
-/// What a path names.
+/// The limit and the key that a path names.
 struct Found {
     layer: LayerHandle,
-    /// The number of the limit in it.
+    /// The number of the limit in the layer.
     limit: usize,
     key: Key,
-    /// The one that the query names, else that of the subject, if somebody knows it.
+    /// The tier in the query, else that of the subject if the source finds it.
     tier: Option<Tier>,
+}
+
+/// Requests that name a client need the token.
+impl FromRequestParts<State> for Found {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &State) -> Result<Self, Problem> {
+        state.0.guard.check_token(&parts.headers)?;
+        let path = Path::<(String, String)>::from_request_parts(parts, state).await?;
+        find(state, &path.0.0, &path.0.1, &parts.uri)
+    }
 }
 
 fn find(state: &State, policy: &str, subject: &str, uri: &Uri) -> Result<Found, Problem> {
@@ -294,7 +286,7 @@ fn find(state: &State, policy: &str, subject: &str, uri: &Uri) -> Result<Found, 
         if let Some((limit, key)) = found {
             let tier = match parameter(uri, "tier") {
                 Some(asked) => Some(known_tier(limits[limit], &asked)?),
-                // One that this policy knows nothing of makes no difference to it.
+                // A tier without a quota here has no effect.
                 None => layer.tier_of(&name).filter(|tier| has_tier(limits[limit], tier)),
             };
             return Ok(Found { layer, limit, key, tier });
@@ -309,7 +301,7 @@ fn find(state: &State, policy: &str, subject: &str, uri: &Uri) -> Result<Found, 
     Err(Problem::new(StatusCode::NOT_FOUND, detail))
 }
 
-/// A parameter of the query, decoded as browsers and curl encode a form; the first of its name.
+/// A parameter of the query, decoded like a form.
 fn parameter<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
     let mut parameters = form_urlencoded::parse(uri.query()?.as_bytes());
     parameters.find_map(|(key, value)| (key == name).then_some(value))
@@ -324,7 +316,7 @@ fn known_tier(limit: &Limit, asked: &str) -> Result<Tier, Problem> {
     if has_tier(limit, &tier) {
         return Ok(tier);
     }
-    let detail = "This policy has no quota for such a tier: /status lists those that it has.";
+    let detail = "This policy has no quota for this tier: /status lists its tiers.";
     Err(Problem::new(StatusCode::NOT_FOUND, detail))
 }
 
@@ -338,7 +330,7 @@ fn key(limit: &Limit, name: &SubjectName) -> Option<Key> {
     }
 }
 
-/// What is left, who says so, and when by his clock.
+/// A decision, its source and its time.
 #[derive(Clone, Copy)]
 struct Looked {
     decision: Decision,
@@ -352,7 +344,7 @@ async fn peek(
     tier: Option<&Tier>,
     key: &Key,
 ) -> Result<Looked, Problem> {
-    let verdict = layer.peek_in(limit, tier, key).await?;
+    let verdict = layer.peek(limit, tier, key).await?;
     let decision = verdict.decisions().first().copied();
     match decision.filter(|decision| decision.outcome != Outcome::Undecided) {
         Some(decision) => {

@@ -2,9 +2,7 @@
 
 use std::fmt::{self, Write};
 
-/// Members that a service adds to the body of every denial, say which server answered.
-///
-/// They are rendered once, when they are added.
+/// Members that a service adds to the body of each denial, for example the name of the server.
 ///
 /// ```
 /// use tollgate::denial::Members;
@@ -26,8 +24,10 @@ impl Members {
         Self { names: Vec::new(), json: String::new() }
     }
 
-    /// One member more, or what stands in its way: a name that is taken, or one that
-    /// RFC 9457 does not allow.
+    /// Adds a member.
+    ///
+    /// # Errors
+    /// The name is taken, or RFC 9457 does not allow it.
     pub fn with<'a>(
         mut self,
         name: &str,
@@ -137,7 +137,7 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// The members that a body has by itself, and that of RFC 9457 which it leaves out.
+/// The members of a body, and the one of RFC 9457 that it leaves out.
 const RESERVED: [&str; 13] = [
     "type",
     "title",

@@ -1,4 +1,4 @@
-//! What a request gets that may not pass.
+//! The response to a request that may not pass.
 //!
 //! | reason | status | `type` ends in | gRPC |
 //! |---|---|---|---|
@@ -10,12 +10,11 @@
 //! | [`Reason::DeniedSubject`] | 403 | `#denied-subject` | 7 `PERMISSION_DENIED` |
 //! | [`Reason::Misconfigured`] | 500 | `#misconfigured` | 13 `INTERNAL` |
 //!
-//! What a limit of [concurrent requests](crate::Policy::concurrent_requests) denies is a
-//! `#quota-exceeded` with `"quota_unit":"concurrent-requests"` and no `window`. Its wait of one
-//! second is a guess: no one knows when a request in flight will end.
+//! A denial by a [concurrency limit](crate::Policy::concurrent_requests) is a `#quota-exceeded`
+//! with `"quota_unit":"concurrent-requests"` and no `window`. Its wait of one second is a guess.
 //!
-//! The body is a problem (RFC 9457). The types of the first and the third are those of
-//! the draft that also defines the `RateLimit` fields.
+//! The body is a problem (RFC 9457). The draft of the `RateLimit` headers defines the types of the
+//! first and the fourth.
 
 mod date;
 mod members;
@@ -38,10 +37,11 @@ pub use self::respond::{DenialResponse, IntoDenialResponse, Problem, ResponseFor
 use crate::RequestHead;
 use crate::headers::{self, HeaderOptions, PolicyFields, Row};
 
-/// Why a request may not pass, and all that its answer says about it.
+/// Why a request may not pass, with the numbers for its response.
 ///
 /// ```
-/// use tollgate::{Denial, DenialResponse};
+/// use tollgate::Denial;
+/// use tollgate::denial::DenialResponse;
 ///
 /// fn plain(denial: &Denial<'_>) -> http::Response<bytes::Bytes> {
 ///     let mut response = http::Response::new(denial.detail().into_owned().into());
@@ -70,15 +70,15 @@ pub struct Denial<'a> {
 struct Shown {
     limit: u64,
     remaining: u64,
-    /// None of what counts in flight.
+    /// `None` for a concurrency limit.
     window: Option<Micros>,
     calendar: Option<Calendar>,
     reset_at: u64,
 }
 
 impl<'a> Denial<'a> {
-    /// The denial of a verdict that came at `decided_at`; `rows` are its enforced
-    /// policies, and `seed` stands for the key in the jitter of `Retry-After`.
+    /// The denial of a verdict. `rows` are its enforced policies; `seed` (of the key) determines
+    /// the jitter of `Retry-After`.
     pub(crate) fn of_verdict(
         decided_at: Timestamp,
         rows: impl IntoIterator<Item = Row<'a>>,
@@ -110,7 +110,7 @@ impl<'a> Denial<'a> {
             return denial;
         };
         denial.tightest = Some(fields.policy().name());
-        // A block has no quota to tell of.
+        // A block has no quota.
         denial.shown = (denial.reason != Reason::Blocked).then(|| Shown {
             limit: decision.limit,
             remaining: decision.remaining,
@@ -118,7 +118,8 @@ impl<'a> Denial<'a> {
             calendar: fields.policy().quota().calendar(),
             reset_at: headers::reset_at(decided_at, row),
         });
-        // The tightest waits longest; but where one can never pass, no wait helps.
+        // The tightest policy has the longest wait; but no wait helps a request that can never
+        // pass.
         let waits = matches!(denial.reason, Reason::QuotaExceeded | Reason::Blocked);
         if let (true, Some(wait)) = (waits, fields.wait(decision)) {
             let (jitter, window) = (options.jitter_limit(), fields.policy().window());
@@ -129,8 +130,8 @@ impl<'a> Denial<'a> {
         denial
     }
 
-    /// The store cannot decide, and these policies refuse what is not decided. The
-    /// store is asked again in `next_probe`.
+    /// The store cannot decide, and these policies reject such requests. The store is called again
+    /// in `next_probe`.
     pub(crate) fn store_unavailable(
         policies: impl IntoIterator<Item = &'a PolicyFields>,
         next_probe: Micros,
@@ -145,23 +146,22 @@ impl<'a> Denial<'a> {
         }
     }
 
-    /// The request does not say whose quota it uses.
+    /// The request has no key.
     pub const fn missing_key() -> Self {
         Self::new(Reason::MissingKey)
     }
 
-    /// Requests of this sender are not accepted.
+    /// The client is on the blocklist.
     pub const fn denied_subject() -> Self {
         Self::new(Reason::DeniedSubject)
     }
 
-    /// The layer lacks something that the service has to provide. The response does not say what:
-    /// that is for the operator, and belongs into the log.
+    /// The service is set up wrongly. Only the log has the details.
     pub const fn misconfigured() -> Self {
         Self::new(Reason::Misconfigured)
     }
 
-    /// The same denial of this request, with its cost under the policy whose numbers are shown.
+    /// Adds the request, and its cost under the policy whose numbers are shown.
     pub(crate) fn of_request(
         mut self,
         request: RequestHead<'a>,
@@ -195,13 +195,13 @@ impl<'a> Denial<'a> {
         self.reason
     }
 
-    /// The status of the response: that of the reason, unless another was chosen.
+    /// The status of the response.
     pub const fn status(&self) -> http::StatusCode {
         self.status
     }
 
-    /// The same with another status, in the response and in its body. A response that is made of
-    /// a clone says 401 to those who have not said who they are, for instance:
+    /// The same denial with another status in response and body, for example 401 without
+    /// credentials:
     ///
     /// ```
     /// use http::header::WWW_AUTHENTICATE;
@@ -218,7 +218,7 @@ impl<'a> Denial<'a> {
     ///     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     ///     response
     /// }
-    /// # fn check(_: impl tollgate::DenialResponse) {}
+    /// # fn check(_: impl tollgate::denial::DenialResponse) {}
     /// # check(unauthorized);
     /// ```
     #[must_use]
@@ -227,13 +227,13 @@ impl<'a> Denial<'a> {
         self
     }
 
-    /// The names of the policies that refuse, in their order.
+    /// The names of the policies that deny, in their order.
     pub fn policies(&self) -> &[&'a str] {
         &self.policies
     }
 
-    /// The most units granted at once, by the violated policy with the longest wait.
-    /// The next three are of the same policy.
+    /// The capacity of the denying policy with the longest wait. The next numbers are of the same
+    /// policy.
     pub fn limit(&self) -> Option<u64> {
         self.shown.map(|shown| shown.limit)
     }
@@ -243,7 +243,7 @@ impl<'a> Denial<'a> {
         self.cost
     }
 
-    /// The head of the request. A denial that a program made itself has none.
+    /// The head of the request. A denial that a program made has none.
     pub const fn request(&self) -> Option<&RequestHead<'a>> {
         self.request.as_ref()
     }
@@ -253,18 +253,18 @@ impl<'a> Denial<'a> {
         self.shown.map(|shown| shown.remaining)
     }
 
-    /// The time in which the whole limit comes back; with a calendar at the longest. There is
-    /// none of what counts in flight.
+    /// The time to refill the whole limit; with a calendar the longest period. A concurrency limit
+    /// has none.
     pub fn window(&self) -> Option<Micros> {
         self.shown.and_then(|shown| shown.window)
     }
 
-    /// Whether the policy limits how much is in flight.
+    /// Whether the policy is a concurrency limit.
     pub fn is_in_flight(&self) -> bool {
         self.shown.is_some_and(|shown| shown.window.is_none())
     }
 
-    /// The calendar whose periods are the windows, where there is one.
+    /// The calendar of the quota.
     pub fn calendar(&self) -> Option<Calendar> {
         self.shown.and_then(|shown| shown.calendar)
     }
@@ -274,20 +274,19 @@ impl<'a> Denial<'a> {
         self.shown.map(|shown| shown.reset_at)
     }
 
-    /// The exact wait until the request can pass, if nothing else is charged meanwhile; none if
-    /// waiting does not help. It is not exact for a concurrency limit, where it is a guess of one
-    /// second, nor for a policy that is [leased](crate::Policy::with_lease).
+    /// The exact wait until the request can pass if no other request is charged. `None` if no wait
+    /// helps. For a concurrency limit it is a guess of one second, and for a
+    /// [lease](crate::Policy::with_lease) it is not exact.
     pub const fn retry_after(&self) -> Option<Micros> {
         self.retry_after
     }
 
-    /// The wait as `Retry-After` has it: in seconds, rounded up, with jitter.
+    /// The wait in `Retry-After`: in seconds, rounded up, with jitter.
     pub const fn retry_after_secs(&self) -> Option<u64> {
         self.retry_after_secs
     }
 
-    /// Adds `Retry-After` and `Cache-Control: no-store`, which every denial has,
-    /// whatever made its response.
+    /// Adds `Retry-After` and `Cache-Control: no-store`.
     pub fn write_headers(&self, headers: &mut HeaderMap) {
         if let Some(seconds) = self.retry_after_secs {
             headers::write_retry_after(headers, seconds);

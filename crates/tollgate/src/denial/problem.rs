@@ -107,7 +107,7 @@ impl Denial<'_> {
 }
 
 impl Shown {
-    /// "60 seconds", "calendar day in Europe/Berlin"; none of what counts in flight.
+    /// "60 seconds", "calendar day in Europe/Berlin". A concurrency limit has none.
     fn span(&self) -> Option<String> {
         match self.calendar {
             Some(calendar) => Some(format!("calendar {calendar}")),

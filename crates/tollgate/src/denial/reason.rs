@@ -23,11 +23,11 @@ pub enum Reason {
     CostExceedsQuota,
     /// The store cannot decide, and a policy fails closed.
     StoreUnavailable,
-    /// The request does not say whose quota it uses.
+    /// The request has no key.
     MissingKey,
-    /// The sender is on the list of those whose requests are not accepted.
+    /// The client is on the blocklist.
     DeniedSubject,
-    /// The layer lacks what the service had to provide.
+    /// The service is set up wrongly.
     Misconfigured,
 }
 
@@ -44,8 +44,7 @@ impl Reason {
         }
     }
 
-    /// One word for programs, in the body as `code`; [`problem_type`](Self::problem_type)
-    /// ends in it.
+    /// A word for programs, the member `code`. [`problem_type`](Self::problem_type) ends in it.
     pub const fn code(self) -> &'static str {
         match self {
             Self::QuotaExceeded => "quota-exceeded",
@@ -58,8 +57,7 @@ impl Reason {
         }
     }
 
-    /// The `type` of the problem: that of the draft where it has one, else a heading of
-    /// `docs/http.md`.
+    /// The `type` of the problem: of the draft, or a heading of `docs/http.md`.
     pub const fn problem_type(self) -> &'static str {
         match self {
             Self::QuotaExceeded => "https://iana.org/assignments/http-problem-types#quota-exceeded",

@@ -1,4 +1,4 @@
-//! From a denial to a response.
+//! The response of a denial.
 
 use std::marker::PhantomData;
 
@@ -9,7 +9,7 @@ use http::{HeaderValue, Method, Response};
 use super::{Denial, Members};
 use crate::{RequestHead, grpc};
 
-/// In which form a request wants its denial.
+/// The form of a denial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseFormat {
     /// Status, headers and a body.
@@ -21,15 +21,14 @@ pub enum ResponseFormat {
 }
 
 impl ResponseFormat {
-    /// The format of a request. gRPC is that of a POST with the content type of gRPC to a route
-    /// or path of the form `/package.Service/Method`: with the content type alone any client
-    /// could turn its denial into a 200. gRPC-Web speaks HTTP here: its clients read the status
-    /// of the response.
+    /// The form for a request. Only a POST with the content type of gRPC to a route or path of the
+    /// form `/package.Service/Method` is gRPC: with the content type alone any client could turn
+    /// its denial into a 200. Clients of gRPC-Web read the HTTP status, so it is HTTP here.
     pub fn of(head: &RequestHead<'_>) -> Self {
         Self::among(head, None)
     }
 
-    /// The same, where a layer may say whether its services are gRPC.
+    /// The same, for a layer with [`grpc`](crate::layer::RateLimitLayerBuilder::grpc).
     pub(crate) fn among(head: &RequestHead<'_>, is_grpc: Option<bool>) -> Self {
         if *head.method == Method::HEAD {
             Self::Head
@@ -41,10 +40,9 @@ impl ResponseFormat {
     }
 }
 
-/// Makes the response of a denial. [`Problem`] does by default; a closure may instead.
+/// Makes the response of a denial: a [`Problem`], or a closure.
 ///
-/// `Retry-After`, `Cache-Control` and the rate limit fields are added to whatever
-/// response this makes.
+/// The layer adds `Retry-After`, `Cache-Control` and the rate limit headers.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not make the response of a denial",
     label = "not a `DenialResponse`",
@@ -54,8 +52,8 @@ pub trait DenialResponse: Send + Sync + 'static {
     /// The response to an HTTP request. For a HEAD, the body is dropped afterwards.
     fn respond(&self, denial: &Denial<'_>) -> Response<Bytes>;
 
-    /// The response to a gRPC call. A closure leaves it as it is, because a client that
-    /// waits for a gRPC status can do nothing with a page.
+    /// The response to a gRPC call. A closure keeps the default, because gRPC clients cannot read a
+    /// page.
     fn respond_grpc(&self, denial: &Denial<'_>) -> Response<Bytes> {
         denial.to_grpc()
     }
@@ -70,9 +68,9 @@ where
     }
 }
 
-/// What the closure of [`on_denied`](crate::RateLimitLayerBuilder::on_denied) may return: a
-/// `Response<Bytes>`; with the feature `axum` also whatever is `IntoResponse`, whose body has to be
-/// in memory. `Via` tells the two apart and is always inferred.
+/// The return type of a closure in [`on_denied`](crate::layer::RateLimitLayerBuilder::on_denied): a
+/// `Response<Bytes>`, or with the feature `axum` any `IntoResponse` whose body is in memory. `Via`
+/// is inferred.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a response",
     note = "return an `http::Response<bytes::Bytes>`; with the feature `axum` of tollgate anything that is `IntoResponse`"
@@ -104,7 +102,7 @@ impl<R: axum::response::IntoResponse> IntoDenialResponse<ViaAxum> for R {
     }
 }
 
-/// The bytes of a body, as far as they are there at once.
+/// The bytes of a body that are there at once.
 #[cfg(feature = "axum")]
 fn in_memory(mut body: axum::body::Body) -> Bytes {
     use std::pin::Pin;
@@ -124,7 +122,7 @@ fn in_memory(mut body: axum::body::Body) -> Bytes {
     }
 }
 
-/// The closure of [`on_denied`](crate::RateLimitLayerBuilder::on_denied).
+/// The closure of [`on_denied`](crate::layer::RateLimitLayerBuilder::on_denied).
 pub(crate) struct FromFn<F, Via>(pub(crate) F, pub(crate) PhantomData<fn() -> Via>);
 
 impl<F, R, Via> DenialResponse for FromFn<F, Via>
@@ -145,7 +143,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// With these members besides its own.
+    /// With more members.
     pub const fn with_members(members: Members) -> Self {
         Self { members }
     }
@@ -158,7 +156,7 @@ impl DenialResponse for Problem {
 }
 
 impl Denial<'_> {
-    /// The whole response but for the rate limit fields, which come from the verdict.
+    /// The whole response except the rate limit headers of the verdict.
     pub fn respond(
         &self,
         format: ResponseFormat,
@@ -182,9 +180,8 @@ impl Denial<'_> {
         response
     }
 
-    /// A response with this body as JSON, and the status of the denial.
-    ///
-    /// Where the body cannot be serialised it is the default [problem](Self::to_problem).
+    /// A response with this body as JSON, and the status of the denial. A body that cannot be
+    /// serialised becomes the default [problem](Self::to_problem).
     #[cfg(feature = "axum")]
     pub fn json<T: serde::Serialize + ?Sized>(&self, body: &T) -> Response<Bytes> {
         let Ok(json) = serde_json::to_vec(body) else { return self.to_problem(&Members::new()) };
@@ -195,10 +192,10 @@ impl Denial<'_> {
         response
     }
 
-    /// The default response to a gRPC call: "trailers only", that is headers and no body.
+    /// The default response to a gRPC call: headers without a body ("trailers only").
     pub fn to_grpc(&self) -> Response<Bytes> {
         let status = match self.status() {
-            // Whose mapping to gRPC is the one that clients know best.
+            // The status that gRPC clients expect for 401.
             http::StatusCode::UNAUTHORIZED => UNAUTHENTICATED,
             _ => self.reason().grpc_status(),
         };

@@ -7,8 +7,8 @@ use http::HeaderValue;
 /// The largest integer of a structured field: 15 digits.
 pub(super) const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// A field line in the making: on the stack as long as it is short, because it is put
-/// together of several pieces and its value is to cost one allocation.
+/// A header line in the making. It is on the stack while it is short, because its value should cost
+/// one allocation.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     short: [u8; Self::SHORT],
@@ -73,11 +73,8 @@ impl Line {
     }
 }
 
-/// A header value of this line.
-///
-/// All that goes into a line is printable: digits, punctuation, and names that were
-/// checked when their policy was built. Should that ever cease to hold, the answer is
-/// `None` and the field is left out, because a limiter must not break a response.
+/// A header value of this line. All parts are printable, because names were checked with their
+/// policy. Otherwise the header is left out: a limiter must not break a response.
 pub(super) fn value(line: &[u8]) -> Option<HeaderValue> {
     HeaderValue::from_bytes(line).ok()
 }
@@ -93,9 +90,8 @@ pub(super) fn integer(number: u64) -> HeaderValue {
 
 /// Lends a header value of an instant in Unix seconds.
 ///
-/// What ends within the same minute is told to one client after the other, so each thread
-/// keeps the values of the last instants that it has told: to share one costs a third of
-/// what it takes to write it anew.
+/// Clients get the same instants again and again, so each thread keeps the last values: a shared
+/// value costs a third of a new one.
 pub(super) fn with_instant(seconds: u64, mut put: impl FnMut(&HeaderValue)) {
     const KEPT: usize = 64;
     thread_local! {
@@ -112,7 +108,7 @@ pub(super) fn with_instant(seconds: u64, mut put: impl FnMut(&HeaderValue)) {
         }
     });
     if told.is_err() {
-        // A thread that ends has nothing kept any more.
+        // The values of a thread that ends are gone.
         put(&integer(seconds));
     }
 }

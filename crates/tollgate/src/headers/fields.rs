@@ -1,4 +1,4 @@
-//! What the fields of one policy have in common over all responses.
+//! The parts of the headers that are the same in all responses.
 
 use http::HeaderValue;
 use tollgate_core::{Algorithm, Decision, Kind, Micros, Policy, Refill};
@@ -6,16 +6,13 @@ use tollgate_core::{Algorithm, Decision, Kind, Micros, Policy, Refill};
 use super::digits::Line;
 use super::intern::interned;
 
-/// The fields of one policy, rendered as far as they do not depend on a decision.
-///
-/// Made once when a layer is built.
+/// The headers of one policy, rendered as far as they do not depend on a decision.
 #[derive(Clone, Debug)]
 pub(crate) struct PolicyFields {
     policy: Policy,
-    /// The member of `RateLimit-Policy`: `"name";q=100;w=60`, without `w` where windows are
-    /// not all of one length or no whole number of seconds.
+    /// The member of `RateLimit-Policy`: `"name";q=100;w=60`.
     quota: Box<[u8]>,
-    /// The same as a value, for a layer of this policy alone.
+    /// The same as a value, for a layer with this policy only.
     quota_value: Option<HeaderValue>,
     /// The value of `X-RateLimit-Limit`.
     limit_value: Option<HeaderValue>,
@@ -69,10 +66,8 @@ impl PolicyFields {
         &self.policy
     }
 
-    /// The effective window in seconds, the `t` of `RateLimit`: the wait of a denial;
-    /// otherwise so long that `r` units in it are no more than the policy sustains. With a
-    /// calendar it is the time to the end of the period. What counts in flight has no window
-    /// otherwise.
+    /// The `t` of `RateLimit` in seconds. On a denial it is the wait. Otherwise the policy sustains
+    /// `r` units in this time. With a calendar it is the time to the end of the period.
     pub(crate) fn effective_window(&self, decision: &Decision) -> Option<u64> {
         match (self.wait(decision), &self.terms) {
             (Some(wait), _) => Some(wait.as_secs_ceil().max(1)),
@@ -81,16 +76,14 @@ impl PolicyFields {
         }
     }
 
-    /// How long a client that was denied is told to wait.
-    ///
-    /// For a concurrency limit that is a guess, one second: the decision knows only when leases
-    /// expire, and requests usually finish earlier.
+    /// The wait that a denied client gets. For a concurrency limit it is a guess, one second: only
+    /// the ends of leases are known, and requests usually end earlier.
     pub(crate) fn wait(&self, decision: &Decision) -> Option<Micros> {
         let soon = if let Terms::Concurrency = self.terms { SOON } else { Micros::MAX };
         decision.retry_after().map(|wait| wait.min(soon))
     }
 
-    /// After what time a client is told that the quota is whole again.
+    /// The time until the quota is whole again, as clients get it.
     pub(crate) fn reset_after(&self, decision: &Decision) -> Micros {
         match self.terms {
             Terms::Rate(_) => decision.reset_after,
@@ -100,7 +93,7 @@ impl PolicyFields {
         }
     }
 
-    /// Whether the fields name the policy. They name a penalty only while it blocks.
+    /// Whether the headers name the policy. They name a penalty only while it blocks.
     pub(crate) const fn is_shown(&self, decision: &Decision) -> bool {
         decision.denies() || !matches!(self.terms, Terms::Penalty)
     }
@@ -110,9 +103,8 @@ impl PolicyFields {
         matches!(self.terms, Terms::Penalty)
     }
 
-    /// The time after which the whole capacity is back: the window (of a calendar the longest), or
-    /// the time that a bucket takes to fill, rounded up to a microsecond. A concurrency limit has
-    /// none.
+    /// The time to refill the whole capacity; with a calendar the longest period. A concurrency
+    /// limit has none.
     pub(crate) fn window(&self) -> Option<Micros> {
         (!matches!(self.terms, Terms::Concurrency)).then_some(self.full_after)
     }
@@ -127,8 +119,8 @@ impl PolicyFields {
         self.quota_value.clone()
     }
 
-    /// The value of `X-RateLimit-Limit`, if it is kept and not another: a store may decide with
-    /// a share of the quota.
+    /// The value of `X-RateLimit-Limit`. A store may decide with a share of the quota, which has
+    /// another value.
     pub(super) fn limit_value(&self, decision: &Decision) -> Option<&HeaderValue> {
         self.limit_value.as_ref().filter(|_| decision.limit == self.policy.capacity())
     }
@@ -166,17 +158,16 @@ impl Terms {
     }
 }
 
-/// How long a number of units takes to come back.
+/// The time to refill a number of units.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
-    /// So many seconds ...
+    /// A number of seconds ...
     seconds: u64,
-    /// ... per so many units, without common divisor, so that a product with the
-    /// units of all but huge quotas fits a word.
+    /// ... per number of units, without a common divisor, so that products fit a word.
     units: u64,
-    /// Where units come back in steps: the time between two, in microseconds.
+    /// The time between two steps in microseconds, if units are refilled in steps.
     step: Option<u64>,
-    /// Whether the next step is the last one, and how long it is cannot be told beforehand.
+    /// Whether the length of the next step is not known before.
     is_calendar: bool,
 }
 
@@ -186,7 +177,7 @@ impl Pace {
             Algorithm::FixedWindowCounter | Algorithm::SlidingWindowCounter => {
                 (true, policy.quota().limit())
             }
-            // What does not fit the bucket is lost.
+            // The bucket holds no more.
             Algorithm::TokenBucket { refill: Refill::Interval } => {
                 (true, policy.quota().limit().min(policy.capacity()))
             }
@@ -203,8 +194,8 @@ impl Pace {
         }
     }
 
-    /// Seconds in which no more than the remaining units should be used. With nothing
-    /// left it is the time until there may be something again.
+    /// The seconds in which to use the remaining units. Without units it is the time until there
+    /// may be one.
     fn window_of(&self, decision: &Decision) -> u64 {
         if self.is_calendar && decision.reset_after > Micros::ZERO {
             return decision.reset_after.as_secs_ceil();
@@ -226,7 +217,7 @@ impl Pace {
     }
 }
 
-/// Seconds until the next step, where the last one of several is `reset_after` away.
+/// The seconds until the next step, if the last step is after `reset_after`.
 fn until_step(reset_after: Micros, step: u64) -> u64 {
     let micros = match reset_after.get() {
         last if last <= step => last,
@@ -235,8 +226,7 @@ fn until_step(reset_after: Micros, step: u64) -> u64 {
     Micros::new(micros).as_secs_ceil()
 }
 
-/// The time in which the whole capacity comes back, as a fraction: so many
-/// microseconds, divided by the second number.
+/// The time to refill the capacity, as a fraction of microseconds.
 fn time_to_fill(policy: &Policy) -> (u128, u128) {
     let window = u128::from(policy.window().get());
     let capacity = u128::from(policy.capacity());
@@ -276,5 +266,5 @@ fn gcd(a: u128, b: u128) -> u128 {
 }
 
 const MICROS: u128 = 1_000_000;
-/// When it is worth asking again for what is in flight.
+/// The wait for a concurrency limit.
 const SOON: Micros = Micros::new(1_000_000);

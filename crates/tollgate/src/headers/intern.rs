@@ -5,17 +5,15 @@ use std::collections::HashSet;
 use http::HeaderValue;
 use parking_lot::Mutex;
 
-/// A value of this line that is cloned without counting references.
+/// A value of this line that is cloned without a reference count.
 ///
-/// A value that is shared counts its clones, and on several cores that count wanders
-/// from one to the other; one that is copied is allocated each time. A static one is
-/// neither. So the text is kept for as long as the program runs. Equal texts are kept
-/// once, so that layers which are built again and again, say when a configuration is
-/// reloaded, hold no more than their different policies.
+/// The count of a shared value would move between cores, and a copy would be an allocation. So the
+/// text is kept while the program runs, once for each different text: a reload of the configuration
+/// adds only new texts.
 pub(super) fn interned(line: &[u8]) -> Option<HeaderValue> {
     static TEXTS: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let line = std::str::from_utf8(line).ok()?;
-    // What is not visible ASCII makes no header, and `from_static` would panic.
+    // `from_static` panics on other texts.
     HeaderValue::from_str(line).ok()?;
     let mut texts = TEXTS.lock();
     let texts = texts.get_or_insert_default();

@@ -1,37 +1,32 @@
-//! The fields that tell a client where it stands.
+//! The headers that show a client its limits.
 //!
-//! | field | says |
+//! | header | content |
 //! |---|---|
-//! | `RateLimit-Policy` | `"name";q=100;w=60` of each policy: 100 units, all back after 60 seconds |
-//! | `RateLimit` | `"name";r=42;t=26` of each: 42 units are left; used up in 26 seconds, they are what the policy sustains |
-//! | `X-RateLimit-Limit`, `-Remaining`, `-Reset` | one policy: the violated one with the longest wait, else the tightest; reset in Unix seconds |
+//! | `RateLimit-Policy` | `"name";q=100;w=60` of each policy: 100 units per 60 seconds |
+//! | `RateLimit` | `"name";r=42;t=26` of each policy: 42 units are left, for 26 seconds at the rate of the policy |
+//! | `X-RateLimit-Limit`, `-Remaining`, `-Reset` | one policy: the denying policy with the longest wait, else the tightest; reset in Unix seconds |
 //! | `X-RateLimit-Reason` | `temporary-reduced-capacity`: the store could not decide |
-//! | `Retry-After` | seconds, on denials that waiting cures |
+//! | `Retry-After` | seconds, on denials for which waiting helps |
 //!
-//! What counts in flight has no window: its policy is `"name";q=10;qu="concurrent-requests"`,
-//! and its `RateLimit` has a `t` on denials alone. No one knows when a request in flight will end.
-//! So every field tells a client that was denied to try again in a second. That is a guess: the
-//! client may be denied again.
+//! A concurrency limit has no window: its policy is `"name";q=10;qu="concurrent-requests"`, and its
+//! `RateLimit` has a `t` on denials only. The end of running requests is not known, so all headers
+//! of a denial say one second. That is a guess.
 //!
-//! By default allowed responses have the first two, and denials all: see [`HeaderOptions`].
-//!
-//! A penalty is in none of them until it blocks: then as `"name";q=0` and `"name";r=0;t=57`.
+//! By default allowed responses have the first two, and denials have all: see [`HeaderOptions`]. A
+//! penalty appears only while it blocks, as `"name";q=0` and `"name";r=0;t=57`.
 //!
 //! The first two follow revision 11 of the Internet-Draft
-//! [`draft-ietf-httpapi-ratelimit-headers`][draft]. `r` rounds down; `t`, reset and
-//! `Retry-After` round up, so that a client which obeys them is not denied. On a denial
-//! `t` is the wait of that policy. Otherwise `r` units in `t` seconds are at most what
-//! the policy sustains, however much of a burst is left. `w` stands only where it is a
-//! whole number of seconds, as the syntax has no other.
+//! [`draft-ietf-httpapi-ratelimit-headers`][draft]. `r` rounds down; `t`, reset and `Retry-After`
+//! round up, so that a client that obeys them is not denied. On a denial `t` is the wait of that
+//! policy. Otherwise `r` units in `t` seconds are at most the rate of the policy, whatever is left
+//! of a burst. `w` appears if it is a whole number of seconds, because the syntax allows no others.
 //!
-//! # Where several limiters meet
+//! # Nested limiters
 //!
-//! A layer adds to what the services inside have set: its members of the two lists
-//! come after theirs, as a further field line. Of the `X-RateLimit` fields only one set
-//! makes sense: that of a service inside which has denied, else the one with the smaller
-//! part of its limit left, between equals the inner one; one whose numbers cannot be read
-//! goes.
-//! Of two `Retry-After` the larger stays, and one in seconds before a date.
+//! A layer appends its members of the two lists to those of services inside, as another header
+//! line. There is only one set of `X-RateLimit` headers: that of a denial inside, else the set with
+//! the smaller part of its limit left. If both are equal, the inner set stays. A set with
+//! unreadable numbers is replaced. Of two `Retry-After` the larger stays; seconds win over a date.
 //!
 //! [draft]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/11/
 
@@ -52,38 +47,29 @@ use self::digits::Line;
 pub(crate) use self::fields::PolicyFields;
 pub(crate) use self::retry::seconds_to_wait;
 
-/// Why a response was decided otherwise than by the store with the whole quota:
-/// `temporary-reduced-capacity`, a problem type of the RateLimit draft. The store could not decide
-/// the request in time, and it was refused with 503 or decided by a local store.
+/// Marks a response that the store did not decide with the whole quota. The value
+/// `temporary-reduced-capacity` is a problem type of the RateLimit draft: the request was rejected
+/// with 503, or a local store decided it.
 pub const X_RATELIMIT_REASON: HeaderName = HeaderName::from_static("x-ratelimit-reason");
 
 /// The value of [`X_RATELIMIT_REASON`].
 pub(crate) const REDUCED: HeaderValue = HeaderValue::from_static("temporary-reduced-capacity");
 
-/// Says that a local store has decided.
+/// Marks the decision of a local store.
 pub(crate) fn tell_of_reduction(headers: &mut HeaderMap, verdict: &Verdict) {
     if verdict.source() == Source::Local {
         headers.insert(X_RATELIMIT_REASON, REDUCED);
     }
 }
 
-/// What a layer that [explains](crate::RateLimitLayerBuilder::explain) says of each policy, as
-/// a list: `"global";said=deny;r=2;c1=0;c3=4100000;c5=9000000;c10=never`.
-///
-/// `said` is `allow`, `deny`, `exceed` (it can never pass), `pass` (another policy denied it) or
-/// `skip` (the store could not decide), `r` what is left, `delay` how long a queue holds the
-/// request back, `shadow` stands where the policy only watches. The others say how long a request
-/// of that cost has to wait after this one, exact to the microsecond: 0 for none.
-pub const X_RATELIMIT_EXPLAIN: HeaderName = HeaderName::from_static("x-ratelimit-explain");
-
-/// One policy and what it decided. Shadow policies are left out by whoever makes rows.
+/// A policy and its decision. Callers leave out shadow policies.
 pub(crate) type Row<'a> = (&'a PolicyFields, &'a Decision);
 
-/// Which fields to send.
+/// The headers that a layer sends.
 ///
 /// By default an allowed response has `RateLimit-Policy` and `RateLimit`, and a denial has the
-/// `X-RateLimit` fields too. Five more fields than a usual response has make the header map of many
-/// responses grow, which costs as much as the decision.
+/// `X-RateLimit` headers too. With five more headers the header map of most responses has to grow,
+/// which costs as much as the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderOptions {
     ratelimit: bool,
@@ -126,19 +112,19 @@ impl HeaderOptions {
         self
     }
 
-    /// Adds up to so much to `Retry-After`, in whole seconds, so that clients which were
-    /// denied together do not come back together. It is the same for a key within a
-    /// window: asking again does not win a shorter wait.
+    /// Adds up to this time to `Retry-After`, in whole seconds, so that clients that were denied
+    /// together return at different times. A key has one value per window: another request gets no
+    /// shorter wait.
     #[must_use]
     pub const fn retry_jitter(mut self, at_most: Duration) -> Self {
         self.retry_jitter = at_most;
         self
     }
 
-    /// Adds the fields of a verdict that came at `decided_at`.
+    /// Adds the headers of a verdict.
     ///
-    /// `Retry-After` belongs to the [`Denial`](crate::Denial). Policies whose store
-    /// could not decide are left out; without any other there are no fields.
+    /// `Retry-After` belongs to the [`Denial`](crate::Denial). Policies that the store could not
+    /// decide are left out.
     pub(crate) fn write<'a>(
         &self,
         headers: &mut HeaderMap,
@@ -212,8 +198,8 @@ pub(crate) fn write_retry_after(headers: &mut HeaderMap, seconds: u64) {
     }
 }
 
-/// Whether `a` says more about the client's trouble than `b`: the longer wait, an endless
-/// one before all, else the smaller part of its limit left.
+/// Whether `a` restricts the client more than `b`: by the longer wait, else by the smaller part of
+/// its limit.
 pub(crate) fn is_tighter(a: Row<'_>, b: Row<'_>) -> bool {
     let part = |a: Row<'_>, b: Row<'_>| u128::from(a.1.remaining) * u128::from(b.1.limit);
     match wait(a).cmp(&wait(b)) {
@@ -235,8 +221,8 @@ pub(crate) fn reset_at(decided_at: Timestamp, (fields, decision): Row<'_>) -> u6
     (decided_at + fields.reset_after(decision)).since(Timestamp::EPOCH).as_secs_ceil()
 }
 
-/// The first insertion says whether a service inside has set these fields, so that a
-/// response without them is not searched for them.
+/// The first insertion returns the header of a service inside, so that most responses need no
+/// search.
 fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Row<'_>) {
     let (fields, decision) = shown;
     let ours = digits::integer(decision.remaining);
@@ -246,8 +232,7 @@ fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Row<
         headers.insert(X_RATELIMIT_REMAINING, theirs);
         return;
     }
-    // Each value goes into its place from where it is made: to move what has just been written
-    // waits for the writes.
+    // Each value is written into its place: moving it would wait for the writes.
     match fields.limit_value(decision) {
         Some(value) => headers.insert(X_RATELIMIT_LIMIT, value.clone()),
         None => headers.insert(X_RATELIMIT_LIMIT, digits::integer(decision.limit)),
@@ -257,8 +242,7 @@ fn write_x_ratelimit(headers: &mut HeaderMap, decided_at: Timestamp, shown: Row<
     });
 }
 
-/// Whether the set of a service inside stays: because that has denied, or because a
-/// smaller part of its limit is left.
+/// Whether the set of a service inside stays.
 fn theirs_stay(headers: &HeaderMap, remaining: &HeaderValue, ours: &Decision) -> bool {
     let limit = headers.get(X_RATELIMIT_LIMIT).and_then(number);
     let (Some(remaining), Some(limit)) = (number(remaining), limit) else { return false };
@@ -271,8 +255,7 @@ fn number(value: &HeaderValue) -> Option<u64> {
     value.to_str().ok()?.trim().parse().ok()
 }
 
-/// All fields of a limiter, for `Access-Control-Expose-Headers`: without it the scripts of
-/// another origin cannot read them.
+/// All headers of a layer, for `Access-Control-Expose-Headers`: scripts of other origins need it.
 pub const EXPOSED: [HeaderName; 7] = [
     RATELIMIT_POLICY,
     RATELIMIT,
@@ -283,7 +266,7 @@ pub const EXPOSED: [HeaderName; 7] = [
     RETRY_AFTER,
 ];
 
-/// `X-Tollgate-Cost`, by which a service tells the layer what a request has cost, see
+/// `X-Tollgate-Cost`: the cost of a request, from the service to the layer. See
 /// [`Reserve::or_by_header`](crate::Reserve::or_by_header). Clients never see it.
 pub const COST: HeaderName = HeaderName::from_static("x-tollgate-cost");
 /// `RateLimit-Policy`

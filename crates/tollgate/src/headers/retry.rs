@@ -1,14 +1,13 @@
-//! How long to stay away, in whole seconds.
+//! `Retry-After` in whole seconds.
 
 use std::time::Duration;
 
 use tollgate_core::{Micros, Timestamp};
 
-/// The seconds of `Retry-After`: the wait rounded up, at least one, and up to `jitter`
-/// more.
+/// The seconds of `Retry-After`: the wait rounded up, at least one, plus up to `jitter`.
 ///
-/// `seed` stands for the key. With it and the number of the window the jitter is
-/// settled, so that a client cannot draw again for a shorter wait.
+/// `seed` (of the key) and the number of the window determine the jitter, so that a client cannot
+/// try for a shorter wait.
 pub(crate) fn seconds_to_wait(
     retry_after: Micros,
     jitter: Duration,
@@ -22,7 +21,7 @@ pub(crate) fn seconds_to_wait(
         return least;
     }
     let number = decided_at.as_micros() / window.get().max(1);
-    // The high half of a product maps a hash evenly to so many choices.
+    // The high half of a product maps a hash evenly to the choices.
     let added = (u128::from(mix(seed ^ mix(number))) * choices) >> 64;
     least.saturating_add(u64::try_from(added).unwrap_or(0))
 }

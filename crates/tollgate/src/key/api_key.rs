@@ -9,14 +9,15 @@ use sha2::{Digest, Sha256};
 
 use super::credentials::{authorization, only_text};
 use super::encode::{Tag, hashed};
+use super::name::unhex;
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::RequestHead;
 
 /// The API key of a request, if a verifier accepts it.
 ///
-/// A key that is refused identifies nobody: the chain goes on, usually to the address.
-/// So guessing keys neither wins a fresh quota nor spends a customer's. The key itself
-/// is hashed at once and never kept or logged.
+/// A rejected key is no identity: the chain continues, usually with the address. So guessing keys
+/// gets no new quota and uses no customer's quota. The key is hashed at once and never kept or
+/// logged.
 ///
 /// ```
 /// use tollgate::key::{ApiKey, ApiKeys};
@@ -35,7 +36,7 @@ pub struct ApiKey {
     verifier: Arc<dyn Fn(&str) -> bool + Send + Sync>,
 }
 
-/// Where to look for an API key. It is no source before it is told whom to believe.
+/// The place of an API key. It becomes a source with a verifier.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct UnverifiedApiKey(Place);
@@ -73,28 +74,26 @@ impl ApiKey {
 }
 
 impl UnverifiedApiKey {
-    /// What stands there, whoever sent it.
+    /// The text in this place, not verified.
     pub(crate) fn find<'a>(&self, head: &RequestHead<'a>) -> Option<&'a str> {
         self.0.find(head.headers)
     }
 
-    /// Believes the keys that `accepts` returns true for. It runs for every request that
-    /// carries a key, so it must not block; compare secrets in constant time, or by digest
-    /// as [`ApiKeys`] does.
+    /// Accepts keys for which `accepts` returns `true`. It runs for every request with a key, so it
+    /// must not block. Compare secrets in constant time, or by digest as [`ApiKeys`] does.
     pub fn verified_by(self, accepts: impl Fn(&str) -> bool + Send + Sync + 'static) -> ApiKey {
         ApiKey { place: self.0, verifier: Arc::new(accepts) }
     }
 
-    /// Believes the keys in the list.
+    /// Accepts the keys in the list.
     pub fn one_of(self, keys: ApiKeys) -> ApiKey {
         self.verified_by(move |key| keys.contains(key))
     }
 
-    /// Believes every key.
+    /// Accepts every key.
     ///
-    /// **Forgeable**: a new key for each request is a new quota for each request, and
-    /// whoever learns a customer's key can spend the customer's quota. Only right behind
-    /// something that has refused the bad keys already.
+    /// **Forgeable**: a new key for each request is a new quota, and a client with a customer's key
+    /// can use the customer's quota. Use it only behind a service that rejects wrong keys.
     pub fn trust_unverified(self) -> ApiKey {
         self.verified_by(|_| true)
     }
@@ -129,33 +128,32 @@ impl fmt::Debug for ApiKey {
 
 /// A list of API keys that keeps only their SHA-256 digests.
 ///
-/// A look-up compares digests, which an attacker cannot steer, so its timing tells nothing
-/// about a key. Plain SHA-256 is right for keys that were drawn at random; from a leaked
-/// list, short or chosen ones can be guessed.
+/// Digests are compared, which an attacker cannot steer, so the timing reveals nothing about a key.
+/// This is right for random keys; short or chosen keys can be guessed from a leaked list.
 #[derive(Clone)]
 pub struct ApiKeys(Arc<HashSet<[u8; 32]>>);
 
-/// A digest that is none.
+/// A digest that is not valid.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "API key digest number {position}: expected the SHA-256 of a key as 64 hex digits, as \
      `printf %s KEY | sha256sum` prints it"
 )]
 pub struct ApiKeysError {
-    /// Which of the list, from 1. The text is withheld: it may be a key by mistake.
+    /// The number in the list, from 1. The text is withheld: it may be a key by mistake.
     pub position: usize,
 }
 
 tollgate_core::debug_as_display!(ApiKeysError);
 
 impl ApiKeys {
-    /// These keys, of which only the digests are kept.
+    /// A list of these keys.
     pub fn from_keys<K: AsRef<[u8]>>(keys: impl IntoIterator<Item = K>) -> Self {
         let digests = keys.into_iter().map(|key| Sha256::digest(key).into());
         Self(Arc::new(digests.collect()))
     }
 
-    /// The keys whose SHA-256 digests these are, in hex of either case.
+    /// A list of keys with these SHA-256 digests in hex.
     ///
     /// # Errors
     /// One of them is not 64 hex digits.
@@ -163,7 +161,8 @@ impl ApiKeys {
         digests: impl IntoIterator<Item = K>,
     ) -> Result<Self, ApiKeysError> {
         let digests = digests.into_iter().enumerate().map(|(index, digest)| {
-            parse_digest(digest.as_ref()).ok_or(ApiKeysError { position: index + 1 })
+            let bytes = unhex(digest.as_ref()).and_then(|bytes| bytes.try_into().ok());
+            bytes.ok_or(ApiKeysError { position: index + 1 })
         });
         Ok(Self(Arc::new(digests.collect::<Result<_, _>>()?)))
     }
@@ -190,17 +189,4 @@ impl fmt::Debug for ApiKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ApiKeys({})", self.0.len())
     }
-}
-
-fn parse_digest(hex: &str) -> Option<[u8; 32]> {
-    let hex = hex.as_bytes();
-    if hex.len() != 64 {
-        return None;
-    }
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let mut digest = [0; 32];
-    for (byte, pair) in digest.iter_mut().zip(hex.chunks_exact(2)) {
-        *byte = u8::try_from(digit(pair[0])? << 4 | digit(pair[1])?).ok()?;
-    }
-    Some(digest)
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::{KeyError, KeySource, Subject, SubjectName};
 use crate::RequestHead;
 
-/// The first source, and the second where the first finds nothing. Made by [`KeySource::or`].
+/// The second source where the first finds nothing. Made by [`KeySource::or`].
 ///
-/// It does not keep the sources' keys apart: their tags do that, except between two
-/// closures or two [`Extension`](super::Extension)s, which have to by themselves.
+/// Keys of different sources differ by their tags, except those of two closures or two
+/// [`Extension`](super::Extension)s.
 #[derive(Clone, Copy, Debug)]
 pub struct Or<A, B> {
     first: A,
@@ -39,12 +39,11 @@ impl<A: KeySource, B: KeySource> KeySource for Or<A, B> {
     }
 }
 
-/// Sources that are asked in turn; the first that finds a subject wins. Made by [`chain`].
+/// The first source that finds a subject. Made by [`chain`].
 #[derive(Clone)]
 pub struct Chain(Arc<[Arc<dyn KeySource>]>);
 
-/// A fallback chain whose length is known only at run time, as when a configuration lists
-/// it. In code [`KeySource::or`] reads better and needs no pointers.
+/// A chain whose length is known at run time only. In code use [`KeySource::or`].
 pub fn chain(sources: impl IntoIterator<Item = Arc<dyn KeySource>>) -> Chain {
     Chain(sources.into_iter().collect())
 }

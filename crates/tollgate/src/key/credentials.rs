@@ -1,13 +1,13 @@
-//! How headers that identify somebody are read.
+//! Headers with credentials.
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
 
-/// Longer values are ignored: hashing and decoding cost time before any limit applies.
+/// Longer values are ignored: hashing and decoding cost time before any limit.
 const MAX_BYTES: usize = 8 * 1024;
 
-/// The value of a header that was sent once and not empty. Of several values the
-/// service behind might believe another one than we count, so they name nobody.
+/// The value of a header that was sent once and is not empty. With several values the service
+/// behind might read another one.
 pub(super) fn only_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {
     let mut values = headers.get_all(name).iter();
     let (Some(value), None) = (values.next(), values.next()) else {

@@ -1,20 +1,18 @@
-//! Turns what a source found into the bytes of a [`Key`].
+//! The bytes of a [`Key`].
 //!
-//! Every key starts with a tag, so that sources of different sorts never meet: an API
-//! key whose text is `4\x7f\0\0\x01` does not spend the quota of 127.0.0.1. After the
-//! tag stand the parts, each behind its length, so that ("a:b", "c") and ("a", "b:c")
-//! differ. What is longer than [`Key::INLINE`] is hashed, since a key with bytes on the
-//! heap costs a store one more cache miss; secrets are hashed at any length.
+//! A key begins with a tag, so that sources never share keys: an API key with the text
+//! `4\x7f\0\0\x01` does not use the quota of 127.0.0.1. After the tag each part follows its length,
+//! so that ("a:b", "c") and ("a", "b:c") differ. Keys longer than [`Key::INLINE`] are hashed,
+//! because bytes on the heap cost a store another cache miss. Secrets are always hashed.
 //!
-//! A hash is SHA-256 cut to 13 bytes. 104 bits are enough because only second preimages
-//! matter: two keys of an attacker's own that collide (2^52 work) win one quota less
-//! than two that do not, while meeting the key of a given victim takes 2^104.
+//! A hash is SHA-256 cut to 13 bytes. 104 bits suffice, because only second preimages matter: a
+//! collision of an attacker's own keys (2^52 work) loses a quota, and the key of a given victim
+//! takes 2^104.
 
 use sha2::{Digest, Sha256};
 use tollgate_core::Key;
 
-/// Which source a key is from. The numbers are part of what a shared store keeps: a
-/// process of another version that counted them differently would count apart.
+/// The source of a key. Shared stores keep the numbers, so they never change.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 pub(super) enum Tag {
@@ -31,14 +29,14 @@ pub(super) enum Tag {
     PathParam = 10,
 }
 
-/// Set in the tag of a hashed key. Without it a client could spell out the 13 bytes that
-/// a victim's longer value hashes to, as a short value of its own.
+/// Set in the tag of a hashed key. Otherwise a client could send the 13 bytes of a victim's hash as
+/// a short value.
 const HASHED: u8 = 0x80;
 
-/// Bytes that stand beside the tag.
+/// The bytes beside the tag.
 const ROOM: usize = Key::INLINE - 1;
 
-/// A key of fixed form: the caller's bytes have one meaning and need no lengths.
+/// A key of fixed form, without lengths.
 pub(super) fn plain(tag: Tag, bytes: &[u8]) -> Key {
     if bytes.len() > ROOM {
         return hashed(tag, &[bytes]);
@@ -69,7 +67,7 @@ pub(super) fn joined(tag: Tag, parts: &[&[u8]]) -> Key {
     Key::new(&key[..end])
 }
 
-/// A key of several parts that shows none of them.
+/// A key of several parts that shows no part.
 pub(super) fn hashed(tag: Tag, parts: &[&[u8]]) -> Key {
     let mut sha = Sha256::new();
     for part in parts {
@@ -83,11 +81,11 @@ pub(super) fn hashed(tag: Tag, parts: &[&[u8]]) -> Key {
     Key::new(key)
 }
 
-/// What a key says that hides nothing.
+/// The readable content of a key.
 #[cfg(feature = "admin")]
 pub(super) enum Decoded<'a> {
     Ipv4([u8; 4]),
-    /// With so many bits that count, in whole bytes.
+    /// With the number of bits that count, in whole bytes.
     Ipv6([u8; 16], usize),
     Extension(&'a [u8]),
     Header(&'a [u8]),
@@ -96,7 +94,7 @@ pub(super) enum Decoded<'a> {
     Tuple(Vec<&'a [u8]>),
 }
 
-/// Reads what [`plain`] and [`joined`] wrote; none of what is hashed or from elsewhere.
+/// Reads keys of [`plain`] and [`joined`]; `None` for all others.
 #[cfg(feature = "admin")]
 pub(super) fn decode(key: &[u8]) -> Option<Decoded<'_>> {
     let (tag, rest) = key.split_first()?;
@@ -133,53 +131,4 @@ fn parts(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn parts_never_run_into_each_other() {
-        let lists: &[&[&[u8]]] = &[
-            &[b"a:b", b"c"],
-            &[b"a", b"b:c"],
-            &[b"a", b"b", b"c"],
-            &[b"", b"a:bc"],
-            &[b"a:bc", b""],
-            &[b"a:bc"],
-            &[],
-            &[b""],
-            &[b"", b""],
-        ];
-        for (i, a) in lists.iter().enumerate() {
-            for (j, b) in lists.iter().enumerate() {
-                for key in [joined, hashed] {
-                    assert_eq!(key(Tag::Tuple, a) == key(Tag::Tuple, b), i == j);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_short_value_cannot_spell_the_hash_of_a_long_one() {
-        let victim = plain(Tag::Closure, b"a tenant with a long name");
-        let forged = plain(Tag::Closure, &victim.as_bytes()[1..]);
-        assert_eq!(victim.as_bytes().len(), forged.as_bytes().len());
-        assert_ne!(victim, forged);
-    }
-
-    proptest! {
-        #[test]
-        fn no_key_needs_the_heap_and_equal_parts_make_equal_keys(
-            a in prop::collection::vec(prop::collection::vec(0..3u8, 0..8), 0..5),
-            b in prop::collection::vec(prop::collection::vec(0..3u8, 0..8), 0..5),
-        ) {
-            let borrow = |list: &[Vec<u8>]| joined(
-                Tag::Tuple,
-                &list.iter().map(Vec::as_slice).collect::<Vec<_>>(),
-            );
-            prop_assert_eq!(borrow(&a).heap_bytes(), 0);
-            prop_assert_eq!(borrow(&a) == borrow(&b), a == b);
-        }
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! What a layer before has found out.
+//! Values of outer layers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::RequestHead;
 
-/// The user that an authentication layer has put into the request's extensions.
+/// The user that an authentication layer has put into the extensions of the request.
 ///
-/// The best source there is for users, since nothing is verified twice and limiter and
-/// application cannot disagree. The layer has to run before the limiter.
+/// This is the best source for users: tokens are verified once, and limiter and application cannot
+/// disagree. The authentication layer has to be outside of the limiter.
 ///
 /// ```
 /// use tollgate::key::Extension;
@@ -25,8 +25,7 @@ use crate::RequestHead;
 /// let user = Extension::<Account>::new(|account| Some(account.id.to_be_bytes()));
 /// ```
 ///
-/// Two extensions in one chain share their keys where their bytes are equal: begin the
-/// bytes with one of your own where that must not be.
+/// Two extensions in one chain share keys with equal bytes: use a prefix if they must differ.
 pub struct Extension<T> {
     key: Arc<KeyOf<T>>,
 }
@@ -34,7 +33,7 @@ pub struct Extension<T> {
 type KeyOf<T> = dyn Fn(&T) -> Option<Key> + Send + Sync;
 
 impl<T: Send + Sync + 'static> Extension<T> {
-    /// The bytes that `id` takes from a `T`; `None` if this `T` names nobody.
+    /// The bytes that `id` takes from a `T`; `None` for no key.
     pub fn new<B, F>(id: F) -> Self
     where
         B: AsRef<[u8]>,

@@ -13,11 +13,10 @@ pub struct FromFn<F> {
     kind: SubjectKind,
 }
 
-/// Keys on the bytes that `key` finds; `None` where it finds nobody.
+/// A key of the bytes that `key` returns; `None` for no key.
 ///
-/// Nothing here is verified: what the closure reads from headers, path or query is
-/// forgeable. Two closures in one chain share their keys where their bytes are equal:
-/// begin the bytes with one of your own where that must not be.
+/// The closure is forgeable if it reads headers, path or query that a client chooses. Two closures
+/// in one chain share keys with equal bytes: use a prefix if they must differ.
 ///
 /// ```
 /// // One quota per host name: cloning a header value copies nothing.
@@ -32,7 +31,7 @@ where
 }
 
 impl<F> FromFn<F> {
-    /// Under which kind metrics count it: [`SubjectKind::Other`] unless told.
+    /// The kind in metrics, [`SubjectKind::Other`] by default.
     #[must_use]
     pub fn of_kind(self, kind: SubjectKind) -> Self {
         Self { kind, ..self }
@@ -56,7 +55,7 @@ where
         true
     }
 
-    /// Takes a closure for one that answers with the text of what its kind names.
+    /// For closures that return the text of the name.
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         let text = match (self.kind, name) {
             (SubjectKind::User, SubjectName::User { issuer: None, name }) => name,
@@ -69,21 +68,20 @@ where
     }
 }
 
-/// A closure that borrows, as a source. Made by [`from_ref`].
-#[derive(Clone, Copy)]
-pub struct FromRef<F>(F);
-
-/// Keys on a text of the request, without a copy. Its keys are those of [`from_fn`].
+/// A key of a text of the request, without a copy. Equal to [`from_fn`] otherwise.
 ///
 /// ```
 /// let per_host = tollgate::key::from_ref(|head| head.headers.get("host")?.to_str().ok());
 /// ```
-pub const fn from_ref<F>(key: F) -> FromRef<F>
+pub const fn from_ref<F>(key: F) -> impl KeySource + Clone
 where
-    F: for<'a> Fn(&RequestHead<'a>) -> Option<&'a str> + Send + Sync + 'static,
+    F: for<'a> Fn(&RequestHead<'a>) -> Option<&'a str> + Clone + Send + Sync + 'static,
 {
     FromRef(key)
 }
+
+#[derive(Clone)]
+struct FromRef<F>(F);
 
 impl<F> KeySource for FromRef<F>
 where
@@ -105,12 +103,6 @@ where
 
 fn of_closure(text: &str) -> Subject {
     Subject { kind: SubjectKind::Other, key: joined(Tag::Closure, &[text.as_bytes()]) }
-}
-
-impl<F> fmt::Debug for FromRef<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FromRef")
-    }
 }
 
 impl<F> fmt::Debug for FromFn<F> {

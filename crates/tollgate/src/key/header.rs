@@ -1,4 +1,4 @@
-//! A header taken at its word.
+//! A header without verification.
 
 use http::HeaderName;
 
@@ -7,19 +7,19 @@ use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::RequestHead;
 
-/// The text of a header, taken at its word.
+/// The text of a header, without verification.
 ///
-/// **Forgeable**: whoever sends the request chooses the value, unless a proxy in front
-/// overwrites the header and nobody can go round that proxy. Use [`ApiKey`](super::ApiKey)
-/// for keys, and [`ClientIp`](super::ClientIp) for addresses.
+/// **Forgeable**: the client chooses the value, unless every request passes a proxy that overwrites
+/// the header. Use [`ApiKey`](super::ApiKey) for keys, and [`ClientIp`](super::ClientIp) for
+/// addresses.
 ///
-/// A header that is absent, empty, longer than 8 KiB or sent more than once names
-/// nobody. Values are compared bytewise.
+/// A header that is absent, empty, longer than 8 KiB or sent more than once is no key. Values are
+/// compared bytewise.
 #[derive(Clone, Debug)]
 pub struct Header(HeaderName);
 
 impl Header {
-    /// The header `name`, whoever wrote it.
+    /// The header `name`.
     pub const fn trust_unverified(name: HeaderName) -> Self {
         Self(name)
     }
@@ -27,7 +27,7 @@ impl Header {
     fn subject_of(&self, value: &[u8]) -> Subject {
         Subject {
             kind: SubjectKind::Other,
-            // With the name, so that two headers in one chain do not share their quotas.
+            // With the name, so that two headers in one chain do not share quotas.
             key: joined(Tag::Header, &[self.0.as_str().as_bytes(), value]),
         }
     }

@@ -1,26 +1,23 @@
-//! Whose quota is used: where a request's [`Key`] comes from.
+//! Keys of requests: where the [`Key`] of a quota comes from.
 //!
-//! A [`KeySource`] looks at the [`RequestHead`] of a request and names a [`Subject`], or
-//! says that this request has none of its sort, or that the server is set up so
-//! that it can never tell. Sources combine: [`KeySource::or`] and [`chain`] fall
-//! back (user, else API key, else address), a tuple asks for all of its parts (per
-//! user *and* route).
+//! A [`KeySource`] reads the [`RequestHead`] and returns a [`Subject`], or nothing, or an error if
+//! the server is set up wrongly. [`KeySource::or`] and [`chain`] fall back to other sources (user,
+//! else API key, else address); a tuple combines sources (per user *and* route).
 //!
 //! | source | subject | forgeable by a client |
 //! |---|---|---|
-//! | [`Global`] | everybody together | no |
+//! | [`Global`] | all clients together | no |
 //! | [`ClientIp`] | the address, IPv6 by /64 | no, if `behind` lists exactly the proxies |
 //! | [`ApiKey`] | a key that a verifier accepts | no, unless `trust_unverified` |
 //! | `JwtUser` (feature `jwt`) | issuer and subject of a verified token | no |
-//! | [`Extension`] | what a layer before put down | as far as that layer lets it |
-//! | [`MatchedRoute`] | the route's pattern | no |
+//! | [`Extension`] | a value of an outer layer | depends on the layer |
+//! | [`MatchedRoute`] | the pattern of the route | no |
 //! | [`PathParam`] | a parameter of the route, percent-decoded | **yes** |
 //! | [`Header`] | the text of a header | **yes** |
-//! | [`from_fn`] | what the closure says | as far as the closure lets it |
+//! | [`from_fn`] | the result of a closure | depends on the closure |
 //!
-//! What a client can forge limits nothing: a fresh value for each request is a fresh
-//! quota, and a victim's value spends the victim's quota. Put a forgeable source only
-//! beside a limit that is not.
+//! A forgeable key limits nothing: a new value for each request is a new quota, and a victim's
+//! value uses the victim's quota. Use a forgeable source only beside another limit.
 //!
 //! ```
 //! use tollgate::key::{ApiKey, ApiKeys, ClientIp, KeySource};
@@ -62,9 +59,9 @@ use crate::RequestHead;
 pub use api_key::{ApiKey, ApiKeys, ApiKeysError, UnverifiedApiKey};
 pub use chain::{Chain, Or, chain};
 pub use extension::Extension;
-pub use from_fn::{FromFn, FromRef, from_fn, from_ref};
+pub use from_fn::{FromFn, from_fn, from_ref};
 pub use header::Header;
-pub(crate) use ip::as_v4;
+pub(crate) use ip::network;
 pub use ip::{ClientIp, ClientIpError, TrustedProxies, UnixPeer};
 #[cfg(feature = "jwt")]
 pub use jwt::{JwtKey, JwtKeyError, JwtKeys, JwtUser, JwtVerifier};
@@ -76,33 +73,33 @@ pub(crate) use shown::Display;
 #[cfg(feature = "admin")]
 pub use shown::Shown;
 
-/// Who is asking.
+/// The owner of a quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// What sort of identity it is.
+    /// The kind of identity.
     pub kind: SubjectKind,
-    /// Whose quota is used.
+    /// The key of the quota.
     pub key: Key,
 }
 
-/// What sort of identity a request was counted under: few values, so that it can label a metric.
+/// The kind of identity behind a key: few values, for a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SubjectKind {
-    /// Everybody together.
+    /// All clients together.
     Global,
     /// A client address, or the network around it.
     Ip,
     /// An API key.
     ApiKey,
-    /// A user that somebody has verified.
+    /// A verified user.
     User,
-    /// Anything else: a header, a route, a closure's answer.
+    /// Any other: a header, a route, the result of a closure.
     Other,
 }
 
 impl SubjectKind {
-    /// The word for logs and metrics.
+    /// The word in logs and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Global => "global",
@@ -114,42 +111,50 @@ impl SubjectKind {
     }
 }
 
-/// Names the subject of a request.
+/// Finds the subject of a request.
+///
+/// An `ApiKey` without a verifier is not a source; the compiler names the cure:
+///
+/// ```compile_fail
+/// use tollgate::key::{ApiKey, KeySource};
+///
+/// fn source(_: impl KeySource) {}
+/// source(ApiKey::in_x_api_key()); // an `ApiKey` needs a verifier: `.one_of(keys)`
+/// ```
 ///
 /// # Cost
-/// It runs for every request, before any limit: it must neither block nor do I/O,
-/// and those of this module do not allocate, except to verify a token.
+/// It runs for every request, before any limit: it must neither block nor do I/O. The sources of
+/// this module do not allocate, except to verify a token.
 ///
 /// # Attacker
-/// It reads what a stranger sent. It must not panic on any bytes, and must return
-/// `Ok(None)`, never an error, for whatever a client can bring about.
+/// It must not panic on any input, and must return `Ok(None)`, never an error, for anything that a
+/// client can cause.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say whose quota a request uses",
     label = "not a `KeySource`",
     note = "take a source of `tollgate::key`, as `ClientIp::peer()`, or a closure by `key::from_fn(|head| ..)` that returns owned bytes, or `key::from_ref(|head| ..)` that borrows a text",
-    note = "an `ApiKey` has to be told whom to believe: `.one_of(keys)` or `.verified_by(|key| ..)`"
+    note = "an `ApiKey` needs a verifier: `.one_of(keys)` or `.verified_by(|key| ..)`"
 )]
 pub trait KeySource: Send + Sync + 'static {
-    /// The subject; `Ok(None)` if this request has none of this sort, so that the
-    /// next source of a chain is asked.
+    /// The subject, or `Ok(None)`: then the next source of a chain is called.
     ///
     /// # Errors
-    /// The server is set up so that the source cannot work; a layer answers 500 and logs it.
+    /// The server is set up so that the source cannot work. A layer responds with 500 and logs the
+    /// error.
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError>;
 
-    /// Whether [`subject`](Self::subject) can return `Ok(None)`. A layer then has to be
-    /// told what becomes of such requests.
+    /// Whether [`subject`](Self::subject) can return `Ok(None)`. A layer then needs an
+    /// [`OnMissingKey`](crate::OnMissingKey).
     fn can_be_missing(&self) -> bool;
 
-    /// The subject that an operator names, with the key that its requests have; none if this
-    /// source finds no such subjects. A source of your own has none unless it says so, and
-    /// its subjects are named by their keys, as `key:…`.
+    /// The subject that an operator names, with the key of its requests. By default operators name
+    /// subjects of a source by their keys, as `key:…`.
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         let _ = name;
         None
     }
 
-    /// Asks `other` about the requests in which this source finds nothing.
+    /// Calls `other` if this source finds no subject.
     fn or<K: KeySource>(self, other: K) -> Or<Self, K>
     where
         Self: Sized,
@@ -178,11 +183,11 @@ macro_rules! forward_to_the_pointee {
 
 forward_to_the_pointee!(Arc, Box);
 
-/// Why no source could work: a fault in how the server is put together, not in the request.
+/// Why a source cannot work: a fault of the server, not of the request.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// Nothing in the request tells where it came from.
+    /// The request has no peer address.
     #[error(
         "client IP: no peer address in the request's extensions; with axum enable the feature \
          `axum` of tollgate and serve with \
@@ -191,7 +196,7 @@ pub enum KeyError {
     )]
     NoPeerAddress,
 
-    /// The peer is a Unix socket, and nobody has said what that means.
+    /// The peer is a Unix socket, and the source has no rule for it.
     #[error(
         "client IP: the peer is a Unix socket, which has no address; add `trust_unix_peer()` if \
          the process behind it is a proxy that sets the forwarding header, or \
@@ -199,20 +204,18 @@ pub enum KeyError {
     )]
     UnixPeer,
 
-    /// A source from outside this crate says why.
+    /// The error of another source.
     #[error("key source: {0}")]
     Other(#[source] Box<dyn Error + Send + Sync>),
 }
 
 tollgate_core::debug_as_display!(KeyError);
 
-/// Logs sources that cannot work: once in a while, because all requests fail alike. Clients are
-/// not told, since they could do nothing about it.
+/// Logs sources that cannot work once per minute, because all requests fail alike.
 #[derive(Debug, Default)]
 pub(crate) struct FaultLog(Mutex<Option<Instant>>);
 
 impl FaultLog {
-    /// Often enough for a log that was rotated.
     const PAUSE: Duration = Duration::from_secs(60);
 
     pub(crate) fn report(&self, error: &KeyError) {
@@ -224,7 +227,7 @@ impl FaultLog {
     }
 }
 
-/// One quota that everybody shares.
+/// One quota for all clients.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Global;
 

@@ -1,4 +1,4 @@
-//! Subjects as an operator writes them.
+//! Subjects in the words of an operator.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,55 +8,54 @@ use tollgate_core::Key;
 
 /// A subject as an operator writes it: `ip:203.0.113.7`, `user:alice`.
 ///
-/// | written | is found by |
+/// | name | source |
 /// |---|---|
 /// | `global` | [`Global`](super::Global) |
-/// | `missing` | limits that let requests without a key share one quota |
+/// | `missing` | limits with [`OnMissingKey::Share`](crate::OnMissingKey) |
 /// | `ip:203.0.113.7`, `ip:2001:db8::/64` | [`ClientIp`](super::ClientIp) |
-/// | `api-key:k-7f3a` | [`ApiKey`](super::ApiKey), if its verifier accepts that |
-/// | `user:alice`, `user:https://issuer.example alice` | `JwtUser`, with the issuer where the verifier does not fix it; [`Extension`](super::Extension) |
+/// | `api-key:k-7f3a` | [`ApiKey`](super::ApiKey), if its verifier accepts the key |
+/// | `user:alice`, `user:https://issuer.example alice` | `JwtUser`, with the issuer if the verifier has none; [`Extension`](super::Extension) |
 /// | `header:acme` | [`Header`](super::Header) |
 /// | `route:/users/{id}` | [`MatchedRoute`](super::MatchedRoute) |
 /// | `other:acme` | [`from_fn`](super::from_fn) |
 /// | `route:/users/{id},ip:203.0.113.7` | a tuple, its parts in order |
-/// | `key:01cb007107` | any source: the bytes of the key itself, in hex |
+/// | `key:01cb007107` | any source: the bytes of the key in hex |
 ///
-/// Which key that is depends on the source of a limit: see [`KeySource::named`].
-///
-/// `Debug` shows the sort alone: names hold addresses and secrets, and logs travel.
+/// The source of a limit finds the key: see [`KeySource::named`]. `Debug` shows the kind only,
+/// because names have addresses and secrets.
 ///
 /// [`KeySource::named`]: super::KeySource::named
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SubjectName {
-    /// Everybody together.
+    /// All clients together.
     Global,
-    /// All who do not say who they are.
+    /// All requests without a key.
     Missing,
     /// The client of this address.
     Ip(IpAddr),
-    /// Whoever has this API key.
+    /// The client with this API key.
     ApiKey(String),
     /// A user.
     User {
-        /// Who says so, for tokens.
+        /// The issuer of the token.
         issuer: Option<String>,
-        /// What the user is called there.
+        /// The name of the user.
         name: String,
     },
-    /// Whoever sends this value in the header.
+    /// Clients that send this value in the header.
     Header(String),
     /// The route of this pattern.
     Route(String),
-    /// What a closure answers.
+    /// The result of a closure.
     Other(String),
-    /// Whoever has this key.
+    /// The subject with this key.
     Key(Key),
     /// The parts of a tuple.
     Several(Vec<Self>),
 }
 
-/// A text that names no subject. It is not repeated: it may hold a secret.
+/// A text that is not the name of a subject. The error does not repeat it: it may have a secret.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected `global`, `missing`, `ip:ADDRESS`, `api-key:KEY`, `user:NAME`, `user:ISSUER NAME`, \
@@ -81,7 +80,7 @@ impl FromStr for SubjectName {
     }
 }
 
-/// At each comma before the beginning of a name: a value may have commas of its own.
+/// Splits at commas before a name: a value may have commas too.
 fn split(text: &str) -> Vec<&str> {
     let (mut parts, mut start) = (Vec::new(), 0);
     for (comma, _) in text.match_indices(',') {
@@ -130,7 +129,7 @@ fn one(text: &str) -> Option<SubjectName> {
     })
 }
 
-/// An address, or a network as it is shown: which of its bits count, the source knows.
+/// An address, or a network. The source knows the bits that count.
 fn address(value: &str) -> Option<IpAddr> {
     let (address, bits) = value.split_once('/').map_or((value, None), |(a, b)| (a, Some(b)));
     let address: IpAddr = address.parse().ok()?;
@@ -139,7 +138,7 @@ fn address(value: &str) -> Option<IpAddr> {
     is_fine.then(|| address.to_canonical())
 }
 
-fn unhex(text: &str) -> Option<Vec<u8>> {
+pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits = text.as_bytes();
     if digits.len() % 2 == 1 || digits.len() > 2 * MAX_KEY {
         return None;
@@ -149,7 +148,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     digits.chunks_exact(2).map(byte).collect()
 }
 
-/// No source of this crate makes longer keys, and those of others are rarely so long.
+/// Longer than keys of this crate, and of most others.
 const MAX_KEY: usize = 1024;
 
 impl fmt::Debug for SubjectName {
@@ -170,59 +169,4 @@ impl fmt::Debug for SubjectName {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parsed(text: &str) -> Option<SubjectName> {
-        text.parse().ok()
-    }
-
-    #[test]
-    fn a_name_says_its_sort_and_its_value() {
-        let ip = |text: &str| Some(SubjectName::Ip(text.parse().unwrap()));
-        let user = |issuer: Option<&str>, name: &str| {
-            Some(SubjectName::User { issuer: issuer.map(str::to_owned), name: name.to_owned() })
-        };
-        for (text, expected) in [
-            ("global", Some(SubjectName::Global)),
-            ("missing", Some(SubjectName::Missing)),
-            ("ip:203.0.113.7", ip("203.0.113.7")),
-            ("ip:::ffff:203.0.113.7", ip("203.0.113.7")),
-            ("ip:2001:db8::/64", ip("2001:db8::")),
-            ("ip:203.0.113.7/33", None),
-            ("ip:here", None),
-            ("user:alice", user(None, "alice")),
-            ("user:auth0|7, eve", user(Some("auth0|7,"), "eve")),
-            ("user:https://a.example alice", user(Some("https://a.example"), "alice")),
-            ("api-key:a:b", Some(SubjectName::ApiKey("a:b".to_owned()))),
-            ("route:/a/{b}", Some(SubjectName::Route("/a/{b}".to_owned()))),
-            ("header:acme", Some(SubjectName::Header("acme".to_owned()))),
-            ("other:", None),
-            ("key:01cb007107", Some(SubjectName::Key(Key::new([1, 203, 0, 113, 7])))),
-            ("key:01c", None),
-            ("key:zz", None),
-            ("cookie:7", None),
-            ("", None),
-        ] {
-            assert_eq!(parsed(text), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn commas_part_names_and_stay_in_values() {
-        let route = SubjectName::Route("/a".to_owned());
-        let ip = SubjectName::Ip("192.0.2.1".parse().unwrap());
-        let several = SubjectName::Several(vec![route, ip, SubjectName::Global]);
-        assert_eq!(parsed("route:/a,ip:192.0.2.1,global"), Some(several));
-        assert_eq!(parsed("other:a,b"), Some(SubjectName::Other("a,b".to_owned())));
-        assert_eq!(parsed("ip:192.0.2.1,global,"), None);
-    }
-
-    #[test]
-    fn debug_keeps_the_secret() {
-        let name = parsed("api-key:sk_live_1").unwrap();
-        assert_eq!(format!("{name:?}"), "ApiKey");
-        let error = "sk_live_1".parse::<SubjectName>().unwrap_err();
-        assert!(!error.to_string().contains("sk_live"));
-    }
-}
+mod tests;

@@ -6,14 +6,14 @@ use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName, route};
 use crate::RequestHead;
 
-/// A parameter of the route that a request was matched to, such as `tenant` of
-/// `/tenants/{tenant}/orders`: one quota per value.
+/// A parameter of the matched route, such as `tenant` of `/tenants/{tenant}/orders`: one quota per
+/// value.
 ///
-/// The value is percent-decoded, so `acme` and `%61cme` are one value. A client chooses it: put it beside a limit by address, or behind a layer that checks that
-/// the client may use this tenant.
+/// The value is percent-decoded, so `acme` and `%61cme` are one value. A client chooses it: use it
+/// beside a limit by address, or behind a layer that checks the client's access to the tenant.
 ///
-/// The route is that of [`MatchedRoute`](super::MatchedRoute). A request without a matched route, or
-/// whose route has no such parameter, has no key.
+/// The route is that of [`MatchedRoute`](super::MatchedRoute). A request without a matched route,
+/// or without this parameter, has no key.
 ///
 /// ```
 /// use tollgate::key::PathParam;
@@ -71,7 +71,7 @@ impl KeySource for PathParam {
     }
 }
 
-/// The path that the pattern is about: a nested router of axum strips the prefix of its own.
+/// The path for the pattern. A nested router of axum strips its prefix.
 fn path<'a>(head: &RequestHead<'a>) -> &'a str {
     #[cfg(feature = "axum")]
     if let Some(original) = head.extensions.get::<axum::extract::OriginalUri>() {
@@ -80,7 +80,7 @@ fn path<'a>(head: &RequestHead<'a>) -> &'a str {
     head.uri.path()
 }
 
-/// A `%` without two digits after it stands for itself.
+/// A `%` without two digits stays.
 fn decoded(text: &str) -> Cow<'_, [u8]> {
     if !text.contains('%') {
         return text.as_bytes().into();
@@ -106,7 +106,7 @@ mod tests {
     use http::Request;
 
     use super::*;
-    use crate::RoutePattern;
+    use crate::key::RoutePattern;
 
     #[test]
     fn a_parameter_is_the_decoded_part_of_the_path_in_its_place() {

@@ -8,8 +8,8 @@ use super::encode::{Tag, joined};
 use super::{KeyError, KeySource, Subject, SubjectKind, SubjectName};
 use crate::RequestHead;
 
-/// The pattern of the route a request was matched to (`/users/{id}`), as an extension
-/// that any router can set. With the feature `axum`, `MatchedPath` serves as well.
+/// The pattern of the matched route (`/users/{id}`), as an extension for any router. With the
+/// feature `axum`, `MatchedPath` has the same effect.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RoutePattern(pub Arc<str>);
 
@@ -20,15 +20,14 @@ impl RoutePattern {
     }
 }
 
-/// The route a request was matched to: one quota per route pattern, or with an address or
-/// user in a tuple, one per subject and route.
+/// The matched route: one quota per pattern, or in a tuple one per subject and route.
 ///
-/// It is the pattern, never the path: `/users/7`, `//users/7` and `/users/%37` are one
-/// route, but three fresh quotas to whoever keys on paths.
+/// It is the pattern, never the path: `/users/7`, `//users/7` and `/users/%37` are one route, but
+/// three paths.
 ///
-/// Reads a [`RoutePattern`], or axum's `MatchedPath` (feature `axum`), which is there in
-/// layers added by `Router::layer` and `route_layer`, not in those around the whole
-/// router. Requests that match no route have no such key.
+/// It reads a [`RoutePattern`], or axum's `MatchedPath` (feature `axum`), which exists in layers of
+/// `Router::layer` and `route_layer`, not around the whole router. Requests without a matched route
+/// have no key.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MatchedRoute;
 

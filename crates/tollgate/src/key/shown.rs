@@ -1,4 +1,4 @@
-//! Subjects as an operator reads them.
+//! Subjects in the words of an operator.
 
 use std::collections::hash_map::RandomState;
 use std::fmt::Write as _;
@@ -11,18 +11,17 @@ use super::SubjectKind;
 use super::encode::{Decoded, decode};
 use crate::limit::shared_key;
 
-/// How much of a subject is shown to who may see it.
+/// The part of a subject that operators see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shown {
-    /// A hash that differs from process to process: enough to see whether one subject stands
-    /// behind two lines, and of no use beyond.
+    /// A hash that differs between processes: enough to compare two lines.
     Hash,
     /// The network of an address, the first two characters of a text. The default.
     #[default]
     Masked,
-    /// As it is. Secrets and long texts are not: a key holds only a hash of those, which is
-    /// shown in hex and names the subject as well.
+    /// All of it. Secrets and long texts appear as the hash in their key, which names the subject
+    /// too.
     Clear,
 }
 
@@ -30,7 +29,7 @@ pub enum Shown {
 #[derive(Debug)]
 pub(crate) struct Display {
     shown: Shown,
-    /// Without it the hash of an address could be looked up in a table of all.
+    /// Otherwise a table of all addresses would reveal the hashed one.
     secret: RandomState,
 }
 
@@ -39,7 +38,7 @@ impl Display {
         Self { shown, secret: RandomState::new() }
     }
 
-    /// The subject of `key`, as [`SubjectName`](super::SubjectName) reads it if it is clear.
+    /// The subject of `key`. In clear, [`SubjectName`](super::SubjectName) reads it.
     pub(crate) fn of(&self, key: &Key, kind: SubjectKind) -> String {
         if *key == Key::GLOBAL {
             return "global".to_owned();
@@ -78,7 +77,7 @@ fn text(key: &[u8], kind: SubjectKind, masked: bool) -> String {
         }
         Some(Decoded::Extension(value)) => named("user", value),
         Some(Decoded::Header(value)) => named("header", value),
-        // A pattern of the service's own is nobody's secret.
+        // The pattern of a route is not a secret.
         Some(Decoded::Route(value)) => {
             str::from_utf8(value).ok().map(|pattern| format!("route:{pattern}"))
         }

@@ -1,8 +1,7 @@
 //! Several sources at once: a quota per user *and* route.
 //!
-//! All parts must be present. The order matters to the key, not to the kind: that is
-//! the kind of the first part that says who is asking, since a metric wants to know
-//! that (route, address) counts addresses.
+//! All parts must be present. The order of the parts matters to the key only. The kind is the first
+//! kind of a client, so that metrics count (route, address) as addresses.
 
 use tollgate_core::Key;
 

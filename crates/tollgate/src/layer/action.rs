@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Extensions, HeaderValue, Response};
+use http::{Extensions, Response};
 use smallvec::SmallVec;
 use tokio::time::Sleep;
 use tollgate_core::{Charge, Micros, OwnedCharge, Store, StoreError, Timestamp, Verdict};
@@ -108,8 +108,6 @@ pub(super) struct Admission {
     pub(super) applied: AppliedLimits,
     /// The charges that the response or the handler settles.
     pub(super) open: Option<OpenCharges>,
-    /// The value of `X-RateLimit-Explain`.
-    pub(super) explained: Option<HeaderValue>,
     /// The permits of concurrency limits.
     pub(super) in_flight: InFlight,
 }

@@ -1,4 +1,4 @@
-//! What a layer is made of, checked once.
+//! The builder of a layer, and its checks.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -19,20 +19,19 @@ use crate::{Costs, HeaderOptions, Limit, OnExceeded, OnMissingKey, Paths, Reques
 
 /// Collects the limits and options of a [`RateLimitLayer`].
 ///
-/// | option | default | why |
+/// | option | default | reason |
 /// |---|---|---|
 /// | [`costs`](Self::costs) | by method | a write costs a service more than a read |
-/// | [`tiers`](Self::tiers) | must be said if a limit has any | nobody else can know |
-/// | [`exempt`](Self::exempt) | nothing | what is not limited should be named |
+/// | [`tiers`](Self::tiers) | required if a limit has tiers | only the program knows |
+/// | [`exempt`](Self::exempt) | no request | an exemption should be explicit |
 /// | [`exempt_preflights`](Self::exempt_preflights) | yes | to a page a denied preflight looks like a broken network |
-/// | [`grpc`](Self::grpc) | routes of the form `/package.Service/Method` | a content type alone is the client's word |
-/// | [`on_missing_key`](Self::on_missing_key) | must be said if a key can be missing | both answers surprise somebody |
-/// | [`max_waiting`](Self::max_waiting), [`wait_queue`](Self::wait_queue) | 1024 requests, 64 MiB | each holds a connection and its request in memory |
-/// | [`headers`](Self::headers) | the draft's two on allowed responses, all on denials | clients that know what is left stop in time |
+/// | [`grpc`](Self::grpc) | routes of the form `/package.Service/Method` | a client can write any content type |
+/// | [`on_missing_key`](Self::on_missing_key) | required if a key can be missing | no answer is right for all services |
+/// | [`max_waiting`](Self::max_waiting), [`wait_queue`](Self::wait_queue) | 1024 requests, 64 MiB | each request holds a connection and memory |
+/// | [`headers`](Self::headers) | two on allowed responses, all on denials | clients can stop in time |
 /// | [`on_denied`](Self::on_denied) | a [problem body](crate::denial::Problem) | machines and people can read it |
-/// | [`expose_verdicts`](Self::expose_verdicts) | off | it costs an allocation a request |
-/// | [`explain`](Self::explain) | off | it tells clients more than they need |
-/// | `observer`, `endpoint` (feature `metrics`) | its own; the matched route | how [metrics] tell layers and requests apart |
+/// | [`expose_verdicts`](Self::expose_verdicts) | off | it costs an allocation per request |
+/// | `observer`, `endpoint` (feature `metrics`) | its own; the matched route | labels of [metrics] |
 ///
 /// [metrics]: https://docs.rs/tollgate/latest/tollgate/metrics
 pub struct RateLimitLayerBuilder<St> {
@@ -44,7 +43,7 @@ pub struct RateLimitLayerBuilder<St> {
 
 impl<St: Store> RateLimitLayer<St> {
     /// A layer around a client of another service: each request costs 1 and waits for up to
-    /// `max_wait` until the policy lets it pass. The responses get no header fields.
+    /// `max_wait` until the policy allows it. The responses get no rate limit headers.
     ///
     /// With reqwest, put the layer around a service that calls `Client::execute`:
     ///
@@ -74,7 +73,15 @@ impl<St: Store> RateLimitLayer<St> {
     }
 }
 
-/// Passing a builder to `.layer(..)` is a compile error that says what is missing.
+/// Passing a builder to `.layer(..)` is a compile error that names the cure.
+///
+/// ```compile_fail
+/// use tollgate::{MemoryStore, RateLimitLayer};
+/// use tower::Layer;
+///
+/// let builder = RateLimitLayer::builder(MemoryStore::new());
+/// builder.layer(()); // a `RateLimitLayerBuilder` is not a layer yet: call `.build()?` first
+/// ```
 impl<S, St: Built> tower_layer::Layer<S> for RateLimitLayerBuilder<St> {
     type Service = Infallible;
 
@@ -99,57 +106,50 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         Self { store, limits, on_missing_key: None, options }
     }
 
-    /// One limit more. Its order is that of the header fields; the decision has none.
+    /// Adds a limit. The headers name limits in this order; decisions do not depend on it.
     #[must_use]
     pub fn limit(mut self, limit: Limit) -> Self {
         self.limits.push(limit);
         self
     }
 
-    /// What requests cost, where a limit has no costs of its own.
+    /// Sets the costs for limits without costs of their own.
     #[must_use]
     pub fn costs(mut self, costs: Costs) -> Self {
         self.options.costs = costs;
         self
     }
 
-    /// Every request costs `units`, where a limit has no costs of its own: short for
-    /// `.costs(Costs::flat(units))`.
+    /// Short for `.costs(Costs::flat(units))`.
     #[must_use]
     pub fn cost(self, units: impl Into<Cost>) -> Self {
         self.costs(Costs::flat(units))
     }
 
-    /// Says which tier a request is in, for limits that have quotas
-    /// [in tiers](Limit::in_tier).
+    /// Sets the source of tiers, for limits with [`in_tier`](Limit::in_tier).
     #[must_use]
     pub fn tiers(mut self, source: impl TierSource) -> Self {
         self.options.tiers = Some(Arc::new(source));
         self
     }
 
-    /// Up to `requests` may wait at once for limits with [`OnExceeded::Wait`](crate::OnExceeded), in all
-    /// services of the layer together. Others are rejected.
-    ///
-    /// This sets [`WaitQueue::max_requests`] of the layer's wait queue. If the layer was given
-    /// a [`wait_queue`](Self::wait_queue) before, the bound holds for all layers that share
-    /// that queue.
+    /// Sets [`WaitQueue::max_requests`] of the layer's wait queue, also for other layers that share
+    /// the queue.
     #[must_use]
     pub fn max_waiting(mut self, requests: usize) -> Self {
         self.options.queue = self.options.queue.max_requests(requests);
         self
     }
 
-    /// The wait queue for limits with [`OnExceeded::Wait`](crate::OnExceeded), bounded in number and
-    /// bytes. Several layers can share one. It replaces the layer's own queue and
-    /// [`max_waiting`](Self::max_waiting) if that was set before.
+    /// Sets the wait queue for limits with [`OnExceeded::Wait`]. Several layers can share a queue. An
+    /// earlier [`max_waiting`](Self::max_waiting) has no effect on it.
     #[must_use]
     pub fn wait_queue(mut self, queue: &WaitQueue) -> Self {
         self.options.queue = queue.clone();
         self
     }
 
-    /// Lets requests pass of which `condition` holds, without asking the store.
+    /// Forwards requests for which `condition` returns `true` without a call of the store.
     #[must_use]
     pub fn exempt(
         mut self,
@@ -159,56 +159,52 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// Lets requests to these paths pass, without asking the store: health, metrics.
+    /// Forwards requests to these paths, for example `/healthz`, without a call of the store.
     #[must_use]
     pub fn exempt_paths(self, paths: Paths) -> Self {
         self.exempt(move |head| paths.exempt(head))
     }
 
-    /// Whether [CORS preflights](RequestHead::is_preflight) pass without asking the store. By default
-    /// they do, because a browser sends them by itself, and to its page a denied preflight looks
-    /// like a broken network.
+    /// Whether [CORS preflights](RequestHead::is_preflight) pass without a call of the store.
     ///
-    /// A client can send any number of them. A CORS layer outside of this one answers them itself,
-    /// so they never arrive here. If your service takes no requests from other sites, or a proxy
-    /// adds the CORS headers, set this to `false`: preflights then cost what OPTIONS costs.
+    /// A client can send any number of preflights. A CORS layer outside of this layer answers them, so
+    /// they never arrive here. Without such a layer, set this to `false` if your service accepts no
+    /// requests of other sites: preflights then have the cost of OPTIONS.
     #[must_use]
     pub fn exempt_preflights(mut self, exempt: bool) -> Self {
         self.options.exempt_preflights = exempt;
         self
     }
 
-    /// Whether the services inside are gRPC: all of them, or none.
+    /// Whether all services inside are gRPC, or none.
     ///
-    /// A gRPC call costs 1 ([`Costs`]), and its denial is a gRPC status, which has the HTTP
-    /// status 200. Without this option a request is a call if it is a POST, its content type says
-    /// so, and its route (or its path, where no router has matched a route) has the form
-    /// `/package.Service/Method`. tonic's routes have it, except those of services without a
-    /// package: these need `.grpc(true)`. With `.grpc(false)` no request is a call.
+    /// A gRPC call costs 1 ([`Costs`]), and its denial is a gRPC status with the HTTP status 200.
+    /// Without this option a request is a call if it is a POST with the content type of gRPC, and its
+    /// route (without a router: its path) has the form `/package.Service/Method`. Services without a
+    /// package need `.grpc(true)`. With `.grpc(false)` no request is a call.
     #[must_use]
     pub fn grpc(mut self, all: bool) -> Self {
         self.options.is_grpc = Some(all);
         self
     }
 
-    /// What becomes of a request that does not say whose quota it uses, where a limit
-    /// does not say it itself. Limits whose key cannot be missing ignore it.
+    /// Sets [`Limit::on_missing_key`] for limits whose key can be missing and that do not set it.
     #[must_use]
     pub fn on_missing_key(mut self, on_missing_key: OnMissingKey) -> Self {
         self.on_missing_key = Some(on_missing_key);
         self
     }
 
-    /// Which header fields to send.
+    /// Sets the headers of responses.
     #[must_use]
     pub fn headers(mut self, headers: HeaderOptions) -> Self {
         self.options.headers = headers;
         self
     }
 
-    /// Makes the response of a denial. With the feature `axum` the closure may return anything that
-    /// is `IntoResponse`, without it a `Response<Bytes>`. The header fields are added to the response.
-    /// gRPC calls get their status as before.
+    /// Sets the response of a denial. With the feature `axum` the closure may return any
+    /// `IntoResponse`, otherwise a `Response<Bytes>`. The layer adds the headers. gRPC calls get their
+    /// status as before.
     ///
     /// ```
     /// # use tollgate::{MemoryStore, RateLimitLayer};
@@ -234,8 +230,8 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self.denial_response(FromFn(response, PhantomData))
     }
 
-    /// Makes the response of a denial, also to gRPC calls: a [`Problem`](crate::denial::Problem) with
-    /// members of the service's own, or a [`DenialResponse`] of your own.
+    /// Sets the response of a denial, also to gRPC calls: a [`Problem`](crate::denial::Problem) with
+    /// more members, or a [`DenialResponse`] of your own.
     #[must_use]
     pub fn denial_response(mut self, response: impl DenialResponse) -> Self {
         self.options.response = Arc::new(response);
@@ -250,22 +246,8 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// Says in each response what every policy did and when requests would pass: the field
-    /// [`X-RateLimit-Explain`](crate::headers::X_RATELIMIT_EXPLAIN), for development and for
-    /// clients that are trusted.
-    ///
-    /// It names all policies, also those that only watch, and no keys. The store is asked once
-    /// as before, and for more: for each policy also about four other costs, which takes
-    /// nothing. So none is answered from leased units or a remembered denial. A request that has
-    /// waited is not explained.
-    #[must_use]
-    pub fn explain(mut self, explain: bool) -> Self {
-        self.options.explain = explain;
-        self
-    }
-
-    /// Who is told of all decisions. Layers that are given clones of one observer count
-    /// policies of one name together; without it a layer has one of its own.
+    /// Sets the observer of all decisions. Layers with clones of one observer count policies of one
+    /// name together.
     #[cfg(feature = "metrics")]
     #[must_use]
     pub fn observer(mut self, observer: &crate::Observer) -> Self {
@@ -273,8 +255,8 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// The endpoint of all requests, as metrics name it. Without it that is the pattern of
-    /// the matched route, and `other` where no router has matched one.
+    /// Sets the label `endpoint` of all requests in metrics. By default it is the pattern of the
+    /// matched route, or `other`.
     #[cfg(feature = "metrics")]
     #[must_use]
     pub fn endpoint(mut self, endpoint: impl Into<String>) -> Self {
@@ -282,7 +264,7 @@ impl<St: Store> RateLimitLayerBuilder<St> {
         self
     }
 
-    /// The layer, or what stands in its way.
+    /// Builds the layer.
     ///
     /// # Errors
     /// See [`LayerError`].
@@ -311,21 +293,21 @@ fn check(limits: &[Limit]) -> Result<(), LayerError> {
         return Err(LayerError::NoLimit);
     }
     if limits.len() > LayerError::MAX_LIMITS {
-        return Err(LayerError::TooManyLimits { given: limits.len() });
+        return Err(LayerError::TooManyLimits(limits.len()));
     }
     let mut queue = None;
     for (index, limit) in limits.iter().enumerate() {
         let name = || limit.policy.name().to_owned();
         if limits[..index].iter().any(|other| other.policy.name() == limit.policy.name()) {
-            return Err(LayerError::SameName { name: name() });
+            return Err(LayerError::SameName(name()));
         }
         match (limit.key.can_be_missing(), limit.on_missing_key) {
-            (true, None) => return Err(LayerError::MissingKeyUndecided { name: name() }),
-            (false, Some(_)) => return Err(LayerError::KeyNeverMissing { name: name() }),
+            (true, None) => return Err(LayerError::MissingKeyUndecided(name())),
+            (false, Some(_)) => return Err(LayerError::KeyNeverMissing(name())),
             _ => {}
         }
         if limit.policy.is_concurrency() && limit.settling.settles() {
-            return Err(LayerError::SettlesInFlight { name: name() });
+            return Err(LayerError::SettlesInFlight(name()));
         }
         if limit.policy.is_penalty() {
             check_penalty(limit, limits)?;
@@ -334,7 +316,7 @@ fn check(limits: &[Limit]) -> Result<(), LayerError> {
             && limit.policy.queues()
             && let Some(first) = queue.replace(name())
         {
-            return Err(LayerError::TwoQueues { first, second: name() });
+            return Err(LayerError::TwoQueues(first, name()));
         }
     }
     Ok(())
@@ -346,26 +328,23 @@ fn check_local(limits: &mut [Limit], store: &impl Store) -> Result<(), LayerErro
     let default = if has_local { OnStoreError::Local } else { OnStoreError::Open };
     limits.iter_mut().for_each(|limit| limit.default_on_store_error(default));
     match (limits.iter().find(|limit| limit.policy.may_fall_back()), has_local) {
-        (Some(limit), false) => {
-            Err(LayerError::NoLocalStore { name: limit.policy.name().to_owned() })
-        }
+        (Some(limit), false) => Err(LayerError::NoLocalStore(limit.policy.name().to_owned())),
         (None, true) => Err(LayerError::LocalStoreUnused),
         _ => Ok(()),
     }
 }
 
-/// A penalty needs something that strikes it, and once for what is one request.
+/// A penalty needs strikes. A request that waits must not count as several denials.
 fn check_penalty(limit: &Limit, limits: &[Limit]) -> Result<(), LayerError> {
     let name = || limit.policy.name().to_owned();
     let (denials, failures) = (limit.policy.counts_denials(), limit.settling.counts.is_some());
     if limit.settling.reserve.is_some() || !(denials || failures) {
-        return Err(LayerError::NoFailures { name: name() });
+        return Err(LayerError::NoFailures(name()));
     }
     let waiting = limits.iter().find(|limit| limit.max_wait().is_some());
     match waiting.filter(|_| denials) {
         Some(waiting) => {
-            let waiting = waiting.policy.name().to_owned();
-            Err(LayerError::PenaltyBesideWaiting { name: name(), waiting })
+            Err(LayerError::PenaltyBesideWaiting(name(), waiting.policy.name().to_owned()))
         }
         None => Ok(()),
     }
@@ -375,10 +354,10 @@ fn check_tiers(limits: &[Limit], has_source: bool) -> Result<(), LayerError> {
     if let Some(limit) = limits.iter().find(|limit| limit.tiers().next().is_some())
         && !has_source
     {
-        return Err(LayerError::TiersUnknown { name: limit.policy.name().to_owned() });
+        return Err(LayerError::TiersUnknown(limit.policy.name().to_owned()));
     }
     let given = tier_names(limits).len();
-    if given > MAX_TIERS { Err(LayerError::TooManyTiers { given }) } else { Ok(()) }
+    if given > MAX_TIERS { Err(LayerError::TooManyTiers(given)) } else { Ok(()) }
 }
 
 fn warn_of_costs(limit: &Limit, costs: &Costs) {
@@ -403,116 +382,83 @@ fn warn_of_costs(limit: &Limit, costs: &Costs) {
     }
 }
 
-/// Why a layer cannot be built.
+/// Why a layer cannot be built. The texts are names of policies.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayerError {
-    /// A policy that a short form of the layer makes is not valid.
+    /// The quota of a short form does not fit its policy.
     #[error(transparent)]
     Policy(#[from] PolicyError),
 
-    /// A layer without limits would do nothing.
+    /// The layer has no limit.
     #[error("the layer has no limit: add one with `.limit(..)`")]
     NoLimit,
 
-    /// More limits than a layer decides at once.
-    #[error("{given} limits are more than the {} of one layer: nest two layers", Self::MAX_LIMITS)]
-    TooManyLimits {
-        /// So many were given.
-        given: usize,
-    },
+    /// The layer has this number of limits.
+    #[error("{0} limits are more than the {max} of one layer: nest two layers", max = Self::MAX_LIMITS)]
+    TooManyLimits(usize),
 
-    /// Two policies of one name share their state, and clients could not tell them apart.
-    #[error("two policies are named `{name}`: give each a name of its own")]
-    SameName {
-        /// The name.
-        name: String,
-    },
+    /// Two policies have one name, so they would share their state.
+    #[error("two policies are named `{0}`: give each a name of its own")]
+    SameName(String),
 
-    /// Nobody said what becomes of requests that do not say whose quota they use.
+    /// The key can be missing, and the limit has no [`OnMissingKey`].
     #[error(
-        "policy `{name}`: the key can be missing from a request; say what then with \
+        "policy `{0}`: the key can be missing from a request; choose \
          `.on_missing_key(OnMissingKey::Deny)`, `Pass` or `Share`, or end the chain with a \
-         source that always finds one, such as `ClientIp`"
+         source that always finds a key, such as `ClientIp`"
     )]
-    MissingKeyUndecided {
-        /// The policy.
-        name: String,
-    },
+    MissingKeyUndecided(String),
 
-    /// A limit says what becomes of requests without a key, and its source always finds one.
+    /// The limit has an [`OnMissingKey`], and its key cannot be missing.
     #[error(
-        "policy `{name}`: `.on_missing_key(..)` has no effect, because the key source finds a key \
+        "policy `{0}`: `.on_missing_key(..)` has no effect, because the key source finds a key \
          in every request or fails: remove it from the limit, or put it on the layer's builder as \
          a default for limits that need it"
     )]
-    KeyNeverMissing {
-        /// The policy.
-        name: String,
-    },
+    KeyNeverMissing(String),
 
-    /// A limit has quotas for tiers, and nobody says which tier a request is in.
+    /// The limit has tiers, and the layer has no source of tiers.
     #[error(
-        "policy `{name}` has quotas for tiers: say which tier a request is in with \
+        "policy `{0}` has quotas for tiers: add the source of the tier with \
          `.tiers(tier::from_fn(|head| ..))`, or a list of API keys, or a claim of a token"
     )]
-    TiersUnknown {
-        /// The policy.
-        name: String,
-    },
+    TiersUnknown(String),
 
-    /// More tiers than a layer tells apart.
-    #[error("{given} tiers are more than the {MAX_TIERS} of one layer")]
-    TooManyTiers {
-        /// So many were given.
-        given: usize,
-    },
+    /// The layer has this number of tiers.
+    #[error("{0} tiers are more than the {MAX_TIERS} of one layer")]
+    TooManyTiers(usize),
 
-    /// What counts in flight is given back when its request is over, whatever that has cost.
+    /// A permit is returned when its request ends, so its cost cannot be corrected.
     #[error(
-        "policy `{name}` counts what is in flight, which comes back at the end of each request: \
-         `.reserve(..)` and `.count_only(..)` have nothing to correct there; put them on a limit \
-         of its own"
+        "policy `{0}` is a concurrency limit, whose permits are returned at the end of each \
+         request: put `.reserve(..)` and `.count_only(..)` on a limit of another kind"
     )]
-    SettlesInFlight {
-        /// The policy.
-        name: String,
-    },
+    SettlesInFlight(String),
 
-    /// A penalty of failures has to be told what a failure is.
+    /// A penalty of failures needs a condition for failures.
     #[error(
-        "penalty `{name}` has nothing that strikes it: say which responses are failures with \
-         `.count_only(|response| ..)`, and not `.reserve(..)`, or use `Strikes::of_denials`"
+        "penalty `{0}` has no strikes: choose the responses that are failures with \
+         `.count_only(|response| ..)`, without `.reserve(..)`, or use `Strikes::of_denials`"
     )]
-    NoFailures {
-        /// The policy.
-        name: String,
-    },
+    NoFailures(String),
 
-    /// A request that waits may be denied often before it passes.
+    /// The penalty counts denials, and requests that wait for the second policy are denied at first.
     #[error(
-        "penalty `{name}` counts denials, and requests wait for `{waiting}` that are denied at \
-         first: put the penalty and its limits into a layer outside of that"
+        "penalty `{0}` counts denials, and requests that wait for `{1}` are denied at first: put \
+         the penalty and its limits into a layer outside of this one"
     )]
-    PenaltyBesideWaiting {
-        /// The penalty.
-        name: String,
-        /// A limit whose excess waits.
-        waiting: String,
-    },
+    PenaltyBesideWaiting(String, String),
 
-    /// A policy says [`OnStoreError::Local`], and the store has no local store to fall back to.
+    /// The policy has [`OnStoreError::Local`], and the store has no local store.
     #[error(
-        "policy `{name}` has `OnStoreError::Local`, but the store has no local fallback: give the \
+        "policy `{0}` has `OnStoreError::Local`, but the store has no local fallback: give the \
          layer `store.or_local(MemoryStore::new())`, or choose `OnStoreError::Open` or \
          `OnStoreError::Closed`"
     )]
-    NoLocalStore {
-        /// The policy.
-        name: String,
-    },
+    NoLocalStore(String),
 
-    /// The store has a local store to fall back to, and no policy uses it.
+    /// The store has a local store that no policy uses.
     #[error(
         "the store has a local fallback, but no policy uses it: remove \
          `.with_on_store_error(..)` from a policy, or give the layer the store without \
@@ -520,18 +466,13 @@ pub enum LayerError {
     )]
     LocalStoreUnused,
 
-    /// A request can wait in one queue only.
+    /// Both policies would hold requests back.
     #[error(
-        "`{first}` and `{second}` are both leaky buckets in queue mode, and a request can wait \
-         in one queue only: build one of them by `Policy::new` as an `Algorithm::LeakyBucket` \
-         with `LeakyMode::Meter`"
+        "`{0}` and `{1}` are both leaky buckets in queue mode, and a request can wait in one queue \
+         only: build one of them by `Policy::new` as an `Algorithm::LeakyBucket` with \
+         `LeakyMode::Meter`"
     )]
-    TwoQueues {
-        /// The first queue.
-        first: String,
-        /// The second.
-        second: String,
-    },
+    TwoQueues(String, String),
 }
 
 tollgate_core::debug_as_display!(LayerError);

@@ -14,10 +14,8 @@ use tollgate_core::{
     Charge, Cost, OwnedCharge, Policy, Receipt, ReceiptId, Store, StoreError, Verdict,
 };
 
-/// The charges of a request that does not run yet. If the request is dropped, the guard returns
-/// them.
-///
-/// As a future it resolves to the answer of the store; after that it returns nothing.
+/// Returns the charges of a request that is dropped before it runs. As a future it resolves to the
+/// answer of the store.
 pub(super) struct CancelGuard<St: Store> {
     store: St,
     charges: Arc<[OwnedCharge]>,
@@ -46,7 +44,7 @@ impl<St: Store> CancelGuard<St> {
         Self { store: store.clone(), charges, returns, stage: Stage::Asking(answer) }
     }
 
-    /// Guards the charges that the store has made.
+    /// Guards charges.
     pub(super) fn charged(
         store: &St,
         charges: Arc<[OwnedCharge]>,
@@ -56,7 +54,7 @@ impl<St: Store> CancelGuard<St> {
         Self { store: store.clone(), charges, returns, stage: Stage::Charged(verdict) }
     }
 
-    /// The charges stand from now on.
+    /// Keeps the charges.
     pub(super) fn disarm(mut self) {
         self.stage = Stage::Over;
     }
@@ -116,10 +114,9 @@ pub(super) fn receipts(
     receipts.into_iter()
 }
 
-/// Settles a charge without waiting for the store. `runtime` is for a caller that may be outside
-/// of every runtime.
+/// Settles a charge without waiting for the store. `runtime` is for callers outside of a runtime.
 ///
-/// A permit is sent again if the store fails: its receipt counts once, and until it is settled the
+/// Only permits are settled again after a failure: their receipts count once, and until then the
 /// permit is missing.
 pub(super) fn settle<St: Store>(
     store: &St,
@@ -170,7 +167,7 @@ fn report(error: &dyn std::fmt::Display, is_permit: bool) {
 const PAUSES: [Duration; 3] =
     [Duration::from_millis(50), Duration::from_millis(400), Duration::from_secs(3)];
 
-/// A name that no other receipt has, for a charge of a verdict.
+/// A unique name for a receipt.
 pub(super) fn next_id(verdict: &Verdict) -> ReceiptId {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     static COUNT: AtomicU64 = AtomicU64::new(0);

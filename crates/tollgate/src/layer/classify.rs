@@ -6,9 +6,9 @@ use super::action::{OwnResponse, RequestContext};
 use super::limits::Resolved;
 use super::state::LayerState;
 use crate::denial::Denial;
-use crate::key::KeyError;
+use crate::key::{KeyError, Subject, SubjectKind};
 use crate::limit::shared_key;
-use crate::{Limit, OnMissingKey, RequestHead, Subject, SubjectKind};
+use crate::{Limit, OnMissingKey, RequestHead};
 
 impl<St: Store> LayerState<St> {
     /// Fills `context` with the limits that apply to a request. It stays empty if none does.

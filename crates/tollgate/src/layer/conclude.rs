@@ -5,7 +5,7 @@ use std::mem;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response};
+use http::Response;
 use smallvec::SmallVec;
 use tokio::time::sleep;
 use tollgate_core::{
@@ -16,14 +16,13 @@ use super::action::{
     Action, Admission, Allowance, Allowances, Answer, RequestContext, ResponseWork, Waiting,
 };
 use super::cancel::CancelGuard;
-use super::explain;
 use super::limits::{AppliedLimits, CompiledLimit, Resolved};
 use super::settlement::{corrected, open_charges, settle_by_response};
 use super::state::LayerState;
 use super::verdicts::Verdicts;
 use crate::body::InFlight;
 use crate::denial::Denial;
-use crate::headers::{self, X_RATELIMIT_EXPLAIN};
+use crate::headers;
 use crate::{RequestHead, ResponseHead};
 
 impl<St: Store> LayerState<St> {
@@ -57,7 +56,6 @@ impl<St: Store> LayerState<St> {
         context: &mut RequestContext,
         head: &RequestHead<'_>,
     ) -> Action<St> {
-        let (answer, explained) = self.explained(answer, context);
         if let Some(queue) = &self.wait_queue
             && let Some(answer) = self.wait(queue, &answer, context)
         {
@@ -69,23 +67,9 @@ impl<St: Store> LayerState<St> {
             self.outage.decided();
         }
         match answer {
-            Ok(verdict) if verdict.is_admitted() => self.forward(verdict, explained, context),
-            Ok(verdict) => Action::Respond(Box::new(self.deny(&verdict, explained, context, head))),
+            Ok(verdict) if verdict.is_admitted() => self.forward(verdict, context),
+            Ok(verdict) => Action::Respond(Box::new(self.deny(&verdict, context, head))),
             Err(error) => self.without_verdict(&error, context.applied(), head),
-        }
-    }
-
-    /// The verdict on the request, and the value of the field that explains it.
-    fn explained(&self, answer: Answer, context: &RequestContext) -> (Answer, Option<HeaderValue>) {
-        match answer {
-            Ok(verdict) if self.options.explain => {
-                let (verdict, asked) = explain::split(verdict, context.resolved.len());
-                let limits = context.resolved.iter().map(|it| &self.limits[it.limit].limit);
-                // A request that has waited is not explained.
-                let field = explain::field(limits, &verdict, &asked).filter(|_| !asked.is_empty());
-                (Ok(verdict), field)
-            }
-            answer => (answer, None),
         }
     }
 
@@ -104,12 +88,7 @@ impl<St: Store> LayerState<St> {
     }
 
     /// The request goes on to the service, perhaps after a delay.
-    fn forward(
-        &self,
-        verdict: Verdict,
-        explained: Option<HeaderValue>,
-        context: &RequestContext,
-    ) -> Action<St> {
+    fn forward(&self, verdict: Verdict, context: &RequestContext) -> Action<St> {
         tracing::debug!(target: "tollgate", remaining = remaining(&verdict), "allow");
         let applied = context.applied();
         self.trace_shadows(&verdict, applied);
@@ -129,7 +108,7 @@ impl<St: Store> LayerState<St> {
             (turn, Some((guard, self.telemetry.start_waiting(limit))))
         });
         let work = if self.works_on_responses() {
-            let admission = Admission { verdict, applied, open, explained, in_flight };
+            let admission = Admission { verdict, applied, open, in_flight };
             ResponseWork::Full(Box::new(admission))
         } else {
             ResponseWork::None
@@ -140,8 +119,8 @@ impl<St: Store> LayerState<St> {
         }
     }
 
-    /// Does what is left when the response is there. Returns the permits of the request, which it
-    /// holds until the end of the body.
+    /// Adds the headers to a response. Returns the permits of the request, which the body holds
+    /// until its end.
     #[inline]
     pub(super) fn finish<B>(&self, response: &mut Response<B>, work: ResponseWork) -> InFlight {
         let options = &self.options.headers;
@@ -161,7 +140,7 @@ impl<St: Store> LayerState<St> {
     }
 
     fn finish_fully<B>(&self, response: &mut Response<B>, admission: Admission) -> InFlight {
-        let Admission { verdict, applied, open, explained, in_flight } = admission;
+        let Admission { verdict, applied, open, in_flight } = admission;
         let corrected = open.and_then(|open| {
             let limits = self.applied(applied).map(|compiled| &compiled.limit);
             settle_by_response(&*open, &ResponseHead::of(response), limits);
@@ -172,9 +151,6 @@ impl<St: Store> LayerState<St> {
         let rows = self.rows(shown, applied);
         self.options.headers.write(response.headers_mut(), verdict.decided_at(), false, rows);
         headers::tell_of_reduction(response.headers_mut(), &verdict);
-        if let Some(explained) = explained {
-            response.headers_mut().append(X_RATELIMIT_EXPLAIN, explained);
-        }
         if self.options.expose_verdicts {
             Verdicts::push_outer(response.extensions_mut(), verdict);
         }
@@ -184,7 +160,6 @@ impl<St: Store> LayerState<St> {
     fn deny(
         &self,
         verdict: &Verdict,
-        explained: Option<HeaderValue>,
         context: &RequestContext,
         head: &RequestHead<'_>,
     ) -> Response<Bytes> {
@@ -211,18 +186,14 @@ impl<St: Store> LayerState<St> {
         let mut response = denial.respond(self.response_format(head), &*self.options.response);
         self.options.headers.write(response.headers_mut(), at, true, rows());
         headers::tell_of_reduction(response.headers_mut(), verdict);
-        if let Some(explained) = explained {
-            response.headers_mut().append(X_RATELIMIT_EXPLAIN, explained);
-        }
         if self.options.expose_verdicts {
             Verdicts::push_outer(response.extensions_mut(), verdict.clone());
         }
         response
     }
 
-    /// The store could not decide: policies that fail closed reject, and policies that fail open
-    /// let pass. A policy that falls back to a local store rejects too: the local store could not
-    /// decide either, or the request costs more than the local share.
+    /// The store could not decide: the failure policies decide. A policy with a local fallback
+    /// rejects, because its local store could not decide either.
     fn without_verdict(
         &self,
         error: &StoreError,
@@ -249,8 +220,7 @@ impl<St: Store> LayerState<St> {
         Action::Respond(Box::new(denial.respond(format, &*self.options.response)))
     }
 
-    /// How long the request is held back. The delay of the verdict would include that of shadow
-    /// policies.
+    /// The delay of enforced policies. That of the verdict would include shadow policies.
     fn delay(&self, verdict: &Verdict, applied: AppliedLimits) -> Micros {
         if self.delays.is_none() {
             return Micros::ZERO;

@@ -7,7 +7,6 @@ use tollgate_core::{Charge, Store, Verdict};
 
 use super::action::{Action, Answer, DecisionFuture, RequestContext, Waiting};
 use super::cancel::CancelGuard;
-use super::explain;
 use super::state::LayerState;
 use super::wait_queue::WaitQueue;
 use crate::RequestHead;
@@ -46,9 +45,6 @@ impl<St: Store> LayerState<St> {
             return Err(answer);
         }
         let ask = |charges: &[Charge<'_>]| {
-            if self.options.explain {
-                return Err(explain::decide(&self.store, charges));
-            }
             self.store.decide_at_once(charges).ok_or_else(|| self.store.decide(charges))
         };
         let answer = match &*context.resolved {

@@ -1,4 +1,4 @@
-//! A layer without its types, for those who look at it while it serves.
+//! A layer without its types, for the admin router and metrics.
 
 use std::fmt;
 use std::pin::Pin;
@@ -8,12 +8,13 @@ use tollgate_core::{Charge, Cost, Key, Receipt, Settlement, StoreError, Verdict}
 
 use super::service::{RateLimit, RateLimitLayer};
 use super::state::LayerState;
+use crate::Limit;
 use crate::key::SubjectName;
 use crate::observe::ObservedPolicy;
 use crate::status::{Inspect, StoreReport};
-use crate::{Limit, Tier};
+use crate::tier::Tier;
 
-/// A layer at work, whatever its types. Clones look at the same one.
+/// A layer without its types. Clones are handles of one layer.
 #[derive(Clone)]
 pub struct LayerHandle(Arc<dyn AnyLayer>);
 
@@ -21,14 +22,14 @@ pub struct LayerHandle(Arc<dyn AnyLayer>);
 type Answer<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
 impl<St: Inspect, M> RateLimitLayer<St, M> {
-    /// This layer, to look at while it serves.
+    /// A handle of this layer.
     pub fn handle(&self) -> LayerHandle {
         LayerHandle(Arc::clone(&self.state) as Arc<dyn AnyLayer>)
     }
 }
 
 impl<S, St: Inspect, M> RateLimit<S, St, M> {
-    /// The layer around this service, to look at while it serves.
+    /// A handle of the layer around this service.
     pub fn handle(&self) -> LayerHandle {
         LayerHandle(Arc::clone(&self.state) as Arc<dyn AnyLayer>)
     }
@@ -40,7 +41,7 @@ impl LayerHandle {
         self.0.limits()
     }
 
-    /// What its store says of itself.
+    /// The report of its store.
     pub fn store(&self) -> StoreReport {
         self.0.store()
     }
@@ -49,23 +50,18 @@ impl LayerHandle {
         self.0.observed(limit)
     }
 
-    /// What one of its limits leaves to `key`, read without using any of it.
-    pub fn peek(&self, limit: &Limit, key: &Key) -> Answer<Verdict> {
-        self.0.peek_in(limit, None, key)
+    /// The decision for `key` under a limit, without a charge. The state is one for all tiers, and the
+    /// remainder depends on the quota.
+    pub fn peek(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Answer<Verdict> {
+        self.0.peek(limit, tier, key)
     }
 
-    /// The same for a subject in a tier: the state is one, and what remains of it depends on
-    /// the quota.
-    pub fn peek_in(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Answer<Verdict> {
-        self.0.peek_in(limit, tier, key)
-    }
-
-    /// The tier of a subject that an operator names, where the source of tiers knows it.
+    /// The tier of a subject, if the source of tiers finds it without a request.
     pub fn tier_of(&self, name: &SubjectName) -> Option<Tier> {
         self.0.tier_of(name)
     }
 
-    /// Forgets what `key` has used under one of its limits.
+    /// Forgets the state of `key` under a limit.
     pub fn reset(&self, limit: &Limit, key: &Key) -> Answer<()> {
         self.0.reset(limit, key)
     }
@@ -80,7 +76,7 @@ trait AnyLayer: Send + Sync {
     fn limits(&self) -> Vec<&Limit>;
     fn store(&self) -> StoreReport;
     fn observed(&self, limit: usize) -> &ObservedPolicy;
-    fn peek_in(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Answer<Verdict>;
+    fn peek(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Answer<Verdict>;
     fn tier_of(&self, name: &SubjectName) -> Option<Tier>;
     fn reset(&self, limit: &Limit, key: &Key) -> Answer<()>;
     fn settle(&self, receipt: &Receipt, actual: Cost) -> Answer<Settlement>;
@@ -99,7 +95,7 @@ impl<St: Inspect> AnyLayer for LayerState<St> {
         self.telemetry.policy(limit)
     }
 
-    fn peek_in(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Answer<Verdict> {
+    fn peek(&self, limit: &Limit, tier: Option<&Tier>, key: &Key) -> Answer<Verdict> {
         let charge = limit.charge(key, Cost::ZERO);
         Box::pin(self.store.decide(&[Charge { policy: limit.policy_in(tier), ..charge }]))
     }

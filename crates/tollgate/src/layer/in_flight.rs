@@ -15,9 +15,9 @@ use crate::body::InFlight;
 
 /// Renews the permits that the requests of a layer hold.
 ///
-/// One task does it while requests hold permits. It renews each permit when a quarter of its time
-/// to live is over, or a half at the latest. The rest is a reserve for a store that is down. A
-/// request that ends before costs an entry in a map, and no timer.
+/// One task renews each permit when a quarter of its time to live is over, or half at the latest.
+/// The rest is a reserve for a store that is down. Most requests end earlier, so they cost an entry
+/// in a map and no timer.
 pub(super) struct LeaseRenewer<St>(Arc<Shared<St>>);
 
 struct Shared<St> {
@@ -39,8 +39,7 @@ struct Register {
 struct Permits {
     receipts: Receipts,
     since: Instant,
-    /// The store has the receipts now. The task that gets them back returns the permits if the
-    /// request has ended by then.
+    /// The store has the receipts now. Its answer returns the permits if the request has ended.
     renewing: bool,
 }
 

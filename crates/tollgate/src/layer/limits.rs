@@ -6,10 +6,11 @@ use smallvec::SmallVec;
 use tollgate_core::{Charge, Cost, Key, OnStoreError, StoreError};
 
 use crate::headers::PolicyFields;
+use crate::key::Subject;
 use crate::tier::{Tier, TierSource};
-use crate::{Limit, RequestHead, Subject};
+use crate::{Limit, RequestHead};
 
-/// A limit, and its header fields as far as they are the same in every response.
+/// A limit, and the constant parts of its headers.
 pub(super) struct CompiledLimit {
     pub(super) limit: Limit,
     /// The fields of the quota without a tier.
@@ -96,7 +97,7 @@ pub(super) fn tier_names<'a>(limits: impl IntoIterator<Item = &'a Limit>) -> Vec
 }
 
 impl Tiers {
-    /// `None` if no limit has a quota for a tier: then the source is never called.
+    /// `None` if no limit has a tier: then the source is never called.
     pub(super) fn new(source: Option<&Arc<dyn TierSource>>, limits: &[Limit]) -> Option<Self> {
         let names: Box<[_]> = tier_names(limits).into();
         let source = Arc::clone(source.filter(|_| !names.is_empty())?);

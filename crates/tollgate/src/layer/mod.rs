@@ -31,7 +31,6 @@ mod cancel;
 mod classify;
 mod conclude;
 mod decide;
-mod explain;
 mod future;
 #[cfg(feature = "metrics")]
 mod handle;
@@ -62,3 +61,4 @@ pub use self::settlement::Reservation;
 pub use self::tally::{TalliedBody, Tally};
 pub use self::verdicts::Verdicts;
 pub use self::wait_queue::WaitQueue;
+pub use crate::paths::PathsError;

@@ -1,4 +1,4 @@
-//! What holds for all limits of a layer.
+//! The options of a layer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,17 +10,16 @@ use crate::head::Condition;
 use crate::tier::TierSource;
 use crate::{Costs, HeaderOptions};
 
-/// What holds for all limits of a layer.
+/// The options of a layer, for all its limits.
 pub(super) struct Options {
     pub(super) costs: Costs,
     pub(super) exempt: Vec<Arc<Condition>>,
     pub(super) exempt_preflights: bool,
-    /// Whether all services inside are gRPC, or none; else their routes tell.
+    /// Whether all services inside are gRPC, or none. `None`: their routes decide.
     pub(super) is_grpc: Option<bool>,
     pub(super) headers: HeaderOptions,
     pub(super) response: Arc<dyn DenialResponse>,
     pub(super) expose_verdicts: bool,
-    pub(super) explain: bool,
     pub(super) queue: WaitQueue,
     pub(super) tiers: Option<Arc<dyn TierSource>>,
     pub(super) observed: Observed,
@@ -36,7 +35,6 @@ impl Default for Options {
             headers: HeaderOptions::default(),
             response: Arc::new(Problem::default()),
             expose_verdicts: false,
-            explain: false,
             queue: WaitQueue::new(),
             tiers: None,
             observed: Observed::default(),
@@ -50,7 +48,6 @@ impl fmt::Debug for Options {
             .field("costs", &self.costs)
             .field("headers", &self.headers)
             .field("expose_verdicts", &self.expose_verdicts)
-            .field("explain", &self.explain)
             .finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! Lines of the log while the store cannot decide: few, whatever the number of requests.
+//! The log while the store cannot decide: few lines for any number of requests.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tollgate_core::StoreError;
 
-/// Requests that the store could not decide, for the log.
+/// Counts requests that the store could not decide.
 ///
-/// One line says that it begins, one every [`INTERVAL`] how many requests passed unlimited, and
-/// one that the store has decided every request for an [`INTERVAL`].
+/// It logs the first failure, then every [`INTERVAL`] the number of requests that passed unlimited,
+/// and the first [`INTERVAL`] without a failure.
 #[derive(Debug, Default)]
 pub(super) struct Outage {
     is_on: AtomicBool,
@@ -29,13 +29,11 @@ struct State {
 const INTERVAL: Duration = Duration::from_secs(10);
 
 impl Outage {
-    /// Whether a failure was not long ago.
     #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// The store could not decide a request, which passed unlimited or was refused.
     #[cold]
     pub(super) fn failed(&self, error: &StoreError, passes: bool) {
         let now = Instant::now();
@@ -66,7 +64,6 @@ impl Outage {
         }
     }
 
-    /// The store decided a request.
     #[cold]
     pub(super) fn decided(&self) {
         let now = Instant::now();

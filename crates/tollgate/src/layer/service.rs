@@ -17,39 +17,37 @@ use super::state::LayerState;
 use crate::body::{AnyBody, BodyMode, SameBody};
 use crate::{Limit, RequestHead};
 
-/// Limits the requests to the services it is wrapped around.
+/// Limits the requests to the services inside.
 ///
-/// **All clones of a layer, and all services made from them, share one limit:** the
-/// state is in the store. Two layers over one store share the state of policies of
-/// the same name; a request that goes through both is charged twice.
+/// **Clones of a layer, and all its services, share their limits**, because the state is in the
+/// store. Two layers over one store share the state of policies with the same name, and charge a
+/// request twice.
 ///
-/// # When a request passes
+/// # Decisions
 ///
-/// * A CORS preflight ([unless](crate::RateLimitLayerBuilder::exempt_preflights) you limit them) and
-///   whatever [`exempt`](crate::RateLimitLayerBuilder::exempt) names pass without asking the store.
-/// * Every [`Limit`] that applies names a key and a cost. The store decides them all in
-///   one step: if one denies, none is charged.
-/// * A request that is denied gets a response from [`denial`](crate::denial) and never
-///   reaches the service. Errors of the service pass through untouched.
-/// * A leaky bucket in queue mode holds the request back. It is dropped from memory if
-///   its client leaves, and its place goes to the next request if no request is behind it.
-///   Waiting takes a tokio runtime with its timer enabled.
-/// * A request that a limit with [`OnExceeded::Wait`](crate::OnExceeded) denies waits for that limit.
-/// * A request holds its permits ([`Policy::concurrent_requests`](crate::Policy)) until the
-///   response has ended, is dropped, or fails. Leases of what takes long are renewed by a
-///   task of the tokio runtime. One that upgrades its connection (a WebSocket) is over with
-///   the answer that says so, however long the connection lasts.
-/// * If the store cannot decide, each policy does what its
-///   [`OnStoreError`](crate::OnStoreError) says.
+/// * The layer forwards CORS preflights and [exempt](crate::layer::RateLimitLayerBuilder::exempt)
+///   requests without a call of the store.
+/// * Each [`Limit`] that applies has a key and a cost. The store decides all limits in one step: if
+///   one denies, none is charged.
+/// * A denied request gets a response of the layer ([`denial`](crate::denial)). Errors of the
+///   service are unchanged.
+/// * A leaky bucket in queue mode, and a limit with [`OnExceeded::Wait`](crate::OnExceeded), hold
+///   requests back. This needs a tokio runtime with its timer enabled.
+/// * A request holds its permits
+///   ([`Policy::concurrent_requests`](crate::Policy::concurrent_requests)) until its response has
+///   ended, is dropped, or fails. A task renews them. A request that upgrades its connection (a
+///   WebSocket) ends with the response, unless the handler keeps its
+///   [`InFlight`](crate::body::InFlight).
+/// * While the store cannot decide, each policy follows its [`OnStoreError`](crate::OnStoreError).
 ///
 /// # Deployment
 ///
-/// * CORS goes *outside* (added after this layer in axum), so that a denial carries
-///   CORS headers, and it must expose the rate headers for scripts to read them.
-/// * Authentication that sets an extension for [`key::Extension`](crate::key::Extension)
-///   goes outside too; a limit by address goes outside of that.
-/// * Nested layers decide one after the other: what the outer one charged stays charged
-///   if the inner one denies. Policies that must be all or none belong into one layer.
+/// * Put CORS *outside* of this layer (in axum: added after it), so that denials have CORS headers.
+///   It must expose the [rate limit headers](crate::headers::EXPOSED) to scripts.
+/// * Put authentication for [`key::Extension`](crate::key::Extension) outside too, and a limit by
+///   address outside of that.
+/// * Nested layers decide one after the other: a charge of the outer layer stands if the inner
+///   layer denies. Put policies that must be all or none into one layer.
 ///
 /// ```
 /// use axum::Router;
@@ -71,15 +69,15 @@ impl<St: Store> RateLimitLayer<St> {
         Self { state: Arc::new(state), mode: PhantomData }
     }
 
-    /// The same layer for services whose body is not `From<Bytes>`, such as tonic's: responses
-    /// then carry a [`Body`](crate::Body) around the body of the service.
+    /// The same layer for services whose body is not `From<Bytes>`, such as tonic's. Responses then
+    /// have a [`Body`](crate::Body) around the body of the service.
     #[must_use]
     pub fn any_body(self) -> RateLimitLayer<St, AnyBody> {
         self.body_mode()
     }
 
-    /// The same layer with responses whose body is what `M` makes of it: for a body of one's
-    /// own that can tell its end, until which a request counts in flight.
+    /// The same layer with another kind of response body, for example a body of yours that signals
+    /// its end.
     #[must_use]
     pub fn body_mode<M>(self) -> RateLimitLayer<St, M> {
         RateLimitLayer { state: self.state, mode: PhantomData }

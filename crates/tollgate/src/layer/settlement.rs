@@ -15,13 +15,12 @@ use crate::{Limit, ResponseHead};
 
 /// The estimated charges of a request, for its handler to correct.
 ///
-/// With the feature `axum` it is an extractor for every handler. Where no limit with
-/// [`reserve`](crate::Limit::reserve) was charged, because the request is exempt or the store cannot
-/// decide, it has no charges and settling it does nothing. Without axum it is in the extensions of
-/// requests that were charged.
+/// With the feature `axum` it is an extractor for every handler, otherwise it is in the extensions
+/// of requests that were charged. If no limit with [`reserve`](crate::Limit::reserve) was charged,
+/// it is empty, and settling it has no effect.
 ///
-/// Clones are one reservation, and it is settled once: what comes after the first time
-/// changes nothing. In nested layers it has the charges of all layers.
+/// Clones are one reservation, and the first settlement counts. In nested layers it has the charges
+/// of all layers.
 ///
 /// ```
 /// use tollgate::Reservation;
@@ -36,8 +35,8 @@ use crate::{Limit, ResponseHead};
 ///
 /// # Another process
 ///
-/// Where the cost is known only elsewhere, hand the [`receipts`](Self::receipts) over: any
-/// process may give them to [`Store::settle`], and the store takes each once.
+/// If another process finds the cost, send it the [`receipts`](Self::receipts): any process may
+/// pass them to [`Store::settle`], and the store takes each receipt once. `store::SentReceipt` (feature `serde`) is the message.
 #[derive(Clone, Default)]
 pub struct Reservation {
     charges: Option<OpenCharges>,
@@ -45,24 +44,24 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// The request has cost `actual` units. See [`Reserve`] for what that changes.
+    /// The request has cost `actual` units. See [`Reserve`] for the effect.
     ///
-    /// It does not wait for the store; if that fails, the estimate stands, and an event of
-    /// target `tollgate` says so.
+    /// This does not wait for the store. If the store fails, the estimate stands, and an event of
+    /// the target `tollgate` reports it.
     pub fn settle(&self, actual: impl Into<Cost>) {
         let actual = actual.into();
         self.each(|charges| charges.settle(&|charge| charge.reserve.is_some().then_some(actual)));
     }
 
-    /// As [`settle`](Self::settle), for the charge of one policy alone.
+    /// As [`settle`](Self::settle), for the charge of one policy.
     pub fn settle_policy(&self, policy: &str, actual: impl Into<Cost>) {
         let actual = actual.into();
         let is_meant = |charge: &OpenCharge| charge.reserve.is_some() && charge.is_of(policy);
         self.each(|charges| charges.settle(&|charge| is_meant(charge).then_some(actual)));
     }
 
-    /// The receipts of the charges that are not settled yet. This reservation can still settle
-    /// them: the first settlement counts.
+    /// The receipts of charges that are not settled. This reservation can still settle them: the
+    /// first settlement counts.
     pub fn receipts(&self) -> Vec<Receipt> {
         let mut receipts = Vec::new();
         self.each(|charges| {
@@ -105,8 +104,7 @@ impl<S: Sync> axum::extract::FromRequestParts<S> for Reservation {
     }
 }
 
-/// The charges of a request that the response or the handler settles, without the type of the
-/// store, which handlers cannot name.
+/// Open charges without the type of the store.
 pub(super) type OpenCharges = Arc<dyn Settle>;
 
 pub(super) trait Settle: Send + Sync {
@@ -215,8 +213,7 @@ pub(super) fn settle_by_response<'a>(
     }
 }
 
-/// The verdict after the settlements so far, if there are any: the client has left what it would
-/// have if the actual costs had been charged at once.
+/// The verdict after the settlements so far: with the numbers of the actual costs.
 pub(super) fn corrected(charges: &dyn Settle, verdict: &Verdict) -> Option<Verdict> {
     let mut decisions = verdict.decisions().to_vec();
     let mut any = false;

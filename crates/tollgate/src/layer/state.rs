@@ -57,11 +57,14 @@ impl<St: Store> LayerState<St> {
         let tiers = Tiers::new(options.tiers.as_ref(), &limits);
         let compile = |limit| CompiledLimit::new(limit, tiers.as_ref());
         let limits: Box<[_]> = limits.into_iter().map(compile).collect();
-        let asks_more = options.expose_verdicts || options.explain;
         Self {
             store,
             is_plain: all_shown
-                && !(asks_more || settles || waits || delays.is_some() || leases.is_some()),
+                && !(options.expose_verdicts
+                    || settles
+                    || waits
+                    || delays.is_some()
+                    || leases.is_some()),
             telemetry: Telemetry::new(&limits, &options.observed),
             limits,
             options,
@@ -79,7 +82,6 @@ impl<St: Store> LayerState<St> {
     /// Whether the response to a request shows or decides anything of its admission.
     pub(super) fn works_on_responses(&self) -> bool {
         self.options.expose_verdicts
-            || self.options.explain
             || self.options.headers.any()
             || self.settles
             || self.leases.is_some()

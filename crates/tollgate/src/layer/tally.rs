@@ -1,4 +1,4 @@
-//! A cost that adds up while a response is made.
+//! A cost that is counted while a response is made.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,8 +12,8 @@ use tollgate_core::Cost;
 
 use super::settlement::Reservation;
 
-/// Adds up what a request costs and settles its [`Reservation`] when it is dropped: at the
-/// end of a streamed response, or when its client leaves before.
+/// Counts the cost of a request and settles its [`Reservation`] when it is dropped: at the end of a
+/// streamed response, or when the client leaves.
 ///
 /// Move it into the stream, or let it count a body:
 ///
@@ -35,21 +35,20 @@ pub struct Tally {
 }
 
 impl Reservation {
-    /// Counts from zero what the request costs, and settles in the end.
+    /// Counts the cost from zero and settles at the end.
     pub fn tally(self) -> Tally {
         Tally { reservation: self, units: AtomicU64::new(0) }
     }
 }
 
 impl Tally {
-    /// The request costs so many units more.
+    /// Adds units to the cost.
     pub fn add(&self, units: u64) {
-        // Nothing is ordered by it, and as many as would overflow are as good as endless.
         let add = |sum: u64| Some(sum.saturating_add(units));
         let _ = self.units.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// Counts each piece of `body` by `units` as it is sent.
+    /// Counts each piece of `body` as it is sent.
     pub fn body<B, F>(self, body: B, units: F) -> TalliedBody<B, F>
     where
         B: Body<Data = Bytes>,

@@ -1,7 +1,6 @@
 //! Metrics and spans of decisions. Without the feature `metrics`, and while no subscriber wants
 //! spans, nothing is recorded.
 
-use std::fmt;
 #[cfg(feature = "metrics")]
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,11 +12,11 @@ use tracing::{Level, Span};
 
 use super::limits::{CompiledLimit, Resolved};
 use crate::RequestHead;
-use crate::observe::Answer;
+use crate::observe::{Answer, source_name};
 #[cfg(feature = "metrics")]
 use crate::observe::{ObservedPolicy, Observer, Started, Timer, Waiting};
 
-/// Records every decision of a layer, once.
+/// Records each decision of a layer once.
 pub(super) struct Telemetry {
     #[cfg(feature = "metrics")]
     observer: Observer,
@@ -31,7 +30,7 @@ pub(super) struct Telemetry {
     timer: Timer,
 }
 
-/// The choices of an application for its metrics.
+/// The options of a program for metrics.
 #[derive(Default)]
 pub(super) struct Observed {
     #[cfg(feature = "metrics")]
@@ -167,7 +166,11 @@ impl Telemetry {
                 let word = decision.and_then(|it| Answer::of(&limit.limit, it, source));
                 (word, decision, source)
             }
-            Err(error) => (Some(Answer::after(error, &limit.limit)), None, Source::Store),
+            Err(error) => {
+                let closed = limit.fails_closed(error);
+                let answer = if closed { Answer::FailedClosed } else { Answer::FailedOpen };
+                (Some(answer), None, Source::Store)
+            }
         }
     }
 
@@ -234,13 +237,7 @@ impl Spans {
         if let Some(decision) = decision {
             span.record("remaining", decision.remaining);
         }
-        let store = match source {
-            Source::Store => store,
-            Source::Local => "local",
-            Source::Cache => "cache",
-            Source::Lease => "lease",
-        };
-        span.record("store", store);
+        span.record("store", source_name(source, store));
     }
 
     #[cold]
@@ -253,9 +250,3 @@ impl Spans {
 
 /// The target of the spans, apart from that of the events, so that a filter can sample them.
 const SPANS: &str = "tollgate::decision";
-
-impl fmt::Debug for Telemetry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Telemetry").finish_non_exhaustive()
-    }
-}

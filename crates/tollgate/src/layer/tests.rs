@@ -1,4 +1,4 @@
-//! What cannot be seen from outside, or not surely.
+//! Properties that a test cannot see from outside.
 
 use std::collections::HashSet;
 

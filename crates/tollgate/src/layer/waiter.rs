@@ -93,7 +93,7 @@ impl<St: Store> Waiter<St> {
         queue.enter(bytes, member, denying)
     }
 
-    /// How long it waits: the shortest of its limits.
+    /// The shortest wait of its limits.
     fn max_wait(&self) -> Duration {
         let shortest = self.max_waits.iter().flatten().min().copied().unwrap_or_default();
         // So that no sum with it overflows. No request takes longer to pass.
@@ -127,9 +127,9 @@ impl<St: Store> Waiter<St> {
         Some(Denied(denied))
     }
 
-    /// Waits until no key denies the request and no earlier request waits for one of its keys,
-    /// then asks the store; and again, until the store admits it or would do so too late.
-    /// `denial` is the verdict of the store so far, if it was asked.
+    /// Waits until no key denies the request and no earlier request waits for its keys. Then it
+    /// calls the store, until the store admits the request or it is too late. `denial` is the
+    /// verdict so far.
     pub(super) async fn wait(
         self,
         mut ticket: Ticket,
@@ -193,15 +193,14 @@ impl<St: Store> Waiter<St> {
         (keys != 0).then(|| denied_under(keys, verdict, retry_after))
     }
 
-    /// Denies the request under these keys without asking for units, so that it takes none that
-    /// earlier requests wait for. `Retry-After` is when the quota is whole again: there is no way
-    /// to tell how much earlier the other requests will have passed.
+    /// Denies the request under these keys without a charge, so that earlier requests keep their
+    /// units. `Retry-After` is when the quota is whole again: an earlier time is not known.
     pub(super) async fn reject(self, keys: u64) -> Result<Verdict, StoreError> {
         let peeked = self.decide(|it| Charge { cost: Cost::ZERO, ..it.borrow() }).await?;
         Ok(denied_under(keys, &peeked, |_, decision| decision.reset_after))
     }
 
-    /// Asks the store. If the request is dropped before the answer, its charges are returned.
+    /// Calls the store. If the request is dropped before the answer, its charges are returned.
     async fn ask(&self) -> Result<Verdict, StoreError> {
         let answer = self.decide(OwnedCharge::borrow);
         let charges = Arc::clone(&self.charges);

@@ -1,4 +1,4 @@
-//! The names of endpoints: each becomes series of metrics, so there are at most so many.
+//! The names of endpoints. Each name becomes series of metrics, so their number is bounded.
 
 use std::hash::BuildHasher;
 use std::sync::OnceLock;
@@ -6,21 +6,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use foldhash::fast::RandomState;
 
-/// Numbers names in the order of their coming, up to a bound. Looking one up takes no lock
-/// and allocates nothing.
+/// Numbers names in the order of their arrival, up to a bound. A look-up takes no lock and
+/// allocates nothing.
 #[derive(Debug)]
 pub(super) struct Endpoints {
     hasher: RandomState,
-    /// Open addressing, twice as many slots as names, so that a look-up ends soon.
+    /// Open addressing with twice as many slots as names.
     slots: Box<[Slot]>,
     bound: usize,
     taken: AtomicUsize,
 }
 
-/// A name and its number, once there is one.
+/// A name and its number.
 type Slot = OnceLock<(Box<str>, usize)>;
 
-/// The number of all that has no number of its own.
+/// The number of all names beyond the bound.
 pub(crate) const OTHER: usize = 0;
 
 impl Endpoints {
@@ -34,7 +34,7 @@ impl Endpoints {
         }
     }
 
-    /// So many numbers there are, that of the others included.
+    /// The count of numbers, including [`OTHER`].
     pub(super) fn numbers(&self) -> usize {
         self.bound + 1
     }
@@ -44,15 +44,15 @@ impl Endpoints {
         let mask = self.slots.len() - 1;
         #[expect(clippy::cast_possible_truncation, reason = "only some bits are wanted")]
         let first = self.hasher.hash_one(name) as usize;
-        // There are more slots than names, so one is empty.
+        // One slot is always empty.
         for step in 0..self.slots.len() {
             let slot = &self.slots[(first + step) & mask];
             let (found, number) = match slot.get() {
                 Some(entry) => entry,
                 None if self.taken.load(Ordering::Relaxed) >= self.bound => return OTHER,
                 None => slot.get_or_init(|| {
-                    // Two that come at once for the last number may both get here; the one
-                    // that is too late is another, for good.
+                    // Two names can arrive at once for the last number; the later name becomes
+                    // `OTHER`.
                     let number = self.taken.fetch_add(1, Ordering::Relaxed) + 1;
                     (name.into(), if number > self.bound { OTHER } else { number })
                 }),

@@ -1,19 +1,14 @@
-//! What the layer decides, for those who run it.
+//! Counts and times of decisions. `layer/telemetry.rs` is the only caller.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `outcome.rs` | what became of a request at one policy, in one word |
-//! | `observer.rs` | what layers have decided, shared by those that are told of it |
-//! | `policy.rs` | what is kept of one policy |
-//! | `endpoint.rs` | the names of endpoints, at most so many |
-//! | `counts.rs`, `top.rs` | what the admin router tells: counts, and who is denied most |
-//! | `timer.rs` | which decisions are timed |
-//! | `waiting.rs` | a request in a queue |
-//!
-//! The layer comes here from one place, `layer/telemetry.rs`.
+//! | `outcome.rs` | the outcome of a request at one policy |
+//! | `observer.rs` | the counts that layers share |
+//! | `policy.rs` | the counts of one policy |
+//! | `endpoint.rs` | the names of endpoints, bounded |
+//! | `top.rs` | the most denied clients, for the admin router |
+//! | `timer.rs` | times of decisions |
 
-#[cfg(feature = "admin")]
-mod counts;
 #[cfg(feature = "metrics")]
 mod endpoint;
 #[cfg(feature = "metrics")]
@@ -25,8 +20,6 @@ mod policy;
 mod timer;
 #[cfg(feature = "admin")]
 mod top;
-#[cfg(feature = "metrics")]
-mod waiting;
 
 #[cfg(feature = "metrics")]
 pub(crate) use self::endpoint::OTHER;
@@ -34,12 +27,10 @@ pub(crate) use self::endpoint::OTHER;
 pub use self::observer::Denials;
 #[cfg(feature = "metrics")]
 pub use self::observer::Observer;
-pub(crate) use self::outcome::Answer;
+pub(crate) use self::outcome::{Answer, source_name};
 #[cfg(feature = "metrics")]
-pub(crate) use self::policy::ObservedPolicy;
+pub(crate) use self::policy::{ObservedPolicy, Waiting};
 #[cfg(feature = "metrics")]
 pub(crate) use self::timer::{Started, Timer};
 #[cfg(feature = "admin")]
 pub(crate) use self::top::{Denied, SUBJECTS, first};
-#[cfg(feature = "metrics")]
-pub(crate) use self::waiting::Waiting;

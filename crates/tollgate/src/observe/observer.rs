@@ -1,4 +1,4 @@
-//! What layers have decided, shared by those that are told of it.
+//! The counts of layers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,19 +10,18 @@ use super::Answer;
 use super::ObservedPolicy;
 use super::endpoint::Endpoints;
 
-/// What layers have decided. **Clones share it**, and so do layers that are given clones.
+/// The counts of layers. **Clones share their counts**, and so do layers with clones.
 ///
-/// A layer without one has its own. Share one between the layers of a process where there
-/// are many, or where layers are replaced while the process runs: a policy then goes on
-/// counting under its name.
+/// A layer without an observer has its own. Share one between many layers, or between a layer and
+/// its replacement: a policy then continues to count under its name.
 ///
 /// # Metrics
-/// They go to the recorder that is installed when something is first counted: install it
-/// before the first request.
+/// They go to the recorder that is installed at the first count: install it before the first
+/// request.
 ///
 /// # What bounds memory
-/// Policies, which the operator writes, times endpoints, of which at most so many are told
-/// apart; the others count as `other`. Nothing that a client sends becomes a label.
+/// The number of policies times the bound of endpoints; other endpoints count as `other`. Nothing
+/// that a client sends becomes a label.
 #[derive(Clone)]
 pub struct Observer(Arc<Inner>);
 
@@ -32,19 +31,19 @@ struct Inner {
 }
 
 impl Observer {
-    /// Tells up to 100 endpoints apart.
+    /// An observer with up to 100 endpoints.
     pub fn new() -> Self {
         Self::with_endpoints(100)
     }
 
-    /// Tells so many endpoints apart, and counts all others as `other`.
+    /// An observer with up to `endpoints` names. All others count as `other`.
     pub fn with_endpoints(endpoints: usize) -> Self {
         crate::metrics::describe();
         let endpoints = Arc::new(Endpoints::new(endpoints));
         Self(Arc::new(Inner { endpoints, policies: Mutex::default() }))
     }
 
-    /// What is kept of the policies of this name.
+    /// The counts of the policies with this name.
     pub(crate) fn policy(&self, name: &str) -> Arc<ObservedPolicy> {
         let mut policies = self.0.policies.lock();
         if let Some((_, policy)) = policies.iter().find(|(known, _)| **known == *name) {
@@ -55,7 +54,7 @@ impl Observer {
         policy
     }
 
-    /// How often each policy has denied so far, for those who tell of it now and then.
+    /// The denials of each policy so far.
     #[cfg(feature = "admin")]
     pub fn denials(&self) -> Vec<Denials> {
         let of = |(name, policy): &(Box<str>, Arc<ObservedPolicy>)| {
@@ -81,7 +80,7 @@ impl Observer {
     }
 }
 
-/// How often a policy has denied since it was first seen.
+/// The denials of a policy since the start.
 #[cfg(feature = "admin")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -90,9 +89,9 @@ pub struct Denials {
     pub policy: String,
     /// Requests that it denied.
     pub denied: u64,
-    /// Requests that it would have denied if it did not only watch.
+    /// Requests that its shadow would have denied.
     pub shadow: u64,
-    /// Requests refused because the store could not decide.
+    /// Requests that were rejected because the store could not decide.
     pub failed_closed: u64,
 }
 

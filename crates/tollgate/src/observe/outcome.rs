@@ -1,10 +1,20 @@
-//! What became of a request at one policy, in one word.
+//! The outcome of a request at one policy.
 
-use tollgate_core::{Decision, OnStoreError, Outcome, Source, StoreError};
+use tollgate_core::{Decision, Outcome, Source};
 
 use crate::Limit;
 
-/// What became of a request at one policy: few values, so that it can label a metric.
+/// The word for the source of a decision: the name of the store, or its stand-in.
+pub(crate) const fn source_name(source: Source, store: &'static str) -> &'static str {
+    match source {
+        Source::Store => store,
+        Source::Local => "local",
+        Source::Cache => "cache",
+        Source::Lease => "lease",
+    }
+}
+
+/// The outcome of a request at one policy: few values, for a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Answer {
     Allow,
@@ -39,8 +49,7 @@ impl Answer {
         }
     }
 
-    /// None where the policy would have let pass what another one denied: nothing became of
-    /// that request here.
+    /// `None` if the policy would have allowed a request that another policy denied.
     pub(crate) fn of(limit: &Limit, decision: &Decision, source: Source) -> Option<Self> {
         Some(match decision.outcome {
             Outcome::Deny { .. } | Outcome::ExceedsCapacity if limit.enforce => Self::Deny,
@@ -50,15 +59,5 @@ impl Answer {
             Outcome::Undecided => Self::FailedOpen,
             Outcome::WouldAllow => return None,
         })
-    }
-
-    /// The store could not decide.
-    pub(crate) fn after(error: &StoreError, limit: &Limit) -> Self {
-        let on_error = limit.policy.on_error(error).unwrap_or_default();
-        if limit.enforce && on_error != OnStoreError::Open {
-            Self::FailedClosed
-        } else {
-            Self::FailedOpen
-        }
     }
 }

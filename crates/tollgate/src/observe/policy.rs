@@ -1,6 +1,9 @@
-//! What is kept of one policy.
+//! The counts of one policy.
 
+#[cfg(feature = "admin")]
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use metrics::{Counter, Gauge, Histogram, Label, counter, gauge, histogram};
 #[cfg(feature = "admin")]
@@ -9,19 +12,17 @@ use parking_lot::Mutex;
 use tollgate_core::Key;
 use tollgate_core::{Decision, Outcome, Source};
 
-use super::Answer;
-#[cfg(feature = "admin")]
-use super::counts::Counts;
 use super::endpoint::Endpoints;
 #[cfg(feature = "admin")]
 use super::top::Top;
-use crate::SubjectKind;
+use super::{Answer, source_name};
+use crate::key::SubjectKind;
 use crate::metrics::name;
 
-/// What is kept of one policy, for all layers that have one of this name.
+/// The counts of one policy, over all layers that have it.
 ///
-/// Handles of metrics are made when something first happens that they count, and all of a
-/// sort at once: a counter that begins at its first event has no rate there.
+/// Handles of metrics are made at the first event, all of a kind at once: a counter that begins at
+/// its first event has no rate there.
 #[derive(Debug)]
 pub(crate) struct ObservedPolicy {
     policy: Arc<str>,
@@ -46,18 +47,18 @@ struct Cell {
     units: Counter,
 }
 
-/// What remains of a quota that all share.
+/// The remainder of a global quota.
 #[derive(Debug)]
 struct Left {
     remaining: Gauge,
     limit: Gauge,
 }
 
-/// What is known of a queue.
+/// The gauge and the times of a queue.
 #[derive(Debug)]
-pub(crate) struct Waits {
-    pub(super) requests: Gauge,
-    pub(super) seconds: Histogram,
+struct Waits {
+    requests: Gauge,
+    seconds: Histogram,
 }
 
 const KINDS: [SubjectKind; 5] = [
@@ -80,11 +81,11 @@ impl ObservedPolicy {
             #[cfg(feature = "admin")]
             counts: Counts::default(),
             #[cfg(feature = "admin")]
-            top: Mutex::new(Top::new(std::time::Instant::now())),
+            top: Mutex::new(Top::new(Instant::now())),
         }
     }
 
-    /// Counts an answer, and the units that a decision has charged.
+    /// Counts an outcome and the units that were charged.
     #[inline]
     pub(crate) fn count(
         &self,
@@ -120,26 +121,21 @@ impl ObservedPolicy {
     /// A subject was denied.
     #[cfg(feature = "admin")]
     pub(crate) fn denied(&self, key: &Key, kind: SubjectKind) {
-        self.top.lock().count(key.clone(), kind, std::time::Instant::now());
+        self.top.lock().count(key.clone(), kind, Instant::now());
     }
 
-    /// A decision took so long, in seconds.
+    /// Records the time of a decision in seconds.
     #[inline]
     pub(crate) fn took(&self, source: Source, store: &'static str, seconds: f64) {
-        let (place, store) = match source {
-            Source::Store => (0, store),
-            Source::Local => (1, "local"),
-            Source::Cache => (2, "cache"),
-            Source::Lease => (3, "lease"),
-        };
-        let histogram = self.durations[place].get_or_init(|| {
+        let histogram = self.durations[source as usize].get_or_init(|| {
+            let store = source_name(source, store);
             let labels = vec![self.label(), Label::from_static_parts("store", store)];
             histogram!(name::DECISION_DURATION, labels)
         });
         histogram.record(seconds);
     }
 
-    /// So much remains of a quota that all share.
+    /// Sets the gauges of a global quota.
     pub(crate) fn remains(&self, decision: &Decision) {
         let left = self.left.get_or_init(|| Left {
             remaining: gauge!(name::REMAINING, vec![self.label()]),
@@ -151,7 +147,7 @@ impl ObservedPolicy {
         left.limit.set(limit);
     }
 
-    pub(super) fn waits(&self) -> &Waits {
+    fn waits(&self) -> &Waits {
         self.waits.get_or_init(|| Waits {
             requests: gauge!(name::WAITING, vec![self.label()]),
             seconds: histogram!(name::WAIT, vec![self.label()]),
@@ -185,5 +181,44 @@ impl ObservedPolicy {
 
     fn label(&self) -> Label {
         Label::new("policy", Arc::clone(&self.policy))
+    }
+}
+
+/// Counts since the start.
+#[cfg(feature = "admin")]
+#[derive(Debug, Default)]
+pub(crate) struct Counts([AtomicU64; Answer::ALL.len()]);
+
+#[cfg(feature = "admin")]
+impl Counts {
+    fn add(&self, answer: Answer) {
+        self.0[answer as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The outcomes with their counts.
+    pub(crate) fn read(&self) -> impl Iterator<Item = (Answer, u64)> {
+        Answer::ALL.into_iter().zip(&self.0).map(|(answer, n)| (answer, n.load(Ordering::Relaxed)))
+    }
+}
+
+/// Counts a request as waiting until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    policy: Arc<ObservedPolicy>,
+    since: Instant,
+}
+
+impl Waiting {
+    pub(crate) fn new(policy: Arc<ObservedPolicy>) -> Self {
+        policy.waits().requests.increment(1.0);
+        Self { policy, since: Instant::now() }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let waits = self.policy.waits();
+        waits.requests.decrement(1.0);
+        waits.seconds.record(self.since.elapsed());
     }
 }

@@ -1,20 +1,18 @@
-//! Which decisions are timed.
+//! Times of decisions.
 
 use std::cell::Cell;
-use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Times decisions: each of them, unless the store is in memory. There a look at the clock, of
-/// which it takes two, costs a tenth of the decision and recording what they say even more; so
-/// it is done for one in [`ONE_IN`], chosen at random.
+/// Times each decision, but only one in [`ONE_IN`] of a store in memory, at random: two reads of
+/// the clock would cost a tenth of such a decision, and recording them more.
 pub(crate) struct Timer {
     clock: quanta::Clock,
-    /// Whether the store has turned out to be in memory.
+    /// Whether the store is in memory.
     is_quick: AtomicBool,
 }
 
-/// When a decision began that is timed.
+/// The start of a decision that is timed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Started(NonZeroU64);
 
@@ -27,26 +25,25 @@ impl Default for Timer {
 }
 
 impl Timer {
-    /// A decision begins; none if it is not timed.
+    /// The start of a decision; `None` if it is not timed.
     #[inline]
     pub(crate) fn start(&self) -> Option<Started> {
         let is_timed = !self.is_quick.load(Ordering::Relaxed) || chance();
         if is_timed { NonZeroU64::new(self.clock.raw()).map(Started) } else { None }
     }
 
-    /// It has ended, after so many seconds.
+    /// The time since then in seconds.
     #[inline]
     pub(crate) fn stop(&self, started: Started, store: &str) -> f64 {
         self.is_quick.store(store == "memory", Ordering::Relaxed);
         let nanos = self.clock.delta_as_nanos(started.0.get(), self.clock.raw());
-        #[expect(clippy::cast_precision_loss, reason = "only of times that nobody waits for")]
+        #[expect(clippy::cast_precision_loss, reason = "only of very long times")]
         let seconds = nanos as f64 * 1e-9;
         seconds
     }
 }
 
-/// One time in [`ONE_IN`]. At random (xorshift), because layers take turns: with two that count,
-/// one might never be timed.
+/// One time in [`ONE_IN`] (xorshift). Two layers that take turns would defeat a count.
 #[inline]
 fn chance() -> bool {
     thread_local! {
@@ -61,12 +58,6 @@ fn chance() -> bool {
         random.set(next);
         next.is_multiple_of(ONE_IN)
     })
-}
-
-impl fmt::Debug for Timer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timer").finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

@@ -6,9 +6,7 @@ use super::{Tier, TierSource};
 use crate::RequestHead;
 use crate::key::{ApiKeys, SubjectName, UnverifiedApiKey};
 
-/// The tier in whose list the API key of a request is.
-///
-/// A key that is in no list has no tier; in several, that of the first.
+/// The tier of the first list that has the API key of the request.
 ///
 /// ```
 /// use tollgate::key::{ApiKey, ApiKeys};
@@ -26,7 +24,7 @@ pub struct ApiKeyTiers {
 }
 
 impl ApiKeyTiers {
-    /// No tiers yet, for keys that are found in this place.
+    /// No tiers yet, for keys in this place.
     pub const fn new(place: UnverifiedApiKey) -> Self {
         Self { place, tiers: Vec::new() }
     }
@@ -37,7 +35,7 @@ impl ApiKeyTiers {
         tiers.find(|(_, keys)| keys.contains_digest(&digest)).map(|(tier, _)| tier.clone())
     }
 
-    /// One tier more, and the keys of those who are in it.
+    /// Adds a tier and the keys in it.
     #[must_use]
     pub fn with(mut self, tier: impl Into<Tier>, keys: ApiKeys) -> Self {
         self.tiers.push((tier.into(), keys));

@@ -4,10 +4,8 @@ use super::{Tier, TierSource};
 use crate::RequestHead;
 use crate::key::JwtUser;
 
-/// The tier that a verified token names in one of its claims.
-///
-/// Only a token that the verifier believes is asked, and only a claim that is a text
-/// counts. A token that names the tier and the key is verified once for both.
+/// The tier in a claim of a verified token, if the claim is a text. A token with the tier and the
+/// key is verified once for both.
 ///
 /// ```
 /// use tollgate::key::{JwtKey, JwtKeys, JwtUser, JwtVerifier};
@@ -26,7 +24,7 @@ pub struct JwtTier {
 }
 
 impl JwtTier {
-    /// What the tokens of `user` say under `claim`.
+    /// The claim of this name in the tokens of `user`.
     pub fn new(user: JwtUser, claim: impl Into<String>) -> Self {
         Self { user, claim: claim.into() }
     }

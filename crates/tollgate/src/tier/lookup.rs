@@ -1,4 +1,4 @@
-//! Tiers that have to be looked up, in a database or at another service.
+//! Tiers from a database or another service.
 
 use std::error::Error;
 use std::fmt;
@@ -17,19 +17,15 @@ use tower_service::Service;
 use super::Tier;
 use crate::RequestHead;
 
-/// Looks the tier of a request up, outside of the rate limiter, and puts it into the
-/// request's extensions, where [`in_extensions`](super::in_extensions) finds it.
+/// Finds the tier of a request outside of the rate limiter, and puts it into the extensions of the
+/// request for [`in_extensions`](super::in_extensions).
 ///
-/// Answers are kept for a minute, those of at most 10 000 subjects, so that a tier that
-/// changes holds at most so much later; [`forget`](Self::forget) makes it hold at the next
-/// request. Requests of one subject that come while it is looked up share the answer.
-/// **Clones share the cache.**
+/// Results are cached for a minute, for up to 10 000 clients; [`forget`](Self::forget) removes a
+/// result. Requests of one client share a look-up. **Clones share the cache.**
 ///
-/// While the answer is not there the request holds no place of the service inside. If it
-/// never comes, the request waits for ever: give the look-up a timeout.
-///
-/// If a look-up fails, the request goes on without a tier, with the quota of everybody, and
-/// the next one tries again.
+/// A waiting request holds no place of the service inside. Give the look-up a timeout: a request
+/// waits as long as its look-up. If a look-up fails, the request has no tier, and the next request
+/// tries again.
 ///
 /// ```
 /// use tollgate::tier::{self, Tier, TierLookup};
@@ -63,12 +59,12 @@ type IdOf = dyn Fn(&RequestHead<'_>) -> Option<String> + Send + Sync;
 type LookUp = dyn Fn(String) -> Answer + Send + Sync;
 type Answer = Pin<Box<dyn Future<Output = Result<Option<Tier>, Failed>> + Send>>;
 
-/// The cache hands one failure to all who wait, so it must be cloned.
+/// The cache clones a failure for all waiting requests.
 type Failed = Arc<dyn Error + Send + Sync>;
 
 impl TierLookup {
-    /// `look_up` finds the tier of the subject that `id` finds in the request. Where that
-    /// finds nobody, the request goes on without a tier.
+    /// `look_up` returns the tier of the client that `id` finds in the request. If `id` returns
+    /// `None`, the request has no tier.
     pub fn new<I, L, A, E>(id: I, look_up: L) -> Self
     where
         I: Fn(&RequestHead<'_>) -> Option<String> + Send + Sync + 'static,
@@ -79,8 +75,8 @@ impl TierLookup {
         Self::bounded(id, look_up, 10_000, Duration::from_secs(60))
     }
 
-    /// As [`new`](Self::new), keeping the answers of `subjects` for `time`, which is at most
-    /// a year.
+    /// As [`new`](Self::new), with a cache for this number of clients and this time, at most a
+    /// year.
     pub fn bounded<I, L, A, E>(id: I, look_up: L, subjects: u64, time: Duration) -> Self
     where
         I: Fn(&RequestHead<'_>) -> Option<String> + Send + Sync + 'static,
@@ -98,13 +94,13 @@ impl TierLookup {
         Self(Arc::new(Inner { id: Box::new(id), look_up: Box::new(look_up), known }))
     }
 
-    /// The tier of this subject is looked up anew.
+    /// Removes a client from the cache.
     pub async fn forget(&self, id: &str) {
         self.0.known.invalidate(id).await;
     }
 
     async fn tier_of(&self, id: String) -> Option<Tier> {
-        // Not even begun where the answer is known.
+        // Begins only if the tier is not cached.
         let (inner, wanted) = (&*self.0, id.clone());
         let look_up = async move { (inner.look_up)(wanted).await };
         match self.0.known.try_get_with(id, look_up).await {
@@ -149,7 +145,7 @@ where
         let Some(id) = (self.lookup.0.id)(&RequestHead::of(&request)) else {
             return Box::pin(self.inner.call(request));
         };
-        // The ready one is let go, and its place with it.
+        // Releases the ready service and its place.
         let clone = self.inner.clone();
         drop(mem::replace(&mut self.inner, clone));
         let (lookup, mut inner) = (self.lookup.clone(), self.inner.clone());

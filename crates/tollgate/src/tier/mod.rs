@@ -1,20 +1,18 @@
-//! Which tier a request is in: the quotas of free, pro and enterprise subjects.
+//! The tiers of clients: the quotas of free, pro and enterprise.
 //!
-//! A [`Limit`](crate::Limit) has a quota for everybody and, by
-//! [`in_tier`](crate::Limit::in_tier), others for tiers. Once per request a [`TierSource`]
-//! names the tier, and every limit of the layer takes its quota for that. The state
-//! belongs to the subject: a tier that changes holds from the next request on, and what was
-//! consumed before stays consumed.
+//! A [`Limit`](crate::Limit) has a quota for all clients and others for tiers
+//! ([`in_tier`](crate::Limit::in_tier)). A [`TierSource`] returns the tier once per request, for
+//! all limits of the layer. The state belongs to the client: a new tier applies from the next
+//! request, and used units stay used.
 //!
 //! | source | the tier is |
 //! |---|---|
-//! | [`from_fn`] | what the closure says |
-//! | [`in_extensions`] | the [`Tier`] that a layer before has put down, such as `TierLookup` (feature `tier-lookup`), which asks a database and remembers |
-//! | [`ApiKeyTiers`] | that of the list which the API key is in |
+//! | [`from_fn`] | the result of a closure |
+//! | [`in_extensions`] | the [`Tier`] in the extensions, from an outer layer such as `TierLookup` (feature `tier-lookup`), which asks a database and caches |
+//! | [`ApiKeyTiers`] | that of the list with the API key |
 //! | `JwtTier` (feature `jwt`) | a claim of a verified token |
 //!
-//! A tier that a client can choose is the best one for everybody: take it only from what
-//! somebody has verified.
+//! Take the tier only from verified data: clients would choose the best tier.
 //!
 //! ```
 //! use tollgate::key::ClientIp;
@@ -56,10 +54,9 @@ pub use self::lookup::{LookedUp, TierLookup};
 use crate::RequestHead;
 use crate::key::SubjectName;
 
-/// The name of a tier. Cheap to clone, and a fixed one costs nothing to make.
+/// The name of a tier. A clone is cheap, and a static name costs nothing.
 ///
-/// It can be put into the extensions of a request, by whoever has looked it up; then
-/// [`in_extensions`] is the source.
+/// A layer can put it into the extensions of a request for [`in_extensions`].
 #[derive(Clone)]
 pub struct Tier(Name);
 
@@ -79,28 +76,26 @@ impl Tier {
     }
 }
 
-/// Names the tier of a request.
+/// Returns the tier of a request.
 ///
-/// It runs once for each request that the layer does not exempt, before any limit: it must
-/// not block, and it must not panic on what a stranger sent.
+/// It runs once for each request that is not exempt, before any limit: it must not block, and must
+/// not panic on any input.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say which tier a request is in",
     label = "not a `TierSource`",
     note = "take a source of `tollgate::tier`, as `in_extensions()`, or a closure by `tier::from_fn(|head| ..)`"
 )]
 pub trait TierSource: Send + Sync + 'static {
-    /// The tier. `None`, or one that a limit has no quota for, means the quota for
-    /// everybody.
+    /// The tier. `None`, or a tier without a quota in a limit, means the quota for all clients.
     fn tier(&self, head: &RequestHead<'_>) -> Option<Tier>;
 
-    /// The tier of a subject that an operator names, where that is known without a request of
-    /// his. A source of your own knows none unless it says so.
+    /// The tier of a client that an operator names, if it is known without a request.
     fn named(&self, name: &SubjectName) -> Option<Tier> {
         let _ = name;
         None
     }
 
-    /// Asks `other` about requests and subjects for which this source finds no tier.
+    /// Calls `other` if this source returns no tier.
     fn or<T: TierSource>(self, other: T) -> Or<Self, T>
     where
         Self: Sized,
@@ -109,7 +104,7 @@ pub trait TierSource: Send + Sync + 'static {
     }
 }
 
-/// Two sources, the second for whatever the first has no tier for. Made by [`TierSource::or`].
+/// Two sources. Made by [`TierSource::or`].
 #[derive(Clone, Copy, Debug)]
 pub struct Or<A, B> {
     first: A,
@@ -126,7 +121,7 @@ impl<A: TierSource, B: TierSource> TierSource for Or<A, B> {
     }
 }
 
-/// The tier that a layer before has put into the request's extensions.
+/// The tier in the extensions of the request.
 pub fn in_extensions() -> impl TierSource {
     from_fn(|head| head.extensions.get::<Tier>().cloned())
 }
@@ -135,7 +130,7 @@ pub fn in_extensions() -> impl TierSource {
 #[derive(Clone, Copy)]
 pub struct FromFn<F>(F);
 
-/// The tier that `tier` names; `None` for the quota of everybody.
+/// The tier that the closure returns.
 pub const fn from_fn<F, T>(tier: F) -> FromFn<F>
 where
     F: Fn(&RequestHead<'_>) -> Option<T> + Send + Sync + 'static,

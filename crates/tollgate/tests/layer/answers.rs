@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
-use tollgate::denial::{Members, Problem};
-use tollgate::{Cost, Costs, Denial, HeaderOptions, Limit, RateLimit, Reason, Store};
+use tollgate::denial::{Members, Problem, Reason};
+use tollgate::{Cost, Costs, Denial, HeaderOptions, Limit, RateLimit, Store};
 use tower::Layer;
 
 use crate::support::*;

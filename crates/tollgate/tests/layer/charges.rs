@@ -6,7 +6,8 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
 use tollgate::key::ClientIp;
-use tollgate::{Cost, Costs, Limit, MemoryStore, Paths, Policy, Quota, RateLimit, Verdicts};
+use tollgate::layer::Verdicts;
+use tollgate::{Cost, Costs, Limit, MemoryStore, Paths, Policy, Quota, RateLimit};
 use tower::{Layer, ServiceExt};
 
 use crate::stage::Staged;
@@ -270,7 +271,7 @@ async fn a_handler_reads_the_verdict_and_the_response_has_all_outermost_first() 
     let response = service.oneshot(get()).await.unwrap();
     assert_eq!(response.status(), 429);
     let verdicts = response.extensions().get::<Verdicts>().unwrap();
-    let admitted: Vec<_> = verdicts.iter().map(tollgate::Verdict::is_admitted).collect();
+    let admitted: Vec<_> = verdicts.iter().map(tollgate::store::Verdict::is_admitted).collect();
     assert_eq!(admitted, [true, false]);
     assert_eq!(limits(&response.map(drop)), [9, 2]);
 }

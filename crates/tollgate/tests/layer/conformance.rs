@@ -1,6 +1,6 @@
 //! Stores around stores keep the contract of all stores.
 
-use tollgate::failure::Fallback;
+use tollgate::store::Fallback;
 use tollgate::{AnyStore, ManualClock, MemoryStore, Micros, Store, StoreExt};
 use tollgate_store_tests::checks::wrappers::a_wrapper_passes_on_what_the_store_inside_is;
 use tollgate_store_tests::{Harness, store_tests};

@@ -222,6 +222,22 @@ async fn no_event_tells_who_it_was() {
     }
 }
 
+#[tokio::test]
+async fn a_denial_names_policies_kinds_of_keys_and_the_reason() {
+    let (_, store) = memory();
+    let limits = [Limit::global(log("all", 1)), Limit::new(log("ip", 9), ClientIp::peer())];
+    let service = limited(&store, limits);
+    let (ear, _open) = Ear::open();
+    for expected in [200, 429] {
+        assert_eq!(status(&service).await, expected);
+    }
+    let deny = r#"DEBUG message=deny policies=["all"] keys=["global", "ip"] "#.to_owned()
+        + r#"reason="quota-exceeded" retry_after=Some(60s)"#;
+    let heard = ear.heard();
+    let event = heard.iter().find(|line| line.starts_with("DEBUG message=deny"));
+    assert_eq!(event, Some(&deny), "{heard:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_a_few_lines_that_say_how_many_requests_passed_unlimited() {
     let (_, store) = memory();

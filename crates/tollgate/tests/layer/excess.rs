@@ -11,9 +11,10 @@ use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, timeout};
 use tollgate::key::ClientIp;
+use tollgate::policy::{Algorithm, LeakyMode};
 use tollgate::{
-    Algorithm, Cost, Costs, Key, LeakyMode, Limit, OnExceeded, OnStoreError, Policy, Quota,
-    RateLimit, Store, StoreExt, WaitQueue,
+    Cost, Costs, Key, Limit, OnExceeded, OnStoreError, Policy, Quota, RateLimit, Store, StoreExt,
+    WaitQueue,
 };
 use tower::limit::ConcurrencyLimitLayer;
 use tower::{Layer, ServiceExt, service_fn};

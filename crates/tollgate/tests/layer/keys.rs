@@ -9,11 +9,12 @@ use axum::middleware::{Next, from_fn};
 use axum::routing::get as on_get;
 use http::{HeaderName, HeaderValue, Method, Request};
 use tollgate::key::{
-    ApiKey, ApiKeys, ClientIp, Extension, Global, Header, KeyError, KeySource, MatchedRoute, chain,
+    ApiKey, ApiKeys, ClientIp, Extension, Global, Header, KeyError, KeySource, MatchedRoute,
+    Subject, chain,
 };
 use tollgate::{
     LayerError, Limit, OnMissingKey, OnStoreError, Policy, Quota, RateLimitLayer, RequestHead,
-    StoreExt, Strikes, Subject,
+    StoreExt, Strikes,
 };
 use tower::Layer;
 
@@ -39,24 +40,24 @@ fn what_cannot_work_is_refused_when_the_layer_is_built() {
     let error = |limits: Vec<Limit>| builder(&store, limits).build().err();
     let name = || "p0".to_owned();
     assert_eq!(error(vec![]), Some(LayerError::NoLimit));
-    assert_eq!(error(many().collect()), Some(LayerError::TooManyLimits { given: 65 }));
+    assert_eq!(error(many().collect()), Some(LayerError::TooManyLimits(65)));
     assert_eq!(error(many().take(LayerError::MAX_LIMITS).collect()), None);
     assert_eq!(
         error(many().take(1).chain(many().take(1)).collect()),
-        Some(LayerError::SameName { name: name() })
+        Some(LayerError::SameName(name()))
     );
     assert_eq!(
         error(vec![Limit::new(log("p0", 99), tenant())]),
-        Some(LayerError::MissingKeyUndecided { name: name() })
+        Some(LayerError::MissingKeyUndecided(name()))
     );
     assert_eq!(
         error(vec![queue("q0"), queue("q1")]),
-        Some(LayerError::TwoQueues { first: "q0".to_owned(), second: "q1".to_owned() })
+        Some(LayerError::TwoQueues("q0".to_owned(), "q1".to_owned()))
     );
     let local = log("p0", 99).with_on_store_error(OnStoreError::Local);
     assert_eq!(
         error(many().skip(1).take(1).chain([Limit::global(local)]).collect()),
-        Some(LayerError::NoLocalStore { name: name() })
+        Some(LayerError::NoLocalStore(name()))
     );
 }
 
@@ -67,9 +68,9 @@ fn a_layer_of_one_policy_is_checked_like_any_other() {
     let strikes = Strikes::of_failures(1, Duration::from_secs(60));
     let name = || "p0".to_owned();
     let penalty = Policy::penalty("p0", strikes).unwrap();
-    assert_eq!(error(penalty), Some(LayerError::NoFailures { name: name() }));
+    assert_eq!(error(penalty), Some(LayerError::NoFailures(name())));
     let local = log("p0", 1).with_on_store_error(OnStoreError::Local);
-    assert_eq!(error(local), Some(LayerError::NoLocalStore { name: name() }));
+    assert_eq!(error(local), Some(LayerError::NoLocalStore(name())));
     assert_eq!(error(log("p0", 1)), None);
 }
 
@@ -78,13 +79,13 @@ fn every_error_of_building_says_what_and_how_to_cure_it() {
     let name = || "p0".to_owned();
     for (error, cure) in [
         (LayerError::NoLimit, "`.limit(..)`"),
-        (LayerError::TooManyLimits { given: 65 }, "nest two layers"),
-        (LayerError::SameName { name: name() }, "give each a name of its own"),
-        (LayerError::MissingKeyUndecided { name: name() }, "`.on_missing_key(OnMissingKey::Deny)`"),
-        (LayerError::KeyNeverMissing { name: name() }, "remove it"),
-        (LayerError::TwoQueues { first: name(), second: name() }, "`LeakyMode::Meter`"),
+        (LayerError::TooManyLimits(65), "nest two layers"),
+        (LayerError::SameName(name()), "give each a name of its own"),
+        (LayerError::MissingKeyUndecided(name()), "`.on_missing_key(OnMissingKey::Deny)`"),
+        (LayerError::KeyNeverMissing(name()), "remove it"),
+        (LayerError::TwoQueues(name(), name()), "`LeakyMode::Meter`"),
         (LayerError::LocalStoreUnused, "the store without `.or_local(..)`"),
-        (LayerError::NoLocalStore { name: name() }, "`store.or_local(MemoryStore::new())`"),
+        (LayerError::NoLocalStore(name()), "`store.or_local(MemoryStore::new())`"),
     ] {
         assert!(error.to_string().contains(cure), "{error}");
     }
@@ -104,7 +105,7 @@ fn an_answer_for_a_key_that_cannot_be_missing_is_refused() {
         Arc::new((Global, ClientIp::peer())),
     ];
     for key in never_missing {
-        let expected = LayerError::KeyNeverMissing { name: "p0".to_owned() };
+        let expected = LayerError::KeyNeverMissing("p0".to_owned());
         assert_eq!(error(limit(Arc::clone(&key))), Some(expected));
         // The answer of the layer is a default for the limits that need one.
         let builder = builder(&store, [Limit::new(log("p0", 99), key)]);

@@ -5,7 +5,8 @@ use axum::routing::get as on_get;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode};
 use tollgate::key::{ClientIp, Header};
-use tollgate::{Algorithm, Denial, LeakyMode, Limit, OnMissingKey, Policy, Quota, Refill};
+use tollgate::policy::{Algorithm, LeakyMode, Refill};
+use tollgate::{Denial, Limit, OnMissingKey, Policy, Quota};
 use tower::{Layer, ServiceExt};
 
 use crate::support::*;

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use http::StatusCode;
+use tollgate::store::{Charge, ReceiptId, Settlement, Source};
 use tollgate::{
-    Charge, Cost, Key, LayerError, Limit, ManualClock, MemoryStore, Micros, OnStoreError, Policy,
-    ReceiptId, Settlement, Source, Store, StoreExt,
+    Cost, Key, LayerError, Limit, ManualClock, MemoryStore, Micros, OnStoreError, Policy, Store,
+    StoreExt,
 };
 
 use tower::Layer;
@@ -85,7 +86,7 @@ async fn one_closed_policy_refuses_for_all_that_apply() {
 fn a_local_policy_needs_a_store_with_a_local_fallback() {
     let local = || Limit::global(on("local", 9, OnStoreError::Local));
     let shed = log("local", 9).with_shed(OnStoreError::Local);
-    let expected = LayerError::NoLocalStore { name: "local".into() };
+    let expected = LayerError::NoLocalStore("local".into());
     // A policy that only watches would silently watch nothing during an outage.
     for limits in [
         vec![local()],

@@ -195,13 +195,13 @@ fn a_penalty_that_nothing_strikes_or_too_much_is_refused() {
     let failures = || client().penalty("locked", Strikes::of_failures(3, MINUTE)).unwrap();
     for limit in [failures(), failures().count_only(|_| true).reserve(Reserve::by_handler())] {
         let error = builder(&store, [client(), limit]).build().unwrap_err();
-        assert_eq!(error, LayerError::NoFailures { name: "locked".into() });
+        assert_eq!(error, LayerError::NoFailures("locked".into()));
     }
     let patient = client().on_exceeded(OnExceeded::Wait { max: MINUTE });
     let banned = patient.penalty("banned", strikes()).unwrap();
     let error = builder(&store, [patient.clone(), banned]).build().unwrap_err();
     let (name, waiting) = ("banned".into(), "client".into());
-    assert_eq!(error, LayerError::PenaltyBesideWaiting { name, waiting });
+    assert_eq!(error, LayerError::PenaltyBesideWaiting(name, waiting));
     let locked = failures().count_only(|_| true);
     assert!(builder(&store, [patient, locked]).build().is_ok());
     let bucket = Policy::token_bucket("client", Quota::per_second(1)).unwrap();

@@ -9,7 +9,8 @@ use http_body_util::Full;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, timeout};
-use tollgate::{Algorithm, Key, LeakyMode, Limit, Micros, Policy, Quota, StoreExt};
+use tollgate::policy::{Algorithm, LeakyMode};
+use tollgate::{Key, Limit, Micros, Policy, Quota, StoreExt};
 use tower::limit::ConcurrencyLimitLayer;
 use tower::{Layer, Service, ServiceExt};
 

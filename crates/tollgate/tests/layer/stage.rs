@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
-use tollgate::{Charge, Cost, Key, Policy, Receipt, Settlement, Store, StoreError, Verdict};
+use tollgate::store::{Charge, Receipt, Settlement, Verdict};
+use tollgate::{Cost, Key, Policy, Store, StoreError};
 
 /// `store`, on a stage: it counts calls, and fails or hesitates on command. Clones share
 /// the stage.

@@ -11,9 +11,11 @@ use http::{HeaderMap, Method, Request, Response};
 use http_body_util::{BodyExt, Full};
 use tokio::time::Instant;
 use tollgate::body::BodyMode;
+use tollgate::layer::RateLimitLayerBuilder;
+use tollgate::store::{Clock, Timestamp};
 use tollgate::{
-    Clock, HeaderOptions, Limit, ManualClock, MemoryStore, Micros, Policy, Quota, RateLimit,
-    RateLimitLayer, RateLimitLayerBuilder, Store, Timestamp,
+    HeaderOptions, Limit, ManualClock, MemoryStore, Micros, Policy, Quota, RateLimit,
+    RateLimitLayer, Store,
 };
 use tower::util::ServiceFn;
 use tower::{Layer, ServiceExt};

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use http::Method;
 use tollgate::key::Header;
+use tollgate::policy::Lease;
 #[cfg(feature = "tier-lookup")]
-use tollgate::tier::TierLookup;
-use tollgate::tier::{self, Tier};
+use tollgate::tier::{self, Tier, TierLookup};
 use tollgate::{
-    Cost, Costs, LayerError, Lease, Limit, MemoryStore, Paths, Policy, Quota, RateLimit,
-    RateLimitLayer, Store,
+    Cost, Costs, LayerError, Limit, MemoryStore, Paths, Policy, Quota, RateLimit, RateLimitLayer,
+    Store,
 };
 use tower::Layer;
 
@@ -193,7 +193,7 @@ async fn all_quotas_of_a_tier_are_one_question_to_source_and_store() {
 fn tiers_that_nobody_tells_apart_do_not_build() {
     let limit = Limit::global(log("account", 5)).in_tier("pro", Quota::per_minute(20)).unwrap();
     let error = RateLimitLayer::builder(MemoryStore::new()).limit(limit).build().unwrap_err();
-    assert_eq!(error, LayerError::TiersUnknown { name: "account".into() });
+    assert_eq!(error, LayerError::TiersUnknown("account".into()));
     assert!(error.to_string().contains(".tiers("), "{error}");
 
     let many = |count: usize| {
@@ -204,7 +204,7 @@ fn tiers_that_nobody_tells_apart_do_not_build() {
         builder.tiers(tier::from_fn(|_| Some("tier-254"))).build()
     };
     assert!(many(255).is_ok());
-    assert_eq!(many(256).unwrap_err(), LayerError::TooManyTiers { given: 256 });
+    assert_eq!(many(256).unwrap_err(), LayerError::TooManyTiers(256));
 }
 
 #[tokio::test]

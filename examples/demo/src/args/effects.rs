@@ -1,6 +1,6 @@
 //! Flags that would have no effect beside others.
 
-use tollgate::Algorithm;
+use tollgate::policy::Algorithm;
 
 use super::{Args, KeyBy, Store};
 

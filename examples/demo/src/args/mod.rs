@@ -18,8 +18,10 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Parser, ValueEnum};
+use tollgate::OnStoreError;
 use tollgate::key::{JwtKey, TrustedProxies};
-use tollgate::{Algorithm, Lease, OnStoreError, RedisStoreBuilder};
+use tollgate::policy::{Algorithm, Lease};
+use tollgate::store::RedisStoreBuilder;
 
 use self::errors::one_line;
 use self::values::{

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use tollgate::key::{JwtKey, TrustedProxies};
-use tollgate::{Algorithm, Lease, OnStoreError, Policy, RedisStore};
+use tollgate::policy::{Algorithm, Lease};
+use tollgate::{OnStoreError, Policy, RedisStore};
 
 use super::{AdminToken, ApiKeyList, Store};
 

@@ -8,9 +8,8 @@ use axum::body::Body;
 use demo::args::Args;
 use demo::{app, limits};
 use http::{Request, Response};
-use tollgate::{
-    Charge, Cost, Key, OnStoreError, Policy, Receipt, Settlement, Store, StoreError, Verdict,
-};
+use tollgate::store::{Charge, Receipt, Settlement, Verdict};
+use tollgate::{Cost, Key, OnStoreError, Policy, Store, StoreError};
 use tower::ServiceExt;
 
 #[derive(Clone)]

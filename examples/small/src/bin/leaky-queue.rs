@@ -8,9 +8,8 @@ use std::error::Error;
 use axum::Router;
 use axum::routing::{get, post};
 use tokio::net::TcpListener;
-use tollgate::{
-    Algorithm, LeakyMode, Limit, MemoryStore, Micros, Paths, Policy, Quota, RateLimitLayer,
-};
+use tollgate::policy::{Algorithm, LeakyMode};
+use tollgate::{Limit, MemoryStore, Micros, Paths, Policy, Quota, RateLimitLayer};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {

@@ -13,10 +13,10 @@ use axum::extract::{Path, Request};
 use axum::middleware::{self, Next};
 use axum::routing::{get, post};
 use tokio::net::TcpListener;
+use tollgate::RateLimitLayer;
 use tollgate::key::Extension;
-use tollgate::tier::{self, TierLookup};
+use tollgate::tier::{self, Tier, TierLookup};
 use tollgate::{Limit, MemoryStore, OnMissingKey, Policy, Quota};
-use tollgate::{RateLimitLayer, Tier};
 
 #[derive(Clone)]
 struct Account(String);

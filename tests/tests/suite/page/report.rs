@@ -4,7 +4,8 @@ use std::fs;
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tollgate::{Cost, Key, Policy, Quota, Timestamp};
+use tollgate::store::Timestamp;
+use tollgate::{Cost, Key, Policy, Quota};
 use tollgate_replay::html::{self, ClientLimit};
 use tollgate_replay::{Ask, Client, Replay, Report, Request};
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use http::Method;
-use tollgate::{Algorithm, Cost, LeakyMode, Micros, OnExceeded, Refill};
+use tollgate::policy::{Algorithm, LeakyMode, Refill};
+use tollgate::{Cost, Micros, OnExceeded};
 use tollgate_gateway::plan::{LimitPlan, RouteLimits, SettleBy, Statuses};
 
 use super::{api, with};

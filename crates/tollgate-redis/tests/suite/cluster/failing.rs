@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use tollgate::failure::BreakerState;
+use tollgate::store::BreakerState;
 use tollgate_core::{Cost, Key, Policy, StoreExt};
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::{Cluster, until};

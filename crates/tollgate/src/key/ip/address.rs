@@ -1,8 +1,8 @@
-//! Addresses: how they are written in headers, and how much of one counts.
+//! Addresses in headers, and the bits of an address that count.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What is wrong with how a [`ClientIp`](super::ClientIp) was set up.
+/// Why a [`ClientIp`](super::ClientIp) is not valid.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientIpError {
@@ -11,11 +11,11 @@ pub enum ClientIpError {
     Proxy {
         /// The entry as it was written.
         entry: String,
-        /// What to write instead.
+        /// The cure: what to write instead.
         cure: String,
     },
 
-    /// A prefix that masks everything or more than there is.
+    /// A prefix of no bits, or of more bits than an address has.
     #[error("prefix /{bits} of an {family} address: expected 1 to {max}")]
     Prefix {
         /// The bits asked for.
@@ -29,11 +29,11 @@ pub enum ClientIpError {
 
 tollgate_core::debug_as_display!(ClientIpError);
 
-/// An address as a proxy writes it: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`,
-/// `[2001:db8::1]`, `[2001:db8::1]:80`, with spaces around.
+/// An address as proxies write it: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]`,
+/// `[2001:db8::1]:80`, with spaces around.
 ///
-/// The parser of `std` is strict (no `010.1.1.1`, no `0x7f.1`, no zone ids), so one text
-/// means one address to everybody. `2001:db8::1:80` is an address, never one with a port.
+/// The parser of `std` is strict (no `010.1.1.1`, no `0x7f.1`, no zone ids), so one text is one
+/// address. `2001:db8::1:80` is an address, never one with a port.
 pub(super) fn parse(element: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(trim(element)).ok()?;
     let ip = if let Some(bracketed) = text.strip_prefix('[') {
@@ -62,11 +62,8 @@ fn is_port(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
 }
 
-/// An address as one number: IPv6 as it is and IPv4 mapped into it, so that one address has one
-/// number however it was written.
-///
-/// It also stays in registers, where an [`IpAddr`] is written to memory and read in other widths
-/// at each turn, which waits for the writes.
+/// An address as one number: IPv6 as it is and IPv4 mapped into it, so that an address has one
+/// number for all spellings. It stays in registers, which is faster than an [`IpAddr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Address(u128);
 
@@ -87,13 +84,13 @@ impl Address {
         self.in_prefix(Self::MAPPED)
     }
 
-    /// The IPv4 address for which a translator has put this one.
+    /// The IPv4 address in an address of a translator (NAT64).
     #[inline]
     fn embedded_v4(self) -> Option<u32> {
         self.in_prefix(Self::NAT64)
     }
 
-    /// The last 32 bits, if this is what stands before them.
+    /// The last 32 bits after this prefix.
     #[inline]
     fn in_prefix(self, prefix: u128) -> Option<u32> {
         #[expect(clippy::cast_possible_truncation, reason = "the others were compared")]
@@ -106,7 +103,7 @@ impl Address {
         self.0.to_be_bytes()
     }
 
-    /// The same, IPv4 as such.
+    /// The same as an `IpAddr`.
     #[inline]
     pub(super) fn ip(self) -> IpAddr {
         match self.v4() {
@@ -126,7 +123,7 @@ impl From<IpAddr> for Address {
     }
 }
 
-/// How much of an address counts.
+/// The bits of an address that count.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Masks {
     v4: u8,

@@ -1,7 +1,7 @@
-//! The headers in which proxies say for whom they call.
+//! The forwarding headers of proxies.
 //!
-//! All of this reads from the right, because the right end is what the nearest proxy
-//! wrote: a left part of any form, quotes left open included, changes nothing there.
+//! They are read from the right, because the nearest proxy wrote the right end: no text further
+//! left, and no open quote, changes that end.
 
 use std::net::IpAddr;
 
@@ -10,18 +10,18 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::TrustedProxies;
 use super::address::{parse, trim};
 
-/// More hops are no chain of proxies but an attempt to keep us busy.
+/// More hops are an attack, not a chain of proxies.
 const MAX_HOPS: usize = 32;
 
-/// How many bytes are read from the right end, for the same reason. 32 addresses fit.
+/// The bytes that are read from the right end. 32 addresses fit.
 const MAX_BYTES: usize = 4 * 1024;
 
-/// The one header that is read, and how.
+/// The header that is read, and its form.
 #[derive(Clone, Debug)]
 pub(super) enum Forwarding {
-    /// `X-Forwarded-For`: addresses, each hop appending one.
+    /// `X-Forwarded-For`: each proxy appends an address.
     List(HeaderName),
-    /// RFC 7239: the same as `for=` among other parameters.
+    /// RFC 7239: the same in `for=` among other parameters.
     Forwarded(HeaderName),
     /// One address, which the proxy overwrites.
     Single(HeaderName),
@@ -32,8 +32,8 @@ impl Forwarding {
         Self::List(HeaderName::from_static("x-forwarded-for"))
     }
 
-    /// The client on whose behalf a trusted `peer` calls (`None`: a Unix socket), or the
-    /// last address known for certain.
+    /// The client behind a trusted `peer` (`None`: a Unix socket), or the last address that is
+    /// certain.
     pub(super) fn client(
         &self,
         headers: &HeaderMap,
@@ -54,8 +54,7 @@ impl Forwarding {
     }
 }
 
-/// Splits off the last element: what is left of its comma, if there is one, and the
-/// element. `None` if it begins before the last `room` bytes.
+/// Splits off the last element. `None` if it begins before the last `room` bytes.
 type SplitLast = fn(line: &[u8], room: usize) -> Option<(Option<&[u8]>, &[u8])>;
 
 fn walk(
@@ -90,7 +89,7 @@ fn walk(
     known
 }
 
-/// The end of `line` that may be read, and where in `line` it begins.
+/// The end of `line` that may be read, and its start in `line`.
 fn within(line: &[u8], room: usize) -> (usize, &[u8]) {
     let start = line.len().saturating_sub(room);
     (start, &line[start..])
@@ -104,11 +103,10 @@ fn last_of_list(line: &[u8], room: usize) -> Option<(Option<&[u8]>, &[u8])> {
     }
 }
 
-/// As [`last_of_list`], but a comma may stand in a quoted string, as in the `host=` that
-/// a proxy copies from the client. A quote behind an odd number of backslashes is part of
-/// such a string; and since the opening one always stands behind `=`, reading from the
-/// right finds the same strings as reading from the left. Where quotes do not match, the
-/// element is none that [`for_of`] reads.
+/// As [`last_of_list`], but quoted strings may have commas, as in the `host=` that a proxy copies
+/// from the client. A quote after an odd number of backslashes is part of a string. The opening
+/// quote is always after `=`, so both directions find the same strings. If quotes do not match,
+/// [`for_of`] rejects the element.
 fn last_forwarded(line: &[u8], room: usize) -> Option<(Option<&[u8]>, &[u8])> {
     let (start, end) = within(line, room);
     let mut quoted = false;
@@ -128,7 +126,7 @@ fn last_forwarded(line: &[u8], room: usize) -> Option<(Option<&[u8]>, &[u8])> {
 
 /// The address in the one `for=` of an element such as `for="[2001:db8::1]:80";proto=https`.
 ///
-/// Laxer than RFC 7239 where proxies are: spaces around `;`, and an unquoted port.
+/// As proxies do, it allows more than RFC 7239: spaces around `;`, and an unquoted port.
 fn for_of(element: &[u8]) -> Option<IpAddr> {
     let mut client = None;
     let mut rest = trim(element);
@@ -157,8 +155,7 @@ fn for_of(element: &[u8]) -> Option<IpAddr> {
     client
 }
 
-/// The value at the start of `text`, and what follows it. Escapes stay as they are: an
-/// address has none, and a value that is no address is not looked at.
+/// The value at the start of `text`, and the rest. Escapes stay: an address has none.
 fn value_of(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let Some(quoted) = text.strip_prefix(b"\"") else {
         let end = text.iter().position(|byte| *byte == b';');

@@ -23,38 +23,37 @@ use peer::Peer;
 pub use address::ClientIpError;
 pub use peer::UnixPeer;
 pub use proxies::TrustedProxies;
-pub(crate) use proxies::as_v4;
+pub(crate) use proxies::network;
 
-/// The address of the client, as the trusted proxies tell it.
+/// The address of the client, as trusted proxies report it.
 ///
 /// # Which address
-/// The peer of the connection, unless that is a trusted proxy. Then the chosen header is
-/// read from its right end, where each proxy has added the address it was called from: the
-/// first that is no trusted proxy is the client. What stands further left was
-/// sent by the client and is never looked at, so that nobody can choose his key.
+/// The peer of the connection, unless it is a trusted proxy. Then the header is read from its right
+/// end, where each proxy appends the address of its peer: the first address that is not a trusted
+/// proxy is the client. Addresses further left come from the client and have no effect, so a client
+/// cannot choose its key.
 ///
-/// Where the header is absent, garbled, obfuscated (`unknown`, `_hidden`) or longer
-/// than 32 hops or 4 KiB, the last address known for certain counts: the trusted proxy
-/// nearest to the client. Its clients then share one quota, which is strict but safe.
+/// If the header is absent, malformed, obfuscated (`unknown`, `_hidden`) or longer than 32 hops or
+/// 4 KiB, the last certain address counts: the trusted proxy nearest to the client. Its clients
+/// then share one quota, which is strict but safe.
 ///
 /// # Which key
-/// - `::ffff:192.0.2.1` is 192.0.2.1: mapped addresses become IPv4 before anything else.
-/// - IPv6 counts by /64, because a customer gets at least so much: a full address would be
-///   a fresh quota for each of 2^64. Many get a /56 or /48: [`v6_prefix`](Self::v6_prefix).
-/// - `64:ff9b::192.0.2.1` counts as 192.0.2.1, because a translator put it there and one
-///   /64 would hold everybody behind it; [`nat64(false)`](Self::nat64) turns that off. It
-///   never makes an address a trusted proxy.
+/// - `::ffff:192.0.2.1` is 192.0.2.1: mapped addresses become IPv4 first.
+/// - IPv6 counts by /64, because a customer gets at least a /64 and would have 2^64 quotas
+///   otherwise. Many get a /56 or /48: [`v6_prefix`](Self::v6_prefix).
+/// - `64:ff9b::192.0.2.1` counts as 192.0.2.1, because a translator wrote it and all its clients
+///   have one /64; [`nat64(false)`](Self::nat64) turns that off. It never makes an address a
+///   trusted proxy.
 ///
 /// # Where the peer comes from
-/// From the request's extensions: axum's `ConnectInfo<SocketAddr>` (feature `axum`), tonic's
-/// `TcpConnectInfo` (feature `tonic`), or a plain `SocketAddr`; in tests of a router also
-/// from axum's `MockConnectInfo<SocketAddr>`, added as a layer outside of this one. Where
-/// there is none, the server is set up wrongly: [`KeyError::NoPeerAddress`].
+/// From the extensions of the request: axum's `ConnectInfo<SocketAddr>` (feature `axum`), tonic's
+/// `TcpConnectInfo` (feature `tonic`), or a plain `SocketAddr`; in tests of a router also axum's
+/// `MockConnectInfo<SocketAddr>` as an outer layer. Otherwise the server is set up wrongly:
+/// [`KeyError::NoPeerAddress`].
 ///
-/// A Unix socket has no address. It is recognised by tonic's `UdsConnectInfo` or by a
-/// [`UnixPeer`] extension, and is an error until
-/// [`trust_unix_peer`](Self::trust_unix_peer) or [`skip_unix_peer`](Self::skip_unix_peer)
-/// says what it means.
+/// A Unix socket has no address. tonic's `UdsConnectInfo` or a [`UnixPeer`] extension marks it. It
+/// is an error without [`trust_unix_peer`](Self::trust_unix_peer) or
+/// [`skip_unix_peer`](Self::skip_unix_peer).
 ///
 /// ```
 /// use tollgate::key::ClientIp;
@@ -74,7 +73,7 @@ pub struct ClientIp {
 
 type PeerFn = Arc<dyn Fn(&RequestHead<'_>) -> Option<IpAddr> + Send + Sync>;
 
-/// What a Unix socket as the peer means.
+/// The rule for a Unix socket as the peer.
 #[derive(Clone, Copy, Debug)]
 enum Unix {
     Refuse,
@@ -83,8 +82,8 @@ enum Unix {
 }
 
 impl ClientIp {
-    /// The peer of the connection, whatever the headers say. Right where no proxy stands in
-    /// front; behind one, all clients share the proxy's quota.
+    /// The peer of the connection, without headers. Behind a proxy all clients would share the
+    /// proxy's quota.
     pub fn peer() -> Self {
         Self {
             peer: None,
@@ -98,8 +97,8 @@ impl ClientIp {
     /// The client that these proxies report in `X-Forwarded-For`. See [`TrustedProxies::parse`] for
     /// the entries.
     ///
-    /// List every proxy of yours that a request passes, and nothing else: a client inside a
-    /// listed network can claim any address.
+    /// List all your proxies on the way of a request, and no other network: a client in a listed
+    /// network can claim any address.
     ///
     /// # Errors
     /// An entry is not valid.
@@ -109,15 +108,14 @@ impl ClientIp {
         Ok(Self::peer().trusting(TrustedProxies::parse(proxies)?))
     }
 
-    /// Takes the peer from a closure instead of the extensions, for servers that keep it
-    /// elsewhere. `None` means that this request has no address.
+    /// Takes the peer from a closure instead of the extensions. `None` means no address.
     pub fn from_fn(
         peer: impl Fn(&RequestHead<'_>) -> Option<IpAddr> + Send + Sync + 'static,
     ) -> Self {
         Self { peer: Some(Arc::new(peer)), ..Self::peer() }
     }
 
-    /// Believes these proxies, as [`behind`](Self::behind) does.
+    /// Trusts these proxies, as [`behind`](Self::behind) does.
     #[must_use]
     pub fn trusting(self, proxies: TrustedProxies) -> Self {
         Self { proxies, ..self }
@@ -125,37 +123,36 @@ impl ClientIp {
 
     /// Reads `Forwarded` (RFC 7239, only `for=`) instead of `X-Forwarded-For`.
     ///
-    /// There is no "either of them": a proxy passes on the header that it does not write
-    /// itself, and then the client has written it. And the proxy has to quote and escape
-    /// what it copies from the client (`host=`): a comma or quote in there, taken over
-    /// raw, lets the client write elements of its own.
+    /// It never reads both: a proxy forwards the header that it does not write, which the client
+    /// has written. The proxy has to quote and escape texts of the client (`host=`): a raw comma or
+    /// quote lets the client write elements of its own.
     #[must_use]
     pub fn in_forwarded(self) -> Self {
         Self { forwarding: Forwarding::Forwarded(FORWARDED), ..self }
     }
 
     /// Reads one address from a header that the proxy overwrites, such as `X-Real-IP`,
-    /// `CF-Connecting-IP` or `True-Client-IP`. Sent twice, or with a list in it, it is
-    /// garbage: then some proxy appends where it should overwrite.
+    /// `CF-Connecting-IP` or `True-Client-IP`. Two values, or a list, are not valid: then some
+    /// proxy appends instead.
     #[must_use]
     pub fn in_single_header(self, name: HeaderName) -> Self {
         Self { forwarding: Forwarding::Single(name), ..self }
     }
 
-    /// Believes the forwarding header when the peer is a Unix socket. Right when only the
-    /// proxy may open the socket; without the header such a request has no address.
+    /// Trusts the forwarding header if the peer is a Unix socket. Only the proxy may have access to
+    /// the socket. Without the header such a request has no address.
     #[must_use]
     pub fn trust_unix_peer(self) -> Self {
         Self { unix: Unix::Trust, ..self }
     }
 
-    /// Finds no address when the peer is a Unix socket, so that a chain goes on.
+    /// Finds no address if the peer is a Unix socket, so that a chain continues.
     #[must_use]
     pub fn skip_unix_peer(self) -> Self {
         Self { unix: Unix::Skip, ..self }
     }
 
-    /// How many bits of an IPv6 address count: 1 to 128, 64 unless told.
+    /// The bits of an IPv6 address that count: 1 to 128, 64 by default.
     ///
     /// # Errors
     /// Another number.
@@ -164,7 +161,7 @@ impl ClientIp {
         Ok(self)
     }
 
-    /// How many bits of an IPv4 address count: 1 to 32, all 32 unless told.
+    /// The bits of an IPv4 address that count: 1 to 32, 32 by default.
     ///
     /// # Errors
     /// Another number.
@@ -173,18 +170,17 @@ impl ClientIp {
         Ok(self)
     }
 
-    /// Whether an address in 64:ff9b::/96 counts as the IPv4 address in it: yes unless told.
+    /// Whether an address in 64:ff9b::/96 counts as the IPv4 address in it; the default is `true`.
     ///
-    /// That prefix is not routed between networks, so only translators of one's own
-    /// network write it. Turn it off if hosts there may pick such addresses themselves.
+    /// Only translators of your own network write this prefix. Turn it off if hosts there can
+    /// choose such addresses.
     #[must_use]
     pub fn nat64(mut self, embedded: bool) -> Self {
         self.masks.nat64 = embedded;
         self
     }
 
-    /// The address of the client, IPv4-mapped ones as IPv4 and otherwise whole: for logs
-    /// and lists of exempt networks.
+    /// The whole address of the client, mapped addresses as IPv4: for logs and lists of networks.
     ///
     /// # Errors
     /// As [`KeySource::subject`].
@@ -214,7 +210,7 @@ impl ClientIp {
         }
     }
 
-    /// The client for whom the peer speaks, if it is a proxy.
+    /// The client behind the peer, if the peer is a proxy.
     fn behind_proxies(&self, head: &RequestHead<'_>, peer: Option<Address>) -> Option<Address> {
         let ip = peer.map(Address::ip);
         if ip.is_some_and(|ip| !self.proxies.contains(ip)) {
@@ -226,9 +222,9 @@ impl ClientIp {
     #[inline(always)]
     fn subject_at(&self, address: Address) -> Subject {
         let kind = SubjectKind::Ip;
-        // A network of IPv6 addresses is never one of mapped addresses: those are IPv4 before.
+        // Mapped addresses are IPv4 before, so a network of IPv6 has none of them.
         let network = self.masks.apply(address);
-        // Of known length, so that the key is put together in registers.
+        // Of constant length, so that the key is made in registers.
         if let Some(v4) = network.v4() {
             let [a, b, c, d] = v4.to_be_bytes();
             return Subject { kind, key: Key::new([Tag::Ipv4 as u8, a, b, c, d]) };

@@ -1,4 +1,4 @@
-//! Who opened the connection.
+//! The peer of the connection.
 
 use std::net::SocketAddr;
 
@@ -6,15 +6,15 @@ use http::Extensions;
 
 use super::address::Address;
 
-/// An extension that says: this request came over a Unix socket.
+/// An extension that marks requests over a Unix socket.
 ///
-/// tonic's servers say so by themselves (feature `tonic`); behind any other, put it into the
-/// extensions of each request, with axum by `.layer(axum::Extension(UnixPeer))`. Without
-/// it the peer is unknown, and unknown is an error.
+/// tonic's servers have their own mark (feature `tonic`). For other servers add it to each request,
+/// with axum by `.layer(axum::Extension(UnixPeer))`. Without it the peer is unknown, which is an
+/// error.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UnixPeer;
 
-/// Who opened the connection, as far as the extensions tell.
+/// The peer in the extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
     Address(Address),
@@ -48,7 +48,7 @@ fn of_axum(_: &Extensions) -> Option<SocketAddr> {
     None
 }
 
-/// What axum's own extractor takes where there is no connection: tests of a router.
+/// axum's own replacement for a connection in tests of a router.
 #[cfg(feature = "axum")]
 fn of_axum_test(extensions: &Extensions) -> Option<SocketAddr> {
     use axum::extract::connect_info::MockConnectInfo;
@@ -60,7 +60,7 @@ fn of_axum_test(_: &Extensions) -> Option<SocketAddr> {
     None
 }
 
-/// Over TLS tonic sets this as well, beside its own type with the certificates.
+/// Over TLS tonic sets this too, beside its own type.
 #[cfg(feature = "tonic")]
 fn of_tonic(extensions: &Extensions) -> Option<SocketAddr> {
     use tonic::transport::server::TcpConnectInfo;

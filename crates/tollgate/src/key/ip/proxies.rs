@@ -1,4 +1,4 @@
-//! The proxies whose word is taken.
+//! Trusted proxies.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use ipnet::{IpNet, Ipv4Net};
 
 use super::ClientIpError;
 
-/// The networks of the proxies whose forwarding header is believed.
+/// The networks of the proxies whose forwarding header is trusted.
 ///
-/// Nothing is trusted unless it is written down, loopback and private networks included:
-/// whoever can connect from a trusted address can claim any other.
+/// No network is trusted by default, also not loopback and private networks: a client with a
+/// trusted address can claim any other address.
 #[derive(Clone, Debug)]
 pub struct TrustedProxies(Arc<[IpNet]>);
 
@@ -20,12 +20,12 @@ impl TrustedProxies {
         Self(Arc::default())
     }
 
-    /// Networks (`10.0.0.0/8`, `2001:db8::/32`), addresses (`192.0.2.7`), `loopback`
-    /// (127.0.0.0/8, ::1) and `private` (10/8, 172.16/12, 192.168/16, fc00::/7).
+    /// Networks (`10.0.0.0/8`, `2001:db8::/32`), addresses (`192.0.2.7`), `loopback` (127.0.0.0/8,
+    /// ::1) and `private` (10/8, 172.16/12, 192.168/16, fc00::/7).
     ///
     /// # Errors
-    /// An entry is none of these, has bits beyond its prefix, or trusts everybody; the
-    /// message names it and what to write instead.
+    /// An entry is not valid, has bits beyond its prefix, or includes all addresses. The message
+    /// has the entry and the cure.
     pub fn parse<E: AsRef<str>>(
         entries: impl IntoIterator<Item = E>,
     ) -> Result<Self, ClientIpError> {
@@ -41,12 +41,12 @@ impl TrustedProxies {
         Ok(Self(networks.into()))
     }
 
-    /// Whether nobody is trusted.
+    /// Whether the list is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether the address is one of them. IPv4-mapped addresses are IPv4 here too.
+    /// Whether the list has the address. IPv4-mapped addresses are IPv4.
     pub fn contains(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         self.0.iter().any(|network| network.contains(&ip))
@@ -61,40 +61,42 @@ fn parse_all(entries: &[&str]) -> Result<Vec<IpNet>, ClientIpError> {
 }
 
 fn parse(entry: &str) -> Result<IpNet, ClientIpError> {
-    let wrong = |cure: String| ClientIpError::Proxy { entry: entry.to_owned(), cure };
+    let parsed = network(
+        entry,
+        "expected a network as 10.0.0.0/8 or 2001:db8::/32, an address, `loopback` or `private`",
+        "it trusts everybody, so that every client could claim any address; list the networks of \
+         your proxies",
+    );
+    parsed.map_err(|cure| ClientIpError::Proxy { entry: entry.to_owned(), cure })
+}
+
+/// A network or an address.
+///
+/// # Errors
+/// The cure: `expected` for other texts, `all` for a network with all addresses.
+pub(crate) fn network(entry: &str, expected: &str, all: &str) -> Result<IpNet, String> {
     let network = match entry.parse::<IpAddr>() {
         Ok(ip) => IpNet::from(ip),
-        Err(_) => entry.parse::<IpNet>().map_err(|_| {
-            wrong(
-                "expected a network as 10.0.0.0/8 or 2001:db8::/32, an address, `loopback` or \
-                 `private`"
-                    .to_owned(),
-            )
-        })?,
+        Err(_) => entry.parse::<IpNet>().map_err(|_| expected.to_owned())?,
     };
     if network.addr() != network.network() {
-        let whole = network.trunc();
-        let single = network.addr();
-        return Err(wrong(format!(
+        let (whole, single) = (network.trunc(), network.addr());
+        return Err(format!(
             "it has bits beyond its prefix; write {whole} for the network or {single} for the \
              one address"
-        )));
-    }
-    if network.prefix_len() == 0 {
-        return Err(wrong(
-            "it trusts everybody, so that every client could claim any address; list the \
-             networks of your proxies"
-                .to_owned(),
         ));
     }
+    if network.prefix_len() == 0 {
+        return Err(all.to_owned());
+    }
     as_v4(network).ok_or_else(|| {
-        wrong("it holds IPv4-mapped and other addresses; write the IPv4 network".to_owned())
+        "it holds IPv4-mapped and other addresses; write the IPv4 network".to_owned()
     })
 }
 
-/// Addresses are compared in canonical form, so a mapped network has to be IPv4 too, or
-/// it would never match. `None` for one that holds more than mapped addresses.
-pub(crate) fn as_v4(network: IpNet) -> Option<IpNet> {
+/// Addresses are compared in canonical form, so a mapped network has to be IPv4. `None` for a
+/// network with mapped and other addresses.
+fn as_v4(network: IpNet) -> Option<IpNet> {
     let IpNet::V6(v6) = network else {
         return Some(network);
     };

@@ -1,15 +1,15 @@
-//! What can be wrong with keys.
+//! Errors of keys.
 
-/// Why a key or a set of keys cannot be used.
+/// Why a key or a set of keys is not valid.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JwtKeyError {
     /// Not a key for this algorithm.
     #[error("JWT key for {algorithm}: not usable; expected {expected}")]
     Unusable {
-        /// What the key was to verify.
+        /// The algorithm.
         algorithm: &'static str,
-        /// What to give instead.
+        /// The cure: what to give instead.
         expected: &'static str,
     },
 
@@ -21,7 +21,7 @@ pub enum JwtKeyError {
     )]
     NoCryptoProvider,
 
-    /// A PEM file as an HMAC secret: anybody who knows the public key could sign.
+    /// A PEM file as an HMAC secret: every client with the public key could sign.
     #[error(
         "JWT key for HS256: a PEM file is no secret; use `rs256_pem`, `es256_pem` or \
          `eddsa_pem` for a public key"
@@ -33,14 +33,14 @@ pub enum JwtKeyError {
         "JWT key for HS256: {bytes} bytes; expected at least 32 random ones (`openssl rand 32`)"
     )]
     ShortSecret {
-        /// How long it is.
+        /// Its length.
         bytes: usize,
     },
 
     /// An RSA key that is too weak, or larger than can be verified.
     #[error("JWT key for RS256: {bits} bits; expected 2048 to 4096")]
     RsaSize {
-        /// How long it is.
+        /// Its length.
         bits: usize,
     },
 
@@ -48,7 +48,7 @@ pub enum JwtKeyError {
     #[error("JWT key set: no usable key in it; give at least one for HS256, RS256, ES256 or EdDSA")]
     NoKeys,
 
-    /// Among several keys one without a name is never asked for.
+    /// One of several keys has no name, so no token can ask for it.
     #[error("JWT key set: one of several keys has no `kid`; name each with `with_kid`")]
     NamelessKey,
 
@@ -62,7 +62,7 @@ pub enum JwtKeyError {
     /// Not a JSON Web Key Set.
     #[error("JWT key set: not a JSON Web Key Set (RFC 7517 §5): {reason}")]
     NoKeySet {
-        /// What the parser says.
+        /// The message of the parser.
         reason: String,
     },
 }

@@ -9,14 +9,13 @@ use super::keys::Algorithm;
 use super::{JwtKey, JwtKeyError, JwtKeys};
 
 impl JwtKeys {
-    /// The keys of a JSON Web Key Set, as an issuer serves it under `jwks_uri`.
+    /// The keys of a JSON Web Key Set, as an issuer publishes it under `jwks_uri`.
     ///
-    /// As RFC 7517 §5 asks, keys that this crate cannot use are passed over: other
-    /// algorithms, other curves, keys for encryption. So are secrets (`oct`), which have
-    /// no place in a published set.
+    /// As in RFC 7517 §5, other keys are skipped: other algorithms, other curves, keys for
+    /// encryption, and secrets (`oct`), which must not be public.
     ///
     /// # Errors
-    /// It is no such set, none of its keys can be used, or they cannot be told apart.
+    /// It is not a key set, has no usable key, or its keys cannot be told apart.
     pub fn from_jwks(json: &str) -> Result<Self, JwtKeyError> {
         let no_set = |error: serde_json::Error| JwtKeyError::NoKeySet { reason: error.to_string() };
         let set: JwkSet = serde_json::from_str(json).map_err(no_set)?;

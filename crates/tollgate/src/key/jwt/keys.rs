@@ -1,4 +1,4 @@
-//! The keys that tokens are verified with, each for one algorithm.
+//! Keys for tokens, each for one algorithm.
 
 use std::fmt;
 use std::panic::catch_unwind;
@@ -7,8 +7,8 @@ use jsonwebtoken::{DecodingKey, DecodingKeyKind, crypto};
 
 use super::JwtKeyError;
 
-/// What a key may verify. One each: a key that served two algorithms could be used as the
-/// secret of one by whoever knows it as the public key of the other.
+/// The algorithm of a key. A key has only one: a public key for one algorithm must not be a secret
+/// for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Algorithm {
     Hs256,
@@ -32,10 +32,8 @@ impl From<Algorithm> for jsonwebtoken::Algorithm {
     }
 }
 
-/// A key for one algorithm, with the name (`kid`) by which tokens ask for it.
-///
-/// It is checked when it is made, so that a wrong file shows at start and not as users
-/// who are all strangers.
+/// A key for one algorithm, with the name (`kid`) in tokens. It is checked when it is made, so that
+/// a wrong file is an error at start.
 #[derive(Clone)]
 pub struct JwtKey {
     kid: Option<String>,
@@ -47,8 +45,8 @@ impl JwtKey {
     /// A secret that signs and verifies, for HS256.
     ///
     /// # Errors
-    /// Shorter than 32 bytes (RFC 7518 §3.2), since a token lets anybody guess at the
-    /// secret offline; or a PEM file, since a public key is no secret.
+    /// It is shorter than 32 bytes (RFC 7518 §3.2), because a client with a token can guess the
+    /// secret offline; or it is a PEM file, because a public key is not a secret.
     pub fn hs256(secret: &[u8]) -> Result<Self, JwtKeyError> {
         if secret.windows(11).any(|text| text == b"-----BEGIN ") {
             return Err(JwtKeyError::PemAsSecret);
@@ -83,7 +81,7 @@ impl JwtKey {
         Self::from_pem(Algorithm::EdDsa, pem)
     }
 
-    /// The name by which tokens ask for it.
+    /// The name in tokens.
     #[must_use]
     pub fn with_kid(self, kid: impl Into<String>) -> Self {
         Self { kid: Some(kid.into()), ..self }
@@ -112,8 +110,8 @@ impl JwtKey {
             // jsonwebtoken takes the first 32 bytes without asking whether there are as many.
             Algorithm::EdDsa => decoding.try_get_as_bytes().is_ok_and(|key| key.len() == 32),
         };
-        // The program chooses the cryptography, for all users of jsonwebtoken. Without a choice
-        // jsonwebtoken panics at the first token: better now.
+        // The program chooses the cryptography for all users of jsonwebtoken. Without a choice
+        // jsonwebtoken would panic at the first token.
         let verified = catch_unwind(|| crypto::verify("", b"", &decoding, algorithm.into()));
         match verified {
             Err(_) => Err(JwtKeyError::NoCryptoProvider),
@@ -140,7 +138,7 @@ fn check_size(key: &DecodingKey) -> Result<(), JwtKeyError> {
     if (2048..=4096).contains(&bits) { Ok(()) } else { Err(JwtKeyError::RsaSize { bits }) }
 }
 
-/// The modulus of a public key (RFC 8017 §A.1.1). A private key has more than two integers.
+/// The modulus of a public key (RFC 8017 §A.1.1). A private key has more integers.
 fn modulus(der: &[u8]) -> Option<&[u8]> {
     const SEQUENCE: u8 = 0x30;
     const INTEGER: u8 = 0x02;
@@ -182,7 +180,7 @@ impl fmt::Debug for JwtKey {
     }
 }
 
-/// A set of keys in which each can be told from the others.
+/// A set of keys with different names.
 #[derive(Clone, Debug)]
 pub struct JwtKeys(Vec<JwtKey>);
 
@@ -190,7 +188,7 @@ impl JwtKeys {
     /// This set.
     ///
     /// # Errors
-    /// It is empty, or among several keys one has no `kid`, or two have the same.
+    /// It is empty, one of several keys has no `kid`, or two have the same.
     pub fn new(keys: impl IntoIterator<Item = JwtKey>) -> Result<Self, JwtKeyError> {
         let keys: Vec<_> = keys.into_iter().collect();
         if keys.is_empty() {
@@ -208,17 +206,17 @@ impl JwtKeys {
         Ok(Self(keys))
     }
 
-    /// The set of a verifier that has no keys yet.
+    /// No keys yet.
     pub(super) const fn none() -> Self {
         Self(Vec::new())
     }
 
-    /// The names of its keys, for those who look whether it is the right set.
+    /// The names of its keys.
     pub fn kids(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|key| key.kid.as_deref())
     }
 
-    /// The key that a token asks for.
+    /// The key for a token.
     pub(super) fn find(&self, kid: Option<&str>) -> Option<&JwtKey> {
         match (&*self.0, kid) {
             ([only], None) => Some(only),

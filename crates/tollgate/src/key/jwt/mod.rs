@@ -1,4 +1,4 @@
-//! Users named by a verified JSON Web Token.
+//! Users in verified JSON Web Tokens.
 
 mod error;
 mod jwks;
@@ -27,16 +27,15 @@ use keys::Algorithm;
 pub use error::JwtKeyError;
 pub use keys::{JwtKey, JwtKeys};
 
-/// The user of a verified `Authorization: Bearer` token: its issuer and subject together,
-/// since two issuers may use one name for two people.
+/// The user of a verified `Authorization: Bearer` token: issuer and subject together, because two
+/// issuers may use one name.
 ///
-/// A token that is invalid, expired, foreign or longer than 8 KiB names nobody, and the
-/// chain goes on, usually to the address: what it claims is never used.
+/// An invalid, expired or foreign token, or one longer than 8 KiB, is no identity: the chain
+/// continues, usually with the address.
 ///
-/// Verifying costs 30 to 200 µs of CPU with an asymmetric key (2 µs with a secret), before
-/// this limit has decided anything. Put a limit by address in front; and where an
-/// authentication layer verifies tokens anyway, take its answer by
-/// [`Extension`](super::Extension) instead.
+/// Verifying costs 30 to 200 µs of CPU with an asymmetric key (2 µs with a secret), before this
+/// limit decides. Put a limit by address outside of it. If an authentication layer verifies tokens,
+/// use its result with [`Extension`](super::Extension).
 ///
 /// ```
 /// use tollgate::key::{ClientIp, JwtKey, JwtKeys, JwtUser, JwtVerifier, KeySource};
@@ -56,15 +55,13 @@ pub use keys::{JwtKey, JwtKeys};
 pub struct JwtUser(JwtVerifier);
 
 impl JwtUser {
-    /// The users that `verifier` vouches for.
+    /// The users of tokens that `verifier` accepts.
     pub const fn new(verifier: JwtVerifier) -> Self {
         Self(verifier)
     }
-}
 
-impl JwtUser {
-    /// The user, and what the token says under the name `claim`, if that is a text: for
-    /// quotas that depend on who it is, say by a claim that names the tier.
+    /// The user, and the claim of this name if it is a text: for quotas that depend on a claim, for
+    /// example of a tier.
     pub fn with_claim(
         &self,
         head: &RequestHead<'_>,
@@ -92,7 +89,7 @@ impl KeySource for JwtUser {
         let SubjectName::User { issuer, name } = name else { return None };
         let fixed = self.0.rules[0].iss.iter().flatten().next().map(String::as_str);
         match (fixed, issuer.as_deref()) {
-            // Of no other issuer does it believe anything.
+            // The verifier accepts no other issuer.
             (Some(fixed), Some(named)) if fixed != named => None,
             (fixed, named) => Some(user(fixed.or(named), name)),
         }
@@ -107,29 +104,28 @@ fn user(iss: Option<&str>, sub: &str) -> Subject {
     Subject { kind: SubjectKind::User, key }
 }
 
-/// Decides which tokens to believe. **Clones share the key set**, so that one that is kept
-/// aside can replace it while the others serve.
+/// Verifies tokens. **Clones share the key set**, so that a program can replace the set while the
+/// others serve.
 ///
-/// A token is believed if
-/// - its `kid` names a key of the set; without a `kid` the set must have exactly one key,
-///   and if that has no name itself, it serves whatever `kid` the token gives;
-/// - its `alg` is that key's own algorithm, and the signature is right;
-/// - `exp` is there, a number and at most 60 seconds past; `nbf`, if there, is at most
-///   60 seconds ahead; `sub` is there and not empty;
-/// - `iss` and `aud` are there and right, where they were set. A token that names an
-///   audience is refused by a verifier that was not told its own (RFC 7519 §4.1.3);
-/// - it has no `crit`: extensions that must be understood are not (RFC 7515 §4.1.11).
+/// A token is accepted if
+/// - its `kid` is the name of a key. A token without a `kid` needs a set of one key; a single key
+///   without a name serves any `kid`;
+/// - its `alg` is the algorithm of that key, and the signature is right;
+/// - `exp` is a number and at most 60 seconds past; `nbf`, if present, is at most 60 seconds ahead;
+///   `sub` is not empty;
+/// - `iss` and `aud` are right, if they were set. A token with an audience needs a verifier with an
+///   audience (RFC 7519 §4.1.3);
+/// - it has no `crit` (RFC 7515 §4.1.11).
 ///
-/// Be no laxer than the application: a token that it would refuse must not find a quota
-/// of its own here.
+/// Accept no more than the application does: a token that it rejects must not have a quota here.
 ///
-/// Time is the system's clock. The cryptography is that of the process-wide provider of jsonwebtoken,
-/// which the program chooses: by a feature of jsonwebtoken, or by the feature `jwt-rust-crypto`.
+/// The time is that of the system. The program chooses the cryptography for all users of
+/// jsonwebtoken: by a feature of jsonwebtoken, or by the feature `jwt-rust-crypto`.
 ///
-/// Each thread keeps the claims of the last token that it has believed. So a token is verified once
-/// for a request whose key and tier are both in it. An event of target `tollgate` at level debug says
-/// why a token is not believed: `expired`, `nbf`, `iss`, `aud`, `kid`, `signature`, another claim that
-/// is missing, or `malformed`.
+/// Each thread keeps the claims of the last accepted token, so a request with key and tier in one
+/// token verifies it once. An event of the target `tollgate` at level debug has the reason of a
+/// rejection: `expired`, `nbf`, `iss`, `aud`, `kid`, `alg`, `signature`, `crit`, a missing claim,
+/// or `malformed`.
 #[derive(Clone)]
 pub struct JwtVerifier {
     keys: Arc<ArcSwap<JwtKeys>>,
@@ -140,8 +136,8 @@ pub struct JwtVerifier {
 
 type Rules = [Validation; Algorithm::ALL.len()];
 
-/// What is read of a token. `iss` has to be one text: a list would leave open whose
-/// subject this is.
+/// The claims that are read. `iss` has to be one text, so that the issuer of the subject is
+/// certain.
 #[derive(Deserialize)]
 struct Claims {
     iss: Option<String>,
@@ -157,7 +153,7 @@ impl Claims {
     }
 }
 
-/// The last token that this thread has believed.
+/// The last token that this thread has accepted.
 struct Believed {
     digest: [u8; 32],
     keys: Arc<JwtKeys>,
@@ -170,7 +166,7 @@ thread_local! {
 }
 
 impl JwtVerifier {
-    /// Believes whom these keys have signed for.
+    /// Accepts tokens that these keys have signed.
     pub fn new(keys: JwtKeys) -> Self {
         let rules = Algorithm::ALL.map(|algorithm| {
             let mut rules = Validation::new(algorithm.into());
@@ -188,27 +184,26 @@ impl JwtVerifier {
         }
     }
 
-    /// Believes nobody, until [`replace_keys`](Self::replace_keys) brings keys: for a set that
-    /// is still to be fetched.
+    /// Accepts no token before [`replace_keys`](Self::replace_keys): for a set that is fetched
+    /// later.
     pub fn without_keys() -> Self {
         Self::new(JwtKeys::none())
     }
 
-    /// Calls `wanted` whenever a token asks by `kid` for a key that is not in the set, as
-    /// tokens do once the issuer has changed its keys.
+    /// Calls `wanted` when a token asks for a `kid` that is not in the set, as tokens do after a
+    /// change of keys.
     ///
-    /// Anybody can write such a token, as often as he likes. Whoever fetches the set anew
-    /// because of it has to see to it himself that it does not happen too often, and elsewhere:
-    /// the request waits for `wanted`.
+    /// Any client can send such tokens. If `wanted` fetches the set, bound how often, and fetch in
+    /// another task: the request waits for `wanted`.
     #[must_use]
     pub fn on_unknown_kid(self, wanted: impl Fn() + Send + Sync + 'static) -> Self {
         Self { unknown_kid: Some(Arc::new(wanted)), ..self }
     }
 
-    /// Believes only tokens of this issuer, compared bytewise.
+    /// Accepts only tokens of this issuer, compared bytewise.
     ///
-    /// There is one, not a list: with two, each could sign for the users of the other.
-    /// Chain a verifier per issuer with [`KeySource::or`].
+    /// It is one issuer, because two could sign for each other's users. Use a verifier per issuer
+    /// with [`KeySource::or`].
     #[must_use]
     pub fn issuer(mut self, issuer: &str) -> Self {
         for rules in Arc::make_mut(&mut self.rules) {
@@ -218,8 +213,7 @@ impl JwtVerifier {
         self
     }
 
-    /// Believes only tokens that are meant for this audience, or for one of several when
-    /// called again.
+    /// Accepts only tokens for this audience, or for one of several audiences after more calls.
     #[must_use]
     pub fn audience(mut self, audience: &str) -> Self {
         for rules in Arc::make_mut(&mut self.rules) {
@@ -230,8 +224,7 @@ impl JwtVerifier {
         self
     }
 
-    /// Replaces the key set, for all clones and from the next token on. Tokens that are
-    /// being verified finish with the set they began with.
+    /// Replaces the key set for all clones, from the next token on.
     pub fn replace_keys(&self, keys: JwtKeys) {
         self.keys.store(Arc::new(keys));
     }
@@ -261,8 +254,8 @@ impl JwtVerifier {
     }
 
     fn verify_with(&self, keys: &JwtKeys, token: &str) -> Result<Claims, &'static str> {
-        // Only `kid`, `alg` and `crit` are used of what nobody has verified yet; keys or
-        // links to keys (`jwk`, `jku`, `x5c`, `x5u`) never.
+        // The header is not verified: only `kid`, `alg` and `crit` are used, never keys or links to
+        // keys (`jwk`, `jku`, `x5c`, `x5u`).
         let header = decode_header(token).map_err(|error| reason(&error))?;
         if header.crit.is_some() {
             return Err("crit");

@@ -3,10 +3,9 @@
 use serde_json::{Value, json};
 use tollgate::admin::Admin;
 use tollgate::key::{ApiKey, ApiKeys, ClientIp, Shown};
-use tollgate::{
-    Calendar, Limit, MemoryStore, Micros, OnMissingKey, OnStoreError, Outcome, ReceiptId, Store,
-    StoreExt, Timestamp,
-};
+use tollgate::policy::Calendar;
+use tollgate::store::{Outcome, ReceiptId, Timestamp};
+use tollgate::{Limit, MemoryStore, Micros, OnMissingKey, OnStoreError, Store, StoreExt};
 use tower::Layer;
 
 use super::{TOKEN, admin, example, operate};
@@ -153,19 +152,25 @@ struct Looked<S>(Staged<S>);
 impl<S: Store> Store for Looked<S> {
     type Future<T: Send + 'static> = <Staged<S> as Store>::Future<T>;
 
-    fn decide(&self, charges: &[tollgate::Charge<'_>]) -> Self::Future<tollgate::Verdict> {
+    fn decide(
+        &self,
+        charges: &[tollgate::store::Charge<'_>],
+    ) -> Self::Future<tollgate::store::Verdict> {
         self.0.decide(charges)
     }
 
     fn settle(
         &self,
-        receipt: &tollgate::Receipt,
+        receipt: &tollgate::store::Receipt,
         actual: tollgate::Cost,
-    ) -> Self::Future<tollgate::Settlement> {
+    ) -> Self::Future<tollgate::store::Settlement> {
         self.0.settle(receipt, actual)
     }
 
-    fn renew(&self, receipt: &tollgate::Receipt) -> Self::Future<Option<tollgate::Receipt>> {
+    fn renew(
+        &self,
+        receipt: &tollgate::store::Receipt,
+    ) -> Self::Future<Option<tollgate::store::Receipt>> {
         self.0.renew(receipt)
     }
 

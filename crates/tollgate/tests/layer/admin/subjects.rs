@@ -4,9 +4,10 @@ use http::{HeaderName, Method};
 use serde_json::json;
 use tollgate::admin::Admin;
 use tollgate::key::{
-    ApiKey, ApiKeys, ClientIp, Extension, Global, Header, KeySource, MatchedRoute, Shown, from_fn,
+    ApiKey, ApiKeys, ClientIp, Extension, Global, Header, KeySource, MatchedRoute, RoutePattern,
+    Shown, SubjectKind, from_fn,
 };
-use tollgate::{Limit, OnMissingKey, RoutePattern, SubjectKind};
+use tollgate::{Limit, OnMissingKey};
 use tower::Layer;
 
 use super::{TOKEN, admin, operate};

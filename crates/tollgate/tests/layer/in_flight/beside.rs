@@ -121,7 +121,7 @@ fn there_is_nothing_to_correct_of_what_is_in_flight() {
     let limit = || Limit::global(at_once(1));
     for limit in [limit().count_only(|_| true), limit().reserve(Reserve::by_handler())] {
         let error = builder(&store, [limit]).build().unwrap_err();
-        assert_eq!(error, LayerError::SettlesInFlight { name: "at-once".into() });
-        assert!(error.to_string().ends_with("put them on a limit of its own"), "{error}");
+        assert_eq!(error, LayerError::SettlesInFlight("at-once".into()));
+        assert!(error.to_string().ends_with("on a limit of another kind"), "{error}");
     }
 }

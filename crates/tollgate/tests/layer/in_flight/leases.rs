@@ -136,13 +136,13 @@ async fn what_was_held_locally_is_renewed_and_given_back_there() {
     let fallback = store.clone().or_local(memory.clone());
     let policy = at_once(4).with_on_store_error(OnStoreError::Local);
     store.fail(Fault::NotCharged);
-    let charges = [tollgate::Charge::new(&policy, &Key::GLOBAL, Cost::ONE)];
+    let charges = [tollgate::store::Charge::new(&policy, &Key::GLOBAL, Cost::ONE)];
     let verdict = fallback.decide(&charges).await.unwrap();
-    let receipt = verdict.receipts(&charges, || tollgate::ReceiptId(1)).next().unwrap();
+    let receipt = verdict.receipts(&charges, || tollgate::store::ReceiptId(1)).next().unwrap();
     store.recover();
     let renewed = fallback.renew(&receipt).await.unwrap().unwrap();
     assert_eq!((renewed.policy.capacity(), renewed.source), (4, receipt.source));
     let back = fallback.settle(&renewed, Cost::ZERO).await.unwrap();
-    assert_eq!(back, tollgate::Settlement::Returned { units: 1 });
+    assert_eq!(back, tollgate::store::Settlement::Returned { units: 1 });
     assert_eq!(fallback.renew(&renewed).await.unwrap(), None);
 }

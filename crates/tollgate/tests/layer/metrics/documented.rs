@@ -1,10 +1,11 @@
 //! What docs/metrics.md says of them.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 use tollgate::access::{AccessLists, Listed, SubjectList};
 use tollgate::key::ClientIp;
-use tollgate::metrics::{ALL, MetricKind, table};
+use tollgate::metrics::{ALL, Metric, MetricKind};
 use tollgate::status::refresh;
 use tollgate::{Limit, Policy, Quota, RequestHead, StoreExt};
 use tower::Layer;
@@ -67,6 +68,17 @@ fn names_follow_the_conventions_of_prometheus() {
             assert!(!["key", "path", "user", "ip", "subject"].contains(label), "{name}: {label}");
         }
     }
+}
+
+/// All metrics as a table in Markdown.
+fn table() -> String {
+    let mut table = "| metric | kind | labels | meaning |\n|---|---|---|---|\n".to_owned();
+    for Metric { name, kind, labels, help, .. } in ALL {
+        let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
+        let (kind, labels) = (kind.as_str(), labels.join(", "));
+        writeln!(table, "| `{name}` | {kind} | {labels} | {help} |").unwrap();
+    }
+    table
 }
 
 /// To write it anew: `TOLLGATE_BLESS=1 cargo test -p tollgate --all-features metrics`.

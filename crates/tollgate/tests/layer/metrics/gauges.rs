@@ -1,8 +1,8 @@
 //! What is true now, whether or not somebody asks.
 
-use tollgate::failure::BreakerState;
 use tollgate::key::ClientIp;
 use tollgate::status::{Inspect, refresh};
+use tollgate::store::BreakerState;
 use tollgate::{Limit, Policy, StoreExt};
 use tower::Layer;
 
@@ -43,19 +43,25 @@ struct Watched<S>(Staged<S>);
 impl<S: tollgate::Store> tollgate::Store for Watched<S> {
     type Future<T: Send + 'static> = <Staged<S> as tollgate::Store>::Future<T>;
 
-    fn decide(&self, charges: &[tollgate::Charge<'_>]) -> Self::Future<tollgate::Verdict> {
+    fn decide(
+        &self,
+        charges: &[tollgate::store::Charge<'_>],
+    ) -> Self::Future<tollgate::store::Verdict> {
         self.0.decide(charges)
     }
 
     fn settle(
         &self,
-        receipt: &tollgate::Receipt,
+        receipt: &tollgate::store::Receipt,
         actual: tollgate::Cost,
-    ) -> Self::Future<tollgate::Settlement> {
+    ) -> Self::Future<tollgate::store::Settlement> {
         self.0.settle(receipt, actual)
     }
 
-    fn renew(&self, receipt: &tollgate::Receipt) -> Self::Future<Option<tollgate::Receipt>> {
+    fn renew(
+        &self,
+        receipt: &tollgate::store::Receipt,
+    ) -> Self::Future<Option<tollgate::store::Receipt>> {
         self.0.renew(receipt)
     }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use http::Method;
-use tollgate::key::{ApiKey, ClientIp, KeySource, from_fn};
-use tollgate::{Limit, Observer, RoutePattern};
+use tollgate::key::{ApiKey, ClientIp, KeySource, RoutePattern, from_fn};
+use tollgate::{Limit, Observer};
 use tower::Layer;
 
 use super::{Meter, counted};

@@ -9,10 +9,8 @@ use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full, StreamBody};
 use parking_lot::Mutex;
 use tokio::time::advance;
-use tollgate::{
-    Charge, Cost, Costs, Key, Limit, Policy, Receipt, Reservation, Reserve, Settlement, Store,
-    Strikes, Verdict, headers,
-};
+use tollgate::store::{Charge, Receipt, SentReceipt, Settlement, Verdict};
+use tollgate::{Cost, Costs, Key, Limit, Policy, Reservation, Reserve, Store, Strikes, headers};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::left;
@@ -115,7 +113,7 @@ async fn a_reservation_stands_for_all_layers_around_the_handler() {
 }
 
 #[tokio::test]
-async fn a_receipt_can_be_settled_elsewhere_and_only_once() {
+async fn a_receipt_is_settled_by_another_process_and_only_once() {
     let (_, store) = memory();
     let kept = Arc::<Mutex<Option<Reservation>>>::default();
     let keep = Arc::clone(&kept);
@@ -124,9 +122,16 @@ async fn a_receipt_can_be_settled_elsewhere_and_only_once() {
     });
     service.oneshot(get()).await.unwrap();
     let reservation = kept.lock().take().unwrap();
-    let receipts = reservation.receipts();
-    let settled = store.settle(&receipts[0], Cost::new(10)).await.unwrap();
+    let receipt = &reservation.receipts()[0];
+    let message = serde_json::to_string(&SentReceipt::from(receipt)).unwrap();
+    let sent: SentReceipt = serde_json::from_str(&message).unwrap();
+    assert_eq!(sent.policy(), "tokens");
+    assert_eq!(sent.receipt(&log("other", 1_000)), None);
+    let receipt = sent.receipt(&tokens()).unwrap();
+    let settled = store.settle(&receipt, Cost::new(10)).await.unwrap();
     assert_eq!(settled, Settlement::Returned { units: 90 });
+    let repeated = store.settle(&receipt, Cost::new(10)).await.unwrap();
+    assert_eq!(repeated, Settlement::Repeated);
     reservation.settle(Cost::ZERO);
     assert_eq!(left(&store, &tokens()).await, 990);
 }

@@ -6,7 +6,8 @@ use axum::body::Body;
 use http::{Request, Response, StatusCode};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tollgate::{Clock, MemoryStore, Timestamp};
+use tollgate::MemoryStore;
+use tollgate::store::{Clock, Timestamp};
 use tower::util::BoxCloneSyncService;
 use tower::{ServiceBuilder, ServiceExt};
 

@@ -26,13 +26,17 @@ const ED_PRIVATE: &[u8] = include_bytes!("../../testdata/ed.private.pem");
 
 /// A verifier with a key of each sort, named by its algorithm.
 fn verifier() -> JwtVerifier {
+    JwtVerifier::new(verifier_keys())
+}
+
+fn verifier_keys() -> JwtKeys {
     let keys = [
         JwtKey::hs256(SECRET).unwrap().with_kid("hs"),
         JwtKey::rs256_pem(RSA).unwrap().with_kid("rs"),
         JwtKey::es256_pem(EC).unwrap().with_kid("es"),
         JwtKey::eddsa_pem(ED).unwrap().with_kid("ed"),
     ];
-    JwtVerifier::new(JwtKeys::new(keys).unwrap())
+    JwtKeys::new(keys).unwrap()
 }
 
 /// Each algorithm with the name of its key and the key that signs for it.

@@ -1,11 +1,13 @@
 //! Where a token stands in a request, and who asks without one.
 
+use std::rc::Rc;
+
 use http::Request;
 use serde_json::json;
 
-use super::{after, believes, claims, claims_with, subject, token, verifier};
+use super::{after, believes, claims, claims_with, subject, token, verifier, verifier_keys};
 use crate::RequestHead;
-use crate::key::{ClientIp, JwtUser, KeySource, SubjectKind};
+use crate::key::{ClientIp, JwtKeys, JwtUser, KeySource, SubjectKind};
 
 #[test]
 fn the_scheme_is_case_insensitive_and_the_header_single() {
@@ -36,6 +38,19 @@ fn a_token_past_eight_kilobytes_is_not_read() {
     let padded = |bytes: usize| token(&claims_with("pad", json!("x".repeat(bytes))));
     assert!(believes(&verifier(), &padded(5_000)));
     assert!(!believes(&verifier(), &padded(7_000)));
+}
+
+#[test]
+fn a_token_is_verified_once_for_key_and_tier_until_the_keys_change() {
+    let verifier = verifier();
+    let token = token(&claims());
+    let first = verifier.verify(&token).unwrap();
+    let again = verifier.verify(&token).unwrap();
+    assert!(Rc::ptr_eq(&first, &again), "the claims of the first time");
+    verifier.replace_keys(verifier_keys());
+    assert!(!Rc::ptr_eq(&first, &verifier.verify(&token).unwrap()), "the keys have changed");
+    verifier.replace_keys(JwtKeys::none());
+    assert!(verifier.verify(&token).is_none());
 }
 
 #[test]

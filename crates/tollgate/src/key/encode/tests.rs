@@ -1,0 +1,48 @@
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn parts_never_run_into_each_other() {
+    let lists: &[&[&[u8]]] = &[
+        &[b"a:b", b"c"],
+        &[b"a", b"b:c"],
+        &[b"a", b"b", b"c"],
+        &[b"", b"a:bc"],
+        &[b"a:bc", b""],
+        &[b"a:bc"],
+        &[],
+        &[b""],
+        &[b"", b""],
+    ];
+    for (i, a) in lists.iter().enumerate() {
+        for (j, b) in lists.iter().enumerate() {
+            for key in [joined, hashed] {
+                assert_eq!(key(Tag::Tuple, a) == key(Tag::Tuple, b), i == j);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_short_value_cannot_spell_the_hash_of_a_long_one() {
+    let victim = plain(Tag::Closure, b"a tenant with a long name");
+    let forged = plain(Tag::Closure, &victim.as_bytes()[1..]);
+    assert_eq!(victim.as_bytes().len(), forged.as_bytes().len());
+    assert_ne!(victim, forged);
+}
+
+proptest! {
+    #[test]
+    fn no_key_needs_the_heap_and_equal_parts_make_equal_keys(
+        a in prop::collection::vec(prop::collection::vec(0..3u8, 0..8), 0..5),
+        b in prop::collection::vec(prop::collection::vec(0..3u8, 0..8), 0..5),
+    ) {
+        let borrow = |list: &[Vec<u8>]| joined(
+            Tag::Tuple,
+            &list.iter().map(Vec::as_slice).collect::<Vec<_>>(),
+        );
+        prop_assert_eq!(borrow(&a).heap_bytes(), 0);
+        prop_assert_eq!(borrow(&a) == borrow(&b), a == b);
+    }
+}

@@ -1,0 +1,105 @@
+use super::*;
+
+/// A request that may wait for the keys with these names.
+fn member(arrival: Arrival, names: &[&str]) -> Member {
+    let policy = Policy::fixed_window_counter("p", tollgate_core::Quota::per_second(1));
+    let policy = policy.unwrap();
+    let key = |name: &&str| LaneKey { policy: policy.clone(), key: Key::from(*name) };
+    let keys: Box<[_]> = names.iter().map(key).collect();
+    let may_wait = (1 << keys.len()) - 1;
+    let costs = keys.iter().map(|_| arrival).collect();
+    Member { arrival, keys, costs, may_wait, joined: 0, first: Arc::default() }
+}
+
+impl Member {
+    /// Whether it has been woken since this was asked last.
+    fn is_woken(&self) -> bool {
+        let mut woken = std::pin::pin!(self.first.notified());
+        woken.as_mut().enable()
+    }
+}
+
+#[test]
+fn a_later_request_is_behind_and_an_earlier_one_is_not() {
+    let mut lanes = Lanes::default();
+    let [mut first, mut second, mut third] = [1, 2, 3].map(|it| member(it, &["a"]));
+    assert!(lanes.place(&mut second, 0b1));
+    assert!(!lanes.place(&mut first, 0), "it came earlier");
+    assert!(lanes.place(&mut third, 0));
+    lanes.leave(&second, second.joined);
+    assert!(third.is_woken());
+    assert!(!lanes.place(&mut third, 0), "its turn");
+    assert_eq!((lanes.len(), third.joined), (1, 0b1), "which lasts until it leaves");
+    lanes.leave(&third, third.joined);
+    assert!(lanes.is_empty());
+}
+
+#[test]
+fn a_request_leaves_the_lanes_of_keys_that_it_does_not_wait_for() {
+    let mut lanes = Lanes::default();
+    let mut first = member(1, &["shared", "own"]);
+    let mut second = member(2, &["shared"]);
+    assert!(lanes.place(&mut first, 0b11));
+    assert!(lanes.place(&mut second, 0b1));
+    assert!(lanes.place(&mut first, 0b10));
+    assert!(second.is_woken());
+    assert!(!lanes.place(&mut second, 0));
+    // It takes its place again, in front of the second.
+    assert!(lanes.place(&mut first, 0b1));
+    assert!(lanes.place(&mut second, 0));
+    lanes.leave(&first, first.joined);
+    assert!(second.is_woken() && !first.is_woken());
+    lanes.leave(&second, second.joined);
+    assert!(lanes.is_empty());
+}
+
+#[test]
+fn a_request_that_is_behind_in_one_lane_is_not_the_first_of_another() {
+    let mut lanes = Lanes::default();
+    let [mut own, mut shared] = [member(1, &["own"]), member(2, &["shared"])];
+    let mut both = member(3, &["shared", "own"]);
+    let mut last = member(4, &["shared"]);
+    assert!(lanes.place(&mut own, 0b1) && lanes.place(&mut shared, 0b1));
+    assert!(lanes.place(&mut both, 0) && lanes.place(&mut last, 0));
+    lanes.leave(&shared, shared.joined);
+    assert!(both.is_woken() && !last.is_woken());
+    assert!(lanes.place(&mut both, 0), "it is behind the first");
+    assert!(last.is_woken());
+    assert!(!lanes.place(&mut last, 0));
+}
+
+#[test]
+fn only_the_first_of_a_lane_makes_way_for_the_next() {
+    let mut lanes = Lanes::default();
+    let mut members = [1, 2, 3].map(|it| member(it, &["a"]));
+    for member in &mut members {
+        assert!(lanes.place(member, 0b1));
+    }
+    let [first, second, third] = members;
+    lanes.leave(&second, second.joined);
+    assert!(!first.is_woken() && !third.is_woken());
+    lanes.leave(&first, first.joined);
+    assert!(third.is_woken());
+}
+
+#[test]
+fn only_units_of_earlier_requests_for_the_same_key_are_ahead() {
+    let mut lanes = Lanes::default();
+    // Each costs as many units as its arrival.
+    let mut members = [(1, "a"), (2, "b"), (4, "a")].map(|(it, name)| member(it, &[name]));
+    for member in &mut members {
+        assert!(lanes.place(member, 0b1));
+    }
+    for (arrival, expected) in [(1, 0), (3, 1), (4, 1), (5, 5)] {
+        assert_eq!(lanes.units_ahead(&member(arrival, &["a"]), 0), expected, "{arrival}");
+    }
+}
+
+#[test]
+fn a_key_that_the_request_may_not_wait_for_has_no_lane() {
+    let mut lanes = Lanes::default();
+    let mut first = member(1, &["a", "b"]);
+    let mut second = Member { may_wait: 0b10, ..member(2, &["a", "b"]) };
+    assert!(lanes.place(&mut first, 0b1));
+    assert!(!lanes.place(&mut second, 0));
+}

@@ -1,0 +1,100 @@
+use tollgate_core::{Key, Policy, Quota};
+
+use super::super::lanes::LaneKey;
+use super::*;
+
+type Entry = Result<Option<Ticket>, u64>;
+
+/// A request for one key arrives, and is denied.
+fn deny(queue: &WaitQueue, name: &str, bytes: usize) -> Entry {
+    enter(queue, name, bytes, 0b1)
+}
+
+/// A request for one key arrives, and has not asked the store yet.
+fn arrive(queue: &WaitQueue, name: &str) -> Entry {
+    enter(queue, name, 1, 0)
+}
+
+fn enter(queue: &WaitQueue, name: &str, bytes: usize, denying: u64) -> Entry {
+    let policy = Policy::fixed_window_counter("p", Quota::per_second(1)).unwrap();
+    let keys = [LaneKey { policy, key: Key::from(name) }].into();
+    let (arrival, costs, first) = (queue.arrive().0, [1].into(), Arc::default());
+    let member = Member { arrival, keys, costs, may_wait: 0b1, joined: 0, first };
+    queue.enter(bytes, member, denying)
+}
+
+fn waiting(entry: Entry) -> Ticket {
+    entry.ok().flatten().expect("the request waits")
+}
+
+#[test]
+fn a_lane_lasts_as_long_as_a_request_waits_in_it() {
+    let queue = WaitQueue::new().max_requests(2);
+    let is_free = |name| matches!(arrive(&queue, name), Ok(None));
+    assert!(is_free("a"));
+    let first = waiting(deny(&queue, "a", 1));
+    assert!(is_free("b"));
+    let second = waiting(arrive(&queue.clone(), "a"));
+    assert!(matches!(arrive(&queue, "a"), Err(0b1)));
+    assert!(matches!(deny(&queue, "b", 1), Err(0b1)), "the queue is full for all");
+    drop(first);
+    assert!(!is_free("a"));
+    drop(second);
+    assert!(is_free("a"));
+    let queue = queue.shared.queue.lock();
+    assert!(queue.lanes.is_empty() && queue.bytes == 0 && queue.waiting == 0);
+}
+
+#[test]
+fn a_bound_holds_for_all_clones_whichever_it_is_set_on() {
+    let queue = WaitQueue::new();
+    let clone = queue.clone().max_requests(1).max_bytes(10).body_window(5);
+    let first = waiting(deny(&queue, "a", 10));
+    for queue in [&queue, &clone] {
+        assert!(deny(queue, "b", 0).is_err(), "one request");
+    }
+    drop(first);
+    for queue in [&queue, &clone] {
+        assert!(deny(queue, "a", 11).is_err(), "ten bytes");
+        assert_eq!(queue.shared.bounds.body_window.load(Ordering::Relaxed), 5);
+    }
+    let wider = clone.max_requests(2).max_bytes(100);
+    let _first = waiting(deny(&queue, "a", 11));
+    let _second = waiting(deny(&wider, "b", 11));
+}
+
+#[test]
+fn a_request_counts_with_as_much_of_its_body_as_may_be_there() {
+    let queue = WaitQueue::new().body_window(10_000);
+    let bytes = |version, fields: &[(&'static str, &str)]| {
+        let mut request = http::Request::new(());
+        *request.version_mut() = version;
+        for (name, value) in fields {
+            request.headers_mut().insert(*name, value.parse().unwrap());
+        }
+        queue.bytes_of(&RequestHead::of(&request)) - REST
+    };
+    for (fields, in_http1, in_http2) in [
+        (&[][..], 0, 10_000),
+        (&[("content-length", "7")], 14 + 1 + 7, 14 + 1 + 7),
+        (&[("content-length", "1000000")], 14 + 7 + 10_000, 14 + 7 + 10_000),
+        (&[("content-length", "x")], 14 + 1 + 10_000, 14 + 1 + 10_000),
+        (&[("transfer-encoding", "chunked")], 17 + 7 + 10_000, 17 + 7 + 10_000),
+        (&[("cookie", "abc"), ("content-length", "0")], 6 + 3 + 15, 6 + 3 + 15),
+    ] {
+        assert_eq!(bytes(Version::HTTP_11, fields), in_http1, "{fields:?}");
+        assert_eq!(bytes(Version::HTTP_2, fields), in_http2, "{fields:?}");
+    }
+}
+
+#[test]
+fn no_more_bytes_are_held_than_there_is_room_for() {
+    let queue = WaitQueue::new().max_bytes(10);
+    let first = waiting(deny(&queue, "a", 6));
+    assert!(deny(&queue, "b", 5).is_err());
+    let second = waiting(deny(&queue, "b", 4));
+    assert!(arrive(&queue, "a").is_err());
+    drop((first, second));
+    assert!(deny(&queue, "a", 11).is_err());
+    waiting(deny(&queue, "a", 10));
+}

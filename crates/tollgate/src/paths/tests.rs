@@ -1,0 +1,203 @@
+use std::fmt::Write;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// The answers to the two questions about a path.
+#[derive(Debug, PartialEq)]
+enum Is {
+    /// Limited and exempt.
+    Sure,
+    /// Limited, and never exempt.
+    Possible,
+    /// Neither.
+    Other,
+}
+
+#[test]
+fn a_path_is_limited_if_it_may_match_and_exempt_if_it_surely_does() {
+    let paths = Paths::new(["/static/*", "/login", "/검색", "/caf%C3%A9/*"]).unwrap();
+    for (expected, spellings) in [
+        (
+            Is::Sure,
+            &[
+                "/static",
+                "/static/",
+                "/static/a",
+                "/static/a.b/..c",
+                "/static/a%20b",
+                "/static/%EA%B2%80",
+                "/login",
+                "/%EA%B2%80%EC%83%89",
+                "/%ea%b2%80%ec%83%89",
+                "/검색",
+                "/caf%C3%A9",
+                "/café/menu",
+            ][..],
+        ),
+        // ASCII that needs no escape: a router may or may not decode it.
+        (
+            Is::Possible,
+            &["/log%69n", "/%6C%6f%67%69%6e", "/static/%61pp.css", "/static/a%2Bb", "/%63af%C3%A9"],
+        ),
+        // Another path in plain letters, however it is escaped.
+        (
+            Is::Other,
+            &[
+                "/statics",
+                "/Static/a",
+                "/login/",
+                "/other",
+                "/%6Fther",
+                "/%EA%B2%80",
+                "/%EA%B2%80%EC%83%89/",
+                "/caf%C3%A8",
+                "/cafe",
+                "/a%20b",
+                "/100%E2%82%AC",
+            ],
+        ),
+    ] {
+        for path in spellings {
+            let is = match (paths.may_contain(path), paths.surely_contains(path)) {
+                (true, true) => Is::Sure,
+                (true, false) => Is::Possible,
+                (false, _) => Is::Other,
+            };
+            assert_eq!(is, expected, "{path}");
+        }
+    }
+}
+
+#[test]
+fn an_ambiguous_spelling_is_always_limited_and_never_exempt() {
+    let paths = Paths::new(["/static/*", "/login"]).unwrap();
+    for path in [
+        "/static/../admin",
+        "/static/%2e%2e/admin",
+        "/static/.%2E/admin",
+        "/static/..%2Fadmin",
+        "/static/%2fadmin",
+        "/static//admin",
+        "/static/./x",
+        "/static/a%2Ehtml",
+        "/static/a;b",
+        "/static/a%3Bb",
+        "/static\\..\\admin",
+        "/static/..%5Cadmin",
+        "/static/%5cadmin",
+        // Double encodings.
+        "/static/%252e%252e/admin",
+        "/static/%25%32%65/admin",
+        "/static/100%25",
+        // Control characters.
+        "/static/%00",
+        "/static/a%0D%0Ab",
+        "/static/a%7F",
+        "/static/a%C2%85",
+        // Not UTF-8: a lone byte, a part of a letter, overlong `/` and `.`, a surrogate.
+        "/static/%FF",
+        "/static/%EA%B2",
+        "/static/%EA%B2/%80",
+        "/static/..%C0%AFadmin",
+        "/static/%E0%80%AFadmin",
+        "/static/%C0%AE%C0%AE/admin",
+        "/static/%ED%A0%80",
+        // Not an escape.
+        "/static/%",
+        "/static/%2",
+        "/static/%zz",
+        "/static/%u002e",
+        "/static/%+2",
+        "/static/%é",
+        // The query of a server that decodes first.
+        "/static/a%3Fb",
+        "/static/a%23b",
+        "//login",
+        "/login;x",
+        "/other//",
+    ] {
+        assert!(Paths::is_ambiguous(path), "{path}");
+        assert!(!paths.surely_contains(path) && paths.may_contain(path), "{path}");
+    }
+}
+
+#[test]
+fn everything_is_below_the_root() {
+    let paths = Paths::new(["/*"]).unwrap();
+    for path in ["/", "/a", "/a/b/", "/%EA%B2%80"] {
+        assert!(paths.surely_contains(path), "{path}");
+    }
+    assert!(!paths.may_contain("*"));
+    assert!(!Paths::new(["/"]).unwrap().may_contain("/a"));
+}
+
+#[test]
+fn a_pattern_that_would_match_nothing_is_refused() {
+    for pattern in [
+        "",
+        "login",
+        "*",
+        "/users/{id}",
+        "/users/*/a",
+        "/static*",
+        "/a//b",
+        "/a//*",
+        "/../a",
+        "/a;b",
+        "/a?b",
+        "/a#b",
+        "/%2e",
+        "/a%2Fb",
+        "/%zz",
+        "/%FF",
+        "/%25",
+        "/%00",
+        "/a\n",
+    ] {
+        let error = Paths::new([pattern]).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("path pattern {pattern:?}")), "{error}");
+    }
+}
+
+#[test]
+fn a_pattern_may_be_written_as_it_is_sent() {
+    let paths = Paths::new(["/%EA%B2%80%EC%83%89/*", "/%61/%2A"]).unwrap();
+    assert!(paths.surely_contains("/검색/a") && paths.surely_contains("/a/*"));
+    assert!(!paths.may_contain("/a/b"));
+}
+
+proptest! {
+    #[test]
+    fn no_spelling_of_a_path_is_a_way_around_its_limit(
+        letters in prop::collection::vec((prop::char::any(), 0..3_u8), 1..8),
+        before in "(/|//|/\\./|/a/\\.\\./|/%2e/|/;x/|/%2F)",
+        after in "(|/|/b|;x|%00|%2fb|%5C|\\\\)",
+    ) {
+        let name: String = letters.iter().map(|(letter, _)| *letter).collect();
+        let Ok(paths) = Paths::new([format!("/{name}/*")]) else { return Ok(()) };
+        let mut path = before;
+        for (letter, spelled) in letters {
+            let mut bytes = [0; 4];
+            for byte in letter.encode_utf8(&mut bytes).bytes() {
+                match spelled {
+                    0 => {}
+                    1 => write!(path, "%{byte:02x}").unwrap(),
+                    _ => write!(path, "%{byte:02X}").unwrap(),
+                }
+            }
+            if spelled == 0 {
+                path.push(letter);
+            }
+        }
+        path.push_str(&after);
+        prop_assert!(paths.may_contain(&path), "{}", path);
+    }
+
+    #[test]
+    fn what_is_exempt_would_be_limited_as_well(path in "/[a-c./;%25eEfF0{\u{e9}\u{ac80}]{0,16}") {
+        let paths = Paths::new(["/a/*", "/b", "/\u{e9}/*"]).unwrap();
+        prop_assert!(paths.may_contain(&path) || !paths.surely_contains(&path));
+    }
+}

@@ -1,0 +1,26 @@
+//! Stores, their decisions, and what a layer does while a store cannot decide.
+//!
+//! Each policy has an [`OnStoreError`](crate::OnStoreError) for that time: `Open` lets requests
+//! pass unlimited, `Closed` rejects them with 503, and `Local` lets a second store in this process
+//! decide with a share of the quota.
+//!
+//! * [`StoreExt::or_local`](crate::StoreExt::or_local) adds the local store, as in
+//!   `redis.or_local(MemoryStore::new())`. The default of policies over it is `Local`. A layer
+//!   needs both or neither: the local store, and a policy that uses it.
+//! * [`Policy::with_shed`](crate::Policy::with_shed) is the failure policy of requests that the
+//!   store refused before it sent them, because no answer could come in time.
+//! * A [`Breaker`] stops calls to a server that is down, so that few requests wait for the timeout.
+//!   `RedisStore` has one for each server. The type has no I/O and fits stores of your own.
+
+#[cfg(feature = "serde")]
+pub use crate::settling::SentReceipt;
+pub use tollgate_core::{
+    Breaker, BreakerState, Charge, Decision, Fallback, FallbackFuture, Outcome, Receipt, ReceiptId,
+    Settlement, Source, Timestamp, Verdict,
+};
+#[cfg(feature = "memory")]
+pub use tollgate_memory::{Clock, MemoryStats, MemoryStoreBuilder, SystemClock};
+#[cfg(feature = "redis")]
+pub use tollgate_redis::{
+    ConnectError, RedisFuture, RedisReport, RedisStats, RedisStoreBuilder, RedisWarning,
+};

@@ -1,0 +1,21 @@
+//! The names at the root of the crate.
+
+/// A reader of the documentation sees them all at once, so they are few. Other names are in modules
+/// by theme.
+#[test]
+fn the_root_of_the_crate_has_at_most_45_names() {
+    let source = include_str!("../../src/lib.rs");
+    let mut names = Vec::new();
+    for item in source.split(';').filter_map(|item| item.split_once("\npub ").map(|it| it.1)) {
+        if let Some(module) = item.strip_prefix("mod ") {
+            names.push(module);
+        } else if let Some((_, list)) = item.split_once('{') {
+            let list = list.trim_end_matches('}').split(',');
+            names.extend(list.map(str::trim).filter(|name| !name.is_empty()));
+        } else {
+            names.extend(item.rsplit([':', ' ']).next());
+        }
+    }
+    assert!(names.contains(&"Limit") && names.contains(&"calendar") && names.contains(&"tier"));
+    assert!(names.len() <= 45, "{}: {names:?}", names.len());
+}

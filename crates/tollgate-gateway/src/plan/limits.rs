@@ -222,6 +222,9 @@ impl CostTable {
     /// The cost of a request to a path in normal form. If the path has several readings, the
     /// highest of their costs.
     pub fn of(&self, method: &Method, path: &str) -> Cost {
+        if self.paths.is_empty() && self.methods.is_empty() {
+            return self.other;
+        }
         let readings = other_readings(path).map(|reading| self.of_reading(method, &reading));
         readings.fold(self.of_reading(method, path), Cost::max)
     }

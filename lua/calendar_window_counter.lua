@@ -26,9 +26,9 @@ local function fresh(rule)
   return { start = rule.start, stop = rule.stop, used = 0 }
 end
 
--- The period that `at` lies in. It is now, or an instant at which leased units lapse: those
--- that lapsed before the period of now count no more. Of a period that is not known it says that
--- it is long, lest units be forgotten too early that were leased under another quota.
+-- The period of `at`, which is now or an instant at which leased units lapse. Units that lapsed
+-- before the period of now count no more. A period that is not known is taken as long, so that units
+-- that were leased under another quota are not forgotten too early.
 local function period(rule, at)
   if rule.stop == 0 or at >= rule.stop then return at, add(at, LONGEST) end
   if at < rule.start then return at, rule.start end
@@ -83,8 +83,8 @@ local function resume(rule, units, now)
 end
 
 local function convert(rule, from, state, now)
-  -- Time may have stepped back behind the period in which the state was written: that
-  -- one comes to its end first, whatever calendar it is of.
+  -- Time may have stepped back behind the period of the state. Then that period ends first,
+  -- whatever its calendar is.
   if from.calendar == rule.calendar or now < state.start then
     return { start = state.start, stop = state.stop, used = state.used }
   end

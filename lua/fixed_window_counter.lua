@@ -68,7 +68,7 @@ end
 
 local function convert(rule, from, state, now)
   if from.window == rule.window then return { index = state.index, used = state.used } end
-  -- Time may have stepped back behind the window in which the state was written.
+  -- Time may have stepped back behind the window of the state.
   local seen = max(now, min(state.index * from.window, MAX))
   return resume(rule, consumed(from, state, now), seen)
 end

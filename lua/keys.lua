@@ -117,9 +117,9 @@ local function assess(rule, entry, state, cost)
   return algorithm.assess(rule, now, cost, algorithm.refresh(rule, state, now))
 end
 
--- Since when a key is held under `rule`, if it is from now on. What was charged before
--- cannot be told from other charges any more. Neither can what is charged in the very
--- instant in which the key is carried over or reset, for who came first?
+-- When `rule` began to hold for a key, if it holds from now on.
+-- Earlier charges cannot be distinguished from other charges any more. The same is true of charges
+-- in the very instant of the change or reset, because their order is not known.
 local function since_under(rule, entry)
   local from = entry.rule
   if from == rule then return entry.since end
@@ -141,7 +141,7 @@ local function keep(entry, rule, state)
   entry.since = since_under(rule, entry)
   entry.rule, entry.state, entry.changed = rule, state, true
   if entry.holds and rule.calendar then
-    -- Once they have lapsed nobody here knows in which period that was.
+    -- Once they have lapsed, their period cannot be found any more.
     rule.algorithm.owe(rule, state, entry.holds.held, now)
     entry.holds = false
   end

@@ -8,7 +8,7 @@ local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED
 local MAX = number.MAX
 local add, since, mul_div_ceil = number.add, number.since, number.mul_div_ceil
 
--- Time until so much has drained.
+-- Time until `level` has drained.
 local function until_drained(rule, level)
   return ceil(level / rule.rate)
 end
@@ -87,8 +87,8 @@ local function charge(rule, state, now, cost)
   state.level, state.at = level + cost * rule.unit, at
 end
 
--- A place in the queue comes back only if nothing was scheduled after it: others have
--- been told when to leave, and two must not leave at once. A meter gives back what has
+-- A place in the queue is refunded only if nothing was scheduled after it: later requests have
+-- received their start times, and two must not start at once. A meter refunds the units that have
 -- not drained since.
 local function give_back(rule, state, charged, units, now)
   local level, at = refresh(rule, state, now)

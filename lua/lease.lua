@@ -1,8 +1,8 @@
 -- Blocks of units that others may spend without asking: how a key counts them.
 -- Twin of crates/tollgate-core/src/lease.rs.
 --
--- holds: in the order in which they end, each { id, units, last }; and the units of all of
---   them, `held`. A key has holds or none: a table without any is not kept.
+-- holds: { id, units, last } of each block, the earliest end first; and `held`, the units of all
+--   blocks. An empty table is not kept.
 
 local min, max = math.min, math.max
 local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED

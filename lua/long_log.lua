@@ -1,11 +1,11 @@
--- Logs of thousands of entries, of which a refund in the middle changes a few pages.
+-- Logs of thousands of entries. A refund in the middle changes a few pages.
 --
 -- A refund lowers the running totals of all entries behind it. So each page of entries has a step:
 -- the units that were refunded in the page before it. The running total of an entry is what is
 -- stored, less the steps of all pages up to its own. Steps are added up in groups.
 --
--- An entry of which all units were refunded stays behind as a dead one: its running total is that of
--- the entry before it. Once half of the entries are dead, each charge and refund moves some live
+-- An entry whose units were all refunded stays as a dead entry: its running total equals that of the
+-- entry before it. Once half of the entries are dead, each charge and refund moves some live
 -- entries up, from the head to the end. In between lies a gap, which belongs to no entry.
 --
 -- state.long: slots; gap_at and gap, the entry before the gap and its length; dead, at least about

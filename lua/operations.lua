@@ -18,7 +18,7 @@ do
   end
 end
 
--- Whether it is another time than whoever sent a form took it for.
+-- Whether now is outside the period that the caller sent with the form.
 local function is_elsewhen(rule)
   return rule.calendar and (now < rule.start or now >= rule.stop)
 end

@@ -1,4 +1,4 @@
--- Penalty: whoever is struck so often within a time is blocked for a time.
+-- Penalty: a key with `limit` strikes within a window is blocked for a time.
 -- Twin of crates/tollgate-core/src/algorithm/penalty.rs.
 --
 -- rule: limit (strikes), window (within), block, factor, max_block, forget_after.
@@ -15,7 +15,7 @@ local ENTRY = 7
 -- By then the shortest block has grown past the longest, if it grows.
 local MAX_LEVEL = 63
 
--- How long a block lasts before which there were so many.
+-- The length of a block after `level` earlier blocks.
 local function block(rule, level)
   local length = rule.block
   for _ = 1, level do

@@ -70,8 +70,8 @@ local function rule_of(header)
     penalises = code == DENIAL_PENALTY or code == FAILURE_PENALTY,
     counts_denials = code == DENIAL_PENALTY,
     block = 0, factor = 1, max_block = 0, forget_after = 0,
-    -- Buckets come with limit and window in lowest terms, which is their scale; in
-    -- intervals tokens come back whole and need none.
+    -- Buckets have limit and window in lowest terms, which is their scale. With an interval,
+    -- whole tokens are refilled, so no scale is needed.
     interval = interval, unit = interval and 1 or window, rate = limit,
     capacity = 0, full = 0, queue = code == 7 or code == 8, max_wait = number.MAX,
     calendar = code == CALENDAR and window or false, start = 0, stop = 0,

@@ -7,8 +7,8 @@ local function held_of(entry)
   return held
 end
 
--- Whether a charge can be told from others. Of a state that is gone, or under another quota,
--- or was since, or was reset, it cannot; only what is in flight is carried over with its date.
+-- Whether a charge can be distinguished from others. It cannot if the state is gone, was reset, or
+-- is or was under another quota since. Only permits keep their dates under another quota.
 local function is_known(op, held)
   local rule = op.rule
   return held and (held == rule or held.in_flight and rule.in_flight)

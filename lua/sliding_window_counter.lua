@@ -1,4 +1,4 @@
--- Sliding window counter: two counts stand for a window that slides.
+-- Sliding window counter: two counts approximate a window that slides.
 -- Twin of crates/tollgate-core/src/algorithm/sliding_window_counter.rs.
 --
 -- rule: limit, window.  state: index, previous, current.
@@ -26,8 +26,8 @@ local function until_weight(rule, previous, room)
   return rule.window - mul_div_floor(room, rule.window, previous)
 end
 
--- The first instant at which `cost` fits: in this window if the previous one's weight
--- alone stands in the way, else when this one's own count has aged enough.
+-- The first instant at which `cost` fits: in this window if only the weight of the previous window
+-- prevents it, or else when the count of this window has aged enough.
 local function fits_at(rule, cost, index, previous, current)
   local room = rule.limit - cost
   if current <= room then
@@ -115,7 +115,7 @@ local function convert(rule, from, state, now)
   if from.window == rule.window then
     return { index = state.index, previous = state.previous, current = state.current }
   end
-  -- Time may have stepped back behind the window in which the state was written.
+  -- Time may have stepped back behind the window of the state.
   local seen = max(now, start(from, state.index))
   return resume(rule, consumed(from, state, now), seen)
 end

@@ -15,8 +15,8 @@ local add, since = number.add, number.since
 local LAYOUT = '>I4I4I7I7I7I7'
 local HEADER = 36
 local ENTRY = 14
--- Entries read at once. A read costs the same for one and for so many, and the last
--- six steps of a bisection stay within one page.
+-- Entries of one read. A read of one entry costs the same, and the last six steps of a bisection
+-- stay within one page.
 local PAGE = 64
 -- Entries of a log that is written as a whole: one command instead of three.
 local SHORT = 128
@@ -332,14 +332,13 @@ local function resume(rule, units, now)
   return state
 end
 
--- The charges themselves are carried over, onto the new grid; when they cease to count
--- follows from the new window. Those that count no more stay behind, even where the new
--- window reaches back to them: the key may have been dropped by now, and that must not
--- have made a difference.
+-- The charges themselves are carried over, onto the new grid; the new window decides when they cease
+-- to count. Charges that count no more are left out, even if the new window reaches back to them: the
+-- key may have been dropped by now, and the result must be the same.
 --
--- The core goes on to drop the oldest entries of a log for which a smaller quota has been
--- promised no room. No answer tells: a denial looks at the last `limit` units, of which each
--- entry has one, and the log is written only where a charge finds room, so that fewer count.
+-- The core also drops the oldest entries if a smaller quota has no room for the log. No answer
+-- depends on them: a denial reads the last `limit` units, and each entry has at least one. The log is
+-- written only if a charge finds room, so fewer units count.
 local function convert(rule, from, state, now)
   local _, seen, head, base = refresh(from, state, now)
   local converted = empty(base, seen)
@@ -374,7 +373,7 @@ local function header(front, count, head, state)
     .. struct.pack(LAYOUT, count, head, state.base, state.total, state.newest, state.last_seen)
 end
 
--- Entries `from` to `count`, which all stand in `ats` and `totals`.
+-- Packs the entries `from` to `count`, which are all in `ats` and `totals`.
 local function packed(state, from)
   local ats, totals, parts = state.ats, state.totals, {}
   for i = from, state.count do

@@ -8,7 +8,7 @@ local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local ALLOW, DENY, EXCEED = outcome.ALLOW, outcome.DENY, outcome.EXCEED
 local add, since, mul_div_ceil = number.add, number.since, number.mul_div_ceil
 
--- Time from state.at until `missing` of the missing tokens have come back.
+-- Time from state.at until `missing` of the missing tokens are refilled.
 local function until_restored(rule, missing)
   if rule.interval then return ceil(missing / rule.limit) * rule.window end
   return ceil(missing / rule.rate)
@@ -58,8 +58,8 @@ local function charge(rule, state, now, cost)
   state.missing, state.at = missing + cost * rule.unit, at
 end
 
--- Greedy: what has come back since the charge may have been these units, and is not
--- given twice. Interval: only within the interval of the charge. If it was the charge
+-- Greedy: tokens that were refilled since the charge may have been these units, and are not
+-- returned twice. Interval: only within the interval of the charge. If it was the charge
 -- that started the interval, another would have started later without it, so the
 -- interval starts again now.
 local function give_back(rule, state, charged, units, now)

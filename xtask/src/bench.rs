@@ -23,7 +23,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let metered = ["--features", "metrics", "--bin", "tollgate-bench-metered"];
         process::run(process::cargo(&["build"]).args(package).args(metered))?;
     }
-    if is_meant("gateway") {
+    if is_meant("gateway") || is_meant("replay") {
         let gateway = ["--profile", "bench", "--package", "tollgate-gateway"];
         process::run(process::cargo(&["build"]).args(gateway))?;
     }

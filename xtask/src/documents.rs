@@ -101,7 +101,7 @@ fn read(file: &Path) -> Result<String, Failure> {
         .map_err(|error| Failure::Broken(format!("cannot read {}: {error}", file.display())))
 }
 
-/// What is wrong with a link from a file, or `None`.
+/// The fault of a link from a file, or `None`.
 fn missing(link: &Path, from: &Path) -> Result<Option<String>, Failure> {
     let link = link.to_string_lossy();
     let (path, heading) = link.split_once('#').unwrap_or((&link, ""));

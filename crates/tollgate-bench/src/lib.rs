@@ -10,6 +10,7 @@
 //! | `redis/` | a decision in Redis, beside peers; a full log; servers that decide in Redis |
 //! | `replicas.rs` | the layer over Redis in three servers behind nginx |
 //! | `gateway.rs` | the gateway in front of a server, beside nginx |
+//! | `replay.rs` | `tollgate replay` over a log, beside GoAccess |
 //!
 //! The machine may be busy with other work. So peers take turns in many short rounds,
 //! what counts is the ratio to the peer in the same round, and of those the median.
@@ -25,6 +26,7 @@ mod memory;
 mod metered;
 mod process;
 mod redis;
+mod replay;
 #[cfg(unix)]
 mod replicas;
 mod report;
@@ -74,6 +76,12 @@ enum Bench {
         #[arg(long, value_parser = gateway::at_least_one, default_value_t = gateway::ROUNDS)]
         rounds: usize,
     },
+    /// `tollgate replay` over a log, beside GoAccess
+    Replay {
+        /// How often each program reads the log; with fewer than 3 nothing is written down
+        #[arg(long, value_parser = gateway::at_least_one, default_value_t = replay::ROUNDS)]
+        rounds: usize,
+    },
     /// The process that one measurement needs for itself
     #[command(hide = true)]
     Alone { what: String },
@@ -107,7 +115,8 @@ pub fn run() -> ExitCode {
             .and_then(|()| redis::overload::run())
             .and_then(|()| redis::fleet::run())
             .and_then(|()| all_replicas())
-            .and_then(|()| gateway::run(gateway::ROUNDS)),
+            .and_then(|()| gateway::run(gateway::ROUNDS))
+            .and_then(|()| replay::run(replay::ROUNDS)),
         Some(Bench::Memory) => memory::run(),
         Some(Bench::Flood) => flood::run(),
         Some(Bench::Layer) => layer::run(),
@@ -116,6 +125,7 @@ pub fn run() -> ExitCode {
         Some(Bench::Overload) => redis::overload::run(),
         Some(Bench::Fleet) => redis::fleet::run(),
         Some(Bench::Gateway { rounds }) => gateway::run(rounds),
+        Some(Bench::Replay { rounds }) => replay::run(rounds),
         Some(Bench::Alone { what }) => alone(&what),
         Some(Bench::Serve { mode, port }) => serve::run(async { apps::app(mode) }, port),
         #[cfg(unix)]
@@ -138,6 +148,7 @@ fn alone(what: &str) -> Result<(), Failure> {
         Some(("spin", side)) => memory::spin(side)?,
         Some(("requests", wrapping)) => layer::spin(wrapping)?,
         Some(("bytes", side)) => memory::bytes::resident(side)?,
+        Some(("parse", log)) => replay::parse(log)?,
         Some(("flood", side)) => flood::alone(side)?,
         _ => return Err(format!("there is no measurement `{what}`").into()),
     };

@@ -59,11 +59,21 @@ pub(crate) fn memory_of(pid: &str, line: &str) -> Result<f64, Failure> {
 
 /// Processor time that a process has used so far, in seconds.
 pub(crate) fn processor_time(pid: u32) -> Result<f64, Failure> {
+    // The 12th and 13th number are the times in user and kernel mode.
+    times(&pid.to_string(), 11)
+}
+
+/// Processor time of all processes that this process started and waited for, in seconds.
+pub(crate) fn processor_time_of_children() -> Result<f64, Failure> {
+    times("self", 13)
+}
+
+/// The sum of two times of a process, in seconds. `skipped` fields precede them.
+fn times(pid: &str, skipped: usize) -> Result<f64, Failure> {
     let stat = fs::read_to_string(PathBuf::from(format!("/proc/{pid}/stat")))?;
-    // The name is in parentheses and may contain any character. State and numbers follow it; the
-    // 12th and 13th of these fields are the times in user and kernel mode.
+    // The name is in parentheses and may contain any character. State and numbers follow it.
     let (_, after) = stat.rsplit_once(") ").ok_or("/proc/<pid>/stat has no name")?;
-    let ticks = after.split(' ').skip(11).take(2).map(str::parse::<f64>);
+    let ticks = after.split(' ').skip(skipped).take(2).map(str::parse::<f64>);
     // Linux counts 100 ticks a second for programs, whatever it uses itself.
     Ok(ticks.sum::<Result<f64, _>>()? / 100.0)
 }

@@ -103,8 +103,8 @@ fn replaced(document: &str, name: &str, section: &str) -> String {
 const HEAD: &str = "# Benchmarks
 
 Written by `cargo xtask bench`; `cargo xtask bench memory` (`flood`, `layer`, `http`, `redis`,
-`overload`, `fleet`, `replicas`, `gateway`) measures one section again and leaves the others. Every row is shown, those
-too in which Tollgate loses.
+`overload`, `fleet`, `replicas`, `gateway`, `replay`) measures one section again and leaves the
+others. Every row is shown, also where Tollgate loses.
 
 Peers take turns in many short rounds, each round beginning with another one. A cell is the
 median of the rounds with the smallest and largest in parentheses, and a ratio is the median

@@ -8,9 +8,10 @@ use tollgate::{Micros, OnExceeded, OnMissingKey, OnStoreError, Policy};
 
 use crate::plan::{
     AccessLogPlan, Allowed, ApiPlan, CostTable, Descriptor, ForwardingHeader, Front,
-    IdentitySource, KeyOrigin, LimitPlan, Listen, Plan, Protocol, RateLimitDomain, Route, SettleBy,
-    StorePlan, SubjectsPlan, Target, Topology, TracingPlan, Whose,
+    IdentitySource, KeyOrigin, LimitPlan, Listen, Plan, RateLimitDomain, Route, SettleBy,
+    StorePlan, SubjectsPlan, Topology, TracingPlan, ValuePlan, Whose,
 };
+use crate::proxy::{Balance, Protocol, Upstream};
 
 /// What a plan would do, a sentence a line. Secrets are not in it.
 pub fn in_words(plan: &Plan) -> String {
@@ -360,6 +361,12 @@ fn source(source: &IdentitySource) -> String {
         IdentitySource::ApiKey(keys) => {
             format!("the holder of one of {} API keys", keys.keys.len())
         }
+        IdentitySource::Value(ValuePlan { place, proxies: Some(_) }) => {
+            format!("the {place} as its trusted proxies send it")
+        }
+        IdentitySource::Value(ValuePlan { place, proxies: None }) => {
+            format!("the {place} (forgeable: clients can write any value)")
+        }
         IdentitySource::Ip { header, v4_prefix, v6_prefix, .. } => {
             let header = match header {
                 None => "the address that connects".to_owned(),
@@ -419,18 +426,38 @@ impl fmt::Display for Listener<'_> {
 }
 
 /// "http://localhost:3000"
-pub(crate) fn target(target: Option<&Target>) -> String {
+pub(crate) fn target(target: Option<&Upstream>) -> String {
     target.map_or_else(|| "for other proxies".to_owned(), |target| Where(target).to_string())
 }
 
-struct Where<'a>(&'a Target);
+struct Where<'a>(&'a Upstream);
 
 impl fmt::Display for Where<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Target { scheme, authority, base_path, protocol, .. } = self.0;
-        write!(f, "{scheme}://{authority}{base_path}")?;
-        if *protocol == Protocol::Http2 {
+        let Upstream { servers, strip_prefix, request_headers, response_headers, max_body, .. } =
+            self.0;
+        for (index, address) in servers.addresses.iter().enumerate() {
+            write!(f, "{}{address}", if index == 0 { "" } else { " | " })?;
+        }
+        if servers.protocol == Protocol::Http2 {
             f.write_str(", HTTP/2")?;
+        }
+        if servers.balance == Balance::LeastBusy {
+            f.write_str(", the least busy server")?;
+        }
+        if let Some(active) = &servers.active {
+            write!(f, ", checked every {:?} at {}", active.interval, active.path)?;
+        }
+        if let Some(prefix) = strip_prefix {
+            write!(f, ", without the prefix {prefix}")?;
+        }
+        for (what, edits) in [("request", request_headers), ("response", response_headers)] {
+            if !edits.is_empty() {
+                write!(f, ", {what} headers: {edits}")?;
+            }
+        }
+        if let Some(most) = max_body {
+            write!(f, ", bodies of at most {most} bytes")?;
         }
         Ok(())
     }

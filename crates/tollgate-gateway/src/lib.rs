@@ -9,6 +9,7 @@ pub mod config;
 pub mod files;
 mod flow;
 pub mod log;
+mod meter;
 pub mod plan;
 pub mod proxy;
 pub mod replay;

@@ -7,7 +7,7 @@ use crate::config::tables;
 
 /// The schema, draft 2020-12.
 pub fn schema() -> Value {
-    let mut schema = section(&tables::ROOT);
+    let mut schema = section(tables::root());
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
     schema["title"] = json!("Configuration of the Tollgate gateway");
     schema
@@ -15,10 +15,10 @@ pub fn schema() -> Value {
 
 fn section(section: &Section) -> Value {
     let mut properties = Map::new();
-    for it in section.fields {
+    for it in section.fields() {
         properties.insert(it.key.to_owned(), field(it));
     }
-    let required = section.fields.iter().filter(|it| it.presence == Presence::Required);
+    let required = section.fields().filter(|it| it.presence == Presence::Required);
     let required: Vec<_> = required.map(|it| it.key).collect();
     let mut schema = json!({
         "type": "object",
@@ -27,7 +27,7 @@ fn section(section: &Section) -> Value {
         "additionalProperties": false,
         "required": required,
     });
-    if let Some(others) = section.others {
+    if let Some(others) = section.others() {
         let shape = described(shape(&others.shape), others.doc);
         schema["patternProperties"] = json!({ others.key.pattern.unwrap_or(".+"): shape });
     }
@@ -89,7 +89,7 @@ fn shape(shape: &Shape) -> Value {
         Shape::List(of) => {
             json!({ "type": "array", "minItems": 1, "items": self::shape(of) })
         }
-        Shape::Section(of) => section(of),
+        Shape::Section(of) => section(of()),
         Shape::Either(shapes) => {
             json!({ "anyOf": shapes.iter().map(self::shape).collect::<Vec<_>>() })
         }

@@ -38,7 +38,7 @@ pub(crate) enum Servers {
     Cluster(Vec<(String, u16)>),
 }
 
-/// What to log in with at a Sentinel.
+/// The credentials for a Sentinel.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Login {
     username: Option<String>,
@@ -56,8 +56,8 @@ impl Address {
     /// `redis[s]-sentinel://…host[:port]?service=name[&node=host:port…]` and
     /// `redis[s]-cluster://…host[:port][?node=host:port…]`; `valkey` for `redis` is the same.
     pub(crate) fn parse(url: &str) -> Result<Self, UrlError> {
-        let url =
-            Url::parse(url.trim()).map_err(|error| wrong(format!("is none: {error}"), FORMS))?;
+        let url = Url::parse(url.trim())
+            .map_err(|error| wrong(format!("is not valid: {error}"), FORMS))?;
         if url.fragment().is_some() {
             let cure = "write %23 where a password has a #";
             return Err(wrong("has a fragment, which means nothing here".into(), cure));
@@ -219,7 +219,7 @@ fn host(url: &Url, port: u16) -> Result<(String, u16), UrlError> {
     Ok((host, url.port().unwrap_or(port)))
 }
 
-/// What stands behind the question mark.
+/// The parameters after the question mark.
 struct Query {
     nodes: Vec<(String, u16)>,
     rest: Vec<(String, String)>,
@@ -323,7 +323,7 @@ mod tests {
             ("redis+unix://", "has no path"),
             ("redis://u:secret@h/%FF", "names the database"),
             ("redis://u:secret%FF@h", "not UTF-8"),
-            ("redis://u:secret@h:99999", "is none: invalid port"),
+            ("redis://u:secret@h:99999", "is not valid: invalid port"),
             // Passwords that end early, as they should have been encoded.
             ("redis://u:1#secret@h", "has a fragment"),
             ("redis://u:1?secret@h", "unknown parameter"),

@@ -86,15 +86,15 @@ impl RedisStoreBuilder {
         })
     }
 
-    /// The time from a request to its answer, at most; after it there is an error. Nothing
-    /// is charged later, but for what is in Redis' hands at that moment. No longer than an
-    /// hour. Default: 50 ms.
+    /// The longest time from a request to its answer; after it the request fails. Nothing is
+    /// charged later, except for calls that Redis has already received. At most an hour. Default:
+    /// 50 ms.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.bounds.timeout = timeout.min(LONGEST);
         self
     }
 
-    /// What the names of all keys begin with, up to a colon. Default: `tollgate`.
+    /// The start of the names of all keys, up to a colon. Default: `tollgate`.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
         self
@@ -102,9 +102,9 @@ impl RedisStoreBuilder {
 
     /// The secret under which subjects are hashed in the names of keys.
     ///
-    /// Without one anybody can work out the name for a subject they can guess. That is
-    /// of no use against long API keys, but there are only so many IPv4 addresses: who
-    /// can read Redis, its logs or its backups, could tell who was there.
+    /// Without a secret, an attacker can compute the name for any guessed subject. Long API keys
+    /// cannot be guessed, but IPv4 addresses can: a reader of Redis, its logs or its backups could
+    /// find the clients.
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
         self.secret = secret.as_ref().to_vec();
         self
@@ -125,14 +125,14 @@ impl RedisStoreBuilder {
     }
 
     /// Requests in a call, from one to 65 535. Default: 512, for which Redis needs about a
-    /// millisecond: nobody else who uses it waits longer for us.
+    /// millisecond: other users of the server wait no longer for us.
     pub fn max_batch(mut self, requests: usize) -> Self {
         self.bounds.batch = requests.clamp(1, Batch::MAX);
         self
     }
 
-    /// Requests that wait for a call; more fail at once. Default: 16 384. In a Cluster that
-    /// is for each node, so that a node that is silent stands in the way of no other.
+    /// Requests that wait for a call; further requests fail at once. Default: 16 384. In a Cluster
+    /// each node has its own number, so a silent node does not affect other nodes.
     pub const fn max_queue(mut self, requests: usize) -> Self {
         self.bounds.queue = requests;
         self

@@ -8,8 +8,8 @@ pub(crate) fn put<const N: usize>(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&number.to_be_bytes()[8 - N..]);
 }
 
-/// A number as Lua can count it. Units and waits beyond are as good as that: no quota
-/// holds so many, and none lasts so long.
+/// A number that is exact in Lua. Larger units and waits make no difference: no quota is as large,
+/// and no wait is as long.
 pub(crate) fn exact(number: u64) -> u64 {
     number.min(Timestamp::MAX.as_micros())
 }

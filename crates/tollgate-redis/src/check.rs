@@ -17,7 +17,7 @@ use crate::names::Names;
 use crate::node::Node;
 use crate::stats::Counters;
 
-/// What was found at a server when it was last connected to.
+/// The properties of a server at the last connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisReport {
@@ -28,23 +28,24 @@ pub struct RedisReport {
     pub version: Option<String>,
     /// Whether the server is a node of a Cluster.
     pub is_cluster: Option<bool>,
-    /// What the server does when its memory is full.
+    /// The policy of the server when its memory is full.
     pub maxmemory_policy: Option<String>,
-    /// Microseconds by which the server's clock is ahead of this machine's. Quotas go by
-    /// the server's, so nothing is wrong if they differ; but times in headers will seem so.
+    /// The lead of the server's clock over this machine's clock, in microseconds. Quotas use the
+    /// server's clock, so decisions are right if the clocks differ. Times in headers may look
+    /// wrong.
     pub clock_ahead: Option<i64>,
-    /// What will hurt.
+    /// Properties of the server that will cause errors.
     pub warnings: Vec<RedisWarning>,
 }
 
-/// Something about a server that will hurt.
+/// A property of a server that will cause errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RedisWarning {
     /// The server is too old for the script.
     Version(String),
-    /// Full memory makes the server throw keys away, and a limit with each. Whoever can
-    /// make many keys can then be rid of any limit.
+    /// With full memory the server evicts keys, and their limits with them. A client that can
+    /// create many keys can then remove any limit.
     Eviction(String),
     /// The server does not say what it does when its memory is full.
     EvictionUnknown(String),
@@ -87,7 +88,7 @@ impl fmt::Display for RedisWarning {
     }
 }
 
-/// What a look needs to know.
+/// The parameters of a check.
 #[derive(Clone, Debug)]
 pub(crate) struct About {
     /// Where the script may write.
@@ -103,7 +104,7 @@ pub(crate) fn watch(node: &Arc<Node>, about: About) {
     let runtime = node.runtime().clone();
     let node = Arc::downgrade(node);
     runtime.spawn(async move {
-        // The first connection may have been made before anybody listened.
+        // The first connection may have been made before this task listened.
         let mut is_known = node.upgrade().is_some_and(|node| node.is_connected());
         // Of that one, there may be an event nevertheless.
         while is_known && connected.try_recv().is_ok() {}
@@ -130,7 +131,7 @@ pub(crate) fn watch(node: &Arc<Node>, about: About) {
     });
 }
 
-/// Looks at a server. What it does not tell is left open; nothing here fails.
+/// Checks a server. Properties that the server does not report are left open; nothing here fails.
 async fn look(node: &Arc<Node>, about: &About) -> RedisReport {
     let client = node.client();
     let mut report = RedisReport {
@@ -215,8 +216,8 @@ async fn maxmemory_policy(client: &Client) -> Result<String, String> {
     }
 }
 
-/// Charges a key that nobody else has and forgets it: all that the script ever does, and
-/// nothing of it stays. Says how far the server's clock is ahead.
+/// Charges and forgets a key that only this call uses. The script runs each of its commands, and
+/// leaves nothing behind. Returns how far the server's clock is ahead.
 async fn rehearse(node: &Arc<Node>, names: &Names) -> Result<i64, Failure> {
     let nonce = rand();
     let lost = |error: &dyn fmt::Display| Failure::Lost(error.to_string());
@@ -239,8 +240,8 @@ async fn rehearse(node: &Arc<Node>, names: &Names) -> Result<i64, Failure> {
     Ok(i64::try_from(reply.now.as_micros()).unwrap_or(i64::MAX) - micros(wall.as_micros()))
 }
 
-/// What a rehearsal does not call, with arguments of which nothing comes for a key that
-/// does not exist. Without one of them the script fails when it has done a part of its work.
+/// Commands that the rehearsal does not call, with arguments that have no effect on a key that does
+/// not exist. If one of them is forbidden, the script fails in the middle of its work.
 const NOT_REHEARSED: [(&str, &[&str]); 6] = [
     ("MGET", &[]),
     ("EXISTS", &[]),
@@ -250,7 +251,7 @@ const NOT_REHEARSED: [(&str, &[&str]); 6] = [
     ("PEXPIREAT", &["1"]),
 ];
 
-/// What the server says of the first command that the user may not call.
+/// The error of the server for the first command that the user may not call.
 async fn missing_right(client: &Client, names: &Names) -> Option<String> {
     let policy = Policy::fixed_window_counter("self-check", Quota::per_second(1)).ok()?;
     let key = names.state(&policy, &Key::new(rand().to_be_bytes()));

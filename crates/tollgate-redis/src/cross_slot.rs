@@ -1,14 +1,13 @@
 //! Requests whose charges are to keys of several slots of a Cluster.
 //!
-//! No call can hold keys of two slots, so each slot is asked in a call of its own, one
-//! after the other, and what was charged is given back if a later one denies. That can
-//! never admit more than the quotas grant. It can deny what they would have granted, as
-//! for a moment units are taken by a request that comes to nothing; and units whose
-//! giving back is lost are gone until they age out.
+//! No call can contain keys of two slots, so each slot has its own call, one after the other. If a
+//! later slot denies, the charges are refunded. This can never admit more than the quotas. It can
+//! deny requests that the quotas would allow, because a request that is denied later holds units
+//! for a moment. Units whose refund is lost are missing until they age out.
 //!
-//! So *all or none* holds when all is said and done, *one snapshot* and *a denial changes
-//! nothing* hold in each slot. Policies that are given back are no longer remembered as
-//! denying, as those that settle are not.
+//! So *all or none* holds after the last refund; *one snapshot* and *a denial changes nothing* hold
+//! in each slot. Denials by policies with refunds are no longer remembered, like those of policies
+//! that settle.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,13 +45,13 @@ pub(crate) fn decide(
     RedisFuture::driven(ticket, drive, runtime, read)
 }
 
-/// An epoch that the deny cache never has: a denial of one slot is not one of the request,
-/// and the units that it was denied for may come back from others like it.
+/// An epoch that the deny cache never has: a denial by one slot is not a denial of the request, and
+/// other such requests may refund the missing units.
 const NOT_REMEMBERED: u64 = u64::MAX;
 
 struct CrossSlot {
     store: RedisStore,
-    /// In the order in which they are asked.
+    /// The groups, in the order of their calls.
     groups: Vec<Arc<Group>>,
     deadline: Instant,
 }
@@ -88,13 +87,13 @@ fn groups(
 }
 
 impl Group {
-    /// What decides when this is asked, the least first.
+    /// The position of the call of a group, the smallest first.
     ///
-    /// Shadows come after all that may deny, since they are charged only with an admitted
-    /// request. A queue comes as late as that allows, since a place in it cannot always be
-    /// given back. Of the others, a key that denied a moment ago comes first, because it probably
-    /// does so again. Then comes the narrowest: what is denied there has touched nobody else, and
-    /// the key that all share last.
+    /// Shadow policies come after all policies that may deny, because they are charged only with an
+    /// admitted request. A queue comes just before them, because a place in it cannot always be
+    /// refunded. Among the others, a key that denied a moment ago comes first, because it probably
+    /// denies again. Then comes the narrowest quota, because a denial there has affected no other
+    /// key. The key that all requests share comes last.
     fn rank(&self, deniers: &Deniers) -> (bool, bool, bool, bool, u64) {
         // A penalty has to see the denials of its own key.
         let is_first =
@@ -137,7 +136,7 @@ impl Group {
     }
 }
 
-/// What the policies of a group say.
+/// The decisions of the policies of a group.
 #[derive(Debug, Default)]
 struct Said(SmallVec<[Decision; 2]>);
 
@@ -146,8 +145,8 @@ impl Said {
         Self(decisions.collect())
     }
 
-    /// What they say of a request that others denied, once their units are back: that they would
-    /// let it pass, and what is left.
+    /// Their decisions on a request that other groups denied, after the refund: they would allow
+    /// it, and this much is left.
     fn uncharged(group: &Group, verdict: &Verdict) -> Self {
         let said = group.lines.iter().zip(verdict.decisions()).map(|(line, decision)| {
             let mut decision = *decision;
@@ -177,8 +176,8 @@ impl CrossSlot {
                     verdicts.push(Some(verdict));
                 }
                 Ok(verdict) => return Ok(self.deny(&verdicts, &verdict).await),
-                // What only watches stands in nobody's way, be it out of order itself.
-                // Somebody must have decided, though.
+                // A shadow policy affects no request, even if its own call fails. But one group
+                // must have decided.
                 Err(_) if group.is_shadow() && !(is_silent && self.is_last(group)) => {
                     verdicts.push(None);
                 }
@@ -204,8 +203,8 @@ impl CrossSlot {
         Ok(Verdict::new(true, at, self.in_order(said)))
     }
 
-    /// The verdict on a request that was denied after `before` had admitted it. What they charged
-    /// is given back. The groups that were not asked are left out.
+    /// The verdict on a request that was denied after `before` had admitted it. Their charges are
+    /// refunded. Groups without a call are left out.
     async fn deny(&self, before: &[Option<Verdict>], denial: &Verdict) -> Verdict {
         let denier = &self.groups[before.len()];
         for (line, decision) in denier.lines.iter().zip(denial.decisions()) {
@@ -222,7 +221,7 @@ impl CrossSlot {
         Verdict::new(false, denial.decided_at(), self.in_order(said))
     }
 
-    /// Gives back what was charged, and says whether all is back by the deadline.
+    /// Refunds the charges. Returns whether all are refunded by the deadline.
     async fn take_back(&self, verdicts: &[Option<Verdict>]) -> bool {
         let groups = self.groups.iter().zip(verdicts);
         let ids = &self.store.0.combiner.ids;
@@ -279,8 +278,8 @@ fn ask(store: &RedisStore, lines: SmallVec<[Line; 2]>, deadline: Instant) -> Red
     RedisFuture::submit(combiner, Arc::new(ticket), read)
 }
 
-/// Gives back all that the receipts are for, and says whether all of it surely is. One
-/// that gets lost is sent again: a receipt counts once.
+/// Refunds the charges of the receipts. Returns whether all refunds are confirmed. A lost refund is
+/// sent again: a receipt counts once.
 async fn give_back(store: &RedisStore, receipts: Vec<Receipt>) -> bool {
     let mut open: Vec<_> = receipts.iter().collect();
     let mut is_back = true;
@@ -313,8 +312,8 @@ async fn give_back(store: &RedisStore, receipts: Vec<Receipt>) -> bool {
     is_back && open.is_empty()
 }
 
-/// Before what could not be given back is tried again, at first.
+/// The first wait before a failed refund is tried again.
 const PAUSE: Duration = Duration::from_millis(25);
-/// What was charged a moment ago is given back now or never, so that a flood of denied
-/// requests leaves no traces in Redis that live as long as receipts usually do.
+/// The lifetime of a receipt for a refund that follows at once. It is short, so that a flood of
+/// denied requests leaves no long-lived receipts in Redis.
 const LIFETIME: Micros = Micros::new(5_000_000);

@@ -50,7 +50,7 @@ pub(crate) struct DenyCache {
     bound: Duration,
     clock: Clock,
     entries: Mutex<Entries>,
-    /// The number of entries, so that a service where nobody is denied pays a load.
+    /// The number of entries. A service that denies no request pays only for reading it.
     count: AtomicUsize,
     /// Goes up with everything that may make a remembered denial wrong.
     epoch: AtomicU64,

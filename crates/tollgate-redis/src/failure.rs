@@ -5,7 +5,7 @@ use std::fmt;
 use fred::error::{Error, ErrorKind};
 use tollgate_core::StoreError;
 
-/// What the errors of this store are called.
+/// The name of this store in errors.
 pub(crate) const STORE: &str = "redis";
 
 /// A call without an answer.
@@ -28,7 +28,7 @@ pub(crate) enum Refusal {
     Ask { to: String },
     /// Some keys of the call are here and some already there.
     TryAgain,
-    /// This is a replica: whoever thinks that it leads is behind the times.
+    /// This server is a replica: the caller has an old view of the topology.
     ReadOnly,
     /// Anything else.
     Other(String),
@@ -60,7 +60,7 @@ fn said_by(error: &Error) -> Refusal {
     Refusal::Other(error.to_string())
 }
 
-/// What the words of an answer mean: those of the server, but for some of fred's own.
+/// The meaning of an error text: texts of the server, and some of fred.
 fn answered(text: &str) -> Failure {
     let said = unwrapped(text);
     let code = said.split_whitespace().next().unwrap_or_default();
@@ -145,7 +145,7 @@ impl Failure {
         }
     }
 
-    /// What the caller is told.
+    /// The error for the caller.
     pub(crate) fn to_store_error(&self) -> StoreError {
         match self {
             Self::Refused(refusal) => StoreError::not_charged(STORE, refusal),

@@ -78,8 +78,8 @@ impl<T> Future for RedisFuture<T> {
                     if !is_within(runtime) {
                         leave(drive, ticket);
                     } else if call.as_mut().poll(cx).is_pending() {
-                        // Nobody else answers meanwhile. To leave a waker with the ticket
-                        // would have this task woken by its own call, for nothing.
+                        // No other task answers meanwhile. With a waker in the ticket, this task
+                        // would be woken by its own call for nothing.
                         return Poll::Pending;
                     }
                     // It is over, or in other hands.
@@ -110,8 +110,8 @@ impl<T> Drop for RedisFuture<T> {
     }
 }
 
-/// Whether this is polled in the runtime that the store was made in. Timers of a runtime
-/// that has ended panic: elsewhere nobody knows whether it has.
+/// Whether this is polled in the runtime of the store. Timers of a runtime that has ended panic,
+/// and another runtime cannot find out whether it has ended.
 fn is_within(runtime: &Handle) -> bool {
     Handle::try_current().is_ok_and(|current| current.id() == runtime.id())
 }

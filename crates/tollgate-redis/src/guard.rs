@@ -30,7 +30,7 @@ struct Lines {
     left_out: u32,
 }
 
-/// The breaker of a server that comes and goes writes so many lines in so long.
+/// The most log lines of a breaker in a period, if its server comes and goes.
 const MOST_LINES: u32 = 4;
 const INTERVAL: Duration = Duration::from_secs(60);
 

@@ -4,13 +4,13 @@ use tollgate_core::{Algorithm, AnyRule, Form, Kind, LeakyMode, Micros, Refill, T
 
 use crate::bytes::{exact, put};
 
-/// What a stored state begins with: version, code, and the numbers of its rule. Rules
-/// that are equal have equal headers, whatever the quota they were stated as.
+/// The start of a stored state: version, code, and the numbers of its rule. Equal rules have equal
+/// headers, for any notation of the quota.
 pub(crate) fn put_header(out: &mut Vec<u8>, form: &Form, rule: &AnyRule) {
     let (limit, window) = match rule {
         AnyRule::TokenBucket(rule) => rule.rate(),
         AnyRule::LeakyBucket(rule) => rule.rate(),
-        // The number that stands for its name: what the windows are, each state says.
+        // The number that represents the name of the calendar. Each state contains its own window.
         AnyRule::CalendarWindowCounter(rule) => (form.limit, Micros::new(rule.calendar().id())),
         _ => (form.limit, form.window),
     };
@@ -35,9 +35,9 @@ pub(crate) fn put_header(out: &mut Vec<u8>, form: &Form, rule: &AnyRule) {
     }
 }
 
-/// What a call says of a form and no state begins with: of a calendar, of which the script
-/// knows nothing else, the boundary nearest to `now` with the ones before and after it. As
-/// `now` is what this process takes for the time of Redis, either side may turn out right.
+/// The part of a form that no state contains: for a calendar, the boundary nearest to `now` and the
+/// boundaries before and after it. The script has no other data about a calendar. `now` is an
+/// estimate of the time of Redis, so the period on either side may be the right one.
 pub(crate) fn put_periods(out: &mut Vec<u8>, form: &Form, now: Timestamp) {
     let Some(calendar) = form.calendar else { return };
     let [one, two] = calendar.around(now);

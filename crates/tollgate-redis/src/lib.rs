@@ -26,8 +26,8 @@
 //!
 //! `redis-sentinel://host:26379?service=name&node=host:26379` asks the Sentinels who leads,
 //! and asks again when the connection breaks or the server says that it is a replica. Until
-//! then requests fail within the timeout. What the old master had not passed on to its
-//! replica is lost: at most that much more is admitted.
+//! then requests fail within the timeout. Charges that the old master had not replicated are lost:
+//! at most that much more is admitted.
 //!
 //! # Redis Cluster
 //!
@@ -35,23 +35,22 @@
 //! with them, by the names or addresses that they announce. The user needs the right to
 //! `CLUSTER SLOTS` there.
 //!
-//! All policies of a key share a slot, so they are decided in one call as everywhere. A
-//! request with charges to *different keys*, everybody's and an address', say, mostly finds
-//! them in different slots, and no call can hold both. Each slot is then asked in turn: first a key
-//! that denied within the last second, then the narrowest quota, [`Key::GLOBAL`] after the others,
-//! queues after those and shadows last. If one denies or fails, what the slots before it charged is
-//! given back. So of the
-//! contract of [`Store`]
+//! All policies of a key share a slot, so they are decided in one call as everywhere. *Different
+//! keys* of a request, for example [`Key::GLOBAL`] and an address, are mostly in different slots, and
+//! no call can contain both. Each slot then has its own call: first a key that denied within the last
+//! second, then the narrowest quota, then [`Key::GLOBAL`], then queues, and shadow policies last. If a
+//! slot denies or fails, the charges in the slots before it are refunded. So the contract of [`Store`]
+//! holds in part:
 //!
 //! | | charges in one slot | charges in several |
 //! |---|---|---|
 //! | no quota ever grants more than it has | holds | holds |
-//! | all or none is charged | at once | once what was charged has been given back |
-//! | a denial changes nothing | holds | but for a moment, in which others may be denied for it |
-//! | units given back | | tried three times; if all are lost they are gone until they age out |
+//! | all or none is charged | at once | after the refund |
+//! | a denial changes nothing | holds | except for a moment, when other requests may be denied |
+//! | refunded units | | tried three times; if all tries are lost, the units are missing until they age out |
 //! | verdict | one snapshot | one for each slot; `decided_at` is the last one's time, or that of the queue |
 //! | what the others report in a denial | all of it | what is left and no wait of their own if they were asked before it; else they are left out ([`Outcome::Undecided`](tollgate_core::Outcome::Undecided)) |
-//! | the deny cache | used | not used, and off for policies that have been given back |
+//! | the deny cache | used | not used, and off for policies with refunds |
 //!
 //! A master that is down fails the requests for its slots until a replica leads, and those
 //! alone if the Cluster has `cluster-require-full-coverage no`; with `yes`, the default of
@@ -128,8 +127,8 @@ struct Inner {
 
 impl RedisStore {
     /// A store with the usual settings. Must be called within a tokio runtime, which carries
-    /// its calls: once that has ended, all that is asked fails. Whoever asks from another
-    /// runtime, or from none, is answered as well, at the price of a task each time.
+    /// its calls: once that has ended, all requests fail. A caller in another
+    /// runtime, or outside a runtime, is answered as well, at the price of a task each time.
     ///
     /// It does not wait for Redis: see [`connected`](Self::connected).
     pub fn connect(url: &str) -> Result<Self, ConnectError> {
@@ -168,8 +167,8 @@ impl RedisStore {
         leaders.peek().is_some() && leaders.all(|leader| leader.node.is_connected())
     }
 
-    /// What was found at the servers when they were last connected to: their versions, and
-    /// what will hurt. Warnings are logged as well. One for each master of a Cluster.
+    /// The versions of the servers at the last connection, and warnings, which are logged as well.
+    /// One report for each master of a Cluster.
     pub fn reports(&self) -> Vec<RedisReport> {
         self.leaders().map(|leader| leader.node.report()).collect()
     }
@@ -184,7 +183,7 @@ impl RedisStore {
         Arc::as_ptr(&self.0).addr()
     }
 
-    /// What this store has done so far.
+    /// The counters of this store.
     pub fn stats(&self) -> RedisStats {
         let combiner = &self.0.combiner;
         combiner.counters.read(combiner.topology.queued())
@@ -227,8 +226,8 @@ impl RedisStore {
             Answer::Settlement(settlement) => Some(settlement),
             _ => None,
         };
-        // Before it is sent: what comes back with it may let others pass. Of what is in flight
-        // nothing is remembered anyway.
+        // Before it is sent, because refunded units may let other requests pass. Denials by
+        // concurrency limits are not remembered anyway.
         if !receipt.policy.is_concurrency() {
             self.0.combiner.deny_cache.exclude(receipt.policy.name(), lifetime);
         }
@@ -249,7 +248,7 @@ impl Store for RedisStore {
             _ => None,
         };
         let is_leased = charges.iter().any(|charge| charge.policy.lease().is_some());
-        // Only Redis knows of costs that nobody has asked for.
+        // Only Redis has an answer for costs that were not requested before.
         let is_dry = charges.iter().any(|charge| charge.dry);
         if is_leased
             && !is_dry

@@ -1,4 +1,4 @@
-//! What states are called in Redis.
+//! The names of states in Redis.
 
 use std::fmt;
 
@@ -13,9 +13,9 @@ pub(crate) type Name = SmallVec<[u8; 56]>;
 
 /// Makes names: `tollgate:{subject}:policy`.
 ///
-/// The subject is a keyed hash, so that no separator can be smuggled in and neither Redis
-/// nor its logs hold what a key was made of. It stands in braces because in a Cluster all
-/// policies of a subject are to be decided in one call: the part in braces says the slot.
+/// The subject is a keyed hash, so that no client can insert a separator, and neither Redis nor its
+/// logs contain the parts of a key. It is in braces because in a Cluster the part in braces
+/// determines the slot, and all policies of a subject are decided in one call.
 #[derive(Clone)]
 pub(crate) struct Names {
     /// The namespace and what comes up to the subject.

@@ -48,8 +48,8 @@ struct Health {
     reconnected_at: Option<Instant>,
 }
 
-/// A server that was silent for so long may never say that its connection is dead: one
-/// that was taken off the network does not. Only a new connection finds out.
+/// After this silence, the connection to a server may be dead without notice, for example because
+/// the server was taken off the network. Only a new connection finds out.
 const SILENCE: Duration = Duration::from_millis(500);
 /// New connections are made so seldom, since each drops what is under way.
 const BETWEEN_CONNECTIONS: Duration = Duration::from_secs(1);
@@ -82,9 +82,9 @@ impl Node {
         Ok(node)
     }
 
-    /// Carries out calls that are written together, and gives up on them at the deadline. A node of
-    /// a Cluster that has keys of a slot before it has the slot takes only calls of those who are
-    /// `asking`: who were sent there for these keys.
+    /// Carries out calls that are written together, and gives up at the deadline. While a slot
+    /// moves, the new node of a Cluster accepts only calls that are `asking`: calls that were
+    /// redirected there for their keys.
     pub(crate) async fn call(
         self: &Arc<Self>,
         batches: &[Batch],
@@ -117,8 +117,8 @@ impl Node {
         deadline: Instant,
         is_asking: bool,
     ) -> SmallVec<[Sent; 1]> {
-        // Only a timeout of fred's own keeps it from sending what nobody waits for, and
-        // only commands that it does not know take one.
+        // Only fred's own timeout keeps it from sending commands whose callers have given up, and
+        // only commands that it does not know have one.
         let timeout = deadline.saturating_duration_since(Instant::now()).max(LEAST);
         let options = Options { timeout: Some(timeout), ..Options::default() };
         let client = self.client.with_options(&options);
@@ -171,7 +171,7 @@ impl Node {
         self.clock.at_server(Instant::now()).is_some()
     }
 
-    /// Asks the server what time it is, unless somebody else has by then.
+    /// Asks the server for its time, unless another call has done so by then.
     pub(crate) async fn learn_time(self: &Arc<Self>, deadline: Instant) -> Result<(), Failure> {
         // By a task of its own: who asks keeps others waiting, and a caller may stop polling.
         let node = Arc::clone(self);
@@ -277,7 +277,7 @@ impl Node {
         self.client.is_connected()
     }
 
-    /// What was found at the server when it was last connected to.
+    /// The properties of the server at the last connection.
     pub(crate) fn report(&self) -> RedisReport {
         self.report.lock().clone()
     }
@@ -323,8 +323,8 @@ impl Drop for Node {
     fn drop(&mut self) {
         let (client, supervisor) = (self.client.clone(), self.supervisor.clone());
         self.runtime.spawn(async move {
-            // It is being closed: whatever comes of it, nobody is left to care. Only a
-            // server that is silent must not keep it for as long as it is.
+            // The connection is being closed, so its result does not matter. But a silent server
+            // must not keep it open.
             let _ = timeout(SETUP_TIMEOUT, client.quit()).await;
             supervisor.abort();
         });
@@ -342,7 +342,7 @@ fn client(config: Config, timeout: Duration) -> Result<Client, Error> {
             connection.connection_timeout = SETUP_TIMEOUT;
             connection.internal_command_timeout = SETUP_TIMEOUT;
             connection.max_command_attempts = 1;
-            // While there is no connection, calls are refused once so many wait.
+            // Without a connection, calls are rejected once this number of calls waits.
             connection.max_command_buffer_len = 256;
             connection.tcp.nodelay = Some(true);
             // A password may be changed while we run.
@@ -412,7 +412,7 @@ async fn supervise(client: Client) {
     }
 }
 
-/// The client's task. It ends with whoever waits for it.
+/// The task of the client. It ends with the future that waits for it.
 struct Connection(ConnectHandle);
 
 impl Future for Connection {

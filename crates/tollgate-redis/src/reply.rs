@@ -8,7 +8,7 @@ use tollgate_core::{
 use crate::encode::{Asked, Batch, Run, Sum};
 use crate::replay::Numbers;
 
-/// What the script says.
+/// The reply of the script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// Redis' time of the call.
@@ -17,7 +17,7 @@ pub struct Reply {
     pub rows: Vec<Row>,
 }
 
-/// What the script says about one request.
+/// The reply of the script to one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Row {
     /// The deadline had passed. Nothing was done.
@@ -37,7 +37,7 @@ pub enum Row {
     Unmade,
     /// A value that the request needs cannot be read. Nothing was done.
     Fault {
-        /// What is wrong with it.
+        /// The fault of a reply.
         fault: Fault,
         /// Under which key, by its place among those of the call.
         key: usize,
@@ -49,7 +49,7 @@ pub enum Row {
 /// that admits.
 pub type Frozen = SmallVec<[Micros; 2]>;
 
-/// What is wrong with a value.
+/// The fault of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// It is not a string.
@@ -272,7 +272,7 @@ fn decision(bytes: &mut Bytes<'_>, limit: u64) -> Option<(Decision, Micros)> {
     Some((Decision { outcome, limit, remaining, reset_after }, Micros::new(frozen)))
 }
 
-/// What is still to be read.
+/// The bytes that are still to be read.
 struct Bytes<'a> {
     rest: &'a [u8],
 }

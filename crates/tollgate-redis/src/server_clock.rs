@@ -1,4 +1,4 @@
-//! What time it is at a server, as far as its replies tell.
+//! The time of a server, estimated from its replies.
 
 use std::time::{Duration, Instant};
 

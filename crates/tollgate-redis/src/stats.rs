@@ -1,4 +1,4 @@
-//! What a store has done so far.
+//! The counters of a store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::failure::Failure;
 
-/// What a [`RedisStore`](crate::RedisStore) has done since it was made.
+/// The counters of a [`RedisStore`](crate::RedisStore) since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisStats {
@@ -15,8 +15,8 @@ pub struct RedisStats {
     pub calls: u64,
     /// Requests in those calls: divided by `calls` it is how many share one.
     pub requests: u64,
-    /// Calls that Redis refused: nothing was charged. Those that a Cluster sent to another
-    /// node are among them.
+    /// Calls that Redis rejected: nothing was charged. They include calls that a Cluster redirected
+    /// to another node.
     pub refused: u64,
     /// Calls whose answer was lost: they may have charged.
     pub lost: u64,
@@ -140,8 +140,8 @@ mod measure {
         counter!("tollgate_redis_deny_cache_hits_total").increment(1);
     }
 
-    /// What may follow begins at zero here: a counter that begins at its first event has no
-    /// rate there.
+    /// Registers all counters at zero, because a counter that begins at its first event has no rate
+    /// at that event.
     pub(super) fn connection() {
         counter!("tollgate_redis_connections_total").increment(1);
         for outcome in ["answered", "refused", "lost"] {
@@ -153,7 +153,7 @@ mod measure {
     }
 }
 
-/// Nobody measures.
+/// Without the feature `metrics`.
 #[cfg(not(feature = "metrics"))]
 mod measure {
     use std::time::Duration;

@@ -14,7 +14,7 @@ use crate::encode::{Ask, Spent};
 use crate::failure::STORE;
 use crate::names::Name;
 
-/// What is asked of Redis.
+/// The operation in Redis.
 #[derive(Debug)]
 pub(crate) enum Request {
     Decide(SmallVec<[Line; 2]>),
@@ -78,7 +78,7 @@ pub(crate) struct Line {
     pub(crate) dry: bool,
 }
 
-/// What Redis answers.
+/// The answer of Redis.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Verdict(Verdict),
@@ -88,7 +88,7 @@ pub(crate) enum Answer {
     Leased(Leased),
 }
 
-/// What Redis answers to who asks for a block, and when.
+/// The answer of Redis to a request for a block, and its time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leased {
     pub(crate) granted: Granted,
@@ -104,9 +104,9 @@ pub(crate) struct Ticket {
     pub(crate) request: Request,
     /// The slot of its keys.
     pub(crate) slot: u16,
-    /// What the deny cache knew of when this was asked.
+    /// The epoch of the deny cache when the request was made.
     pub(crate) epoch: u64,
-    /// Nobody waits for an answer after this.
+    /// The caller gives up after this instant.
     pub(crate) deadline: Instant,
     progress: Mutex<Progress>,
 }
@@ -134,12 +134,12 @@ impl Ticket {
         Self { request, slot, epoch, deadline, progress }
     }
 
-    /// Whether there is somebody to answer.
+    /// Whether a caller waits for the answer.
     pub(crate) fn is_waited_for(&self) -> bool {
         !matches!(*self.progress.lock(), Progress::Answered(_) | Progress::Over)
     }
 
-    /// Takes this into a call; `false` if nobody waits for it any more.
+    /// Takes this into a call; `false` if the caller has given up.
     pub(crate) fn send(&self) -> bool {
         let mut progress = self.progress.lock();
         match &mut *progress {
@@ -166,8 +166,8 @@ impl Ticket {
         }
     }
 
-    /// Takes this back out of a call that another node is to carry out; `false` if nobody
-    /// waits for it any more.
+    /// Takes this back from a call that another node will carry out; `false` if the caller has
+    /// given up.
     pub(crate) fn unsend(&self) -> bool {
         let mut progress = self.progress.lock();
         match &mut *progress {
@@ -199,7 +199,7 @@ impl Ticket {
         is_shed
     }
 
-    /// Answers that nobody is left to carry this out.
+    /// Answers that no task is left to carry this out.
     pub(crate) fn fail_pending(&self) {
         self.answer_with(|is_sent| {
             Err(if is_sent {

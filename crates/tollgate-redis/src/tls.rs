@@ -11,10 +11,10 @@ use rustls::{ClientConfig, RootCertStore};
 /// Certificates that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsError {
-    /// What was given is not what it should be.
+    /// The given file has another format.
     #[error("{0}: give the certificates of the authority as PEM, -----BEGIN CERTIFICATE-----")]
     Certificates(String),
-    /// Nothing was given, and this system trusts nobody.
+    /// No authority was given, and this system trusts no authority.
     #[error(
         "no trusted certificate is found on this system; install ca-certificates or give the \
          authority's own"
@@ -22,7 +22,7 @@ pub enum TlsError {
     NoRoots,
 }
 
-/// TLS that trusts these authorities alone, or else those that the system trusts.
+/// TLS that trusts only these authorities, or else the authorities of the system.
 ///
 /// It names its cryptography, because a process whose crates brought several has no
 /// default, and rustls panics when asked for one.
@@ -39,7 +39,8 @@ pub(crate) fn config(authorities: Option<&[u8]>) -> Result<TlsConfig, TlsError> 
             }
         }
         None => {
-            // A store usually holds some that cannot be read; those that can are enough.
+            // A store usually has some certificates that cannot be read; the other certificates are
+            // enough.
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             if roots.is_empty() {
                 return Err(TlsError::NoRoots);

@@ -1,8 +1,8 @@
-//! Replays recorded requests against the limits of Tollgate: which of them would have been denied,
-//! and to which clients?
+//! Replays recorded requests against the limits of Tollgate: which requests would have been denied,
+//! and which clients are affected?
 //!
-//! [`Replay`] takes requests and reports; it has no clock and reads no file. The module [`log`]
-//! reads access logs.
+//! [`Replay`] takes requests and returns a report. It has no clock and reads no file. The module
+//! [`log`] reads access logs.
 //!
 //! ```
 //! use tollgate_core::{Cost, Key, Policy, Quota, Timestamp};

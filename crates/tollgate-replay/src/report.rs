@@ -17,29 +17,29 @@ pub struct Report {
     pub first: Option<Instant>,
     /// When the last request arrived.
     pub last: Option<Instant>,
-    /// Distinct clients, as far as they were counted apart.
+    /// Distinct clients, up to the bound.
     pub clients: u64,
-    /// Those of them that were denied at least once.
+    /// Clients that were denied at least once.
     pub clients_denied: u64,
     /// Requests of clients beyond the bound.
     #[serde(skip_serializing_if = "Counts::is_empty")]
     pub beyond_clients: Counts,
-    /// Requests that were denied before any limit: by a blocklist, or as their client is unknown.
+    /// Requests that were denied before any limit: by a blocklist, or
+    /// because their client is unknown.
     pub forbidden: u64,
-    /// By name.
+    /// The effect of each policy, by its name.
     pub policies: BTreeMap<String, PolicyReport>,
-    /// By name.
+    /// The requests of each route, by its name.
     pub routes: BTreeMap<String, Totals>,
-    /// How near the clients came that were never denied: how many had which smallest share of a
-    /// quota left.
+    /// Clients that were never denied, by the smallest share of a quota that each had left.
     pub nearness: Vec<Nearness>,
-    /// Clients by the requests of their busiest minute: the most requests of a minute, and the number of clients.
+    /// Clients by the requests of their busiest minute: the most requests, and the number of clients.
     pub peaks: Vec<(u64, u64)>,
     /// Denials by the day of the week, from Monday, and the hour, in UTC.
     pub denials_by_hour: Vec<Vec<u64>>,
-    /// The clients that were denied, those denied most first.
+    /// Clients that were denied, most denials first.
     pub denied_clients: Vec<ClientReport>,
-    /// Charges that found no room in the store to keep their keys apart.
+    /// Charges to keys for which the store had no room: these keys shared a quota.
     pub overflowed: u64,
     /// Responses that ended early because too many were in flight.
     pub cut_short: u64,
@@ -59,7 +59,7 @@ impl Report {
 pub struct Counts {
     /// Requests.
     pub requests: u64,
-    /// Units that they asked for.
+    /// Units that the requests cost.
     pub units: u64,
     /// Requests that were allowed.
     pub allowed: u64,
@@ -73,13 +73,13 @@ impl Counts {
     }
 }
 
-/// Counts, and how they lie in time.
+/// Counts, and their distribution over time.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Totals {
     /// Requests and units.
     #[serde(flatten)]
     pub counts: Counts,
-    /// The minute with most denials; without any that with most requests.
+    /// The minute with the most denials; without denials, the minute with the most requests.
     pub worst_minute: Option<Minute>,
     /// Over time.
     pub series: Series,
@@ -88,11 +88,11 @@ pub struct Totals {
 /// One minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Minute {
-    /// Its begin.
+    /// Its start.
     pub at: Instant,
     /// Requests.
     pub requests: u64,
-    /// Those of them that were denied.
+    /// Denied requests.
     pub denied: u64,
 }
 
@@ -105,26 +105,26 @@ impl Default for Minute {
 /// The effect of one policy.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PolicyReport {
-    /// The requests that it met. Requests that it did not deny are allowed, also where another
-    /// policy denied them.
+    /// The requests to which the policy applied. A request that this policy did not deny counts as
+    /// allowed, even if another policy denied it.
     #[serde(flatten)]
     pub totals: Totals,
-    /// Requests that it held back.
+    /// Requests that waited for the policy.
     pub waits: Waits,
-    /// Units that came back when the response was known.
+    /// Units that were refunded after the response.
     pub returned: u64,
-    /// Units that were charged when the response was known.
+    /// Units that were charged in addition after the response.
     pub extra: u64,
-    /// Whether it only watches.
+    /// Whether it is a shadow policy, which denies nothing.
     pub shadow: bool,
 }
 
-/// Requests that were held back.
+/// Requests that waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Waits {
-    /// How many.
+    /// The number of requests.
     pub requests: u64,
-    /// All their waits, in microseconds.
+    /// The sum of the waits, in microseconds.
     pub total_micros: u64,
     /// The longest wait, in microseconds.
     pub longest_micros: u64,
@@ -158,9 +158,9 @@ pub struct ClientReport {
 /// Clients that were never denied, by the smallest share of a quota that they had left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Nearness {
-    /// They had at least this share left, and less than ten percent more.
+    /// The lower end of a range of ten percent.
     pub left_percent: u8,
-    /// How many clients.
+    /// The number of clients.
     pub clients: u64,
 }
 
@@ -168,7 +168,7 @@ pub struct Nearness {
 /// steps become longer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Series {
-    /// The begin of the first step.
+    /// The start of the first step.
     pub from: Instant,
     /// The length of a step in seconds.
     pub step_seconds: u64,

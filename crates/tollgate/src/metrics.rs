@@ -130,6 +130,9 @@ const DECIDING: &[f64] = &[
     0.000_001, 0.000_01, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1,
     0.5,
 ];
+/// From a service in memory to one that is about to be given up.
+const SERVING: &[f64] =
+    &[0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 const WAITS: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 const BATCHES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
 
@@ -246,6 +249,43 @@ pub const ALL: &[Metric] = &[
         "Lines of the access log that were lost: too many waited, or the file took none.",
     ),
     gauge("tollgate_gateway_tunnels", &[], "Upgraded connections that are open."),
+    counter(
+        "tollgate_gateway_requests_total",
+        &["route", "status"],
+        "Requests of a route that were answered. status: 1xx to 5xx.",
+    ),
+    histogram(
+        "tollgate_gateway_request_duration_seconds",
+        &["route"],
+        SERVING,
+        "Time from the header of a request of a route to the header of its response.",
+    ),
+    counter(
+        "tollgate_gateway_upstream_requests_total",
+        &["upstream", "status"],
+        "Requests that a server behind the gateway answered. status: 1xx to 5xx.",
+    ),
+    histogram(
+        "tollgate_gateway_upstream_duration_seconds",
+        &["upstream"],
+        SERVING,
+        "Time until such a server sent the header of its response.",
+    ),
+    counter(
+        "tollgate_gateway_upstream_failures_total",
+        &["upstream"],
+        "Requests to which such a server gave no valid response.",
+    ),
+    gauge(
+        "tollgate_gateway_upstream_up",
+        &["upstream"],
+        "0 while such a server gets no requests because of failures or checks.",
+    ),
+    counter(
+        "tollgate_gateway_rate_limit_service_total",
+        &["domain", "outcome"],
+        "Answers to Envoy, by domain. outcome: ok, over_limit, error.",
+    ),
     counter(
         "tollgate_trace_spans_total",
         &["outcome"],

@@ -15,7 +15,7 @@ use crate::app::ServerId;
 use crate::args::{AdminArgs, Shown};
 use crate::banner::reachable;
 
-/// Counts from now on, for whoever asks the admin address.
+/// Starts to count, for `/metrics` on the admin address.
 pub(crate) fn count() -> Result<PrometheusHandle, String> {
     let mut builder = PrometheusBuilder::new();
     for (name, buckets) in tollgate::metrics::buckets() {
@@ -72,8 +72,8 @@ pub(crate) async fn serve(address: SocketAddr, router: Router) -> Result<SocketA
     Ok(address)
 }
 
-/// Takes together what was measured, for as long as the program runs: while nobody asks for
-/// metrics, single times would pile up.
+/// Aggregates the measurements while the program runs. Otherwise single times pile up until a client
+/// reads the metrics.
 pub(crate) fn keep_small(metrics: PrometheusHandle) {
     tokio::spawn(async move {
         loop {

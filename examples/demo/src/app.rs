@@ -34,8 +34,8 @@ pub fn router<St: Store>(server_id: &ServerId, limit: RateLimitLayer<St>) -> Rou
         .fallback(|| async { Problem::not_found("Try /items.") })
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        // Inside of the limiter, as a wait in its queue is no fault of the handler. Only
-        // reading the body can take long here, so the client is told that it was too slow.
+        // Inside the limiter, because time in its wait queue is not time of the handler. Only
+        // reading the body can take long here, so the status is 408: the client was too slow.
         .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, TIMEOUT))
         .layer(limit);
     // Outside of the limiter, so that scripts can read denials too. It answers every OPTIONS by
@@ -76,7 +76,7 @@ fn span<B>(request: &Request<B>) -> tracing::Span {
     tracing::debug_span!("request", method = %request.method(), uri = %request.uri(), id)
 }
 
-/// Numbers requests: `api1-42`. Whoever sent an id keeps it.
+/// Numbers requests: `api1-42`. An id that the client sent is kept.
 #[derive(Clone)]
 struct NumberedRequests {
     server: Arc<str>,
@@ -97,7 +97,7 @@ impl MakeRequestId for NumberedRequests {
     }
 }
 
-/// The name of a replica: printable ASCII, so that it can stand in a header.
+/// The name of a replica: printable ASCII, so that it is valid in a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerId(HeaderValue);
 
@@ -120,7 +120,7 @@ impl FromStr for ServerId {
     }
 }
 
-/// The name of the host, or `demo` where that cannot stand in a header.
+/// The name of the host, or `demo` if that name is not valid in a header.
 impl Default for ServerId {
     fn default() -> Self {
         let host = gethostname::gethostname().into_string().unwrap_or_default();

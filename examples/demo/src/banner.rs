@@ -1,4 +1,4 @@
-//! What is printed at the start.
+//! The text that is printed at the start.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

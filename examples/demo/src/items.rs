@@ -1,7 +1,7 @@
 //! The service itself: items in memory.
 //!
-//! There are at most [`MAX_ITEMS`]; a new one then gets 507, because dropping an old one
-//! would break a promise made to somebody else.
+//! There are at most [`MAX_ITEMS`]. After that a new item is rejected with 507, because another
+//! client may still need the old ones.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,7 +34,7 @@ struct Item {
     note: Option<String>,
 }
 
-/// What a client says of an item; the id is ours.
+/// The fields of an item that a client sets. The service sets the id.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NewItem {
@@ -105,7 +105,7 @@ async fn read(State(items): State<Items>, id: Id) -> Result<Json<Item>, Problem>
     Ok(Json(items.lock().find(id)?.clone()))
 }
 
-/// Replaces an item that is there: ids are given by the service, so nobody can choose one.
+/// Replaces an item that exists. The service chooses ids, so PUT does not create items.
 async fn replace(
     State(items): State<Items>,
     id: Id,
@@ -190,7 +190,7 @@ impl Items {
 
 impl Shelf {
     fn find(&mut self, id: Id) -> Result<&mut Item, Problem> {
-        // What is no number is the id of no item either.
+        // No item has an id that is not a number.
         let id = id.map_or(0, |Path(id)| id);
         self.items.get_mut(&id).ok_or_else(|| Problem::not_found("There is no such item."))
     }

@@ -41,7 +41,7 @@ pub fn run() -> ExitCode {
     let args = match Args::from_command_line(std::env::args_os()) {
         Ok(args) => args,
         Err(Stop::Help(text)) => {
-            // Nobody is left to be told that nobody reads it.
+            // If stdout is closed, there is no place to report that.
             let _ = write!(io::stdout(), "{text}");
             return ExitCode::SUCCESS;
         }
@@ -72,7 +72,7 @@ async fn limited(args: &Args) -> Result<ExitCode, String> {
                 None => (**redis).clone(),
             };
             let redis = redis.connect().map_err(|error| error.to_string())?;
-            // Whoever reads the banner asks at once, and shall not come before the connection.
+            // A user who reads the banner may send a request at once, so the banner waits for Redis.
             // Without Redis the failure policy decides, as it does later.
             let _ = tokio::time::timeout(FIRST_CONNECTION, redis.connected()).await;
             let code = if limits::falls_back(args) {
@@ -129,7 +129,7 @@ async fn serve<St: Inspect>(
             return ExitCode::FAILURE;
         }
     };
-    // Before anybody is told that the program runs: who reads that may stop it at once.
+    // Before the banner is printed, because a user may stop the program as soon as it appears.
     let asked_to_stop = match asked_to_stop() {
         Ok(asked_to_stop) => asked_to_stop,
         Err(error) => {
@@ -137,8 +137,8 @@ async fn serve<St: Inspect>(
             return ExitCode::FAILURE;
         }
     };
-    // In one piece, so that what reads a line of it finds the others as well; and whoever
-    // does not read it is served nevertheless.
+    // In one write, so that a program that reads one line can read the others, too. A closed stdout
+    // does not stop the service.
     let banner = Banner::new(args, address, admin, &layer).to_string();
     let _ = io::stdout().write_all(banner.as_bytes());
 

@@ -14,13 +14,13 @@ use tollgate::{
 
 use crate::args::{Args, KeyBy};
 
-/// What may always be asked: a balancer that is denied takes the replica for dead.
+/// Paths without a limit: a balancer whose health check is denied assumes that the replica is down.
 pub(crate) const EXEMPT: [&str; 1] = ["/healthz"];
 
 /// The layer that these flags describe, over `store`.
 ///
 /// # Errors
-/// What cannot be counted, in one line with the cure.
+/// A limit is not valid. The error is one line with the cure.
 pub fn layer<St: Store>(args: &Args, store: St) -> Result<RateLimitLayer<St>, String> {
     let members = Members::new().with("server_id", args.server_id.as_str());
     let members = members.map_err(|error| error.to_string())?;

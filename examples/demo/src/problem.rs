@@ -1,4 +1,4 @@
-//! What a request gets that the service cannot answer: a problem body (RFC 9457).
+//! Error responses: a problem body (RFC 9457).
 
 use axum::Json;
 use axum::extract::rejection::JsonRejection;

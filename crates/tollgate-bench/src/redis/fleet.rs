@@ -93,7 +93,8 @@ async fn fleets(single: &Server, cluster: &Server) -> Result<(Table, Table), Fai
 
 /// The times of all scripts so far, those of the lean script among them.
 async fn scripts(single: &Server, cluster: &Server) -> Result<Table, Failure> {
-    let heads = ["server", "99.9th percentile, ms", "target", "met", "longest, ms", "target", "met"];
+    let heads =
+        ["server", "99.9th percentile, ms", "target", "met", "longest, ms", "target", "met"];
     let mut table = Table::new("The time of a script", &heads);
     for (name, server) in [("one Redis", single), ("Cluster", cluster)] {
         let (percentile, longest) = script_times(&server.client().await?).await?;

@@ -1,13 +1,13 @@
-//! Holds a tree against the tables: keys that nobody knows, values of the wrong form.
+//! Compares a tree with the tables: unknown keys, and values of the wrong form.
 
 use super::format;
 use super::problem::{Place, Problems};
 use super::spec::{Field, Others, Presence, Section, Shape, one_of};
 use super::tree::{Entry, Node, Scalar, Value, looks_secret};
 
-/// Tells everything that is wrong with the form of a value. What is left to find out
-/// afterwards is whether values fit together.
-pub(super) fn check(shape: &Shape, node: &Node, path: &str, problems: &mut Problems) {
+/// Reports everything that is wrong with the form of a value. Whether values fit together is
+/// checked later.
+pub(super) fn check(shape: &Shape, node: &Node, path: &str, problems: &Problems) {
     let place = || Place { span: node.span.clone(), path: path.to_owned() };
     match (shape, &node.value) {
         (Shape::Either(shapes), _) => match fitting(shapes, node) {
@@ -23,7 +23,7 @@ pub(super) fn check(shape: &Shape, node: &Node, path: &str, problems: &mut Probl
             }
         }
         (Shape::Section(section), Value::Map(entries)) => {
-            check_section(section, entries, &place(), problems);
+            check_section(section(), entries, &place(), problems);
         }
         (_, Value::Scalar(Scalar { broken: true, .. })) => {}
         (Shape::List(_) | Shape::Section(_), _) | (_, Value::List(_) | Value::Map(_)) => {
@@ -32,8 +32,7 @@ pub(super) fn check(shape: &Shape, node: &Node, path: &str, problems: &mut Probl
         (_, Value::Scalar(_)) if node.is_null() => wrong_kind(shape, node, place(), problems),
         (_, Value::Scalar(scalar)) => {
             if let Err(wrong) = check_scalar(shape, scalar) {
-                let what =
-                    format!("`{}` is not {}", scalar.shown().escape_debug(), expected(shape));
+                let what = format!("`{}` is not {}", scalar.shown().escape_debug(), shape.what());
                 problems.error(place(), what, wrong);
             }
         }
@@ -42,17 +41,22 @@ pub(super) fn check(shape: &Shape, node: &Node, path: &str, problems: &mut Probl
 
 /// The shape that a node of this kind is meant to have.
 pub(super) fn fitting<'s>(shapes: &'s [Shape], node: &Node) -> Option<&'s Shape> {
-    if node.is_null() {
-        return None;
-    }
-    shapes.iter().find(|shape| match &node.value {
-        Value::List(_) => matches!(shape, Shape::List(_)),
-        Value::Map(_) => matches!(shape, Shape::Section(_)),
-        Value::Scalar(_) => !matches!(shape, Shape::List(_) | Shape::Section(_)),
-    })
+    shapes.iter().find(|shape| shape.fits(node))
 }
 
-fn wrong_kind(shape: &Shape, node: &Node, place: Place, problems: &mut Problems) {
+impl Shape {
+    /// Whether a node of this kind is meant to have this shape.
+    pub(super) fn fits(&self, node: &Node) -> bool {
+        match &node.value {
+            _ if node.is_null() => false,
+            Value::List(_) => matches!(self, Self::List(_)),
+            Value::Map(_) => matches!(self, Self::Section(_)),
+            Value::Scalar(_) => !matches!(self, Self::List(_) | Self::Section(_)),
+        }
+    }
+}
+
+fn wrong_kind(shape: &Shape, node: &Node, place: Place, problems: &Problems) {
     if holds_secret(shape) {
         problems.hide(node.span.clone());
     }
@@ -72,18 +76,17 @@ fn wrong_kind(shape: &Shape, node: &Node, place: Place, problems: &mut Problems)
     problems.error(place, format!("expected {}, found {found}", shape.what()), cure);
 }
 
-/// Whether what stands in the place of this is likely a secret, as a key where its digest
-/// belongs.
+/// Whether a value in the wrong form is likely a secret: a key where its digest belongs.
 fn holds_secret(shape: &Shape) -> bool {
     match shape {
-        Shape::Section(section) => section.fields.iter().any(|field| field.secret),
+        Shape::Section(section) => section().fields().any(|field| field.secret),
         Shape::List(of) => holds_secret(of),
         Shape::Either(shapes) => shapes.iter().any(holds_secret),
         _ => false,
     }
 }
 
-fn check_section(section: &Section, entries: &[Entry], place: &Place, problems: &mut Problems) {
+fn check_section(section: &Section, entries: &[Entry], place: &Place, problems: &Problems) {
     let path_of = |key: &str| join(&place.path, key);
     // Keys that are there, but spelled otherwise.
     let mut meant = Vec::new();
@@ -99,7 +102,7 @@ fn check_section(section: &Section, entries: &[Entry], place: &Place, problems: 
             continue;
         }
         let at = Place { span: key_span.clone(), path: path_of(key) };
-        match section.others {
+        match section.others() {
             Some(others) if (others.key.check)(key).is_ok() => {
                 check(&others.shape, node, &path_of(key), problems);
             }
@@ -108,7 +111,7 @@ fn check_section(section: &Section, entries: &[Entry], place: &Place, problems: 
                 meant.extend(field.map(|field| field.key));
                 let is_secret = match field {
                     Some(field) => field.secret,
-                    None => section.fields.iter().any(|field| field.secret),
+                    None => section.fields().any(|field| field.secret),
                 };
                 if is_secret || looks_secret(key) {
                     problems.hide(node.span.clone());
@@ -129,7 +132,7 @@ fn check_section(section: &Section, entries: &[Entry], place: &Place, problems: 
             );
         }
     }
-    for field in section.fields {
+    for field in section.fields() {
         let is_there = has(field.key).is_some() || meant.contains(&field.key);
         if field.presence == Presence::Required && !is_there {
             problems.error(
@@ -142,27 +145,21 @@ fn check_section(section: &Section, entries: &[Entry], place: &Place, problems: 
 }
 
 /// A value that no message shows.
-fn check_secret(field: &Field, node: &Node, path: &str, problems: &mut Problems) {
+fn check_secret(field: &Field, node: &Node, path: &str, problems: &Problems) {
     let place = Place { span: node.span.clone(), path: path.to_owned() };
     match &node.value {
         Value::Scalar(scalar) if !node.is_null() => {
             if !scalar.broken
                 && let Err(wrong) = check_scalar(&field.shape, scalar)
             {
-                problems.error(place, format!("this is not {}", expected(&field.shape)), wrong);
+                problems.error(place, format!("this is not {}", field.shape.what()), wrong);
             }
         }
         _ => wrong_kind(&field.shape, node, place, problems),
     }
 }
 
-/// What a value has to be; of several forms the one that is a single value.
-fn expected(shape: &Shape) -> String {
-    shape.what()
-}
-
-/// What is wrong with a single value, as the cure. It may quote the value, unless that came
-/// from a variable.
+/// How to correct a single value. The text may quote the value, unless it came from a variable.
 fn check_scalar(shape: &Shape, scalar: &Scalar) -> Result<(), String> {
     check_value(shape, scalar).map_err(|wrong| match &scalar.written {
         Some(_) => "look at what the variable holds; it is not shown, as it may be a secret".into(),
@@ -220,7 +217,7 @@ fn check_value(shape: &Shape, scalar: &Scalar) -> Result<(), String> {
     }
 }
 
-/// What a plain scalar says, if it is a flag.
+/// The flag of a plain scalar.
 pub(super) fn flag(scalar: &Scalar) -> Option<bool> {
     match &*scalar.text {
         "true" | "True" | "TRUE" if scalar.plain => Some(true),
@@ -229,7 +226,7 @@ pub(super) fn flag(scalar: &Scalar) -> Option<bool> {
     }
 }
 
-/// What a plain scalar says, if it is a whole number.
+/// The whole number of a plain scalar.
 pub(super) fn whole(scalar: &Scalar) -> Option<u64> {
     let digits = scalar.plain && scalar.text.bytes().all(|byte| byte.is_ascii_digit());
     if digits { scalar.text.parse().ok() } else { None }
@@ -240,7 +237,7 @@ fn unknown_key(
     others: Option<&Others>,
     key: &str,
     at: Place,
-    problems: &mut Problems,
+    problems: &Problems,
 ) {
     let shown: String = key.chars().take(60).collect();
     let what = format!("there is no key `{}` here", shown.escape_debug());
@@ -248,13 +245,13 @@ fn unknown_key(
         "merge keys are not part of YAML 1.2: write the keys out, or alias a whole section".into()
     } else if let Some(field) = nearest(section, key) {
         format!("did you mean `{}`?", field.key)
-    } else if section.name == super::tables::ROOT.name && is_below(key) {
+    } else if section.name == super::tables::root().name && is_below(key) {
         format!("move it below `rateLimiter`, indented: `rateLimiter.{key}`")
     } else if let Some(others) = others {
         let wrong = (others.key.check)(key).err().unwrap_or_default();
         format!("a key here is {}: {wrong}", others.key.what)
     } else {
-        let keys: Vec<_> = section.fields.iter().map(|field| field.key.to_owned()).collect();
+        let keys: Vec<_> = section.fields().map(|field| field.key.to_owned()).collect();
         format!("remove it; the keys here are {}", keys.join(", "))
     };
     problems.error(at, what, cure);
@@ -262,20 +259,19 @@ fn unknown_key(
 
 /// Whether a key at the root belongs below `rateLimiter`.
 fn is_below(key: &str) -> bool {
-    super::tables::ROOT.fields.iter().any(|field| match &field.shape {
-        Shape::Section(section) => section.field(key).is_some(),
+    super::tables::root().fields().any(|field| match &field.shape {
+        Shape::Section(section) => section().field(key).is_some(),
         _ => false,
     })
 }
 
-/// The field that somebody has probably meant.
+/// The field that is probably meant.
 fn nearest(section: &Section, key: &str) -> Option<&'static Field> {
-    let word = nearest_word(section.fields.iter().map(|field| field.key), key)?;
+    let word = nearest_word(section.fields().map(|field| field.key), key)?;
     section.field(word)
 }
 
-/// The word that somebody has probably meant: spelled alike, whatever the case and however
-/// its parts are joined.
+/// The word that is probably meant: case and separators do not count.
 fn nearest_word<'w>(words: impl Iterator<Item = &'w str>, given: &str) -> Option<&'w str> {
     // Nothing as long is close to any word of ours, and comparing takes time.
     if given.len() > 64 {

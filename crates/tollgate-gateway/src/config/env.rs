@@ -3,11 +3,11 @@
 /// Looks up a variable.
 pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// What is wrong with a reference to a variable: what, and the cure.
+/// A wrong reference to a variable: the problem, and the cure.
 pub(super) type Wrong = (String, String);
 
-/// Replaces `${NAME}` and `${NAME:-default}`; `$${` stands for `${`. A `$` before anything
-/// else is one. `None` if there is nothing to replace.
+/// Replaces `${NAME}` and `${NAME:-default}`; `$${` is `${` itself. Any other `$` is a
+/// letter. `None` if there is nothing to replace.
 ///
 /// It sees the values of a file that is parsed already, so that no variable can add a key
 /// or a line.
@@ -52,7 +52,7 @@ fn value(reference: &str, env: Env<'_>) -> Result<String, Wrong> {
                 .to_owned(),
         ));
     }
-    // As in a shell, `:-` also stands in for a variable that is set to nothing.
+    // As in a shell, `:-` also replaces an empty variable.
     let found = env(name).filter(|value| default.is_none() || !value.is_empty());
     found.or_else(|| default.map(str::to_owned)).ok_or_else(|| {
         (

@@ -43,7 +43,7 @@ pub enum NamedFile {
 }
 
 impl NamedFile {
-    /// What is wrong with it, if anything. Opens it.
+    /// Opens the file and returns its problem, if it has one.
     pub(super) fn problem(&self) -> Option<Problem> {
         let (error, place) = match self {
             Self::Tls { files, certificate, key } => {

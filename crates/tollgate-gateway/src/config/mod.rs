@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `source.rs` | the text, bounded in size |
 //! | `tree.rs`, `env.rs` | YAML as a tree of values that know where they stand, with variables filled in |
-//! | `spec.rs`, `tables/`, `format.rs` | what a file may say, as data |
+//! | `typed.rs`, `tables/`, `format.rs` | each key once: of it come a table and a typed struct |
+//! | `spec.rs` | what a table holds |
 //! | `check.rs` | holds the tree against the tables |
-//! | `view.rs` | a checked section, read by key |
 //! | `read/` | what the values mean together: a plan |
 //! | `files.rs` | the files that a configuration names, and where it does |
 //! | `rate_limits.rs` | the rules of Envoy's Rate Limit Service |
@@ -23,7 +23,7 @@ mod source;
 pub mod spec;
 pub mod tables;
 mod tree;
-mod view;
+mod typed;
 
 pub use self::env::Env;
 pub use self::files::NamedFile;
@@ -31,15 +31,17 @@ pub use self::problem::{Place, Problem, Report, Severity, Span};
 pub use self::rate_limits::{is_rate_limits, read_rate_limit_files, read_rate_limits};
 pub use self::source::{Source, SourceError};
 
+use std::rc::Rc;
+
 use self::problem::Problems;
-use self::spec::Shape;
-use self::view::Item;
+use self::tables::File;
+use self::typed::{At, Checked, Kind as _, Reported};
 use crate::plan::Plan;
 
-/// What came of reading a configuration.
+/// The result of reading a configuration.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The plan, if nothing stands in its way.
+    /// The plan, if the configuration has no errors.
     pub plan: Option<Plan>,
     /// Everything that is wrong, and everything that is odd.
     pub report: Report,
@@ -62,14 +64,14 @@ impl Outcome {
 
 /// Reads a configuration; variables come from `env`.
 ///
-/// It neither blocks nor looks at anything but the text: files that the configuration names
-/// are opened by whoever serves, or asks for it ([`Outcome::with_files`]).
+/// It reads only the text and never blocks. [`Outcome::with_files`] opens the files that the
+/// configuration names, and so does the server.
 pub fn read(source: &Source, env: Env<'_>) -> Outcome {
-    let mut problems = Problems::default();
-    let plan = plan(source, env, &mut problems);
-    let plan = plan.filter(|_| !problems.has_errors());
+    let problems = Rc::new(Problems::default());
+    let plan = plan(source, env, &problems);
+    let plan = plan.ok().filter(|_| !problems.has_errors());
     let files = problems.named_files();
-    Outcome { plan, report: problems.into_report(source), files }
+    Outcome { plan, report: problems.report(source), files }
 }
 
 /// Reads a configuration with the variables of this process.
@@ -77,17 +79,13 @@ pub fn read_with_process_env(source: &Source) -> Outcome {
     read(source, &|name| std::env::var(name).ok())
 }
 
-fn plan(source: &Source, env: Env<'_>, problems: &mut Problems) -> Option<Plan> {
-    let place = || Place { span: 0..0, path: String::new() };
+fn plan(source: &Source, env: Env<'_>, problems: &Rc<Problems>) -> Checked<Plan> {
     if source.text.len() as u64 > Source::MAX_BYTES {
+        let place = Place { span: 0..0, path: String::new() };
         let what = format!("the file is larger than {} KiB", Source::MAX_BYTES >> 10);
-        problems.error(place(), what, "is it the right one?");
-        return None;
+        return Err(problems.error(place, what, "is it the right one?"));
     }
-    let root = tree::parse(&source.text, env, problems)?;
-    check::check(&ROOT, &root, "", problems);
-    let root = Item::new(&root, &ROOT, String::new()).view()?;
-    read::plan(&root, problems)
+    let root = tree::parse(&source.text, env, problems).ok_or(Reported)?;
+    check::check(&File::SHAPE, &root, "", problems);
+    read::plan(&*File::read(At { node: &root, path: "", problems })?)
 }
-
-static ROOT: Shape = Shape::Section(&tables::ROOT);

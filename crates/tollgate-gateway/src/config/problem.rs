@@ -1,5 +1,6 @@
-//! What is wrong with a configuration, where, and the cure.
+//! Problems of a configuration, each with its place and its cure.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
 
@@ -8,11 +9,12 @@ use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
 use super::Source;
 use super::files::NamedFile;
+use super::typed::Reported;
 
 /// Characters of the source, from one to before another.
 pub type Span = Range<usize>;
 
-/// Whether a problem stands in the way.
+/// Whether a problem is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The file cannot be used.
@@ -30,95 +32,95 @@ pub struct Place {
     pub path: String,
 }
 
-/// What is wrong, where, and the cure.
+/// A problem with its place and its cure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Whether it stands in the way.
+    /// Whether it is an error.
     pub severity: Severity,
     /// Where.
     pub place: Place,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
-    /// What to do about it.
+    /// The cure.
     pub cure: String,
 }
 
 /// Collects problems, so that all are told at once.
 #[derive(Debug, Default)]
-pub(super) struct Problems {
-    found: Vec<Problem>,
+pub(super) struct Problems(RefCell<Found>);
+
+#[derive(Debug, Default)]
+struct Found {
+    problems: Vec<Problem>,
     secrets: Vec<Span>,
     files: Vec<NamedFile>,
-    expressions: Vec<(Place, String)>,
     left_out: usize,
 }
 
 impl Problems {
-    /// More than anybody mends in one go; a file can be wrong in each of its characters.
+    /// A file can be wrong in each of its characters.
     const MOST: usize = 100;
 
-    /// Something stands in the way.
-    pub(super) fn error(&mut self, place: Place, what: impl Into<String>, cure: impl Into<String>) {
+    /// Adds an error: the file cannot be used.
+    pub(super) fn error(
+        &self,
+        place: Place,
+        what: impl Into<String>,
+        cure: impl Into<String>,
+    ) -> Reported {
         self.push(Severity::Error, place, what.into(), cure.into());
+        Reported
     }
 
-    /// Something does not do what it seems to do.
-    pub(super) fn warn(&mut self, place: Place, what: impl Into<String>, cure: impl Into<String>) {
+    /// Adds a warning: a key does not do what it seems to do.
+    pub(super) fn warn(&self, place: Place, what: impl Into<String>, cure: impl Into<String>) {
         self.push(Severity::Warning, place, what.into(), cure.into());
     }
 
-    fn push(&mut self, severity: Severity, place: Place, what: String, cure: String) {
+    fn push(&self, severity: Severity, place: Place, what: String, cure: String) {
         let problem = Problem { severity, place, what, cure };
+        let is_first_error = severity == Severity::Error && !self.has_errors();
+        let Found { problems, left_out, .. } = &mut *self.0.borrow_mut();
         // A value that is used twice through an alias is wrong once.
-        if self.found.contains(&problem) {
+        if problems.contains(&problem) {
             return;
         }
-        if self.found.len() < Self::MOST {
-            self.found.push(problem);
-        } else {
-            self.left_out += 1;
-            // Whatever is left out, that there is an error is not.
-            if severity == Severity::Error && !self.has_errors() {
-                self.found.pop();
-                self.found.push(problem);
+        if problems.len() >= Self::MOST {
+            *left_out += 1;
+            // Warnings cannot crowd out the only error.
+            if !is_first_error {
+                return;
             }
+            problems.pop();
         }
+        problems.push(problem);
     }
 
     /// Characters that are never shown.
-    pub(super) fn hide(&mut self, span: Span) {
-        self.secrets.push(span);
+    pub(super) fn hide(&self, span: Span) {
+        self.0.borrow_mut().secrets.push(span);
     }
 
     /// A file that has to be there.
-    pub(super) fn names(&mut self, file: NamedFile) {
-        self.files.push(file);
+    pub(super) fn names(&self, file: NamedFile) {
+        self.0.borrow_mut().files.push(file);
     }
 
-    pub(super) fn named_files(&mut self) -> Vec<NamedFile> {
-        std::mem::take(&mut self.files)
+    pub(super) fn named_files(&self) -> Vec<NamedFile> {
+        std::mem::take(&mut self.0.borrow_mut().files)
     }
 
-    /// An expression that paths should match.
-    pub(super) fn expression(&mut self, place: Place, text: &str) {
-        self.expressions.push((place, text.to_owned()));
-    }
-
-    pub(super) fn take_expressions(&mut self) -> Vec<(Place, String)> {
-        std::mem::take(&mut self.expressions)
-    }
-
-    /// Whether something stands in the way.
+    /// Whether there are errors.
     pub(super) fn has_errors(&self) -> bool {
-        self.found.iter().any(|problem| problem.severity == Severity::Error)
+        self.0.borrow().problems.iter().any(|problem| problem.severity == Severity::Error)
     }
 
     /// In the order of the file.
-    pub(super) fn into_report(mut self, source: &Source) -> Report {
-        self.found.sort_by_key(order);
-        let name = source.name.clone();
-        let text = hidden(&source.text, &self.secrets);
-        Report { name, text, found: self.found, left_out: self.left_out }
+    pub(super) fn report(&self, source: &Source) -> Report {
+        let Found { problems: mut found, secrets, left_out, .. } = self.0.take();
+        found.sort_by_key(order);
+        let text = hidden(&source.text, &secrets);
+        Report { name: source.name.clone(), text, found, left_out }
     }
 }
 
@@ -142,7 +144,7 @@ impl Report {
         &self.found
     }
 
-    /// What was found elsewhere than in the text.
+    /// Adds problems that are not in the text.
     pub(super) fn add(&mut self, problems: Vec<Problem>) {
         for problem in problems {
             if !self.found.contains(&problem) {
@@ -152,12 +154,12 @@ impl Report {
         self.found.sort_by_key(order);
     }
 
-    /// How many stand in the way.
+    /// The number of errors.
     pub fn errors(&self) -> usize {
         self.found.iter().filter(|problem| problem.severity == Severity::Error).count()
     }
 
-    /// How many do not.
+    /// The number of warnings.
     pub fn warnings(&self) -> usize {
         self.found.len() - self.errors()
     }
@@ -172,7 +174,7 @@ impl Report {
             let lines = bytes.lines(&problem.place.span);
             let line = 1 + self.text[..lines.start].matches('\n').count();
             let span = bytes.of(problem.place.span.start)..bytes.of(problem.place.span.end);
-            // Of a section only the first line: the rest says nothing about the problem.
+            // Only the first line of a section: the rest does not explain the problem.
             let end = self.text[span.start..].find('\n').map_or(span.end, |n| span.start + n);
             let span = span.start - lines.start..span.end.min(end).max(span.start) - lines.start;
             let level = match problem.severity {
@@ -246,7 +248,7 @@ impl<'a> ByteOffsets<'a> {
         offset.unwrap_or(self.text.len()).min(self.text.len())
     }
 
-    /// The first line of a span and the one before it, so that a reader sees where he is.
+    /// The first line of a span, and the line before it for orientation.
     fn lines(&self, span: &Span) -> Range<usize> {
         let start = self.of(span.start);
         let before = |at: usize| self.text[..at].rfind('\n');

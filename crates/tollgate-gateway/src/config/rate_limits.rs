@@ -1,17 +1,19 @@
 //! Rules as envoyproxy/ratelimit reads them.
 
 use std::path::Path;
+use std::rc::Rc;
 
 use super::problem::{Problems, Report};
-use super::spec::{Format, Section, Shape, default, optional, required};
-use super::view::{Item, View};
-use super::{Place, Source, check, format, tree};
+use super::typed::{
+    At, Checked, Flag, Item, Kind as _, List, Mark, Reported, Whole, section, texts,
+};
+use super::{Place, Source, check, format, spec, tree, typed};
 use crate::files::FileError;
 use crate::plan::{Allowed, Descriptor, RateLimitDomain, RateLimitDomains, Rule, Unit};
 
 /// Whether a text has such rules, and not a configuration of the gateway.
 pub fn is_rate_limits(source: &Source) -> bool {
-    let root = tree::parse(&source.text, &as_written, &mut Problems::default());
+    let root = tree::parse(&source.text, &as_written, &Problems::default());
     root.is_some_and(|root| match &root.value {
         tree::Value::Map(entries) => entries.iter().any(|entry| entry.key == "domain"),
         _ => false,
@@ -20,9 +22,9 @@ pub fn is_rate_limits(source: &Source) -> bool {
 
 /// Reads the rules of one file, or everything that is wrong with them.
 pub fn read_rate_limits(source: &Source) -> (Option<RateLimitDomain>, Report) {
-    let mut problems = Problems::default();
-    let domain = domain(source, &mut problems).filter(|_| !problems.has_errors());
-    (domain, problems.into_report(source))
+    let problems = Rc::new(Problems::default());
+    let domain = domain(source, &problems).ok().filter(|_| !problems.has_errors());
+    (domain, problems.report(source))
 }
 
 /// Reads the rules of several files.
@@ -60,34 +62,34 @@ fn as_written(name: &str) -> Option<String> {
     Some(format!("${{{name}}}"))
 }
 
-fn domain(source: &Source, problems: &mut Problems) -> Option<RateLimitDomain> {
-    let root = tree::parse(&source.text, &as_written, problems)?;
-    check::check(&ROOT, &root, "", problems);
-    let root = Item::new(&root, &ROOT, String::new()).view()?;
-    let name = root.text("domain")?;
-    let descriptors = descriptors(&root, name, problems);
-    Some(RateLimitDomain { name: name.to_owned(), descriptors })
+fn domain(source: &Source, problems: &Rc<Problems>) -> Checked<RateLimitDomain> {
+    let root = tree::parse(&source.text, &as_written, problems).ok_or(Reported)?;
+    check::check(&Domain::SHAPE, &root, "", problems);
+    let root = Domain::read(At { node: &root, path: "", problems })?;
+    let name = root.domain.value()?;
+    let descriptors = all(root.descriptors.get()?, &name);
+    Ok(RateLimitDomain { name, descriptors })
 }
 
-fn descriptors(view: &View<'_>, domain: &str, problems: &mut Problems) -> Vec<Descriptor> {
+fn all(items: &[Item<Entry>], domain: &str) -> Vec<Descriptor> {
     let mut all: Vec<Descriptor> = Vec::new();
-    for item in view.items("descriptors") {
-        let read = item.view().and_then(|view| descriptor(&view, domain, problems));
-        let Some(descriptor) = read else { continue };
+    for item in items {
+        let read = item.get().and_then(|entry| descriptor(entry, domain));
+        let Ok(descriptor) = read else { continue };
         if all.iter().any(|it| it.key == descriptor.key && it.value == descriptor.value) {
             let what = "this list has a descriptor with the same key and value already";
-            problems.error(item.place(), what, "remove one of the two");
+            item.spot.error(what, "remove one of the two");
         }
         all.push(descriptor);
     }
     all
 }
 
-fn descriptor(view: &View<'_>, domain: &str, problems: &mut Problems) -> Option<Descriptor> {
-    for key in ["detailed_metric", "value_to_metric"] {
-        if view.flag(key) == Some(true) {
-            problems.warn(
-                view.place_of_key(key),
+fn descriptor(entry: &Entry, domain: &str) -> Checked<Descriptor> {
+    for flag in [&entry.detailed_metric, &entry.value_to_metric] {
+        if flag.value() == Ok(true) {
+            let key = flag.key;
+            flag.name().warn(
                 format!("`{key}` has no effect: values that clients choose never become labels"),
                 format!(
                     "remove `{key}`; give values that you want to tell apart rules of their own"
@@ -95,144 +97,124 @@ fn descriptor(view: &View<'_>, domain: &str, problems: &mut Problems) -> Option<
             );
         }
     }
-    let value = view.text("value").filter(|value| !value.is_empty());
-    let shares = view.flag("share_threshold")?;
-    if shares && !value.is_some_and(|value| value.contains('*')) {
+    let value = entry.value.value()?.filter(|value| !value.is_empty());
+    let shares = entry.share_threshold.value()?;
+    if shares && !value.as_ref().is_some_and(|value| value.contains('*')) {
         let what = "`share_threshold` is for values that match a pattern, and `value` has no `*`";
-        problems.error(view.place_of_key("share_threshold"), what, "remove it, or add a `*`");
+        entry.share_threshold.name().error(what, "remove it, or add a `*`");
     }
-    let rule = match view.item("rate_limit") {
-        Some(item) => rule(&item.view()?, domain, view.flag("shadow_mode")?, problems),
+    let shadow = entry.shadow_mode.value()?;
+    let rule = match entry.rate_limit.get()? {
+        Some(limit) => rule(limit, domain, shadow).ok(),
         None => {
-            if view.flag("shadow_mode")? {
+            if shadow {
                 let what = "`shadow_mode` has no effect without `rate_limit`";
-                problems.error(view.place_of_key("shadow_mode"), what, "move it to the rule");
+                entry.shadow_mode.name().error(what, "move it to the rule");
             }
             None
         }
     };
-    Some(Descriptor {
-        key: view.text("key")?.to_owned(),
-        value: value.map(str::to_owned),
-        rule,
-        shares,
-        nested: descriptors(view, domain, problems),
-    })
+    let nested = entry.descriptors.get()?.as_deref().unwrap_or_default();
+    let nested = all(nested, domain);
+    Ok(Descriptor { key: entry.key.value()?, value, rule, shares, nested })
 }
 
-fn rule(view: &View<'_>, domain: &str, shadow: bool, problems: &mut Problems) -> Option<Rule> {
-    let name = view.text("name").unwrap_or_default();
+fn rule(limit: &RateLimit, domain: &str, shadow: bool) -> Checked<Rule> {
+    let name = limit.name.value()?.unwrap_or_default();
     let mut replaces = Vec::new();
-    for item in view.items("replaces") {
-        let replaced = item.view()?.text("name")?;
+    for item in limit.replaces.get()?.iter().flatten() {
+        let replaced = item.get()?.name.value()?;
         if replaced == name {
-            problems.error(item.place(), "a rule cannot replace itself", "name another rule");
+            let what = "a rule cannot replace itself";
+            item.spot.error(what, "name another rule");
         }
-        replaces.push(replaced.to_owned());
+        replaces.push(replaced);
     }
-    let unit = Unit::ALL
-        .into_iter()
-        .find(|unit| view.text("unit").is_some_and(|text| unit.name().eq_ignore_ascii_case(text)));
-    let number = view.whole("requests_per_unit");
-    let allowed = if view.flag("unlimited")? {
-        for key in ["unit", "requests_per_unit"] {
-            if view.has(key) {
-                let what = format!("`{key}` has no effect beside `unlimited: true`");
-                problems.error(view.place_of_key(key), what, "remove one of the two");
-            }
+    let keys: [&Mark; 2] = [&limit.unit, &limit.requests_per_unit];
+    let allowed = if limit.unlimited.value()? {
+        for key in keys.into_iter().filter(|key| key.is_set()) {
+            let what = format!("`{}` has no effect beside `unlimited: true`", key.key);
+            key.name().error(what, "remove one of the two");
         }
         None
     } else {
-        let mut missing = |key: &str| {
-            if !view.has(key) {
-                let what = format!("`{key}` is missing");
-                let cure = "write `unit` and `requests_per_unit`, or `unlimited: true`";
-                problems.error(view.place(), what, cure);
-            }
-        };
-        missing("unit");
-        missing("requests_per_unit");
-        Some(Allowed::new(domain, u32::try_from(number?).ok()?, unit?).ok()?)
+        for key in keys.into_iter().filter(|key| !key.is_set()) {
+            let what = format!("`{}` is missing", key.key);
+            let cure = "write `unit` and `requests_per_unit`, or `unlimited: true`";
+            limit.here.spot.error(what, cure);
+        }
+        let (number, unit) = (limit.requests_per_unit.value()?, limit.unit.value()?);
+        let (number, unit) = (number.ok_or(Reported)?, unit.ok_or(Reported)?);
+        Some(Allowed::new(domain, number, unit).map_err(|_| Reported)?)
     };
-    Some(Rule { name: name.to_owned(), replaces, shadow, allowed })
+    Ok(Rule { name, replaces, shadow, allowed })
 }
 
-static ROOT: Shape = Shape::Section(&Section {
-    name: "domain",
-    doc: "Rate limits of Envoy.",
-    fields: &[
-        required("domain", Shape::Text(DOMAIN), "The name by which requests choose these rules."),
-        required("descriptors", Shape::List(&EACH), "The rules."),
-    ],
-    either: &[],
-    others: None,
-});
+section! {
+    /// Rate limits of Envoy.
+    Domain = "domain" {
+        /// The name by which requests choose these rules.
+        required domain: DomainName,
+        /// The rules.
+        required descriptors: List<Entry>,
+    }
 
-static EACH: Shape = Shape::Section(&DESCRIPTOR);
+    /// An entry of a descriptor.
+    Entry = "descriptors[]" {
+        /// The key of the entry.
+        required key: format::Text,
+        /// The value, with `*` for any text. Without it, any.
+        optional value: AnyText,
+        /// The limit.
+        optional rate_limit as "rate_limit": RateLimit,
+        /// Whether the limit only watches.
+        default shadow_mode as "shadow_mode": Flag = "false",
+        /// Whether matching values share a quota.
+        default share_threshold as "share_threshold": Flag = "false",
+        /// Without effect.
+        default detailed_metric as "detailed_metric": Flag = "false",
+        /// Without effect.
+        default value_to_metric as "value_to_metric": Flag = "false",
+        /// Rules of longer descriptors.
+        optional descriptors: List<Entry>,
+    }
 
-static DESCRIPTOR: Section = Section {
-    name: "descriptors[]",
-    doc: "An entry of a descriptor.",
-    fields: &[
-        required("key", Shape::Text(format::TEXT), "The key of the entry."),
-        optional("value", Shape::Text(ANY), "The value, with `*` for any text. Without it, any."),
-        optional("rate_limit", Shape::Section(&RATE_LIMIT), "The limit."),
-        default("shadow_mode", Shape::Flag, "false", "Whether the limit only watches."),
-        default("share_threshold", Shape::Flag, "false", "Whether matching values share a quota."),
-        default("detailed_metric", Shape::Flag, "false", "Without effect."),
-        default("value_to_metric", Shape::Flag, "false", "Without effect."),
-        optional("descriptors", Shape::List(&EACH), "Rules of longer descriptors."),
-    ],
-    either: &[],
-    others: None,
-};
+    /// A limit.
+    RateLimit = "rate_limit" {
+        /// The unit of time.
+        optional unit: UnitName,
+        /// The number of requests.
+        optional requests_per_unit as "requests_per_unit": Whole<0, { u32::MAX as u64 }, u32>,
+        /// Whether there is no limit.
+        default unlimited: Flag = "false",
+        /// The name by which others replace it.
+        optional name: format::Text,
+        /// The rules that it replaces.
+        optional replaces: List<Replaced>,
+    }
 
-static RATE_LIMIT: Section = Section {
-    name: "rate_limit",
-    doc: "A limit.",
-    fields: &[
-        optional("unit", Shape::Text(UNIT), "The unit of time."),
-        optional(
-            "requests_per_unit",
-            Shape::Whole { min: 0, max: u32::MAX as u64 },
-            "The number of requests.",
-        ),
-        default("unlimited", Shape::Flag, "false", "Whether there is no limit."),
-        optional("name", Shape::Text(format::TEXT), "The name by which others replace it."),
-        optional("replaces", Shape::List(&Shape::Section(&REPLACES)), "What it replaces."),
-    ],
-    either: &[],
-    others: None,
-};
+    /// A rule that does not hold where this one does.
+    Replaced = "replaces[]" {
+        /// Its name.
+        required name: format::Text,
+    }
+}
 
-static REPLACES: Section = Section {
-    name: "replaces[]",
-    doc: "A rule that does not hold where this one does.",
-    fields: &[required("name", Shape::Text(format::TEXT), "Its name.")],
-    either: &[],
-    others: None,
-};
+texts! {
+    AnyText(text) -> String: "a text" => Ok(text.to_owned());
 
-const ANY: Format = Format { pattern: None, what: "a text", check: |_| Ok(()) };
+    /// The name of a domain. With the name of a unit it is the name of a policy.
+    DomainName(text) -> String: "a name of 1 to 120 printable ASCII characters" =>
+        match text.len() <= 120 {
+            true => format::Identifier::parse(text),
+            false => Err("write a shorter one".to_owned()),
+        };
 
-/// With the name of a unit it is the name of a policy.
-const DOMAIN: Format = Format {
-    pattern: None,
-    what: "a name of 1 to 120 printable ASCII characters",
-    check: |text| match text.len() <= 120 {
-        true => (format::IDENTIFIER.check)(text),
-        false => Err("write a shorter one".to_owned()),
-    },
-};
-
-const UNIT: Format = Format {
-    pattern: None,
-    what: "a unit of time",
-    check: |text| match Unit::ALL.iter().any(|unit| unit.name().eq_ignore_ascii_case(text)) {
-        true => Ok(()),
-        false => Err("write second, minute, hour, day, week, month or year".to_owned()),
-    },
-};
+    UnitName(text) -> Unit: "a unit of time" => {
+        let unit = Unit::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(text));
+        unit.ok_or_else(|| "write second, minute, hour, day, week, month or year".to_owned())
+    };
+}
 
 /// Where a configuration names such a file.
 pub(super) fn problem(file: &Path, place: &Place) -> Option<super::Problem> {

@@ -35,7 +35,7 @@ pub enum SourceError {
         /// The file.
         name: String,
     },
-    /// More than anybody writes.
+    /// The file is too large.
     #[error(
         "{name}: the file is larger than {} KiB: is it the right one? Split the service into \
          several gateways if it is",
@@ -107,7 +107,7 @@ impl Source {
     }
 }
 
-/// What helps, of what goes wrong where files are mounted into containers and elsewhere.
+/// The cure for the usual errors, for example of files that are mounted into containers.
 fn cure(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => "; write one with `tollgate init`, or say where it is",

@@ -1,59 +1,67 @@
-//! What a configuration file may say, as data: the reader, the JSON Schema and the tables
-//! of the documentation are all made from it.
+//! Tables of keys. The reader, the JSON Schema and the documentation are made from them.
 
 /// A group of keys.
 #[derive(Debug)]
 pub struct Section {
-    /// What it is called in the documentation.
+    /// The name in the documentation.
     pub name: &'static str,
-    /// What it is for.
+    /// The purpose.
     pub doc: &'static str,
-    /// Its keys, in the order of the documentation.
-    pub fields: &'static [Field],
-    /// Keys that say the same in two ways, of which a file may use one.
+    /// The keys, in the order of the documentation.
+    pub entries: &'static [Entry],
+    /// Keys that exclude each other.
     pub either: &'static [&'static [&'static str]],
-    /// Keys that are not in the list: what they are, and what they hold.
-    pub others: Option<&'static Others>,
 }
 
-/// Keys whose names are the file's own.
+/// One line of a declaration.
+#[derive(Debug)]
+pub enum Entry {
+    /// A key.
+    Key(Field),
+    /// The keys that several sections have.
+    Group(fn() -> &'static Section),
+    /// Keys whose names the file chooses.
+    Others(Others),
+}
+
+/// Keys whose names the file chooses.
 #[derive(Debug)]
 pub struct Others {
-    /// What a key has to look like.
+    /// The form of such a name.
     pub key: Format,
-    /// What it holds.
+    /// The form of the value.
     pub shape: Shape,
-    /// What it means.
+    /// The meaning.
     pub doc: &'static str,
 }
 
-/// A key and what it holds.
+/// A key and its value.
 #[derive(Debug)]
 pub struct Field {
     /// The key.
     pub key: &'static str,
-    /// What it holds.
+    /// The form of the value.
     pub shape: Shape,
-    /// Whether it must be there.
+    /// Whether the key is required.
     pub presence: Presence,
-    /// What it means.
+    /// The meaning.
     pub doc: &'static str,
     /// Whether its value is never shown.
     pub secret: bool,
 }
 
-/// Whether a key must be there.
+/// Whether a key is required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It must.
+    /// It is.
     Required,
-    /// Without it, what it is about does not exist.
+    /// It is not, and it has no default.
     Optional,
-    /// Without it, this is meant: read as if it stood in the file.
+    /// Without the key, this value is read as if it were in the file.
     Default(&'static str),
 }
 
-/// What a value can be.
+/// The form of a value.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
     /// `true` or `false`.
@@ -74,31 +82,50 @@ pub enum Shape {
     /// A list.
     List(&'static Self),
     /// A group of keys.
-    Section(&'static Section),
+    Section(fn() -> &'static Section),
     /// One of these, told apart by being a value, a list or a section.
     Either(&'static [Self]),
 }
 
-/// What a text has to look like.
+/// The form of a text.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
-    /// What it is, for messages: "an address with a port, as 0.0.0.0:8080".
+    /// Its name in messages: "an address with a port, as 0.0.0.0:8080".
     pub what: &'static str,
     /// As much of that as a regular expression says, for the JSON Schema.
     pub pattern: Option<&'static str>,
-    /// What is wrong with a text, and the cure where that is not plain.
+    /// Checks a text. The error is the cure.
     pub check: fn(&str) -> Result<(), String>,
 }
 
 impl Section {
+    /// The keys, those of groups included.
+    pub fn fields(&self) -> impl Iterator<Item = &'static Field> + use<> {
+        self.entries.iter().flat_map(|entry| -> Box<dyn Iterator<Item = &'static Field>> {
+            match entry {
+                Entry::Key(field) => Box::new(std::iter::once(field)),
+                Entry::Group(group) => Box::new(group().fields()),
+                Entry::Others(_) => Box::new(std::iter::empty()),
+            }
+        })
+    }
+
     /// The field of a key.
     pub fn field(&self, key: &str) -> Option<&'static Field> {
-        self.fields.iter().find(|field| field.key == key)
+        self.fields().find(|field| field.key == key)
+    }
+
+    /// The keys whose names the file chooses, if it may.
+    pub fn others(&self) -> Option<&'static Others> {
+        self.entries.iter().find_map(|entry| match entry {
+            Entry::Others(others) => Some(others),
+            _ => None,
+        })
     }
 }
 
 impl Shape {
-    /// What it is, for messages.
+    /// Its name in messages.
     pub fn what(&self) -> String {
         match self {
             Self::Flag => "`true` or `false`".to_owned(),
@@ -111,7 +138,7 @@ impl Shape {
             }
             Self::Text(format) => format.what.to_owned(),
             Self::List(of) => format!("a list, each {}", of.what()),
-            Self::Section(section) => format!("a section ({})", keys(section)),
+            Self::Section(section) => format!("a section ({})", keys(section())),
             Self::Either(shapes) => {
                 let shapes: Vec<_> = shapes.iter().map(Self::what).collect();
                 shapes.join("; or ")
@@ -121,8 +148,8 @@ impl Shape {
 }
 
 fn keys(section: &Section) -> String {
-    let keys: Vec<_> = section.fields.iter().take(3).map(|field| field.key).collect();
-    let more = if section.fields.len() > 3 { ", …" } else { "" };
+    let keys: Vec<_> = section.fields().take(3).map(|field| field.key).collect();
+    let more = if section.fields().nth(3).is_some() { ", …" } else { "" };
     format!("{}{more}", keys.join(", "))
 }
 
@@ -132,29 +159,5 @@ pub(super) fn one_of(words: &[String]) -> String {
         [] => String::new(),
         [only] => only.clone(),
         [most @ .., last] => format!("{} or {last}", most.join(", ")),
-    }
-}
-
-pub(super) const fn required(key: &'static str, shape: Shape, doc: &'static str) -> Field {
-    Field { key, shape, presence: Presence::Required, doc, secret: false }
-}
-
-pub(super) const fn optional(key: &'static str, shape: Shape, doc: &'static str) -> Field {
-    Field { key, shape, presence: Presence::Optional, doc, secret: false }
-}
-
-pub(super) const fn default(
-    key: &'static str,
-    shape: Shape,
-    value: &'static str,
-    doc: &'static str,
-) -> Field {
-    Field { key, shape, presence: Presence::Default(value), doc, secret: false }
-}
-
-impl Field {
-    pub(super) const fn secret(mut self) -> Self {
-        self.secret = true;
-        self
     }
 }

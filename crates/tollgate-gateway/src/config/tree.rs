@@ -29,11 +29,11 @@ pub(super) enum Value {
 
 #[derive(Debug)]
 pub(super) struct Scalar {
-    /// What it says, with variables filled in.
+    /// The text, with variables filled in.
     pub(super) text: String,
     /// Without quotes, so that it may be a number, or from a variable, which has none.
     pub(super) plain: bool,
-    /// What the file says, if that has variables. Their values may be secrets, and are not
+    /// The text in the file, if it has variables. Their values may be secrets, and are never
     /// shown.
     pub(super) written: Option<String>,
     /// It could not be filled in, which is told already.
@@ -48,6 +48,18 @@ pub(super) struct Entry {
 }
 
 impl Node {
+    /// A text without quotes that is not in a file.
+    pub(super) fn plain(text: &str) -> Self {
+        let text = text.to_owned();
+        let scalar = Scalar { text, plain: true, written: None, broken: false };
+        Self { span: 0..0, value: Value::Scalar(scalar), size: 1 }
+    }
+
+    /// A section without keys that is not in a file.
+    pub(super) const fn empty() -> Self {
+        Self { span: 0..0, value: Value::Map(Vec::new()), size: 1 }
+    }
+
     pub(super) fn is_null(&self) -> bool {
         matches!(&self.value, Value::Scalar(scalar) if scalar.is_null())
     }
@@ -67,9 +79,8 @@ impl Scalar {
     }
 }
 
-/// Reads a text. What is wrong with it goes to `problems`; without a tree nothing else
-/// can be said.
-pub(super) fn parse(text: &str, env: Env<'_>, problems: &mut Problems) -> Option<Rc<Node>> {
+/// Reads a text and reports its problems. Without a tree, nothing else can be checked.
+pub(super) fn parse(text: &str, env: Env<'_>, problems: &Problems) -> Option<Rc<Node>> {
     let mut builder =
         Builder { frames: Vec::new(), anchors: HashMap::new(), root: None, env, problems };
     let mut parser = Parser::new_from_str(text);
@@ -136,7 +147,7 @@ fn indenting_tab(text: &str, error: &ScanError) -> Option<usize> {
 
 /// Text that cannot be parsed may hold a secret. Its key is the only sign, and it may go on in the
 /// lines below.
-fn hide_secrets(text: &str, problems: &mut Problems) {
+fn hide_secrets(text: &str, problems: &Problems) {
     let (mut start, mut in_secret) = (0, false);
     for line in text.split_inclusive('\n') {
         let end = start + line.chars().count();
@@ -155,8 +166,7 @@ fn hide_secrets(text: &str, problems: &mut Problems) {
     }
 }
 
-/// A URL without its user and password, which nobody has to see to mend it; anything else as it
-/// is.
+/// Removes user and password from a URL, and changes no other text.
 fn without_user(text: &str) -> Cow<'_, str> {
     match user(text) {
         Some(user) => Cow::Owned(format!("{}***{}", &text[..user.start], &text[user.end..])),
@@ -164,7 +174,7 @@ fn without_user(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Where user and password stand in the first URL of a text, if they do.
+/// The place of user and password in the first URL of a text.
 fn user(text: &str) -> Option<Range<usize>> {
     let start = text.find("://")? + 3;
     let rest = &text[start..];
@@ -206,7 +216,7 @@ struct Builder<'a> {
     anchors: HashMap<usize, Rc<Node>>,
     root: Option<Rc<Node>>,
     env: Env<'a>,
-    problems: &'a mut Problems,
+    problems: &'a Problems,
 }
 
 impl Builder<'_> {
@@ -279,7 +289,7 @@ impl Builder<'_> {
 
     fn add(&mut self, anchor: usize, node: Node) -> Option<()> {
         let node = Rc::new(node);
-        // Anchors are numbered from 1; 0 is none.
+        // Anchors are numbered from 1; 0 is no anchor.
         if anchor > 0 {
             self.anchors.insert(anchor, Rc::clone(&node));
         }
@@ -325,7 +335,7 @@ impl Builder<'_> {
             self.problems.error(
                 Place { span: at, path },
                 format!("`{}` stands here twice", name.escape_debug()),
-                "keep one of them: which one would count is anybody's guess",
+                "keep one of them",
             );
         }
         Some(())

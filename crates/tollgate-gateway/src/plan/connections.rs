@@ -42,7 +42,8 @@ impl Plan {
         let admin = ADMIN.min(has / 8);
         let free = has.saturating_sub(RESERVED + admin);
         let targets = self.routes.iter().filter_map(|it| it.target.as_ref());
-        let targets = targets.map(|target| (&target.scheme, &target.authority));
+        let targets = targets.flat_map(|target| &target.servers.addresses);
+        let targets = targets.map(|address| &address.endpoint);
         let targets = (targets.collect::<HashSet<_>>().len() as u64).max(1);
 
         let named: u64 =

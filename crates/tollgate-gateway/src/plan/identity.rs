@@ -1,5 +1,6 @@
-//! Whose quota a request uses.
+//! The client whose quota a request uses.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,9 +16,11 @@ pub enum IdentitySource {
     User(JwtPlan),
     /// An API key from a list.
     ApiKey(ApiKeysPlan),
+    /// A value of the request.
+    Value(ValuePlan),
     /// The address of the client.
     Ip {
-        /// Whose forwarding header is believed.
+        /// The proxies whose forwarding header is trusted.
         trusted_proxies: TrustedProxies,
         /// Which header; `None` is the peer, whatever the headers say.
         header: Option<ForwardingHeader>,
@@ -26,6 +29,36 @@ pub enum IdentitySource {
         /// How many bits of an IPv6 address count.
         v6_prefix: u8,
     },
+}
+
+/// A value that names the client.
+#[derive(Clone, Debug)]
+pub struct ValuePlan {
+    /// Where it is.
+    pub place: ValuePlace,
+    /// The proxies that verify the value. Without them, clients can write any value.
+    pub proxies: Option<TrustedProxies>,
+}
+
+/// Where a value is that names the client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ValuePlace {
+    /// A header.
+    Header(HeaderName),
+    /// A cookie.
+    Cookie(String),
+    /// A parameter of the query.
+    Query(String),
+}
+
+impl fmt::Display for ValuePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header(name) => write!(f, "header {name}"),
+            Self::Cookie(name) => write!(f, "cookie {name}"),
+            Self::Query(name) => write!(f, "query parameter {name}"),
+        }
+    }
 }
 
 /// Where proxies write the address of the client.
@@ -115,6 +148,6 @@ pub enum ApiKeyPlace {
 pub struct ApiKeyEntry {
     /// Its SHA-256, in hex.
     pub sha256: String,
-    /// The tier of whoever has it.
+    /// The tier of its owner.
     pub tier: Option<usize>,
 }

@@ -9,7 +9,7 @@ use super::matching::is_same;
 use super::{Methods, PathMatch, ReservePlan, Statuses};
 use crate::proxy::path::{PathFault, in_all_readings, other_readings};
 
-/// What holds for the requests of a route: all of `global`, `client` and the first of
+/// The limits of a route. A request meets all of `global`, `client` and the first of
 /// `apis` that matches, all or none. Routes that inherit a limit share its quota.
 #[derive(Clone, Debug, Default)]
 pub struct RouteLimits {
@@ -27,7 +27,7 @@ impl RouteLimits {
         self.everywhere().chain(self.apis.iter().map(|api| &api.limit))
     }
 
-    /// Those that every request meets.
+    /// The limits that every request meets.
     pub fn everywhere(&self) -> impl Iterator<Item = &LimitPlan> {
         self.global.iter().chain(&self.client).map(Arc::as_ref)
     }
@@ -44,7 +44,7 @@ impl RouteLimits {
         })
     }
 
-    /// Those that a request meets, for each kind of request.
+    /// The limits that a request meets, for each kind of request.
     pub fn met(&self) -> impl Iterator<Item = Vec<&LimitPlan>> {
         let apis = self.apis.iter().map(|api| Some(&api.limit)).chain([None]);
         apis.map(|api| self.everywhere().chain(api).collect())
@@ -80,23 +80,22 @@ pub struct ApiPlan {
 pub struct LimitPlan {
     /// The identifier.
     pub name: String,
-    /// The quota of subjects without a tier, under that name; none where the limit is only in
-    /// what stands beside a quota.
+    /// The policy of clients without a tier, under that name; `None` without a quota.
     pub policy: Option<Policy>,
     /// The policy in each tier, of the same name, where that is limited; empty if tiers make no
     /// difference.
     pub tiers: Vec<Option<Policy>>,
     /// Further quotas that hold at the same time.
     pub also: Vec<Bandwidth>,
-    /// Whose quota it is.
+    /// The owner of the quota.
     pub whose: Whose,
-    /// What requests take from it.
+    /// The costs of requests.
     pub costs: Arc<CostTable>,
     /// The most that a request that it is about can take.
     pub max_cost: Cost,
     /// Whether it blocks, or only watches.
     pub enforce: bool,
-    /// What becomes of a request that it denies.
+    /// The action for a request that it denies.
     pub excess: OnExceeded,
     /// Which responses count; all without it.
     pub counts: Option<Vec<Statuses>>,
@@ -104,7 +103,7 @@ pub struct LimitPlan {
     pub reserve: Option<ReservePlan>,
     /// How many requests may be in flight at once, if that is limited: the same in each tier.
     pub in_flight: Option<Policy>,
-    /// What blocks whoever does not stop.
+    /// The block for clients that do not stop.
     pub penalty: Option<PenaltyPlan>,
 }
 
@@ -120,10 +119,10 @@ pub struct PenaltyPlan {
 /// A quota beside the first one of a limit, with a policy of its own.
 #[derive(Clone, Debug)]
 pub struct Bandwidth {
-    /// The policy of subjects without a tier, if they have so many quotas.
+    /// The policy of clients without a tier, if they have this quota.
     pub everybody: Option<Policy>,
-    /// The policy in each tier, of the same name, where that has so many; empty if tiers make
-    /// no difference.
+    /// The policy in each tier, of the same name, if the tier has this quota; empty if tiers make no
+    /// difference.
     pub tiers: Vec<Option<Policy>>,
 }
 
@@ -145,7 +144,7 @@ impl LimitPlan {
         self.policy_in(tier).into_iter().chain(also)
     }
 
-    /// What it does while the store cannot decide, which is the same for all of it.
+    /// The failure policy, which is the same for all its policies.
     pub fn on_store_error(&self) -> OnStoreError {
         self.any().and_then(Policy::on_store_error).unwrap_or_default()
     }
@@ -182,16 +181,16 @@ impl LimitPlan {
     }
 }
 
-/// Whose quota a limit uses.
+/// The owner of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// Everybody's together.
+    /// All clients together.
     Everybody,
-    /// The one of whoever the identity chain finds.
+    /// The client that the identity chain finds.
     Client,
 }
 
-/// What requests cost: the first path rule that matches, else the method, else `other`.
+/// The costs of requests: the first path rule that matches, else the method, else `other`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostTable {
     /// In the order of the file.
@@ -210,7 +209,7 @@ pub struct CostRule {
     pub methods: Methods,
     /// Which paths.
     pub path: PathMatch,
-    /// What they cost.
+    /// Their cost.
     pub cost: Cost,
 }
 

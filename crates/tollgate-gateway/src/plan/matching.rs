@@ -20,13 +20,13 @@ impl Methods {
         self.0.is_empty()
     }
 
-    /// Those that are listed.
+    /// The methods in the list.
     pub fn iter(&self) -> impl Iterator<Item = &Method> {
         self.0.iter()
     }
 
-    /// Whether the rule is about this method, in whatever letters. To HTTP `post` is another
-    /// method than `POST`, but there are services to which it is the same.
+    /// Whether the rule is about this method, in whatever letters. In HTTP, `post`
+    /// and `POST` are different methods, but some services treat them alike.
     pub fn contain(&self, method: &Method) -> bool {
         let has = |method: &str| self.0.iter().any(|own| is_same(own.as_str(), method));
         self.0.is_empty()
@@ -75,11 +75,11 @@ pub enum PathMatch {
     /// This and everything below: `/static` holds for `/static`, `/static/` and
     /// `/static/a`, not for `/statics`.
     Below(String),
-    /// What a regular expression finds; anchor it with `^` and `$`.
+    /// A match of a regular expression; anchor it with `^` and `$`.
     Regex(Regex),
 }
 
-/// What is wrong with a regular expression.
+/// The error of a regular expression.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct PathMatchError(#[from] pub(crate) regex::Error);
@@ -88,7 +88,7 @@ impl PathMatch {
     /// A regular expression. It is matched in linear time, whatever it says.
     ///
     /// # Errors
-    /// It is none, or becomes larger than 256 KiB.
+    /// The expression is not valid, or is larger than 256 KiB when it is compiled.
     pub fn regex(expression: &str) -> Result<Self, PathMatchError> {
         let mut builder = RegexBuilder::new(expression);
         builder.size_limit(REGEX_BYTES).dfa_size_limit(REGEX_BYTES);

@@ -1,17 +1,17 @@
-//! What a configuration means: plain data in which nothing is left to check.
+//! The plan: a checked configuration as plain data.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `limits.rs` | policies, and which requests they are about |
-//! | `identity.rs` | whose quota a request uses |
+//! | `identity.rs` | the client whose quota a request uses |
 //! | `matching.rs` | which paths and methods |
 //! | `connections.rs` | how many connections fit into the files that the process may open |
 //! | `rate_limits.rs` | rules of Envoy's Rate Limit Service |
 //! | `settling.rs` | charges that are corrected when the response is known |
 //! | `server.rs` | where to listen and where to forward to |
-//! | `subjects.rs` | who is refused whatever he asks, and who is never limited |
+//! | `subjects.rs` | the blocklist and the allowlist |
 //! | `store.rs` | where quotas are kept |
-//! | `telemetry.rs` | what is told of requests to those who run the gateway |
+//! | `telemetry.rs` | logs and traces |
 
 mod connections;
 mod identity;
@@ -36,7 +36,7 @@ use tollgate::{HeaderOptions, OnMissingKey, Paths};
 pub use self::connections::{Connections, TooFewFiles};
 pub use self::identity::{
     ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwksPlan, JwtPlan,
-    KeyOrigin,
+    KeyOrigin, ValuePlace, ValuePlan,
 };
 pub use self::limits::{
     ApiPlan, Bandwidth, CostRule, CostTable, LimitPlan, PenaltyPlan, RouteLimits, Whose,
@@ -47,7 +47,7 @@ pub use self::rate_limits::{
     descriptor_key,
 };
 pub use self::secret::Secret;
-pub use self::server::{Front, Listen, PathRules, Protocol, Route, Target, Timeouts, TlsFiles};
+pub use self::server::{Front, Listen, PathRules, Route, Timeouts, TlsFiles};
 pub use self::settling::{ReservePlan, SettleBy, Statuses};
 pub use self::store::{RedisPlan, StorePlan, Topology};
 pub use self::subjects::SubjectsPlan;
@@ -73,10 +73,10 @@ pub struct Plan {
     pub timeouts: Timeouts,
     /// The most upgraded connections at a time; others are refused.
     pub max_tunnels: usize,
-    /// Whose `X-Forwarded-*` and `Forwarded` are believed and passed on; the others' are
-    /// replaced.
+    /// The proxies whose `X-Forwarded-*` and `Forwarded` are trusted and passed on. Other headers
+    /// are replaced.
     pub trusted_proxies: TrustedProxies,
-    /// What becomes of paths with more than one reading.
+    /// The treatment of paths with more than one reading.
     pub paths: PathRules,
     /// Where requests go; the first that matches.
     pub routes: Vec<Route>,
@@ -84,17 +84,17 @@ pub struct Plan {
     pub exempt: Vec<PathMatch>,
     /// Whether CORS preflights pass without asking the store.
     pub exempt_preflights: bool,
-    /// Whose quota a request uses: the first that finds somebody.
+    /// The sources of a client; the first that finds one counts.
     pub identity: Vec<IdentitySource>,
-    /// What becomes of requests in which no source finds anybody.
+    /// The action for requests without a client.
     pub on_missing_key: OnMissingKey,
-    /// The status of those who are refused for that.
+    /// The status if that is a rejection.
     pub missing_key_status: StatusCode,
     /// The names of the tiers. Elsewhere a tier is an index into this list.
     pub tiers: Vec<String>,
-    /// Who is refused, whatever else is said of him.
+    /// The blocklist. It goes before the allowlist.
     pub deny: SubjectsPlan,
-    /// Whom no limit holds for.
+    /// The allowlist.
     pub allow: SubjectsPlan,
     /// How many requests may wait at once, and how many bytes of them.
     pub waiting: (usize, usize),

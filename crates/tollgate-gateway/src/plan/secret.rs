@@ -1,4 +1,4 @@
-//! What must not be printed.
+//! Secrets.
 
 use std::fmt;
 

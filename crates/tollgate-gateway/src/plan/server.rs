@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use http::uri::{Authority, Scheme};
 use tollgate::key::TrustedProxies;
 
 use super::{PathMatch, RouteLimits};
+use crate::proxy::Upstream;
 
 /// An address that clients or other proxies connect to.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct Listen {
     pub front: Front,
     /// The certificate, if it speaks TLS.
     pub tls: Option<TlsFiles>,
-    /// Who may and must send a PROXY protocol header, if anybody. Others are refused.
+    /// The balancers that must send a PROXY protocol header. Other connections are refused.
     pub proxy_protocol: Option<TrustedProxies>,
     /// The most connections at a time; others wait until one ends. Without a number there are as
     /// many as fit.
@@ -99,33 +99,7 @@ pub struct Route {
     /// Only requests to these paths.
     pub path: PathMatch,
     /// Where they go. Without a target, other proxies ask for decisions about them.
-    pub target: Option<Target>,
-    /// What holds for them.
+    pub target: Option<Upstream>,
+    /// Their limits.
     pub limits: RouteLimits,
-}
-
-/// Where requests are forwarded to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// `http` or `https`.
-    pub scheme: Scheme,
-    /// Host and port, without user information.
-    pub authority: Authority,
-    /// What stands before the path of each request: empty, or begins with `/` and does
-    /// not end with one.
-    pub base_path: String,
-    /// What is spoken there.
-    pub protocol: Protocol,
-    /// Whether the target sees the `Host` of the client instead of its own.
-    pub preserve_host: bool,
-}
-
-/// What is spoken with a target.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Protocol {
-    /// HTTP/1.1.
-    #[default]
-    Http1,
-    /// HTTP/2; without TLS by prior knowledge.
-    Http2,
 }

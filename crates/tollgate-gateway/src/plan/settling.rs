@@ -9,20 +9,20 @@ use http::StatusCode;
 /// How an estimate is corrected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservePlan {
-    /// What says what a request has cost.
+    /// The source of the actual cost.
     pub settle: SettleBy,
     /// After this time the estimate stands.
     pub lapse: Duration,
 }
 
-/// What says what a request has cost.
+/// The source of the actual cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettleBy {
     /// A header field of the response.
     Header,
     /// The same field among the trailers of its body.
     Trailer,
-    /// The length of the body: a unit for so many bytes.
+    /// The length of the body: one unit for each block of this many bytes.
     Bytes(u64),
 }
 
@@ -54,7 +54,7 @@ impl FromStr for Statuses {
             Some(digit) => (digit, true),
             None => (text, false),
         };
-        // A sign is none of the digits, though a number may have one.
+        // `parse` would accept a sign.
         if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(());
         }

@@ -35,12 +35,12 @@ pub struct RedisPlan {
     pub url: Secret,
     /// How long a decision may take.
     pub timeout: Duration,
-    /// What the URL leads to.
+    /// The kind of server behind the URL.
     pub topology: Topology,
     /// The key under which identities are hashed, the same on all replicas.
     pub key_secret: Option<Secret>,
     /// The part of each quota that a policy with `onStoreError: local` grants while Redis
-    /// is away: numerator and denominator.
+    /// is down: numerator and denominator.
     pub local_share: (u32, u32),
 }
 
@@ -64,7 +64,7 @@ impl RedisPlan {
     }
 }
 
-/// What a Redis URL leads to.
+/// The kind of server behind a Redis URL.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Topology {
     /// One server.

@@ -1,4 +1,4 @@
-//! Who is refused whatever he asks, and who is never limited.
+//! The blocklist and the allowlist.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ pub struct SubjectsPlan {
 }
 
 impl SubjectsPlan {
-    /// Whether nobody is on it.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -1,4 +1,4 @@
-//! What is told of requests to those who run the gateway.
+//! Logs and traces.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tracing::level_filters::LevelFilter;
 pub struct LogPlan {
     /// How lines look.
     pub format: LogFormat,
-    /// How much is said, unless `RUST_LOG` says it.
+    /// The level, unless `RUST_LOG` sets it.
     pub level: LevelFilter,
 }
 
@@ -60,7 +60,7 @@ pub struct TracingPlan {
     pub sample: f64,
     /// Header fields for the collector, marked as sensitive: no value is ever printed.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// What traces call this gateway.
+    /// The name of this gateway in traces.
     pub service_name: String,
     /// How long the collector may take.
     pub timeout: Duration,

@@ -17,6 +17,7 @@ use tollgate::body::{BodyMode, InFlight};
 use super::entrance::MOST_FIELDS;
 use super::failures::Health;
 use super::pool::Lease;
+use super::rewrite::Edits;
 use super::source::{Release, Source};
 use super::{forwarded, hop};
 use crate::flow::{Paced, Piece};
@@ -33,6 +34,9 @@ pub enum BodyError {
     /// The response to its request has ended before it.
     #[error("the response ended before the body of the request")]
     Unwanted,
+    /// It is larger than it may be.
+    #[error("the body is too large")]
+    TooLarge,
     /// It ends with too many fields.
     #[error("more than {MOST_FIELDS} trailers came")]
     Trailers,
@@ -155,12 +159,20 @@ where
 impl Sender {
     /// A piece of the body. Trailers lose the fields that a message may not have so late.
     fn clean(&self, mut frame: Frame<Bytes>) -> Result<Frame<Bytes>, BodyError> {
+        if let (Self::Client(upload), Some(data)) = (self, frame.data_ref())
+            && !upload.takes(data)
+        {
+            return Err(BodyError::TooLarge);
+        }
         let trailers = frame.trailers_mut();
         match self {
             Self::Client(upload) => {
                 upload.moved();
                 if let Some(trailers) = trailers {
                     forwarded::clean_trailers(trailers);
+                    if let Some(edits) = &upload.edits {
+                        edits.clear(trailers);
+                    }
                     if trailers.len() > MOST_FIELDS {
                         return Err(BodyError::Trailers);
                     }
@@ -203,6 +215,10 @@ pub(super) struct Upload {
     moved_at: AtomicU64,
     waits: AtomicBool,
     received: Received,
+    /// How many bytes may still come.
+    left: AtomicU64,
+    /// The changes to the header, which trailers must not undo.
+    edits: Option<Arc<Edits>>,
 }
 
 /// Whether the whole body of a request has come. Clones share it.
@@ -217,9 +233,18 @@ impl Received {
 }
 
 impl Upload {
-    pub(super) fn new(received: Received) -> Arc<Self> {
+    /// Of at most `most` bytes.
+    pub(super) fn new(received: Received, most: u64, edits: Option<Arc<Edits>>) -> Arc<Self> {
         let (moved_at, waits) = (AtomicU64::new(0), AtomicBool::new(false));
-        Arc::new(Self { began: Instant::now(), moved_at, waits, received })
+        let (began, left) = (Instant::now(), AtomicU64::new(most));
+        Arc::new(Self { began, moved_at, waits, received, left, edits })
+    }
+
+    /// Takes a piece off what may still come.
+    fn takes(&self, data: &Bytes) -> bool {
+        // Only one task reads the body.
+        let left = self.left.load(Ordering::Relaxed).checked_sub(data.len() as u64);
+        left.inspect(|left| self.left.store(*left, Ordering::Relaxed)).is_some()
     }
 
     /// Since when nothing has been missing but the response: the last piece was passed on
@@ -468,7 +493,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_sender_may_pause_for_so_long_and_no_longer() {
         let pauses = [9, 9, 9].map(Duration::from_secs).into();
-        let upload = Upload::new(Received::default());
+        let upload = Upload::new(Received::default(), u64::MAX, None);
         let script = Script { pauses, pause: None };
         let mut body = Timed::request(script, Duration::from_secs(10), Arc::clone(&upload));
         let start = Instant::now();
@@ -487,8 +512,11 @@ mod tests {
     async fn a_slow_receiver_is_not_a_silent_sender() {
         let pauses = [1, 1].map(Duration::from_secs).into();
         let script = Script { pauses, pause: None };
-        let mut body =
-            Timed::request(script, Duration::from_secs(10), Upload::new(Received::default()));
+        let mut body = Timed::request(
+            script,
+            Duration::from_secs(10),
+            Upload::new(Received::default(), u64::MAX, None),
+        );
         body.frame().await.unwrap().unwrap();
         tokio::time::advance(Duration::from_secs(100)).await;
         body.frame().await.unwrap().unwrap();

@@ -1,7 +1,8 @@
 //! Connections to any number of upstreams.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Weak};
 
 use http::uri::{Authority, Scheme};
 use http::{Request, Response, Uri};
@@ -13,10 +14,20 @@ use tokio::sync::Semaphore;
 use tokio_rustls::rustls::{self, ClientConfig};
 
 use super::body::Sent;
+use super::failures::Failures;
+use super::group::Group;
 use super::pool::{Lease, Pool};
-use super::settings::{Protocol, Timeouts};
+use super::settings::{Endpoint, Protocol, Servers, Timeouts};
 
-pub(super) type Connector = HttpsConnector<HttpConnector>;
+type Tcp = HttpsConnector<HttpConnector>;
+
+/// Opens connections to one server.
+#[derive(Debug)]
+pub(super) enum Connector {
+    /// To the scheme and the authority of this URI.
+    Tcp(Tcp, Uri),
+    Unix(Arc<Path>),
+}
 
 /// Connections to any number of upstreams. Clones share them.
 ///
@@ -27,16 +38,18 @@ pub struct Clients(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    http1: Connector,
-    http2: Connector,
+    http1: Tcp,
+    http2: Tcp,
     timeouts: Timeouts,
     /// Whether the certificates to trust were read.
     tls: bool,
     per_target: usize,
     workers: usize,
-    pools: Mutex<HashMap<(Scheme, Authority, Protocol), Arc<Pool>>>,
-    /// For each authority: its connections, whatever the scheme and the protocol.
-    permits: Mutex<HashMap<Authority, Arc<Semaphore>>>,
+    pools: Mutex<HashMap<(Endpoint, Protocol), Arc<Pool>>>,
+    /// For each server: its connections, whatever the scheme and the protocol.
+    permits: Mutex<HashMap<String, Arc<Semaphore>>>,
+    /// The servers of upstreams, with their health.
+    groups: Mutex<Vec<(Servers, Weak<Group>)>>,
 }
 
 /// TLS to upstreams cannot be set up.
@@ -73,6 +86,7 @@ impl Clients {
             workers,
             pools: Mutex::default(),
             permits: Mutex::default(),
+            groups: Mutex::default(),
         })))
     }
 
@@ -84,34 +98,58 @@ impl Clients {
     /// The connections to one upstream.
     pub(super) fn pool(
         &self,
-        scheme: &Scheme,
-        authority: &Authority,
+        endpoint: &Endpoint,
         protocol: Protocol,
     ) -> Result<Arc<Pool>, http::Error> {
         let shared = &*self.0;
         let mut pools = shared.pools.lock();
         // No route leads to the others any more.
         pools.retain(|_, pool| Arc::strong_count(pool) > 1);
-        let key = (scheme.clone(), authority.clone(), protocol);
+        let key = (endpoint.clone(), protocol);
         if let Some(pool) = pools.get(&key) {
             return Ok(Arc::clone(pool));
         }
-        let upstream = Uri::builder().scheme(scheme.clone()).authority(authority.clone());
-        let upstream = upstream.path_and_query("/").build()?;
-        let connector = match protocol {
-            Protocol::Http1 => shared.http1.clone(),
-            Protocol::Http2 => shared.http2.clone(),
+        let Endpoint { scheme, authority, socket } = endpoint;
+        let connector = match (socket, protocol) {
+            (Some(socket), _) => Connector::Unix(Arc::clone(socket)),
+            (None, Protocol::Http1) => Shared::tcp(&shared.http1, scheme, authority)?,
+            (None, Protocol::Http2) => Shared::tcp(&shared.http2, scheme, authority)?,
         };
         let mut permits = shared.permits.lock();
         permits.retain(|_, permits| Arc::strong_count(permits) > 1);
         let permits = permits
-            .entry(authority.clone())
+            .entry(endpoint.to_string())
             .or_insert_with(|| Arc::new(Semaphore::new(shared.per_target)));
         let (permits, timeouts) = (Arc::clone(permits), shared.timeouts);
-        let pool = Pool::new(upstream, protocol, connector, timeouts, permits, shared.workers);
+        let pool = Pool::new(protocol, connector, timeouts, permits, shared.workers);
         let pool = Arc::new(pool);
         pools.insert(key, Arc::clone(&pool));
         Ok(pool)
+    }
+
+    pub(super) fn timeouts(&self) -> &Timeouts {
+        &self.0.timeouts
+    }
+
+    /// The servers of an upstream. Routes with the same servers share what is known of them, also
+    /// after a reload.
+    pub(super) fn group(
+        &self,
+        servers: &Servers,
+        failures: &Failures,
+    ) -> Result<Arc<Group>, http::Error> {
+        let mut groups = self.0.groups.lock();
+        groups.retain(|(_, group)| group.strong_count() > 0);
+        let known = groups.iter().filter(|(known, _)| known == servers);
+        if let Some(group) = known.filter_map(|(_, group)| group.upgrade()).next() {
+            return Ok(group);
+        }
+        let group = Arc::new(Group::new(servers, self, failures)?);
+        if let Some(active) = &servers.active {
+            group.check(active);
+        }
+        groups.push((servers.clone(), Arc::downgrade(&group)));
+        Ok(group)
     }
 
     /// Sends a request without a body over HTTP/1 to the server that its URI names. The connection
@@ -123,18 +161,29 @@ impl Clients {
         let parts = request.uri().clone().into_parts();
         let (scheme, authority) =
             parts.scheme.zip(parts.authority).ok_or("the URL has no scheme or no host")?;
-        request.headers_mut().entry(http::header::HOST).or_insert(host(&scheme, &authority)?);
+        let endpoint = Endpoint { scheme, authority, socket: None };
+        request.headers_mut().entry(http::header::HOST).or_insert(host(&endpoint)?);
         *request.uri_mut() = parts.path_and_query.map_or_else(Uri::default, Uri::from);
-        let mut lease = self.pool(&scheme, &authority, Protocol::Http1)?.lease_new().await?;
+        let mut lease = self.pool(&endpoint, Protocol::Http1)?.lease_new().await?;
         let sent = lease.send(request.map(|()| Sent::default()), None).await;
         Ok((sent.map_err(|unanswered: super::pool::Unanswered| unanswered.error)?, lease))
     }
 }
 
+impl Shared {
+    fn tcp(
+        connector: &Tcp,
+        scheme: &Scheme,
+        authority: &Authority,
+    ) -> Result<Connector, http::Error> {
+        let server = Uri::builder().scheme(scheme.clone()).authority(authority.clone());
+        Ok(Connector::Tcp(connector.clone(), server.path_and_query("/").build()?))
+    }
+}
+
 /// The field `Host` for an upstream: without the port that its scheme has anyway.
 pub(super) fn host(
-    scheme: &Scheme,
-    authority: &Authority,
+    Endpoint { scheme, authority, .. }: &Endpoint,
 ) -> Result<http::HeaderValue, http::header::InvalidHeaderValue> {
     let usual = if *scheme == Scheme::HTTPS { 443 } else { 80 };
     match authority.port_u16() {

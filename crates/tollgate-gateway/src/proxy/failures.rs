@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::uri::Authority;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -41,9 +40,9 @@ struct Told {
 
 impl Failures {
     /// The state of an upstream. All routes to this upstream share it.
-    pub(super) fn of(&self, upstream: &Authority) -> Arc<Health> {
+    pub(super) fn of(&self, upstream: &str) -> Arc<Health> {
         let mut upstreams = self.upstreams.lock();
-        let health = upstreams.entry(upstream.to_string()).or_insert_with_key(|upstream| {
+        let health = upstreams.entry(upstream.to_owned()).or_insert_with_key(|upstream| {
             let upstream = upstream.clone();
             Arc::new(Health { upstream, fails: AtomicBool::new(false), told: Mutex::default() })
         });
@@ -166,7 +165,7 @@ mod tests {
         let lines = tracing_subscriber::fmt().without_time().with_target(false).with_ansi(false);
         let _log = tracing::subscriber::set_default(lines.with_writer(log.clone()).finish());
         let failures = Failures::default();
-        let health = failures.of(&Authority::from_static("a:1"));
+        let health = failures.of("a:1");
         let fail = |count: usize| (0..count).for_each(|_| health.failed("timeout", &"late", None));
 
         fail(3);
@@ -198,8 +197,8 @@ mod tests {
     #[test]
     fn an_upstream_is_forgotten_when_no_route_leads_there() {
         let failures = Failures::default();
-        let health = failures.of(&Authority::from_static("a:1"));
-        let same = failures.of(&Authority::from_static("a:1"));
+        let health = failures.of("a:1");
+        let same = failures.of("a:1");
         assert!(Arc::ptr_eq(&health, &same));
         drop(health);
         failures.tell(PERIOD);

@@ -43,6 +43,9 @@ pub enum Fault {
     /// Something is expected that we do not know.
     #[error("the only expectation that is met is `100-continue`")]
     Expectation,
+    /// The body is larger than it may be.
+    #[error("the body of the request is too large")]
+    TooLarge,
     /// The client stopped sending.
     #[error("the body of the request did not come in time")]
     SlowClient,
@@ -86,6 +89,7 @@ impl Fault {
             Self::Connect | Self::Trace => StatusCode::METHOD_NOT_ALLOWED,
             Self::Fields => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::Expectation => StatusCode::EXPECTATION_FAILED,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::SlowClient => StatusCode::REQUEST_TIMEOUT,
             Self::NoRoute => StatusCode::NOT_FOUND,
             Self::Loop => StatusCode::LOOP_DETECTED,
@@ -112,6 +116,7 @@ impl Fault {
             Self::Fields => "too-many-fields",
             Self::Upgrade => "bad-upgrade",
             Self::Expectation => "unknown-expectation",
+            Self::TooLarge => "body-too-large",
             Self::SlowClient => "request-timeout",
             Self::BrokenClient => "request-broken-off",
             Self::NoRoute => "no-route",
@@ -138,6 +143,7 @@ impl Fault {
             Some(BodyError::Idle(_)) => Self::SlowClient,
             Some(BodyError::Broken(_) | BodyError::Unwanted) => Self::BrokenClient,
             Some(BodyError::Trailers) => Self::Fields,
+            Some(BodyError::TooLarge) => Self::TooLarge,
             None => Self::BadAnswer,
         }
     }

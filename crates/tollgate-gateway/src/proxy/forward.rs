@@ -16,17 +16,21 @@ use http::{Extensions, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
+use tokio::time::Instant;
 use tower_service::Service;
 
 use super::body::{Body, Sent, Timed, Upload};
-use super::client::{self, Clients};
+use super::client::Clients;
 use super::entrance::Admitted;
-use super::failures::{Failures, Health};
+use super::failures::Failures;
 use super::fault::Fault;
 use super::forwarded::{self, Fronts, Via};
+use super::group::{Group, Member, Tried};
 use super::hop;
-use super::pool::{Lease, Pool, SendError};
-use super::settings::{Host, Protocol, Timeouts, Upstream};
+use super::path::{PathFault, ambiguity};
+use super::pool::{Lease, SendError, Unanswered};
+use super::rewrite::{self, Edits};
+use super::settings::{Host, Protocol, Upstream};
 use super::source::Source;
 use super::tunnel::{Place, Tunnels};
 
@@ -40,15 +44,20 @@ pub struct Forward {
 
 #[derive(Debug)]
 struct Shared {
-    upstream: Upstream,
+    group: Arc<Group>,
     common: Common,
-    health: Arc<Health>,
-    pool: Arc<Pool>,
-    /// For requests that ask for another protocol, which HTTP/2 cannot carry.
-    upgrades: Arc<Pool>,
-    /// The `Host` of the upstream itself.
-    host: HeaderValue,
+    host: Host,
+    strip_prefix: Option<Prefix>,
+    request_headers: Option<Arc<Edits>>,
+    response_headers: Edits,
+    max_body: u64,
+    /// Whether the target of a request over HTTP/1 is another one than what the client sent.
+    changes_target: bool,
 }
+
+/// A prefix that is removed from paths, and the header that says so.
+#[derive(Debug)]
+struct Prefix(String, HeaderValue);
 
 /// The settings that all upstreams have in common.
 #[derive(Clone, Debug)]
@@ -73,12 +82,27 @@ impl Forward {
     /// # Errors
     /// The upstream has no valid address.
     pub fn new(upstream: Upstream, common: Common) -> Result<Self, http::Error> {
-        let health = common.failures.of(&upstream.authority);
-        let Upstream { scheme, authority, .. } = &upstream;
-        let pool = common.clients.pool(scheme, authority, upstream.protocol)?;
-        let upgrades = common.clients.pool(scheme, authority, Protocol::Http1)?;
-        let host = client::host(scheme, authority)?;
-        Ok(Self { shared: Arc::new(Shared { upstream, common, health, pool, upgrades, host }) })
+        let group = common.clients.group(&upstream.servers, &common.failures)?;
+        let prefix = |prefix: String| {
+            let header = HeaderValue::try_from(&prefix)?;
+            Ok::<_, http::Error>(Prefix(prefix, header))
+        };
+        let strip_prefix = upstream.strip_prefix.map(prefix).transpose()?;
+        let changes_target = strip_prefix.is_some() || group.has_base_path();
+        let edits = upstream.request_headers;
+        let request_headers = (!edits.is_empty()).then(|| Arc::new(edits));
+        Ok(Self {
+            shared: Arc::new(Shared {
+                group,
+                common,
+                host: upstream.host,
+                strip_prefix,
+                request_headers,
+                response_headers: upstream.response_headers,
+                max_body: upstream.max_body.unwrap_or(u64::MAX),
+                changes_target,
+            }),
+        })
     }
 }
 
@@ -107,47 +131,49 @@ impl Shared {
         }
         let upgrade = self.take_upgrade(&mut request)?;
         let (mut parts, admitted) = request.into_parts();
-        self.readdress(&mut parts, &admitted, upgrade.as_ref())?;
+        self.describe(&mut parts, &admitted, upgrade.as_ref());
         let Admitted { body, received, .. } = admitted;
+        let idle = self.common.clients.timeouts().body;
         let (upload, release, body) = if body.is_end_stream() {
             (None, None, Sent::default())
         } else {
-            let upload = Upload::new(received.clone().unwrap_or_default());
+            if body.size_hint().lower() > self.max_body {
+                return Err(Fault::TooLarge);
+            }
+            let edits = self.request_headers.clone();
+            let upload = Upload::new(received.clone().unwrap_or_default(), self.max_body, edits);
             let (body, release) = Source::request(body);
-            let body = Timed::request(body, self.timeouts().body, Arc::clone(&upload));
+            let body = Timed::request(body, idle, Arc::clone(&upload));
             (Some(upload), Some(release), Sent::of(body))
         };
         let request = Request::from_parts(parts, body);
         let exchanged = self.exchange(request, upload.as_deref(), upgrade.is_some()).await;
-        let (mut response, lease) = exchanged.map_err(|error| self.fault(&error))?;
+        let (mut response, lease, member) = exchanged?;
         // What the upstream spoke with us is not what we speak with the client.
         *response.version_mut() = Version::HTTP_11;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return self.switch(response, upgrade);
+            return self.switch(response, lease, member, upgrade);
         }
         let headers = response.headers_mut();
         if headers.contains_key(TRANSFER_ENCODING) {
             if !hop::is_merely_chunked(headers) {
-                return Err(self.invalid("the answer has a transfer coding other than `chunked`"));
+                let what = "the answer has a transfer coding other than `chunked`";
+                return Err(self.invalid(member, what));
             }
             // The encoding counts, and the length of who says both is a lie (RFC 9112 §6.3);
             // whoever read our answer by it would take its rest for another one.
             headers.remove(CONTENT_LENGTH);
         }
         hop::remove(headers, &[]);
-        self.health.answered();
+        self.response_headers.apply(headers);
         // An upgrade that was refused leaves a connection that some upstreams misread.
         let lease = upgrade.is_none().then_some(lease);
         let release = release.filter(|_| !received.is_some_and(|it| it.is_whole()));
         Ok(response.map(|body| {
-            let (idle, health) = (self.timeouts().body, Arc::clone(&self.health));
+            let health = Arc::clone(&member.health);
             Body::of(Timed::response(Source::Response(body), idle, health, lease))
                 .releasing(release)
         }))
-    }
-
-    fn timeouts(&self) -> &Timeouts {
-        self.pool.timeouts()
     }
 
     /// The client's wish to change to another protocol, if it has one.
@@ -159,16 +185,11 @@ impl Shared {
         Ok(Some(Upgrade { protocols, client: hyper::upgrade::on(request), place }))
     }
 
-    /// From what the client wrote to what the upstream gets.
-    fn readdress(
-        &self,
-        parts: &mut Parts,
-        admitted: &Admitted,
-        upgrade: Option<&Upgrade>,
-    ) -> Result<(), Fault> {
+    /// From the header that the client wrote to that of every server.
+    fn describe(&self, parts: &mut Parts, admitted: &Admitted, upgrade: Option<&Upgrade>) {
         let Common { fronts, identity, via, .. } = &self.common;
         // HTTP/2 has no such upgrades.
-        let is_http1 = upgrade.is_some() || self.upstream.protocol == Protocol::Http1;
+        let is_http1 = upgrade.is_some() || self.group.protocol == Protocol::Http1;
         let (headers, body) = (&mut parts.headers, &admitted.body);
         let reads_trailers = hop::reads_trailers(headers);
         hop::remove(headers, identity);
@@ -177,8 +198,12 @@ impl Shared {
         via.append_to(headers, parts.version);
         if !is_http1 {
             headers.remove(HOST);
-        } else if self.upstream.host == Host::Target || !headers.contains_key(HOST) {
-            headers.insert(HOST, self.host.clone());
+        }
+        if let Some(Prefix(_, prefix)) = &self.strip_prefix {
+            headers.insert(forwarded::PATH_PREFIX, prefix.clone());
+        }
+        if let Some(edits) = &self.request_headers {
+            edits.apply(headers);
         }
         if reads_trailers {
             headers.insert(TE, HeaderValue::from_static("trailers"));
@@ -195,54 +220,74 @@ impl Shared {
                 headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
             }
         }
-        if let Some(target) = self.target(&parts.uri, is_http1)? {
-            parts.uri = target;
-        }
         parts.version = if is_http1 { Version::HTTP_11 } else { Version::HTTP_2 };
         // None of it is meant for the connection to the upstream.
         parts.extensions = Extensions::new();
-        Ok(())
     }
 
-    /// The target of the request, unless it is the one that the client sent.
-    fn target(&self, uri: &Uri, is_http1: bool) -> Result<Option<Uri>, Fault> {
-        let base = self.upstream.base_path.as_str();
-        let sent = uri.path_and_query();
-        let path = match sent {
-            Some(_) if base.is_empty() && is_http1 => return Ok(None),
-            Some(sent) if base.is_empty() => sent.clone(),
-            _ => {
-                let sent = sent.map_or("/", PathAndQuery::as_str);
-                PathAndQuery::try_from(format!("{base}{sent}")).map_err(|_| Fault::Host)?
+    /// The path at the servers, if it is another one than what the client sent.
+    fn path(&self, sent: &Uri, base: &str) -> Result<Option<PathAndQuery>, Fault> {
+        let path = sent.path_and_query().map_or("/", PathAndQuery::as_str);
+        let path = match &self.strip_prefix {
+            Some(Prefix(prefix, _)) => {
+                // The other reading could leave the prefix, past the limits of the path below it.
+                if let Some(escape) = ambiguity(sent.path()) {
+                    return Err(PathFault::Ambiguous(escape).into());
+                }
+                rewrite::strip(path, prefix).ok_or(Fault::NoRoute)?
             }
+            None if base.is_empty() => return Ok(sent.path_and_query().cloned()),
+            None => path,
         };
-        if is_http1 {
-            return Ok(Some(path.into()));
-        }
-        let target = Uri::builder()
-            .scheme(self.upstream.scheme.clone())
-            .authority(self.upstream.authority.clone())
-            .path_and_query(path);
-        // Its parts are valid, and so is the whole.
-        target.build().map(Some).map_err(|_| Fault::Host)
+        let slash = if path.starts_with('/') { "" } else { "/" };
+        let path = PathAndQuery::try_from(format!("{base}{slash}{path}"));
+        path.map(Some).map_err(|_| Fault::Host)
     }
 
     /// Sends the request, and once more where that is harmless: the upstream may close a
-    /// connection at the moment in which we use it again.
+    /// connection at the moment in which we use it again. A request that could not be sent to a
+    /// server is sent to the next one.
     async fn exchange(
         &self,
         mut request: Request<Sent>,
         upload: Option<&Upload>,
         is_upgrade: bool,
-    ) -> Result<(Response<Incoming>, Lease), SendError> {
+    ) -> Result<(Response<Incoming>, Lease, &Arc<Member>), Fault> {
+        let group = &*self.group;
+        let is_http1 = is_upgrade || group.protocol == Protocol::Http1;
+        let own_host =
+            is_http1 && (self.host == Host::Target || !request.headers().contains_key(HOST));
+        let sent = (self.changes_target || !is_http1 || request.uri().path_and_query().is_none())
+            .then(|| request.uri().clone());
         let may_repeat = upload.is_none() && is_harmless(request.method());
         let mut was_repeated = false;
+        let mut tried = Tried::default();
+        let mut member = group.choose(&mut tried).ok_or(Fault::NoRoute)?;
         loop {
-            let mut lease = if is_upgrade {
-                Box::pin(self.upgrades.lease_new()).await?
+            if let Some(sent) = &sent {
+                let path = self.path(sent, &member.address.base_path)?;
+                let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
+                // Its parts are valid, and so is the whole.
+                *request.uri_mut() = member.target(path, is_http1).map_err(|_| Fault::Host)?;
+            }
+            if own_host {
+                request.headers_mut().insert(HOST, member.host.clone());
+            }
+            let busy = group.busy(member);
+            let lease = if is_upgrade {
+                Box::pin(member.upgrades.lease_new()).await
             } else {
-                self.pool.lease().await?
+                member.pool.lease().await
             };
+            let mut lease = match lease {
+                Ok(lease) => lease,
+                Err(error) => {
+                    let fault = self.fault(member, &error);
+                    member = group.choose(&mut tried).ok_or(fault)?;
+                    continue;
+                }
+            };
+            lease.counting(busy);
             let again = (may_repeat && !was_repeated).then(|| {
                 let mut again = Request::new(Sent::default());
                 again.method_mut().clone_from(request.method());
@@ -251,23 +296,39 @@ impl Shared {
                 again.headers_mut().clone_from(request.headers());
                 again
             });
-            let unanswered = match lease.send(request, upload).await {
-                Ok(response) => return Ok((response, lease)),
+            let begun = Instant::now();
+            let Unanswered { error, unsent } = match lease.send(request, upload).await {
+                Ok(response) => {
+                    Group::answered(member, response.status(), begun.elapsed());
+                    return Ok((response, lease, member));
+                }
                 Err(unanswered) => unanswered,
             };
-            request = match (unanswered.unsent, again) {
-                (Some(unsent), _) if lease.is_reused() => unsent,
-                (_, Some(again)) if broke_off(&unanswered.error) && !lease.has_begun() => {
-                    was_repeated = true;
-                    again
+            let again = again.filter(|_| broke_off(&error) && !lease.has_begun());
+            match (unsent, again) {
+                // The connection was closed before. Others that are kept may be in order.
+                (Some(unsent), _) if lease.is_reused() => request = unsent,
+                (unsent, again) => {
+                    let may_stay = again.is_some();
+                    let Some(next) = unsent.or(again) else {
+                        return Err(self.fault(member, &error));
+                    };
+                    (request, was_repeated) = (next, true);
+                    match group.choose(&mut tried) {
+                        Some(other) => {
+                            self.fault(member, &error);
+                            member = other;
+                        }
+                        None if may_stay => {}
+                        None => return Err(self.fault(member, &error)),
+                    }
                 }
-                _ => return Err(unanswered.error),
-            };
+            }
         }
     }
 
     /// What the client is told; the log says more.
-    fn fault(&self, error: &SendError) -> Fault {
+    fn fault(&self, member: &Member, error: &SendError) -> Fault {
         let fault = Fault::of(error);
         // Other faults are those of the client.
         if fault.status().is_server_error() {
@@ -276,14 +337,18 @@ impl Shared {
                 SendError::Http(error) => Some(error),
                 _ => None,
             };
-            self.health.failed(fault.code(), &fault, cause);
+            member.health.failed(fault.code(), &fault, cause);
+            if fault != Fault::Full {
+                self.group.failed(member);
+            }
         }
         fault
     }
 
     /// An answer that cannot be passed on.
-    fn invalid(&self, why: &str) -> Fault {
-        self.health.failed(Fault::BadAnswer.code(), &why, None);
+    fn invalid(&self, member: &Member, why: &str) -> Fault {
+        member.health.failed(Fault::BadAnswer.code(), &why, None);
+        self.group.failed(member);
         Fault::BadAnswer
     }
 
@@ -291,20 +356,23 @@ impl Shared {
     fn switch(
         &self,
         mut response: Response<Incoming>,
+        mut lease: Lease,
+        member: &Member,
         upgrade: Option<Upgrade>,
     ) -> Result<Response<Body>, Fault> {
-        let unasked = || self.invalid("the answer is a change of protocol that was not asked for");
+        let what = "the answer is a change of protocol that was not asked for";
+        let unasked = || self.invalid(member, what);
         let Upgrade { protocols, client, place } = upgrade.ok_or_else(unasked)?;
         if !hop::was_asked_for(response.headers(), &protocols) {
             return Err(unasked());
         }
-        self.health.answered();
         let upstream = hyper::upgrade::on(&mut response);
-        let idle = self.timeouts().tunnel;
-        self.common.tunnels.open(client, upstream, place, idle);
+        let idle = self.common.clients.timeouts().tunnel;
+        self.common.tunnels.open(client, upstream, (place, lease.take_busy()), idle);
         let headers = response.headers_mut();
         let answered = headers.get(UPGRADE).cloned();
         hop::remove(headers, &[]);
+        self.response_headers.apply(headers);
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.extend(answered.map(|protocol| (UPGRADE, protocol)));
         Ok(response.map(|_| Body::empty()))

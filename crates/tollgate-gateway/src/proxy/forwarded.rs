@@ -176,6 +176,9 @@ const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
+/// The header for a prefix that was removed from the path.
+pub(super) const PATH_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
+
 /// `X-Forwarded-For` and all that services have added to it: `-Port`, `-Prefix`, `-User`.
 const PREFIX: &str = "x-forwarded-";
 

@@ -6,10 +6,11 @@
 //! | `settings.rs` | what it is told |
 //! | `entrance.rs` | a request is made unambiguous before anybody looks at it |
 //! | `path.rs` | one spelling for each path |
-//! | `normal.rs` | what that can look like |
 //! | `forward.rs` | one request to one upstream and back |
 //! | `hop.rs` | fields that are about one connection and end with it |
 //! | `forwarded.rs` | what the upstream is told about the client it cannot see |
+//! | `rewrite.rs` | changes of the configuration to paths and headers |
+//! | `group.rs` | the servers of one upstream: which gets a request, and which are down |
 //! | `client.rs` | connections to all upstreams |
 //! | `pool.rs` | the connections to one upstream, for each worker |
 //! | `socket.rs` | one of these connections |
@@ -25,10 +26,11 @@ mod failures;
 mod fault;
 mod forward;
 mod forwarded;
+mod group;
 mod hop;
-pub(crate) mod normal;
 pub mod path;
 mod pool;
+mod rewrite;
 mod settings;
 mod socket;
 mod source;
@@ -50,7 +52,10 @@ pub use self::fault::Fault;
 pub use self::forward::{Common, Forward};
 pub use self::forwarded::{Fronts, Via};
 pub(crate) use self::pool::become_worker;
-pub use self::settings::{Host, Protocol, Timeouts, Upstream};
+pub use self::rewrite::{EditError, Edits};
+pub use self::settings::{
+    Active, Address, Balance, Endpoint, Host, Passive, Protocol, Servers, Timeouts, Upstream,
+};
 pub(crate) use self::tunnel::TUNNELS;
 pub use self::tunnel::Tunnels;
 

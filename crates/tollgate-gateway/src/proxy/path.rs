@@ -95,7 +95,7 @@ pub fn in_all_readings<T: PartialEq>(
 }
 
 /// The first escape in a path in normal form that gives the path several readings, if there is one.
-fn ambiguity(normal: &str) -> Option<&'static str> {
+pub(super) fn ambiguity(normal: &str) -> Option<&'static str> {
     escapes(normal).next().map(|(escape, _)| *escape)
 }
 
@@ -173,14 +173,14 @@ fn append(normal: &mut String, segment: &str, ambiguous: Ambiguous) -> Result<()
 }
 
 /// What may stand in a segment as it is: `pchar`, but for `;`.
-pub(super) const fn is_literal(byte: u8) -> bool {
+const fn is_literal(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b'-' | b'.' | b'_' | b'~')
         || matches!(byte, b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b'=')
         || matches!(byte, b':' | b'@')
 }
 
-pub(super) fn hex(digit: u8) -> Option<u8> {
+fn hex(digit: u8) -> Option<u8> {
     // A digit to the base of 16 fits.
     char::from(digit).to_digit(16).map(|value| value as u8)
 }

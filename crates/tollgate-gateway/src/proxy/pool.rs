@@ -10,17 +10,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 
-use http::{Request, Response, Uri};
+use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper::rt::{Read, Write};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
+use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 use tower_service::Service as _;
 
 use super::body::{Sent, Upload};
 use super::client::Connector;
+use super::group::Busy;
 use super::settings::{Protocol, Timeouts};
 use super::socket::{Begun, Socket};
 
@@ -36,8 +39,6 @@ pub(crate) fn become_worker(number: usize) {
 /// The connections to one upstream.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    /// The scheme and the authority of the upstream.
-    upstream: Uri,
     protocol: Protocol,
     connector: Connector,
     timeouts: Timeouts,
@@ -88,6 +89,8 @@ pub(crate) struct Lease {
     pool: Arc<Pool>,
     /// Whether it has carried other requests, so that the upstream may be closing it now.
     is_reused: bool,
+    /// Where servers share requests by what they have to do.
+    busy: Option<Busy>,
 }
 
 /// Why there is no response.
@@ -116,7 +119,6 @@ pub(super) struct Unanswered {
 
 impl Pool {
     pub(super) fn new(
-        upstream: Uri,
         protocol: Protocol,
         connector: Connector,
         timeouts: Timeouts,
@@ -124,7 +126,6 @@ impl Pool {
         workers: usize,
     ) -> Self {
         Self {
-            upstream,
             protocol,
             connector,
             timeouts,
@@ -134,10 +135,6 @@ impl Pool {
             waiters: AtomicUsize::new(0),
             opening: tokio::sync::Mutex::default(),
         }
-    }
-
-    pub(super) const fn timeouts(&self) -> &Timeouts {
-        &self.timeouts
     }
 
     /// A connection: one that is kept, or a new one.
@@ -216,28 +213,15 @@ impl Pool {
         home: usize,
     ) -> Result<Lease, SendError> {
         let connecting = async {
-            let stream = self.connector.clone().call(self.upstream.clone());
-            let (io, begun) = Socket::new(stream.await?, self.protocol, permit);
-            let sender = match self.protocol {
-                Protocol::Http1 => {
-                    let mut builder = http1::Builder::new();
-                    let handshake = builder.max_buf_size(HEAD_BYTES).handshake(io);
-                    let (sender, connection) = handshake.await?;
-                    tokio::spawn(connection.with_upgrades());
-                    Sender::Http1(sender)
+            match &self.connector {
+                Connector::Tcp(tcp, server) => {
+                    let stream = tcp.clone().call(server.clone()).await?;
+                    self.handshake(stream, permit).await
                 }
-                Protocol::Http2 => {
-                    let mut builder = http2::Builder::new(TokioExecutor::new());
-                    builder
-                        .timer(TokioTimer::new())
-                        .initial_stream_window_size(STREAM_BYTES)
-                        .initial_connection_window_size(CONNECTION_BYTES);
-                    let (sender, connection) = builder.handshake(io).await?;
-                    tokio::spawn(connection);
-                    Sender::Http2(sender)
+                Connector::Unix(socket) => {
+                    self.handshake(TokioIo::new(UnixStream::connect(socket).await?), permit).await
                 }
-            };
-            Ok((sender, begun))
+            }
         };
         let connected = timeout_at(until, connecting).await.map_err(|_| self.no_connection())?;
         let (sender, begun) = connected.map_err(SendError::Connect)?;
@@ -246,7 +230,36 @@ impl Pool {
         if let Some(shared) = kept.shared(self) {
             self.put(shared);
         }
-        Ok(Lease { kept, pool: Arc::clone(self), is_reused: false })
+        Ok(Lease { kept, pool: Arc::clone(self), is_reused: false, busy: None })
+    }
+
+    /// Speaks HTTP on a new connection.
+    async fn handshake<S: Read + Write + Unpin + Send + 'static>(
+        &self,
+        stream: S,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<(Sender, Begun), Box<dyn std::error::Error + Send + Sync>> {
+        let (io, begun) = Socket::new(stream, self.protocol, permit);
+        let sender = match self.protocol {
+            Protocol::Http1 => {
+                let mut builder = http1::Builder::new();
+                let handshake = builder.max_buf_size(HEAD_BYTES).handshake(io);
+                let (sender, connection) = handshake.await?;
+                tokio::spawn(connection.with_upgrades());
+                Sender::Http1(sender)
+            }
+            Protocol::Http2 => {
+                let mut builder = http2::Builder::new(TokioExecutor::new());
+                builder
+                    .timer(TokioTimer::new())
+                    .initial_stream_window_size(STREAM_BYTES)
+                    .initial_connection_window_size(CONNECTION_BYTES);
+                let (sender, connection) = builder.handshake(io).await?;
+                tokio::spawn(connection);
+                Sender::Http2(sender)
+            }
+        };
+        Ok((sender, begun))
     }
 
     fn timer(&self) -> Pin<Box<Sleep>> {
@@ -254,7 +267,7 @@ impl Pool {
     }
 
     fn reused(self: &Arc<Self>, kept: Box<Kept>) -> Lease {
-        Lease { kept, pool: Arc::clone(self), is_reused: true }
+        Lease { kept, pool: Arc::clone(self), is_reused: true, busy: None }
     }
 
     /// The place of the current thread.
@@ -382,6 +395,15 @@ impl Lease {
         self.is_reused
     }
 
+    /// Counts as a request under way until the response ends.
+    pub(super) fn counting(&mut self, busy: Option<Busy>) {
+        self.busy = busy;
+    }
+
+    pub(super) const fn take_busy(&mut self) -> Option<Busy> {
+        self.busy.take()
+    }
+
     /// Whether the upstream had begun to answer the request that failed.
     pub(super) fn has_begun(&self) -> bool {
         self.kept.begun.get()
@@ -476,14 +498,14 @@ const BORROWED: u32 = 32;
 mod tests {
     use std::time::Duration;
 
-    use http::uri::{Authority, Scheme};
+    use http::uri::Scheme;
     use http_body_util::BodyExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::proxy::Clients;
+    use crate::proxy::{Clients, Endpoint};
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -501,7 +523,8 @@ mod tests {
         idle: Duration,
     ) -> (Arc<Pool>, mpsc::UnboundedReceiver<Seen>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let authority: Authority = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let authority = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let endpoint = Endpoint { scheme: Scheme::HTTP, authority, socket: None };
         let (sees, seen) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
@@ -519,7 +542,7 @@ mod tests {
         let timeouts =
             Timeouts { connect: LONG, response: LONG, body: LONG, tunnel: LONG, pool: idle };
         let clients = Clients::new(timeouts, false, most, workers).unwrap();
-        (clients.pool(&Scheme::HTTP, &authority, Protocol::Http1).unwrap(), seen)
+        (clients.pool(&endpoint, Protocol::Http1).unwrap(), seen)
     }
 
     async fn use_once(mut lease: Lease) {

@@ -51,12 +51,12 @@ impl Tunnels {
         Some(Place(Arc::clone(&self.open)))
     }
 
-    /// Connects both sides, once each has changed its protocol.
+    /// Connects both sides, once each has changed its protocol. `place` is dropped at the end.
     pub(super) fn open(
         &self,
         client: OnUpgrade,
         upstream: OnUpgrade,
-        place: Place,
+        place: impl Send + 'static,
         idle: Duration,
     ) {
         let cut = self.cut.clone();

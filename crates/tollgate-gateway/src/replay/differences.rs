@@ -19,10 +19,10 @@ pub(crate) struct Differences {
     waiting: HashMap<u64, Waiting>,
 }
 
-/// A request that waits: what each plan says so far, its client, and the request in words.
+/// A request that waits: the answer of each plan so far, its client, and the request in words.
 type Waiting = ([Answer; 2], Box<str>, Box<str>);
 
-/// The most clients that are told apart.
+/// The most clients that are counted apart.
 const CLIENTS: usize = 1 << 16;
 
 impl Differences {

@@ -1,11 +1,11 @@
-//! `tollgate replay`: what a file would have done to the requests of an access log.
+//! `tollgate replay`: the decisions of a file for the requests of an access log.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `differences.rs` | two files side by side |
 //! | `suggest.rs` | `tollgate suggest`: limits that fit a log |
 //! | `words.rs` | the report in a terminal |
-//! | `progress.rs` | how far it is |
+//! | `progress.rs` | the progress bar |
 
 mod differences;
 mod progress;
@@ -36,7 +36,7 @@ pub struct LogArgs {
     /// Several logs are replayed as one, in the order of their times.
     #[arg(value_name = "LOG", required = true)]
     pub logs: Vec<PathBuf>,
-    /// How lines are written: auto, common, combined, caddy, traefik, envoy, nginx-json,
+    /// The format of the lines: auto, common, combined, caddy, traefik, envoy, nginx-json,
     /// json:time=ts,target=url,… or a log_format of nginx
     #[arg(long = "log", value_name = "FORMAT", default_value = "auto")]
     pub lines: Format,
@@ -57,16 +57,16 @@ pub struct ReplayArgs {
     /// The log.
     #[command(flatten)]
     pub log: LogArgs,
-    /// Another file with limits, to show on which requests the two differ
+    /// Another file with limits; the report lists the requests on which the two files differ
     #[arg(long, value_name = "FILE")]
     pub compare: Option<PathBuf>,
-    /// How the report is written
+    /// The format of the report
     #[arg(long, value_enum, default_value_t)]
     pub format: ReportFormat,
-    /// Writes the report as one HTML file, too
+    /// Also writes the report as an HTML file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// How many clients and lines are listed
+    /// The number of clients and lines in each list
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
 }

@@ -18,26 +18,25 @@ pub struct SuggestArgs {
     /// The log.
     #[command(flatten)]
     pub log: LogArgs,
-    /// How many clients are never denied, in percent
+    /// The share of clients that the limits never deny, in percent
     #[arg(long, value_enum, default_value_t)]
     pub level: Share,
-    /// How clients are limited
+    /// The algorithm of the limits of clients
     #[arg(long, value_enum, default_value_t)]
     pub algorithm: Shape,
-    /// The time per which limits are stated
+    /// The window of the limits
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     pub window: Duration,
-    /// A route, such as `/api/item/{id}`; several may be given. Other paths are grouped by
-    /// themselves
+    /// A route, such as `/api/item/{id}`; may be repeated. Other paths are grouped automatically
     #[arg(long, value_name = "PATH")]
     pub pattern: Vec<String>,
-    /// How many routes get a limit of their own, those with most requests first
+    /// The number of routes with their own limit: the routes with the most requests
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub routes: usize,
     /// Where allowed requests will go
     #[arg(long, value_name = "URL", default_value = "http://localhost:3000")]
     pub target: String,
-    /// Writes the file there, and not to stdout
+    /// Writes to this file instead of stdout
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
@@ -82,7 +81,7 @@ pub fn run(args: &SuggestArgs) -> Result<String, ReplayError> {
     };
     let is_stdin = |path: &PathBuf| path.as_path() == Path::new("-");
     if args.log.logs.iter().any(is_stdin) {
-        yaml.push_str("\n# Not replayed, as stdin cannot be read twice.\n");
+        yaml.push_str("\n# Not replayed, because stdin cannot be read twice.\n");
     } else {
         let replayed = replay(plan, None, &args.log, 0)?;
         let _ = write_replayed(&mut yaml, &replayed);
@@ -108,7 +107,7 @@ fn learn(args: &SuggestArgs) -> Result<Suggestion, ReplayError> {
     Ok(suggest.suggestion())
 }
 
-/// The user, or else the address, of IPv6 the network of a site.
+/// The user, or else the address; for IPv6 its /64 network.
 fn client(record: &Record<'_>) -> Option<Key> {
     match (record.user, record.address?) {
         (Some(user), _) => Some(Key::new(format!("u{user}"))),
@@ -130,15 +129,19 @@ fn write(out: &mut String, args: &SuggestArgs, suggestion: &Suggestion) -> fmt::
         writeln!(out, "# from {first} to {last}: {days}, {clients}.")?;
     }
     if *sample > 1 {
-        writeln!(out, "# One client in {sample} was looked at, chosen by chance.")?;
+        writeln!(
+            out,
+            "# The limits are those of a sample: one client in {sample}, chosen by a hash."
+        )?;
     }
     writeln!(
         out,
-        "# Requests that the service bore: {busiest_second} in its busiest second, {busiest_minute} \
-         in its busiest minute."
+        "# The service handled {} in its busiest second and {} in its busiest minute.",
+        Count(*busiest_second, "request"),
+        Count(*busiest_minute, "request")
     )?;
     writeln!(out, "\nrateLimiter:\n  target: {}", quoted(&args.target))?;
-    writeln!(out, "\n  # What the service has borne in a minute of the clock.")?;
+    writeln!(out, "\n  # All clients together: the busiest minute of the log.")?;
     writeln!(
         out,
         "  global:\n    strategy: fixed_window_counter\n    limit: {}\n    windowSeconds: 60",
@@ -146,13 +149,16 @@ fn write(out: &mut String, args: &SuggestArgs, suggestion: &Suggestion) -> fmt::
     )?;
     let window = suggestion.window_seconds;
     let all = Count(suggestion.all.requests, "request");
-    writeln!(out, "\n  # A client, over all routes: {all}.")?;
+    writeln!(
+        out,
+        "\n  # Each client, over all routes: {all}. `above` counts the clients that a limit denies."
+    )?;
     write_levels(out, "  ", &suggestion.all, window)?;
     writeln!(out, "  client:")?;
     write_quota(out, "    ", args, &suggestion.all, window)?;
     let mut routes: Vec<_> = suggestion.routes.iter().filter_map(expressible).collect();
     routes.truncate(args.routes);
-    // The first that matches counts, so that exact ones go first.
+    // The first match counts, so exact paths are first.
     routes.sort_by_key(|(path, _)| path.matches('{').count() + path.matches('…').count());
     if !routes.is_empty() {
         writeln!(out, "\n  apis:")?;
@@ -181,8 +187,8 @@ fn write_levels(out: &mut String, indent: &str, fit: &Fit, window: u64) -> fmt::
         writeln!(
             out,
             "{indent}# {share} % of clients: sliding_window_log {sliding_limit} per {window} s \
-             ({sliding_beyond} beyond), token_bucket {bucket_limit} per {window} s with a \
-             burst of {bucket_burst} ({bucket_beyond} beyond)"
+             ({sliding_beyond} above), token_bucket {bucket_limit} per {window} s with a burst of \
+             {bucket_burst} ({bucket_beyond} above)"
         )?;
     }
     Ok(())
@@ -229,7 +235,7 @@ fn write_replayed(out: &mut String, replayed: &Replayed) -> fmt::Result {
     Ok(())
 }
 
-/// A route that a file can name.
+/// A route that a configuration can match.
 fn expressible((path, fit): &(String, Fit)) -> Option<(&str, &Fit)> {
     let is_plain = path.starts_with('/') && path.chars().all(|c| c.is_ascii_graphic() || c == '…');
     // A path with escapes has another normal form.

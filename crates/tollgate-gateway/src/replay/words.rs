@@ -46,7 +46,7 @@ fn write(out: &mut String, replayed: &Replayed, top: usize) -> fmt::Result {
             writeln!(out, "  {request}")?;
         }
     }
-    writeln!(out, "\nAssumed, as a log does not tell:")?;
+    writeln!(out, "\nThe replay assumed, because a log lacks this information:")?;
     for assumption in ASSUMPTIONS {
         writeln!(out, "  {assumption}")?;
     }
@@ -140,7 +140,8 @@ fn write_clients(out: &mut String, report: &Report, top: usize) -> fmt::Result {
     }
     for near in report.nearness.iter().filter(|near| near.clients > 0) {
         let (from, clients) = (near.left_percent, near.clients);
-        writeln!(out, "  {from:3} % or more left: {clients} ({})", Share(clients, never))?;
+        let to = if from >= 90 { 100 } else { from + 9 };
+        writeln!(out, "  {from:3} to {to} % left: {clients} ({})", Share(clients, never))?;
     }
     Ok(())
 }

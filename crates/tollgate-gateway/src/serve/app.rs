@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Once};
+use std::time::Instant;
 
 use http::header::{CONNECTION, HeaderValue};
 use http::uri::Scheme;
@@ -33,8 +34,8 @@ use crate::files;
 use crate::plan::{Connections, Front, Plan};
 use crate::proxy::path::Ambiguous;
 use crate::proxy::{
-    Admitted, Body, Clients, Common, Connection, Failures, Fault, Meaning, Received, Timeouts,
-    Tunnels, Via, admit,
+    Address, Admitted, Body, Clients, Common, Connection, Failures, Fault, Meaning, Received,
+    Timeouts, Tunnels, Via, admit,
 };
 use crate::trace::{self, Tracing};
 
@@ -114,8 +115,9 @@ impl<St: Inspect> App<St> {
         let Connections { clients: most, per_target, admin } =
             plan.connections(lasting.files).map_err(|error| BuildError(error.to_string()))?;
         let timeouts = timeouts(&plan);
-        let targets = || plan.routes.iter().filter_map(|route| route.target.as_ref());
-        let uses_tls = targets().any(|target| target.scheme == Scheme::HTTPS);
+        let mut targets = plan.routes.iter().filter_map(|route| route.target.as_ref());
+        let is_tls = |address: &Address| address.endpoint.scheme == Scheme::HTTPS;
+        let uses_tls = targets.any(|target| target.servers.addresses.iter().any(is_tls));
         let kept = before.map(|app| &app.clients);
         let kept = kept.filter(|clients| clients.fit(timeouts, uses_tls, per_target));
         let clients = match kept {
@@ -262,9 +264,33 @@ impl<St: Inspect> App<St> {
         };
         let Some(route) = route else { return Fault::NoRoute.response() };
         trace::note_route(&route.plan.name);
-        let connection = Arc::clone(connection);
-        let mut request =
-            request.map(|body| Admitted { body, received, connection, host, upgrade });
+        let began = Instant::now();
+        let request = request.map(|body| Admitted {
+            body,
+            received,
+            connection: Arc::clone(connection),
+            host,
+            upgrade,
+        });
+        let response = self.limited(route, request, admitted).await;
+        route.meter.answered(response.status(), began.elapsed());
+        response
+    }
+
+    /// Decides one request that takes `route`.
+    async fn limited<B, S>(
+        &self,
+        route: &ReadyRoute<St>,
+        mut request: Request<Admitted<B>>,
+        admitted: impl Fn(&ReadyRoute<St>, Option<&Prices>) -> Option<S> + Send,
+    ) -> Response<Body>
+    where
+        B: Send,
+        S: Service<Request<Admitted<B>>, Response = Response<Body>, Error = Infallible>
+            + Clone
+            + Send,
+        S::Future: Send,
+    {
         let listed = match self.listed(&request) {
             Ok(listed) => listed,
             Err(refused) => return *refused,

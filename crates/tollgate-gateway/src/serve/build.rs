@@ -15,12 +15,13 @@ use super::denials::Denials;
 use super::error::BuildError;
 use super::identity::{Asker, Found, Identity};
 use super::settled::Prices;
+use crate::meter::Meter;
 use crate::plan::{
-    ApiKeyPlace, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan, Protocol,
-    Route, SettleBy, Statuses, Target, Whose,
+    ApiKeyPlace, ApiKeysPlan, ApiPlan, ForwardingHeader, IdentitySource, LimitPlan, Plan, Route,
+    SettleBy, Statuses, ValuePlace, ValuePlan, Whose,
 };
 use crate::proxy::path::PathFault;
-use crate::proxy::{self, Common, Fault, Forward, Fronts, UntilItsEnd, Upstream};
+use crate::proxy::{Common, Fault, Forward, Fronts, UntilItsEnd};
 
 /// A route that is ready to serve.
 pub(super) struct ReadyRoute<St> {
@@ -30,6 +31,7 @@ pub(super) struct ReadyRoute<St> {
     limiters: Arc<Limiters<St>>,
     /// Whether an earlier route has them too.
     shares_limiters: bool,
+    pub(super) meter: Meter,
 }
 
 /// For each api of a route, and last for requests that none of them matches: what limits
@@ -91,11 +93,12 @@ impl<St: Inspect> Parts<'_, St> {
                 None => Arc::new(self.limiters(route)?),
             };
             let forward = route.target.as_ref();
-            let forward = forward.map(|target| Forward::new(upstream(target), self.common.clone()));
+            let forward = forward.map(|target| Forward::new(target.clone(), self.common.clone()));
             let forward = forward
                 .transpose()
                 .map_err(|error| BuildError(format!("route `{}`: {error}", route.name)))?;
-            ready.push(ReadyRoute { plan: route.clone(), forward, limiters, shares_limiters });
+            let (plan, meter) = (route.clone(), Meter::route(&route.name));
+            ready.push(ReadyRoute { plan, forward, limiters, shares_limiters, meter });
         }
         Ok(ready)
     }
@@ -283,23 +286,11 @@ pub(super) fn fronts(plan: &Plan) -> Fronts {
 /// The fields that identify clients and that the file names.
 pub(super) fn identity_fields(plan: &Plan) -> Arc<[HeaderName]> {
     let named = plan.identity.iter().filter_map(|source| match source {
-        IdentitySource::ApiKey(ApiKeysPlan { place: ApiKeyPlace::Header(name), .. }) => {
+        IdentitySource::ApiKey(ApiKeysPlan { place: ApiKeyPlace::Header(name), .. })
+        | IdentitySource::Value(ValuePlan { place: ValuePlace::Header(name), .. }) => {
             Some(name.clone())
         }
         _ => None,
     });
     named.collect()
-}
-
-fn upstream(target: &Target) -> Upstream {
-    Upstream {
-        scheme: target.scheme.clone(),
-        authority: target.authority.clone(),
-        base_path: target.base_path.clone(),
-        protocol: match target.protocol {
-            Protocol::Http1 => proxy::Protocol::Http1,
-            Protocol::Http2 => proxy::Protocol::Http2,
-        },
-        host: if target.preserve_host { proxy::Host::Client } else { proxy::Host::Target },
-    }
 }

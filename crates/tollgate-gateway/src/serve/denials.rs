@@ -78,7 +78,7 @@ fn challenge(plan: &Plan) -> HeaderValue {
             ApiKeyPlace::Header(name) => name.as_str(),
             ApiKeyPlace::Authorization(scheme) => scheme,
         }),
-        IdentitySource::Ip { .. } => None,
+        IdentitySource::Value(_) | IdentitySource::Ip { .. } => None,
     });
     let schemes = schemes.collect::<Vec<_>>().join(", ");
     // Names of fields and schemes are tokens, which fit into a field.

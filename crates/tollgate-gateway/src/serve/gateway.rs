@@ -108,7 +108,7 @@ impl<St: Inspect> Gateway<St> {
         let mut named = Contents::default();
         let app = (source.load)().and_then(|loaded| {
             let Loaded { plan, words } = loaded;
-            named = Contents::of(files(source, &plan));
+            named = Contents::of(files(source, &plan), &Contents::default());
             let app = App::new(plan, &self.lasting, Some(&before));
             let app = app.map_err(|error| error.to_string())?;
             // Until its keys are there the one before does better.

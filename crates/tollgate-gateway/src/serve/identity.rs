@@ -10,6 +10,7 @@ use tollgate::key::{
 
 use super::error::BuildError;
 use super::keys::{KeySet, KeySets};
+use super::values::value;
 use crate::files;
 use crate::plan::{
     ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwtPlan, KeyOrigin, Plan,
@@ -103,6 +104,9 @@ impl Identity {
                     });
                 }
                 IdentitySource::ApiKey(keys) => append_keys(&mut links, keys)?,
+                IdentitySource::Value(plan) => {
+                    links.push(Link::Source { source: Box::new(value(plan)), tier: None });
+                }
                 IdentitySource::Ip { trusted_proxies, header, v4_prefix, v6_prefix } => {
                     let source =
                         client_ip(trusted_proxies, header.as_ref(), *v4_prefix, *v6_prefix)?;

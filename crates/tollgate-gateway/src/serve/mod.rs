@@ -9,13 +9,14 @@
 //! | `drain.rs` | the end of the gateway, as connections see it |
 //! | `error.rs` | why what was read cannot be put to work |
 //! | `identity.rs` | whose quota a request uses |
+//! | `values.rs` | clients by a header, a cookie or a query parameter |
 //! | `keys.rs` | key sets that are fetched |
 //! | `lists.rs` | who is refused whatever he asks, and who is never limited |
 //! | `recorded.rs` | a line of an access log, held against the plan |
 //! | `settled.rs` | costs that only the body of a response says |
 //! | `forward_auth.rs` | decisions for proxies that ask over HTTP |
 //! | `gateway.rs` | what is running, and how the last reload went |
-//! | `source.rs`, `folders.rs`, `reload.rs` | where the configuration comes from, where a change of it shows, and when it is read again |
+//! | `source.rs`, `reload.rs` | where the configuration comes from, and when it is read again |
 //! | `listener.rs`, `slots.rs`, `connection.rs` | connections, from the first byte to the last |
 //! | `workers.rs` | the threads that serve requests |
 //! | `activity.rs` | what a connection is doing |
@@ -38,7 +39,6 @@ mod denials;
 mod drain;
 mod error;
 pub mod explain;
-mod folders;
 mod forward_auth;
 mod gateway;
 mod identity;
@@ -57,6 +57,7 @@ mod source;
 mod store;
 mod streams;
 mod summary;
+mod values;
 mod workers;
 
 use std::collections::hash_map::RandomState;
@@ -188,6 +189,7 @@ async fn serve<St: Inspect>(
     tokio::spawn(reload.run());
     bound.announce();
 
+    tokio::spawn(rate_limits::keep_health(Arc::clone(&gateway), health));
     tokio::spawn(observed::keep_small(metrics.clone()));
     tokio::spawn(summary.clone().keep_telling());
     let most = gateway.app().admin_connections;
@@ -217,9 +219,6 @@ async fn serve<St: Inspect>(
     let patience = gateway.app().plan.timeouts.drain;
     tracing::info!(?patience, "stopping: requests under way are answered first");
     gateway.draining.begin();
-    for service in ["", rate_limits::NAME] {
-        health.set_service_status(service, ServingStatus::NotServing).await;
-    }
     let drained = async {
         listeners.close();
         listeners.wait().await;

@@ -1,5 +1,6 @@
 //! Envoy's Rate Limit Service. The rules are those of the files, the decisions those of the store.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,11 +16,14 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 use envoy_types::pb::google::protobuf::Duration as Seconds;
 use http::{HeaderMap, Request, Response};
 use hyper::body::Incoming;
-use tokio::time::timeout;
+use metrics::{Counter, counter};
+use tokio::time::{sleep, timeout};
 use tollgate::status::Inspect;
 use tollgate::store::{Charge, Timestamp, Verdict};
 use tollgate::{Cost, Key, Micros, OnStoreError};
 use tonic::Status;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
 use tower_service::Service;
 
 use super::app::{App, Lasting};
@@ -37,6 +41,8 @@ pub(super) struct RateLimits<St> {
     store: St,
     domains: RateLimitDomains,
     on_store_error: OnStoreError,
+    /// For each domain: the answers `ok`, `over_limit` and `error`.
+    answers: HashMap<String, [Counter; 3]>,
 }
 
 /// Answers a request of Envoy, or one about the health of this service.
@@ -61,6 +67,33 @@ pub(super) async fn answer<St: Inspect>(
     answered.unwrap_or_else(late).map(Body::from)
 }
 
+/// Tells the health of this service until the gateway drains.
+pub(super) async fn keep_health<St: Inspect>(gateway: Arc<Gateway<St>>, health: HealthReporter) {
+    let mut told = None;
+    loop {
+        let app = gateway.app_to_keep();
+        let serves = app.rate_limits.as_ref().is_none_or(RateLimits::can_answer);
+        drop(app);
+        let status = if gateway.draining.has_begun() || !serves {
+            ServingStatus::NotServing
+        } else {
+            ServingStatus::Serving
+        };
+        if told.replace(status) != Some(status) {
+            for service in ["", NAME] {
+                health.set_service_status(service, status).await;
+            }
+        }
+        tokio::select! {
+            () = gateway.draining.begins(), if !gateway.draining.has_begun() => {}
+            () = sleep(LOOK) => {}
+        }
+    }
+}
+
+/// How often the store is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
 /// `grpc-timeout`: up to eight digits and a unit.
 fn deadline(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
@@ -77,6 +110,8 @@ fn deadline(headers: &HeaderMap) -> Option<Duration> {
     })
 }
 
+const ANSWERS: &str = "tollgate_gateway_rate_limit_service_total";
+
 struct Decider<St>(Arc<App<St>>);
 
 #[tonic::async_trait]
@@ -88,7 +123,7 @@ impl<St: Inspect> RateLimitService for Decider<St> {
         let rules = self.0.rate_limits.as_ref();
         let rules =
             rules.ok_or_else(|| Status::unimplemented("no `rateLimitService` is configured"))?;
-        rules.decide(&request.into_inner()).await.map(tonic::Response::new)
+        rules.answer(&request.into_inner()).await.map(tonic::Response::new)
     }
 }
 
@@ -111,7 +146,34 @@ impl<St: Inspect> RateLimits<St> {
             OnStoreError::Local if !store.has_local_fallback() => OnStoreError::Open,
             other => other,
         };
-        Ok(Some(Self { store: store.clone(), domains, on_store_error }))
+        let answers = domains.keys().map(|domain| {
+            let count = |outcome: &'static str| {
+                let counter = counter!(ANSWERS, "domain" => domain.clone(), "outcome" => outcome);
+                counter.increment(0);
+                counter
+            };
+            (domain.clone(), ["ok", "over_limit", "error"].map(count))
+        });
+        let answers = answers.collect();
+        Ok(Some(Self { store: store.clone(), domains, on_store_error, answers }))
+    }
+
+    /// Whether requests are decided: by the store, or without it.
+    fn can_answer(&self) -> bool {
+        self.on_store_error != OnStoreError::Closed || self.store.inspect().is_available
+    }
+
+    async fn answer(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Status> {
+        let decided = self.decide(request).await;
+        let outcome = match &decided {
+            Ok(decided) => usize::from(decided.overall_code == Code::OverLimit as i32),
+            Err(_) => 2,
+        };
+        // Envoy chooses the name of the domain: one that is not in the files is not counted.
+        if let Some(answers) = self.answers.get(&request.domain) {
+            answers[outcome].increment(1);
+        }
+        decided
     }
 
     async fn decide(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Status> {

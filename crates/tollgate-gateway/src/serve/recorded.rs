@@ -1,7 +1,7 @@
-//! A line of an access log, held against the same plan as a request that is served: route,
-//! identity, lists, tier, limits and costs. The replay decides what the store would.
+//! Decides a line of an access log by the same plan as a request to `serve`: route, identity,
+//! lists, tier, limits and costs.
 //!
-//! A log lacks some of what the gateway sees. [`ASSUMPTIONS`] says how the replay fills the gaps.
+//! A log lacks some information about requests. [`ASSUMPTIONS`] lists what the replay assumes.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 
 use http::header::HeaderName;
 use http::{HeaderValue, Method, Request, StatusCode};
+use smallvec::SmallVec;
 use tollgate::access::{AccessLists, Listed};
 use tollgate::key::{Subject, SubjectKind};
 use tollgate::{Cost, Key, Micros, OnExceeded, OnMissingKey, Policy, RequestHead, StoreError};
@@ -24,15 +25,15 @@ use crate::proxy::path::{Ambiguous, normalise};
 
 /// The replay assumes these things, because logs do not have them.
 pub(crate) const ASSUMPTIONS: [&str; 9] = [
-    "the address in the log is the one that connects; forwarding headers count if the log has them",
+    "the address in the log is that of the connection; forwarding headers count if the log has them",
     "a user in the log has a valid token; tokens and API keys in logged headers are \
      verified as of today",
     "a line without a host matches only routes without one",
     "an OPTIONS request is a CORS preflight",
     "a response without a duration is over at once",
-    "a status is known when the response is over; without one, or with 499, the charge stands",
-    "costs that responses state in a header or a trailer stand as estimated",
-    "waiting requests are bounded by their number, and not by their bytes",
+    "a status is known when the response is over; without one, or with 499, the charge is final",
+    "costs that responses state in a header or a trailer are not corrected",
+    "only the number of waiting requests is limited, not their bytes",
     "no client repeats a request because it was denied",
 ];
 
@@ -53,9 +54,9 @@ pub(crate) struct Recorded {
     _runtime: tokio::runtime::Runtime,
 }
 
-/// The limits, if any, that a line meets.
+/// The limits that apply to a line.
 enum Met<'a> {
-    /// No limit; the name says why.
+    /// No limit. The name is the route or the reason.
     Free(&'a str),
     /// It is denied before all limits.
     Forbidden(&'a str),
@@ -114,7 +115,7 @@ impl Recorded {
             Met::Limited { route, api, path } => (*route, *api, &**path),
         };
         request.route = &route.name;
-        let mut asks = Vec::with_capacity(4);
+        let mut asks = SmallVec::new();
         let api = api.and_then(|api| route.limits.apis.get(api)).map(|api| &api.limit);
         for limit in route.limits.everywhere().chain(api) {
             let key = match (limit.whose, &subject, plan.on_missing_key) {
@@ -138,12 +139,12 @@ impl Recorded {
         self.replay.resolved()
     }
 
-    /// Lets all that is open end, and reports.
+    /// Ends all open responses and waits, and reports.
     pub(crate) fn finish(&mut self) -> Result<Report, StoreError> {
         self.replay.finish()
     }
 
-    /// Makes the request of a line, as far as a limiter looks at it, and finds who sent it.
+    /// Makes the request of a line, with the parts that a limiter reads, and finds its client.
     fn describe(&mut self, record: &Record<'_>) -> Asker {
         let request = &mut self.request;
         *request.method_mut() = Method::from_bytes(record.method.as_bytes()).unwrap_or_default();
@@ -223,7 +224,7 @@ fn parts<'a>(record: &Record<'a>) -> (Option<&'a str>, &'a str) {
 
 /// The charges of a request to one limit of the plan, as in `Parts::limiter`.
 fn append<'a>(
-    asks: &mut Vec<Ask<'a>>,
+    asks: &mut SmallVec<[Ask<'a>; 4]>,
     limit: &'a LimitPlan,
     tier: Option<usize>,
     key: &'a Key,
@@ -254,7 +255,7 @@ fn append<'a>(
 
 /// The actual cost of a request, if the response decides it.
 fn actual(limit: &LimitPlan, record: &Record<'_>) -> Option<Cost> {
-    // Where the client left before the response, the charge stands.
+    // If the client left before the response, the charge is final.
     let is_known = !matches!(record.status, 0 | 499);
     if let Some(counts) = &limit.counts
         && is_known

@@ -3,31 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::Notify;
 use tokio::task::block_in_place;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{sleep, timeout};
 use tollgate::status::Inspect;
 
-use super::folders::Folders;
 use super::gateway::Gateway;
 use super::source::{Contents, Source, files};
 
-/// Why to look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reason {
-    /// Something has changed in one of the folders.
-    Change,
-    /// Somebody asks for it.
-    Asked,
-}
-
-/// Starts to watch. Whatever changes from here on is noticed.
+/// Looks at the files now and then. A change after its creation is noticed.
 pub(super) struct Reload<St> {
     gateway: Arc<Gateway<St>>,
     source: Source,
-    ask: mpsc::Sender<Reason>,
-    reasons: mpsc::Receiver<Reason>,
-    folders: Folders,
+    asked: Arc<Notify>,
     /// What the files of the last attempt held before it, whether or not it is what serves.
     tried: Contents,
     /// What all files held before they were last loaded.
@@ -36,53 +24,41 @@ pub(super) struct Reload<St> {
 
 /// Asks for a reload.
 #[derive(Clone)]
-pub(super) struct Ask(mpsc::Sender<Reason>);
+pub(super) struct Ask(Arc<Notify>);
 
 impl Ask {
     pub(super) fn now(&self) {
-        // If it is full, what is in it leads to a reload all the same.
-        let _ = self.0.try_send(Reason::Asked);
+        self.0.notify_one();
     }
 }
 
 impl<St: Inspect> Reload<St> {
     pub(super) fn new(gateway: Arc<Gateway<St>>, source: Source) -> (Self, Ask) {
-        let (ask, reasons) = mpsc::channel(16);
-        let noticed = ask.clone();
-        let folders = match source.file {
-            Some(_) => Folders::watched(move || {
-                // As above.
-                let _ = noticed.try_send(Reason::Change);
-            }),
-            None => Folders::default(),
-        };
-        let asked = Ask(ask.clone());
+        let asked = Arc::new(Notify::new());
+        let ask = Ask(Arc::clone(&asked));
         let (tried, seen) = Default::default();
-        let mut reload = Self { gateway, source, ask, reasons, folders, tried, seen };
+        let mut reload = Self { gateway, source, asked, tried, seen };
         reload.seen = reload.look();
-        (reload, asked)
+        (reload, ask)
     }
 
-    /// Reloads whenever there is a reason, for as long as it is polled: on a runtime with several
-    /// threads, since a file system that does not answer must stop nothing but this.
+    /// Reloads whenever the files change or somebody asks. It needs a runtime with several
+    /// threads: a file system that does not answer must stop nothing else.
     pub(super) async fn run(mut self) {
-        while let Some(reason) = settled(&mut self.reasons).await {
+        loop {
+            let is_asked = timeout(INTERVAL, self.asked.notified()).await.is_ok();
             let now = block_in_place(|| self.look());
-            if !self.seen.differ_from(&now) && reason != Reason::Asked {
+            if !self.seen.differ_from(&now) && !is_asked {
                 continue;
             }
-            self.seen = now;
+            self.seen = settled(now, || block_in_place(|| self.look())).await;
             if self.source.file.is_none() {
                 tracing::warn!("a configuration from stdin cannot be read again");
                 continue;
             }
             self.reload().await;
-            // Nobody watched the files that only this attempt names, which may have come since.
+            // The files that only this attempt names were not looked at before it.
             self.seen.add(self.tried.clone());
-            let now = block_in_place(|| self.look());
-            if self.seen.differ_from(&now) {
-                let _ = self.ask.try_send(Reason::Change);
-            }
         }
     }
 
@@ -100,63 +76,54 @@ impl<St: Inspect> Reload<St> {
         }
     }
 
-    /// Watches the folders of all files, and says what is in these.
-    fn look(&mut self) -> Contents {
+    /// What all files hold.
+    fn look(&self) -> Contents {
         let mut files = files(&self.source, &self.gateway.app().plan);
         files.extend(self.tried.files().map(ToOwned::to_owned));
-        self.folders.watch(&files);
-        Contents::of(files)
+        Contents::of(files, &self.seen)
     }
 }
 
-/// The next reason, once no more come: a file is written in several steps, and a link swapped in
-/// some more. Where something always changes nearby, that is not waited for.
-async fn settled(reasons: &mut mpsc::Receiver<Reason>) -> Option<Reason> {
-    let mut reason = reasons.recv().await?;
-    let last = Instant::now() + BUSY;
-    while Instant::now() < last
-        && let Ok(Some(next)) = timeout_at(last.min(Instant::now() + SETTLED), reasons.recv()).await
-    {
-        if next == Reason::Asked {
-            reason = next;
+/// The contents when they no longer change: a file is written in several steps. Files that always
+/// change delay a reload by a second at most.
+async fn settled(mut now: Contents, mut look: impl FnMut() -> Contents) -> Contents {
+    for _ in 0..MOST_LOOKS {
+        sleep(SETTLED).await;
+        let next = look();
+        if next == now {
+            break;
         }
+        now = next;
     }
-    Some(reason)
+    now
 }
+
+const INTERVAL: Duration = Duration::from_secs(2);
 
 /// Changes that follow within this time belong together.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// After this time it is looked at what there is.
-const BUSY: Duration = Duration::from_secs(1);
+const MOST_LOOKS: usize = 10;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A log that is written in the same folder, say.
     #[tokio::test(start_paused = true)]
-    async fn a_folder_in_which_something_always_changes_hides_no_change() {
-        let (sender, mut reasons) = mpsc::channel(16);
-        tokio::spawn(async move {
-            while sender.send(Reason::Change).await.is_ok() {
-                tokio::time::sleep(SETTLED / 2).await;
-            }
-        });
-        let started = Instant::now();
-        assert_eq!(settled(&mut reasons).await, Some(Reason::Change));
-        assert!(started.elapsed() <= BUSY, "{:?}", started.elapsed());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn changes_that_follow_each_other_are_one_and_nobody_who_asks_is_missed() {
-        let (sender, mut reasons) = mpsc::channel(16);
-        for reason in [Reason::Change, Reason::Asked, Reason::Change] {
-            sender.send(reason).await.unwrap();
+    async fn a_change_is_whole_when_the_files_stay_the_same_or_after_a_second() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let file = folder.path().join("file");
+        for (steps, most) in [(3, 4), (usize::MAX, MOST_LOOKS)] {
+            let mut looks = 0;
+            let before = Contents::of([file.clone()], &Contents::default());
+            let last = settled(before, || {
+                looks += 1;
+                std::fs::write(&file, looks.min(steps).to_string()).unwrap();
+                Contents::of([file.clone()], &Contents::default())
+            });
+            let last = last.await;
+            assert_eq!(looks, most);
+            assert!(!last.differ_from(&Contents::of([file.clone()], &Contents::default())));
         }
-        let started = Instant::now();
-        assert_eq!(settled(&mut reasons).await, Some(Reason::Asked));
-        assert!((SETTLED..BUSY).contains(&started.elapsed()), "{:?}", started.elapsed());
-        assert!(reasons.try_recv().is_err());
     }
 }

@@ -7,6 +7,7 @@ use std::fs;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use crate::plan::{IdentitySource, KeyOrigin, Plan};
 
@@ -56,21 +57,43 @@ pub(super) fn files(source: &Source, plan: &Plan) -> Vec<PathBuf> {
     files
 }
 
-/// What the files hold, as far as one can tell by it whether it has changed.
+/// What files hold, as far as a change shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Contents(HashMap<PathBuf, u64>);
+pub(super) struct Contents(HashMap<PathBuf, Held>);
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    hash: u64,
+    /// When the file was modified, and its length.
+    stamp: Option<(SystemTime, u64)>,
+}
+
+impl PartialEq for Held {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash
+    }
+}
+
+impl Eq for Held {}
 
 impl Contents {
-    pub(super) fn of(files: impl IntoIterator<Item = PathBuf>) -> Self {
-        let hashed = files.into_iter().map(|file| {
+    /// Reads the files. A file that is the same as `before` by its metadata is not read again.
+    pub(super) fn of(files: impl IntoIterator<Item = PathBuf>, before: &Self) -> Self {
+        let held = |file: PathBuf| {
+            // A pipe has no contents that stay, and reading it can block forever.
+            let metadata = fs::metadata(&file).ok().filter(fs::Metadata::is_file);
+            let stamp = metadata.and_then(|it| Some((it.modified().ok()?, it.len())));
+            if let Some((modified, _)) = stamp
+                && let Some(before) = before.0.get(&file).filter(|before| before.stamp == stamp)
+                && modified.elapsed().is_ok_and(|age| age > SAME_TIME)
+            {
+                return (file, *before);
+            }
             let mut hasher = DefaultHasher::new();
-            // Nothing else has contents that stay, and to read a pipe may take for ever.
-            let held =
-                fs::metadata(&file).is_ok_and(|it| it.is_file()).then(|| fs::read(&file).ok());
-            held.hash(&mut hasher);
-            (file, hasher.finish())
-        });
-        Self(hashed.collect())
+            stamp.and_then(|_| fs::read(&file).ok()).hash(&mut hasher);
+            (file, Held { hash: hasher.finish(), stamp })
+        };
+        Self(files.into_iter().map(held).collect())
     }
 
     /// The files.
@@ -91,8 +114,13 @@ impl Contents {
     }
 }
 
+/// Two changes within this time may leave the same time of modification.
+const SAME_TIME: Duration = Duration::from_secs(4);
+
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     #[test]
@@ -100,19 +128,41 @@ mod tests {
         let folder = tempfile::TempDir::new().unwrap();
         let [one, other] = ["one", "other"].map(|name| folder.path().join(name));
         fs::write(&one, "1").unwrap();
-        let mut seen = Contents::of([one.clone()]);
+        let of = |files: &[PathBuf], before: &Contents| Contents::of(files.iter().cloned(), before);
+        let mut seen = of(&[one.clone()], &Contents::default());
         let files = [one.clone(), other.clone()];
-        assert!(!seen.differ_from(&Contents::of(files.clone())));
+        assert!(!seen.differ_from(&of(&files, &seen)));
         // It changes while the new plan, which names a further file, is being put to work.
         fs::write(&one, "2").unwrap();
-        seen.add(Contents::of(files.clone()));
-        assert!(seen.differ_from(&Contents::of(files.clone())));
-        seen = Contents::of(files.clone());
+        seen.add(of(&files, &seen));
+        assert!(seen.differ_from(&of(&files, &seen)));
+        seen = of(&files, &seen);
         // A file that appears has changed, too, and so has one that is gone.
         fs::write(&other, "").unwrap();
-        assert!(seen.differ_from(&Contents::of(files.clone())));
-        seen = Contents::of(files.clone());
+        assert!(seen.differ_from(&of(&files, &seen)));
+        seen = of(&files, &seen);
         fs::remove_file(&one).unwrap();
-        assert!(seen.differ_from(&Contents::of(files)));
+        assert!(seen.differ_from(&of(&files, &seen)));
+    }
+
+    #[test]
+    fn a_file_whose_metadata_stays_is_not_read_again() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let file = folder.path().join("file");
+        let write = |text: &str, age: Duration| {
+            fs::write(&file, text).unwrap();
+            let modified = SystemTime::now() - age;
+            File::options().append(true).open(&file).unwrap().set_modified(modified).unwrap();
+            modified
+        };
+        let modified = write("1", 2 * SAME_TIME);
+        let seen = Contents::of([file.clone()], &Contents::default());
+        fs::write(&file, "2").unwrap();
+        let is_seen = || seen.differ_from(&Contents::of([file.clone()], &seen));
+        assert!(is_seen());
+        File::options().append(true).open(&file).unwrap().set_modified(modified).unwrap();
+        assert!(!is_seen());
+        write("22", 2 * SAME_TIME);
+        assert!(is_seen());
     }
 }

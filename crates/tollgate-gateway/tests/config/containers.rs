@@ -76,7 +76,10 @@ fn the_gateways_of_the_example_are_told_what_their_file_asks_for() {
     let outcome = read(&source, &told);
     let plan = outcome.plan.unwrap_or_else(|| panic!("{}", outcome.report));
     assert_eq!(plan.listen[0].addr.to_string(), "0.0.0.0:8080");
-    assert_eq!(plan.routes[0].target.as_ref().unwrap().authority.as_str(), "upstream:3000");
+    assert_eq!(
+        plan.routes[0].target.as_ref().unwrap().servers.addresses[0].endpoint.authority.as_str(),
+        "upstream:3000"
+    );
     // Docker waits until they have drained.
     let patience = compose["x-gateway"]["stop_grace_period"].as_str().unwrap();
     let patience = patience.strip_suffix('s').unwrap().parse().map(Duration::from_secs).unwrap();

@@ -28,7 +28,7 @@ fn the_table_of_keys_is_the_one_of_the_reader() {
 fn table() -> String {
     let mut out = "| key | holds | default | meaning |\n|---|---|---|---|\n".to_owned();
     let mut seen = HashSet::new();
-    write_section(&mut out, &tables::ROOT, &mut seen);
+    write_section(&mut out, tables::root(), &mut seen);
     out
 }
 
@@ -41,7 +41,7 @@ fn write_section(out: &mut String, section: &'static Section, seen: &mut HashSet
         name => format!("{name}."),
     };
     let _ = writeln!(out, "| **{}** | | | {} |", section.name, cell(section.doc));
-    for field in section.fields {
+    for field in section.fields() {
         let default = match field.presence {
             Presence::Required => "*required*".to_owned(),
             Presence::Optional => "–".to_owned(),
@@ -51,7 +51,7 @@ fn write_section(out: &mut String, section: &'static Section, seen: &mut HashSet
         let holds = holds(&field.shape);
         let _ = writeln!(out, "| `{prefix}{}` | {holds} | {default} | {meaning} |", field.key);
     }
-    if let Some(others) = section.others {
+    if let Some(others) = section.others() {
         let _ = writeln!(
             out,
             "| `{prefix}…` | {} | – | {} The key is {}. |",
@@ -60,15 +60,14 @@ fn write_section(out: &mut String, section: &'static Section, seen: &mut HashSet
             cell(others.key.what)
         );
     }
-    for shape in section.fields.iter().map(|it| &it.shape).chain(section.others.map(|it| &it.shape))
-    {
+    for shape in section.fields().map(|it| &it.shape).chain(section.others().map(|it| &it.shape)) {
         write_sections_in(out, shape, seen);
     }
 }
 
 fn write_sections_in(out: &mut String, shape: &Shape, seen: &mut HashSet<&'static str>) {
     match shape {
-        Shape::Section(section) => write_section(out, section, seen),
+        Shape::Section(section) => write_section(out, section(), seen),
         Shape::List(of) => write_sections_in(out, of, seen),
         Shape::Either(shapes) => shapes.iter().for_each(|it| write_sections_in(out, it, seen)),
         _ => {}
@@ -96,7 +95,7 @@ fn meaning(field: &Field) -> String {
 fn holds(shape: &Shape) -> String {
     match shape {
         Shape::Word(_) => "a word".to_owned(),
-        Shape::Section(section) => format!("a section `{}`", section.name),
+        Shape::Section(section) => format!("a section `{}`", section().name),
         Shape::List(of @ Shape::Either(_)) => format!("a list, each ({})", holds(of)),
         Shape::List(of) => format!("a list, each {}", holds(of)),
         Shape::Either(shapes) => {
@@ -220,7 +219,7 @@ fn every_default_is_what_its_key_may_hold() {
         if !seen.insert(section.name) {
             return;
         }
-        for field in section.fields {
+        for field in section.fields() {
             if let Presence::Default(value) = field.presence {
                 let fits = |shape: &Shape| match shape {
                     Shape::Flag => value.parse::<bool>().is_ok(),
@@ -241,17 +240,17 @@ fn every_default_is_what_its_key_may_hold() {
             }
             visit_shape(&field.shape, seen);
         }
-        section.others.into_iter().for_each(|others| visit_shape(&others.shape, seen));
+        section.others().into_iter().for_each(|others| visit_shape(&others.shape, seen));
     }
     fn visit_shape(shape: &Shape, seen: &mut HashSet<&'static str>) {
         match shape {
-            Shape::Section(section) => visit(section, seen),
+            Shape::Section(section) => visit(section(), seen),
             Shape::List(of) => visit_shape(of, seen),
             Shape::Either(shapes) => shapes.iter().for_each(|shape| visit_shape(shape, seen)),
             _ => {}
         }
     }
     let mut seen = HashSet::new();
-    visit(&tables::ROOT, &mut seen);
+    visit(tables::root(), &mut seen);
     assert!(seen.len() > 15, "{seen:?}");
 }

@@ -100,10 +100,17 @@ async fn metrics_name_apis_and_the_configuration() {
     gateway.rewrite("nonsense: true\n");
     gateway.until_config(|config| config["failedReloads"] == 1).await;
     let text = String::from_utf8(gateway.admin("/metrics").await.body.to_vec()).unwrap();
+    let upstream_requests = format!(
+        "tollgate_gateway_upstream_requests_total{{upstream=\"{}\",status=\"2xx\"}} 2",
+        upstream.address
+    );
     for expected in [
+        &*upstream_requests,
         r#"tollgate_decisions_total{policy="a",client="ip",endpoint="a",outcome="allow"} 1"#,
         r#"tollgate_decisions_total{policy="client",client="ip",endpoint="other",outcome="allow"} 1"#,
         r#"tollgate_remaining_units{policy="global"} 998"#,
+        r#"tollgate_gateway_requests_total{route="default",status="2xx"} 2"#,
+        r#"tollgate_gateway_request_duration_seconds_count{route="default"} 2"#,
         "tollgate_config_version 1",
         "tollgate_config_current 0",
         "tollgate_config_reload_failures_total 1",
@@ -111,6 +118,8 @@ async fn metrics_name_apis_and_the_configuration() {
     ] {
         assert!(text.contains(expected), "{expected} is not in\n{text}");
     }
+    // The configuration names the upstream.
+    let text = text.replace(&upstream.address.to_string(), "upstream");
     for secret in ["127.0.0.1", "squeamish", "ossifrage"] {
         assert!(!text.contains(secret), "{secret} is in\n{text}");
     }

@@ -15,9 +15,9 @@ use tempfile::TempDir;
 use tollgate_test_servers::Redis;
 use tonic::transport::Channel;
 use tonic::{IntoRequest, Status};
-use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::support::{Client, Gateway};
 
@@ -249,4 +249,86 @@ async fn health_is_told_and_new_rules_are_read_while_it_serves() {
     fs::rename(service.gateway.file("new"), service.gateway.file("ratelimit.yaml")).unwrap();
     service.gateway.until_config(|config| config["version"] == 2).await;
     assert_eq!(service.codes(&[&[("user", "banned")]]).await, [Allowed; 2]);
+}
+
+/// Watches the health of the service.
+async fn watch(channel: &Channel) -> tonic::Streaming<HealthCheckResponse> {
+    let service = "envoy.service.ratelimit.v3.RateLimitService".to_owned();
+    let mut health = HealthClient::new(channel.clone());
+    health.watch(HealthCheckRequest { service }).await.unwrap().into_inner()
+}
+
+async fn until(health: &mut tonic::Streaming<HealthCheckResponse>, status: ServingStatus) {
+    while health.message().await.unwrap().expect("the stream ended").status() != status {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_health_is_not_serving_while_the_gateway_drains() {
+    let service = Service::start("timeouts: {drain: 30s}", RULES).await;
+    let mut health = watch(&service.channel).await;
+    until(&mut health, ServingStatus::Serving).await;
+    service.gateway.signal("TERM");
+    // This stream itself keeps the gateway draining.
+    until(&mut health, ServingStatus::NotServing).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_health_is_not_serving_while_no_store_decides() {
+    for (on_store_error, becomes) in
+        [("closed", ServingStatus::NotServing), ("open", ServingStatus::Serving)]
+    {
+        let redis = Redis::start();
+        let lines = format!(
+            "onStoreError: {on_store_error}\nstore: {{redis: {{url: '{}', timeout: 300ms}}}}",
+            redis.url()
+        );
+        let service = Service::start(&lines, RULES).await;
+        let mut health = watch(&service.channel).await;
+        until(&mut health, ServingStatus::Serving).await;
+        let asked = || service.send(request(&[&[("user", "ann")]]));
+        assert_eq!(codes(&asked().await.unwrap())[0], Allowed);
+        redis.kill();
+        if becomes == ServingStatus::NotServing {
+            until(&mut health, becomes).await;
+            assert_eq!(asked().await.unwrap_err().code(), tonic::Code::Unavailable);
+            redis.restart();
+            until(&mut health, ServingStatus::Serving).await;
+        } else {
+            assert_eq!(codes(&asked().await.unwrap())[0], Allowed);
+        }
+        let metrics = service.gateway.admin("/metrics").await;
+        let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
+        let outcome = if on_store_error == "closed" { "error" } else { "ok" };
+        let count = if on_store_error == "closed" { 1 } else { 2 };
+        let line = format!(
+            "tollgate_gateway_rate_limit_service_total{{domain=\"test\",outcome=\"{outcome}\"}} {count}"
+        );
+        assert!(metrics.contains(&line), "{metrics}");
+    }
+}
+
+/// Clients choose some of the values. A value must not reach into the next entry.
+#[tokio::test]
+async fn descriptors_that_look_alike_have_quotas_of_their_own() {
+    let rules = "domain: test
+descriptors:
+  - key: a
+    descriptors:
+      - key: b
+        rate_limit: {unit: year, requests_per_unit: 1}
+";
+    let service = Service::start("", rules).await;
+    for (first, second) in [
+        ("x", "y"),
+        ("x_b_y", "y"),
+        ("x_b", "y"),
+        ("", "xy"),
+        ("xy", ""),
+        ("x\0", "y"),
+        ("x", "\0y"),
+    ] {
+        let descriptor: &[(&str, &str)] = &[("a", first), ("b", second)];
+        assert_eq!(service.codes(&[descriptor]).await, [Allowed, Allowed], "{first:?} {second:?}");
+        assert_eq!(service.codes(&[descriptor]).await, [OverLimit, OverLimit]);
+    }
 }

@@ -18,32 +18,34 @@ fn lines(upstream: &Upstream, ambiguous: &str) -> String {
 }
 
 /// Each of these is `/login` to some servers.
+const LOGIN: [&str; 18] = [
+    "/static/..%2Flogin",
+    "/static/..%2flogin",
+    "/static%2F..%2Flogin",
+    "/static/%2e%2e%2flogin",
+    "/static/%2E%2E%5Clogin",
+    "/static/..\\login",
+    "/static/..%3B/login",
+    "/static/..%3b%2flogin",
+    "/static/.%2e;x/login",
+    "/static/..;/login",
+    "/static/../login",
+    "/assets/..%2Flogin",
+    "/assets%5C..%2Flogin",
+    "/x/..%2F..%5C..%2Flogin",
+    "/%2Flogin",
+    "/login%3Bx",
+    "/login;x",
+    // Only a server to which `\` is a letter resolves this to `/login`.
+    "/a%5Cb%2F..%2Flogin",
+];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn no_ambiguous_spelling_is_exempt_or_skips_the_limit_of_an_api() {
     let upstream = Upstream::new().await;
     let gateway = Gateway::start(&lines(&upstream, "keep"));
     let mut answers = Vec::new();
-    for path in [
-        "/static/..%2Flogin",
-        "/static/..%2flogin",
-        "/static%2F..%2Flogin",
-        "/static/%2e%2e%2flogin",
-        "/static/%2E%2E%5Clogin",
-        "/static/..\\login",
-        "/static/..%3B/login",
-        "/static/..%3b%2flogin",
-        "/static/.%2e;x/login",
-        "/static/..;/login",
-        "/static/../login",
-        "/assets/..%2Flogin",
-        "/assets%5C..%2Flogin",
-        "/x/..%2F..%5C..%2Flogin",
-        "/%2Flogin",
-        "/login%3Bx",
-        "/login;x",
-        // Only a server to which `\` is a letter resolves this to `/login`.
-        "/a%5Cb%2F..%2Flogin",
-    ] {
+    for path in LOGIN {
         let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         let answer = exchange(gateway.address, &request);
         answers.push((path, answer["HTTP/1.1 ".len()..][..3].to_owned()));
@@ -175,4 +177,43 @@ async fn no_spelling_reaches_the_service_but_the_one_that_was_limited() {
         "{:?}",
         upstream.seen()
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_spelling_skips_a_limit_where_another_proxy_asks() {
+    let upstream = Upstream::new().await;
+    let lines = format!(
+        "forwardAuth: {{listen: 127.0.0.1:0, trustedProxies: [127.0.0.1]}}\n{}",
+        lines(&upstream, "keep")
+    );
+    for front in ["/forward-auth", "/auth-request", "/ext-authz"] {
+        let gateway = Gateway::start(&lines);
+        let ask = |method: &str, path: &str| {
+            let target = if front == "/ext-authz" { path } else { "" };
+            let asks = if front == "/ext-authz" { method } else { "GET" };
+            let answer = exchange(
+                gateway.fronts["forwardAuth"],
+                &format!(
+                    "{asks} {front}{target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\
+                     X-Forwarded-Method: {method}\r\nX-Forwarded-Uri: {path}\r\n\
+                     X-Forwarded-Host: a\r\nX-Original-Method: {method}\r\n\
+                     X-Original-URI: {path}\r\nX-Forwarded-For: 203.0.113.7\r\n\r\n"
+                ),
+            );
+            // nginx reads the status there.
+            let status = answer.split("tollgate-status: ").nth(1);
+            status.unwrap_or_else(|| &answer["HTTP/1.1 ".len()..])[..3].to_owned()
+        };
+        for (index, path) in LOGIN.into_iter().enumerate() {
+            let expected = if index < 2 { "200" } else { "429" };
+            assert_eq!(ask("GET", path), expected, "{front} {path}");
+        }
+        for path in ["/files/..%2Flogin", "/login%00"] {
+            assert_eq!(ask("GET", path), "400", "{front} {path}");
+        }
+        for method in ["TRACE", "Trace"] {
+            assert_eq!(ask(method, "/a"), "405", "{front} {method}");
+        }
+    }
+    assert_eq!(upstream.seen().len(), 0);
 }

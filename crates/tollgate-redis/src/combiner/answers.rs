@@ -1,4 +1,4 @@
-//! What the reply or the failure of a call is to each of its requests.
+//! The answers to the requests of a call, from its reply or its failure.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,9 +15,9 @@ use crate::ticket::{Answer, Leased, Request, Ticket};
 use crate::topology::Member;
 
 impl Combiner {
-    /// Hands out the answers, and returns the requests that were refused as late though
-    /// they came in time by the clock here. They go again with what is known now, and at
-    /// once: in the queue nobody would look at the time for them.
+    /// Hands out the answers, and returns the requests that were rejected as late although they
+    /// were in time by the clock here. They are sent again at once, with the corrected time: no
+    /// deadline is checked for them in the queue.
     pub(super) fn distribute(
         &self,
         batch: &Batch,
@@ -54,7 +54,7 @@ impl Combiner {
                 Row::Fault { fault, key } => {
                     let key = batch.keys().nth(key).unwrap_or_default();
                     let key = String::from_utf8_lossy(key);
-                    // Redis is well: nobody else should suffer from this.
+                    // Redis works, so other requests must not fail because of this.
                     Err(StoreError::invalid(STORE, format_args!("{key}: {fault}"))
                         .with_source(fault))
                 }
@@ -82,7 +82,7 @@ impl Combiner {
         again
     }
 
-    /// What these asked for may have been done, and nobody said so.
+    /// The charges of these requests may have been made, but there is no reply.
     pub(super) fn forget_denials(&self, tickets: &[Arc<Ticket>]) {
         if tickets.iter().any(|ticket| matches!(ticket.request, Request::Reset { .. })) {
             self.deny_cache.forget();

@@ -67,7 +67,7 @@ impl Combiner {
         });
     }
 
-    /// Sends requests, those of each slot as one batch, and leaves those that are to be sent again.
+    /// Sends requests, one batch for each slot, and keeps the requests that must be sent again.
     async fn send(
         self: &Arc<Self>,
         target: &Target,
@@ -147,8 +147,8 @@ impl Combiner {
         ended
     }
 
-    /// Sees to it that a server's time is known, as a call without deadlines may be carried
-    /// out when nobody waits for it any more. If it cannot be had, all are answered.
+    /// Finds out the time of a server, because a call without deadlines may be carried out when its
+    /// callers have given up. If there is no time, all requests are answered with the error.
     async fn ensure_clock_known(&self, target: &Target, tickets: &[Arc<Ticket>]) -> bool {
         let node = &target.member.node;
         let last = tickets.iter().map(|ticket| ticket.deadline).max();
@@ -160,7 +160,7 @@ impl Combiner {
         let outcome = self.until_deadlines(learn, Some(&target.member), tickets).await;
         std::mem::forget(unanswered);
         let Err(failure) = outcome else { return true };
-        // To ask for the time charges nobody, whether it is answered or not.
+        // A request for the time charges no key, with or without an answer.
         let reason = match failure {
             Failure::Lost(reason) => reason,
             Failure::Refused(refusal) => refusal.to_string(),

@@ -10,7 +10,7 @@ use crate::pace::{Bounds, Call, Ended, Fit, Next, Pace};
 use crate::ticket::Ticket;
 use crate::topology::Member;
 
-/// What waits for a call to one server, and what is under way.
+/// The requests that wait for a call to one server, and the calls that are under way.
 #[derive(Debug)]
 pub(crate) struct Lanes {
     /// Each slot is held by a task, so a future that is not polled keeps none from others.

@@ -46,9 +46,9 @@ use crate::topology::{Member, Topology};
 
 /// Carries requests to the servers of a store, many in a call.
 ///
-/// There is no timer. A request that finds nothing under way goes at once; those that
-/// come meanwhile go together in the next call. The busier a server is, the larger the
-/// calls become, and the less each request costs it.
+/// There is no timer. A request is sent at once if no call is under way; requests that arrive
+/// meanwhile share the next call. The busier a server is, the larger the calls become, and the less
+/// each request costs it.
 #[derive(Debug)]
 pub(crate) struct Combiner {
     pub(crate) topology: Arc<Topology>,
@@ -63,7 +63,7 @@ pub(crate) struct Combiner {
     pub(crate) time: Option<Arc<AtomicU64>>,
 }
 
-/// A call that whoever made the request carries out by waiting for the answer.
+/// A call that the caller of a request carries out while it waits for the answer.
 pub(crate) type Drive = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Combiner {
@@ -71,8 +71,8 @@ impl Combiner {
     /// task would cost a change of threads there and back; it must be polled to its end,
     /// here or there.
     ///
-    /// It does not stand in the way of others while it is not polled: they count the calls
-    /// of tasks alone.
+    /// It does not delay other requests while it is not polled: only the calls of tasks are
+    /// counted.
     pub(crate) fn submit(self: &Arc<Self>, ticket: &Arc<Ticket>) -> Option<Drive> {
         if let Some(member) = self.topology.leader_now(ticket.slot) {
             return self.queue(&member, ticket);
@@ -120,8 +120,8 @@ impl Combiner {
         None
     }
 
-    /// The last instant at which requests are sent. An answer to a later call would come too late,
-    /// and nobody would know whether it was a charge.
+    /// The last instant at which requests are sent. The answer to a later call would arrive too
+    /// late, and the caller could not find out whether it was charged.
     fn last_call(&self, tickets: &[Arc<Ticket>]) -> Instant {
         let last = tickets.iter().map(|ticket| ticket.deadline).max();
         let last = last.unwrap_or_else(Instant::now);

@@ -22,11 +22,11 @@ pub(super) struct Target {
     /// The node does not have the slot yet, but these keys of it.
     pub(super) is_asking: bool,
     redirects: Redirects,
-    /// Of a call that was redirected here. A task holds it.
+    /// A slot for a call that was redirected here. A task holds it.
     _room: Option<OwnedSemaphorePermit>,
 }
 
-/// What requests have been through.
+/// The redirections of requests so far.
 #[derive(Clone, Debug, Default)]
 struct Redirects {
     /// Times that they were sent on, since their keys were last found on two nodes at once.
@@ -77,8 +77,8 @@ impl Combiner {
         if refusal != Refusal::TryAgain {
             return self.go_on(tickets.collect(), redirects);
         }
-        // The keys of some requests have moved, those of others have not. Most have theirs on one
-        // side; those that have not wait for them without keeping others.
+        // The keys of some requests have moved, and the keys of others have not. Most requests have
+        // all keys on one side. The other requests wait, and do not delay them.
         let mut groups: Vec<Vec<Arc<Ticket>>> = Vec::new();
         for ticket in tickets {
             let belongs =

@@ -39,7 +39,7 @@ const REPEATED: u64 = 2;
 const CORRECTION: u64 = 20;
 /// Entries that a refund moves in a microsecond, of a log that is full.
 const ENTRIES: u64 = 20;
-/// Of a log with more entries, a refund changes a few pages.
+/// In a log with more entries, a refund changes a few pages.
 const MANY: u64 = 4_096;
 
 impl Work {
@@ -122,7 +122,7 @@ mod tests {
         Request::Decide([line].into_iter().collect())
     }
 
-    /// The number of requests for which a call has room.
+    /// The number of requests that fit into a call.
     fn room(requests: impl Iterator<Item = Request>) -> usize {
         let mut work = Work::default();
         requests.take_while(|request| work.admits(request, 0)).count()

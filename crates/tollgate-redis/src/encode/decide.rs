@@ -32,7 +32,7 @@ impl Batch {
     pub fn decide(&mut self, lines: &[Line<'_>]) -> Result<(), EncodeError> {
         let mut sums: SmallVec<[Line<'_>; 4]> = SmallVec::new();
         let mut charges: SmallVec<[u8; 2]> = smallvec![0; lines.len()];
-        // Those that only ask come last, as they see what the others have left.
+        // Dry charges come last, because they see what the other charges have left.
         for dry in [false, true] {
             for (line, charge) in lines.iter().zip(&mut charges) {
                 if line.dry == dry {
@@ -98,8 +98,8 @@ impl Batch {
     }
 }
 
-/// Numbers that are equal where a denial of one charge may strike another: where both are
-/// about one subject. Without a penalty that counts denials nobody asks, and all are zero.
+/// Numbers that are equal if a denial of one charge may strike another, because both have the same
+/// subject. Without a penalty that counts denials, all numbers are zero.
 fn subjects(sums: &[Line<'_>]) -> Result<SmallVec<[u8; 4]>, EncodeError> {
     if !sums.iter().any(|sum| sum.policy.counts_denials()) {
         return Ok(SmallVec::from_elem(0, sums.len()));
@@ -112,7 +112,7 @@ fn subjects(sums: &[Line<'_>]) -> Result<SmallVec<[u8; 4]>, EncodeError> {
     sums.iter().map(number).collect()
 }
 
-/// What the name of a Redis key begins with, up to and with the subject in braces.
+/// The start of the name of a Redis key, up to and with the subject in braces.
 fn subject_of(key: &[u8]) -> Option<&[u8]> {
     let end = key.iter().position(|byte| *byte == b'}')?;
     key.get(..=end)
@@ -126,7 +126,7 @@ fn sum_up<'a>(sums: &mut SmallVec<[Line<'a>; 4]>, line: &Line<'a>) -> Result<usi
         if !sum.policy.is_same(line.policy) && sum.policy.rule() != line.policy.rule() {
             return Err(EncodeError::TwoQuotas);
         }
-        // Those that only ask come last, so this one does not.
+        // Dry charges come last, so an earlier sum is not dry.
         if !line.dry {
             add(&mut sum.cost, &mut sum.enforce, line);
             return Ok(same.unwrap_or_default());

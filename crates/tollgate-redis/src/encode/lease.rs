@@ -10,7 +10,7 @@ use crate::bytes::{exact, put};
 pub struct Spent {
     /// Its name.
     pub id: u64,
-    /// So many units.
+    /// The number of units.
     pub units: u64,
 }
 
@@ -19,9 +19,9 @@ pub struct Spent {
 pub struct Ask {
     /// The end of the block's name.
     pub tag: u32,
-    /// So many units at most; none where blocks are only settled.
+    /// The most units; `None` if blocks are only settled.
     pub units: u64,
-    /// For so long at most.
+    /// The longest time.
     pub ttl: Micros,
 }
 

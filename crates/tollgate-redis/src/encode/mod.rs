@@ -77,7 +77,7 @@ pub(crate) struct Run {
     bytes: Range<usize>,
 }
 
-/// What a request asked for, as far as it takes that to read the answer.
+/// The parts of a request that are needed to read its answer.
 #[derive(Debug)]
 pub(crate) enum Asked {
     /// For each charge in its order, which of the sums it is in.

@@ -1,4 +1,4 @@
-//! What comes after a charge: it is corrected, its lease renewed, or its key forgotten.
+//! Operations after a charge: correct it, renew its lease, or forget its key.
 
 use tollgate_core::{Cost, Micros, Receipt};
 

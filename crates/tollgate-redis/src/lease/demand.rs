@@ -4,10 +4,10 @@ use crate::clock::Moment;
 
 /// Whether a key is busy enough for blocks, and of how many units.
 ///
-/// A key begins exact. So many decisions within a lease's time make it *hot*; the first block
-/// is small, and each that is used up before half its time doubles the next. One that is
-/// mostly unspent after three quarters halves it, and one that is hardly touched makes the key
-/// exact again: whoever asks seldom loses nothing by asking Redis.
+/// A key begins exact. `HOT` decisions within the time of a lease make it *hot*. The first block is
+/// small, and each block that is used up before half its time doubles the next. A block that is
+/// mostly unspent after three quarters of its time halves the next. A block that is hardly used
+/// makes the key exact again, because a rare request to Redis costs little.
 #[derive(Debug)]
 pub(super) struct Demand {
     /// A lease's time, in microseconds.
@@ -45,7 +45,7 @@ impl Demand {
         self.is_hot
     }
 
-    /// Whether nothing was counted for so long that it does not matter what was.
+    /// Whether the last count is so old that it does not matter.
     pub(super) const fn is_over(&self, now: Moment) -> bool {
         now.saturating_sub(self.period_began) >= self.ttl
     }
@@ -59,14 +59,14 @@ impl Demand {
         self.size
     }
 
-    /// A block was used up so long after it was first spent from.
+    /// A block was used up this long after its first use.
     pub(super) fn used_up(&mut self, after: u64) {
         if after < self.ttl / 2 {
             self.size = self.size.saturating_mul(2).min(self.most);
         }
     }
 
-    /// A block is returned, of which so many units were spent.
+    /// A block is returned with this number of spent units.
     pub(super) fn returned(&mut self, units: u64, used: u64) {
         if used < units / 2 {
             self.size = (self.size / 2).max(1);
@@ -76,7 +76,7 @@ impl Demand {
         }
     }
 
-    /// No block was to be had: one is worth asking for again only if somebody wants it.
+    /// No block was granted. The next request for a block waits until a client needs one.
     pub(super) fn went_without(&mut self, now: Moment) {
         if self.is_over(now) {
             self.cool();

@@ -30,8 +30,8 @@ impl LeasedKey {
         }
     }
 
-    /// Whether a charge is to this key under this quota. What was leased under another version
-    /// of the policy is not for this one to spend.
+    /// Whether a charge is to this key under this quota. Units that were leased under another
+    /// version of the policy are not spent under this version.
     pub(super) fn is_for(&self, charge: &Charge<'_>) -> bool {
         let (mine, policy) = (&self.policy, charge.policy);
         self.key == *charge.key

@@ -10,8 +10,7 @@
 //! it is decided by Redis, all of it, as if nothing were leased. That no limit is exceeded is
 //! for the script to see to (`lease.rs` of `tollgate-core`), as long as no unit is spent after
 //! its block has ended. So the time is looked at under the lock under which a unit is taken.
-//! What a process does that is stopped between that and letting its request go, no store can
-//! know.
+//! If a process is paused after that and before its request proceeds, no store can notice.
 
 mod blocks;
 mod demand;
@@ -87,7 +86,7 @@ impl Leases {
 
     fn take<'a>(&self, keys: &'a Keys, charge: &Charge<'_>) -> Option<(&'a Arc<LeasedKey>, Taken)> {
         if charge.cost == Cost::ZERO {
-            // Whoever takes nothing wants to know, and Redis knows more.
+            // A charge of nothing is a question, and Redis has the better answer.
             return None;
         }
         let key = self.find(keys, charge)?;
@@ -164,7 +163,7 @@ fn is_twin(charges: &[Charge<'_>], place: usize) -> bool {
 }
 
 impl Drop for Leases {
-    /// Wakes those who keep keys, so that they find the store gone.
+    /// Wakes the tasks that keep keys, so that they find the store dropped.
     fn drop(&mut self) {
         self.keys.get_mut().table.iter().for_each(|key| key.bell.notify_one());
     }
@@ -196,8 +195,8 @@ impl RedisStore {
         }
     }
 
-    /// Gives back what is leased and not spent, so that others need not wait for it to lapse:
-    /// for a process that is about to end. Requests that come later may lease again.
+    /// Returns leased units that were not spent, so that other replicas need not wait until they
+    /// lapse. Call it before a process ends. Later requests may lease again.
     pub async fn return_leases(&self) {
         let leases = &self.0.leases;
         let keys: Vec<_> = leases.keys.read().table.iter().cloned().collect();

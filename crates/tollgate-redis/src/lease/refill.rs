@@ -25,7 +25,7 @@ pub(super) async fn run(store: Weak<Inner>, key: Arc<LeasedKey>) {
             }
             Plan::Wait(moment) => {
                 let at = moment.and_then(|moment| leases.clock.instant(moment));
-                // Whoever waits for a store must not keep it.
+                // A task that waits for a store must not keep it alive.
                 drop(store);
                 wait(&key, at).await;
             }

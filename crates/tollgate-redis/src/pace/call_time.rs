@@ -8,7 +8,8 @@ use super::{Bounds, Call};
 ///
 /// * *The time of a call* is smoothed as TCP smooths the time of a round trip, and so is the
 ///   deviation, of calls that took longer.
-/// * *The number of calls* follows TCP Vegas. Of the calls under way, `calls × (1 − base / time)`
+/// * *The number of calls* follows TCP Vegas. Among the calls under way, `calls × (1 − base /
+/// time)`
 ///   wait for the server or keep it busy, where `base` is the time of a small call to an idle
 ///   server. Between one and two are enough. The time in the network is part of `base`, so a
 ///   distant server gets more calls.
@@ -31,12 +32,15 @@ pub(super) struct CallTime {
     full: usize,
 }
 
-/// `base` is measured anew so often, as the way to the server may have become longer. For this one
-/// call goes alone.
+/// The interval at which `base` is measured again, because the way to the server may have become
+/// longer. For this, one call is sent alone.
 const BASE_LASTS: Duration = Duration::from_secs(10);
-/// A store begins with so many calls: the server has the next one while the answers of the last
-/// one are handed out.
+/// The number of calls of a new store: the server has the next call while the answers of the last
+/// call are handed out.
 const FIRST_CALLS: f64 = 2.0;
+
+/// Calls with fewer requests hardly take longer if they are larger.
+const SMALL: usize = 64;
 
 impl CallTime {
     pub(super) const fn new(bounds: Bounds) -> Self {
@@ -117,7 +121,7 @@ impl CallTime {
             // The server stood still, which says how long that took, and not how long calls
             // take. But it may have been the call that was too large.
             if 2 * call.requests > self.batch() {
-                self.learn_rate(call, 0, took.as_secs_f64());
+                self.learn_rate(call, 0, took.as_secs_f64(), 0.0);
             }
             return;
         }
@@ -131,11 +135,11 @@ impl CallTime {
         self.smoothed = Some(smoothed);
         let later = (took - before).max(0.0) - self.deviation;
         self.deviation += later / if later > 0.0 { 4.0 } else { 32.0 };
-        self.learn_rate(call, answered, took);
+        self.learn_rate(call, answered, took, before);
         self.learn_calls(smoothed, is_busy);
     }
 
-    fn learn_rate(&mut self, call: &Call, answered: usize, took: f64) {
+    fn learn_rate(&mut self, call: &Call, answered: usize, took: f64, usual: f64) {
         if call.is_full {
             self.full = call.requests;
         }
@@ -144,8 +148,11 @@ impl CallTime {
         let own = Some(took - self.base).filter(|own| *own > took / 8.0);
         // The time of the other calls depends on how many requests came, not on how many the
         // server can answer.
-        let is_slow = took > self.bounds.timeout.as_secs_f64() / 4.0 && own.is_some();
-        if call.is_full || is_slow {
+        let is_late = took > self.bounds.timeout.as_secs_f64() * 0.6 && own.is_some();
+        if call.is_full && took <= usual && self.batch() < SMALL {
+            // Its size is not what takes the time: another client keeps the server busy.
+            self.rate = self.rate.map(|rate| rate * 1.125);
+        } else if call.is_full || is_late {
             let alone = own.map_or(0.0, |own| number(call.requests) / own);
             let rate = alone.max(number(answered) / took);
             let before = self.rate.unwrap_or(rate);

@@ -51,7 +51,7 @@ pub(crate) struct Pace<T> {
     bounds: Bounds,
     queue: VecDeque<Waiting<T>>,
     slots: usize,
-    /// In the order in which they began.
+    /// The calls under way, the oldest first.
     under_way: VecDeque<Call>,
     /// Requests that were answered so far.
     answered: usize,
@@ -87,7 +87,7 @@ pub(crate) enum Fit {
     Fits,
     /// The call has no room for it.
     Full,
-    /// Nobody waits for it any more.
+    /// Its callers have given up.
     Gone,
 }
 
@@ -101,7 +101,7 @@ pub(crate) enum Ended {
     Answered,
 }
 
-/// What a slot is to do.
+/// The next action of a slot.
 #[derive(Debug)]
 pub(crate) struct Next<T> {
     /// Its next call. Without one it is taken back.
@@ -186,7 +186,7 @@ impl<T> Pace<T> {
     }
 
     /// Whether it is time for one more call beside `others`. While half of the slots are free it
-    /// is. Of the other half, each takes a larger call than the one before and an interval.
+    /// is. In the other half, each slot takes a larger call than the slot before and an interval.
     fn is_worth_a_call(&self, others: usize, now: Instant) -> bool {
         let calls = self.time.calls();
         let scarce = (2 * others).saturating_sub(calls);
@@ -268,7 +268,7 @@ impl<T> Pace<T> {
         }
     }
 
-    /// A slot has ended, and nobody is left who would carry out what waits.
+    /// A slot has ended, and no caller is left to carry out the waiting requests.
     pub(crate) fn abort(&mut self, call: Option<Call>) -> impl Iterator<Item = T> {
         if let Some(call) = call {
             self.remove(call);

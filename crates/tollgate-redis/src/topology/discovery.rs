@@ -20,7 +20,7 @@ use crate::node::Node;
 use crate::pace::Bounds;
 
 /// A task asks for the map when there is reason to: a redirection, a lost connection, a slot without
-/// a node. It asks two nodes at a time, so a node that is down holds nobody up, and its successor
+/// a node. It asks two nodes at a time, so a node that is down delays no request, and its successor
 /// is found as soon as the others know it.
 #[derive(Debug)]
 pub(super) struct Discovery {
@@ -44,9 +44,9 @@ pub(crate) struct Connect {
 /// All who notice that something is wrong ask once. While no node answers, the pause is doubled.
 const BETWEEN_QUESTIONS: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// The next nodes are asked if two do not answer for so long.
+/// The time after which the next nodes are asked, if two do not answer.
 const LONGEST_ANSWER: Duration = Duration::from_millis(500);
-/// After one answer, the other node has so long to know a later epoch.
+/// The time that the other node has after one answer, because it may have a later epoch.
 const SECOND_ANSWER: Duration = Duration::from_millis(50);
 /// A Cluster that does well is asked all the same: it may have grown or shrunk.
 pub(super) const PERIOD: Duration = Duration::from_secs(30);
@@ -77,7 +77,7 @@ impl Discovery {
     /// Asks nodes for the map, two at a time, until one of them has an answer. Of two answers the
     /// one of the later epoch counts. If no node has one, the error says why.
     async fn ask(&self, topology: &Topology, with_all: bool) -> Result<(), String> {
-        let mut error = "there is none".to_owned();
+        let mut error = "there is no node".to_owned();
         for pair in self.in_turn(topology, with_all).chunks(2) {
             let mut asked = JoinSet::new();
             for member in pair {
@@ -104,8 +104,8 @@ impl Discovery {
         Err(error)
     }
 
-    /// The nodes in the order in which they are asked: connected ones first, and otherwise by
-    /// chance, so that the processes of a fleet do not all ask the same node.
+    /// The nodes in the order of requests: connected nodes first, and otherwise by chance, so that
+    /// the processes of a fleet do not all ask the same node.
     fn in_turn(&self, topology: &Topology, with_all: bool) -> Vec<Arc<Member>> {
         if with_all || topology.map.read().members.is_empty() {
             // They stay until a node answers that does not know them.

@@ -10,8 +10,8 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// What a node said about a node: it leaves out the host if that is the one it was
-    /// itself reached at, and has a question mark for a name that it was not told.
+    /// A node's description of a node. Its host is empty if it is the host at which the describing
+    /// node was reached, and a question mark if the name is not known.
     pub(super) fn announced(host: &str, port: u16, asked: &str) -> Self {
         let host = if matches!(host, "" | "?") { asked } else { host };
         Self { host: host.to_owned(), port }

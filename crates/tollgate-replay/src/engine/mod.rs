@@ -5,8 +5,10 @@
 //! | `request.rs` | a recorded request |
 //! | `waiting.rs` | requests that wait for their limits |
 //! | `queue.rs` | how they join, look again and leave |
-//! | `tally.rs` | what is counted of policies, routes and clients |
+//! | `tally.rs` | counts of policies and routes |
+//! | `clients.rs` | counts of each client |
 
+mod clients;
 mod queue;
 mod request;
 mod tally;
@@ -20,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 use tollgate_core::{
-    Charge, Cost, Key, Micros, Policy, Receipt, ReceiptId, Store, StoreError, Timestamp, Verdict,
+    Charge, Cost, Micros, Receipt, ReceiptId, Store, StoreError, Timestamp, Verdict,
 };
 use tollgate_memory::{Clock, MemoryStore};
 
@@ -33,9 +35,9 @@ use crate::report::Report;
 ///
 /// # What is exact
 ///
-/// All decisions are, while the store has room for the keys that are in use at once: the report
-/// says if it had not ([`Report::is_exact`]). Counts of clients are exact up to the bound; beyond
-/// it further clients are decided as ever, and their requests are counted together.
+/// All decisions are exact while the store has room for the keys that are in use at once; otherwise
+/// [`Report::is_exact`] is false. Counts of clients are exact up to the bound. Requests of further
+/// clients are decided in the same way, and counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// The most clients that are counted apart, at some 40 to 80 bytes each. Default: 14 680 064,
@@ -43,11 +45,11 @@ pub struct Bounds {
     pub clients: usize,
     /// The most denied clients that are named, at some 300 bytes each. Default: 65 536.
     pub named: usize,
-    /// The most bytes for the states of keys. Default: 2 GiB. A sliding window
-    /// log is taken for as large as it may become.
+    /// The most bytes for the states of keys. Default: 2 GiB. A sliding window log reserves its
+    /// largest possible size.
     pub store_bytes: usize,
-    /// The most requests whose responses are not over. Beyond that the first of them ends early.
-    /// Default: a million.
+    /// The most requests whose responses are not over. If there are more, the earliest response
+    /// ends too soon. Default: a million.
     pub in_flight: usize,
     /// The most requests that wait at once, as in the service. Default: 1024.
     pub waiting: usize,
@@ -68,9 +70,9 @@ impl Default for Bounds {
 /// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It goes on after this time: none, unless a queue holds it back.
+    /// It passes after a wait, which is zero unless a queue delays the request.
     Allowed {
-        /// How long it is held back.
+        /// The wait.
         wait: Micros,
     },
     /// It is denied.
@@ -81,8 +83,8 @@ pub enum Answer {
 
 /// A replay: the limits, the state of their keys, and what has been counted.
 ///
-/// Requests come in the order of their times; one that is earlier than those before is taken for
-/// as late as the latest. The same functions decide as in a service with a store in memory.
+/// Requests must be in the order of their times. A request that is earlier than the request before it
+/// gets the time of that request. The same functions decide as in a service with a store in memory.
 pub struct Replay {
     store: MemoryStore<LogClock>,
     clock: LogClock,
@@ -151,7 +153,7 @@ impl Replay {
             store,
             clock,
             bounds,
-            tallies: Tallies::new(bounds.clients, bounds.named),
+            tallies: Tallies::new(&bounds),
             events: BinaryHeap::new(),
             waiting: Waiting::new(bounds.waiting),
             requests: 0,
@@ -169,9 +171,9 @@ impl Replay {
         let now = self.advance(request.at)?;
         let number = self.requests;
         self.requests += 1;
-        self.tallies.client_asks(request, now);
+        self.tallies.reach(now);
         if request.asks.is_empty() {
-            self.tallies.pass(request, now);
+            self.tallies.pass(request, true, now);
             return Ok(Answer::Allowed { wait: Micros::ZERO });
         }
         let waits_at_all = request.asks.iter().any(|ask| ask.waits.is_some());
@@ -181,13 +183,13 @@ impl Replay {
         let verdict = self.decide(request.asks)?;
         if verdict.is_admitted() {
             let wait = verdict.delay();
-            self.admit(request, &verdict, Micros::ZERO);
+            self.admit(request, &verdict, None);
             return Ok(Answer::Allowed { wait });
         }
         if waits_at_all && let Some(denied) = waiting::denied(request.asks, &verdict, now, None) {
             return self.join(number, request, denied.keys, Some((denied, verdict)), now);
         }
-        self.deny(request, &verdict, Micros::ZERO);
+        self.tallies.decide(request, &verdict, None, false);
         Ok(Answer::Denied)
     }
 
@@ -198,8 +200,8 @@ impl Replay {
     pub fn forbid(&mut self, request: &Request<'_>) -> Result<(), StoreError> {
         let now = self.advance(request.at)?;
         self.requests += 1;
-        self.tallies.client_asks(request, now);
-        self.tallies.forbid(request, now);
+        self.tallies.reach(now);
+        self.tallies.pass(request, false, now);
         Ok(())
     }
 
@@ -253,9 +255,9 @@ impl Replay {
         self.store.decide(&charges).into_inner()
     }
 
-    fn admit(&mut self, request: &Request<'_>, verdict: &Verdict, waited: Micros) {
+    fn admit(&mut self, request: &Request<'_>, verdict: &Verdict, waited: Option<Micros>) {
         let now = verdict.decided_at();
-        self.tallies.admit(request, verdict, waited);
+        self.tallies.decide(request, verdict, waited, true);
         let settles = |ask: &Ask<'_>| ask.actual.is_some() || ask.policy.is_concurrency();
         if !request.asks.iter().any(settles) {
             return;
@@ -288,10 +290,6 @@ impl Replay {
         }
         let at = now + verdict.delay() + request.duration;
         self.later(at, What::End(open.into()));
-    }
-
-    fn deny(&mut self, request: &Request<'_>, verdict: &Verdict, waited: Micros) {
-        self.tallies.deny(request, verdict, waited);
     }
 
     fn later(&mut self, at: Timestamp, what: What) {
@@ -338,16 +336,4 @@ impl Ord for Event {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.at, self.number).cmp(&(other.at, other.number))
     }
-}
-
-/// A policy that is held against a key, as it is kept of requests that wait.
-#[derive(Clone, Debug)]
-struct OwnedAsk {
-    policy: Policy,
-    key: Key,
-    cost: Cost,
-    enforce: bool,
-    of_client: bool,
-    waits: Option<Micros>,
-    actual: Option<Cost>,
 }

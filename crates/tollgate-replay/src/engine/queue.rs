@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use smallvec::SmallVec;
-use tollgate_core::{Charge, Cost, Micros, Store, StoreError, Timestamp, Verdict};
+use tollgate_core::{Charge, Cost, Store, StoreError, Timestamp, Verdict};
 use tollgate_memory::Clock;
 
 use super::waiting::{self, Next, Owned, Waiter};
@@ -25,6 +25,7 @@ impl Replay {
         };
         let waiter = Waiter::new(Owned::of(request), denied, now);
         if let Some(next) = self.waiting.enter(number, waiter, denying) {
+            self.tallies.join(request, now);
             self.later(next, What::Wake(number));
             return Ok(Answer::Waits);
         }
@@ -32,7 +33,7 @@ impl Replay {
             Some(verdict) => verdict,
             None => self.peek(request.asks)?,
         };
-        self.deny(request, &verdict, Micros::ZERO);
+        self.tallies.decide(request, &verdict, None, false);
         Ok(Answer::Denied)
     }
 
@@ -88,7 +89,12 @@ impl Replay {
                             };
                             let asks = waiter.request.asks();
                             let request = waiter.request.request(&asks);
-                            self.deny(&request, &verdict, now.since(waiter.since));
+                            self.tallies.decide(
+                                &request,
+                                &verdict,
+                                Some(now.since(waiter.since)),
+                                false,
+                            );
                             self.resolved.push((number, Answer::Denied));
                         }
                         None => {
@@ -98,7 +104,7 @@ impl Replay {
                             let asks = waiter.request.asks();
                             let request = waiter.request.request(&asks);
                             let waited = now.since(waiter.since);
-                            self.admit(&request, &verdict, waited);
+                            self.admit(&request, &verdict, Some(waited));
                             let wait = tally::plus(waited, verdict.delay());
                             self.resolved.push((number, Answer::Allowed { wait }));
                         }
@@ -113,7 +119,7 @@ impl Replay {
         let asks = waiter.request.asks();
         let verdict = self.peek(&asks)?;
         let request = waiter.request.request(&asks);
-        self.deny(&request, &verdict, now.since(waiter.since));
+        self.tallies.decide(&request, &verdict, Some(now.since(waiter.since)), false);
         self.resolved.push((number, Answer::Denied));
         Ok(())
     }

@@ -9,18 +9,18 @@ use tollgate_core::{Charge, Cost, Key, Micros, Policy, Timestamp};
 pub struct Request<'a> {
     /// When it arrived.
     pub at: Timestamp,
-    /// Who sent it, if that is known.
+    /// The client, if it is known.
     pub client: Option<Client<'a>>,
     /// The name of the route that it takes.
     pub route: &'a str,
-    /// Its charges to limits; all or none.
+    /// Its charges to limits, which are made together or not at all.
     pub asks: &'a [Ask<'a>],
-    /// How long its response takes once it goes on; zero if that is not known.
+    /// The duration of its response; zero if it is not known.
     pub duration: Micros,
 }
 
 impl<'a> Request<'a> {
-    /// A request of which nothing else is known.
+    /// A request without a client, a route or a duration.
     #[must_use]
     pub const fn new(at: Timestamp, asks: &'a [Ask<'a>]) -> Self {
         Self { at, client: None, route: "", asks, duration: Micros::ZERO }
@@ -48,7 +48,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Who sent a request.
+/// The client of a request.
 #[derive(Clone, Copy)]
 pub struct Client<'a> {
     /// Two clients are one if their keys are equal.
@@ -64,7 +64,7 @@ pub struct Ask<'a> {
     pub policy: &'a Policy,
     /// The key of the quota.
     pub key: &'a Key,
-    /// How many units.
+    /// The units that the request costs.
     pub cost: Cost,
     /// Whether a denial denies the request.
     pub enforce: bool,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use smallvec::SmallVec;
 use tollgate_core::{Cost, Key, Micros, Policy, Timestamp, Verdict};
 
-use super::{Ask, Client, OwnedAsk, Request};
+use super::{Ask, Client, Request};
 
 /// A recorded request that is kept.
 pub(super) struct Owned {
@@ -16,6 +16,18 @@ pub(super) struct Owned {
     route: Box<str>,
     at: Timestamp,
     duration: Micros,
+}
+
+/// An [`Ask`] that is kept.
+#[derive(Clone, Debug)]
+struct OwnedAsk {
+    policy: Policy,
+    key: Key,
+    cost: Cost,
+    enforce: bool,
+    of_client: bool,
+    waits: Option<Micros>,
+    actual: Option<Cost>,
 }
 
 pub(super) struct Waiter {
@@ -83,10 +95,10 @@ pub(super) fn denied(
     Some(denied)
 }
 
-/// As often the layer asks about a limit of requests in flight.
+/// The interval at which the layer asks a concurrency limit again.
 const LOOK_AGAIN: Micros = Micros::new(25_000);
 
-/// As long as the least patient of the limits.
+/// The shortest of the waits that the limits allow.
 fn longest(asks: &[Ask<'_>]) -> Micros {
     asks.iter().filter_map(|ask| ask.waits).min().unwrap_or_default()
 }

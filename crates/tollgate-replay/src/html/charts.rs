@@ -41,12 +41,12 @@ pub(super) fn over_time(series: &Series) -> String {
         let is_long = series.step_seconds * end > 2 * 86_400;
         let label = |step: &u64| {
             let at = series.from.0.as_micros() + step * series.step_seconds * 1_000_000;
-            let [_, month, day, hour, minute, second] = Instant(Timestamp::from_micros(at)).parts();
-            match (is_long, series.step_seconds * end > 600) {
-                (true, _) => format!("{month:02}-{day:02} {hour:02}h"),
-                (_, true) => format!("{hour:02}:{minute:02}"),
-                _ => format!("{hour:02}:{minute:02}:{second:02}"),
-            }
+            let format = match (is_long, series.step_seconds * end > 600) {
+                (true, _) => "%m-%d %Hh",
+                (_, true) => "%H:%M",
+                _ => "%H:%M:%S",
+            };
+            Instant(Timestamp::from_micros(at)).in_utc().strftime(format).to_string()
         };
         chart
             .configure_mesh()

@@ -8,16 +8,18 @@
 //! | `mapping.rs` | which of their fields hold which field of a record |
 //! | `time.rs` | times |
 //! | `input.rs` | files, compressed or not, in blocks of whole lines |
-//! | `order.rs` | lines in the order of their times, within a bound |
+//! | `held.rs` | the lines of a file that are held until it is their turn |
+//! | `order.rs` | the lines of several files in the order of their times |
 //!
-//! # What a line means
+//! # Times
 //!
-//! * A request arrives when its response began: a server that logs the time at which it was over
-//!   (nginx, Caddy) has that time reduced by the duration, if the log has the duration.
-//! * A log with whole seconds has all requests of a second at its beginning, in the order of the
+//! * A line has the time at which its request arrived. nginx and Caddy log the time at which the
+//!   response was over; the duration is subtracted, if the log has it.
+//! * In a log with whole seconds, all requests of a second arrive at its start, in the order of the
 //!   lines.
 //! * A leap second is the second before it.
 
+mod held;
 mod input;
 mod json;
 mod mapping;

@@ -1,12 +1,7 @@
 //! Lines in the order of their times.
 //!
-//! Each file has a thread that reads it, so that reading and deciding use two cores. A server
-//! writes a line when its response is over, so that lines are a little out of order. They are
-//! held for a span of time that the user states; those in order, which is nearly all, in a queue,
-//! and the others in a heap.
+//! Each file has a thread that reads it, so that reading and deciding use two cores.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -15,6 +10,7 @@ use std::time::Duration;
 
 use tollgate_core::{Micros, Timestamp};
 
+use super::held::{Entry, Held};
 use super::input::{Blocks, Input, ReadError};
 use super::record::{Batch, Reason, Record};
 use super::{Format, LineReader};
@@ -25,13 +21,13 @@ pub struct Options {
     /// How lines are written.
     pub format: Format,
     /// How far lines may be out of order. A line that is further behind is replayed late, at the
-    /// time that was reached; one that is more than an hour behind stops the run.
+    /// time of the line before it. A line that is more than an hour behind stops the run.
     pub reorder: Duration,
-    /// The most lines held for that in each file, whatever the span.
+    /// The most lines of each file that are held to put them in order.
     pub max_held: usize,
     /// Whether a line that cannot be read stops the run.
     pub strict: bool,
-    /// How many unreadable lines are kept, to be shown.
+    /// The number of unreadable lines that are kept, to be shown.
     pub shown: usize,
 }
 
@@ -61,9 +57,9 @@ pub struct Unreadable {
 /// Lines that were further behind than the bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Late {
-    /// How many.
+    /// The number of lines.
     pub lines: u64,
-    /// How far the furthest was behind.
+    /// The largest delay.
     pub most: Micros,
 }
 
@@ -81,7 +77,7 @@ pub struct Progress {
 /// The records of several logs, in the order of their times.
 pub struct Records {
     files: Vec<Stream>,
-    /// The time that was reached: none that is handed out is earlier.
+    /// The time of the last record. No later record is earlier.
     reached: Timestamp,
     /// The file whose record was handed out last, which is kept until the next is asked for.
     last: Option<usize>,
@@ -101,7 +97,7 @@ struct Stream {
     late: Late,
     headers: Arc<[Box<str>]>,
     format: Box<str>,
-    /// Lines of the file until one could be read.
+    /// Lines of the file, while none of them could be read.
     in_vain: Option<u64>,
     first_reason: Option<(u64, Reason)>,
     is_over: bool,
@@ -111,28 +107,6 @@ struct Read {
     batch: Batch,
     headers: Arc<[Box<str>]>,
     format: Arc<str>,
-}
-
-/// The records of a file that wait for their turn.
-#[derive(Default)]
-struct Held {
-    batches: VecDeque<(Batch, usize)>,
-    /// The number of the first batch.
-    first: u32,
-    in_order: VecDeque<Entry>,
-    others: BinaryHeap<Reverse<Entry>>,
-    latest: Timestamp,
-    /// The latest time at which a response was over.
-    written: Timestamp,
-    given: Option<Entry>,
-}
-
-/// Ordered by its time, and then as in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Entry {
-    at: Timestamp,
-    batch: u32,
-    index: u32,
 }
 
 impl Records {
@@ -164,29 +138,29 @@ impl Records {
         if let Some(last) = self.last.take() {
             self.files[last].held.forget();
         }
-        let mut earliest: Option<(Timestamp, usize)> = None;
+        let mut earliest: Option<(Entry, usize)> = None;
         for number in 0..self.files.len() {
-            if let Some(at) = self.head(number)?
-                && earliest.is_none_or(|(other, _)| at < other)
+            if let Some(entry) = self.head(number)?
+                && earliest.is_none_or(|(other, _)| entry.at < other.at)
             {
-                earliest = Some((at, number));
+                earliest = Some((entry, number));
             }
         }
-        let Some((at, number)) = earliest else {
+        let Some((entry, number)) = earliest else {
             return match self.files.first() {
                 Some(file) if self.lines == 0 => Err(ReadError::Empty { name: file.name.clone() }),
                 _ => Ok(None),
             };
         };
         let file = &mut self.files[number];
-        if at < self.reached {
+        if entry.at < self.reached {
             file.late.lines += 1;
-            file.late.most = file.late.most.max(self.reached.since(at));
+            file.late.most = file.late.most.max(self.reached.since(entry.at));
         }
-        self.reached = self.reached.max(at);
+        self.reached = self.reached.max(entry.at);
         self.last = Some(number);
         self.lines += 1;
-        let Some(mut record) = file.held.give(&file.headers) else { return Ok(None) };
+        let Some(mut record) = file.held.give(entry, &file.headers) else { return Ok(None) };
         record.at = self.reached;
         Ok(Some(record))
     }
@@ -215,8 +189,8 @@ impl Records {
         Progress { lines: self.lines, read, size: self.size }
     }
 
-    /// The time of the next record of a file that may be handed out.
-    fn head(&mut self, number: usize) -> Result<Option<Timestamp>, ReadError> {
+    /// The next record of a file that may be handed out.
+    fn head(&mut self, number: usize) -> Result<Option<Entry>, ReadError> {
         let reorder = Micros::from(self.options.reorder);
         loop {
             let file = &mut self.files[number];
@@ -227,7 +201,7 @@ impl Records {
                     || file.held.len() > self.options.max_held
             };
             if let Some(entry) = next.filter(is_due) {
-                return Ok(Some(entry.at));
+                return Ok(Some(entry));
             }
             if file.is_over {
                 return Ok(None);
@@ -275,9 +249,7 @@ impl Records {
     }
 }
 
-/// A log that is out of order by an hour is two logs.
-const TOO_LATE: Micros = Micros::new(3_600_000_000);
-/// This many lines of another format are enough to be sure.
+/// After this many unreadable lines, a file is a log of another format.
 const IN_VAIN: u64 = 1_000;
 
 impl Stream {
@@ -336,78 +308,6 @@ impl Stream {
         }
         let (name, format) = (self.name.clone(), self.format.clone());
         Err(ReadError::OtherFormat { name, lines, format, line: *line, reason: reason.clone() })
-    }
-}
-
-impl Held {
-    fn len(&self) -> usize {
-        self.in_order.len() + self.others.len()
-    }
-
-    /// Returns the first line that is too far behind, and how far.
-    #[expect(clippy::cast_possible_truncation, reason = "a batch has fewer lines than bytes")]
-    fn add(&mut self, batch: Batch) -> Option<(u64, Micros)> {
-        let number = self.first.wrapping_add(self.batches.len() as u32);
-        for (index, fields) in batch.records.iter().enumerate() {
-            let entry = Entry { at: fields.at, batch: number, index: index as u32 };
-            if self.in_order.back().is_none_or(|last| last.at <= entry.at) {
-                self.in_order.push_back(entry);
-            } else {
-                self.others.push(Reverse(entry));
-            }
-            self.latest = self.latest.max(entry.at);
-            // A line is written when its response is over, which may be hours after its begin.
-            let written = entry.at + fields.duration.unwrap_or_default();
-            self.written = self.written.max(written);
-            if self.written.since(written) > TOO_LATE {
-                return Some((fields.line, self.written.since(written)));
-            }
-        }
-        let records = batch.records.len();
-        self.batches.push_back((batch, records));
-        self.drop_read();
-        None
-    }
-
-    fn peek(&self) -> Option<Entry> {
-        let other = self.others.peek().map(|Reverse(entry)| *entry);
-        match (self.in_order.front().copied(), other) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        }
-    }
-
-    /// The next record, which is kept until [`forget`](Self::forget).
-    fn give<'a>(&'a mut self, names: &'a [Box<str>]) -> Option<Record<'a>> {
-        let entry = self.peek()?;
-        if self.in_order.front() == Some(&entry) {
-            self.in_order.pop_front();
-        } else {
-            self.others.pop();
-        }
-        self.given = Some(entry);
-        let (batch, _) = self.batches.get(entry.batch.wrapping_sub(self.first) as usize)?;
-        Some(batch.records.get(entry.index as usize)?.record(&batch.text, names))
-    }
-
-    fn forget(&mut self) {
-        let Some(entry) = self.given.take() else { return };
-        let number = entry.batch.wrapping_sub(self.first) as usize;
-        if let Some((batch, left)) = self.batches.get_mut(number) {
-            *left -= 1;
-            if *left == 0 {
-                // One line with a time far ahead keeps its own batch, and none behind it.
-                *batch = Batch::default();
-                self.drop_read();
-            }
-        }
-    }
-
-    fn drop_read(&mut self) {
-        while self.batches.front().is_some_and(|(_, left)| *left == 0) {
-            self.batches.pop_front();
-            self.first = self.first.wrapping_add(1);
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! One line of a log, and how lines are kept until it is their turn.
+//! One line of a log, and the lines of one block of a file.
 
 use std::net::IpAddr;
 
@@ -140,7 +140,7 @@ pub(super) struct Batch {
 /// Why a line cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// The text ends where more was expected.
+    /// The line ends before a field.
     #[error("it ends before {0}")]
     Short(Box<str>),
     /// Another text was expected between two fields.

@@ -127,6 +127,7 @@ fn the_reason_names_the_field_and_what_it_should_be() {
         assert!(said.contains(expected), "{said}");
         assert!(said.contains("test.log") && said.contains("line 1"), "{said}");
     }
+    assert!(reason("\n", "common").contains("it ends before remote_addr"));
     assert!(reason("{\"ts\":1", "caddy").contains("it is not a JSON object: EOF"));
     assert!(reason("{}", "caddy").contains("it has no field `ts`"));
     assert!(reason("{\"ts\":true}", "caddy").contains("it has no field `ts`"));

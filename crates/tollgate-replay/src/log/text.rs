@@ -1,5 +1,4 @@
-//! Logs whose lines follow a template: `common`, `combined`, and whatever nginx' `log_format`
-//! writes.
+//! Logs whose lines follow a template: `common`, `combined` and a `log_format` of nginx.
 
 use memchr::{memchr, memchr2, memmem};
 use tollgate_core::Micros;
@@ -48,8 +47,8 @@ enum Field {
     Skip,
 }
 
-/// The begin of `common` and `combined`. The rest of `combined` is not needed, and what
-/// servers append to it varies.
+/// The start of `common` and `combined`. The rest of `combined` is not needed, and servers append
+/// different fields to it.
 pub(super) const COMMON: &str =
     "$remote_addr $ident $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
 
@@ -100,7 +99,7 @@ impl Template {
         if !batch.text[start..end].starts_with(&self.start) {
             let expected = String::from_utf8_lossy(&self.start);
             return Err(Reason::Literal {
-                after: "its begin".into(),
+                after: "its start".into(),
                 expected: format!("`{expected}`").into(),
             });
         }
@@ -218,6 +217,9 @@ impl Part {
                 }
             }
         };
+        if rest.is_empty() && found.is_none() {
+            return Err(Reason::Short(self.name.clone()));
+        }
         found.ok_or_else(|| Reason::Literal {
             after: self.name.clone(),
             expected: format!("`{}`", String::from_utf8_lossy(&self.behind)).into(),
@@ -291,7 +293,8 @@ pub(super) fn request(line: &[u8], start: usize) -> (Span, Span) {
     (Span::new(start, start + first), Span::new(behind, behind + last))
 }
 
-/// Where the piece of text is without the escapes `\x22` and `\"`: mostly where it was.
+/// The place of a piece of text without the escapes `\x22` and `\"`. A piece without escapes stays
+/// in its place.
 fn unescaped(batch: &mut Batch, (start, end): (usize, usize)) -> (usize, usize) {
     if memchr(b'\\', &batch.text[start..end]).is_none() {
         return (start, end);

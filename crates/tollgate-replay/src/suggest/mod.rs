@@ -24,12 +24,12 @@ pub use self::fit::{Fit, Level};
 use self::paths::Paths;
 use crate::Instant;
 
-/// How much memory it may take.
+/// The most memory that a suggestion takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// The most requests that are kept. Default: 2^25, which take 768 MiB.
     pub requests: usize,
-    /// The most routes. Default: 256. Paths beyond them are one route.
+    /// The most routes. Default: 256. Further paths are one route.
     pub routes: usize,
 }
 
@@ -78,9 +78,9 @@ pub struct Suggestion {
     pub last: Option<Instant>,
     /// All requests.
     pub requests: u64,
-    /// The clients of which these limits are made.
+    /// The clients on which these limits are based.
     pub clients: u64,
-    /// One client in this many was looked at.
+    /// The limits are based on one client in this many.
     pub sample: u64,
     /// The window, in seconds.
     pub window_seconds: u64,
@@ -95,10 +95,9 @@ pub struct Suggestion {
 }
 
 impl Suggest {
-    /// Nothing learnt so far. Limits will be stated per `window`.
+    /// Starts without requests. The limits will be per `window`.
     ///
-    /// `patterns` are routes that are known, such as `/api/item/{id}`; other paths are grouped by
-    /// what they have in common.
+    /// `patterns` are known routes, such as `/api/item/{id}`. Other paths are grouped automatically.
     #[must_use]
     pub fn new(window: Micros, patterns: &[String], bounds: Bounds) -> Self {
         Self {

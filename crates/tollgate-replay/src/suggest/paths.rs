@@ -1,11 +1,11 @@
-//! Paths that belong together: numbers, UUIDs and whatever varies much at a place become `{id}`.
+//! Groups paths into routes: numbers, UUIDs and segments with many values become `{id}`.
 
 use std::collections::BTreeMap;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-/// Paths, as far as they are told apart.
+/// The different paths, up to a bound.
 #[derive(Debug)]
 pub(super) struct Paths {
     /// The patterns of the user, by segments.
@@ -15,11 +15,11 @@ pub(super) struct Paths {
     counts: Vec<u64>,
 }
 
-/// Paths are told apart up to here; the others are one route.
+/// The most different paths. Further paths are one route.
 const PATHS: usize = 100_000;
-/// Deeper segments are not told apart.
+/// Deeper segments are ignored.
 const DEPTH: usize = 8;
-/// More different segments at one place are an identifier.
+/// A place with more different segments has an identifier.
 const VARIED: usize = 32;
 
 const ANY: &str = "{id}";
@@ -38,7 +38,7 @@ impl Paths {
         Self { known, numbers: HashMap::default(), paths: Vec::new(), counts: Vec::new() }
     }
 
-    /// The number of a path, in which numbers and their like are gone.
+    /// The number of a path, after its numbers and UUIDs are replaced.
     pub(super) fn number(&mut self, path: &str) -> u32 {
         let path = self.pattern(path);
         if let Some(number) = self.numbers.get(&*path) {
@@ -84,7 +84,7 @@ impl Paths {
         pattern
     }
 
-    /// The routes: paths, in which segments that vary much are gone, too.
+    /// The routes: paths in which segments with many values are replaced, too.
     pub(super) fn routes(&self, most: usize) -> Routes {
         let split = |path: &str| path.split('/').skip(1).map(str::to_owned).collect();
         let mut paths: Vec<Vec<String>> = self.paths.iter().map(|path| split(path)).collect();

@@ -5,7 +5,7 @@ use tollgate::policy::Algorithm;
 use super::{Args, KeyBy, Store};
 
 impl Args {
-    /// Refuses what would have no effect: whoever sets it expects one.
+    /// Rejects flags that would have no effect.
     pub(super) fn check(&self) -> Result<(), String> {
         let key = self.key.name();
         let uses = |keys: &[KeyBy]| keys.contains(&self.key);
@@ -58,8 +58,8 @@ impl Args {
             ];
             if let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
                 return Err(format!(
-                    "{flag} has no effect with --store memory, which is never away and asks \
-                     nobody; drop it, or use --store redis://HOST"
+                    "{flag} has no effect with --store memory, which never fails and \
+                     calls no server; remove it, or use --store redis://HOST"
                 ));
             }
         }

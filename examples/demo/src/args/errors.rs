@@ -1,11 +1,11 @@
-//! What is wrong, in one line.
+//! Errors of the command line, in one line.
 
 use std::error::Error;
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue};
 
-/// What clap says in a paragraph: which flag or variable, its value, and the cure.
+/// Shortens an error of clap to one line: the flag or variable, its value, and the cure.
 pub(super) fn one_line(error: &clap::Error, line: &[OsString]) -> String {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),

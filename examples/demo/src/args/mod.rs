@@ -76,7 +76,7 @@ pub struct Args {
     #[arg(long, env = "TOLLGATE_BURST", value_parser = units)]
     pub burst: Option<u64>,
 
-    /// Whose quota a request uses; `chain` is user, else API key, else IP
+    /// The key of a request; `chain` is the user, or else the API key, or else the IP address
     #[arg(long, env = "TOLLGATE_KEY", value_enum, default_value = "global")]
     pub key: KeyBy,
 
@@ -123,7 +123,7 @@ pub struct AdminArgs {
     #[arg(long, env = "TOLLGATE_ADMIN", value_parser = listen)]
     pub admin: Option<SocketAddr>,
 
-    /// What operators must know, 16 characters or more; better given by the variable
+    /// The secret of operators, 16 characters or more; safer in the variable than in the flag
     #[arg(long, env = "TOLLGATE_ADMIN_TOKEN", value_parser = token, hide_env_values = true)]
     pub admin_token: Option<AdminToken>,
 
@@ -163,11 +163,11 @@ pub struct AdminToken(pub String);
 pub enum Store {
     /// In this process.
     Memory,
-    /// In Redis, for all who name the same one.
+    /// In Redis, for all replicas with the same URL.
     Redis(Box<RedisStoreBuilder>),
 }
 
-/// Whose quota a request uses.
+/// The key of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[expect(missing_docs, reason = "the flag's help says it")]
 pub enum KeyBy {
@@ -215,14 +215,14 @@ pub struct ApiKeyList(pub Vec<String>);
 /// Why the program does not start.
 #[derive(Debug)]
 pub enum Stop {
-    /// Somebody asked for help or the version.
+    /// The user asked for help or the version.
     Help(String),
     /// Something is wrong, in one line.
     Wrong(String),
 }
 
 impl Args {
-    /// Reads flags, and the environment where there are none.
+    /// Reads flags, and the environment variable for each flag that is absent.
     ///
     /// # Errors
     /// Help was asked for, or a value or the combination of several is wrong.

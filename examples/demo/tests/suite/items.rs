@@ -30,7 +30,7 @@ async fn send(app: &Router, method: &str, path: &str, body: Value) -> Response<V
     let Ok(response) = app.clone().oneshot(request).await;
     let (head, body) = response.into_parts();
     let body = body.collect().await.expect("the body is in memory").to_bytes();
-    // What is no JSON is told by its length.
+    // A body that is not JSON is represented by its length.
     let body = serde_json::from_slice(&body).unwrap_or_else(|_| json!(body.len()));
     Response::from_parts(head, body)
 }

@@ -1,5 +1,5 @@
-//! What `--on-store-error` means, with a store that is always away. No flag can ask for
-//! that, so the arguments are made by hand.
+//! The effect of `--on-store-error`, with a store that is always down. No flag selects such a store,
+//! so the arguments are made by hand.
 
 use std::ffi::OsString;
 use std::future::{Ready, ready};
@@ -17,7 +17,7 @@ struct Away;
 
 impl Away {
     fn error() -> StoreError {
-        StoreError::not_charged("store", "it is away")
+        StoreError::not_charged("store", "it is down")
     }
 }
 

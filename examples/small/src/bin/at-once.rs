@@ -1,7 +1,7 @@
 //! cargo run -p examples --bin at-once
 //!
-//! Two reports at a time for each client, however long they take and however slowly they
-//! are read. A third is told to come back in a second.
+//! Two reports at a time for each client, for as long as a report takes to write and to read. A
+//! third request is denied with `retry-after: 1`.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -36,7 +36,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let app = Router::new().route("/report", get(report).layer(limit));
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
-    println!("Three at once, of which one is denied; when one ends or leaves, there is room:");
+    println!("Three requests at once: one is denied. When a report ends, the next request passes:");
     println!("  for i in 1 2 3; do curl -s http://127.0.0.1:3000/report & done; wait");
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(())

@@ -1,7 +1,7 @@
 //! cargo run -p examples --bin leaky-queue
 //!
-//! Uploads that wait for their turn: two a second are taken up, five may be under way or
-//! waiting, and nobody waits longer than two seconds. The rest is denied at once.
+//! Uploads that wait for their turn: two a second start, up to five run or wait, and no upload
+//! waits longer than two seconds. Further uploads are denied at once.
 
 use std::error::Error;
 

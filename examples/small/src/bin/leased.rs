@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let address = args.next().unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     let store = RedisStore::connect(&redis)?;
 
-    // A replica holds up to a tenth, for at most a second. What it does not need it returns.
+    // A replica leases up to a tenth of the quota, for at most a second, and returns unused units.
     let meter = Algorithm::LeakyBucket { mode: LeakyMode::Meter };
     let policy = Policy::new("api", Quota::per_second(5_000), meter)?
         .with_lease(Lease::of(1, 10).ttl(Duration::from_secs(1)))?

@@ -19,7 +19,7 @@ use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 /// Reads the file again and again. A line that is wrong leaves the lists as they were.
 async fn follow(lists: AccessLists, allow: SubjectList) {
     loop {
-        // Without a file nobody is denied.
+        // Without a file no client is denied.
         let text = fs::read_to_string("deny.txt").unwrap_or_default();
         let replaced = match text.parse::<SubjectList>() {
             Ok(deny) => lists.replace(&deny, &allow).map_err(|error| error.to_string()),
@@ -48,7 +48,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let app = Router::new().route("/", get(|| async { "hello\n" }).layer(limit));
     let app = app.layer(AccessLayer::new(&lists));
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
-    println!("Three a minute, then a partner as often as you like, then nothing for anybody:");
+    println!("Three a minute, then a partner without a limit, then no client at all:");
     println!("  for i in 1 2 3 4; do curl -s http://127.0.0.1:3000; done");
     println!("  curl -H 'X-API-Key: partner' http://127.0.0.1:3000");
     println!("  echo 127.0.0.1 > deny.txt; sleep 2; curl -i http://127.0.0.1:3000");

@@ -15,7 +15,7 @@ use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let store = MemoryStore::new();
-    // A proxy on this machine is believed when it says who the client is; nobody else.
+    // Only a proxy on this machine may state the address of the client.
     let ip = ClientIp::behind(["loopback"])?;
     let api_key = ApiKey::in_x_api_key().one_of(ApiKeys::from_keys(["k-7f3a", "k-91bc"]));
 

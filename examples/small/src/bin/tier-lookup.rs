@@ -21,7 +21,7 @@ use tollgate::{Limit, MemoryStore, OnMissingKey, Policy, Quota};
 #[derive(Clone)]
 struct Account(String);
 
-/// Stands for the database.
+/// Replaces a database in this example.
 type Plans = Arc<Mutex<HashMap<String, &'static str>>>;
 
 async fn plan_of(plans: Plans, account: String) -> Result<Option<Tier>, Infallible> {
@@ -30,7 +30,7 @@ async fn plan_of(plans: Plans, account: String) -> Result<Option<Tier>, Infallib
     Ok(plans.get(&account).map(|plan| Tier::from(*plan)))
 }
 
-/// Stands for whoever verifies who it is.
+/// Replaces real authentication in this example.
 async fn authenticate(mut request: Request, next: Next) -> axum::response::Response {
     let account = request.headers().get("x-account").and_then(|value| value.to_str().ok());
     if let Some(account) = account.map(|name| Account(name.to_owned())) {

@@ -188,8 +188,11 @@ fn gateway(target: SocketAddr, keys: SocketAddr, folder: &Path) -> Process {
         "rateLimiter:\n  listen: 127.0.0.1:0\n  admin: 127.0.0.1:0\n  target: http://{target}\n  \
          strategy: sliding_window_log\n  global: {{limit: 10, windowSeconds: 1}}\n  \
          identity: [user, ip]\n  jwt: {{jwksUrl: 'http://{keys}/keys'}}\n  \
-         deny: {{addresses: [192.0.2.1]}}\n"
+         deny: {{addresses: [192.0.2.1]}}\n  \
+         rateLimitService: {{listen: 127.0.0.1:0, config: rules.yaml}}\n"
     );
+    fs::write(folder.join("rules.yaml"), "domain: a\ndescriptors: [{key: b, unlimited: true}]\n")
+        .unwrap();
     fs::write(folder.join("gateway.yaml"), config).unwrap();
     let args = ["serve", "--config", "gateway.yaml"];
     let program = env!("CARGO_BIN_EXE_gateway");

@@ -1,19 +1,17 @@
-//! What a policy has beside its quota: how many requests may be under way, what blocks whoever
-//! does not stop, and leases.
+//! The rest of a policy: concurrency limits, penalties and leases.
 
 use std::time::Duration;
 
 use tollgate::policy::{Algorithm, LeakyMode, Lease};
 use tollgate::{OnExceeded, Policy, Strikes};
 
-use super::super::format;
-use super::super::problem::{Place, Problems};
-use super::super::tables::CONCURRENCY;
-use super::super::view::{Item, View, default_of};
+use super::super::tables::{self, Penalty, Rules};
+use super::super::typed::{Checked, Either, Mark, Spot, defaults};
 use super::policy::{Names, no_effect};
+use super::settling::statuses;
 use crate::plan::{PenaltyPlan, Statuses, Whose};
 
-/// What the policy is that a block is for.
+/// The policy that a penalty belongs to.
 pub(super) struct Struck<'a> {
     pub(super) whose: Whose,
     pub(super) enforce: bool,
@@ -21,141 +19,120 @@ pub(super) struct Struck<'a> {
     pub(super) counts: Option<&'a Vec<Statuses>>,
 }
 
-/// How many requests may be under way at once, if that is limited.
-pub(super) fn in_flight(
-    view: &View<'_>,
-    name: &str,
-    names: &mut Names,
-    problems: &mut Problems,
-) -> Option<Option<Policy>> {
-    let Some(item) = view.item("concurrency") else {
-        return Some(None);
-    };
+/// How many requests may be in flight at once, if that is limited.
+pub(super) fn in_flight(rules: &Rules, name: &str, names: &Names) -> Checked<Option<Policy>> {
+    let key = &rules.concurrency;
+    if !key.is_set() {
+        return Ok(None);
+    }
     let name = format!("{name}/inflight");
-    names.take_derived(&name, view.place_of_key("concurrency"), problems)?;
-    let (max, lease, place) = match item.view() {
-        Some(section) => (section.whole("max")?, section.span("lease")?, section.place_of("lease")),
-        None => {
-            let lease = format::span(default_of(&CONCURRENCY, "lease")?).ok()?;
-            (view.whole("concurrency")?, lease, item.place())
+    names.take_derived(&name, &key.name())?;
+    let (max, lease, spot) = match key.get()? {
+        Some(Either::Other(section)) => {
+            (section.max.value()?, section.lease.value()?, section.lease.spot())
         }
+        Some(Either::One(max)) => {
+            (*max, defaults::<tables::Concurrency>()?.lease.value()?, key.spot())
+        }
+        None => return Ok(None),
     };
     if lease < SHORT {
-        problems.warn(
-            place.clone(),
+        spot.warn(
             format!("each request renews a lease of {lease:?} four times in that time"),
             "30s is plenty: it is only for what a gateway that died had under way",
         );
     }
     let policy = Policy::concurrent_requests(name, max, lease).map_err(|error| {
         let cure = "choose 50us to 1h; a request that takes longer renews it";
-        problems.error(place, error.to_string(), cure);
+        spot.error(error.to_string(), cure)
     });
-    policy.ok().map(Some)
+    policy.map(Some)
 }
 
-/// Shorter ones are mostly meant to limit how long a request may take, which they do not.
+/// A shorter lease is mostly a mistake: it does not limit how long a request takes.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// What blocks whoever does not stop, if anything does.
+/// The block for clients that do not stop, if there is one.
 pub(super) fn penalty(
-    view: &View<'_>,
+    rules: &Rules,
     name: &str,
     struck: &Struck<'_>,
-    names: &mut Names,
-    problems: &mut Problems,
-) -> Option<Option<PenaltyPlan>> {
-    let Some(item) = view.item("penalty") else {
-        return Some(None);
-    };
-    let section = item.view()?;
+    names: &Names,
+) -> Checked<Option<PenaltyPlan>> {
+    let key = &rules.penalty;
+    let Some(section) = key.get()? else { return Ok(None) };
     let name = format!("{name}/penalty");
-    names.take_derived(&name, view.place_of_key("penalty"), problems)?;
-    warn_of_penalty(view, struck, problems);
-    let of_failures = section.text("of")? == "failures";
+    names.take_derived(&name, &key.name())?;
+    warn_of_penalty(key, struck);
+    let of_failures = section.of.value()?;
     let failures = match of_failures {
-        true => Some(failures(&section, struck, problems)?),
+        true => Some(failures(section, struck)?),
         false => None,
     };
-    if !of_failures && section.has("countOnly") {
+    if !of_failures && section.count_only.is_set() {
         let why = "denials are strikes, whatever is answered; or write `of: failures`";
-        no_effect(&section, "countOnly", "with `of: denials`", why, problems);
+        no_effect(&section.count_only, "with `of: denials`", why);
     }
     if !of_failures && struck.enforce && matches!(struck.excess, OnExceeded::Wait { .. }) {
-        problems.error(
-            view.place_of_key("penalty"),
+        return Err(key.name().error(
             "a request that waits is denied at first, and is no offence",
             "write `of: failures`, or `excess: reject`",
-        );
-        return None;
+        ));
     }
-    let strikes = strikes(&section, of_failures, problems)?;
+    let strikes = strikes(section, of_failures)?;
     let policy = Policy::penalty(name, strikes).map_err(|error| {
         let cure = "times are from 50us to 400days, in whole microseconds";
-        problems.error(section.place(), error.to_string(), cure);
+        section.here.spot.error(error.to_string(), cure)
     });
-    Some(Some(PenaltyPlan { policy: policy.ok()?, failures }))
+    Ok(Some(PenaltyPlan { policy: policy?, failures }))
 }
 
 /// Which responses are strikes.
-fn failures(
-    section: &View<'_>,
-    struck: &Struck<'_>,
-    problems: &mut Problems,
-) -> Option<Vec<Statuses>> {
-    if let Some(item) = section.item("countOnly") {
-        let items = item.view()?.items("status");
-        return items.iter().map(Item::text).map(|text| text?.parse().ok()).collect();
+fn failures(section: &Penalty, struck: &Struck<'_>) -> Checked<Vec<Statuses>> {
+    if let Some(own) = section.count_only.get()? {
+        return statuses(own);
     }
-    if struck.counts.is_none() {
-        problems.error(
-            section.place_of("of"),
+    struck.counts.cloned().ok_or_else(|| {
+        section.of.error(
             "nothing says which responses are failures",
             "add `countOnly: {status: 401}` to the penalty, or to its policy",
-        );
-    }
-    struck.counts.cloned()
+        )
+    })
 }
 
-fn strikes(section: &View<'_>, of_failures: bool, problems: &mut Problems) -> Option<Strikes> {
-    let (count, within) = (section.whole("strikes")?, section.span("within")?);
-    let block = if section.has("block") { section.span("block")? } else { within };
-    let longest = match section.has("longest") {
-        true => section.span("longest")?,
-        false => DAY.max(block),
-    };
+fn strikes(section: &Penalty, of_failures: bool) -> Checked<Strikes> {
+    let (count, within) = (section.strikes.value()?, section.within.value()?);
+    let block = section.block.value()?.unwrap_or(within);
+    let longest = section.longest.value()?.unwrap_or(DAY.max(block));
     if block > longest {
-        problems.error(
-            section.place_of("longest"),
-            format!("the first block, {}, is longer than the longest", shown(block)),
+        let block = humantime::format_duration(block);
+        return Err(section.longest.error(
+            format!("the first block, {block}, is longer than the longest"),
             "swap `block` and `longest`, or leave out `longest`",
-        );
-        return None;
+        ));
     }
-    let factor = section.whole("factor")?;
-    if block == longest && factor > 1 && section.has("factor") {
+    let factor = section.factor.value()?;
+    if block == longest && factor > 1 && section.factor.is_set() {
         let why = "the first block is as long as the longest";
-        no_effect(section, "factor", "here", why, problems);
+        no_effect(&section.factor, "here", why);
     }
     let strikes = match of_failures {
         true => Strikes::of_failures(count, within),
         false => Strikes::of_denials(count, within),
     };
     let strikes = strikes.block(block).growing(factor, longest);
-    Some(strikes.forgotten_after(section.span("forgetAfter")?))
+    Ok(strikes.forgotten_after(section.forget_after.value()?))
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-fn warn_of_penalty(view: &View<'_>, struck: &Struck<'_>, problems: &mut Problems) {
+fn warn_of_penalty(key: &Mark, struck: &Struck<'_>) {
     if !struck.enforce {
-        let why = "what only watches blocks nobody";
-        no_effect(view, "penalty", "with `shadow`", why, problems);
+        no_effect(key, "with `shadow`", "with `shadow` no client is blocked");
     }
     if struck.whose == Whose::Everybody {
-        problems.warn(
-            view.place_of_key("penalty"),
-            "whoever is denied often enough has everybody blocked",
+        key.name().warn(
+            "one client that is denied often blocks all clients",
             "put it into `client`, or into an api with `per: client`",
         );
     }
@@ -164,40 +141,32 @@ fn warn_of_penalty(view: &View<'_>, struck: &Struck<'_>, problems: &mut Problems
 /// How units are leased, and where that is said.
 pub(super) struct Leased {
     pub(super) lease: Lease,
-    section: Place,
-    ttl: Place,
+    section: Spot,
+    ttl: Spot,
 }
 
 /// How gateways may take units in blocks, if they may.
-pub(super) fn lease(
-    view: &View<'_>,
-    can_fail: bool,
-    problems: &mut Problems,
-) -> Option<Option<Leased>> {
-    let Some(item) = view.item("lease") else {
-        return Some(None);
-    };
-    let section = item.view()?;
+pub(super) fn lease(rules: &Rules, can_fail: bool) -> Checked<Option<Leased>> {
+    let key = &rules.lease;
+    let Some(section) = key.get()? else { return Ok(None) };
     if !can_fail {
-        let why = "one process asks nobody else";
-        no_effect(view, "lease", "in memory", why, problems);
+        no_effect(key, "in memory", "a single process needs no lease");
     }
-    for key in ["concurrency", "penalty"] {
-        if can_fail && view.has(key) {
-            let why = "what is asked of Redis anyway is asked in one call";
-            no_effect(view, "lease", &format!("beside `{key}`"), why, problems);
-            break;
-        }
+    let called: [&Mark; 2] = [&rules.concurrency, &rules.penalty];
+    if let Some(other) = called.into_iter().find(|key| key.is_set())
+        && can_fail
+    {
+        let why = "what is asked of Redis anyway is asked in one call";
+        no_effect(key, &format!("beside `{}`", other.key), why);
     }
-    let (part, whole) = format::share(section.text("share")?)?;
-    let lease = Lease::of(part, whole).ttl(section.span("ttl")?);
-    let (place, ttl) = (view.place_of_key("lease"), section.place_of("ttl"));
-    Some(Some(Leased { lease, section: place, ttl }))
+    let (part, whole) = section.share.value()?;
+    let lease = Lease::of(part, whole).ttl(section.ttl.value()?);
+    Ok(Some(Leased { lease, section: key.name(), ttl: section.ttl.spot() }))
 }
 
 impl Leased {
     /// The policy under this lease, or why it cannot be.
-    pub(super) fn of(&self, policy: Policy, problems: &mut Problems) -> Option<Policy> {
+    pub(super) fn of(&self, policy: Policy) -> Checked<Policy> {
         let ttl = self.lease.time_to_live();
         let (shortest, longest) = (Lease::MIN_TTL.into(), policy.window());
         let (can_be_leased, cure) = match policy.algorithm() {
@@ -213,18 +182,12 @@ impl Leased {
             _ => (true, "choose a `ttl` of 10ms up to the shortest window"),
         };
         let in_bounds = (shortest..=longest).contains(&ttl);
-        let place = if can_be_leased && !in_bounds { &self.ttl } else { &self.section };
-        let leased = policy.with_lease(self.lease);
-        let refused = leased.map_err(|error| {
+        let spot = if can_be_leased && !in_bounds { &self.ttl } else { &self.section };
+        policy.with_lease(self.lease).map_err(|error| {
             let error = error.to_string();
-            // What follows is the cure for programs.
+            // The rest is the cure for programs.
             let what = error.split(": drop the lease").next().unwrap_or(&error);
-            problems.error(place.clone(), what, cure);
-        });
-        refused.ok()
+            spot.error(what, cure)
+        })
     }
-}
-
-fn shown(span: Duration) -> humantime::FormattedDuration {
-    humantime::format_duration(span)
 }

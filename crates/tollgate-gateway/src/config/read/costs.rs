@@ -1,41 +1,35 @@
-//! What requests cost.
+//! The costs of requests.
 
 use std::sync::Arc;
 
-use http::Method;
 use tollgate::Cost;
 
-use super::super::problem::Problems;
-use super::super::view::View;
+use super::super::tables::Costs;
+use super::super::typed::{Checked, Key};
 use super::paths;
 use crate::plan::{CostRule, CostTable};
 
 /// The costs of a section that may have its own, else those of all.
 pub(super) fn costs(
-    view: &View<'_>,
+    costs: &Key<Option<Box<Costs>>>,
     of_all: Option<&Arc<CostTable>>,
-    problems: &mut Problems,
-) -> Option<Arc<CostTable>> {
-    if !view.has("costs") {
-        return match of_all {
-            Some(costs) => Some(Arc::clone(costs)),
-            None => Some(Arc::new(CostTable::flat(Cost::ONE))),
-        };
-    }
-    let view = view.view("costs")?;
+) -> Checked<Arc<CostTable>> {
+    let Some(costs) = costs.get()? else {
+        let of_all = of_all.map(Arc::clone);
+        return Ok(of_all.unwrap_or_else(|| Arc::new(CostTable::flat(Cost::ONE))));
+    };
     let mut methods = Vec::new();
-    for (name, item) in view.others() {
-        let units = item.text()?.parse().ok()?;
-        methods.push((Method::from_bytes(name.as_bytes()).ok()?, Cost::new(units)));
+    for (method, units) in &costs.methods.all {
+        methods.push((method.clone(), Cost::new(*units.get()?)));
     }
     let mut rules = Vec::new();
-    for item in view.items("paths") {
-        let rule = item.view()?;
+    for item in costs.paths.items()? {
+        let rule = item.get()?;
         rules.push(CostRule {
-            methods: paths::methods(&rule)?,
-            path: paths::path(&rule.item("path")?, problems)?,
-            cost: Cost::new(rule.whole("cost")?),
+            methods: paths::methods(&rule.method)?,
+            path: paths::path(rule.path.get()?, &rule.path.spot())?,
+            cost: Cost::new(rule.cost.value()?),
         });
     }
-    Some(Arc::new(CostTable { paths: rules, methods, other: Cost::new(view.whole("other")?) }))
+    Ok(Arc::new(CostTable { paths: rules, methods, other: Cost::new(costs.other.value()?) }))
 }

@@ -1,275 +1,249 @@
-//! Whose quota a request uses.
+//! The client whose quota a request uses.
 
 use std::collections::HashMap;
 
 use http::HeaderName;
 use tollgate::key::TrustedProxies;
 
-use super::super::problem::Problems;
-use super::super::view::{Item, View};
+use super::super::format;
+use super::super::tables::{self, ApiKey, ApiKeys, ClientKey, RateLimiter};
+use super::super::typed::{
+    Checked, Either, Item, Key, Mark, Reported, Spot, all, defaults, values,
+};
 use super::policy::no_effect;
 use super::tokens;
-use crate::plan::{ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource};
+use crate::plan::{
+    ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, ValuePlace, ValuePlan,
+};
 
-/// The chain of identities, and the proxies that it believes.
+/// The chain of identities, and the proxies that it trusts.
 pub(super) struct Identity {
     pub(super) chain: Vec<IdentitySource>,
     pub(super) proxies: TrustedProxies,
 }
 
 impl Identity {
-    /// Whether every request is found to be somebody's.
+    /// Whether every request has a client.
     pub(super) fn always_finds(&self) -> bool {
         self.chain.iter().any(|source| matches!(source, IdentitySource::Ip { .. }))
     }
 }
 
 /// The chain of a file; addresses without one.
-pub(super) fn identity(
-    limiter: &View<'_>,
-    tiers: &[String],
-    problems: &mut Problems,
-) -> Option<Identity> {
-    let mut is_whole = true;
-    let proxies = limiter.has("trustedProxies").then(|| {
-        networks(limiter).unwrap_or_else(|| {
-            is_whole = false;
-            TrustedProxies::none()
-        })
-    });
-    let mut reader = Reader { limiter, proxies, tiers, believed: None };
-    let items = limiter.items("identity");
-    if items.is_empty() {
-        let ip = reader.address(None, problems);
-        reader.unused(&[], problems);
-        let identity = Identity { chain: vec![ip?], proxies: reader.trusted() };
-        return is_whole.then_some(identity);
-    }
-    let mut chain = Vec::new();
-    let mut words = Vec::new();
-    for item in items {
-        let Some(word) = word(&item) else {
-            is_whole = false;
-            continue;
+pub(super) fn identity(limiter: &RateLimiter, tiers: &[String]) -> Checked<Identity> {
+    let proxies = trusted(&limiter.trusted_proxies);
+    let known = proxies.clone().unwrap_or_else(|_| Some(TrustedProxies::none()));
+    let mut reader = Reader { limiter, proxies: known, tiers, believed: None };
+    let mut kinds = Vec::new();
+    let chain = all(limiter.identity.get()?, |item| {
+        let (kind, section) = match item.get()? {
+            Either::One(kind) => (*kind, None),
+            Either::Other(section) => (section.key.value()?, Some(&**section)),
         };
-        if words.contains(&"ip") {
-            problems.warn(
-                item.place(),
-                format!("`{word}` is never asked: every request has an address, and `ip` stands before it"),
+        let name = kind.name();
+        if kinds.contains(&ClientKey::Ip) {
+            item.spot.warn(format!("`{name}` is never asked: every request has an address, and `ip` stands before it"),
                 "move `ip` to the end of the list",
             );
-        } else if words.contains(&word) {
-            problems.warn(item.place(), format!("`{word}` stands here twice"), "remove one");
+        } else if kinds.contains(&kind) && !kind.is_value() {
+            let what = format!("`{name}` stands here twice");
+            item.spot.warn(what, "remove one");
         }
-        words.push(word);
-        match reader.source(word, &item, problems) {
-            Some(source) => chain.push(source),
-            None => is_whole = false,
+        kinds.push(kind);
+        reader.source(kind, section, &item.spot)
+    });
+    let unused: [(&Mark, _); 2] =
+        [(&limiter.jwt, ClientKey::User), (&limiter.api_keys, ClientKey::ApiKey)];
+    for (key, kind) in unused {
+        if key.is_set() && !kinds.contains(&kind) {
+            key.name().warn(
+                format!("`{}` has no effect: no client is identified by it", key.key),
+                format!("write `identity: [{}, ip]`, or remove it", kind.name()),
+            );
         }
     }
-    reader.unused(&words, problems);
-    is_whole.then(|| Identity { chain, proxies: reader.trusted() })
+    proxies?;
+    Ok(Identity { chain: chain?, proxies: reader.trusted() })
 }
 
-/// The word of an item; `ipv4` is `ip`.
-fn word<'a>(item: &Item<'a>) -> Option<&'a str> {
-    let word = match item.view() {
-        Some(view) => view.text("key")?,
-        None => item.text()?,
-    };
-    match word {
-        "ip" | "ipv4" => Some("ip"),
-        "user" | "apiKey" => Some(word),
-        _ => None,
-    }
-}
-
-struct Reader<'a, 'b> {
-    limiter: &'b View<'a>,
+struct Reader<'a> {
+    limiter: &'a RateLimiter,
     /// `rateLimiter.trustedProxies`.
     proxies: Option<TrustedProxies>,
-    tiers: &'b [String],
+    tiers: &'a [String],
     /// The proxies of the address in the chain.
     believed: Option<TrustedProxies>,
 }
 
-impl Reader<'_, '_> {
+impl Reader<'_> {
     fn source(
         &mut self,
-        word: &str,
-        item: &Item<'_>,
-        problems: &mut Problems,
-    ) -> Option<IdentitySource> {
-        let view = item.view();
-        if word != "ip"
-            && let Some(view) = &view
+        kind: ClientKey,
+        section: Option<&tables::Identity>,
+        spot: &Spot,
+    ) -> Checked<IdentitySource> {
+        if let Some(section) = section
+            && kind != ClientKey::Ip
         {
-            for key in ["header", "trustedProxies", "ipv4Prefix", "ipv6Prefix"] {
-                if view.has(key) {
-                    let why = "it is about addresses, `key: ip`";
-                    no_effect(view, key, &format!("on `key: {word}`"), why, problems);
-                }
+            let at = format!("on `key: {}`", kind.name());
+            let of_addresses: [&Mark; 3] =
+                [&section.header, &section.ipv4_prefix, &section.ipv6_prefix];
+            let proxies: Option<&Mark> = (!kind.is_value()).then_some(&section.trusted_proxies);
+            for key in of_addresses.into_iter().chain(proxies).filter(|key| key.is_set()) {
+                no_effect(key, &at, "it is about addresses, `key: ip`");
             }
         }
-        match word {
-            "ip" => self.address(view.as_ref(), problems),
-            "user" => {
-                let Some(jwt) = self.limiter.item("jwt") else {
-                    problems.error(
-                        item.place(),
-                        "`user` is whoever a token names, and there is no `jwt`",
-                        "add a section `jwt` with `jwksUrl`, `jwksFile`, `keyFile` or `secret`",
-                    );
-                    return None;
-                };
-                tokens::jwt(&jwt.view()?, self.tiers, problems).map(IdentitySource::User)
-            }
-            _ => {
-                let Some(keys) = self.limiter.item("apiKeys") else {
-                    problems.error(
-                        item.place(),
-                        "`apiKey` believes the keys of a list, and there is no `apiKeys`",
-                        "add `apiKeys` with the `sha256` of each key",
-                    );
-                    return None;
-                };
-                api_keys(&keys, self.tiers, problems).map(IdentitySource::ApiKey)
+        if let Some(section) = section.filter(|it| it.name.is_set() && !kind.is_value()) {
+            let at = format!("on `key: {}`", kind.name());
+            no_effect(&section.name, &at, "it names a header, a cookie or a parameter");
+        }
+        match kind {
+            ClientKey::Ip => match section {
+                Some(section) => self.address(section),
+                None => self.address(&*defaults::<tables::Identity>()?),
+            },
+            ClientKey::User => match self.limiter.jwt.get()? {
+                Some(jwt) => tokens::jwt(jwt, self.tiers).map(IdentitySource::User),
+                None => Err(spot.error(
+                    "`user` is the subject of a token, and there is no `jwt`",
+                    "add a section `jwt` with `jwksUrl`, `jwksFile`, `keyFile` or `secret`",
+                )),
+            },
+            ClientKey::ApiKey => match self.limiter.api_keys.get()? {
+                Some(keys) => api_keys(keys, self.tiers).map(IdentitySource::ApiKey),
+                None => Err(spot.error(
+                    "`apiKey` believes the keys of a list, and there is no `apiKeys`",
+                    "add `apiKeys` with the `sha256` of each key",
+                )),
+            },
+            ClientKey::Header | ClientKey::Cookie | ClientKey::Query => {
+                value(kind, section, spot).map(IdentitySource::Value)
             }
         }
     }
 
-    fn address(
-        &mut self,
-        view: Option<&View<'_>>,
-        problems: &mut Problems,
-    ) -> Option<IdentitySource> {
-        let header = view.and_then(|view| view.item("header"));
-        let own = match view.filter(|view| view.has("trustedProxies")) {
-            Some(view) => Some(networks(view)?),
-            None => None,
-        };
-        let proxies = own.or_else(|| self.proxies.clone());
-        let (header, trusted_proxies) = match (header, proxies) {
-            (Some(header), Some(proxies)) => (Some(forwarding(header.text()?)?), proxies),
+    fn address(&mut self, section: &tables::Identity) -> Checked<IdentitySource> {
+        let proxies = trusted(&section.trusted_proxies)?.or_else(|| self.proxies.clone());
+        let (header, trusted_proxies) = match (section.header.value()?, proxies) {
+            (Some(header), Some(proxies)) => (Some(forwarding(header)), proxies),
             (Some(header), None) => {
-                problems.warn(
-                    header.place(),
+                section.header.warn(
                     "whoever connects can write this header, and no `trustedProxies` are listed: \
                      it is believed of loopback alone, and for all others the address they \
                      connect from counts",
                     "list the proxies in front: `trustedProxies: [10.0.0.0/8]`, or `[loopback]` \
                      if that is what is meant",
                 );
-                let loopback = TrustedProxies::parse(["loopback"]).ok()?;
-                (Some(forwarding(header.text()?)?), loopback)
+                let loopback = TrustedProxies::parse(["loopback"]).map_err(|_| Reported)?;
+                (Some(forwarding(header)), loopback)
             }
             (None, Some(proxies)) => (Some(ForwardingHeader::XForwardedFor), proxies),
             (None, None) => (None, TrustedProxies::none()),
         };
         self.believed = Some(trusted_proxies.clone());
-        let prefix = |key: &str, default: u8| match view {
-            Some(view) => view.whole(key)?.try_into().ok(),
-            None => Some(default),
-        };
-        Some(IdentitySource::Ip {
+        Ok(IdentitySource::Ip {
             trusted_proxies,
             header,
-            v4_prefix: prefix("ipv4Prefix", 32)?,
-            v6_prefix: prefix("ipv6Prefix", 64)?,
+            v4_prefix: section.ipv4_prefix.value()?,
+            v6_prefix: section.ipv6_prefix.value()?,
         })
     }
 
-    /// Whose forwarding headers are passed on: of those that the identity believes.
+    /// The proxies whose forwarding headers are passed on. The identity trusts them too.
     fn trusted(self) -> TrustedProxies {
         self.believed.or(self.proxies).unwrap_or_else(TrustedProxies::none)
     }
-
-    /// What is written down and never asked.
-    fn unused(&self, words: &[&str], problems: &mut Problems) {
-        for (key, word) in [("jwt", "user"), ("apiKeys", "apiKey")] {
-            if self.limiter.has(key) && !words.contains(&word) {
-                problems.warn(
-                    self.limiter.place_of_key(key),
-                    format!("`{key}` has no effect: nobody is identified by it"),
-                    format!("write `identity: [{word}, ip]`, or remove it"),
-                );
-            }
-        }
-    }
 }
 
-fn forwarding(name: &str) -> Option<ForwardingHeader> {
-    let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
-    Some(match name.as_str() {
+fn value(kind: ClientKey, section: Option<&tables::Identity>, spot: &Spot) -> Checked<ValuePlan> {
+    let word = kind.name();
+    let Some((section, name)) = section
+        .filter(|section| section.name.is_set())
+        .map(|section| (section, section.name.get()))
+    else {
+        let cure = format!("write `{{key: {word}, name: …}}`");
+        return Err(spot.error(format!("`{word}` needs the name of what it reads"), cure));
+    };
+    let name = name?.as_ref().ok_or(Reported)?;
+    let place = match kind {
+        ClientKey::Header => ValuePlace::Header(name.value.clone()),
+        ClientKey::Cookie => ValuePlace::Cookie(name.text.clone()),
+        _ => ValuePlace::Query(name.text.clone()),
+    };
+    let proxies = trusted(&section.trusted_proxies)?;
+    if proxies.is_none() {
+        spot.warn(
+            format!(
+                "clients can write any value into the {word} `{}`, and each value has a quota of \
+                 its own",
+                name.shown
+            ),
+            "list the proxies that verify it in `trustedProxies`, use `user` or `apiKey`, or add \
+             a `global` limit",
+        );
+    }
+    Ok(ValuePlan { place, proxies })
+}
+
+fn forwarding(name: HeaderName) -> ForwardingHeader {
+    match name.as_str() {
         "x-forwarded-for" => ForwardingHeader::XForwardedFor,
         "forwarded" => ForwardingHeader::Forwarded,
         _ => ForwardingHeader::Single(name),
-    })
-}
-
-pub(super) fn networks(view: &View<'_>) -> Option<TrustedProxies> {
-    let items = view.items("trustedProxies");
-    let texts = items.iter().map(Item::text).collect::<Option<Vec<_>>>()?;
-    TrustedProxies::parse(texts).ok()
-}
-
-fn api_keys(item: &Item<'_>, tiers: &[String], problems: &mut Problems) -> Option<ApiKeysPlan> {
-    let (place, items) = match item.view() {
-        Some(view) => {
-            let place = match view.item("scheme") {
-                Some(scheme) => ApiKeyPlace::Authorization(scheme.text()?.to_owned()),
-                None => {
-                    let name = HeaderName::from_bytes(view.text("header")?.as_bytes());
-                    ApiKeyPlace::Header(name.ok()?)
-                }
-            };
-            (place, view.items("keys"))
-        }
-        None => (ApiKeyPlace::Usual, item.items()),
-    };
-    let mut keys: Option<Vec<ApiKeyEntry>> = Some(Vec::new());
-    let mut digests = HashMap::new();
-    for item in items {
-        let view = item.view();
-        if let Some(digest) = view.as_ref().and_then(|view| view.item("sha256")) {
-            let text = digest.text().unwrap_or_default().to_ascii_lowercase();
-            if let Some(first) = digests.insert(text, digest.place().path) {
-                problems.error(
-                    digest.place(),
-                    format!("this key stands here already ({first}), perhaps in another tier"),
-                    "remove one of the two",
-                );
-            }
-        }
-        let key = view.and_then(|view| api_key(&view, tiers, problems));
-        keys = keys.zip(key).map(|(mut keys, key)| {
-            keys.push(key);
-            keys
-        });
     }
-    Some(ApiKeysPlan { place, keys: keys? })
 }
 
-fn api_key(view: &View<'_>, tiers: &[String], problems: &mut Problems) -> Option<ApiKeyEntry> {
-    let sha256 = view.text("sha256")?.to_ascii_lowercase();
-    let tier = match view.item("tier") {
-        None => None,
-        Some(item) => {
-            let name = item.text()?;
-            let tier = tiers.iter().position(|tier| tier == name);
-            if tier.is_none() {
-                let cure = match tiers {
-                    [] => "add it to `tiers`".to_owned(),
-                    tiers => {
-                        format!("the tiers are {}; add it, or name one of them", tiers.join(", "))
-                    }
-                };
-                let what = format!("there is no tier `{}`", item.shown());
-                problems.error(item.place(), what, cure);
-                return None;
-            }
-            tier
+fn trusted(key: &Key<Option<Vec<Item<format::Network>>>>) -> Checked<Option<TrustedProxies>> {
+    key.get()?.as_deref().map(networks).transpose()
+}
+
+pub(super) fn networks(items: &[Item<format::Network>]) -> Checked<TrustedProxies> {
+    TrustedProxies::parse(values(items)?).map_err(|_| Reported)
+}
+
+fn api_keys(
+    keys: &Either<Vec<Item<ApiKey>>, Box<ApiKeys>>,
+    tiers: &[String],
+) -> Checked<ApiKeysPlan> {
+    let (place, items) = match keys {
+        Either::One(items) => (ApiKeyPlace::Usual, items),
+        Either::Other(section) => {
+            let place = match section.scheme.value()? {
+                Some(scheme) => ApiKeyPlace::Authorization(scheme),
+                None => ApiKeyPlace::Header(section.header.value()?),
+            };
+            (place, section.keys.get()?)
         }
     };
-    Some(ApiKeyEntry { sha256, tier })
+    let mut digests = HashMap::new();
+    let keys = all(items, |item| {
+        let key = item.get()?;
+        let spot = key.sha256.spot();
+        if let Ok(digest) = key.sha256.get()
+            && let Some(first) = digests.insert(digest, spot.place.path.clone())
+        {
+            spot.error(
+                format!("this key stands here already ({first}), perhaps in another tier"),
+                "remove one of the two",
+            );
+        }
+        api_key(key, tiers)
+    });
+    Ok(ApiKeysPlan { place, keys: keys? })
+}
+
+fn api_key(key: &ApiKey, tiers: &[String]) -> Checked<ApiKeyEntry> {
+    let sha256 = key.sha256.value();
+    let Some(name) = key.tier.get()? else {
+        return Ok(ApiKeyEntry { sha256: sha256?, tier: None });
+    };
+    let tier = tiers.iter().position(|tier| *tier == name.value);
+    if tier.is_none() {
+        let cure = match tiers {
+            [] => "add it to `tiers`".to_owned(),
+            tiers => format!("the tiers are {}; add it, or name one of them", tiers.join(", ")),
+        };
+        return Err(key.tier.error(format!("there is no tier `{}`", name.shown), cure));
+    }
+    Ok(ApiKeyEntry { sha256: sha256?, tier })
 }

@@ -1,8 +1,6 @@
-//! What the values of a file mean together.
+//! Makes a plan of the values of a file.
 //!
-//! Everything is read even where something is wrong, so that all problems are told at
-//! once. What cannot be made without a value that is wrong is left out silently: the value
-//! is told already.
+//! Reading goes on after a problem, so that one run reports all problems.
 
 mod beside;
 mod costs;
@@ -16,185 +14,158 @@ mod server;
 mod settling;
 mod store;
 mod subjects;
+mod target;
 mod telemetry;
 mod tokens;
-mod unmatched;
 
 use http::StatusCode;
 use tollgate::denial::{Members, Reason};
 use tollgate::{HeaderOptions, OnMissingKey};
 
-use super::problem::Problems;
-use super::view::View;
+use self::identity::Identity;
+use self::policy::Names;
+use super::tables::{File, RateLimiter};
+use super::typed::{Checked, Either, Key, Reported};
 use crate::plan::{PathRules, Plan, StorePlan};
-use crate::proxy::path::Ambiguous;
 
-/// What is the same for all policies.
+/// The same for all policies.
 struct Shared<'a> {
     /// `rateLimiter`.
-    limiter: View<'a>,
+    limiter: &'a RateLimiter,
     /// Whether the store can fail.
     can_fail: bool,
     /// Whether keys of different clients may be on different servers.
     is_cluster: bool,
     /// Whether requests wait in the queue of an api.
     an_api_queues: bool,
+    names: Names,
 }
 
-/// The plan; `None` where something that it needs is wrong.
-pub(super) fn plan(root: &View<'_>, problems: &mut Problems) -> Option<Plan> {
-    let limiter = root.view("rateLimiter")?;
-    let store = store::store(&limiter, problems);
-    let is_cluster = store.as_ref().is_some_and(StorePlan::is_cluster);
-    let can_fail = !matches!(store, Some(StorePlan::Memory { .. }));
-    let an_api_queues = policy::an_api_queues(&limiter);
-    let shared = Shared { limiter: limiter.clone(), can_fail, is_cluster, an_api_queues };
+/// The plan, unless something that it needs is wrong.
+pub(super) fn plan(root: &File) -> Checked<Plan> {
+    let limiter = root.rate_limiter.get()?;
+    let store = store::store(limiter);
+    let is_cluster = store.as_ref().is_ok_and(StorePlan::is_cluster);
+    let can_fail = !matches!(store, Ok(StorePlan::Memory { .. }));
+    let an_api_queues = policy::an_api_queues(limiter);
+    let shared = Shared { limiter, can_fail, is_cluster, an_api_queues, names: Names::default() };
 
-    let tiers = tiers(&limiter, problems)?;
-    let mut names = policy::Names::default();
-    let limits = limits::limits(&shared, &mut names, problems);
-    let routes = routes::routes(root, &shared, &limits, &mut names, problems);
-    let identity = identity::identity(&limiter, &tiers, problems);
-    let reject_ambiguous = ambiguous(&limiter);
-    let exempt = paths::exempt(&limiter, reject_ambiguous == Some(false), problems);
-    let exempt_preflights = limiter.flag("exemptPreflights");
-    let server = server::server(root, &limiter, problems);
-    let headers = headers(&limiter);
-    let members = members(&limiter);
-    let lists = subjects::lists(&limiter, identity.as_ref().map(|it| &*it.chain), problems);
-    let waiting = waiting(&limiter);
-    let on_missing_key = on_missing_key(&limiter, problems, identity.as_ref());
-    let log = telemetry::log(&limiter);
-    let access_log = telemetry::access_log(&limiter);
-    let tracing = telemetry::tracing(&limiter, problems);
-
-    // Where it is not known, less is known not to match.
-    match reject_ambiguous {
-        Some(true) => unmatched::warn(Ambiguous::Refuse, problems),
-        _ => unmatched::warn(Ambiguous::Keep, problems),
+    let tiers = tiers(limiter)?;
+    let limits = limits::limits(&shared);
+    let routes = routes::routes(root, &shared, &limits);
+    let identity = identity::identity(limiter, &tiers);
+    let reject_ambiguous = limiter.paths.get().and_then(|paths| paths.ambiguous.value());
+    let exempt = paths::exempt(limiter, reject_ambiguous);
+    let listen = server::listeners(root, limiter);
+    let forward_auth = server::forward_auth(limiter);
+    let admin = server::admin(limiter);
+    if let (Ok(admin), Ok(listen)) = (admin, &listen) {
+        server::check_admin(admin, listen, limiter);
     }
+    let timeouts = server::timeouts(limiter);
+    let rate_limits = server::rate_limits(limiter);
+    let chain = identity.as_ref().map(|it| &*it.chain).map_err(|reported| *reported);
+    let lists = subjects::lists(limiter, chain);
+    let on_missing_key = on_missing_key(limiter, identity.as_ref().ok());
+    let tracing = telemetry::tracing(limiter);
 
     let identity = identity?;
-    let server = server?;
     let (deny, allow) = lists?;
     let (on_missing_key, missing_key_status) = on_missing_key?;
-    Some(Plan {
-        listen: server.listen,
-        forward_auth: server.forward_auth,
-        rate_limits: server.rate_limits,
-        admin: server.admin,
-        admin_peers: server.admin_peers,
-        timeouts: server.timeouts,
-        max_tunnels: server.max_tunnels,
+    Ok(Plan {
+        listen: listen?,
+        forward_auth: forward_auth?,
+        rate_limits: rate_limits?,
+        admin: admin?,
+        admin_peers: server::admin_peers(limiter)?,
+        timeouts: timeouts?,
+        max_tunnels: limiter.max_tunnels.value()?,
         trusted_proxies: identity.proxies,
         paths: PathRules { reject_ambiguous: reject_ambiguous? },
         routes: routes?,
         exempt: exempt?,
-        exempt_preflights: exempt_preflights?,
+        exempt_preflights: limiter.exempt_preflights.value()?,
         identity: identity.chain,
         on_missing_key,
         missing_key_status,
         tiers,
         deny,
         allow,
-        waiting: waiting?,
+        waiting: waiting(limiter)?,
         store: store?,
-        headers: headers?,
-        members: members?,
-        log: log?,
-        access_log: access_log?,
+        headers: headers(limiter)?,
+        members: members(limiter)?,
+        log: telemetry::log(limiter)?,
+        access_log: telemetry::access_log(limiter)?,
         tracing: tracing?,
     })
 }
 
-/// The names of the tiers.
-fn tiers(limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<String>> {
-    let Some(view) = limiter.view("tiers") else {
-        return Some(Vec::new());
-    };
-    let names: Vec<_> = view.others().iter().map(|(name, _)| (*name).to_owned()).collect();
-    if names.len() > MOST_TIERS {
-        problems.error(
-            limiter.place_of_key("tiers"),
-            format!("{} tiers are more than {MOST_TIERS}", names.len()),
-            "clients of a tier share its numbers, not its quota: a few tiers do for all of them",
-        );
-        return None;
-    }
-    Some(names)
+/// The value of a policy, or that of `rateLimiter`.
+fn inherited<T: Clone>(own: &Key<Option<T>>, outer: &Key<T>) -> Checked<T> {
+    own.value()?.map_or_else(|| outer.value(), Ok)
 }
 
-/// Each of them has a policy for each route and api.
+/// The names of the tiers.
+fn tiers(limiter: &RateLimiter) -> Checked<Vec<String>> {
+    let Some(tiers) = limiter.tiers.there() else { return Ok(Vec::new()) };
+    let names: Vec<_> = tiers.quotas.all.iter().map(|(name, _)| name.clone()).collect();
+    if names.len() > MOST_TIERS {
+        return Err(limiter.tiers.name().error(
+            format!("{} tiers are more than {MOST_TIERS}", names.len()),
+            "clients of a tier share its numbers, not its quota: a few tiers do for all of them",
+        ));
+    }
+    Ok(names)
+}
+
+/// Each tier has a policy for each route and api.
 const MOST_TIERS: usize = 64;
 
-/// What becomes of a request in which nobody is found, and the status if that is refusing it.
+/// The action for a request without a client, and the status if that is rejecting it.
 fn on_missing_key(
-    limiter: &View<'_>,
-    problems: &mut Problems,
-    identity: Option<&identity::Identity>,
-) -> Option<(OnMissingKey, StatusCode)> {
-    if limiter.has("onMissingKey") && identity.is_some_and(identity::Identity::always_finds) {
-        problems.warn(
-            limiter.place_of_key("onMissingKey"),
+    limiter: &RateLimiter,
+    identity: Option<&Identity>,
+) -> Checked<(OnMissingKey, StatusCode)> {
+    if limiter.on_missing_key.is_set() && identity.is_some_and(Identity::always_finds) {
+        limiter.on_missing_key.name().warn(
             "`onMissingKey` has no effect: every request has an address",
             "remove it, or take `ip` out of `identity`",
         );
     }
-    if let Some(section) = limiter.view("onMissingKey") {
-        let status = section.whole("deny").and_then(|status| u16::try_from(status).ok())?;
-        let status = StatusCode::from_u16(status).ok()?;
-        if status == StatusCode::TOO_MANY_REQUESTS {
-            problems.error(
-                section.place_of("deny"),
-                "429 says that waiting helps, which it does not where nobody knows who asks",
-                "write 401 or 403",
-            );
-            return None;
-        }
-        return Some((OnMissingKey::Deny, status));
+    let section = match limiter.on_missing_key.get()? {
+        Either::One(word) => return Ok((*word, Reason::MissingKey.status())),
+        Either::Other(section) => section,
+    };
+    let status = StatusCode::from_u16(section.deny.value()?).map_err(|_| Reported)?;
+    if status == StatusCode::TOO_MANY_REQUESTS {
+        return Err(section.deny.error(
+            "429 says that waiting helps, and it does not help a request without a client",
+            "write 401 or 403",
+        ));
     }
-    let on_missing_key = match limiter.text("onMissingKey")? {
-        "pass" => OnMissingKey::Pass,
-        "share" => OnMissingKey::Share,
-        _ => OnMissingKey::Deny,
-    };
-    Some((on_missing_key, Reason::MissingKey.status()))
-}
-
-fn ambiguous(limiter: &View<'_>) -> Option<bool> {
-    let Some(paths) = limiter.view("paths") else {
-        return Some(!limiter.has("paths"));
-    };
-    Some(paths.text("ambiguous")? == "reject")
+    Ok((OnMissingKey::Deny, status))
 }
 
 /// How many requests may wait at once, and how many bytes of them.
-fn waiting(limiter: &View<'_>) -> Option<(usize, usize)> {
-    let (requests, megabytes) = match limiter.view("waiting") {
-        Some(view) => (view.whole("requests")?, view.whole("megabytes")?),
-        None if limiter.has("waiting") => return None,
-        None => (1_024, 64),
-    };
-    Some((usize::try_from(requests).ok()?, usize::try_from(megabytes << 20).ok()?))
+fn waiting(limiter: &RateLimiter) -> Checked<(usize, usize)> {
+    let waiting = limiter.waiting.get()?;
+    Ok((waiting.requests.value()?, waiting.megabytes.value()? << 20))
 }
 
-fn headers(limiter: &View<'_>) -> Option<HeaderOptions> {
-    let headers = HeaderOptions::all();
-    let Some(view) = limiter.view("headers") else {
-        return Some(headers);
-    };
-    let headers = headers.ratelimit(view.flag("rateLimit")?);
-    let headers = headers.x_ratelimit(view.flag("xRateLimit")?);
-    Some(headers.retry_jitter(view.span("retryJitter")?))
+fn headers(limiter: &RateLimiter) -> Checked<HeaderOptions> {
+    let keys = limiter.headers.get()?;
+    let headers = HeaderOptions::all().ratelimit(keys.rate_limit.value()?);
+    let headers = headers.x_ratelimit(keys.x_rate_limit.value()?);
+    Ok(headers.retry_jitter(keys.retry_jitter.value()?))
 }
 
-fn members(limiter: &View<'_>) -> Option<Members> {
+fn members(limiter: &RateLimiter) -> Checked<Members> {
     let mut members = Members::new();
-    let Some(view) = limiter.view("response").and_then(|view| view.view("members")) else {
-        return Some(members);
-    };
-    for (name, item) in view.others() {
-        members = members.with(name, item.text()?).ok()?;
+    let Some(response) = limiter.response.get()? else { return Ok(members) };
+    let Some(texts) = response.members.get()? else { return Ok(members) };
+    for (name, item) in &texts.texts.all {
+        members = members.with(name, item.get()?).map_err(|_| Reported)?;
     }
-    Some(members)
+    Ok(members)
 }

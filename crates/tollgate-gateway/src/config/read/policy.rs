@@ -1,28 +1,97 @@
 //! A quota and its algorithm.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tollgate::calendar::Unit;
-use tollgate::policy::{Algorithm, Calendar, LeakyMode, Refill, Resolution};
+use tollgate::policy::{Algorithm, Calendar, LeakyMode};
 use tollgate::{Micros, OnStoreError, Policy, PolicyError, Quota};
 
 use super::super::format;
-use super::super::problem::{Place, Problems};
-use super::super::view::{Item, View};
-use super::Shared;
+use super::super::tables::{
+    Api, Bandwidth, Policy as PolicyKeys, RateLimiter, Rules, Tier, Window,
+};
+use super::super::typed::{Checked, Here, Item, Key, Mark, Reported, Spot, Text as _};
+use super::routes::all_routes;
+use super::{Shared, inherited};
 
-/// The names of policies so far, and the keys where they stand.
+/// The keys that `global`, `client` and an api have in common.
+#[derive(Clone, Copy)]
+pub(super) struct Section<'a> {
+    pub(super) here: &'a Here,
+    pub(super) limit: &'a Key<Option<u64>>,
+    pub(super) share: Option<&'a Key<Option<(u32, u32)>>>,
+    pub(super) window: &'a Window,
+    pub(super) rules: &'a Rules,
+}
+
+impl PolicyKeys {
+    pub(super) const fn section(&self) -> Section<'_> {
+        let Self { here, limit, window, rules, .. } = self;
+        Section { here, limit, share: None, window, rules }
+    }
+}
+
+impl Api {
+    pub(super) const fn section(&self) -> Section<'_> {
+        let Self { here, limit, share, window, rules, .. } = self;
+        Section { here, limit, share: Some(share), window, rules }
+    }
+}
+
+/// How much per how long, as the file has it.
+#[derive(Clone, Copy)]
+pub(super) struct QuotaKeys<'a> {
+    pub(super) here: &'a Here,
+    /// `limit`, or `share` in its place.
+    amount: &'a Mark,
+    limit: Checked<u64>,
+    window: &'a Window,
+}
+
+impl<'a> Section<'a> {
+    pub(super) fn quota(self) -> QuotaKeys<'a> {
+        let Self { here, limit, share, window, .. } = self;
+        let amount = match share {
+            Some(share) if !limit.is_set() => share,
+            _ => &**limit,
+        };
+        let limit = limit.value().and_then(|limit| limit.ok_or(Reported));
+        QuotaKeys { here, amount, limit, window }
+    }
+
+    /// The key that says how much a request may cost.
+    pub(super) fn capacity(self) -> Option<&'a Mark> {
+        let keys: [Option<&Mark>; 3] =
+            [Some(&self.window.burst), Some(self.limit), self.share.map(|share| &**share)];
+        keys.into_iter().flatten().find(|key| key.is_set())
+    }
+}
+
+impl Tier {
+    pub(super) fn quota(&self) -> QuotaKeys<'_> {
+        let Self { here, limit, window, .. } = self;
+        QuotaKeys { here, amount: limit, limit: limit.value(), window }
+    }
+}
+
+impl Bandwidth {
+    pub(super) fn quota(&self) -> QuotaKeys<'_> {
+        let Self { here, limit, window } = self;
+        QuotaKeys { here, amount: limit, limit: limit.value(), window }
+    }
+}
+
+/// The names of policies so far, and the keys that they are in.
 #[derive(Debug, Default)]
-pub(super) struct Names(HashMap<String, String>);
+pub(super) struct Names(RefCell<HashMap<String, String>>);
 
 impl Names {
     /// Takes a name, which two policies cannot share: they would share their counters.
-    pub(super) fn take(&mut self, name: &str, place: Place, problems: &mut Problems) {
-        let path = place.path.clone();
-        if let Some(first) = self.0.insert(name.to_owned(), path) {
-            problems.error(
-                place,
+    pub(super) fn take(&self, name: &str, spot: &Spot) {
+        let path = spot.place.path.clone();
+        if let Some(first) = self.0.borrow_mut().insert(name.to_owned(), path) {
+            spot.error(
                 format!("`{}` is the name of another policy ({first})", name.escape_debug()),
                 "give each an `identifier` of its own: counters belong to it",
             );
@@ -30,97 +99,76 @@ impl Names {
     }
 
     /// Takes a name that was made of another one.
-    pub(super) fn take_derived(
-        &mut self,
-        name: &str,
-        place: Place,
-        problems: &mut Problems,
-    ) -> Option<()> {
+    pub(super) fn take_derived(&self, name: &str, spot: &Spot) -> Checked<()> {
         if name.len() > Policy::MAX_NAME {
             let what =
                 format!("this is the policy `{}`, a name that is too long", name.escape_debug());
             let added = name.rfind('/').map_or(0, |slash| name.len() - slash);
             let most = Policy::MAX_NAME - added.min(Policy::MAX_NAME);
             let cure = format!("choose an `identifier` of at most {most} characters");
-            problems.error(place, what, cure);
-            return None;
+            return Err(spot.error(what, cure));
         }
-        self.take(name, place, problems);
-        Some(())
+        self.take(name, spot);
+        Ok(())
     }
 }
 
 /// The algorithm of a policy with its settings.
-pub(super) fn algorithm(
-    view: &View<'_>,
-    shared: &Shared<'_>,
-    problems: &mut Problems,
-) -> Option<Algorithm> {
-    let strategy = view.text("strategy").or_else(|| match view.has("strategy") {
-        true => None,
-        false => shared.limiter.text("strategy"),
-    })?;
-    let mut algorithm: Algorithm = strategy.parse().ok()?;
+pub(super) fn algorithm(rules: &Rules, shared: &Shared<'_>) -> Checked<Algorithm> {
+    let mut algorithm = inherited(&rules.strategy, &shared.limiter.strategy)?;
     let name = algorithm.name();
-    let mut belongs = |key: &str, owner: &str| {
-        if view.has(key) && owner != name {
-            no_effect(view, key, &format!("on a {name}"), &format!("it is for {owner}"), problems);
+    let owned: [(&Mark, _); 4] = [
+        (&rules.refill, "token_bucket"),
+        (&rules.mode, "leaky_bucket"),
+        (&rules.max_wait, "leaky_bucket"),
+        (&rules.resolution, "sliding_window_log"),
+    ];
+    for (key, owner) in owned {
+        if key.is_set() && owner != name {
+            no_effect(key, &format!("on a {name}"), &format!("it is for {owner}"));
         }
-    };
-    belongs("refill", "token_bucket");
-    belongs("mode", "leaky_bucket");
-    belongs("maxWait", "leaky_bucket");
-    belongs("resolution", "sliding_window_log");
+    }
     match &mut algorithm {
-        Algorithm::TokenBucket { refill } if view.text("refill")? == "interval" => {
-            *refill = Refill::Interval;
-        }
-        Algorithm::LeakyBucket { mode } => *mode = leaky_mode(view, problems)?,
-        Algorithm::SlidingWindowLog { resolution } => {
-            *resolution = match view.text("resolution")? {
-                "exact" => Resolution::Exact,
-                "thousandth" => Resolution::Thousandth,
-                _ => Resolution::Auto,
-            }
-        }
+        Algorithm::TokenBucket { refill } => *refill = rules.refill.value()?,
+        Algorithm::LeakyBucket { mode } => *mode = leaky_mode(rules)?,
+        Algorithm::SlidingWindowLog { resolution } => *resolution = rules.resolution.value()?,
         _ => {}
     }
-    Some(algorithm)
+    Ok(algorithm)
 }
 
-/// The algorithm of `global` or `client`. Nobody waits in two queues, so where all of a file is a
-/// leaky_bucket these measure, and what waits is what has a rate of its own. Files for an older
-/// gateway, which name one strategy for everything, run by that.
+/// The algorithm of `global` or `client`. A request waits in one queue only. Where all policies
+/// are leaky buckets, these two measure, and requests wait for the policy of their own rate. Files
+/// for an older gateway, which name one strategy for everything, run by that.
 pub(super) fn algorithm_everywhere(
-    view: &View<'_>,
+    section: Section<'_>,
     shared: &Shared<'_>,
-    problems: &mut Problems,
-) -> Option<Algorithm> {
-    let algorithm = algorithm(view, shared, problems)?;
-    let says = ["strategy", "mode", "maxWait"].into_iter().any(|key| view.has(key));
+) -> Checked<Algorithm> {
+    let rules = section.rules;
+    let algorithm = algorithm(rules, shared)?;
+    let says = rules.strategy.is_set() || rules.mode.is_set() || rules.max_wait.is_set();
     if says || !is_queue(algorithm) || !shared.an_api_queues {
-        return Some(algorithm);
+        return Ok(algorithm);
     }
-    problems.warn(
-        view.place(),
+    section.here.spot.warn(
         "this only measures: a request waits in one queue, and some of `apis` have theirs",
         "write `mode: meter` to say so, or another `strategy`",
     );
-    Some(Algorithm::LeakyBucket { mode: LeakyMode::Meter })
+    Ok(Algorithm::LeakyBucket { mode: LeakyMode::Meter })
 }
 
 /// Whether an api of the file is a queue, in which requests do wait.
-pub(super) fn an_api_queues(limiter: &View<'_>) -> bool {
-    let routes = limiter.items("routes");
-    let routes = routes.iter().filter_map(Item::view);
-    let apis = routes.chain([limiter.clone()]).flat_map(|view| view.items("apis"));
-    apis.filter_map(|item| item.view()).any(|api| {
-        let inherits = |key: &str| if api.has(key) { &api } else { limiter };
-        (api.has("limit") || api.has("share"))
-            && inherits("strategy").text("strategy") == Some("leaky_bucket")
-            && inherits("shadow").flag("shadow") != Some(true)
-            && api.text("mode") == Some("queue")
-    })
+pub(super) fn an_api_queues(limiter: &RateLimiter) -> bool {
+    let apis = all_routes(limiter).map(|route| &route.apis).chain([&limiter.apis]);
+    let queues = |api: &Api| {
+        let rules = &api.rules;
+        (api.limit.is_set() || api.share.is_set())
+            && inherited(&rules.strategy, &limiter.strategy).is_ok_and(is_queue)
+            && inherited(&rules.shadow, &limiter.shadow) != Ok(true)
+            && matches!(rules.mode.get(), Ok(LeakyMode::Queue { .. }))
+    };
+    let items = apis.flat_map(|apis| apis.items().unwrap_or_default());
+    items.flat_map(Item::get).any(|api| queues(api))
 }
 
 /// Whether requests wait in it for their turn.
@@ -128,210 +176,145 @@ pub(super) const fn is_queue(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } })
 }
 
-fn leaky_mode(view: &View<'_>, problems: &mut Problems) -> Option<LeakyMode> {
-    let max_wait = match view.item("maxWait") {
-        Some(_) => Some(Micros::from(view.span("maxWait")?)),
-        None => None,
-    };
-    if view.text("mode")? == "meter" {
-        if max_wait.is_some() {
-            no_effect(view, "maxWait", "in mode meter", "nobody waits there", problems);
-        }
-        return Some(LeakyMode::Meter);
+fn leaky_mode(rules: &Rules) -> Checked<LeakyMode> {
+    let max_wait = rules.max_wait.value()?.map(Micros::from);
+    let mode = rules.mode.value()?;
+    if mode != LeakyMode::Meter {
+        return Ok(LeakyMode::Queue { max_wait });
     }
-    Some(LeakyMode::Queue { max_wait })
+    if max_wait.is_some() {
+        no_effect(&rules.max_wait, "in mode meter", "no request waits there");
+    }
+    Ok(mode)
 }
 
 /// How much per how long.
-pub(super) fn quota(
-    view: &View<'_>,
-    algorithm: Algorithm,
-    problems: &mut Problems,
-) -> Option<Quota> {
-    let limit = view.whole("limit");
-    let calendar = calendar(view, algorithm, problems);
+pub(super) fn quota(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Quota> {
+    let calendar = calendar(keys.window, algorithm);
     let window = match calendar {
-        None => window(view, algorithm, problems),
-        Some(_) => None,
+        Ok(None) => window(keys, algorithm),
+        _ => Err(Reported),
     };
-    let burst = view.whole("burst");
-    if view.has("burst") && !is_bucket(algorithm) {
-        problems.error(
-            view.place_of_key("burst"),
+    let burst = &keys.window.burst;
+    if burst.is_set() && !is_bucket(algorithm) {
+        return Err(burst.name().error(
             format!("a {algorithm} has no burst: its limit is what passes at once"),
             "remove it, or write `strategy: token_bucket`",
-        );
-        return None;
+        ));
     }
-    let quota = match calendar {
-        Some(calendar) => Quota::per_calendar(limit?, calendar?),
-        None => Quota::new(limit?, window?),
+    let quota = match calendar? {
+        Some(calendar) => Quota::per_calendar(keys.limit?, calendar),
+        None => Quota::new(keys.limit?, window?),
     };
-    match view.has("burst") {
-        true => Some(quota.burst(burst?)),
-        false => Some(quota),
-    }
+    Ok(burst.value()?.map_or(quota, |burst| quota.burst(burst)))
 }
 
-/// The calendar that the limit is for, in place of a time; nothing inside where it is wrong.
-fn calendar(
-    view: &View<'_>,
-    algorithm: Algorithm,
-    problems: &mut Problems,
-) -> Option<Option<Calendar>> {
-    if !view.has("calendar") {
-        if view.has("timeZone") {
+/// The calendar of the limit, if it has one in place of a time.
+fn calendar(keys: &Window, algorithm: Algorithm) -> Checked<Option<Calendar>> {
+    if !keys.calendar.is_set() {
+        if keys.time_zone.is_set() {
             let why = "a span of time is as long everywhere";
-            no_effect(view, "timeZone", "without `calendar`", why, problems);
+            no_effect(&keys.time_zone, "without `calendar`", why);
         }
-        return None;
+        return Ok(None);
     }
     if algorithm != Algorithm::FixedWindowCounter {
-        problems.error(
-            view.place_of_key("calendar"),
+        return Err(keys.calendar.name().error(
             format!("a {algorithm} has windows of one length, and days and months have not"),
             "write `strategy: fixed_window_counter`, or a span of time as `window: 24h`",
-        );
-        return Some(None);
+        ));
     }
-    if view.has("refillSeconds") {
+    if keys.refill_seconds.is_set() {
         let why = "the calendar says when units come back";
-        no_effect(view, "refillSeconds", "beside `calendar`", why, problems);
+        no_effect(&keys.refill_seconds, "beside `calendar`", why);
     }
-    let unit =
-        view.text("calendar").and_then(|name| Unit::ALL.into_iter().find(|it| it.name() == name));
-    let zone = if view.has("timeZone") { view.text("timeZone") } else { Some("UTC") };
-    // What there is no calendar for is told already.
-    Some(unit.zip(zone).and_then(|(unit, zone)| tollgate::calendar::calendar(unit, zone).ok()))
+    let unit = keys.calendar.value()?.ok_or(Reported)?;
+    let zone = keys.time_zone.value()?;
+    let calendar = tollgate::calendar::calendar(unit, zone.as_deref().unwrap_or("UTC"));
+    calendar.map(Some).map_err(|_| Reported)
 }
 
 /// The time that the limit is for, under whichever of its names.
-fn window(view: &View<'_>, algorithm: Algorithm, problems: &mut Problems) -> Option<Duration> {
-    let given = ["window", "windowSeconds"].into_iter().find(|key| view.has(key));
-    let refill = view.has("refillSeconds");
-    match given {
-        // Older files say both, and mostly the same.
-        Some(given) if refill && is_bucket(algorithm) && !says_the_same(view, given) => {
-            let why = "`refillSeconds` says how long";
-            no_effect(
-                view,
-                given,
-                &format!("on a {algorithm} with `refillSeconds`"),
-                why,
-                problems,
-            );
-        }
-        _ if refill && !is_bucket(algorithm) => {
+fn window(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Duration> {
+    let Window { window, window_seconds, refill_seconds, .. } = keys.window;
+    let seconds = |key: &Key<Option<u64>>| key.value().map(|it| it.map(Duration::from_secs));
+    let given: Option<(&Mark, _)> = if window.is_set() {
+        Some((window, window.value()))
+    } else {
+        window_seconds.is_set().then(|| (&**window_seconds, seconds(window_seconds)))
+    };
+    if refill_seconds.is_set() {
+        let refill = seconds(refill_seconds);
+        if !is_bucket(algorithm) {
             let why = "its window says when units come back";
-            no_effect(view, "refillSeconds", &format!("on a {algorithm}"), why, problems);
+            no_effect(refill_seconds, &format!("on a {algorithm}"), why);
+        } else {
+            // Older files have both, and mostly the same value.
+            if let Some((key, given)) = given
+                && (refill.is_err() || given != refill)
+            {
+                let at = format!("on a {algorithm} with `refillSeconds`");
+                no_effect(key, &at, "`refillSeconds` says how long");
+            }
+            return refill?.ok_or(Reported);
         }
-        _ => {}
-    }
-    if refill && is_bucket(algorithm) {
-        return view.whole("refillSeconds").map(Duration::from_secs);
     }
     match given {
-        Some("window") => view.span("window"),
-        Some(_) => view.whole("windowSeconds").map(Duration::from_secs),
-        None if view.has_unknown() => None,
-        None => {
-            problems.error(
-                view.place(),
-                "nothing says how long the limit is for",
-                "add `windowSeconds: 60`, or `window: 500ms`",
-            );
-            None
-        }
+        Some((_, given)) => given?.ok_or(Reported),
+        None if keys.here.has_unknown => Err(Reported),
+        None => Err(keys.here.spot.error(
+            "nothing says how long the limit is for",
+            "add `windowSeconds: 60`, or `window: 500ms`",
+        )),
     }
 }
 
-fn says_the_same(view: &View<'_>, window: &str) -> bool {
-    let refill = view.whole("refillSeconds").map(Duration::from_secs);
-    refill.is_some()
-        && refill
-            == if window == "window" {
-                view.span(window)
-            } else {
-                view.whole(window).map(Duration::from_secs)
-            }
-}
-
-/// A policy, or why there cannot be such a one.
+/// Builds a policy.
 pub(super) fn build(
     name: &str,
     quota: Quota,
     algorithm: Algorithm,
-    view: &View<'_>,
-    problems: &mut Problems,
-) -> Option<Policy> {
-    // Such a name is told already.
-    (format::IDENTIFIER.check)(name).ok()?;
-    Policy::new(name, quota, algorithm).map_err(|error| refused(&error, view, problems)).ok()
+    keys: QuotaKeys<'_>,
+) -> Checked<Policy> {
+    // A name that is not valid is already reported.
+    format::Identifier::parse(name).map_err(|_| Reported)?;
+    Policy::new(name, quota, algorithm).map_err(|error| refused(&error, keys))
 }
 
-/// Tells why a policy cannot be built.
-pub(super) fn refused(error: &PolicyError, view: &View<'_>, problems: &mut Problems) {
-    let limit = if view.has("limit") { "limit" } else { "share" };
-    match error.nearest_limit() {
-        Some(nearest) => {
-            problems.error(view.place_of(limit), error.to_string(), format!("write {nearest}"));
-        }
-        None => {
-            let keys = ["window", "windowSeconds", "refillSeconds"];
-            let key = keys.into_iter().find(|key| view.has(key)).unwrap_or(limit);
-            let cure = "choose a window of 50us to 400days, in whole microseconds";
-            problems.error(view.place_of(key), error.to_string(), cure);
-        }
+/// Reports why a policy cannot be built.
+pub(super) fn refused(error: &PolicyError, keys: QuotaKeys<'_>) -> Reported {
+    if let Some(nearest) = error.nearest_limit() {
+        return keys.amount.error(error.to_string(), format!("write {nearest}"));
     }
+    let Window { window, window_seconds, refill_seconds, .. } = keys.window;
+    let spans: [&Mark; 3] = [window, window_seconds, refill_seconds];
+    let key = spans.into_iter().find(|key| key.is_set()).unwrap_or(keys.amount);
+    let cure = "choose a window of 50us to 400days, in whole microseconds";
+    key.error(error.to_string(), cure)
 }
 
-/// What a policy does while the store cannot decide.
-pub(super) fn on_store_error(
-    view: &View<'_>,
-    shared: &Shared<'_>,
-    problems: &mut Problems,
-) -> Option<OnStoreError> {
-    let place = if view.has("onStoreError") { view } else { &shared.limiter };
-    if place.has("onStoreError") && !shared.can_fail {
-        no_effect(place, "onStoreError", "in memory", "such a store does not fail", problems);
+/// The failure policy.
+pub(super) fn on_store_error(rules: &Rules, shared: &Shared<'_>) -> Checked<OnStoreError> {
+    let (own, outer) = (&rules.on_store_error, &shared.limiter.on_store_error);
+    let key: &Mark = if own.is_set() { own } else { outer };
+    if key.is_set() && !shared.can_fail {
+        no_effect(key, "in memory", "such a store does not fail");
     }
-    Some(word(place.text("onStoreError")?))
+    inherited(own, outer)
 }
 
-/// Reads what a policy does with requests that are shed, if that differs from
-/// [`on_store_error`]; nothing inside where the file is wrong.
-pub(super) fn shed(
-    view: &View<'_>,
-    shared: &Shared<'_>,
-    problems: &mut Problems,
-) -> Option<Option<OnStoreError>> {
-    let place = if view.has("shed") { view } else { &shared.limiter };
-    if !place.has("shed") {
-        return Some(None);
+/// The failure policy for requests that are shed, if it differs.
+pub(super) fn shed(rules: &Rules, shared: &Shared<'_>) -> Checked<Option<OnStoreError>> {
+    let key = if rules.shed.is_set() { &rules.shed } else { &shared.limiter.shed };
+    if key.is_set() && !shared.can_fail {
+        no_effect(key, "in memory", "such a store is never overloaded");
     }
-    if !shared.can_fail {
-        no_effect(place, "shed", "in memory", "such a store is never overloaded", problems);
-    }
-    Some(Some(word(place.text("shed")?)))
+    key.value()
 }
 
-fn word(on_store_error: &str) -> OnStoreError {
-    match on_store_error {
-        "closed" => OnStoreError::Closed,
-        "local" => OnStoreError::Local,
-        _ => OnStoreError::Open,
-    }
-}
-
-pub(super) fn no_effect(
-    view: &View<'_>,
-    key: &str,
-    place: &str,
-    why: &str,
-    problems: &mut Problems,
-) {
-    let what = format!("`{key}` has no effect {place}");
-    problems.warn(view.place_of_key(key), what, format!("remove it: {why}"));
+pub(super) fn no_effect(key: &Mark, at: &str, why: &str) {
+    let what = format!("`{}` has no effect {at}", key.key);
+    key.name().warn(what, format!("remove it: {why}"));
 }
 
 pub(super) const fn is_bucket(algorithm: Algorithm) -> bool {

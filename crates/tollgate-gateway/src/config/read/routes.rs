@@ -3,151 +3,105 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use http::uri::Scheme;
 use tollgate::{OnExceeded, Policy};
 
-use super::super::format;
-use super::super::problem::{Place, Problems};
-use super::super::view::{Item, View};
+use super::super::tables::{self, File, RateLimiter};
+use super::super::typed::{Checked, Spot};
 use super::limits::{self, Limits};
-use super::policy::Names;
 use super::server::has_fronts;
+use super::target::target;
 use super::{Shared, paths};
-use crate::plan::{LimitPlan, PathMatch, Protocol, Route, RouteLimits, Target, Whose};
+use crate::plan::{LimitPlan, PathMatch, Route, RouteLimits, Whose};
 
 /// The routes of a file; the last one is that of `target`.
-pub(super) fn routes(
-    root: &View<'_>,
-    shared: &Shared<'_>,
-    limits: &Limits,
-    names: &mut Names,
-    problems: &mut Problems,
-) -> Option<Vec<Route>> {
-    let limiter = &shared.limiter;
-    let mut routes: Vec<(Route, Place)> = Vec::new();
-    let mut is_whole = true;
-    for item in limiter.items("routes") {
-        let Some(view) = item.view() else {
-            is_whole = false;
-            continue;
-        };
-        match route(&view, shared, limits, names, problems) {
-            Some(route) => routes.push((route, view.place_of("name"))),
-            None => is_whole = false,
+pub(super) fn routes(root: &File, shared: &Shared<'_>, limits: &Limits) -> Checked<Vec<Route>> {
+    let limiter = shared.limiter;
+    let mut routes: Vec<(Route, Spot)> = Vec::new();
+    let mut outcome = limiter.routes.get().map(drop);
+    for item in limiter.routes.items().unwrap_or_default() {
+        let read = item.get().and_then(|section| {
+            let route = route(section, shared, limits)?;
+            Ok((route, section.name.spot()))
+        });
+        match read {
+            Ok(route) => routes.push(route),
+            Err(reported) => outcome = Err(reported),
         }
     }
-    let fallback = match (limiter.item("target"), root.item("target")) {
-        (Some(_), Some(outer)) => {
-            problems.error(
-                outer.place(),
-                "`target` says the same as `rateLimiter.target`",
-                "keep one of the two",
-            );
-            return None;
-        }
-        (item, outer) => item.or(outer),
-    };
-    let decides = limiter.has("forwardAuth");
-    let is_asked = limiter.has("listen") || !has_fronts(limiter);
-    if is_asked && limiter.item("routes").is_none() && fallback.is_none() {
-        problems.error(
-            limiter.place(),
+    if limiter.target.is_set() && root.target.is_set() {
+        return Err(root
+            .target
+            .error("`target` says the same as `rateLimiter.target`", "keep one of the two"));
+    }
+    let fallback = if limiter.target.is_set() { &limiter.target } else { &root.target };
+    let decides = limiter.forward_auth.is_set();
+    let is_asked = limiter.listen.is_set() || !has_fronts(limiter);
+    if is_asked && !limiter.routes.is_set() && !fallback.is_set() {
+        limiter.here.spot.error(
             "`target` is missing: nothing says where requests go",
             "add `target: http://localhost:3000`",
         );
     }
-    let target = fallback.as_ref().map(target);
-    is_whole &= !matches!(target, Some(None));
-    let target = target.flatten();
+    let target =
+        fallback.get().and_then(|it| it.as_ref().map(|it| target(it, &PathMatch::Any)).transpose());
+    outcome = outcome.and(target.as_ref().map(drop).map_err(|reported| *reported));
+    let target = target.ok().flatten();
     // Requests that no route takes have limits as well.
     if target.is_some() || decides {
         let limits = limits.limits.clone();
         let route =
             Route { name: FALLBACK.to_owned(), host: None, path: PathMatch::Any, target, limits };
-        let place = limiter.place_of("target");
-        routes.push((route, place));
+        routes.push((route, limiter.target.spot()));
     }
-    check(&routes, shared, problems);
-    warn_without_limits(limiter, problems);
+    check(&routes, shared);
+    warn_without_limits(limiter);
     if decides {
-        check_fronts(&routes, limiter, problems);
+        check_fronts(&routes, limiter);
     }
-    is_whole.then(|| routes.into_iter().map(|(route, _)| route).collect())
+    outcome.map(|()| routes.into_iter().map(|(route, _)| route).collect())
 }
 
 /// The route of `target`.
 const FALLBACK: &str = "default";
 
-fn route(
-    view: &View<'_>,
-    shared: &Shared<'_>,
-    outer: &Limits,
-    names: &mut Names,
-    problems: &mut Problems,
-) -> Option<Route> {
-    let name = view.text("name");
-    let limits = limits::of_route(view, name.unwrap_or("?"), outer, shared, names, problems);
-    let path = match view.item("path") {
-        Some(item) => paths::path(&item, problems),
-        None => Some(PathMatch::Any),
-    };
-    let target = match view.item("target") {
-        Some(item) => Some(target(&item)?),
-        None if shared.limiter.has("forwardAuth") => None,
+fn route(section: &tables::Route, shared: &Shared<'_>, outer: &Limits) -> Checked<Route> {
+    let name = section.name.get();
+    let known = name.map_or("?", |name| name);
+    let limits = limits::of_route(section, known, outer, shared);
+    let path = section.path.get();
+    let path = path.and_then(|path| paths::path(path, &section.path.spot()));
+    let target = match section.target.get()? {
+        Some(section) => Some(target(section, path.as_ref().map_err(|reported| *reported)?)?),
+        None if shared.limiter.forward_auth.is_set() => None,
         None => {
-            problems.error(
-                view.place(),
+            return Err(section.here.spot.error(
                 "`target` is missing: nothing says where requests of this route go",
                 "add `target: http://localhost:3000`, or `forwardAuth` to decide for another proxy",
-            );
-            return None;
+            ));
         }
     };
-    let host = match view.item("host") {
-        Some(item) => Some(item.text()?.to_ascii_lowercase()),
-        None => None,
-    };
-    Some(Route { name: name?.to_owned(), host, path: path?, target, limits })
+    Ok(Route { name: name?.clone(), host: section.host.value()?, path: path?, target, limits })
 }
 
 /// Whether requests go anywhere.
-pub(super) fn has_target(root: &View<'_>, limiter: &View<'_>) -> bool {
-    let routes = limiter.items("routes");
-    root.has("target")
-        || limiter.has("target")
-        || routes.iter().filter_map(Item::view).any(|view| view.has("target"))
+pub(super) fn has_target(root: &File, limiter: &RateLimiter) -> bool {
+    root.target.is_set()
+        || limiter.target.is_set()
+        || all_routes(limiter).any(|route| route.target.is_set())
 }
 
-fn target(item: &Item<'_>) -> Option<Target> {
-    let view = item.view();
-    let url = match &view {
-        Some(view) => view.text("url")?,
-        None => item.text()?,
-    };
-    let uri = format::target(url).ok()?;
-    let protocol = match view.as_ref().map(|view| view.text("protocol")) {
-        Some(protocol) if protocol? == "http2" => Protocol::Http2,
-        _ => Protocol::Http1,
-    };
-    Some(Target {
-        scheme: uri.scheme().cloned().unwrap_or(Scheme::HTTP),
-        authority: uri.authority()?.clone(),
-        base_path: uri.path().trim_end_matches('/').to_owned(),
-        protocol,
-        preserve_host: match &view {
-            Some(view) => view.flag("preserveHost")?,
-            None => true,
-        },
-    })
+/// The routes whose form is right.
+pub(super) fn all_routes(limiter: &RateLimiter) -> impl Iterator<Item = &tables::Route> {
+    let items = limiter.routes.items().unwrap_or_default();
+    items.iter().filter_map(|item| item.get().ok()).map(|route| &**route)
 }
 
-/// What routes must not be to each other, and limits of a route not.
-fn check(routes: &[(Route, Place)], shared: &Shared<'_>, problems: &mut Problems) {
-    for (index, (route, place)) in routes.iter().enumerate() {
+/// Checks the routes against each other, and the limits of each.
+fn check(routes: &[(Route, Spot)], shared: &Shared<'_>) {
+    for (index, (route, spot)) in routes.iter().enumerate() {
         let earlier = &routes[..index];
         if earlier.iter().any(|(other, _)| other.name == route.name) {
-            problems.error(
-                place.clone(),
+            spot.error(
                 format!("two routes are named `{}`", route.name.escape_debug()),
                 if index + 1 == routes.len() && route.name == FALLBACK {
                     "`default` is the route of `target`: give the other one another name"
@@ -160,8 +114,7 @@ fn check(routes: &[(Route, Place)], shared: &Shared<'_>, problems: &mut Problems
             (other.host.is_none() || other.host == route.host) && other.path.covers(&route.path)
         });
         if let Some((other, _)) = shadow {
-            problems.warn(
-                place.clone(),
+            spot.warn(
                 format!(
                     "no request gets here: the route `{}` before it takes them all",
                     other.name
@@ -169,32 +122,32 @@ fn check(routes: &[(Route, Place)], shared: &Shared<'_>, problems: &mut Problems
                 "move the narrower one up, or remove one of them",
             );
         }
-        check_queues(&route.limits, place, problems);
-        check_penalties(&route.limits, place, problems);
+        check_queues(&route.limits, spot);
+        check_penalties(&route.limits, spot);
         if shared.can_fail {
-            warn_of_leases(&route.limits, place, problems);
+            warn_of_leases(&route.limits, spot);
         }
         if shared.is_cluster {
-            warn_of_slots(&route.limits, place, problems);
+            warn_of_slots(&route.limits, spot);
         }
     }
 }
 
 /// A file without limits is a mistake more often than not.
-fn warn_without_limits(limiter: &View<'_>, problems: &mut Problems) {
-    let limits = |view: &View<'_>| ["client", "global", "apis"].iter().any(|key| view.has(key));
-    let routes = limiter.items("routes");
-    let has_own = limiter.has("rateLimitService");
-    if !has_own
-        && !limits(limiter)
-        && !routes.iter().filter_map(Item::view).any(|view| limits(&view))
-    {
-        problems.warn(limiter.place(), "nothing is limited", "add `client`, `global` or `apis`");
+fn warn_without_limits(limiter: &RateLimiter) {
+    let has_limits = limiter.rate_limit_service.is_set()
+        || limiter.client.is_set()
+        || limiter.global.is_set()
+        || limiter.apis.is_set()
+        || all_routes(limiter)
+            .any(|it| it.client.is_set() || it.global.is_set() || it.apis.is_set());
+    if !has_limits {
+        limiter.here.spot.warn("nothing is limited", "add `client`, `global` or `apis`");
     }
 }
 
 /// A proxy that asks for a decision reports no response.
-fn check_fronts(routes: &[(Route, Place)], limiter: &View<'_>, problems: &mut Problems) {
+fn check_fronts(routes: &[(Route, Spot)], limiter: &RateLimiter) {
     let mut told = HashSet::new();
     for limit in routes.iter().flat_map(|(route, _)| route.limits.all()) {
         let penalty = limit.penalty.as_ref().and_then(|penalty| penalty.failures.as_ref());
@@ -207,9 +160,7 @@ fn check_fronts(routes: &[(Route, Place)], limiter: &View<'_>, problems: &mut Pr
         for (key, _) in keys.into_iter().filter(|(_, is_set)| *is_set) {
             if told.insert((limit.name.clone(), key)) {
                 let name = limit.name.escape_debug();
-                problems.error(
-                    limiter.place_of_key("forwardAuth"),
-                    format!("`{key}` of `{name}` needs the response, which no proxy reports here"),
+                limiter.forward_auth.name().error(format!("`{key}` of `{name}` needs the response, which no proxy reports here"),
                     format!("remove `{key}` from `{name}`, or forward its requests with a target and without `forwardAuth`"),
                 );
             }
@@ -218,14 +169,13 @@ fn check_fronts(routes: &[(Route, Place)], limiter: &View<'_>, problems: &mut Pr
 }
 
 /// A request can wait in one queue alone.
-fn check_queues(limits: &RouteLimits, place: &Place, problems: &mut Problems) {
+fn check_queues(limits: &RouteLimits, spot: &Spot) {
     let queues =
         |limit: &&LimitPlan| limit.enforce && limit.policy.as_ref().is_some_and(Policy::queues);
     let api = limits.apis.iter().map(|api| &api.limit).find(queues);
     let mut waiting = limits.everywhere().filter(queues).chain(api);
     if let (Some(first), Some(second)) = (waiting.next(), waiting.next()) {
-        problems.error(
-            place.clone(),
+        spot.error(
             format!(
                 "a request would wait in two queues, those of `{}` and `{}`",
                 first.name, second.name
@@ -236,7 +186,7 @@ fn check_queues(limits: &RouteLimits, place: &Place, problems: &mut Problems) {
 }
 
 /// Who waits is denied at first, which is no offence.
-fn check_penalties(limits: &RouteLimits, place: &Place, problems: &mut Problems) {
+fn check_penalties(limits: &RouteLimits, spot: &Spot) {
     let waits =
         |limit: &LimitPlan| limit.enforce && matches!(limit.excess, OnExceeded::Wait { .. });
     let strikes = |limit: &LimitPlan| {
@@ -246,8 +196,7 @@ fn check_penalties(limits: &RouteLimits, place: &Place, problems: &mut Problems)
         let struck = met.iter().find(|limit| strikes(limit));
         let waiting = met.iter().find(|limit| waits(limit));
         if let (Some(struck), Some(waiting)) = (struck, waiting) {
-            problems.error(
-                place.clone(),
+            spot.error(
                 format!(
                     "requests wait for `{}`, and the penalty of `{}` would take that for denials",
                     waiting.name, struck.name
@@ -260,14 +209,13 @@ fn check_penalties(limits: &RouteLimits, place: &Place, problems: &mut Problems)
 }
 
 /// A request is spared a call if nothing that it meets needs one.
-fn warn_of_leases(limits: &RouteLimits, place: &Place, problems: &mut Problems) {
+fn warn_of_leases(limits: &RouteLimits, spot: &Spot) {
     let everywhere: Vec<_> = limits.everywhere().collect();
     let Some(asking) = everywhere.iter().find(|limit| !limit.is_leased()) else {
         return;
     };
     if let Some(leased) = limits.all().find(|limit| limit.is_leased()) {
-        problems.warn(
-            place.clone(),
+        spot.warn(
             format!(
                 "the lease of `{}` spares no call to Redis: each of its requests asks for `{}` too",
                 leased.name, asking.name
@@ -278,13 +226,12 @@ fn warn_of_leases(limits: &RouteLimits, place: &Place, problems: &mut Problems) 
 }
 
 /// On a Cluster only what belongs to one subject can be decided in one step.
-fn warn_of_slots(limits: &RouteLimits, place: &Place, problems: &mut Problems) {
+fn warn_of_slots(limits: &RouteLimits, spot: &Spot) {
     let all = [&limits.global, &limits.client].into_iter().flatten().map(Arc::as_ref);
     let all: Vec<_> = all.chain(limits.apis.iter().map(|api| &api.limit)).collect();
     let of = |whose: Whose| all.iter().find(|limit| limit.whose == whose);
     if let (Some(everybody), Some(client)) = (of(Whose::Everybody), of(Whose::Client)) {
-        problems.warn(
-            place.clone(),
+        spot.warn(
             format!(
                 "`{}` and `{}` cannot share a slot of the Cluster: they are decided one after the \
                  other, so that a request that one of them denies may keep a place in the other \

@@ -4,158 +4,114 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tollgate::OnStoreError;
 use tollgate::key::TrustedProxies;
 
 use super::super::files::NamedFile;
-use super::super::problem::Problems;
-use super::super::spec::Section;
-use super::super::tables::RATE_LIMITER;
-use super::super::view::{Item, View, default_of};
+use super::super::format;
+use super::super::tables::{self, File, RateLimiter};
+use super::super::typed::{Checked, Either, Item, Key, Spot, values};
 use super::identity::networks;
 use super::routes;
 use crate::plan::{Front, Listen, RateLimitsPlan, Timeouts, TlsFiles};
 
-/// What the process itself needs.
-pub(super) struct Server {
-    pub(super) listen: Vec<Listen>,
-    pub(super) forward_auth: TrustedProxies,
-    pub(super) rate_limits: Option<RateLimitsPlan>,
-    pub(super) admin: SocketAddr,
-    pub(super) admin_peers: Vec<String>,
-    pub(super) timeouts: Timeouts,
-    pub(super) max_tunnels: usize,
-}
-
-pub(super) fn server(
-    root: &View<'_>,
-    limiter: &View<'_>,
-    problems: &mut Problems,
-) -> Option<Server> {
-    let listen = listeners(root, limiter, problems);
-    let forward_auth = match limiter.item(Front::ForwardAuth.name()) {
-        Some(item) => item.view().and_then(|view| networks(&view)),
-        None => Some(TrustedProxies::none()),
-    };
-    let admin = admin(limiter);
-    if let (Some((admin, _)), Some(listen)) = (&admin, &listen) {
-        let admin = *admin;
-        check_admin(admin, listen, limiter, problems);
-    }
-    let timeouts = timeouts(limiter, problems);
-    let max_tunnels = limiter.whole("maxTunnels")?.try_into().ok()?;
-    let (admin, admin_peers) = admin?;
-    let rate_limits = match limiter.item(Front::RateLimitService.name()) {
-        Some(item) => Some(rate_limits(limiter, &item.view()?, problems)?),
-        None => None,
-    };
-    Some(Server {
-        rate_limits,
-        listen: listen?,
-        forward_auth: forward_auth?,
-        admin,
-        admin_peers,
-        timeouts: timeouts?,
-        max_tunnels,
-    })
-}
-
-/// Where it is, and where its peers are.
-fn admin(limiter: &View<'_>) -> Option<(SocketAddr, Vec<String>)> {
-    match limiter.view("admin") {
-        Some(view) => {
-            let peers = view.items("peers");
-            let peers = peers.iter().map(|peer| peer.text().map(str::to_owned));
-            Some((view.text("address")?.parse().ok()?, peers.collect::<Option<_>>()?))
-        }
-        None => Some((limiter.text("admin")?.parse().ok()?, Vec::new())),
+/// The proxies that may ask for decisions over HTTP.
+pub(super) fn forward_auth(limiter: &RateLimiter) -> Checked<TrustedProxies> {
+    match limiter.forward_auth.get()? {
+        Some(section) => networks(section.trusted_proxies.get()?),
+        None => Ok(TrustedProxies::none()),
     }
 }
 
-fn rate_limits(
-    limiter: &View<'_>,
-    view: &View<'_>,
-    problems: &mut Problems,
-) -> Option<RateLimitsPlan> {
+/// The address of the admin listener.
+pub(super) fn admin(limiter: &RateLimiter) -> Checked<SocketAddr> {
+    match limiter.admin.get()? {
+        Either::One(address) => Ok(*address),
+        Either::Other(admin) => admin.address.value(),
+    }
+}
+
+/// The admin addresses of other gateways.
+pub(super) fn admin_peers(limiter: &RateLimiter) -> Checked<Vec<String>> {
+    match limiter.admin.get()? {
+        Either::One(_) => Ok(Vec::new()),
+        Either::Other(admin) => values(admin.peers.items()?),
+    }
+}
+
+pub(super) fn rate_limits(limiter: &RateLimiter) -> Checked<Option<RateLimitsPlan>> {
+    let Some(service) = limiter.rate_limit_service.get()? else { return Ok(None) };
     let mut files = Vec::new();
-    for item in view.items("config") {
-        let file = PathBuf::from(item.text()?);
-        problems.names(NamedFile::RateLimits { file: file.clone(), place: item.place() });
+    for item in service.config.get()? {
+        let file = PathBuf::from(item.get()?);
+        let place = item.spot.place.clone();
+        item.spot.names(NamedFile::RateLimits { file: file.clone(), place });
         files.push(file);
     }
-    let on_store_error = match limiter.text("onStoreError")? {
-        "open" => OnStoreError::Open,
-        "closed" => OnStoreError::Closed,
-        _ => OnStoreError::Local,
-    };
-    Some(RateLimitsPlan { files, on_store_error })
+    Ok(Some(RateLimitsPlan { files, on_store_error: limiter.on_store_error.value()? }))
 }
 
-/// Those of clients, and those of other proxies.
-fn listeners(root: &View<'_>, limiter: &View<'_>, problems: &mut Problems) -> Option<Vec<Listen>> {
+type Listeners = Key<Vec<Item<Either<format::Address, tables::Listen>>>>;
+
+/// The listeners for clients, and those for other proxies.
+pub(super) fn listeners(root: &File, limiter: &RateLimiter) -> Checked<Vec<Listen>> {
     let mut all = Vec::new();
-    let mut is_whole = true;
-    if routes::has_target(root, limiter) || limiter.has("listen") || !has_fronts(limiter) {
-        is_whole &= listen(limiter, Front::Proxy, &mut all, problems);
+    let mut outcome = Ok(());
+    if routes::has_target(root, limiter) || limiter.listen.is_set() || !has_fronts(limiter) {
+        outcome = outcome.and(listen(&limiter.listen, Front::Proxy, &mut all));
     }
-    for front in FRONTS {
-        match limiter.item(front.name()).map(|item| item.view()) {
-            Some(Some(view)) => is_whole &= listen(&view, front, &mut all, problems),
-            Some(None) => is_whole = false,
-            None => {}
-        }
+    let fronts = [
+        (Front::ForwardAuth, limiter.forward_auth.get().map(|it| it.as_ref().map(|it| &it.listen))),
+        (
+            Front::RateLimitService,
+            limiter.rate_limit_service.get().map(|it| it.as_ref().map(|it| &it.listen)),
+        ),
+    ];
+    for (front, section) in fronts {
+        outcome = match section {
+            Ok(Some(section)) => outcome.and(listen(section, front, &mut all)),
+            Ok(None) => outcome,
+            Err(reported) => Err(reported),
+        };
     }
-    is_whole.then_some(all)
+    outcome.map(|()| all)
 }
 
 /// Whether the gateway decides for other proxies.
-pub(super) fn has_fronts(limiter: &View<'_>) -> bool {
-    FRONTS.iter().any(|front| limiter.has(front.name()))
+pub(super) fn has_fronts(limiter: &RateLimiter) -> bool {
+    limiter.forward_auth.is_set() || limiter.rate_limit_service.is_set()
 }
 
-const FRONTS: [Front; 2] = [Front::ForwardAuth, Front::RateLimitService];
-
-/// Adds the listeners of a section. Returns whether all could be read.
-fn listen(
-    section: &View<'_>,
-    front: Front,
-    all: &mut Vec<Listen>,
-    problems: &mut Problems,
-) -> bool {
-    let plain = |addr| Listen {
-        addr,
-        front,
-        tls: None,
-        proxy_protocol: None,
-        max_connections: None,
-        max_connections_per_address: None,
-    };
-    if !section.has("listen") {
-        let addr = section.text("listen").and_then(|text| text.parse().ok());
-        all.extend(addr.map(plain));
-        return addr.is_some();
-    }
-    let mut is_whole = true;
-    for item in section.items("listen") {
-        let listen = match item.view() {
-            Some(view) => listener(&view, front, problems),
-            None => item.text().and_then(|text| text.parse().ok()).map(plain),
-        };
-        let Some(listen) = listen else {
-            is_whole = false;
-            continue;
-        };
-        // Port 0 is a free one, another each time.
-        if listen.addr.port() != 0 {
-            check_overlap(listen.addr, all, &item, problems);
+/// Adds the listeners of a section.
+fn listen(listeners: &Listeners, front: Front, all: &mut Vec<Listen>) -> Checked<()> {
+    let mut outcome = Ok(());
+    for item in listeners.get()? {
+        let listen = item.get().and_then(|listener| match listener {
+            Either::One(address) => Ok(Listen {
+                addr: *address,
+                front,
+                tls: None,
+                proxy_protocol: None,
+                max_connections: None,
+                max_connections_per_address: None,
+            }),
+            Either::Other(section) => listener_of(section, front),
+        });
+        match listen {
+            Ok(listen) => {
+                // Port 0 is a free port, another one each time.
+                if listen.addr.port() != 0 && listeners.is_set() {
+                    check_overlap(listen.addr, all, &item.spot);
+                }
+                all.push(listen);
+            }
+            Err(reported) => outcome = Err(reported),
         }
-        all.push(listen);
     }
-    is_whole
+    outcome
 }
 
-/// Nobody can listen where somebody does already.
-fn check_overlap(addr: SocketAddr, all: &[Listen], item: &Item<'_>, problems: &mut Problems) {
+/// Two listeners cannot share an address.
+fn check_overlap(addr: SocketAddr, all: &[Listen], spot: &Spot) {
     let same_port = all.iter().map(|it| it.addr).filter(|other| other.port() == addr.port());
     for other in same_port {
         let holds = |all: &SocketAddr, one: &SocketAddr| {
@@ -163,13 +119,12 @@ fn check_overlap(addr: SocketAddr, all: &[Listen], item: &Item<'_>, problems: &m
         };
         let (all, one) = if holds(&addr, &other) { (addr, other) } else { (other, addr) };
         if addr == other {
-            problems.error(item.place(), "this address stands here twice", "remove one");
+            spot.error("this address is here twice", "remove one");
         } else if holds(&all, &one) && all.is_ipv4() == one.is_ipv4() {
             let what = format!("`{all}` is every address, and `{one}` is one of them");
-            problems.error(item.place(), what, "remove one");
+            spot.error(what, "remove one");
         } else if holds(&all, &one) {
-            problems.warn(
-                item.place(),
+            spot.warn(
                 format!("on most systems `{all}` is every IPv4 address too, and so `{one}`"),
                 "remove the IPv4 address, unless this system keeps the two apart",
             );
@@ -177,44 +132,34 @@ fn check_overlap(addr: SocketAddr, all: &[Listen], item: &Item<'_>, problems: &m
     }
 }
 
-fn listener(view: &View<'_>, front: Front, problems: &mut Problems) -> Option<Listen> {
-    let tls = match view.item("tls") {
-        Some(item) => {
-            let view = item.view()?;
-            let file = |key: &str| view.text(key).map(PathBuf::from);
-            let files = TlsFiles { certificate: file("certificate")?, key: file("key")? };
-            problems.names(NamedFile::Tls {
+fn listener_of(section: &tables::Listen, front: Front) -> Checked<Listen> {
+    let tls = match section.tls.get()? {
+        Some(tls) => {
+            let files = TlsFiles {
+                certificate: tls.certificate.value()?.into(),
+                key: tls.key.value()?.into(),
+            };
+            tls.here.spot.names(NamedFile::Tls {
                 files: files.clone(),
-                certificate: view.place_of("certificate"),
-                key: view.place_of("key"),
+                certificate: tls.certificate.spot().place,
+                key: tls.key.spot().place,
             });
             Some(files)
         }
         None => None,
     };
-    let proxy_protocol = match view.item("proxyProtocol") {
-        Some(item) => {
-            let items = item.items();
-            let texts = items.iter().map(Item::text).collect::<Option<Vec<_>>>()?;
-            Some(TrustedProxies::parse(texts).ok()?)
-        }
-        None => None,
-    };
-    let whole = |key: &str| match view.has(key) {
-        true => view.whole(key)?.try_into().ok().map(Some),
-        false => Some(None),
-    };
-    Some(Listen {
-        addr: view.text("address")?.parse().ok()?,
+    let proxy_protocol = section.proxy_protocol.get()?.as_deref().map(networks).transpose()?;
+    Ok(Listen {
+        addr: section.address.value()?,
         front,
         tls,
         proxy_protocol,
-        max_connections: whole("maxConnections")?,
-        max_connections_per_address: whole("maxConnectionsPerAddress")?,
+        max_connections: section.max_connections.value()?,
+        max_connections_per_address: section.max_connections_per_address.value()?,
     })
 }
 
-fn check_admin(admin: SocketAddr, listen: &[Listen], limiter: &View<'_>, problems: &mut Problems) {
+pub(super) fn check_admin(admin: SocketAddr, listen: &[Listen], limiter: &RateLimiter) {
     let clashes = |public: &Listen| {
         let ip = public.addr.ip();
         public.addr.port() == admin.port()
@@ -222,51 +167,40 @@ fn check_admin(admin: SocketAddr, listen: &[Listen], limiter: &View<'_>, problem
             && (ip == admin.ip() || ip.is_unspecified() || admin.ip().is_unspecified())
     };
     if listen.iter().any(clashes) {
-        let place = limiter.place_of(if limiter.has("admin") { "admin" } else { "listen" });
-        problems.error(
-            place,
+        let is_set = limiter.admin.is_set();
+        if is_set { limiter.admin.spot() } else { limiter.listen.spot() }.error(
             format!("the admin address {admin} is one that clients connect to"),
             "give it a port of its own",
         );
     } else if !admin.ip().is_loopback() {
-        problems.warn(
-            limiter.place_of("admin"),
-            "beyond loopback, the admin address answers only /healthz and /readyz without the token",
+        limiter.admin.warn("beyond loopback, the admin address answers only /healthz and /readyz without the token",
             "set TOLLGATE_ADMIN_TOKEN where `tollgate serve` runs, or use 127.0.0.1",
         );
     }
 }
 
-fn timeouts(limiter: &View<'_>, problems: &mut Problems) -> Option<Timeouts> {
-    let view = match limiter.item("timeouts") {
-        Some(item) => Some(item.view()?),
-        None => None,
-    };
-    let mut span = |key: &'static str| {
-        let span = match &view {
-            Some(view) => view.span(key),
-            None => super::super::format::span(default_of(section()?, key)?).ok(),
-        }?;
-        if !(SHORTEST..=LONGEST).contains(&span) {
-            let place = view.as_ref()?.place_of(key);
-            let what = format!("a timeout of {span:?} is outside 1 ms to 24 h");
-            problems.error(place, what, "no timeout at all would let connections pile up");
-            return None;
-        }
-        Some(span)
-    };
-    let spans = [
-        span("connect"),
-        span("response"),
-        span("idle"),
-        span("tunnel"),
-        span("pool"),
-        span("requestHeader"),
-        span("keepAlive"),
-        span("drain"),
+pub(super) fn timeouts(limiter: &RateLimiter) -> Checked<Timeouts> {
+    let keys = limiter.timeouts.get()?;
+    let all = [
+        &keys.connect,
+        &keys.response,
+        &keys.idle,
+        &keys.tunnel,
+        &keys.pool,
+        &keys.request_header,
+        &keys.keep_alive,
+        &keys.drain,
     ];
+    let spans = all.map(|key| {
+        let span = key.value()?;
+        if (SHORTEST..=LONGEST).contains(&span) {
+            return Ok(span);
+        }
+        let what = format!("a timeout of {span:?} is outside 1 ms to 24 h");
+        Err(key.error(what, "no timeout at all would let connections pile up"))
+    });
     let [connect, response, idle, tunnel, pool, request_header, keep_alive, drain] = spans;
-    Some(Timeouts {
+    Ok(Timeouts {
         connect: connect?,
         response: response?,
         idle: idle?,
@@ -276,13 +210,6 @@ fn timeouts(limiter: &View<'_>, problems: &mut Problems) -> Option<Timeouts> {
         keep_alive: keep_alive?,
         drain: drain?,
     })
-}
-
-fn section() -> Option<&'static Section> {
-    match &RATE_LIMITER.field("timeouts")?.shape {
-        super::super::spec::Shape::Section(section) => Some(section),
-        _ => None,
-    }
 }
 
 const SHORTEST: Duration = Duration::from_millis(1);

@@ -1,4 +1,4 @@
-//! What becomes of a request that is denied, and of a charge when the response is known.
+//! The action for a denied request, and the correction of a charge after the response.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use tollgate::policy::Algorithm;
 use tollgate::store::Receipt;
 use tollgate::{OnExceeded, OnStoreError};
 
-use super::super::problem::Problems;
-use super::super::view::{Item, View};
+use super::super::tables::{CountOnly, Rules};
+use super::super::typed::{Checked, Either, Mark, values};
 use super::policy::{is_queue, no_effect};
 use crate::plan::{ReservePlan, SettleBy, Statuses};
 
-/// What the policy is that this is about.
+/// The policy that the keys belong to.
 #[derive(Clone, Copy)]
 pub(super) struct About {
     pub(super) algorithm: Option<Algorithm>,
@@ -27,115 +27,85 @@ impl About {
     }
 }
 
-/// What becomes of a request that the policy denies.
-pub(super) fn excess(view: &View<'_>, about: About, problems: &mut Problems) -> Option<OnExceeded> {
-    let Some(section) = view.item("excess").and_then(|item| item.view()) else {
-        // The word, or something that is told already.
-        return view.text("excess").map(|_| OnExceeded::Reject);
-    };
-    let max = section.span("wait")?;
+/// The action for a request that the policy denies.
+pub(super) fn excess(rules: &Rules, about: About) -> Checked<OnExceeded> {
+    let Either::Other(section) = rules.excess.get()? else { return Ok(OnExceeded::Reject) };
+    let (key, max): (&Mark, _) = (&rules.excess, section.wait.value()?);
     if max.is_zero() {
-        no_effect(
-            view,
-            "excess",
-            "with a wait of nothing",
-            "who may not wait is refused",
-            problems,
-        );
-        return Some(OnExceeded::Reject);
+        no_effect(key, "with a wait of nothing", "a request that may not wait is denied");
+        return Ok(OnExceeded::Reject);
     }
     if !about.enforce {
-        let why = "what only watches makes nobody wait";
-        no_effect(view, "excess", "with `shadow`", why, problems);
+        no_effect(key, "with `shadow`", "with `shadow` no request waits");
     }
     if about.queues() {
-        problems.warn(
-            view.place_of_key("excess"),
+        key.name().warn(
             "a leaky_bucket is a queue, in which requests wait already: these would wait for a \
              place in it, and then once more",
             "write `maxWait` in place of `excess`, or `mode: meter`",
         );
     }
     if about.can_fail && about.on_store_error == OnStoreError::Closed {
-        problems.warn(
-            view.place_of_key("excess"),
+        key.name().warn(
             "with `onStoreError: closed` all who wait are refused at once when the store goes \
              away, however long they have waited",
             "write `onStoreError: local` or `open`, or `excess: reject`",
         );
     }
-    Some(OnExceeded::Wait { max })
+    Ok(OnExceeded::Wait { max })
 }
 
 /// Which responses count, if not all of them do.
-pub(super) fn counts(
-    view: &View<'_>,
-    about: About,
-    problems: &mut Problems,
-) -> Option<Option<Vec<Statuses>>> {
-    let Some(item) = view.item("countOnly") else {
-        return Some(None);
-    };
-    warn_of_queue(view, "countOnly", about, problems);
-    let items = item.view()?.items("status");
-    let statuses = items.iter().map(Item::text).map(|text| text?.parse().ok());
-    Some(Some(statuses.collect::<Option<_>>()?))
+pub(super) fn counts(rules: &Rules, about: About) -> Checked<Option<Vec<Statuses>>> {
+    if rules.count_only.is_set() {
+        warn_of_queue(&rules.count_only, about);
+    }
+    rules.count_only.get()?.as_deref().map(statuses).transpose()
+}
+
+pub(super) fn statuses(section: &CountOnly) -> Checked<Vec<Statuses>> {
+    values(section.status.get()?)
 }
 
 /// How the charge is corrected, if it is an estimate.
-pub(super) fn reserve(
-    view: &View<'_>,
-    about: About,
-    problems: &mut Problems,
-) -> Option<Option<ReservePlan>> {
-    let Some(item) = view.item("reserve") else {
-        return Some(None);
-    };
-    warn_of_queue(view, "reserve", about, problems);
-    let section = item.view()?;
-    if section.has("units") && view.has("costs") {
-        problems.error(
-            section.place_of_key("units"),
+pub(super) fn reserve(rules: &Rules, about: About) -> Checked<Option<ReservePlan>> {
+    if rules.reserve.is_set() {
+        warn_of_queue(&rules.reserve, about);
+    }
+    let Some(section) = rules.reserve.get()? else { return Ok(None) };
+    if section.units.is_set() && rules.costs.is_set() {
+        return Err(section.units.name().error(
             "`reserve.units` and `costs` both say what is charged at first",
             "keep one of the two",
-        );
-        return None;
+        ));
     }
-    let bytes = section.has("bytesPerUnit");
-    let settle = match section.text("settle")? {
-        "body" if bytes => SettleBy::Bytes(section.whole("bytesPerUnit")?),
-        "body" => SettleBy::Trailer,
-        _ => SettleBy::Header,
+    let settle = match (section.settle.value()?, section.bytes_per_unit.value()?) {
+        (SettleBy::Trailer, Some(bytes)) => SettleBy::Bytes(bytes),
+        (SettleBy::Header, Some(_)) => {
+            return Err(section.bytes_per_unit.name().error(
+                "the bytes of a body are not known when its header is read",
+                "write `settle: body` beside it",
+            ));
+        }
+        (settle, _) => settle,
     };
-    if bytes && settle == SettleBy::Header {
-        problems.error(
-            section.place_of_key("bytesPerUnit"),
-            "the bytes of a body are not known when its header is read",
-            "write `settle: body` beside it",
-        );
-        return None;
-    }
-    let lapse = section.span("lapse")?;
-    let most = Duration::from(Receipt::LIFETIME);
-    if lapse > most || lapse.is_zero() {
-        problems.error(
-            section.place_of("lapse"),
+    let lapse = section.lapse.value()?;
+    if lapse > Duration::from(Receipt::LIFETIME) || lapse.is_zero() {
+        return Err(section.lapse.error(
             "a charge is remembered for an hour, and for no longer can it be corrected",
             "write a time up to `1h`, or leave it out",
-        );
-        return None;
+        ));
     }
-    Some(Some(ReservePlan { settle, lapse }))
+    Ok(Some(ReservePlan { settle, lapse }))
 }
 
-/// A place in a queue comes back only if nobody stands behind it.
-fn warn_of_queue(view: &View<'_>, key: &str, about: About, problems: &mut Problems) {
+/// A place in a queue can be returned only if no request waits behind it.
+fn warn_of_queue(key: &Mark, about: About) {
     if about.queues() {
-        problems.warn(
-            view.place_of_key(key),
-            format!(
-                "`{key}` has little effect on a leaky_bucket: a place in its queue that somebody \
-                 stands behind cannot be given back"
+        key.name().warn(format!(
+                "`{}` has little effect on a leaky_bucket: a place in its queue that somebody stands \
+                 behind cannot be given back",
+                key.key
             ),
             "write `mode: meter`, or another `strategy`",
         );

@@ -2,94 +2,71 @@
 
 use std::time::Duration;
 
-use super::super::format;
-use super::super::problem::Problems;
-use super::super::view::View;
+use super::super::tables::{RateLimiter, Redis};
+use super::super::typed::{Checked, Either};
 use tollgate::RedisStore;
 
 use crate::plan::{RedisPlan, Secret, StorePlan, Topology};
 
 /// The store that a file names; in memory without one.
-pub(super) fn store(limiter: &View<'_>, problems: &mut Problems) -> Option<StorePlan> {
-    let Some(item) = limiter.item("store") else {
-        return Some(StorePlan::MEMORY);
+pub(super) fn store(limiter: &RateLimiter) -> Checked<StorePlan> {
+    let Either::Other(store) = limiter.store.get()? else { return Ok(StorePlan::MEMORY) };
+    if let Some(redis) = store.redis.get()? {
+        return self::redis(redis);
+    }
+    let Some(memory) = store.memory.get()? else {
+        return Err(store.here.spot.error(
+            "the store is neither `memory` nor `redis`",
+            "write `store: memory`, or a section `redis` with a `url`",
+        ));
     };
-    if item.text() == Some("memory") {
-        return Some(StorePlan::MEMORY);
-    }
-    let view = item.view()?;
-    match (view.item("memory"), view.item("redis")) {
-        (_, Some(redis)) => self::redis(&redis.view()?, problems),
-        (Some(memory), _) => {
-            let memory = memory.view()?;
-            let bytes = memory.whole("maxMegabytes")?.checked_mul(1 << 20)?;
-            Some(StorePlan::Memory {
-                max_keys: memory.whole("maxKeys")?.try_into().ok()?,
-                max_bytes: bytes.try_into().ok()?,
-            })
-        }
-        (None, None) => {
-            problems.error(
-                view.place(),
-                "the store is neither `memory` nor `redis`",
-                "write `store: memory`, or a section `redis` with a `url`",
-            );
-            None
-        }
-    }
+    let max_bytes = memory.max_megabytes.value()? << 20;
+    Ok(StorePlan::Memory { max_keys: memory.max_keys.value()?, max_bytes })
 }
 
-fn redis(view: &View<'_>, problems: &mut Problems) -> Option<StorePlan> {
-    let master = view.text("sentinelMaster");
-    let topology = match (view.text("topology")?, master) {
-        ("sentinel", Some(master)) => Topology::Sentinel { master: master.to_owned() },
-        ("sentinel", None) => {
-            problems.error(
-                view.place_of("topology"),
+fn redis(redis: &Redis) -> Checked<StorePlan> {
+    let master = redis.sentinel_master.there().cloned();
+    let is_named = master.is_some();
+    let topology = match (redis.topology.value()?, master) {
+        (Topology::Sentinel { .. }, Some(master)) => Topology::Sentinel { master },
+        (Topology::Sentinel { .. }, None) => {
+            return Err(redis.topology.error(
                 "a Sentinel watches servers by name, and `sentinelMaster` is missing",
                 "add `sentinelMaster: …`, the name in the Sentinel's own configuration",
-            );
-            return None;
+            ));
         }
-        ("cluster", _) => Topology::Cluster,
-        _ => Topology::Single,
+        (topology, _) => topology,
     };
-    if master.is_some() && !matches!(topology, Topology::Sentinel { .. }) {
-        problems.warn(
-            view.place_of_key("sentinelMaster"),
+    if is_named && !matches!(topology, Topology::Sentinel { .. }) {
+        redis.sentinel_master.name().warn(
             "`sentinelMaster` has no effect without a Sentinel",
             "write `topology: sentinel`, or remove it",
         );
     }
-    let timeout = match view.item("timeoutMs") {
-        Some(_) => Duration::from_millis(view.whole("timeoutMs")?),
-        None => view.span("timeout")?,
+    let timeout = match redis.timeout_ms.value()? {
+        Some(milliseconds) => Duration::from_millis(milliseconds),
+        None => redis.timeout.value()?,
     };
     if !(SHORTEST..=LONGEST).contains(&timeout) {
-        problems.error(
-            view.place_of("timeout"),
+        return Err(redis.timeout.error(
             format!("a timeout of {timeout:?} is outside 1 ms to 60 s"),
-            "every request waits so long while Redis is away: 50ms is plenty in one data centre",
-        );
-        return None;
+            "every request waits up to this time while Redis is down: 50ms is plenty in one data centre",
+        ));
     }
     let plan = RedisPlan {
-        url: Secret::new(view.text("url")?),
+        url: Secret::new(redis.url.value()?),
         timeout,
         topology,
-        key_secret: view.text("keySecret").map(Secret::new),
-        local_share: format::share(view.text("localShare")?)?,
+        key_secret: redis.key_secret.value()?.map(Secret::new),
+        local_share: redis.local_share.value()?,
     };
-    // The URL by itself makes sense, or that was said already; with the topology it may not.
-    if RedisStore::builder(plan.url.reveal()).is_ok()
-        && let Err(error) = RedisStore::builder(&plan.full_url())
-    {
+    // A URL that is right by itself may be wrong for the topology.
+    if let Err(error) = RedisStore::builder(&plan.full_url()) {
         let error = error.to_string();
         let (what, cure) = error.split_once("; ").unwrap_or((&error, "write redis://host:6379"));
-        problems.error(view.place_of("url"), what.to_owned(), cure.to_owned());
-        return None;
+        return Err(redis.url.error(what, cure));
     }
-    Some(StorePlan::Redis(plan))
+    Ok(StorePlan::Redis(plan))
 }
 
 const SHORTEST: Duration = Duration::from_millis(1);

@@ -1,89 +1,69 @@
-//! Who is refused whatever he asks, and who is never limited.
-
-use std::path::PathBuf;
+//! The blocklist and the allowlist.
 
 use super::super::files::NamedFile;
-use super::super::problem::Problems;
-use super::super::view::{Item, View};
+use super::super::tables::{RateLimiter, Subjects};
+use super::super::typed::{Checked, Item, Key, Mark, Text, values};
 use crate::plan::{IdentitySource, SubjectsPlan};
 
 /// The lists of a file: `deny`, and `allow`.
 pub(super) fn lists(
-    limiter: &View<'_>,
-    identity: Option<&[IdentitySource]>,
-    problems: &mut Problems,
-) -> Option<(SubjectsPlan, SubjectsPlan)> {
-    let knows_users =
-        identity.is_none_or(|chain| chain.iter().any(|it| matches!(it, IdentitySource::User(_))));
-    let deny = list(limiter, "deny", knows_users, problems);
-    let allow = list(limiter, "allow", knows_users, problems);
-    warn_of_both(limiter, problems);
-    Some((deny?, allow?))
+    limiter: &RateLimiter,
+    identity: Checked<&[IdentitySource]>,
+) -> Checked<(SubjectsPlan, SubjectsPlan)> {
+    let has_users = |chain: &[IdentitySource]| {
+        chain.iter().any(|source| matches!(source, IdentitySource::User(_)))
+    };
+    let knows_users = identity.map_or(true, has_users);
+    let deny = list(&limiter.deny, knows_users);
+    let allow = list(&limiter.allow, knows_users);
+    if let (Some(deny), Some(allow)) = (limiter.deny.there(), limiter.allow.there()) {
+        warn_of_both(&deny.addresses, &allow.addresses);
+        warn_of_both(&deny.users, &allow.users);
+    }
+    Ok((deny?, allow?))
 }
 
-fn list(
-    limiter: &View<'_>,
-    key: &str,
-    knows_users: bool,
-    problems: &mut Problems,
-) -> Option<SubjectsPlan> {
-    if !limiter.has(key) {
-        return Some(SubjectsPlan::default());
+fn list(key: &Key<Option<Box<Subjects>>>, knows_users: bool) -> Checked<SubjectsPlan> {
+    let Some(list) = key.get()? else { return Ok(SubjectsPlan::default()) };
+    let kinds: [&Mark; 4] = [&list.addresses, &list.api_keys, &list.users, &list.file];
+    if !kinds.iter().any(|kind| kind.is_set()) && !list.here.has_unknown {
+        return Err(list.here.spot.error(
+            "this list is empty",
+            "add `addresses`, `apiKeys`, `users` or a `file`, or remove it",
+        ));
     }
-    let view = limiter.view(key)?;
-    if !KINDS.iter().any(|kind| view.has(kind)) {
-        if !view.has_unknown() {
-            problems.error(
-                view.place(),
-                "nobody is on this list",
-                "add `addresses`, `apiKeys`, `users` or a `file`, or remove it",
-            );
-        }
-        return None;
-    }
-    if view.has("users") && !knows_users {
-        problems.error(
-            view.place_of_key("users"),
-            "a user is whoever a token names, and `identity` looks for none",
+    if list.users.is_set() && !knows_users {
+        return Err(list.users.name().error(
+            "a user is the subject of a token, and `identity` does not read tokens",
             "add `jwt`, and `user` to `identity`",
-        );
-        return None;
+        ));
     }
-    let file = match view.has("file") {
-        true => Some(PathBuf::from(view.text("file")?)),
-        false => None,
-    };
+    let file = list.file.value()?.map(std::path::PathBuf::from);
     if let Some(file) = file.clone() {
-        problems.names(NamedFile::Subjects { file, place: view.place_of("file") });
+        let spot = list.file.spot();
+        spot.names(NamedFile::Subjects { file, place: spot.place.clone() });
     }
-    let texts = |items: Vec<Item<'_>>| -> Option<Vec<_>> {
-        items.iter().map(|item| item.text().map(str::to_owned)).collect()
-    };
-    let keys = view.items("apiKeys").into_iter();
-    let keys = keys.map(|item| item.view()?.text("sha256").map(str::to_ascii_lowercase));
-    Some(SubjectsPlan {
-        addresses: texts(view.items("addresses"))?,
-        api_keys: keys.collect::<Option<_>>()?,
-        users: texts(view.items("users"))?,
+    let keys = list.api_keys.items()?.iter().map(|item| item.get()?.sha256.value());
+    Ok(SubjectsPlan {
+        addresses: values(list.addresses.items()?)?,
+        api_keys: keys.collect::<Checked<_>>()?,
+        users: values(list.users.items()?)?,
         file,
     })
 }
 
-const KINDS: [&str; 4] = ["addresses", "apiKeys", "users", "file"];
-
-/// Who stands on both lists is denied.
-fn warn_of_both(limiter: &View<'_>, problems: &mut Problems) {
-    let (Some(deny), Some(allow)) = (limiter.view("deny"), limiter.view("allow")) else { return };
-    for key in ["addresses", "users"] {
-        let denied: Vec<_> = deny.items(key).iter().filter_map(Item::text).collect();
-        for item in allow.items(key) {
-            if item.text().is_some_and(|text| denied.contains(&text)) {
-                problems.warn(
-                    item.place(),
-                    "this stands in `deny` as well, which comes first: it is refused",
-                    "remove it from one of the two",
-                );
-            }
+/// A client on both lists is denied.
+fn warn_of_both<T: Text<Value = String>>(
+    deny: &Key<Option<Vec<Item<T>>>>,
+    allow: &Key<Option<Vec<Item<T>>>>,
+) {
+    let denied: Vec<_> = deny.items().into_iter().flatten().flat_map(Item::get).collect();
+    for item in allow.items().into_iter().flatten() {
+        if item.get().is_ok_and(|text| denied.contains(&text)) {
+            item.spot.warn(
+                "this is in `deny` as well, which comes first: its requests are rejected",
+                "remove it from one of the two",
+            );
         }
     }
 }

@@ -1,73 +1,43 @@
-//! What is told of requests to those who run the gateway.
+//! Logs and traces.
 
 use std::time::Duration;
 
-use tracing::level_filters::LevelFilter;
-
 use super::super::format;
-use super::super::problem::Problems;
-use super::super::view::View;
-use crate::plan::{AccessLogFormat, AccessLogPlan, LogFormat, LogPlan, TracingPlan};
+use super::super::tables::RateLimiter;
+use super::super::typed::{Checked, Reported};
+use crate::plan::{AccessLogPlan, LogPlan, TracingPlan};
 
 /// How the log is written.
-pub(super) fn log(limiter: &View<'_>) -> Option<LogPlan> {
-    if !limiter.has("log") {
-        return Some(LogPlan::default());
-    }
-    let view = limiter.view("log")?;
-    let format = match view.text("format")? {
-        "json" => LogFormat::Json,
-        _ => LogFormat::Text,
-    };
-    // The words are those that it knows itself.
-    let level = view.text("level")?.parse::<LevelFilter>().ok()?;
-    Some(LogPlan { format, level })
+pub(super) fn log(limiter: &RateLimiter) -> Checked<LogPlan> {
+    let log = limiter.log.get()?;
+    Ok(LogPlan { format: log.format.value()?, level: log.level.value()? })
 }
 
-/// The access log, if there is one. `None` where it is wrong.
-pub(super) fn access_log(limiter: &View<'_>) -> Option<Option<AccessLogPlan>> {
-    if !limiter.has("accessLog") {
-        return Some(None);
-    }
-    let view = limiter.view("accessLog")?;
-    let format = match view.text("format")? {
-        "combined" => AccessLogFormat::Combined,
-        _ => AccessLogFormat::Json,
-    };
-    let file = match view.item("file") {
-        Some(item) => Some(item.text()?.into()),
-        None => None,
-    };
-    Some(Some(AccessLogPlan { file, format, sample: view.text("sample")?.parse().ok()? }))
+/// The access log, if there is one.
+pub(super) fn access_log(limiter: &RateLimiter) -> Checked<Option<AccessLogPlan>> {
+    let Some(log) = limiter.access_log.get()? else { return Ok(None) };
+    let file = log.file.value()?.map(Into::into);
+    let (format, sample) = (log.format.value()?, log.sample.value()?);
+    Ok(Some(AccessLogPlan { file, format, sample }))
 }
 
-/// Where spans go, if anywhere. `None` where that is wrong.
-pub(super) fn tracing(limiter: &View<'_>, problems: &mut Problems) -> Option<Option<TracingPlan>> {
-    if !limiter.has("tracing") {
-        return Some(None);
-    }
-    let view = limiter.view("tracing")?;
-    let timeout = view.span("timeout")?;
+/// Where spans go, if anywhere.
+pub(super) fn tracing(limiter: &RateLimiter) -> Checked<Option<TracingPlan>> {
+    let Some(tracing) = limiter.tracing.get()? else { return Ok(None) };
+    let timeout = tracing.timeout.value()?;
     if !(SHORTEST..=LONGEST).contains(&timeout) {
-        problems.error(
-            view.place_of("timeout"),
+        return Err(tracing.timeout.error(
             format!("a timeout of {timeout:?} is outside 10 ms to 60 s"),
-            "the program waits so long for the collector when it stops: 3s is plenty",
-        );
-        return None;
+            "the program waits up to this time for the collector when it stops: 3s is plenty",
+        ));
     }
-    let headers = match view.text("headers") {
-        // What is wrong with it is told already.
-        Some(text) => format::fields(text).ok()?,
-        None => Vec::new(),
-    };
-    let endpoint = view.text("endpoint")?.trim_end_matches('/');
+    let endpoint = tracing.endpoint.get()?.text.trim_end_matches('/');
     let path = if endpoint.ends_with(TRACES) { "" } else { TRACES };
-    Some(Some(TracingPlan {
-        endpoint: format::target(&format!("{endpoint}{path}")).ok()?,
-        sample: format::ratio(view.text("sample")?)?,
-        headers,
-        service_name: view.text("serviceName")?.to_owned(),
+    Ok(Some(TracingPlan {
+        endpoint: format::target(&format!("{endpoint}{path}")).map_err(|_| Reported)?,
+        sample: tracing.sample.value()?,
+        headers: tracing.headers.value()?.unwrap_or_default(),
+        service_name: tracing.service_name.value()?,
         timeout,
     }))
 }

@@ -1,123 +1,106 @@
 //! Which tokens to believe, and where their keys come from.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::super::files::NamedFile;
-use super::super::problem::Problems;
-use super::super::view::View;
+use super::super::tables::Jwt;
+use super::super::typed::{Checked, Key, Mark, values};
 use super::policy::no_effect;
 use crate::plan::{JwksPlan, JwtPlan, KeyOrigin, Secret};
 
-pub(super) fn jwt(view: &View<'_>, tiers: &[String], problems: &mut Problems) -> Option<JwtPlan> {
-    let tier_claim = view.text("tierClaim").map(str::to_owned);
-    if tier_claim.is_some() && tiers.is_empty() {
-        let why = "add `tiers`, or leave it out";
-        no_effect(view, "tierClaim", "without `tiers`", why, problems);
+pub(super) fn jwt(jwt: &Jwt, tiers: &[String]) -> Checked<JwtPlan> {
+    if jwt.tier_claim.is_set() && tiers.is_empty() {
+        no_effect(&jwt.tier_claim, "without `tiers`", "add `tiers`, or leave it out");
     }
-    let keys = key_origin(view, problems);
-    for key in ["minRefetch", "maxAge", "fetchTimeout"] {
-        if view.has(key) && !view.has("jwksUrl") {
-            no_effect(view, key, "without `jwksUrl`", "nothing is fetched", problems);
+    let keys = key_origin(jwt);
+    let fetching: [&Mark; 3] = [&jwt.min_refetch, &jwt.max_age, &jwt.fetch_timeout];
+    for key in fetching.into_iter().filter(|key| key.is_set()) {
+        if !jwt.jwks_url.is_set() {
+            no_effect(key, "without `jwksUrl`", "nothing is fetched");
         }
     }
-    if view.has("algorithm") && !view.has("keyFile") {
+    if jwt.algorithm.is_set() && !jwt.key_file.is_set() {
         let why = "a key set names the algorithm of each key, and `secret` is for HS256";
-        no_effect(view, "algorithm", "without `keyFile`", why, problems);
+        no_effect(&jwt.algorithm, "without `keyFile`", why);
     }
-    let audiences = view.items("audience");
-    let audiences = audiences.iter().map(|item| item.text().map(str::to_owned));
-    Some(JwtPlan {
+    Ok(JwtPlan {
         keys: keys?,
-        issuer: view.text("issuer").map(str::to_owned),
-        audiences: audiences.collect::<Option<_>>()?,
-        tier_claim,
+        issuer: jwt.issuer.value()?,
+        audiences: values(jwt.audience.items()?)?,
+        tier_claim: jwt.tier_claim.value()?,
     })
 }
 
-fn key_origin(view: &View<'_>, problems: &mut Problems) -> Option<KeyOrigin> {
-    let path = |key: &str| view.text(key).map(PathBuf::from);
-    if view.has("secret") {
-        return view.text("secret").map(|secret| KeyOrigin::Secret(Secret::new(secret)));
+fn key_origin(jwt: &Jwt) -> Checked<KeyOrigin> {
+    if let Some(secret) = jwt.secret.value()? {
+        return Ok(KeyOrigin::Secret(Secret::new(secret)));
     }
-    if view.has("keyFile") {
-        let algorithm = match view.text("algorithm") {
-            Some("RS256") => "RS256",
-            Some("ES256") => "ES256",
-            Some("EdDSA") => "EdDSA",
-            Some(_) => return None,
-            None => {
-                problems.error(
-                    view.place_of("keyFile"),
-                    "nothing says what the key is for",
-                    "add `algorithm: RS256`, `ES256` or `EdDSA`",
-                );
-                return None;
-            }
+    let (origin, key) = if let Some(file) = jwt.key_file.value()? {
+        let Some(algorithm) = jwt.algorithm.value()? else {
+            return Err(jwt.key_file.error(
+                "nothing says what the key is for",
+                "add `algorithm: RS256`, `ES256` or `EdDSA`",
+            ));
         };
-        let origin = KeyOrigin::Pem { file: path("keyFile")?, algorithm };
-        let place = view.place_of("keyFile");
-        problems.names(NamedFile::Keys { origin: origin.clone(), place });
-        return Some(origin);
-    }
-    if view.has("jwksFile") {
-        let origin = KeyOrigin::JwksFile(path("jwksFile")?);
-        let place = view.place_of("jwksFile");
-        problems.names(NamedFile::Keys { origin: origin.clone(), place });
-        return Some(origin);
-    }
-    if view.has("jwksUrl") {
-        return jwks(view, problems).map(KeyOrigin::JwksUrl);
-    }
-    problems.error(
-        view.place(),
-        "nothing says where the keys of tokens are",
-        "add one of `jwksUrl`, `jwksFile`, `keyFile` and `secret`",
-    );
-    None
+        (KeyOrigin::Pem { file: file.into(), algorithm }, &jwt.key_file)
+    } else if let Some(file) = jwt.jwks_file.value()? {
+        (KeyOrigin::JwksFile(file.into()), &jwt.jwks_file)
+    } else if let Some(url) = jwt.jwks_url.value()? {
+        return jwks(jwt, url).map(KeyOrigin::JwksUrl);
+    } else {
+        return Err(jwt.here.spot.error(
+            "nothing says where the keys of tokens are",
+            "add one of `jwksUrl`, `jwksFile`, `keyFile` and `secret`",
+        ));
+    };
+    let spot = key.spot();
+    spot.names(NamedFile::Keys { origin: origin.clone(), place: spot.place.clone() });
+    Ok(origin)
 }
 
-fn jwks(view: &View<'_>, problems: &mut Problems) -> Option<JwksPlan> {
+fn jwks(jwt: &Jwt, url: String) -> Checked<JwksPlan> {
     let shown = |span: Duration| humantime::format_duration(span).to_string();
-    let mut span = |key: &str, shortest: Duration, longest: Duration, why: &str| {
-        let span = view.span(key)?;
+    let span = |key: &Key<Duration>, shortest: Duration, longest: Duration, why: &str| {
+        let span = key.value()?;
         if (shortest..=longest).contains(&span) {
-            return Some(span);
+            return Ok(span);
         }
         let (given, shortest, longest) = (shown(span), shown(shortest), shown(longest));
-        let what = format!("`{key}` is {given}, and {shortest} to {longest} is possible");
-        problems.error(view.place_of(key), what, why);
-        None
+        let what = format!("`{}` is {given}, and {shortest} to {longest} is possible", key.key);
+        Err(key.error(what, why))
     };
     let second = Duration::from_secs(1);
     let min_refetch = span(
-        "minRefetch",
+        &jwt.min_refetch,
         second,
         3_600 * second,
-        "whoever sends made-up tokens makes the gateway ask so often, and new keys wait so long",
+        "made-up tokens cause a fetch this often, and new keys wait up to this time",
     );
     let max_age = span(
-        "maxAge",
+        &jwt.max_age,
         second,
         7 * 86_400 * second,
-        "a key that the issuer has withdrawn is believed for so long",
+        "a key that the issuer has withdrawn is trusted up to this time",
     );
-    let fetch_timeout =
-        span("fetchTimeout", second / 1_000, 60 * second, "the start waits for the first answer");
+    let fetch_timeout = span(
+        &jwt.fetch_timeout,
+        second / 1_000,
+        60 * second,
+        "the start waits for the first answer",
+    );
     let plan = JwksPlan {
-        url: view.text("jwksUrl")?.to_owned(),
+        url,
         min_refetch: min_refetch?,
         max_age: max_age?,
         fetch_timeout: fetch_timeout?,
     };
     if plan.max_age < plan.min_refetch {
         let (age, refetch) = (shown(plan.max_age), shown(plan.min_refetch));
-        problems.error(
-            view.place_of(if view.has("maxAge") { "maxAge" } else { "minRefetch" }),
+        let is_set = jwt.max_age.is_set();
+        return Err(if is_set { jwt.max_age.spot() } else { jwt.min_refetch.spot() }.error(
             format!("`maxAge` ({age}) is shorter than `minRefetch` ({refetch})"),
             "make it at least as long: the set is not asked for more often than `minRefetch` says",
-        );
-        return None;
+        ));
     }
-    Some(plan)
+    Ok(plan)
 }

@@ -1,201 +1,208 @@
-//! Policies: quotas, and which requests they are about.
+//! Policies: quotas, and the requests that they are for.
 
-use super::super::format;
-use super::super::spec::{Field, Others, Section, Shape, default, optional, required};
-use super::beside::{
-    ALSO, CONCURRENCY_FIELD, COUNT_ONLY_FIELD, EXCESS_FIELD, LEASE_FIELD, PENALTY_FIELD,
-    RESERVE_FIELD,
-};
-use super::server::PATH;
-use super::{MAX_SECONDS, MAX_UNITS, ON_STORE_ERROR, STRATEGY, UNITS, text};
+use tollgate::calendar::Unit;
+use tollgate::policy::{LeakyMode, Refill, Resolution};
 
-pub(super) const LIMIT: Field =
-    required("limit", UNITS, "Units per window; a request costs 1 unless `costs` says otherwise.");
+use crate::plan::Whose;
 
-/// Of what may be a limit without a quota.
-const QUOTA_OR_NONE: Field = optional(
-    "limit",
-    UNITS,
-    "Units per window; a request costs 1 unless `costs` says otherwise. Without it, `concurrency` or `penalty` is the whole limit.",
-);
+use super::super::{format, spec, typed};
+use super::beside::{Bandwidth, Concurrency, CountOnly, Excess, Lease, Penalty, Reserve};
+use super::server::Path;
+use super::{AtOnce, OnError, Strategy, Units};
+use typed::{Either, Flag, List, Named, OneOrMore, Time, Whole, section, words};
 
-pub(super) const CALENDAR: Field = optional(
-    "calendar",
-    Shape::Word(&[
-        ("day", "From midnight to midnight."),
-        ("week", "From Monday to Monday."),
-        ("month", "From the first to the first."),
-    ]),
-    "The period of the limit, by the clocks of `timeZone`, in place of the window; only for fixed_window_counter.",
-);
+/// 400 days, the longest window of a policy.
+type Seconds = Whole<1, { 400 * 86_400 }>;
 
-pub(super) const TIME_ZONE: Field = optional(
-    "timeZone",
-    text(format::TIME_ZONE),
-    "The time zone of the days, weeks or months of `calendar`: `Europe/Berlin`. Without it, `UTC`.",
-);
+type Cost = Whole<0, { tollgate::Policy::MAX_LIMIT }>;
 
-pub(super) const STRATEGY_FIELD: Field =
-    optional("strategy", STRATEGY, "The algorithm. Without it, `rateLimiter.strategy`.");
+section! {
+    /// A policy: how much per how long. `global` has the same keys.
+    Policy = "client" either [window window_seconds calendar] {
+        /// The name that denials give; counters belong to it. Without it, `global` or `client`.
+        optional identifier: format::Identifier,
+        /// Units per window; a request costs 1 unless `costs` says otherwise. Without it,
+        /// `concurrency` or `penalty` is the whole limit.
+        optional limit: Units,
+        group window: Window,
+        group rules: Rules,
+    }
 
-pub(super) const REFILL: Field = default(
-    "refill",
-    Shape::Word(&[
-        ("greedy", "Continuously."),
-        (
-            "interval",
-            "All at once, at the end of each window; the first begins with the first request.",
-        ),
-    ]),
-    "greedy",
-    "How a token_bucket is refilled.",
-);
+    /// A policy for some requests. It counts for each client by itself.
+    Api = "apis[]" either
+        [limit share] [window window_seconds calendar share] [refill_seconds share] [burst share]
+        [also share]
+    {
+        /// The name that denials give, unique; counters belong to it.
+        required identifier: format::Identifier,
+        /// Which paths.
+        required path: Path,
+        /// Which method, or a list. GET covers HEAD. Without it, all.
+        optional method: OneOrMore<format::Method>,
+        /// The owner of the quota.
+        default per: Owner = "client",
+        /// Units per window. Without it, `share` says how many; or `concurrency` or `penalty` is
+        /// the whole limit.
+        optional limit: Units,
+        group window: Window,
+        /// A part of the quota of `client`, in each tier of that tier's: `1/10`. In place of limit,
+        /// window and burst.
+        optional share: format::Share,
+        group rules: Rules,
+    }
 
-pub(super) const MODE: Field = default(
-    "mode",
-    Shape::Word(&[
-        ("queue", "The request waits until the work before it has drained."),
-        ("meter", "The request passes at once; the bucket only measures."),
-    ]),
-    "queue",
-    "The action of a leaky_bucket for a request that fits.",
-);
+    /// Quotas in place of `client`'s, each under the name of its tier. Algorithm and all else are
+    /// those of `client`.
+    Tiers = "tiers" {
+        /// The quota of a client in the tier of this name, or `unlimited`: neither `client` nor a
+        /// share of it applies there, except `concurrency` and `penalty`.
+        others quotas: Named<format::Identifier, Either<Unlimited, Tier>>,
+    }
 
-pub(super) const MAX_WAIT: Field = optional(
-    "maxWait",
-    Shape::Span,
-    "The longest wait in the queue of a leaky_bucket; who would wait longer is denied.",
-);
+    /// A quota, or with `also` several at the same time.
+    Tier = "tiers.NAME" either [window window_seconds calendar] {
+        /// Units per window; a request costs 1 unless `costs` says otherwise.
+        required limit: Units,
+        group window: Window,
+        /// Further quotas that hold at the same time, with the same algorithm: a request needs room
+        /// in all of them. The second is the policy `NAME/2`, and so on.
+        optional also: List<Bandwidth>,
+    }
 
-pub(super) const RESOLUTION: Field = default(
-    "resolution",
-    Shape::Word(&[
-        ("auto", "`exact` up to a limit of 1000, `thousandth` above."),
-        ("exact", "Every microsecond; at most a limit of 100000."),
-        ("thousandth", "A thousandth of the window, rounded up: at most 1001 entries a key."),
-    ]),
-    "auto",
-    "How finely a sliding_window_log keeps instants.",
-);
+    /// The costs of requests: the first of `paths` that matches, else the method's, else `other`.
+    /// GET covers HEAD.
+    Costs = "costs" {
+        /// A request of any other method.
+        default other: Cost = "1",
+        /// Requests to some paths.
+        optional paths: List<CostPath>,
+        /// A request of this method; 0 is free.
+        others methods: Named<format::Method, Cost>,
+    }
 
-pub(super) const EXPIRE: Field = optional(
-    "expireSeconds",
-    Shape::Whole { min: 0, max: u64::MAX },
-    "Accepted for the sake of older files, and without effect: what is kept of a client expires by itself.",
-);
+    /// A cost for some requests.
+    CostPath = "costs.paths[]" {
+        /// Which paths.
+        required path: Path,
+        /// Which method, or a list. Without it, all.
+        optional method: OneOrMore<format::Method>,
+        /// The cost of these requests.
+        required cost: Cost,
+    }
 
-pub(super) const COSTS_FIELD: Field = optional(
-    "costs",
-    Shape::Section(&COSTS),
-    "The costs of requests here, in place of `rateLimiter.costs`.",
-);
+    /// How long a limit is for.
+    Window = "window" {
+        /// How long the limit holds for: `500ms`, `60s`, `1h`.
+        optional window: Time,
+        /// The same in seconds.
+        optional window_seconds: Seconds,
+        /// The time in which `limit` units are refilled (token_bucket) or drain (leaky_bucket); in
+        /// place of the window, and without effect on other algorithms.
+        optional refill_seconds: Seconds,
+        /// The period of the limit, by the clocks of `timeZone`, in place of the window; only for
+        /// fixed_window_counter.
+        optional calendar: Period,
+        /// The time zone of the days, weeks or months of `calendar`: `Europe/Berlin`. Without it,
+        /// `UTC`.
+        optional time_zone: format::TimeZone,
+        /// The most units at once, for token_bucket and leaky_bucket. Without it, the limit.
+        optional burst: Units,
+    }
 
-pub(super) const STORE_ERROR_FIELD: Field = optional(
-    "onStoreError",
-    Shape::Word(ON_STORE_ERROR),
-    "How the policy treats requests while the store cannot decide. Without it, `rateLimiter.onStoreError`.",
-);
+    /// The rest of a policy, besides its quota.
+    Rules = "policy" {
+        /// The algorithm. Without it, `rateLimiter.strategy`.
+        optional strategy: Strategy,
+        /// How a token_bucket is refilled.
+        default refill: RefillBy = "greedy",
+        /// The action of a leaky_bucket for a request that fits.
+        default mode: BucketMode = "queue",
+        /// The longest wait in the queue of a leaky_bucket; who would wait longer is denied.
+        optional max_wait: Time,
+        /// How finely a sliding_window_log keeps instants.
+        default resolution: Fineness = "auto",
+        /// Accepted for the sake of older files, and without effect: what is kept of a client
+        /// expires by itself.
+        optional expire_seconds: Whole<0, { u64::MAX }>,
+        /// The costs of requests here, in place of `rateLimiter.costs`.
+        optional costs: Costs,
+        /// How the policy treats requests while the store cannot decide. Without it,
+        /// `rateLimiter.onStoreError`.
+        optional on_store_error: OnError,
+        /// How the policy treats a request that was refused before it was sent to Redis, because no
+        /// answer could come in time. Without it, `rateLimiter.shed`.
+        optional shed: OnError,
+        /// The policy only watches. Without it, `rateLimiter.shadow`.
+        optional shadow: Flag,
+        /// Further quotas that hold at the same time, with the same algorithm: a request needs room
+        /// in all of them. The second is the policy `NAME/2`, and so on.
+        optional also: List<Bandwidth>,
+        /// The action for a request that the policy denies: `reject`, or `{wait: 30s}`.
+        default excess: Either<format::Excess, Excess> = "reject",
+        /// Counts only some responses. Every request is charged before it is forwarded, and
+        /// refunded if its response does not count.
+        optional count_only: CountOnly,
+        /// For costs that are known only afterwards: an estimate is charged first and corrected
+        /// later.
+        optional reserve: Reserve,
+        /// How many requests may be under way at once, besides the limit or without one: the policy
+        /// `NAME/inflight`. A number, or a section.
+        optional concurrency: Either<AtOnce, Concurrency>,
+        /// Blocks a client that does not stop, for longer each time: the policy `NAME/penalty`.
+        optional penalty: Penalty,
+        /// Gateways that share a Redis take units in blocks and spend them without asking it.
+        optional lease: Lease,
+    }
+}
 
-pub(super) const SHED_FIELD: Field = optional(
-    "shed",
-    Shape::Word(ON_STORE_ERROR),
-    "How the policy treats a request that was refused before it was sent to Redis, because no answer could come in time. Without it, `rateLimiter.shed`.",
-);
+words! {
+    /// A word, because a zero is mostly a mistake.
+    Unlimited -> () {
+        /// Nothing holds there.
+        "unlimited" => (),
+    }
 
-pub(super) const SHADOW_FIELD: Field =
-    optional("shadow", Shape::Flag, "The policy only watches. Without it, `rateLimiter.shadow`.");
+    /// The period of a quota by a calendar.
+    Period -> Unit {
+        /// From midnight to midnight.
+        "day" => Unit::Day,
+        /// From Monday to Monday.
+        "week" => Unit::Week,
+        /// From the first to the first.
+        "month" => Unit::Month,
+    }
 
-pub(super) const POLICY: Section = Section {
-    name: "client",
-    doc: "A policy: how much per how long. `global` has the same keys.",
-    fields: policy_fields!(
-        optional("identifier", text(format::IDENTIFIER), "The name that denials give; counters belong to it. Without it, `global` or `client`.");
-        QUOTA_OR_NONE;
-        STRATEGY_FIELD, REFILL, MODE, MAX_WAIT, RESOLUTION, EXPIRE, COSTS_FIELD, STORE_ERROR_FIELD, SHED_FIELD, SHADOW_FIELD,
-        ALSO, EXCESS_FIELD, COUNT_ONLY_FIELD, RESERVE_FIELD, CONCURRENCY_FIELD, PENALTY_FIELD, LEASE_FIELD
-    ),
-    either: &[&["window", "windowSeconds", "calendar"]],
-    others: None,
-};
+    /// How a bucket is refilled.
+    RefillBy -> Refill {
+        /// Continuously.
+        "greedy" => Refill::Greedy,
+        /// All at once, at the end of each window; the first begins with the first request.
+        "interval" => Refill::Interval,
+    }
 
-pub(super) const API: Section = Section {
-    name: "apis[]",
-    doc: "A policy for some requests. It counts for each client by itself.",
-    fields: policy_fields!(
-        required("identifier", text(format::IDENTIFIER), "The name that denials give, unique; counters belong to it."),
-        required("path", PATH, "Which paths."),
-        optional("method", Shape::Either(&[text(format::METHOD), Shape::List(&text(format::METHOD))]), "Which method, or a list. GET covers HEAD. Without it, all."),
-        default("per", Shape::Word(&[("client", "Each client has its own."), ("everyone", "One for all.")]), "client", "The owner of the quota.");
-        optional("limit", UNITS, "Units per window. Without it, `share` says how many; or `concurrency` or `penalty` is the whole limit.");
-        optional("share", text(format::SHARE), "A part of the quota of `client`, in each tier of that tier's: `1/10`. In place of limit, window and burst."),
-        STRATEGY_FIELD, REFILL, MODE, MAX_WAIT, RESOLUTION, EXPIRE, COSTS_FIELD, STORE_ERROR_FIELD, SHED_FIELD, SHADOW_FIELD,
-        ALSO, EXCESS_FIELD, COUNT_ONLY_FIELD, RESERVE_FIELD, CONCURRENCY_FIELD, PENALTY_FIELD, LEASE_FIELD
-    ),
-    either: &[
-        &["limit", "share"],
-        &["window", "windowSeconds", "calendar", "share"],
-        &["refillSeconds", "share"],
-        &["burst", "share"],
-        &["also", "share"],
-    ],
-    others: None,
-};
+    /// The action of a leaky bucket.
+    BucketMode -> LeakyMode {
+        /// The request waits until the work before it has drained.
+        "queue" => LeakyMode::Queue { max_wait: None },
+        /// The request passes at once; the bucket only measures.
+        "meter" => LeakyMode::Meter,
+    }
 
-pub(super) const TIERS: Section = Section {
-    name: "tiers",
-    doc: "Quotas in place of `client`'s, each under the name of its tier. Algorithm and all else are those of `client`.",
-    fields: &[],
-    either: &[],
-    others: Some(&Others {
-        key: format::IDENTIFIER,
-        shape: Shape::Either(&[Shape::Word(UNLIMITED), Shape::Section(&TIER)]),
-        doc: "The quota of a client in the tier of this name, or `unlimited`: neither `client` nor a share of it applies there, except `concurrency` and `penalty`.",
-    }),
-};
+    /// How finely instants are kept.
+    Fineness -> Resolution {
+        /// `exact` up to a limit of 1000, `thousandth` above.
+        "auto" => Resolution::Auto,
+        /// Every microsecond; at most a limit of 100000.
+        "exact" => Resolution::Exact,
+        /// A thousandth of the window, rounded up: at most 1001 entries a key.
+        "thousandth" => Resolution::Thousandth,
+    }
 
-/// A word, because a zero is mostly a mistake.
-const UNLIMITED: &[(&str, &str)] = &[("unlimited", "Nothing holds there.")];
-
-pub(super) const TIER: Section = Section {
-    name: "tiers.NAME",
-    doc: "A quota, or with `also` several at the same time.",
-    fields: policy_fields!(; LIMIT; ALSO),
-    either: &[&["window", "windowSeconds", "calendar"]],
-    others: None,
-};
-
-pub(super) const COSTS: Section = Section {
-    name: "costs",
-    doc: "The costs of requests: the first of `paths` that matches, else the method's, else `other`. GET covers HEAD.",
-    fields: &[
-        default(
-            "other",
-            Shape::Whole { min: 0, max: MAX_UNITS },
-            "1",
-            "A request of any other method.",
-        ),
-        optional("paths", Shape::List(&Shape::Section(&COST_PATH)), "Requests to some paths."),
-    ],
-    either: &[],
-    others: Some(&Others {
-        key: format::METHOD,
-        shape: Shape::Whole { min: 0, max: MAX_UNITS },
-        doc: "A request of this method; 0 is free.",
-    }),
-};
-
-pub(super) const COST_PATH: Section = Section {
-    name: "costs.paths[]",
-    doc: "A cost for some requests.",
-    fields: &[
-        required("path", PATH, "Which paths."),
-        optional(
-            "method",
-            Shape::Either(&[text(format::METHOD), Shape::List(&text(format::METHOD))]),
-            "Which method, or a list. Without it, all.",
-        ),
-        required("cost", Shape::Whole { min: 0, max: MAX_UNITS }, "The cost of these requests."),
-    ],
-    either: &[],
-    others: None,
-};
+    /// The owner of a quota.
+    Owner -> Whose {
+        /// Each client has its own.
+        "client" => Whose::Client,
+        /// One for all.
+        "everyone" => Whose::Everybody,
+    }
+}

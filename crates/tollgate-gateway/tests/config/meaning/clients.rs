@@ -1,8 +1,11 @@
 //! Who is asking, where to, and which quota they have.
 
+use std::time::Duration;
+
 use tollgate_gateway::plan::{
-    ApiKeyPlace, ForwardingHeader, IdentitySource, KeyOrigin, LimitPlan, Protocol, Whose,
+    ApiKeyPlace, ForwardingHeader, IdentitySource, KeyOrigin, LimitPlan, Whose,
 };
+use tollgate_gateway::proxy::{Active, Balance, Host, Passive, Protocol};
 
 use super::with;
 use crate::support::plan;
@@ -80,7 +83,7 @@ fn routes_inherit_what_they_do_not_say() {
     let [api, admin, fallback] = &*plan.routes else { panic!() };
     assert_eq!(api.host.as_deref(), Some("api.example.com"));
     let target = api.target.as_ref().unwrap();
-    assert_eq!((target.protocol, target.preserve_host), (Protocol::Http2, false));
+    assert_eq!((target.servers.protocol, target.host), (Protocol::Http2, Host::Target));
     let name = |limit: &Option<std::sync::Arc<LimitPlan>>| limit.as_ref().unwrap().name.clone();
     assert_eq!(name(&api.limits.client), "api/client");
     assert_eq!(name(&admin.limits.client), "client");
@@ -124,4 +127,39 @@ fn identities_are_asked_in_their_order() {
     let [IdentitySource::Ip { header, trusted_proxies, .. }] = &*plan.identity else { panic!() };
     assert_eq!(header, &Some(ForwardingHeader::XForwardedFor));
     assert!(trusted_proxies.contains("192.168.1.1".parse().unwrap()));
+}
+
+#[test]
+fn a_target_is_what_its_section_says() {
+    let text = include_str!("../../good/target-section.yaml");
+    let target = plan(text).routes[0].target.clone().unwrap();
+    let addresses: Vec<_> = target.servers.addresses.iter().map(ToString::to_string).collect();
+    let expected = ["http://10.0.0.1:3000", "http://10.0.0.2:3000", "unix:/run/app.sock"];
+    assert_eq!(addresses, expected);
+    assert_eq!(target.servers.balance, Balance::LeastBusy);
+    let passive = Passive { failures: 5, retry_after: Duration::from_secs(30) };
+    assert_eq!(target.servers.passive, passive);
+    let active = Active {
+        path: "/healthz?full".parse().unwrap(),
+        interval: Duration::from_secs(1),
+        timeout: Duration::from_millis(500),
+        healthy: 1,
+        unhealthy: 2,
+    };
+    assert_eq!(target.servers.active, Some(active));
+    assert_eq!(target.strip_prefix.as_deref(), Some("/v1"));
+    assert_eq!(target.request_headers.to_string(), "set x-role, remove x-debug");
+    assert_eq!(target.response_headers.to_string(), "set x-frame-options, remove server");
+    assert_eq!(target.max_body, Some(1 << 20));
+}
+
+#[test]
+fn a_target_without_a_section_has_the_defaults_of_one() {
+    let target = |target: &str| {
+        let text =
+            format!("rateLimiter: {{client: {{limit: 1, windowSeconds: 1}}, target: {target}}}");
+        plan(&text).routes[0].target.clone()
+    };
+    assert_eq!(target("http://a:1/b"), target("{url: 'http://a:1/b'}"));
+    assert_eq!(target("http://a:1/b"), target("{url: ['http://a:1/b']}"));
 }

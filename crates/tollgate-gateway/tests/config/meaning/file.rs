@@ -5,17 +5,22 @@ use std::time::Duration;
 
 use http::Method;
 use tollgate::{OnMissingKey, OnStoreError};
-use tollgate_gateway::plan::{ForwardingHeader, IdentitySource, StorePlan, Topology, Whose};
+use tollgate_gateway::plan::{ForwardingHeader, IdentitySource, Route, StorePlan, Topology, Whose};
+use tollgate_gateway::proxy::Address;
 
 use super::with;
 use crate::support::{files, plan, read_text};
+
+fn address(route: &Route) -> &Address {
+    &route.target.as_ref().unwrap().servers.addresses[0]
+}
 
 #[test]
 fn the_file_of_an_older_gateway_means_what_it_meant_there() {
     let file = files("good").into_iter().find(|file| file.ends_with("blog.yaml")).unwrap();
     let plan = plan(&fs::read_to_string(file).unwrap());
     let route = &plan.routes[0];
-    assert_eq!(route.target.as_ref().unwrap().authority.as_str(), "localhost:3000");
+    assert_eq!(address(route).endpoint.authority.as_str(), "localhost:3000");
     let client = route.limits.client.as_ref().unwrap();
     assert_eq!(
         client.policy.as_ref().unwrap().to_string(),
@@ -42,8 +47,8 @@ fn the_target_may_stand_beside_the_limiter() {
     let plan = plan(
         "target: https://example.com/base/\nrateLimiter:\n  client: {limit: 1, windowSeconds: 1}\n",
     );
-    let target = plan.routes[0].target.as_ref().unwrap();
-    assert_eq!((target.scheme.as_str(), &*target.base_path), ("https", "/base"));
+    let address = address(&plan.routes[0]);
+    assert_eq!((address.endpoint.scheme.as_str(), &*address.base_path), ("https", "/base"));
 }
 
 #[test]
@@ -161,4 +166,12 @@ fn one_listener_needs_no_list() {
     let alone = listen("{address: 127.0.0.1:8000, maxConnections: 7}");
     assert_eq!(alone, [("127.0.0.1:8000".parse().unwrap(), Some(7))]);
     assert_eq!(alone, listen("[{address: 127.0.0.1:8000, maxConnections: 7}]"));
+}
+
+#[test]
+fn the_part_of_logged_clients_may_be_a_fraction() {
+    for sample in ["1/4", "0.25"] {
+        let plan = with(&format!("  accessLog: {{sample: {sample}}}\n"));
+        assert_eq!(plan.access_log.map(|log| log.sample), Some(0.25), "{sample}");
+    }
 }

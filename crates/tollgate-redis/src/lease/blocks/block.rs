@@ -18,12 +18,12 @@ pub(super) struct Block {
     /// When its first unit was to be spent, which is when the block before it was used up.
     pub(super) in_use_since: Moment,
     pub(super) granted_at: Timestamp,
-    /// What Redis said was left when it was granted, and how long until the key was fresh.
+    /// The units that were left in Redis at the grant, and the time until the key was fresh.
     pub(super) remaining: u64,
     pub(super) reset_after: Micros,
 }
 
-/// What was spent of a block, for Redis to know.
+/// The units that were spent of a block, as a report to Redis.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Closed {
     pub(super) spent: Spent,

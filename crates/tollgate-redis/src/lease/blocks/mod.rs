@@ -1,4 +1,4 @@
-//! What a replica holds of one key: spent here, asked for there.
+//! The blocks of one key in a replica: spent here, requested from Redis.
 //!
 //! | file | is |
 //! |---|---|
@@ -24,8 +24,8 @@ use super::demand::Demand;
 use crate::clock::{Clock, Moment};
 use crate::encode::Spent;
 
-/// The blocks of a key, in the order in which they are spent: one in use, and one fetched ahead
-/// so that nobody waits when the first is used up.
+/// The blocks of a key, in the order of their use: one in use, and one fetched ahead, so that no
+/// request waits when the first is used up.
 #[derive(Debug)]
 pub(super) struct Blocks {
     open: VecDeque<Block>,
@@ -36,11 +36,11 @@ pub(super) struct Blocks {
     /// Together no more than the lease's share.
     most: u64,
     capacity: u64,
-    /// Not before then, as Redis has nothing to give, or may have given what nobody heard of.
+    /// No request before this instant, because Redis has no units, or its grant may have been lost.
     ask_at: Moment,
     /// No call before then, as the last one failed.
     call_at: Moment,
-    /// Whether somebody sees to this key.
+    /// Whether a task refills this key.
     pub(super) has_refill: bool,
     /// Whether that one was called and has not looked yet.
     was_called: bool,
@@ -50,7 +50,7 @@ pub(super) struct Blocks {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     pub(super) decision: Decision,
-    /// What Redis' clock said at least.
+    /// The latest known time of Redis.
     pub(super) decided_at: Timestamp,
     id: u64,
     units: u64,
@@ -76,7 +76,7 @@ impl Blocks {
         }
     }
 
-    /// Spends `cost` of a block, if one has so many left and has not ended.
+    /// Spends `cost` of a block that has enough units left and has not ended.
     pub(super) fn take(&mut self, cost: u64, clock: &Clock) -> Option<Taken> {
         if self.open.is_empty() {
             return None;

@@ -8,19 +8,19 @@ use crate::clock::{Clock, Moment};
 use crate::encode::Ask;
 use crate::ticket::Leased;
 
-/// What there is to do about a key.
+/// The next action for a key.
 #[derive(Debug)]
 pub(in crate::lease) enum Plan {
     /// To tell Redis what was spent, and to ask for more or for nothing.
     Call { spent: Returned, ask: Ask },
-    /// Nothing before this moment, or before somebody calls.
+    /// Nothing before this instant, or before the next call.
     Wait(Option<Moment>),
     /// Nothing any more.
     Leave,
 }
 
 impl Blocks {
-    /// What there is to do.
+    /// The next action.
     pub(in crate::lease) fn plan(&mut self, now: Moment, next_tag: impl FnOnce() -> u32) -> Plan {
         self.was_called = false;
         self.retire(now);
@@ -36,8 +36,8 @@ impl Blocks {
             let spent = Returned(std::mem::take(&mut self.spent));
             return Plan::Call { spent, ask: Ask { tag: next_tag(), units, ttl } };
         }
-        // What others could use goes back at once, and what is used up with the next call, as
-        // long as there is one in time.
+        // Unspent units are returned at once, because other replicas could use them. Spent blocks
+        // are reported with the next call, if there is one in time.
         let is_due = |closed: &Closed| closed.spent.units < closed.units || closed.retires() <= now;
         if self.spent.iter().any(is_due) {
             let spent = Returned(std::mem::take(&mut self.spent));
@@ -50,7 +50,7 @@ impl Blocks {
         let retires = self.open.iter().map(Block::retires);
         let retires = retires.chain(self.spent.iter().map(Closed::retires));
         let asks = (self.demand.is_hot() && self.is_low()).then_some(self.ask_at);
-        // A hot key of which nothing is held and for which nobody asks is none.
+        // A hot key without blocks and without requests is not hot any more.
         Plan::Wait(retires.chain(asks).filter(|at| *at > now).min())
     }
 
@@ -86,8 +86,8 @@ impl Blocks {
             }
             Ok(_) => {}
             Err(error) => {
-                // Told again, it is settled once. What was asked for may have been granted, and
-                // is not asked for again before that has lapsed.
+                // A report that is sent twice is settled once. The request may have been granted,
+                // so it is not repeated before that grant has lapsed.
                 self.spent.extend(spent.0);
                 // There is time for a few attempts before a block that was returned lapses.
                 self.call_at = now + ttl / 16;

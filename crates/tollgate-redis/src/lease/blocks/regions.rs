@@ -132,7 +132,7 @@ fn over_admission(seen: &[Seen]) -> u64 {
 
 #[test]
 fn regions_share_a_quota_that_none_of_them_exceeds() {
-    let cases: [(&str, fn(usize, u64) -> u64); 4] =
+    let cases: [Case; 4] =
         [
             ("900 a second in each", |_, _| 900),
             ("2000 a second in each", |_, _| 2_000),

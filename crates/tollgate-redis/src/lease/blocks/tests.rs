@@ -13,7 +13,7 @@ use crate::ticket::Leased;
 
 const TTL: u64 = 1_000_000;
 
-/// A hot key of which a replica may hold 100 units, and the clock.
+/// A hot key, with up to 100 units for a replica, and the clock.
 fn hot() -> (Blocks, Clock, Arc<AtomicU64>) {
     let time = Arc::new(AtomicU64::new(0));
     let policy = Policy::token_bucket("p", Quota::per_minute(1_000)).unwrap();

@@ -20,11 +20,11 @@ use tower::{ServiceBuilder, ServiceExt};
 #[cfg(test)]
 mod tests;
 
-/// What the other side grants.
+/// The quota that the third party grants.
 const THEIRS: Quota = Quota::per_second(5);
 
-/// What we allow ourselves: as much in a little more time, because requests that leave a second
-/// apart may arrive closer to each other than that. What the network varies by has to fit.
+/// Our own limit: the same number in a slightly longer window. Requests that we send a second apart
+/// may arrive closer together, and the extra time covers this variation of the network.
 const OURS: Quota = Quota::new(5, Duration::from_millis(1_100));
 
 /// The limit of all requests to the third party: with a `RedisStore`, those of all replicas.

@@ -11,7 +11,7 @@ use tollgate::store::{Clock, Timestamp};
 use tower::util::BoxCloneSyncService;
 use tower::{ServiceBuilder, ServiceExt};
 
-/// The time of tokio, which stands still while anybody is at work: nothing varies.
+/// The paused clock of tokio. It does not advance while a task runs, so results do not vary.
 #[derive(Clone, Debug)]
 struct Paused(Instant);
 

@@ -1,0 +1,444 @@
+//! The servers of one upstream: which one gets a request, and which ones are down.
+//!
+//! All workers share this state, because a server that is down is down for each of them. It
+//! consists of atomics. A request to a single server does not write any of them.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use http::header::{HOST, HeaderValue, USER_AGENT};
+use http::uri::PathAndQuery;
+use http::{Request, StatusCode, Uri};
+use metrics::{Counter, Gauge, counter, gauge};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::body::Sent;
+use super::client::{self, Clients};
+use super::failures::{Failures, Health};
+use super::pool::{Pool, SendError};
+use super::settings::{Active, Address, Balance, Passive, Protocol, Servers};
+use crate::meter::Meter;
+
+/// The servers of one upstream.
+#[derive(Debug)]
+pub(super) struct Group {
+    members: Box<[Arc<Member>]>,
+    pub(super) protocol: Protocol,
+    balance: Balance,
+    passive: Passive,
+    /// The number of requests that were given to a member.
+    given: AtomicUsize,
+    began: Instant,
+}
+
+/// One of the servers.
+pub(super) struct Member {
+    pub(super) address: Address,
+    pub(super) pool: Arc<Pool>,
+    /// For requests that ask for another protocol, which HTTP/2 cannot carry.
+    pub(super) upgrades: Arc<Pool>,
+    /// The `Host` of the server itself.
+    pub(super) host: HeaderValue,
+    /// Its failures in the log.
+    pub(super) health: Arc<Health>,
+    /// Failures in a row.
+    failures: AtomicU32,
+    /// When the next request is sent there to see whether it answers again, in milliseconds; 0
+    /// while it gets requests.
+    out_until: AtomicU64,
+    /// Whether checks say that it is down.
+    is_down: AtomicBool,
+    /// Requests under way, where these decide.
+    busy: AtomicUsize,
+    meter: Meter,
+    failed: Counter,
+    up: Gauge,
+}
+
+impl std::fmt::Debug for Member {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Member").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// A request under way. Dropped where the response ends.
+#[derive(Debug)]
+pub(super) struct Busy(Arc<Member>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The members that a request was sent to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tried(u64);
+
+impl Group {
+    /// Starts the checks of `servers`, if there are any. Needs a runtime for them.
+    pub(super) fn new(
+        servers: &Servers,
+        clients: &Clients,
+        failures: &Failures,
+    ) -> Result<Self, http::Error> {
+        let member = |address: &Address| {
+            let endpoint = &address.endpoint;
+            let name = endpoint.to_string();
+            let (failed, up) = (
+                counter!(FAILURES, "upstream" => name.clone()),
+                gauge!(UP, "upstream" => name.clone()),
+            );
+            failed.increment(0);
+            up.set(1);
+            Ok(Arc::new(Member {
+                address: address.clone(),
+                pool: clients.pool(endpoint, servers.protocol)?,
+                upgrades: clients.pool(endpoint, Protocol::Http1)?,
+                host: client::host(endpoint)?,
+                health: failures.of(&name),
+                failures: AtomicU32::new(0),
+                out_until: AtomicU64::new(0),
+                is_down: AtomicBool::new(false),
+                busy: AtomicUsize::new(0),
+                meter: Meter::upstream(&name),
+                failed,
+                up,
+            }))
+        };
+        Ok(Self {
+            members: servers.addresses.iter().map(member).collect::<Result<_, http::Error>>()?,
+            protocol: servers.protocol,
+            balance: servers.balance,
+            passive: servers.passive,
+            given: AtomicUsize::new(0),
+            began: Instant::now(),
+        })
+    }
+
+    /// Checks the servers until the group is dropped.
+    pub(super) fn check(self: &Arc<Self>, active: &Active) {
+        for index in 0..self.members.len() {
+            tokio::spawn(check(Arc::downgrade(self), index, active.clone()));
+        }
+    }
+
+    /// Whether any member has a path of its own.
+    pub(super) fn has_base_path(&self) -> bool {
+        self.members.iter().any(|member| !member.address.base_path.is_empty())
+    }
+
+    /// A member that was not tried, if there is one: a member that gets requests if possible. From
+    /// time to time a request shows whether a member that gets none answers again.
+    pub(super) fn choose(&self, tried: &mut Tried) -> Option<&Arc<Member>> {
+        let index = match self.members.len() {
+            1 => (tried.0 == 0).then_some(0)?,
+            count => self.choose_among(count, *tried)?,
+        };
+        tried.0 |= 1 << index;
+        self.members.get(index)
+    }
+
+    fn choose_among(&self, count: usize, tried: Tried) -> Option<usize> {
+        let given = self.given.fetch_add(1, Ordering::Relaxed);
+        // From another member each time, so that equals share the requests.
+        let order = (0..count).map(|n| given.wrapping_add(n) % count);
+        let untried = order.filter(|index| tried.0 >> index & 1 == 0);
+        let now = self.now();
+        let due = untried.clone().find(|index| self.members[*index].is_due(now, self.passive));
+        let up = || untried.clone().filter(|index| self.members[*index].is_up());
+        let chosen = due.or_else(|| match self.balance {
+            Balance::RoundRobin => {
+                // In one order among the members that are up. Otherwise the neighbour of a member
+                // that is down would get the requests of both.
+                let mut up: Vec<_> = up().collect();
+                up.sort_unstable();
+                up.get(given.checked_rem(up.len())?).copied()
+            }
+            Balance::LeastBusy => {
+                up().min_by_key(|index| self.members[*index].busy.load(Ordering::Relaxed))
+            }
+        });
+        chosen.or_else(|| untried.clone().next())
+    }
+
+    /// Milliseconds since the start, and never 0.
+    fn now(&self) -> u64 {
+        // Some hundred million years fit.
+        self.began.elapsed().as_millis() as u64 + 1
+    }
+
+    /// Counts a request to `member` as under way, where that decides.
+    pub(super) fn busy(&self, member: &Arc<Member>) -> Option<Busy> {
+        (self.balance == Balance::LeastBusy && self.members.len() > 1).then(|| {
+            member.busy.fetch_add(1, Ordering::Relaxed);
+            Busy(Arc::clone(member))
+        })
+    }
+
+    /// Notes that `member` gave no valid response.
+    pub(super) fn failed(&self, member: &Member) {
+        member.failed.increment(1);
+        let failures = member.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        if failures < self.passive.failures || self.members.len() == 1 {
+            return;
+        }
+        let until = self.now() + millis(self.passive.retry_after);
+        if member.out_until.swap(until, Ordering::Relaxed) == 0 {
+            let upstream = &member.address.endpoint;
+            tracing::warn!(%upstream, failures, "the upstream gets no requests for now");
+            member.tell();
+        }
+    }
+
+    /// Notes that `member` gave a response after `took`.
+    pub(super) fn answered(member: &Member, status: StatusCode, took: Duration) {
+        member.meter.answered(status, took);
+        member.health.answered();
+        if member.failures.load(Ordering::Relaxed) != 0 {
+            member.returns();
+        }
+    }
+}
+
+impl Member {
+    /// Whether it gets requests.
+    fn is_up(&self) -> bool {
+        !self.is_down.load(Ordering::Relaxed) && self.out_until.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether a request shall show that it answers again. Only one request does for each time.
+    fn is_due(&self, now: u64, passive: Passive) -> bool {
+        let until = self.out_until.load(Ordering::Relaxed);
+        if until == 0 || until > now || self.is_down.load(Ordering::Relaxed) {
+            return false;
+        }
+        let next = now + millis(passive.retry_after);
+        let swapped =
+            self.out_until.compare_exchange(until, next, Ordering::Relaxed, Ordering::Relaxed);
+        swapped.is_ok()
+    }
+
+    /// No failure counts any more.
+    fn returns(&self) {
+        self.failures.store(0, Ordering::Relaxed);
+        if self.out_until.swap(0, Ordering::Relaxed) != 0 {
+            let upstream = &self.address.endpoint;
+            tracing::info!(%upstream, "the upstream gets requests again");
+            self.tell();
+        }
+    }
+
+    fn tell(&self) {
+        self.up.set(f64::from(u8::from(self.is_up())));
+    }
+
+    /// The target of a request to `path`.
+    pub(super) fn target(&self, path: PathAndQuery, is_http1: bool) -> Result<Uri, http::Error> {
+        if is_http1 {
+            return Ok(path.into());
+        }
+        let endpoint = &self.address.endpoint;
+        let target = Uri::builder()
+            .scheme(endpoint.scheme.clone())
+            .authority(endpoint.authority.clone())
+            .path_and_query(path);
+        target.build()
+    }
+
+    /// Asks for the path of the checks. `None` where no connection was free for that.
+    async fn ask(&self, path: PathAndQuery, protocol: Protocol) -> Option<bool> {
+        let is_http1 = protocol == Protocol::Http1;
+        let mut request = Request::new(Sent::default());
+        *request.uri_mut() = self.target(path, is_http1).ok()?;
+        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static("tollgate"));
+        if is_http1 {
+            request.headers_mut().insert(HOST, self.host.clone());
+        }
+        let lease = if is_http1 { self.pool.lease_new().await } else { self.pool.lease().await };
+        let mut lease = match lease {
+            Ok(lease) => lease,
+            Err(SendError::Full) => return None,
+            Err(_) => return Some(false),
+        };
+        let response = lease.send(request, None).await;
+        let status = response.ok().map(|response| response.status());
+        Some(status.is_some_and(|status| status.is_success() || status.is_redirection()))
+    }
+}
+
+async fn check(group: Weak<Group>, index: usize, active: Active) {
+    let (mut well, mut ill) = (0_u32, 0_u32);
+    loop {
+        let Some((member, protocol)) = group
+            .upgrade()
+            .and_then(|group| Some((Arc::clone(group.members.get(index)?), group.protocol)))
+        else {
+            return;
+        };
+        let asked = timeout(active.timeout, member.ask(active.path.clone(), protocol)).await;
+        match asked.unwrap_or(Some(false)) {
+            Some(true) => (well, ill) = (well.saturating_add(1), 0),
+            Some(false) => (well, ill) = (0, ill.saturating_add(1)),
+            None => {}
+        }
+        let upstream = &member.address.endpoint;
+        if ill >= active.unhealthy && !member.is_down.swap(true, Ordering::Relaxed) {
+            tracing::warn!(%upstream, checks = ill, "checks fail: the upstream gets no requests");
+            member.tell();
+        } else if well >= active.healthy {
+            if member.is_down.swap(false, Ordering::Relaxed) {
+                tracing::info!(%upstream, checks = well, "checks succeed: the upstream gets requests");
+                member.tell();
+            }
+            if member.out_until.load(Ordering::Relaxed) != 0 {
+                member.returns();
+            }
+        }
+        drop(member);
+        sleep(active.interval).await;
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX >> 1)
+}
+
+const UP: &str = "tollgate_gateway_upstream_up";
+const FAILURES: &str = "tollgate_gateway_upstream_failures_total";
+
+#[cfg(test)]
+mod tests {
+    use http::uri::Scheme;
+    use tokio::time::advance;
+
+    use super::super::settings::{Endpoint, Timeouts};
+    use super::*;
+
+    const RETRY: Duration = Duration::from_secs(10);
+
+    fn group(count: u16, balance: Balance) -> Arc<Group> {
+        let address = |port: u16| {
+            let authority = format!("127.0.0.1:{port}").parse().unwrap();
+            let endpoint = Endpoint { scheme: Scheme::HTTP, authority, socket: None };
+            Address { endpoint, base_path: String::new() }
+        };
+        let servers = Servers {
+            addresses: (1..=count).map(address).collect(),
+            protocol: Protocol::Http1,
+            balance,
+            passive: Passive { failures: 2, retry_after: RETRY },
+            active: None,
+        };
+        let long = Duration::from_secs(60);
+        let timeouts =
+            Timeouts { connect: long, response: long, body: long, tunnel: long, pool: long };
+        let clients = Clients::new(timeouts, false, 1, 1).unwrap();
+        clients.group(&servers, &Failures::default()).unwrap()
+    }
+
+    /// The member of a new request.
+    fn next(group: &Group) -> usize {
+        let chosen = group.choose(&mut Tried::default()).unwrap();
+        group.members.iter().position(|member| Arc::ptr_eq(member, chosen)).unwrap()
+    }
+
+    /// How many of `requests` each member gets.
+    fn share(group: &Group, requests: usize) -> Vec<usize> {
+        let mut share = vec![0; group.members.len()];
+        (0..requests).for_each(|_| share[next(group)] += 1);
+        share
+    }
+
+    fn answer(group: &Group, member: usize) {
+        Group::answered(&group.members[member], StatusCode::OK, Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn servers_that_are_up_share_requests_evenly() {
+        let group = group(4, Balance::RoundRobin);
+        assert_eq!(share(&group, 12), [3; 4]);
+        group.members[1].is_down.store(true, Ordering::Relaxed);
+        assert_eq!(share(&group, 12), [4, 0, 4, 4]);
+    }
+
+    #[tokio::test]
+    async fn the_server_with_the_fewest_requests_under_way_gets_the_next() {
+        let group = group(3, Balance::LeastBusy);
+        let busy: Vec<_> =
+            [0, 0, 2].iter().map(|member| group.busy(&group.members[*member])).collect();
+        assert_eq!(share(&group, 5), [0, 5, 0]);
+        let one = group.busy(&group.members[1]);
+        drop(busy);
+        assert_eq!(share(&group, 6)[1], 0);
+        drop(one);
+        assert_eq!(share(&group, 6), [2; 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_in_a_row_take_a_server_out_until_one_request_succeeds() {
+        let group = group(2, Balance::RoundRobin);
+        let failing = &group.members[0];
+        group.failed(failing);
+        answer(&group, 0);
+        group.failed(failing);
+        assert_eq!(share(&group, 4), [2, 2], "not in a row");
+        group.failed(failing);
+        assert_eq!(share(&group, 4), [0, 4]);
+        advance(RETRY).await;
+        assert_eq!(share(&group, 4), [1, 3], "one request shows whether it answers");
+        group.failed(failing);
+        assert_eq!(share(&group, 4), [0, 4]);
+        advance(RETRY).await;
+        assert_eq!(share(&group, 4), [1, 3]);
+        answer(&group, 0);
+        assert_eq!(share(&group, 4), [2, 2]);
+    }
+
+    #[tokio::test]
+    async fn a_request_is_offered_to_each_server_once_also_if_all_are_down() {
+        for down in [false, true] {
+            let group = group(3, Balance::LeastBusy);
+            for member in &group.members {
+                member.is_down.store(down, Ordering::Relaxed);
+            }
+            let mut tried = Tried::default();
+            let mut offered: Vec<_> = std::iter::from_fn(|| group.choose(&mut tried)).collect();
+            offered.sort_by_key(|member| member.address.endpoint.to_string());
+            assert_eq!(offered.len(), 3);
+            offered.dedup_by(|one, other| Arc::ptr_eq(one, other));
+            assert_eq!(offered.len(), 3);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_single_server_is_never_taken_out() {
+        let group = group(1, Balance::RoundRobin);
+        (0..9).for_each(|_| group.failed(&group.members[0]));
+        assert_eq!(share(&group, 3), [3]);
+    }
+
+    #[tokio::test]
+    async fn routes_with_the_same_servers_share_what_is_known_of_them() {
+        let servers = Servers {
+            addresses: vec![Address {
+                endpoint: Endpoint::unix(std::path::Path::new("/run/app.sock")),
+                base_path: String::new(),
+            }],
+            protocol: Protocol::Http1,
+            balance: Balance::RoundRobin,
+            passive: Passive::default(),
+            active: None,
+        };
+        let long = Duration::from_secs(60);
+        let timeouts =
+            Timeouts { connect: long, response: long, body: long, tunnel: long, pool: long };
+        let (clients, failures) =
+            (Clients::new(timeouts, false, 1, 1).unwrap(), Failures::default());
+        let first = clients.group(&servers, &failures).unwrap();
+        assert!(Arc::ptr_eq(&first, &clients.group(&servers, &failures).unwrap()));
+        let other = Servers { balance: Balance::LeastBusy, ..servers };
+        assert!(!Arc::ptr_eq(&first, &clients.group(&other, &failures).unwrap()));
+    }
+}

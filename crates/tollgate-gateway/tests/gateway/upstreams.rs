@@ -1,0 +1,389 @@
+//! Several servers behind one route, sockets of the system, and what changes on the way there.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::support::{Client, Gateway, RawClient, Upstream, exchange};
+
+/// A server that answers with its name. `/health` is answered with the status in a file.
+const SERVER: &str = "
+import http.server, os, socket, socketserver, sys
+port, name = sys.argv[1], sys.argv[2].encode()
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    disable_nagle_algorithm = '/' not in port
+    def do_GET(self):
+        length = int(self.headers.get('content-length', 0))
+        self.rfile.read(length)
+        status, body = 200, name
+        if self.path == '/health' and os.path.exists(sys.argv[3]):
+            status = 503
+        self.send_response(status)
+        self.send_header('content-length', str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    do_POST = do_GET
+    def address_string(self):
+        return 'client'
+    def log_message(self, *_):
+        pass
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+class UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+server = UnixServer(port, Handler) if '/' in port else Server(('127.0.0.1', int(port)), Handler)
+print(server.server_address if '/' in port else server.server_address[1], flush=True)
+server.serve_forever()
+";
+
+/// A server in a process of its own.
+struct Server {
+    process: Child,
+    name: &'static str,
+    /// While this file exists, the server says that it is ill.
+    ill: tempfile::TempDir,
+    port: String,
+}
+
+impl Server {
+    fn start(name: &'static str) -> Self {
+        let ill = tempfile::TempDir::new().unwrap();
+        let (process, port) = Self::run("0", name, &ill);
+        Self { process, name, ill, port }
+    }
+
+    fn run(port: &str, name: &str, ill: &tempfile::TempDir) -> (Child, String) {
+        let mut process = Command::new("python3")
+            .args(["-c", SERVER, port, name])
+            .arg(ill.path().join("ill"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut port = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut port).unwrap();
+        (process, port.trim().to_owned())
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Starts the server again, on the same port.
+    fn restart(&mut self) {
+        self.process = Self::run(&self.port, self.name, &self.ill).0;
+    }
+
+    fn set_ill(&self, is_ill: bool) {
+        let file = self.ill.path().join("ill");
+        if is_ill { std::fs::write(file, "").unwrap() } else { std::fs::remove_file(file).unwrap() }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn target(servers: &[&Server], more: &str) -> String {
+    let urls: Vec<_> =
+        servers.iter().map(|server| format!("'http://127.0.0.1:{}'", server.port)).collect();
+    format!("target: {{url: [{}], {more}}}\n", urls.join(", "))
+}
+
+/// Sends GET requests until it is stopped.
+struct Load {
+    stop: Arc<AtomicBool>,
+    /// Responses that were not those of a server.
+    failed: Arc<AtomicUsize>,
+    clients: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(address: SocketAddr, method: &'static str) -> Self {
+        let (stop, failed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let clients = (0..CLIENTS).map(|_| {
+            let (stop, failed) = (Arc::clone(&stop), Arc::clone(&failed));
+            tokio::spawn(async move {
+                let client = Client::new(address);
+                while !stop.load(Ordering::Relaxed) {
+                    let answer = client.send(method, "/", &[], "").await.unwrap();
+                    if answer.status != 200 {
+                        failed.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            })
+        });
+        let clients = clients.collect();
+        Self { stop, failed, clients }
+    }
+
+    /// The number of requests that failed.
+    async fn stop(self) -> usize {
+        self.stop.store(true, Ordering::Relaxed);
+        for client in self.clients {
+            client.await.unwrap();
+        }
+        self.failed.load(Ordering::Relaxed)
+    }
+}
+
+const CLIENTS: usize = 4;
+
+/// Waits until `is_so` is true of the servers of some requests in a row.
+async fn until_served_by(client: &Client, is_so: impl Fn(&[String]) -> bool) {
+    for _ in 0..2_000 {
+        let mut served = Vec::new();
+        for _ in 0..6 {
+            served.push(String::from_utf8(client.get("/").await.body.to_vec()).unwrap());
+        }
+        if is_so(&served) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the servers of requests did not change");
+}
+
+async fn until_served_by_all(client: &Client, names: &[&str]) {
+    until_served_by(client, |served| {
+        names.iter().all(|name| served.iter().any(|it| it == name))
+            && served.iter().all(|it| names.contains(&it.as_str()))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_killed_under_load_costs_no_request_and_returns() {
+    for (balance, method) in [("roundRobin", "GET"), ("leastBusy", "POST")] {
+        let (one, mut other) = (Server::start("one"), Server::start("other"));
+        let options = format!("balance: {balance}, retryAfter: 100ms");
+        let gateway = Gateway::start(&target(&[&one, &other], &options));
+        let client = Client::new(gateway.address);
+        until_served_by_all(&client, &["one", "other"]).await;
+
+        let load = Load::start(gateway.address, method);
+        other.kill();
+        gateway.until_logged("the upstream gets no requests for now");
+        until_served_by_all(&client, &["one"]).await;
+        let failed = load.stop().await;
+        // A POST that a server has received may have had an effect, so that it is not sent again.
+        let in_flight = if method == "GET" { 0 } else { CLIENTS };
+        assert!(failed <= in_flight, "{balance}: {failed} failed\n{}", gateway.log());
+
+        let load = Load::start(gateway.address, method);
+        other.restart();
+        until_served_by_all(&client, &["one", "other"]).await;
+        assert_eq!(load.stop().await, 0, "{balance}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn checks_take_a_server_out_and_back() {
+    let (one, other) = (Server::start("one"), Server::start("other"));
+    let check =
+        "healthCheck: {path: /health, interval: 20ms, timeout: 10s, healthy: 2, unhealthy: 2}";
+    let gateway = Gateway::start(&target(&[&one, &other], check));
+    let client = Client::new(gateway.address);
+    until_served_by_all(&client, &["one", "other"]).await;
+    one.set_ill(true);
+    until_served_by_all(&client, &["other"]).await;
+    let metrics = gateway.admin("/metrics").await;
+    let up = |port: &str, up: u8| {
+        format!("tollgate_gateway_upstream_up{{upstream=\"127.0.0.1:{port}\"}} {up}")
+    };
+    let text = String::from_utf8(metrics.body.to_vec()).unwrap();
+    assert!(text.contains(&up(&one.port, 0)) && text.contains(&up(&other.port, 1)), "{text}");
+    one.set_ill(false);
+    until_served_by_all(&client, &["one", "other"]).await;
+    // With all of them ill, a request may as well be sent to any.
+    one.set_ill(true);
+    other.set_ill(true);
+    gateway.until_logged("checks fail");
+    assert_eq!(client.get("/").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_nothing_listens_for_is_skipped_from_the_first_request() {
+    let (one, mut gone) = (Server::start("one"), Server::start("gone"));
+    gone.kill();
+    let gateway = Gateway::start(&target(&[&gone, &one], "maxFailures: 2, retryAfter: 1h"));
+    let client = Client::new(gateway.address);
+    for method in ["GET", "POST", "DELETE"] {
+        for _ in 0..4 {
+            let answer = client.send(method, "/", &[], "body").await.unwrap();
+            let expected = if method == "DELETE" { 501 } else { 200 };
+            assert_eq!(answer.status, expected, "{method}");
+        }
+    }
+    let metrics = String::from_utf8(gateway.admin("/metrics").await.body.to_vec()).unwrap();
+    let failures = format!(
+        "tollgate_gateway_upstream_failures_total{{upstream=\"127.0.0.1:{}\"}} 2",
+        gone.port
+    );
+    assert!(metrics.contains(&failures), "{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_of_the_system_is_a_target() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let socket = folder.path().join("app.sock");
+    let path = socket.to_str().unwrap();
+    let (mut server, _) = Server::run(path, "socket", &folder);
+    let gateway = Gateway::start(&format!("target: unix:{path}\n"));
+    let client = Client::new(gateway.address);
+    assert_eq!(client.get("/").await.body, "socket");
+    assert_eq!(client.send("POST", "/a", &[], "body").await.unwrap().body, "socket");
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let answer = client.get("/").await;
+    assert_eq!((answer.status.as_u16(), answer.code().as_str()), (502, "upstream-unreachable"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefix_is_stripped_after_the_limits_have_matched_it() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&format!(
+        "paths: {{ambiguous: keep}}\n\
+         routes:\n\
+         - name: v1\n\
+        \x20 path: /v1/*\n\
+        \x20 target: {{url: 'http://{}/base', stripPrefix: /v1}}\n\
+        \x20 apis: [{{identifier: secret, path: /v1/secret, limit: 1, windowSeconds: 3600}}]\n",
+        upstream.address
+    ));
+    let client = Client::new(gateway.address);
+    for (path, seen) in [
+        ("/v1", "/base/"),
+        ("/v1/", "/base/"),
+        ("/v1/a?b=/v1/c", "/base/a?b=/v1/c"),
+        ("/v1?b", "/base/?b"),
+        ("/v1/v1/a", "/base/v1/a"),
+        ("/%761//a", "/base/a"),
+    ] {
+        assert_eq!(client.get(path).await.status, 200, "{path}");
+        assert_eq!(upstream.last().uri.to_string(), seen, "{path}");
+        assert_eq!(upstream.last().header("x-forwarded-prefix"), "/v1");
+    }
+    assert_eq!(client.get("/v1/secret").await.status, 200);
+    let count = upstream.seen().len();
+    for (path, status) in [
+        ("/v1/secret", 429),
+        ("/v1//secret", 429),
+        ("/v1/./%73ecret", 429),
+        ("/v1/a/../secret", 429),
+        ("/v10/secret", 404),
+        ("/secret", 404),
+        ("/V1/secret", 404),
+        // One reading is under the limit.
+        ("/v1/a%2F..%2Fsecret", 429),
+        ("/v1%2Fsecret", 429),
+        ("/v1/..%3B/v1/secret", 429),
+        ("/v1/%5Csecret", 429),
+        // The service would read a path that is not below the prefix.
+        ("/v1/..%2Fsecret", 400),
+        ("/v1/..%3B/secret", 400),
+        ("/v1/a%2Fb", 400),
+    ] {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        let answer = exchange(gateway.address, &request);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
+    }
+    assert_eq!(upstream.seen().len(), count, "none of them was forwarded");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_are_set_and_removed_in_every_spelling() {
+    let upstream = Upstream::answering(|_| {
+        let response =
+            http::Response::builder().header("server", "secret/1.0").header("x-kept", "1");
+        response.body(http_body_util::BodyExt::boxed(http_body_util::Full::from("ok"))).unwrap()
+    })
+    .await;
+    let gateway = Gateway::start(&format!(
+        "target:\n\
+        \x20 url: http://{}\n\
+        \x20 requestHeaders: {{set: {{X-Role: guest}}, remove: [Authorization]}}\n\
+        \x20 responseHeaders: {{set: {{X-Frame-Options: DENY}}, remove: [Server]}}\n",
+        upstream.address
+    ));
+    let client = Client::new(gateway.address);
+    let answer = client
+        .send(
+            "GET",
+            "/",
+            &[
+                ("x-role", "admin"),
+                ("x_role", "admin"),
+                ("authorization", "Bearer a"),
+                ("connection", "x-role"),
+                ("x-other", "1"),
+            ],
+            "",
+        )
+        .await
+        .unwrap();
+    let seen = upstream.last();
+    assert_eq!(seen.headers.get_all("x-role").iter().collect::<Vec<_>>(), ["guest"]);
+    for gone in ["x_role", "authorization"] {
+        assert!(!seen.headers.contains_key(gone), "{gone}");
+    }
+    assert_eq!(seen.header("x-other"), "1");
+    assert_eq!(answer.header("x-frame-options"), "DENY");
+    assert_eq!(answer.header("x-kept"), "1");
+    assert!(!answer.headers.contains_key("server"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trailer_does_not_bring_back_what_was_removed() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&format!(
+        "target: {{url: 'http://{}', requestHeaders: {{remove: [X-Role]}}}}\n",
+        upstream.address
+    ));
+    let mut client = RawClient::new(gateway.address);
+    let answer = client.ask(
+        "POST / HTTP/1.1\r\nhost: a\r\nte: trailers\r\ntransfer-encoding: chunked\r\n\
+         trailer: x-role, x-sum\r\n\r\n1\r\na\r\n0\r\nx-role: admin\r\nx-sum: 1\r\n\r\n",
+    );
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let trailers = upstream.last().trailers.unwrap_or_default();
+    assert!(!trailers.contains_key("x-role"), "{trailers:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_too_large_is_rejected_before_it_is_read_or_while_it_streams() {
+    let upstream = Upstream::new().await;
+    let gateway = Gateway::start(&format!(
+        "target: {{url: 'http://{}', maxBodyBytes: 1000}}\n",
+        upstream.address
+    ));
+    let mut client = RawClient::new(gateway.address);
+    // Nothing of the body is sent.
+    let head = "POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 1001\r\n\r\n";
+    let answer = client.ask(head);
+    assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("body-too-large"), "{answer}");
+    assert_eq!(upstream.seen().len(), 0);
+
+    let chunk = format!("1f4\r\n{}\r\n", "x".repeat(500));
+    let head = "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
+    for (chunks, status) in [(2, 200), (3, 413)] {
+        let body = chunk.repeat(chunks);
+        let answer = RawClient::new(gateway.address).ask(&format!("{head}{body}0\r\n\r\n"));
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+    }
+    assert_eq!(upstream.seen().len(), 1, "no part of the third body is taken for a whole one");
+    for client in [Client::new(gateway.address), Client::http2(gateway.address)] {
+        for (length, status) in [(1_000, 200), (1_001, 413), (0, 200)] {
+            let answer = client.send("POST", "/", &[], &"x".repeat(length)).await.unwrap();
+            assert_eq!(answer.status, status, "{length}");
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! cargo run --release -p tollgate-redis --example measure
 //!
-//! What a decision costs Redis: microseconds of its processor time, which INFO tells and
-//! which does not count what other programs take.
+//! The cost of a decision for Redis, in microseconds of its processor time. INFO reports it, and the
+//! time of other programs is not in it.
 
 #[path = "../tests/suite/support/mod.rs"]
 mod support;
@@ -59,7 +59,7 @@ fn main() {
     }
 }
 
-/// Microseconds of a decision, `requests` of them a call, spread over so many keys.
+/// Microseconds of a decision, `requests` of them a call, spread over `keys` keys.
 fn cost(
     client: &mut Client,
     policies: &[&Policy],
@@ -105,7 +105,7 @@ fn cost(
     all[2]
 }
 
-/// A full log of so many entries, one of which ages out with each call that adds one.
+/// A full log. Each call adds an entry, and one ages out.
 fn logs(client: &mut Client, entries: u64) {
     const STEP: u64 = 1_000;
     let algorithm = Algorithm::SlidingWindowLog { resolution: Resolution::Exact };
@@ -164,7 +164,7 @@ fn refunds(client: &mut Client, key: &[u8], policy: &Policy, middle: u64, now: u
     (client.cpu_time() - before) / CALLS as f64
 }
 
-/// What no limiter over Redis can do without: the time, a read and a write.
+/// The least that a limiter over Redis does: the time, a read and a write.
 fn baseline(client: &mut Client) -> f64 {
     const SCRIPT: &[u8] = b"redis.call('TIME') local v = redis.call('GET', KEYS[1]) \
         redis.call('SET', KEYS[1], ARGV[1], 'PXAT', 2000000000000) return v";

@@ -15,7 +15,6 @@ use crate::plan::{PathMatch, Statuses};
 use crate::proxy::path::{Ambiguous, normalise};
 
 texts! {
-    /// Any text but an empty one.
     Text(text) -> String: "a text" => match text {
         "" => Err("it is empty".to_owned()),
         text => Ok(text.to_owned()),
@@ -32,7 +31,6 @@ texts! {
         Ok(text.to_owned())
     };
 
-    /// An address to listen on.
     Address(text) -> SocketAddr: "an address with a port, as 0.0.0.0:8080 or [::]:8080" =>
         text.parse().map_err(|_| match text.trim_start_matches(':').parse::<u16>() {
             Ok(port) => format!(
@@ -42,7 +40,6 @@ texts! {
             Err(_) => "a name does not say which interface is meant: write its address".to_owned(),
         });
 
-    /// The admin address of another gateway.
     Peer(text) -> String:
         "an admin address as browsers write it, as http://10.0.0.7:8081", r"^https?://[^/@?#]+$" =>
         match tollgate::admin::check_peer(text) {
@@ -50,14 +47,12 @@ texts! {
             Err(_) => Err("write scheme, host and port, and nothing after them".to_owned()),
         };
 
-    /// A network of trusted proxies.
     Network(text) -> String: "a network as 10.0.0.0/8, an address, `loopback` or `private`" =>
         match TrustedProxies::parse([text]) {
             Ok(_) => Ok(text.to_owned()),
             Err(error) => Err(error.to_string()),
         };
 
-    /// The time zone of a calendar.
     TimeZone(text) -> String: "a time zone of the IANA database, as Europe/Berlin or UTC" => {
         if calendar::has_zone(text) {
             return Ok(text.to_owned());
@@ -72,7 +67,6 @@ texts! {
         ))
     };
 
-    /// A network of clients.
     Listed(text) -> String: "a network as 203.0.113.0/24, or an address" =>
         match SubjectList::new().network(text) {
             Err(_) if text.parse::<IpAddr>().is_err() && !text.contains('/') => {
@@ -82,17 +76,14 @@ texts! {
             Err(error) => Err(error.to_string()),
         };
 
-    /// A user.
     User(text) -> String: "a user as in tokens" => match SubjectList::new().user(text) {
         Ok(_) => Ok(text.to_owned()),
         Err(error) => Err(error.to_string()),
     };
 
-    /// The URL of a target.
     Target(text) -> Uri: "a URL, as http://localhost:3000", r"^https?://[^/@?#]+(/[^?#]*)?$" =>
         target(text);
 
-    /// The URL of a key set.
     JwksUrl(text) -> String: "a URL, as https://login.example.com/jwks.json", r"^https?://" => {
         let uri = url(text)?;
         let host = uri.host().unwrap_or_default();
@@ -103,7 +94,6 @@ texts! {
         Ok(text.to_owned())
     };
 
-    /// A store that is only a name.
     Store(text) -> (): "`memory`, or a section with `redis` in it", r"^memory$" => match text {
         "memory" => Ok(()),
         text if text.starts_with("redis") => {
@@ -128,13 +118,11 @@ texts! {
             None => Err("it has no scheme".to_owned()),
         };
 
-    /// The name of a header.
     Header(text) -> HeaderName: "the name of a header field, as X-Forwarded-For" =>
         HeaderName::from_bytes(text.as_bytes()).map_err(|_| {
             "a field name has letters, digits and `-`, and no space or colon".to_owned()
         });
 
-    /// An HTTP method.
     Method(text) -> HttpMethod:
         "an HTTP method in capitals, as GET", r"^[!#$%&'*+.^_`|~0-9A-Z-]+$" =>
         match HttpMethod::from_bytes(text.as_bytes()) {
@@ -158,7 +146,6 @@ texts! {
         Ok(text.to_ascii_lowercase())
     };
 
-    /// A path.
     Path(text) -> PathMatch: "a path, as /login, or everything below one, as /static/*", r"^/" =>
         path(text);
 
@@ -200,19 +187,16 @@ texts! {
         text.split(',').enumerate().map(field).collect()
     };
 
-    /// A word that rejects a request at once.
     Excess(text) -> (): "`reject`, or a section with `wait` in it", r"^reject$" => match text {
         "reject" => Ok(()),
         "wait" => Err("say how long at most: `{wait: 30s}`".to_owned()),
         _ => Err("these two are all there are".to_owned()),
     };
 
-    /// Statuses of responses.
     Status(text) -> Statuses:
         "a status as 401, or all that begin with a digit, as 2xx", r"^([1-5][0-9]{2}|[1-5]xx)$" =>
         text.parse().map_err(|()| "it has three digits, from 100 to 599".to_owned());
 
-    /// The secret of tokens.
     Hs256(text) -> String: "a secret of at least 32 bytes" =>
         match tollgate::key::JwtKey::hs256(text.as_bytes()) {
             Ok(_) => Ok(text.to_owned()),
@@ -220,7 +204,6 @@ texts! {
         };
 }
 
-/// The value of [`Share`].
 fn share(text: &str) -> Option<(u32, u32)> {
     let (part, whole) = text.split_once('/')?;
     let whole_number = |text: &str| {
@@ -231,7 +214,6 @@ fn share(text: &str) -> Option<(u32, u32)> {
     (part <= whole).then_some((part, whole))
 }
 
-/// The value of [`Ratio`].
 fn ratio(text: &str) -> Option<f64> {
     if let Some((part, whole)) = share(text) {
         return Some(f64::from(part) / f64::from(whole));
@@ -243,7 +225,6 @@ fn ratio(text: &str) -> Option<f64> {
     number.filter(|number| (0.0..=1.0).contains(number))
 }
 
-/// The value of [`Target`].
 pub(super) fn target(text: &str) -> Result<Uri, String> {
     let uri = url(text)?;
     if uri.query().is_some() {
@@ -272,14 +253,13 @@ fn url(text: &str) -> Result<Uri, String> {
     Ok(uri)
 }
 
-/// The value of [`Path`].
 pub(super) fn path(text: &str) -> Result<PathMatch, String> {
     let fixed = text.strip_suffix("/*").unwrap_or(text);
     if !text.starts_with('/') {
         return Err("it does not begin with `/`".to_owned());
     }
     if fixed.contains('*') {
-        return Err("`*` stands for everything below and is the last segment; for anything else \
+        return Err("`*` matches everything below and is the last segment; for anything else \
                     write `expression: regex`"
             .to_owned());
     }

@@ -3,18 +3,18 @@
 //! | file | step |
 //! |---|---|
 //! | `source.rs` | the text, bounded in size |
-//! | `tree.rs`, `env.rs` | YAML as a tree of values that know where they stand, with variables filled in |
-//! | `typed.rs`, `tables/`, `format.rs` | each key once: of it come a table and a typed struct |
-//! | `spec.rs` | what a table holds |
-//! | `check.rs` | holds the tree against the tables |
-//! | `read/` | what the values mean together: a plan |
-//! | `files.rs` | the files that a configuration names, and where it does |
+//! | `tree.rs`, `env.rs` | YAML as a tree of values with places, and variables filled in |
+//! | `typed.rs`, `tables/`, `format.rs` | declare each key once: a table and a typed struct |
+//! | `spec.rs` | the parts of a table |
+//! | `form.rs` | compares the tree with the tables |
+//! | `read/` | makes a plan of the values |
+//! | `files.rs` | the files that a configuration names |
 //! | `rate_limits.rs` | the rules of Envoy's Rate Limit Service |
-//! | `problem.rs` | what is wrong, where, and the cure |
+//! | `problem.rs` | problems with place and cure |
 
-mod check;
 mod env;
 mod files;
+mod form;
 mod format;
 mod problem;
 mod rate_limits;
@@ -86,6 +86,6 @@ fn plan(source: &Source, env: Env<'_>, problems: &Rc<Problems>) -> Checked<Plan>
         return Err(problems.error(place, what, "is it the right one?"));
     }
     let root = tree::parse(&source.text, env, problems).ok_or(Reported)?;
-    check::check(&File::SHAPE, &root, "", problems);
+    form::check(&File::SHAPE, &root, "", problems);
     read::plan(&*File::read(At { node: &root, path: "", problems })?)
 }

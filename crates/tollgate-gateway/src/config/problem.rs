@@ -101,7 +101,6 @@ impl Problems {
         self.0.borrow_mut().secrets.push(span);
     }
 
-    /// A file that has to be there.
     pub(super) fn names(&self, file: NamedFile) {
         self.0.borrow_mut().files.push(file);
     }

@@ -7,7 +7,7 @@ use super::problem::{Problems, Report};
 use super::typed::{
     At, Checked, Flag, Item, Kind as _, List, Mark, Reported, Whole, section, texts,
 };
-use super::{Place, Source, check, format, spec, tree, typed};
+use super::{Place, Source, form, format, spec, tree, typed};
 use crate::files::FileError;
 use crate::plan::{Allowed, Descriptor, RateLimitDomain, RateLimitDomains, Rule, Unit};
 
@@ -64,7 +64,7 @@ fn as_written(name: &str) -> Option<String> {
 
 fn domain(source: &Source, problems: &Rc<Problems>) -> Checked<RateLimitDomain> {
     let root = tree::parse(&source.text, &as_written, problems).ok_or(Reported)?;
-    check::check(&Domain::SHAPE, &root, "", problems);
+    form::check(&Domain::SHAPE, &root, "", problems);
     let root = Domain::read(At { node: &root, path: "", problems })?;
     let name = root.domain.value()?;
     let descriptors = all(root.descriptors.get()?, &name);

@@ -103,7 +103,7 @@ pub(super) fn parse(text: &str, env: Env<'_>, problems: &Problems) -> Option<Rc<
                     format!("this is not valid YAML: {}", error.info()),
                     match error.info() {
                         info if info.contains("unknown anchor") => {
-                            "give what it stands for a name before it is used: `&name`"
+                            "name the value before it is used: `&name`"
                         }
                         _ => {
                             "look at the indentation, at quotes and at brackets here and in the \

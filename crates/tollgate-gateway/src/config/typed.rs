@@ -26,8 +26,8 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::check::{flag, join, whole};
 use super::files::NamedFile;
+use super::form::{flag, join, whole};
 use super::format;
 use super::problem::{Place, Problems, Span};
 use super::spec::{self, Section, Shape};
@@ -91,7 +91,7 @@ impl<'a> At<'a> {
 }
 
 /// A place that problems are reported for.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Spot {
     pub(super) place: Place,
     problems: Rc<Problems>,
@@ -106,14 +106,12 @@ impl Spot {
         self.problems.warn(self.place.clone(), what, cure);
     }
 
-    /// A file that has to be there.
     pub(super) fn names(&self, file: NamedFile) {
         self.problems.names(file);
     }
 }
 
 /// A key of a section: where it is, and its value.
-#[derive(Debug)]
 pub(super) struct Key<T> {
     mark: Mark,
     value: Checked<T>,
@@ -153,8 +151,6 @@ impl<T> Deref for Key<T> {
     }
 }
 
-/// Where a key is.
-#[derive(Debug)]
 pub(super) struct Mark {
     pub(super) key: &'static str,
     section: Rc<Spot>,
@@ -185,7 +181,6 @@ impl Mark {
         Spot { place, problems: Rc::clone(&self.section.problems) }
     }
 
-    /// Something is wrong with the value.
     pub(super) fn error(&self, what: impl Into<String>, cure: impl Into<String>) -> Reported {
         self.spot().error(what, cure)
     }
@@ -195,15 +190,12 @@ impl Mark {
     }
 }
 
-/// Where a section is.
-#[derive(Debug)]
 pub(super) struct Here {
     pub(super) spot: Rc<Spot>,
     /// Whether it has keys that do not exist. One may be meant to be another key.
     pub(super) has_unknown: bool,
 }
 
-/// The entries of a section, by key.
 pub(super) struct Entries<'a> {
     entries: &'a [tree::Entry],
     table: &'static Section,
@@ -271,7 +263,7 @@ impl<'a> Entries<'a> {
                 Item::<K>::read(self.at.part(&entry.node, &join(self.at.path, &entry.key))),
             ))
         };
-        Named { all: own.filter_map(item).collect(), kind: PhantomData }
+        Named { all: own.filter_map(item).collect() }
     }
 }
 
@@ -281,7 +273,6 @@ pub(super) fn defaults<K: Kind>() -> Checked<K::Value> {
 }
 
 /// An item of a list, or a value whose key the file chose.
-#[derive(Debug)]
 pub(super) struct Item<K: Kind> {
     pub(super) spot: Spot,
     pub(super) value: Checked<K::Value>,
@@ -300,13 +291,6 @@ impl<K: Kind> Item<K> {
 /// Keys whose names the file chooses.
 pub(super) struct Named<N: Text, K: Kind> {
     pub(super) all: Vec<(N::Value, Item<K>)>,
-    kind: PhantomData<N>,
-}
-
-impl<N: Text, K: Kind> std::fmt::Debug for Named<N, K> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Named").finish_non_exhaustive()
-    }
 }
 
 impl<N: Text, K: Kind> Named<N, K> {
@@ -324,13 +308,10 @@ pub(super) fn all<T, U>(
     read.into_iter().collect()
 }
 
-/// The values of a list.
 pub(super) fn values<K: Kind<Value: Clone>>(items: &[Item<K>]) -> Checked<Vec<K::Value>> {
     items.iter().map(|item| item.value.clone()).collect()
 }
 
-/// `true` or `false`.
-#[derive(Debug)]
 pub(super) struct Flag;
 
 impl Kind for Flag {
@@ -342,8 +323,6 @@ impl Kind for Flag {
     }
 }
 
-/// A whole number.
-#[derive(Debug)]
 pub(super) struct Whole<const MIN: u64, const MAX: u64, T = u64>(PhantomData<T>);
 
 impl<const MIN: u64, const MAX: u64, T: TryFrom<u64>> Kind for Whole<MIN, MAX, T> {
@@ -356,8 +335,6 @@ impl<const MIN: u64, const MAX: u64, T: TryFrom<u64>> Kind for Whole<MIN, MAX, T
     }
 }
 
-/// A span of time.
-#[derive(Debug)]
 pub(super) struct Time;
 
 impl Kind for Time {
@@ -378,8 +355,6 @@ impl<T: Text> Kind for T {
     }
 }
 
-/// A value that no message shows.
-#[derive(Debug)]
 pub(super) struct Hidden<K>(PhantomData<K>);
 
 impl<K: Kind> Kind for Hidden<K> {
@@ -393,7 +368,6 @@ impl<K: Kind> Kind for Hidden<K> {
 }
 
 /// A single value with its text as messages may show it.
-#[derive(Debug)]
 pub(super) struct Written<T> {
     pub(super) value: T,
     pub(super) text: String,
@@ -416,8 +390,6 @@ impl<K: Kind> Kind for Written<K> {
     }
 }
 
-/// A list.
-#[derive(Debug)]
 pub(super) struct List<K>(PhantomData<K>);
 
 impl<K: Kind> Kind for List<K> {
@@ -434,7 +406,6 @@ impl<K: Kind> Kind for List<K> {
 }
 
 /// A single value or section, or a list of these.
-#[derive(Debug)]
 pub(super) struct OneOrMore<K>(PhantomData<K>);
 
 impl<K: Kind> Kind for OneOrMore<K> {
@@ -453,7 +424,6 @@ impl<K: Kind> Kind for OneOrMore<K> {
 }
 
 /// One of two forms, told apart by being a single value, a list or a section.
-#[derive(Debug)]
 pub(super) enum Either<A, B> {
     One(A),
     Other(B),
@@ -546,7 +516,6 @@ macro_rules! section {
         }
     )*) => { $(
         $(#[doc = $about])*
-        #[derive(Debug)]
         pub(in crate::config) struct $name {
             #[allow(dead_code, reason = "problems of a key need no more than its own place")]
             pub(in crate::config) here: typed::Here,
@@ -603,7 +572,6 @@ macro_rules! words {
         }
     )*) => { $(
         $(#[doc = $about])*
-        #[derive(Debug)]
         pub(in crate::config) struct $name;
 
         impl typed::Kind for $name {
@@ -632,7 +600,6 @@ macro_rules! texts {
         $name:ident($text:ident) -> $value:ty: $what:literal $(, $pattern:literal)? => $parse:expr;
     )*) => { $(
         $(#[doc = $about])*
-        #[derive(Debug)]
         pub(in crate::config) struct $name;
 
         impl typed::Text for $name {

@@ -24,7 +24,7 @@ use super::client::Clients;
 use super::entrance::Admitted;
 use super::failures::Failures;
 use super::fault::Fault;
-use super::forwarded::{self, Fronts, Via};
+use super::forwarded::{self, TrustedProxies, Via};
 use super::group::{Group, Member, Tried};
 use super::hop;
 use super::path::{PathFault, ambiguity};
@@ -63,7 +63,7 @@ struct Prefix(String, HeaderValue);
 #[derive(Clone, Debug)]
 pub struct Common {
     /// The proxies in front of us.
-    pub fronts: Fronts,
+    pub trusted_proxies: TrustedProxies,
     /// The fields that identify clients and that the configuration names.
     pub identity: Arc<[HeaderName]>,
     /// Connections to upstreams.
@@ -187,14 +187,14 @@ impl Shared {
 
     /// From the header that the client wrote to that of every server.
     fn describe(&self, parts: &mut Parts, admitted: &Admitted, upgrade: Option<&Upgrade>) {
-        let Common { fronts, identity, via, .. } = &self.common;
+        let Common { trusted_proxies, identity, via, .. } = &self.common;
         // HTTP/2 has no such upgrades.
         let is_http1 = upgrade.is_some() || self.group.protocol == Protocol::Http1;
         let (headers, body) = (&mut parts.headers, &admitted.body);
         let reads_trailers = hop::reads_trailers(headers);
         hop::remove(headers, identity);
         let host = admitted.host.as_ref().map(Authority::as_str);
-        forwarded::write(headers, &admitted.connection, host, fronts);
+        forwarded::write(headers, &admitted.connection, host, trusted_proxies);
         via.append_to(headers, parts.version);
         if !is_http1 {
             headers.remove(HOST);

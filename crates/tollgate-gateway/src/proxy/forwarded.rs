@@ -5,15 +5,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::Version;
 use http::header::{self, FORWARDED, HeaderMap, HeaderName, HeaderValue, InvalidHeaderValue, VIA};
-use tollgate::key::TrustedProxies;
+use tollgate::key;
 
 use super::{Connection, hop};
 
 /// The proxies in front of us.
 #[derive(Clone, Debug)]
-pub struct Fronts {
+pub struct TrustedProxies {
     /// Who they are.
-    pub proxies: TrustedProxies,
+    pub proxies: key::TrustedProxies,
     /// The header of their own in which they name the client, if any.
     pub header: Option<HeaderName>,
 }
@@ -30,15 +30,15 @@ pub(super) fn write(
     headers: &mut HeaderMap,
     connection: &Connection,
     host: Option<&str>,
-    fronts: &Fronts,
+    trusted: &TrustedProxies,
 ) {
-    let is_front = fronts.proxies.contains(connection.peer.ip());
+    let is_front = trusted.proxies.contains(connection.peer.ip());
     let invented = |name: &HeaderName| {
         let name = name.as_str();
         // Many services read `_` as `-` and then cannot tell the two apart, so that nobody
         // may write such a name: a proxy passes on what it does not know.
         is_harmful(name)
-            || is_about_client(name, fronts.header.as_ref()) && (!is_front || name.contains('_'))
+            || is_about_client(name, trusted.header.as_ref()) && (!is_front || name.contains('_'))
     };
     let dropped: Vec<_> = headers.keys().filter(|name| invented(name)).cloned().collect();
     for name in dropped {
@@ -225,11 +225,11 @@ mod tests {
             headers.append(*name, HeaderValue::from_static(value));
         }
         let connection = Connection::new(peer.parse().unwrap(), true).unwrap();
-        let fronts = Fronts {
-            proxies: TrustedProxies::parse(["loopback"]).unwrap(),
+        let trusted = TrustedProxies {
+            proxies: key::TrustedProxies::parse(["loopback"]).unwrap(),
             header: Some(HeaderName::from_static("x-our-balancer")),
         };
-        write(&mut headers, &connection, host, &fronts);
+        write(&mut headers, &connection, host, &trusted);
         headers
     }
 

@@ -50,7 +50,7 @@ pub use self::entrance::{Admitted, Meaning, admit};
 pub use self::failures::Failures;
 pub use self::fault::Fault;
 pub use self::forward::{Common, Forward};
-pub use self::forwarded::{Fronts, Via};
+pub use self::forwarded::{TrustedProxies, Via};
 pub(crate) use self::pool::become_worker;
 pub use self::rewrite::{EditError, Edits};
 pub use self::settings::{

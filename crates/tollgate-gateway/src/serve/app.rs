@@ -22,9 +22,9 @@ use tower_service::Service;
 use super::access_log::AccessLog;
 use super::activity::Patience;
 use super::build::{self, Parts, ReadyRoute};
+use super::client_identity::Identity;
 use super::denials::Denied;
 use super::error::BuildError;
-use super::identity::Identity;
 use super::keys::{KeySet, KeySets};
 use super::lists;
 use super::rate_limits::RateLimits;
@@ -43,7 +43,7 @@ use crate::trace::{self, Tracing};
 pub(super) struct App<St> {
     pub(super) plan: Plan,
     /// The listeners' treatment of connections.
-    pub(super) doors: HashMap<DoorKey, Door>,
+    pub(super) listeners: HashMap<ListenerKey, ListenerSettings>,
     routes: Vec<ReadyRoute<St>>,
     identity: Identity,
     clients: Clients,
@@ -61,11 +61,11 @@ pub(super) struct App<St> {
 }
 
 /// A listener: its address in the file, which may leave the port to the system.
-pub(super) type DoorKey = (SocketAddr, Front);
+pub(super) type ListenerKey = (SocketAddr, Front);
 
 /// What a listener does with a connection before the first request.
 #[derive(Clone, Debug)]
-pub(super) struct Door {
+pub(super) struct ListenerSettings {
     pub(super) tls: Option<Arc<ServerConfig>>,
     pub(super) proxy_protocol: Option<TrustedProxies>,
     /// The most connections.
@@ -78,7 +78,7 @@ pub(super) struct Door {
 
 /// What outlives every version of the configuration.
 #[derive(Clone)]
-pub(super) struct Lasting<St> {
+pub(super) struct Persistent<St> {
     /// Counters live here, which is why they survive a reload.
     pub(super) store: St,
     /// The most files that this process may open, if there is a bound.
@@ -109,11 +109,11 @@ impl<St: Inspect> App<St> {
     /// `before`, where nothing about them has changed.
     pub(super) fn new(
         plan: Plan,
-        lasting: &Lasting<St>,
+        persistent: &Persistent<St>,
         before: Option<&Self>,
     ) -> Result<Self, BuildError> {
         let Connections { clients: most, per_target, admin } =
-            plan.connections(lasting.files).map_err(|error| BuildError(error.to_string()))?;
+            plan.connections(persistent.files).map_err(|error| BuildError(error.to_string()))?;
         let timeouts = timeouts(&plan);
         let mut targets = plan.routes.iter().filter_map(|route| route.target.as_ref());
         let is_tls = |address: &Address| address.endpoint.scheme == Scheme::HTTPS;
@@ -122,33 +122,33 @@ impl<St: Inspect> App<St> {
         let kept = kept.filter(|clients| clients.fit(timeouts, uses_tls, per_target));
         let clients = match kept {
             Some(clients) => clients.clone(),
-            None => Clients::new(timeouts, uses_tls, per_target, lasting.workers)
+            None => Clients::new(timeouts, uses_tls, per_target, persistent.workers)
                 .map_err(|error| BuildError(error.to_string()))?,
         };
-        let identity = Identity::new(&plan, &lasting.key_sets)?;
+        let identity = Identity::new(&plan, &persistent.key_sets)?;
         let lists = lists::lists(&plan, &identity)?;
-        let rate_limits = RateLimits::new(&plan, lasting)?;
+        let rate_limits = RateLimits::new(&plan, persistent)?;
         // Requests of both versions wait in one order.
         let room = before.map_or_else(WaitQueue::new, |app| app.room.clone());
         let common = Common {
-            fronts: build::fronts(&plan),
+            trusted_proxies: build::trusted_proxies(&plan),
             identity: build::identity_fields(&plan),
             clients: clients.clone(),
-            tunnels: lasting.tunnels.at_most(plan.max_tunnels),
-            failures: lasting.failures.clone(),
-            via: lasting.via.clone(),
+            tunnels: persistent.tunnels.at_most(plan.max_tunnels),
+            failures: persistent.failures.clone(),
+            via: persistent.via.clone(),
         };
         let parts = Parts {
             plan: &plan,
-            store: &lasting.store,
-            without_local: &lasting.without_local,
+            store: &persistent.store,
+            without_local: &persistent.without_local,
             common: &common,
             identity: &identity,
-            observer: &lasting.observer,
+            observer: &persistent.observer,
             room: &room,
         };
         let routes = parts.routes()?;
-        let mut doors = HashMap::new();
+        let mut listeners = HashMap::new();
         for (listen, most) in plan.listen.iter().zip(most) {
             // At every reload, so that a renewed certificate is served from the next connection on.
             let tls = listen.tls.as_ref().map(files::tls).transpose()?;
@@ -156,17 +156,17 @@ impl<St: Inspect> App<St> {
             let most_per_address = listen.max_connections_per_address;
             let most_per_address = most_per_address.unwrap_or_else(|| (most / 4).max(16));
             let front = listen.front;
-            let door = Door { tls, proxy_protocol, most, most_per_address, front };
-            doors.insert((listen.addr, front), door);
+            let settings = ListenerSettings { tls, proxy_protocol, most, most_per_address, front };
+            listeners.insert((listen.addr, front), settings);
         }
-        let (summary, reserves) = (lasting.summary.clone(), plan.reserves());
+        let (summary, reserves) = (persistent.summary.clone(), plan.reserves());
         // Last: if this version fails, the version before goes on with its own bounds.
         let (requests, bytes) = plan.waiting;
         let room = room.max_requests(requests).max_bytes(bytes);
         let admin_connections = admin;
         Ok(Self {
             plan,
-            doors,
+            listeners,
             routes,
             identity,
             clients,
@@ -304,11 +304,11 @@ impl<St: Inspect> App<St> {
                 Err(fault) => return Fault::from(fault).response(),
             };
             if limiter.is_some() {
-                let asker = self.identity.find(&head(&request));
-                if asker.is_nobody() {
+                let client = self.identity.find(&head(&request));
+                if client.is_nobody() {
                     self.summary.nobody();
                 }
-                request.extensions_mut().insert(asker);
+                request.extensions_mut().insert(client);
             }
             limiter
         };

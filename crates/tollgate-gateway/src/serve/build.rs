@@ -11,9 +11,9 @@ use tollgate::{
     headers,
 };
 
+use super::client_identity::{ClientIdentity, Found, Identity};
 use super::denials::Denials;
 use super::error::BuildError;
-use super::identity::{Asker, Found, Identity};
 use super::settled::Prices;
 use crate::meter::Meter;
 use crate::plan::{
@@ -21,7 +21,7 @@ use crate::plan::{
     SettleBy, Statuses, ValuePlace, ValuePlan, Whose,
 };
 use crate::proxy::path::PathFault;
-use crate::proxy::{Common, Fault, Forward, Fronts, UntilItsEnd};
+use crate::proxy::{Common, Fault, Forward, TrustedProxies, UntilItsEnd};
 
 /// A route that is ready to serve.
 pub(super) struct ReadyRoute<St> {
@@ -232,7 +232,7 @@ impl TierSource for Tiers {
 }
 
 fn tier_of(head: &RequestHead<'_>) -> Option<usize> {
-    head.extensions.get::<Asker>()?.tier
+    head.extensions.get::<ClientIdentity>()?.tier
 }
 
 /// The closure has an answer for every request; the flat cost tells the layer the largest one,
@@ -273,14 +273,14 @@ fn contain(statuses: &[Statuses], status: StatusCode) -> bool {
 }
 
 /// The proxies in front, and where they name the client.
-pub(super) fn fronts(plan: &Plan) -> Fronts {
+pub(super) fn trusted_proxies(plan: &Plan) -> TrustedProxies {
     let header = plan.identity.iter().find_map(|source| match source {
         IdentitySource::Ip { header: Some(ForwardingHeader::Single(name)), .. } => {
             Some(name.clone())
         }
         _ => None,
     });
-    Fronts { proxies: plan.trusted_proxies.clone(), header }
+    TrustedProxies { proxies: plan.trusted_proxies.clone(), header }
 }
 
 /// The fields that identify clients and that the file names.

@@ -26,7 +26,7 @@ use tokio_rustls::TlsAcceptor;
 use tollgate::status::Inspect;
 
 use super::activity::{Activity, Answer, Patience, Watched, Working};
-use super::app::Door;
+use super::app::ListenerSettings;
 use super::drain::Drain;
 use super::gateway::Gateway;
 use super::linger::Lingering;
@@ -43,17 +43,17 @@ pub(super) async fn serve<St: Inspect>(
     gateway: Arc<Gateway<St>>,
     stream: std::net::TcpStream,
     peer: SocketAddr,
-    door: Door,
+    settings: ListenerSettings,
     slot: Slot,
 ) {
     let (patience, slots) = (gateway.app().patience(), slot.slots().clone());
-    let terms = &Terms { patience, slots, front: door.front };
+    let terms = &Terms { patience, slots, front: settings.front };
     let served = async {
         let stream = TcpStream::from_std(stream)?;
         // Answers are written in few large pieces: to wait for more only delays them.
         stream.set_nodelay(true)?;
-        match &door.proxy_protocol {
-            None => behind_proxies(&gateway, stream, peer, slot, &door, terms).await,
+        match &settings.proxy_protocol {
+            None => behind_proxies(&gateway, stream, peer, slot, &settings, terms).await,
             Some(proxies) => {
                 if !proxies.contains(peer.ip()) {
                     let error = "the peer is none of the proxies that speak the PROXY protocol";
@@ -66,7 +66,7 @@ pub(super) async fn serve<St: Inspect>(
                 let client = stream.proxy_header().proxied_address();
                 let client = client.map_or(peer, |addresses| addresses.source);
                 // In a box, as below.
-                Box::pin(behind_proxies(&gateway, stream, client, slot, &door, terms)).await
+                Box::pin(behind_proxies(&gateway, stream, client, slot, &settings, terms)).await
             }
         }
     };
@@ -80,7 +80,7 @@ async fn behind_proxies<St: Inspect, S>(
     stream: S,
     peer: SocketAddr,
     mut slot: Slot,
-    door: &Door,
+    settings: &ListenerSettings,
     terms: &Terms,
 ) -> io::Result<()>
 where
@@ -88,11 +88,11 @@ where
 {
     // Another proxy asks about all of its clients.
     let is_trusted =
-        door.front != Front::Proxy || gateway.app().plan.trusted_proxies.contains(peer.ip());
-    if !is_trusted && !slot.belongs_to(peer.ip(), door.most_per_address) {
+        settings.front != Front::Proxy || gateway.app().plan.trusted_proxies.contains(peer.ip());
+    if !is_trusted && !slot.belongs_to(peer.ip(), settings.most_per_address) {
         return Ok(());
     }
-    let Some(tls) = &door.tls else {
+    let Some(tls) = &settings.tls else {
         return http(gateway, stream, (peer, false), slot, terms).await;
     };
     // In a box: a task has room for the largest thing that it may do, and TLS is much larger than the

@@ -12,9 +12,9 @@ use tollgate::key::{KeySource as _, Subject, SubjectName};
 use tollgate::store::{Charge, Decision, Outcome, Timestamp, Verdict};
 use tollgate::{Cost, Key, Policy, RequestHead, Store};
 
-use super::identity::{Found, Identity};
+use super::client_identity::{Found, Identity};
 use super::keys::KeySets;
-use super::{lists, store};
+use super::{lists, redis};
 use crate::check;
 use crate::plan::{ApiPlan, LimitPlan, Plan, Route, StorePlan, Whose};
 use crate::proxy::path::{Ambiguous, normalise};
@@ -147,7 +147,7 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
         }
         StorePlan::Redis(redis) => {
             let verdict = runtime.block_on(async {
-                let store = store::redis(redis)?;
+                let store = redis::redis(redis)?;
                 let connected = tokio::time::timeout(PATIENCE, store.connected());
                 connected.await.map_err(|_| {
                     format!(
@@ -211,9 +211,9 @@ impl Client {
             });
             return Ok(Self { subject: Some(subject), tier: tier.transpose()?, listed });
         }
-        let asker = identity.find(&RequestHead::of(&request));
-        let subject = asker.subject().map_err(|error| error.to_string())?;
-        Ok(Self { subject, tier: asker.tier, listed })
+        let client = identity.find(&RequestHead::of(&request));
+        let subject = client.subject().map_err(|error| error.to_string())?;
+        Ok(Self { subject, tier: client.tier, listed })
     }
 
     fn in_words(&self, plan: &Plan) -> String {

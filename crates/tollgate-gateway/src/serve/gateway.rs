@@ -12,7 +12,7 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
 
 use super::access_log::AccessLog;
-use super::app::{App, Lasting};
+use super::app::{App, Persistent};
 use super::drain::Drain;
 use super::error::BuildError;
 use super::source::{Contents, Loaded, Source, files};
@@ -25,7 +25,7 @@ pub(super) struct Gateway<St> {
     /// What the program was started with: of some of it a reload changes nothing.
     started: Plan,
     history: Mutex<History>,
-    lasting: Lasting<St>,
+    persistent: Persistent<St>,
     /// Answers for the health of the Rate Limit Service.
     pub(super) health: HealthServer<HealthService>,
     /// Begun when no further connections are taken and those there are shall end.
@@ -51,11 +51,11 @@ pub(super) struct History {
 impl<St: Inspect> Gateway<St> {
     pub(super) fn new(
         loaded: Loaded,
-        lasting: Lasting<St>,
+        persistent: Persistent<St>,
         health: HealthServer<HealthService>,
     ) -> Result<Self, BuildError> {
         let started = loaded.plan.clone();
-        let app = App::new(loaded.plan, &lasting, None)?;
+        let app = App::new(loaded.plan, &persistent, None)?;
         let history = History {
             version: 1,
             loaded_at: SystemTime::now(),
@@ -69,7 +69,7 @@ impl<St: Inspect> Gateway<St> {
             app: ArcSwap::from_pointee(app),
             started,
             history: Mutex::new(history),
-            lasting,
+            persistent,
             draining: Drain::default(),
         })
     }
@@ -91,12 +91,12 @@ impl<St: Inspect> Gateway<St> {
 
     /// What is added to the traces of requests.
     pub(super) const fn tracing(&self) -> &Tracing {
-        &self.lasting.tracing
+        &self.persistent.tracing
     }
 
     /// Where requests are logged.
     pub(super) const fn access_log(&self) -> &AccessLog {
-        &self.lasting.access_log
+        &self.persistent.access_log
     }
 
     /// Puts another version in the place of the one that serves, or leaves that where it is.
@@ -109,7 +109,7 @@ impl<St: Inspect> Gateway<St> {
         let app = (source.load)().and_then(|loaded| {
             let Loaded { plan, words } = loaded;
             named = Contents::of(files(source, &plan), &Contents::default());
-            let app = App::new(plan, &self.lasting, Some(&before));
+            let app = App::new(plan, &self.persistent, Some(&before));
             let app = app.map_err(|error| error.to_string())?;
             // Until its keys are there the one before does better.
             Handle::current().block_on(app.key_sets_tried());

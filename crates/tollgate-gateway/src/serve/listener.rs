@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 use tollgate::status::Inspect;
 
-use super::app::{Door, DoorKey};
+use super::app::{ListenerKey, ListenerSettings};
 use super::connection;
 use super::gateway::Gateway;
 use super::slots::Slots;
@@ -20,21 +20,21 @@ use super::workers::Workers;
 pub(super) async fn accept<St: Inspect>(
     gateway: Arc<Gateway<St>>,
     listener: TcpListener,
-    key: DoorKey,
-    mut door: Door,
+    key: ListenerKey,
+    mut settings: ListenerSettings,
     workers: &Workers,
     connections: TaskTracker,
 ) {
-    let slots = Slots::new(door.most);
-    let serve = |stream, peer, door: &Door| {
-        let (gateway, door) = (Arc::clone(&gateway), door.clone());
-        let serving = connection::serve(gateway, stream, peer, door, slots.take());
+    let slots = Slots::new(settings.most);
+    let serve = |stream, peer, settings: &ListenerSettings| {
+        let (gateway, settings) = (Arc::clone(&gateway), settings.clone());
+        let serving = connection::serve(gateway, stream, peer, settings, slots.take());
         workers.spawn(&connections, serving);
     };
     // A listener that the new configuration does not have goes on as it was.
-    let changed = || gateway.app().doors.get(&key).cloned();
+    let changed = || gateway.app().listeners.get(&key).cloned();
     loop {
-        let most = || changed().map_or(door.most, |door| door.most);
+        let most = || changed().map_or(settings.most, |settings| settings.most);
         let accepted = tokio::select! {
             // First, or a listener that never rests would never hear it.
             biased;
@@ -47,14 +47,14 @@ pub(super) async fn accept<St: Inspect>(
         // The stream leaves the runtime of the listener.
         match accepted.and_then(|(stream, peer)| Ok((stream.into_std()?, peer))) {
             Ok((stream, peer)) => {
-                door = changed().unwrap_or(door);
-                serve(stream, peer, &door);
+                settings = changed().unwrap_or(settings);
+                serve(stream, peer, &settings);
             }
             Err(error) => rest(&error).await,
         }
     }
     for (stream, peer) in waiting(listener).take_while(|_| !slots.is_full()) {
-        serve(stream, peer, &door);
+        serve(stream, peer, &settings);
     }
 }
 

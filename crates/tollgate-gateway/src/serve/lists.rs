@@ -3,8 +3,8 @@
 use tollgate::access::{AccessLists, SubjectList};
 use tollgate::key::{ApiKeys, ClientIp};
 
+use super::client_identity::{Identity, Users, client_ip, place};
 use super::error::BuildError;
-use super::identity::{Identity, Users, client_ip, place};
 use crate::files;
 use crate::plan::{ApiKeyPlace, IdentitySource, Plan, SubjectsPlan};
 

@@ -8,7 +8,7 @@
 //! | `denials.rs` | what those get who are denied |
 //! | `drain.rs` | the end of the gateway, as connections see it |
 //! | `error.rs` | why what was read cannot be put to work |
-//! | `identity.rs` | whose quota a request uses |
+//! | `client_identity.rs` | the client whose quota a request uses |
 //! | `values.rs` | clients by a header, a cookie or a query parameter |
 //! | `keys.rs` | key sets that are fetched |
 //! | `lists.rs` | who is refused whatever he asks, and who is never limited |
@@ -22,7 +22,7 @@
 //! | `activity.rs` | what a connection is doing |
 //! | `linger.rs` | the end of a connection whose client may still be sending |
 //! | `streams.rs` | streams of HTTP/2 whose client does not read |
-//! | `store.rs` | Redis, and what stands in for it while it is away |
+//! | `redis.rs` | Redis, and the local store while Redis is down |
 //! | `admin.rs` | where operators look |
 //! | `rate_limits.rs` | Envoy's Rate Limit Service |
 //! | `observed.rs` | what they see besides the configuration |
@@ -34,6 +34,7 @@ mod activity;
 mod admin;
 mod app;
 mod build;
+mod client_identity;
 mod connection;
 mod denials;
 mod drain;
@@ -41,7 +42,6 @@ mod error;
 pub mod explain;
 mod forward_auth;
 mod gateway;
-mod identity;
 mod keys;
 mod linger;
 mod listener;
@@ -49,12 +49,12 @@ mod lists;
 mod observed;
 mod rate_limits;
 pub(crate) mod recorded;
+mod redis;
 mod reload;
 mod settled;
 mod signals;
 mod slots;
 mod source;
-mod store;
 mod streams;
 mod summary;
 mod values;
@@ -81,7 +81,7 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use self::access_log::AccessLog;
-use self::app::{DoorKey, Lasting};
+use self::app::{ListenerKey, Persistent};
 use self::gateway::Gateway;
 use self::keys::KeySets;
 use self::reload::Reload;
@@ -131,10 +131,10 @@ pub fn run(source: Source, tracing: &Tracing) -> Result<ExitCode, Failure> {
         StorePlan::Redis(redis) => {
             let redis = redis.clone();
             runtime.block_on(async {
-                let store = store::shared(&redis)?;
+                let store = redis::shared(&redis)?;
                 let stores = [store.clone(), store.without_local()];
                 let served = serve(source, loaded, stores, metrics, spans).await;
-                store::return_leases(&store).await;
+                redis::return_leases(&store).await;
                 served
             })
         }
@@ -162,7 +162,7 @@ async fn serve<St: Inspect>(
     let workers =
         Workers::start(count).map_err(|error| format!("cannot start threads: {error}"))?;
     let workers = Arc::new(workers);
-    let lasting = Lasting {
+    let persistent = Persistent {
         store,
         files: slots::open_files(),
         without_local,
@@ -176,11 +176,11 @@ async fn serve<St: Inspect>(
         access_log: access_log.clone(),
         tracing,
     };
-    let tunnels = lasting.tunnels.clone();
+    let tunnels = persistent.tunnels.clone();
     let health = HealthReporter::new();
     health.set_service_status(rate_limits::NAME, ServingStatus::Serving).await;
     let answers = HealthServer::new(HealthService::from_health_reporter(health.clone()));
-    let gateway = Gateway::new(loaded, lasting, answers).map_err(|error| error.to_string())?;
+    let gateway = Gateway::new(loaded, persistent, answers).map_err(|error| error.to_string())?;
     let gateway = Arc::new(gateway);
     let bound = Bound::bind(&gateway.app().plan)?;
     // Before anybody is told that the program runs: who reads that may signal at once.
@@ -197,7 +197,7 @@ async fn serve<St: Inspect>(
     tokio::spawn(admin::serve(Arc::clone(&gateway), router, bound.admin, most));
     let (connections, listeners) = (TaskTracker::new(), TaskTracker::new());
     for (key, listener) in bound.public {
-        let Some(door) = gateway.app().doors.get(&key).cloned() else { continue };
+        let Some(settings) = gateway.app().listeners.get(&key).cloned() else { continue };
         let (connections, workers) = (connections.clone(), Arc::clone(&workers));
         let gateway = Arc::clone(&gateway);
         listeners.spawn(async move {
@@ -208,7 +208,7 @@ async fn serve<St: Inspect>(
                 () = first.key_sets_tried() => {}
             }
             drop(first);
-            listener::accept(gateway, listener, key, door, &workers, connections).await;
+            listener::accept(gateway, listener, key, settings, &workers, connections).await;
         });
     }
     while signals.next().await == Signal::Reload {
@@ -256,7 +256,7 @@ async fn asked_again(signals: &mut Signals) {
 
 /// Sockets that are open.
 struct Bound {
-    public: Vec<(DoorKey, TcpListener)>,
+    public: Vec<(ListenerKey, TcpListener)>,
     admin: TcpListener,
     banner: String,
 }

@@ -26,7 +26,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tower_service::Service;
 
-use super::app::{App, Lasting};
+use super::app::{App, Persistent};
 use super::error::BuildError;
 use super::gateway::Gateway;
 use crate::config::read_rate_limit_files;
@@ -135,12 +135,15 @@ struct Met {
 }
 
 impl<St: Inspect> RateLimits<St> {
-    pub(super) fn new(plan: &Plan, lasting: &Lasting<St>) -> Result<Option<Self>, BuildError> {
+    pub(super) fn new(
+        plan: &Plan,
+        persistent: &Persistent<St>,
+    ) -> Result<Option<Self>, BuildError> {
         let Some(rules) = &plan.rate_limits else { return Ok(None) };
         let domains = read_rate_limit_files(rules.files.iter().map(|file| &**file));
         let domains = domains.map_err(|error| BuildError(error.to_string()))?;
         let is_local = rules.on_store_error == OnStoreError::Local;
-        let store = if is_local { &lasting.store } else { &lasting.without_local };
+        let store = if is_local { &persistent.store } else { &persistent.without_local };
         let on_store_error = match rules.on_store_error {
             // A store in memory has no outage.
             OnStoreError::Local if !store.has_local_fallback() => OnStoreError::Open,

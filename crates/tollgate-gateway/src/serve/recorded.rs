@@ -17,7 +17,7 @@ use tollgate::{Cost, Key, Micros, OnExceeded, OnMissingKey, Policy, RequestHead,
 use tollgate_replay::log::Record;
 use tollgate_replay::{Answer, Ask, Bounds, Client, Replay, Report, Request as Recording};
 
-use super::identity::{Asker, Identity};
+use super::client_identity::{ClientIdentity, Identity};
 use super::keys::KeySets;
 use super::lists;
 use crate::plan::{IdentitySource, LimitPlan, Plan, Route, SettleBy, Statuses, Whose};
@@ -94,11 +94,11 @@ impl Recorded {
 
     /// Decides one line.
     pub(crate) fn decide(&mut self, record: &Record<'_>) -> Result<Answer, StoreError> {
-        let asker = self.describe(record);
+        let found = self.describe(record);
         let Self { plan, lists, request: described, replay, shared, hide, .. } = self;
         let head = RequestHead::of(described);
         let met = met(plan, lists.as_ref(), &head, record);
-        let subject = asker.subject().ok().flatten();
+        let subject = found.subject().ok().flatten();
         let name = Name { subject: subject.as_ref(), record, hide: hide.as_ref() };
         let client = subject.as_ref().map(|subject| Client { key: &subject.key, name: &name });
         let duration = record.duration.unwrap_or_default();
@@ -128,7 +128,7 @@ impl Recorded {
                 (Whose::Client, None, _) => continue,
             };
             let cost = limit.costs.of(head.method, path);
-            append(&mut asks, limit, asker.tier, key, cost, record);
+            append(&mut asks, limit, found.tier, key, cost, record);
         }
         request.asks = &asks;
         replay.request(&request)
@@ -145,7 +145,7 @@ impl Recorded {
     }
 
     /// Makes the request of a line, with the parts that a limiter reads, and finds its client.
-    fn describe(&mut self, record: &Record<'_>) -> Asker {
+    fn describe(&mut self, record: &Record<'_>) -> ClientIdentity {
         let request = &mut self.request;
         *request.method_mut() = Method::from_bytes(record.method.as_bytes()).unwrap_or_default();
         request.headers_mut().clear();
@@ -166,11 +166,11 @@ impl Recorded {
         let tier = |tier: &str| self.plan.tiers.iter().position(|name| name == tier);
         let user = user.and_then(|user| self.identity.user(user, record.tier.and_then(tier)));
         let is_listed = self.lists.is_some();
-        let asker = user.unwrap_or_else(|| self.identity.find(&RequestHead::of(&self.request)));
+        let client = user.unwrap_or_else(|| self.identity.find(&RequestHead::of(&self.request)));
         if is_listed {
-            self.request.extensions_mut().insert(asker.clone());
+            self.request.extensions_mut().insert(client.clone());
         }
-        asker
+        client
     }
 }
 

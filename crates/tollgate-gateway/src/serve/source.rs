@@ -129,7 +129,7 @@ mod tests {
         let [one, other] = ["one", "other"].map(|name| folder.path().join(name));
         fs::write(&one, "1").unwrap();
         let of = |files: &[PathBuf], before: &Contents| Contents::of(files.iter().cloned(), before);
-        let mut seen = of(&[one.clone()], &Contents::default());
+        let mut seen = of(std::slice::from_ref(&one), &Contents::default());
         let files = [one.clone(), other.clone()];
         assert!(!seen.differ_from(&of(&files, &seen)));
         // It changes while the new plan, which names a further file, is being put to work.

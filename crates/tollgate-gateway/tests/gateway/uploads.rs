@@ -67,20 +67,29 @@ async fn a_client_that_sends_a_large_body_reads_why_it_was_not_taken() {
     let lines = format!(
         "routes:\n\
          - {{name: api, path: /api/*, target: 'http://{}'}}\n\
+         - {{name: small, path: /small, target: {{url: 'http://{}', maxBodyBytes: 9999999}}}}\n\
          - {{name: away, path: /away, target: 'http://127.0.0.1:1'}}\n\
          apis: [{{identifier: upload, path: /api/upload, limit: 1, window: 1h}}]\n",
-        upstream.address
+        upstream.address, upstream.address
     );
     let gateway = Gateway::start(&lines);
     assert_eq!(Client::new(gateway.address).get("/api/upload").await.status, 200);
-    for (path, status, times) in
-        [("/api/upload", 429, 50), ("/nowhere", 404, 50), ("/api%2Fx", 400, 50), ("/away", 502, 10)]
-    {
+    for (path, status, times) in [
+        ("/api/upload", 429, 50),
+        ("/nowhere", 404, 50),
+        ("/api%2Fx", 400, 50),
+        ("/small", 413, 50),
+        ("/away", 502, 10),
+    ] {
         let expected = vec![format!("{status} close True"); times];
         for client in CLIENTS {
             assert_eq!(post(client, &gateway, times, path), expected, "{} {path}", client[0]);
         }
     }
+    // In chunks, so that the gateway counts.
+    let python = PYTHON.replace("b'x' * int(sys.argv[3])", "(b'x' * 1000 for _ in range(10000))");
+    let expected = vec!["413 close True".to_owned(); 10];
+    assert_eq!(post(["python3", "-c", &python], &gateway, 10, "/small"), expected);
     assert_eq!(upstream.seen().len(), 1);
 }
 

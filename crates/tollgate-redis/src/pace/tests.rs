@@ -317,7 +317,7 @@ fn goodput_is_back_at_once_after_a_stall_that_is_longer_than_the_timeout() {
 /// with four times its part. `docs/scale.md` has the figures.
 #[test]
 fn a_shard_of_a_large_fleet_answers_all() {
-    let server = Server { network: us(500), call: us(5), request: us(3), ..NEAR };
+    let server = Server { network: us(500), call: us(7), request: us(3), ..NEAR };
     println!("replicas  requests/s  answered  requests a call  Redis busy     p50     p99");
     for (replicas, rate) in [
         (10, 31_250),

@@ -60,7 +60,7 @@ impl Harness for RealTime {
 
     async fn start() -> (Self, RedisStore) {
         let server = Redis::start();
-        // What is remembered of a denial is less exact than the suite asks for.
+        // A remembered denial is less exact than the suite requires.
         let store = RedisStore::builder(&rights::url(&server))
             .expect("a URL")
             .deny_cache(Duration::ZERO)

@@ -188,7 +188,7 @@ fn the_largest_bucket_in_debt_is_counted_to_the_unit() {
     let server = Server::start();
     let mut client = server.connect();
     for (index, algorithm) in [MODES[4], MODES[6], MODES[7]].into_iter().enumerate() {
-        // Three of its 2^53 come back in a microsecond, so the end of time is not in the way.
+        // Three of its 2^53 are refilled in a microsecond, so the end of time is far away.
         let quota = Quota::new(3, Duration::from_micros(WINDOW)).burst((1 << 52) / WINDOW);
         let policy = Policy::new("p", quota, algorithm).expect("builds");
         let mut pair = Pair::new(&mut client, index.to_string(), START);
@@ -203,7 +203,7 @@ fn the_largest_bucket_in_debt_is_counted_to_the_unit() {
 }
 
 /// The clock steps back behind a charge and its key is reset. Then a receipt may be good for
-/// more than is there, which is not to be given back.
+/// more units than are there, and these are not refunded.
 #[test]
 fn a_queue_gives_back_no_more_than_it_holds() {
     let server = Server::start();
@@ -275,7 +275,7 @@ fn what_was_a_penalty_may_be_read_as_a_log() {
     }
 }
 
-/// What was given back at its end leaves no room behind.
+/// A refund at the end of a log leaves no unused memory.
 #[test]
 fn a_short_log_is_as_long_as_its_entries() {
     let server = Server::start();
@@ -339,7 +339,7 @@ fn a_log_at_a_thousandth_of_the_window_is_no_longer_than_documented() {
     }
 }
 
-/// A log of which nothing counts under a shorter window stands for no later instant either.
+/// A log without entries that count under a shorter window has no later instant either.
 #[test]
 fn a_log_that_converts_to_nothing_lets_the_clock_step_back() {
     let server = Server::start();

@@ -1,4 +1,4 @@
-//! What the script leaves alone, what it refuses, and how it counts.
+//! The script leaves foreign keys alone, refuses bad arguments, and counts in integers.
 
 use std::time::{Duration, SystemTime};
 

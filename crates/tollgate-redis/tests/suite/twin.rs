@@ -27,7 +27,7 @@ fn run_with(script: &str, family: Family, share: usize) {
         seed += 1;
     }
     assert!(frozen > done / 100, "{frozen} charges to keys without room");
-    // What is given to others to spend would let totals grow less.
+    // Leased units would make totals smaller.
     assert!(family == Family::Heavy || granted > done / 100, "{granted} blocks");
     println!(
         "{family:?}: {done} decisions, {granted} blocks in {} traces from {first}",

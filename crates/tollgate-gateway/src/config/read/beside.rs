@@ -11,7 +11,6 @@ use super::policy::{Names, no_effect};
 use super::settling::statuses;
 use crate::plan::{PenaltyPlan, Statuses, Whose};
 
-/// The policy that a penalty belongs to.
 pub(super) struct Struck<'a> {
     pub(super) whose: Whose,
     pub(super) enforce: bool,
@@ -19,7 +18,6 @@ pub(super) struct Struck<'a> {
     pub(super) counts: Option<&'a Vec<Statuses>>,
 }
 
-/// How many requests may be in flight at once, if that is limited.
 pub(super) fn in_flight(rules: &Rules, name: &str, names: &Names) -> Checked<Option<Policy>> {
     let key = &rules.concurrency;
     if !key.is_set() {
@@ -52,7 +50,6 @@ pub(super) fn in_flight(rules: &Rules, name: &str, names: &Names) -> Checked<Opt
 /// A shorter lease is mostly a mistake: it does not limit how long a request takes.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// The block for clients that do not stop, if there is one.
 pub(super) fn penalty(
     rules: &Rules,
     name: &str,
@@ -87,7 +84,6 @@ pub(super) fn penalty(
     Ok(Some(PenaltyPlan { policy: policy?, failures }))
 }
 
-/// Which responses are strikes.
 fn failures(section: &Penalty, struck: &Struck<'_>) -> Checked<Vec<Statuses>> {
     if let Some(own) = section.count_only.get()? {
         return statuses(own);
@@ -103,7 +99,7 @@ fn failures(section: &Penalty, struck: &Struck<'_>) -> Checked<Vec<Statuses>> {
 fn strikes(section: &Penalty, of_failures: bool) -> Checked<Strikes> {
     let (count, within) = (section.strikes.value()?, section.within.value()?);
     let block = section.block.value()?.unwrap_or(within);
-    let longest = section.longest.value()?.unwrap_or(DAY.max(block));
+    let longest = section.longest.value()?.unwrap_or_else(|| DAY.max(block));
     if block > longest {
         let block = humantime::format_duration(block);
         return Err(section.longest.error(
@@ -138,14 +134,12 @@ fn warn_of_penalty(key: &Mark, struck: &Struck<'_>) {
     }
 }
 
-/// How units are leased, and where that is said.
 pub(super) struct Leased {
     pub(super) lease: Lease,
     section: Spot,
     ttl: Spot,
 }
 
-/// How gateways may take units in blocks, if they may.
 pub(super) fn lease(rules: &Rules, can_fail: bool) -> Checked<Option<Leased>> {
     let key = &rules.lease;
     let Some(section) = key.get()? else { return Ok(None) };
@@ -165,7 +159,6 @@ pub(super) fn lease(rules: &Rules, can_fail: bool) -> Checked<Option<Leased>> {
 }
 
 impl Leased {
-    /// The policy under this lease, or why it cannot be.
     pub(super) fn of(&self, policy: Policy) -> Checked<Policy> {
         let ttl = self.lease.time_to_live();
         let (shortest, longest) = (Lease::MIN_TTL.into(), policy.window());

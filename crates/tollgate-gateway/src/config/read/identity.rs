@@ -16,7 +16,6 @@ use crate::plan::{
     ApiKeyEntry, ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, ValuePlace, ValuePlan,
 };
 
-/// The chain of identities, and the proxies that it trusts.
 pub(super) struct Identity {
     pub(super) chain: Vec<IdentitySource>,
     pub(super) proxies: TrustedProxies,
@@ -42,9 +41,10 @@ pub(super) fn identity(limiter: &RateLimiter, tiers: &[String]) -> Checked<Ident
         };
         let name = kind.name();
         if kinds.contains(&ClientKey::Ip) {
-            item.spot.warn(format!("`{name}` is never asked: every request has an address, and `ip` stands before it"),
-                "move `ip` to the end of the list",
+            let what = format!(
+                "`{name}` is never asked: every request has an address, and `ip` is before it"
             );
+            item.spot.warn(what, "move `ip` to the end of the list");
         } else if kinds.contains(&kind) && !kind.is_value() {
             let what = format!("`{name}` stands here twice");
             item.spot.warn(what, "remove one");
@@ -68,7 +68,6 @@ pub(super) fn identity(limiter: &RateLimiter, tiers: &[String]) -> Checked<Ident
 
 struct Reader<'a> {
     limiter: &'a RateLimiter,
-    /// `rateLimiter.trustedProxies`.
     proxies: Option<TrustedProxies>,
     tiers: &'a [String],
     /// The proxies of the address in the chain.
@@ -128,7 +127,7 @@ impl Reader<'_> {
             (Some(header), Some(proxies)) => (Some(forwarding(header)), proxies),
             (Some(header), None) => {
                 section.header.warn(
-                    "whoever connects can write this header, and no `trustedProxies` are listed: \
+                    "every client can write this header, and no `trustedProxies` are listed: \
                      it is believed of loopback alone, and for all others the address they \
                      connect from counts",
                     "list the proxies in front: `trustedProxies: [10.0.0.0/8]`, or `[loopback]` \

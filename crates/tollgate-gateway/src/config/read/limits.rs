@@ -24,7 +24,6 @@ pub(super) struct Limits {
     client: Option<Client>,
 }
 
-/// The limits of `rateLimiter`.
 pub(super) fn limits(shared: &Shared<'_>) -> Limits {
     let limiter = shared.limiter;
     let costs = costs::costs(&limiter.costs, None).ok();
@@ -65,7 +64,6 @@ pub(super) fn of_route(
     }
 }
 
-/// The limits that `rateLimiter` and a route may have.
 #[derive(Clone, Copy)]
 struct Keys<'a> {
     global: &'a Key<Option<Box<PolicyKeys>>>,
@@ -94,14 +92,12 @@ fn own(
     (RouteLimits { global, client: client.map(Arc::new), apis }, quotas)
 }
 
-/// Makes limits out of sections.
 struct Maker<'a, 'b> {
     outer: &'b Limits,
     shared: &'b Shared<'a>,
 }
 
 impl Maker<'_, '_> {
-    /// `global` or `client`.
     fn everywhere(
         &self,
         keys: &PolicyKeys,
@@ -135,7 +131,6 @@ impl Maker<'_, '_> {
         Ok((limit, Some(quotas.client())))
     }
 
-    /// The rest of a limit, besides its policy.
     fn rest(
         &self,
         section: Section<'_>,
@@ -330,7 +325,10 @@ fn warn_of_dear_requests(limit: &LimitPlan, section: Section<'_>) {
     if max_cost > least {
         let spot = section.capacity().map_or_else(|| (*section.here.spot).clone(), Mark::spot);
         spot.warn(
-            format!("a request may cost {max_cost}, and no more than {least} ever pass at once: it is always refused"),
+            format!(
+                "a request may cost {max_cost}, and no more than {least} ever pass at once: it is \
+                 always refused"
+            ),
             if limit.policy.as_ref().and_then(Policy::algorithm).is_some_and(is_bucket) {
                 "raise `burst`, or lower the cost"
             } else {

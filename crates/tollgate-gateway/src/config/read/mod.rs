@@ -28,11 +28,8 @@ use super::tables::{File, RateLimiter};
 use super::typed::{Checked, Either, Key, Reported};
 use crate::plan::{PathRules, Plan, StorePlan};
 
-/// The same for all policies.
 struct Shared<'a> {
-    /// `rateLimiter`.
     limiter: &'a RateLimiter,
-    /// Whether the store can fail.
     can_fail: bool,
     /// Whether keys of different clients may be on different servers.
     is_cluster: bool,
@@ -41,7 +38,6 @@ struct Shared<'a> {
     names: Names,
 }
 
-/// The plan, unless something that it needs is wrong.
 pub(super) fn plan(root: &File) -> Checked<Plan> {
     let limiter = root.rate_limiter.get()?;
     let store = store::store(limiter);
@@ -106,7 +102,6 @@ fn inherited<T: Clone>(own: &Key<Option<T>>, outer: &Key<T>) -> Checked<T> {
     own.value()?.map_or_else(|| outer.value(), Ok)
 }
 
-/// The names of the tiers.
 fn tiers(limiter: &RateLimiter) -> Checked<Vec<String>> {
     let Some(tiers) = limiter.tiers.there() else { return Ok(Vec::new()) };
     let names: Vec<_> = tiers.quotas.all.iter().map(|(name, _)| name.clone()).collect();

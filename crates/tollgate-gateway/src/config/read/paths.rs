@@ -5,14 +5,13 @@ use super::super::tables::{self, PathSection, RateLimiter};
 use super::super::typed::{Checked, Either, Item, Key, Kind, Spot, all, values};
 use crate::plan::{Methods, PathMatch};
 
-/// The paths of a key.
 pub(super) fn path(path: &<tables::Path as Kind>::Value, spot: &Spot) -> Checked<PathMatch> {
     let section = match path {
         Either::One(path) => {
             // Routers write parts so. In HTTP the colon is a letter like all others.
             if path.text.contains("/:") && !path.is_from_variable {
                 spot.warn(
-                    "`:` is a letter in a path, and what follows it stands for nothing else",
+                    "`:` is a letter in a path, and no placeholder begins with it",
                     format!(
                         "write `expression: regex` and {} if it is the name of a part",
                         format::expression(&path.text)
@@ -80,7 +79,6 @@ fn regex(section: &PathSection) -> Checked<PathMatch> {
     Ok(path)
 }
 
-/// The point of an error that draws a picture.
 fn reason(error: &regex::Error) -> String {
     match error {
         regex::Error::CompiledTooBig(bytes) => format!("it is larger than {} KiB", bytes >> 10),
@@ -97,7 +95,6 @@ pub(super) fn methods(key: &Key<Option<Vec<Item<format::Method>>>>) -> Checked<M
     Ok(Methods::new(values(key.items()?)?))
 }
 
-/// The paths that are not limited.
 pub(super) fn exempt(
     limiter: &RateLimiter,
     reject_ambiguous: Checked<bool>,

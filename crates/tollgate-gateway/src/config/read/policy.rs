@@ -113,7 +113,6 @@ impl Names {
     }
 }
 
-/// The algorithm of a policy with its settings.
 pub(super) fn algorithm(rules: &Rules, shared: &Shared<'_>) -> Checked<Algorithm> {
     let mut algorithm = inherited(&rules.strategy, &shared.limiter.strategy)?;
     let name = algorithm.name();
@@ -188,7 +187,6 @@ fn leaky_mode(rules: &Rules) -> Checked<LeakyMode> {
     Ok(mode)
 }
 
-/// How much per how long.
 pub(super) fn quota(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Quota> {
     let calendar = calendar(keys.window, algorithm);
     let window = match calendar {
@@ -225,7 +223,7 @@ fn calendar(keys: &Window, algorithm: Algorithm) -> Checked<Option<Calendar>> {
         ));
     }
     if keys.refill_seconds.is_set() {
-        let why = "the calendar says when units come back";
+        let why = "the calendar says when units are refilled";
         no_effect(&keys.refill_seconds, "beside `calendar`", why);
     }
     let unit = keys.calendar.value()?.ok_or(Reported)?;
@@ -234,7 +232,6 @@ fn calendar(keys: &Window, algorithm: Algorithm) -> Checked<Option<Calendar>> {
     calendar.map(Some).map_err(|_| Reported)
 }
 
-/// The time that the limit is for, under whichever of its names.
 fn window(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Duration> {
     let Window { window, window_seconds, refill_seconds, .. } = keys.window;
     let seconds = |key: &Key<Option<u64>>| key.value().map(|it| it.map(Duration::from_secs));
@@ -246,7 +243,7 @@ fn window(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Duration> {
     if refill_seconds.is_set() {
         let refill = seconds(refill_seconds);
         if !is_bucket(algorithm) {
-            let why = "its window says when units come back";
+            let why = "its window says when units are refilled";
             no_effect(refill_seconds, &format!("on a {algorithm}"), why);
         } else {
             // Older files have both, and mostly the same value.
@@ -269,7 +266,6 @@ fn window(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Duration> {
     }
 }
 
-/// Builds a policy.
 pub(super) fn build(
     name: &str,
     quota: Quota,
@@ -281,7 +277,6 @@ pub(super) fn build(
     Policy::new(name, quota, algorithm).map_err(|error| refused(&error, keys))
 }
 
-/// Reports why a policy cannot be built.
 pub(super) fn refused(error: &PolicyError, keys: QuotaKeys<'_>) -> Reported {
     if let Some(nearest) = error.nearest_limit() {
         return keys.amount.error(error.to_string(), format!("write {nearest}"));
@@ -293,7 +288,6 @@ pub(super) fn refused(error: &PolicyError, keys: QuotaKeys<'_>) -> Reported {
     key.error(error.to_string(), cure)
 }
 
-/// The failure policy.
 pub(super) fn on_store_error(rules: &Rules, shared: &Shared<'_>) -> Checked<OnStoreError> {
     let (own, outer) = (&rules.on_store_error, &shared.limiter.on_store_error);
     let key: &Mark = if own.is_set() { own } else { outer };

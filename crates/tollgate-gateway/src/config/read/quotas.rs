@@ -8,7 +8,6 @@ use super::super::typed::{Checked, Either, Item, Key, Mark, Reported, all};
 use super::policy::{self, Names, QuotaKeys, Section, is_bucket, is_queue, no_effect};
 use crate::plan;
 
-/// A quota, and its keys in the file.
 pub(super) type Said<'a> = (QuotaKeys<'a>, Quota);
 
 /// The quotas of everybody, and then those of each tier: none where it is unlimited.
@@ -17,7 +16,7 @@ pub(super) struct Quotas<'a> {
     pub(super) tiers: Vec<Vec<Said<'a>>>,
 }
 
-/// What a share is a share of.
+/// The quotas that a share is taken from.
 #[derive(Clone)]
 pub(super) struct Client {
     everybody: Vec<Quota>,
@@ -31,7 +30,6 @@ impl Client {
     }
 }
 
-/// The policies of one limit.
 pub(super) struct Policies {
     pub(super) first: Policy,
     pub(super) tiers: Vec<Option<Policy>>,
@@ -39,7 +37,7 @@ pub(super) struct Policies {
 }
 
 /// Whether a section without `share` has a quota, or should have one. Keys that are only for
-/// quotas are reported where there is none.
+/// quotas are reported for a section without a quota.
 pub(super) fn is_in(section: Section<'_>) -> bool {
     if section.limit.is_set() {
         return true;
@@ -92,7 +90,7 @@ pub(super) fn is_in(section: Section<'_>) -> bool {
     ];
     let unused = if says_failures { &of_quotas[..8] } else { &of_quotas };
     for key in unused.iter().filter(|key| key.is_set()) {
-        let why = "it is about the quota, and there is none";
+        let why = "it is for a quota, and there is no quota";
         no_effect(key, &format!("on `{beside}` without `limit`"), why);
     }
     false
@@ -122,7 +120,8 @@ pub(super) fn of_section<'a>(
     if count > MOST_AT_A_TIME {
         return Err(also.name().error(
             format!("{count} quotas at the same time are more than {MOST_AT_A_TIME}"),
-            "keep those that make a difference: for example one for the minute and one for the day",
+            "keep the quotas that make a difference, for example one for the minute and one for \
+             the day",
         ));
     }
     also.get()?;
@@ -133,7 +132,6 @@ pub(super) fn of_section<'a>(
 const MOST_AT_A_TIME: usize = 8;
 
 impl<'a> Quotas<'a> {
-    /// The part that `keys` are to have of what the client has.
     pub(super) fn of_client(client: &Client, keys: QuotaKeys<'a>, algorithm: Algorithm) -> Self {
         let fitting = |quota: &Quota| match (quota.burst_units(), is_bucket(algorithm)) {
             (Some(_), false) => (keys, quota.without_burst()),
@@ -143,7 +141,6 @@ impl<'a> Quotas<'a> {
         Self { everybody: all(&client.everybody), tiers: client.tiers.iter().map(all).collect() }
     }
 
-    /// The same, for others to take a share of.
     pub(super) fn client(&self) -> Client {
         let all = |said: &Vec<Said<'_>>| said.iter().map(|(_, quota)| *quota).collect();
         Client { everybody: all(&self.everybody), tiers: self.tiers.iter().map(all).collect() }

@@ -44,7 +44,7 @@ pub(super) fn routes(root: &File, shared: &Shared<'_>, limits: &Limits) -> Check
     }
     let target =
         fallback.get().and_then(|it| it.as_ref().map(|it| target(it, &PathMatch::Any)).transpose());
-    outcome = outcome.and(target.as_ref().map(drop).map_err(|reported| *reported));
+    outcome = target.as_ref().map(drop).map_err(|reported| *reported).and(outcome);
     let target = target.ok().flatten();
     // Requests that no route takes have limits as well.
     if target.is_some() || decides {
@@ -61,7 +61,6 @@ pub(super) fn routes(root: &File, shared: &Shared<'_>, limits: &Limits) -> Check
     outcome.map(|()| routes.into_iter().map(|(route, _)| route).collect())
 }
 
-/// The route of `target`.
 const FALLBACK: &str = "default";
 
 fn route(section: &tables::Route, shared: &Shared<'_>, outer: &Limits) -> Checked<Route> {
@@ -83,7 +82,6 @@ fn route(section: &tables::Route, shared: &Shared<'_>, outer: &Limits) -> Checke
     Ok(Route { name: name?.clone(), host: section.host.value()?, path: path?, target, limits })
 }
 
-/// Whether requests go anywhere.
 pub(super) fn has_target(root: &File, limiter: &RateLimiter) -> bool {
     root.target.is_set()
         || limiter.target.is_set()
@@ -146,7 +144,6 @@ fn warn_without_limits(limiter: &RateLimiter) {
     }
 }
 
-/// A proxy that asks for a decision reports no response.
 fn check_fronts(routes: &[(Route, Spot)], limiter: &RateLimiter) {
     let mut told = HashSet::new();
     for limit in routes.iter().flat_map(|(route, _)| route.limits.all()) {
@@ -160,8 +157,12 @@ fn check_fronts(routes: &[(Route, Spot)], limiter: &RateLimiter) {
         for (key, _) in keys.into_iter().filter(|(_, is_set)| *is_set) {
             if told.insert((limit.name.clone(), key)) {
                 let name = limit.name.escape_debug();
-                limiter.forward_auth.name().error(format!("`{key}` of `{name}` needs the response, which no proxy reports here"),
-                    format!("remove `{key}` from `{name}`, or forward its requests with a target and without `forwardAuth`"),
+                limiter.forward_auth.name().error(
+                    format!("`{key}` of `{name}` needs the response, which no proxy reports here"),
+                    format!(
+                        "remove `{key}` from `{name}`, or forward its requests with a target and \
+                         without `forwardAuth`"
+                    ),
                 );
             }
         }

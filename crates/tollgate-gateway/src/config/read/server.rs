@@ -14,7 +14,6 @@ use super::identity::networks;
 use super::routes;
 use crate::plan::{Front, Listen, RateLimitsPlan, Timeouts, TlsFiles};
 
-/// The proxies that may ask for decisions over HTTP.
 pub(super) fn forward_auth(limiter: &RateLimiter) -> Checked<TrustedProxies> {
     match limiter.forward_auth.get()? {
         Some(section) => networks(section.trusted_proxies.get()?),
@@ -22,7 +21,6 @@ pub(super) fn forward_auth(limiter: &RateLimiter) -> Checked<TrustedProxies> {
     }
 }
 
-/// The address of the admin listener.
 pub(super) fn admin(limiter: &RateLimiter) -> Checked<SocketAddr> {
     match limiter.admin.get()? {
         Either::One(address) => Ok(*address),
@@ -30,7 +28,6 @@ pub(super) fn admin(limiter: &RateLimiter) -> Checked<SocketAddr> {
     }
 }
 
-/// The admin addresses of other gateways.
 pub(super) fn admin_peers(limiter: &RateLimiter) -> Checked<Vec<String>> {
     match limiter.admin.get()? {
         Either::One(_) => Ok(Vec::new()),
@@ -52,12 +49,11 @@ pub(super) fn rate_limits(limiter: &RateLimiter) -> Checked<Option<RateLimitsPla
 
 type Listeners = Key<Vec<Item<Either<format::Address, tables::Listen>>>>;
 
-/// The listeners for clients, and those for other proxies.
 pub(super) fn listeners(root: &File, limiter: &RateLimiter) -> Checked<Vec<Listen>> {
     let mut all = Vec::new();
     let mut outcome = Ok(());
     if routes::has_target(root, limiter) || limiter.listen.is_set() || !has_fronts(limiter) {
-        outcome = outcome.and(listen(&limiter.listen, Front::Proxy, &mut all));
+        outcome = listen(&limiter.listen, Front::Proxy, &mut all);
     }
     let fronts = [
         (Front::ForwardAuth, limiter.forward_auth.get().map(|it| it.as_ref().map(|it| &it.listen))),
@@ -68,7 +64,7 @@ pub(super) fn listeners(root: &File, limiter: &RateLimiter) -> Checked<Vec<Liste
     ];
     for (front, section) in fronts {
         outcome = match section {
-            Ok(Some(section)) => outcome.and(listen(section, front, &mut all)),
+            Ok(Some(section)) => listen(section, front, &mut all).and(outcome),
             Ok(None) => outcome,
             Err(reported) => Err(reported),
         };
@@ -76,12 +72,10 @@ pub(super) fn listeners(root: &File, limiter: &RateLimiter) -> Checked<Vec<Liste
     outcome.map(|()| all)
 }
 
-/// Whether the gateway decides for other proxies.
 pub(super) fn has_fronts(limiter: &RateLimiter) -> bool {
     limiter.forward_auth.is_set() || limiter.rate_limit_service.is_set()
 }
 
-/// Adds the listeners of a section.
 fn listen(listeners: &Listeners, front: Front, all: &mut Vec<Listen>) -> Checked<()> {
     let mut outcome = Ok(());
     for item in listeners.get()? {
@@ -110,7 +104,6 @@ fn listen(listeners: &Listeners, front: Front, all: &mut Vec<Listen>) -> Checked
     outcome
 }
 
-/// Two listeners cannot share an address.
 fn check_overlap(addr: SocketAddr, all: &[Listen], spot: &Spot) {
     let same_port = all.iter().map(|it| it.addr).filter(|other| other.port() == addr.port());
     for other in same_port {
@@ -173,7 +166,9 @@ pub(super) fn check_admin(admin: SocketAddr, listen: &[Listen], limiter: &RateLi
             "give it a port of its own",
         );
     } else if !admin.ip().is_loopback() {
-        limiter.admin.warn("beyond loopback, the admin address answers only /healthz and /readyz without the token",
+        limiter.admin.warn(
+            "beyond loopback, the admin address answers only /healthz and /readyz without the \
+             token",
             "set TOLLGATE_ADMIN_TOKEN where `tollgate serve` runs, or use 127.0.0.1",
         );
     }

@@ -11,13 +11,11 @@ use super::super::typed::{Checked, Either, Mark, values};
 use super::policy::{is_queue, no_effect};
 use crate::plan::{ReservePlan, SettleBy, Statuses};
 
-/// The policy that the keys belong to.
 #[derive(Clone, Copy)]
 pub(super) struct About {
     pub(super) algorithm: Option<Algorithm>,
     pub(super) on_store_error: OnStoreError,
     pub(super) enforce: bool,
-    /// Whether the store can fail.
     pub(super) can_fail: bool,
 }
 
@@ -27,7 +25,6 @@ impl About {
     }
 }
 
-/// The action for a request that the policy denies.
 pub(super) fn excess(rules: &Rules, about: About) -> Checked<OnExceeded> {
     let Either::Other(section) = rules.excess.get()? else { return Ok(OnExceeded::Reject) };
     let (key, max): (&Mark, _) = (&rules.excess, section.wait.value()?);
@@ -55,7 +52,6 @@ pub(super) fn excess(rules: &Rules, about: About) -> Checked<OnExceeded> {
     Ok(OnExceeded::Wait { max })
 }
 
-/// Which responses count, if not all of them do.
 pub(super) fn counts(rules: &Rules, about: About) -> Checked<Option<Vec<Statuses>>> {
     if rules.count_only.is_set() {
         warn_of_queue(&rules.count_only, about);
@@ -67,7 +63,6 @@ pub(super) fn statuses(section: &CountOnly) -> Checked<Vec<Statuses>> {
     values(section.status.get()?)
 }
 
-/// How the charge is corrected, if it is an estimate.
 pub(super) fn reserve(rules: &Rules, about: About) -> Checked<Option<ReservePlan>> {
     if rules.reserve.is_set() {
         warn_of_queue(&rules.reserve, about);
@@ -102,12 +97,11 @@ pub(super) fn reserve(rules: &Rules, about: About) -> Checked<Option<ReservePlan
 /// A place in a queue can be returned only if no request waits behind it.
 fn warn_of_queue(key: &Mark, about: About) {
     if about.queues() {
-        key.name().warn(format!(
-                "`{}` has little effect on a leaky_bucket: a place in its queue that somebody stands \
-                 behind cannot be given back",
-                key.key
-            ),
-            "write `mode: meter`, or another `strategy`",
+        let what = format!(
+            "`{}` has little effect on a leaky_bucket: a place in its queue cannot be returned when \
+             a request waits behind it",
+            key.key
         );
+        key.name().warn(what, "write `mode: meter`, or another `strategy`");
     }
 }

@@ -8,7 +8,6 @@ use tollgate::RedisStore;
 
 use crate::plan::{RedisPlan, Secret, StorePlan, Topology};
 
-/// The store that a file names; in memory without one.
 pub(super) fn store(limiter: &RateLimiter) -> Checked<StorePlan> {
     let Either::Other(store) = limiter.store.get()? else { return Ok(StorePlan::MEMORY) };
     if let Some(redis) = store.redis.get()? {
@@ -50,7 +49,8 @@ fn redis(redis: &Redis) -> Checked<StorePlan> {
     if !(SHORTEST..=LONGEST).contains(&timeout) {
         return Err(redis.timeout.error(
             format!("a timeout of {timeout:?} is outside 1 ms to 60 s"),
-            "every request waits up to this time while Redis is down: 50ms is plenty in one data centre",
+            "every request waits up to this time while Redis is down: 50ms is plenty in one data \
+             centre",
         ));
     }
     let plan = RedisPlan {

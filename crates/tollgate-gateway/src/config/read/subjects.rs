@@ -5,7 +5,6 @@ use super::super::tables::{RateLimiter, Subjects};
 use super::super::typed::{Checked, Item, Key, Mark, Text, values};
 use crate::plan::{IdentitySource, SubjectsPlan};
 
-/// The lists of a file: `deny`, and `allow`.
 pub(super) fn lists(
     limiter: &RateLimiter,
     identity: Checked<&[IdentitySource]>,
@@ -52,7 +51,6 @@ fn list(key: &Key<Option<Box<Subjects>>>, knows_users: bool) -> Checked<Subjects
     })
 }
 
-/// A client on both lists is denied.
 fn warn_of_both<T: Text<Value = String>>(
     deny: &Key<Option<Vec<Item<T>>>>,
     allow: &Key<Option<Vec<Item<T>>>>,

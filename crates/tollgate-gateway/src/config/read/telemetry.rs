@@ -7,13 +7,11 @@ use super::super::tables::RateLimiter;
 use super::super::typed::{Checked, Reported};
 use crate::plan::{AccessLogPlan, LogPlan, TracingPlan};
 
-/// How the log is written.
 pub(super) fn log(limiter: &RateLimiter) -> Checked<LogPlan> {
     let log = limiter.log.get()?;
     Ok(LogPlan { format: log.format.value()?, level: log.level.value()? })
 }
 
-/// The access log, if there is one.
 pub(super) fn access_log(limiter: &RateLimiter) -> Checked<Option<AccessLogPlan>> {
     let Some(log) = limiter.access_log.get()? else { return Ok(None) };
     let file = log.file.value()?.map(Into::into);
@@ -21,7 +19,6 @@ pub(super) fn access_log(limiter: &RateLimiter) -> Checked<Option<AccessLogPlan>
     Ok(Some(AccessLogPlan { file, format, sample }))
 }
 
-/// Where spans go, if anywhere.
 pub(super) fn tracing(limiter: &RateLimiter) -> Checked<Option<TracingPlan>> {
     let Some(tracing) = limiter.tracing.get()? else { return Ok(None) };
     let timeout = tracing.timeout.value()?;

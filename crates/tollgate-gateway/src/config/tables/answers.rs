@@ -32,7 +32,6 @@ section! {
 }
 
 texts! {
-    /// The name of a member.
     MemberName(text) -> String: "the name of a further member", r"^[A-Za-z][A-Za-z0-9_-]{2,}$" =>
         match Extra::new().with(text, "") {
             Ok(_) => Ok(text.to_owned()),

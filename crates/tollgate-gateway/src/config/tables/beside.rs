@@ -98,7 +98,6 @@ section! {
 }
 
 words! {
-    /// The source of the actual cost.
     SettleSource -> SettleBy {
         /// The field `x-tollgate-cost` of the response, a whole number of units.
         "header" => SettleBy::Header,
@@ -107,7 +106,6 @@ words! {
         "body" => SettleBy::Trailer,
     }
 
-    /// Whether failures are strikes.
     StrikeBy -> bool {
         /// Requests that are denied.
         "denials" => false,

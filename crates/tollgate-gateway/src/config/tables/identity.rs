@@ -5,7 +5,6 @@ use tollgate::OnMissingKey;
 use super::super::{format, spec, typed};
 use typed::{Hidden, List, OneOrMore, Time, Whole, Written, section, words};
 
-/// How to find a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::config) enum ClientKey {
     Ip,
@@ -133,7 +132,6 @@ section! {
 }
 
 words! {
-    /// How to find a client.
     IdentityWord -> ClientKey {
         /// The address of the client: IPv4, or a /64 of IPv6.
         "ip" => ClientKey::Ip,
@@ -151,7 +149,6 @@ words! {
         "query" => ClientKey::Query,
     }
 
-    /// The action for a request without a client.
     MissingWord -> OnMissingKey {
         /// It is refused with 403.
         "deny" => OnMissingKey::Deny,
@@ -161,7 +158,6 @@ words! {
         "share" => OnMissingKey::Share,
     }
 
-    /// Algorithms of keys.
     KeyAlgorithm -> &'static str {
         /// RSA.
         "RS256" => "RS256",

@@ -162,7 +162,6 @@ words! {
         "unlimited" => (),
     }
 
-    /// The period of a quota by a calendar.
     Period -> Unit {
         /// From midnight to midnight.
         "day" => Unit::Day,
@@ -172,7 +171,6 @@ words! {
         "month" => Unit::Month,
     }
 
-    /// How a bucket is refilled.
     RefillBy -> Refill {
         /// Continuously.
         "greedy" => Refill::Greedy,
@@ -180,7 +178,6 @@ words! {
         "interval" => Refill::Interval,
     }
 
-    /// The action of a leaky bucket.
     BucketMode -> LeakyMode {
         /// The request waits until the work before it has drained.
         "queue" => LeakyMode::Queue { max_wait: None },
@@ -188,7 +185,6 @@ words! {
         "meter" => LeakyMode::Meter,
     }
 
-    /// How finely instants are kept.
     Fineness -> Resolution {
         /// `exact` up to a limit of 1000, `thousandth` above.
         "auto" => Resolution::Auto,
@@ -198,7 +194,6 @@ words! {
         "thousandth" => Resolution::Thousandth,
     }
 
-    /// The owner of a quota.
     Owner -> Whose {
         /// Each client has its own.
         "client" => Whose::Client,

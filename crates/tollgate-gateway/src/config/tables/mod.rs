@@ -142,7 +142,6 @@ section! {
 }
 
 words! {
-    /// Failure policies.
     OnError -> OnStoreError {
         /// Requests pass unlimited.
         "open" => OnStoreError::Open,
@@ -152,7 +151,6 @@ words! {
         "local" => OnStoreError::Local,
     }
 
-    /// The algorithms.
     Strategy -> Algorithm {
         /// `limit` in each window: minutes, hours, or the days of a `calendar`.
         "fixed_window_counter" => Algorithm::FixedWindowCounter,

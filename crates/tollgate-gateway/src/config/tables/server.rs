@@ -124,7 +124,6 @@ section! {
 }
 
 words! {
-    /// Whether a path is a regular expression.
     PathForm -> bool {
         /// Exactly this path.
         "plain" => false,
@@ -132,7 +131,6 @@ words! {
         "regex" => true,
     }
 
-    /// Whether ambiguous paths are rejected.
     AmbiguousPaths -> bool {
         /// They are answered with 400.
         "reject" => true,

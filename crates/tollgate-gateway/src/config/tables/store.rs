@@ -44,7 +44,6 @@ section! {
 }
 
 words! {
-    /// The servers behind a URL.
     Servers -> Topology {
         /// One server.
         "single" => Topology::Single,

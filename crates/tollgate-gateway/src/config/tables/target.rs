@@ -76,7 +76,6 @@ section! {
 }
 
 words! {
-    /// The protocol of a target.
     SpokenProtocol -> Protocol {
         /// HTTP/1.1.
         "http1" => Protocol::Http1,
@@ -84,7 +83,6 @@ words! {
         "http2" => Protocol::Http2,
     }
 
-    /// The choice among several servers.
     Balancing -> Balance {
         /// Each server in turn.
         "roundRobin" => Balance::RoundRobin,
@@ -101,7 +99,6 @@ texts! {
     /// The beginning of paths, in normal form and without a slash at its end.
     Prefix(text) -> String: "the beginning of paths, as /v1", "^/[^?#]+$" => prefix(text);
 
-    /// The path of a health check.
     CheckPath(text) -> PathAndQuery: "a path, as /healthz", "^/" => match text.parse() {
         Ok(path) if text.starts_with('/') => Ok(path),
         _ => Err("a path begins with `/` and has no spaces".to_owned()),
@@ -114,7 +111,6 @@ texts! {
         edited.map(|()| name).map_err(|error| error.to_string())
     };
 
-    /// The value of a header.
     HeaderText(text) -> HeaderValue: "the value of a header" => HeaderValue::from_str(text)
         .map_err(|_| "it has characters that a header cannot hold".to_owned());
 }

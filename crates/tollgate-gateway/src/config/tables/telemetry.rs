@@ -48,7 +48,6 @@ section! {
 }
 
 words! {
-    /// The form of a line.
     LogForm -> LogFormat {
         /// A line for people.
         "text" => LogFormat::Text,
@@ -56,7 +55,6 @@ words! {
         "json" => LogFormat::Json,
     }
 
-    /// The least important lines.
     LogLevel -> LevelFilter {
         /// Errors.
         "error" => LevelFilter::ERROR,
@@ -72,7 +70,6 @@ words! {
         "off" => LevelFilter::OFF,
     }
 
-    /// The form of a line of the access log.
     AccessLogForm -> AccessLogFormat {
         /// An object in each line, with microseconds and the denial.
         "json" => AccessLogFormat::Json,

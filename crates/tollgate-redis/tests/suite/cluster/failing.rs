@@ -29,7 +29,7 @@ async fn while_a_master_is_dead_only_its_slots_fail_until_a_replica_leads() {
         shards.go_on(&[0, 2]);
         let heir = cluster.wait_for_failover(shards.slot(1), 1);
         shards.recover();
-        // It comes back as a replica of the other.
+        // It returns as a replica of the other node.
         cluster.node(1).restart();
         cluster.wait_until_ok();
         shards.go_on(&[0, 1, 2]);
@@ -71,7 +71,7 @@ async fn a_replica_that_takes_over_in_order_costs_nobody_a_unit() {
     });
     let ended = shards.end().await;
     for (tally, used) in &ended.tallies {
-        // What was under way when a master let go may or may not have counted.
+        // Requests that were under way when a master stopped may or may not have been charged.
         tally.charged_each_once(*used);
     }
     ended.are_well(&[0, 2]);
@@ -130,7 +130,7 @@ async fn requests_for_many_slots_of_a_node_go_in_few_calls_at_a_time() {
     let store = connect(builder(&cluster).max_calls(1)).await;
     let policy = policy("p", 10);
     let many: Vec<_> = keys(&store, is_on(0)).take(50).collect();
-    // From here on its time is known, for which it would be asked first.
+    // From here on the time of this slot is known, so it would be asked first.
     store.peek(&policy, &many[0]).await.unwrap();
     let (before, sent) = (cluster.node(0).calls("evalsha"), store.stats().calls);
     cluster.node(0).stop();
@@ -163,7 +163,8 @@ async fn a_store_without_a_cluster_fails_in_time_and_finds_it_when_it_comes() {
     cluster.nodes().iter().for_each(|node| node.kill());
     let store = builder(&cluster).timeout(TIMEOUT).connect().unwrap();
     let (policy, began) = (policy("p", 10), Instant::now());
-    let error = store.charge(&policy, &Key::GLOBAL, Cost::ONE).await.expect_err("nobody is there");
+    let error =
+        store.charge(&policy, &Key::GLOBAL, Cost::ONE).await.expect_err("no server is there");
     assert!(!error.may_have_charged(), "{error}");
     assert!(began.elapsed() < 2 * TIMEOUT, "{:?}", began.elapsed());
     tokio::task::block_in_place(|| {
@@ -183,7 +184,7 @@ struct Shards {
     recovery: Cell<Duration>,
 }
 
-/// What came of it, and how many units each shard says were charged.
+/// The result, and the units that each shard has charged.
 struct Ended {
     tallies: Vec<(Tally, u64)>,
     lateness: Duration,

@@ -18,7 +18,7 @@ pub(crate) struct Load {
     tasks: JoinSet<Tally>,
 }
 
-/// What came of them.
+/// Their results.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) admitted: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Tally {
 }
 
 impl Load {
-    /// Begins with so many tasks.
+    /// Starts this number of tasks.
     pub(crate) fn begin(store: &RedisStore, policies: &[Policy], key: &Key, tasks: usize) -> Self {
         let mut load =
             Self { is_over: Arc::default(), admitted: Arc::default(), tasks: JoinSet::new() };
@@ -131,7 +131,7 @@ pub(crate) struct Lateness {
     servers: Vec<thread::JoinHandle<Duration>>,
 }
 
-/// A server that needs so long for a PING may be late for anything.
+/// A server that takes this long for a PING may be late for every call.
 const LATE: Duration = Duration::from_millis(500);
 
 impl Lateness {

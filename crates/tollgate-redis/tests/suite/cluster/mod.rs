@@ -20,7 +20,7 @@ use tollgate_test_servers::{Cluster, until};
 /// Many servers share this machine with each other.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Three masters and nobody to follow them.
+/// Three masters without replicas.
 fn masters() -> Cluster {
     Cluster::builder().replicas(0).start()
 }

@@ -120,7 +120,7 @@ async fn a_request_whose_keys_are_on_no_node_yet_waits_until_the_slot_has_moved(
     }
 }
 
-/// Nobody waits for the keys of somebody else.
+/// No request waits for the keys of another request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn requests_of_one_call_part_when_their_keys_do() {
     let cluster = masters();

@@ -44,7 +44,7 @@ async fn a_master_that_dies_is_followed_by_its_replica() {
     assert_eq!(tally.denied, 0);
 }
 
-/// Sentinels have it end its connections; whoever comes back to it finds a replica.
+/// The Sentinels make it close its connections. A client that connects again finds a replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_master_that_steps_back_is_left_for_the_new_one() {
     let sentinels = Sentinels::start();
@@ -67,6 +67,6 @@ async fn a_master_that_steps_back_is_left_for_the_new_one() {
     let tally = load.end().await;
     assert!(tally.slowest < 2 * TIMEOUT + lateness.end(), "{tally:?}");
     let left = store.peek(&policy, &Key::GLOBAL).await.unwrap().decisions()[0].remaining;
-    // What the old one took after it had been replaced is lost with it.
+    // Charges that the old master took after its replacement are lost.
     assert!(left < policy.capacity() && policy.capacity() - left <= tally.admitted + tally.lost);
 }

@@ -70,7 +70,7 @@ async fn never_admit_more_than_any_quota_and_what_they_took_comes_back() {
     }
 }
 
-/// What each slot has to be asked for in turn, a replica answers at once from blocks.
+/// Without blocks each slot is asked in turn. With blocks a replica answers at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn leased_units_of_several_slots_are_spent_together_or_not_at_all() {
     let cluster = masters();
@@ -122,7 +122,7 @@ async fn a_denial_gives_back_and_says_what_is_left() {
     assert_eq!(verdict.receipts(&charges, || ReceiptId(1)).count(), 0);
     assert_eq!(remaining(&store, &address, &key).await, 9);
 
-    // What is left behind of that is gone soon: many denials must not fill the memory.
+    // Its traces expire soon: many denials must not fill the memory.
     for node in cluster.nodes() {
         for name in node.cmd(&["KEYS", "*#*"]).list() {
             let left = node.cmd(&["PTTL", name.text()]).number();
@@ -143,7 +143,7 @@ async fn a_denial_gives_back_and_says_what_is_left() {
     assert_eq!(verdict.decisions()[1].outcome, Outcome::Undecided);
     assert_eq!((calls(), writes()), (before.0 + 1, before.1));
 
-    // The narrowest of the others is asked next, so a denial there touches nobody else.
+    // The narrowest of the others is asked next, so a denial there touches no other key.
     let before = calls();
     let denied = Charge::new(&address, &key, Cost::new(10));
     let verdict = store.decide(&[denied, charges[2]]).await.unwrap();
@@ -173,7 +173,7 @@ async fn copies_of_a_machine_refund_their_own_charges() {
     }
 }
 
-/// What is given back may let the next one pass, so such denials are not remembered.
+/// Refunded units may admit the next request, so such denials are not remembered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn denials_over_several_slots_are_asked_for_each_time() {
     let cluster = masters();
@@ -188,7 +188,7 @@ async fn denials_over_several_slots_are_asked_for_each_time() {
     }
     // Once the one of a single slot is known, that.
     assert_eq!(store.stats().deny_cache_hits, 1);
-    // Whoever is denied while a request holds five units that it will give back could pass
+    // A request is denied while another holds five units that it will refund. It could pass
     // a moment later.
     for _ in 0..3 {
         assert!(!store.charge(&address, &key, Cost::new(10)).await.unwrap().is_admitted());
@@ -238,7 +238,7 @@ async fn a_queue_is_joined_only_by_what_all_others_admit() {
 /// Long enough for nodes that are well on a busy machine, and short to wait for one that is not.
 const SHORT: Duration = Duration::from_millis(1_500);
 
-/// What only watches neither denies nor is charged for what others deny, and its node may
+/// A shadow policy neither denies nor is charged for requests that others deny, and its node may
 /// be down.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_shadow_stands_in_nobodys_way() {
@@ -302,15 +302,15 @@ async fn what_was_charged_before_a_node_that_is_down_is_given_back() {
     cluster.node(1).stop();
     let left = tokio::time::timeout(Duration::from_millis(20), decide(1)).await;
     assert!(left.is_err(), "the caller was to leave first: {left:?}");
-    heals(1, "what was charged for one who left comes back");
+    heals(1, "the charge of a caller that left is refunded");
 
     let error = decide(0).await.expect_err("a node is silent");
     assert!(error.may_have_charged(), "{error}");
-    heals(0, "what was charged at the one node comes back");
+    heals(0, "the charge at the first node is refunded");
 
     cluster.node(1).kill();
     let error = decide(0).await.expect_err("a node is dead");
-    heals(0, "what was charged before a node that is dead comes back");
+    heals(0, "the charge before a dead node is refunded");
     assert!(error.is_outage());
 }
 
@@ -356,8 +356,8 @@ async fn a_request_that_comes_late_to_its_second_slot_ends_with_its_own_time() {
     others.join_all().await;
 }
 
-/// A place in a queue cannot be given back once others stand behind it. Who had it is not
-/// told that nothing was charged.
+/// A place in a queue cannot be refunded once others are behind it. Its caller is not told that
+/// nothing was charged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_cannot_be_given_back_may_have_been_charged() {
     let cluster = masters();

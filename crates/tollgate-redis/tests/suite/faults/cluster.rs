@@ -12,7 +12,7 @@ use tollgate_test_servers::Cluster;
 
 use super::scene::{CALM, SOON, Scene, Told};
 
-/// Keys that one node and those that others serve.
+/// The keys of one node, and the keys of the other nodes.
 struct Shards {
     policy: Policy,
     own: Vec<Key>,
@@ -22,7 +22,7 @@ struct Shards {
 }
 
 impl Shards {
-    /// Looks for the node where each of some keys appears. Nobody else may write.
+    /// Looks for the node where each of some keys appears. No other client may write.
     async fn find(cluster: &Cluster, store: &RedisStore, node: usize) -> Self {
         let policy = Policy::sliding_window_log("probe", Quota::per_hour(1_000_000));
         let policy = policy.expect("builds");
@@ -196,7 +196,7 @@ async fn a_slot_that_moves_under_load_takes_its_counts_along() {
 async fn some_are(served: &AtomicU64) {
     let (start, before) = (Instant::now(), served.load(Ordering::Relaxed));
     while served.load(Ordering::Relaxed) < before + 100 {
-        assert!(start.elapsed() < Duration::from_secs(10), "nobody is served");
+        assert!(start.elapsed() < Duration::from_secs(10), "no request is answered");
         sleep(Duration::from_millis(5)).await;
     }
 }

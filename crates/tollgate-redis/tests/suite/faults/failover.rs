@@ -16,7 +16,7 @@ async fn after_a_failover_what_was_not_replicated_is_gone_and_nothing_is_charged
     sleep(CALM).await;
     let [master, replica] = [sentinels.node(0), sentinels.node(1)];
     assert_eq!(master.cmd(&["WAIT", "1", "1000"]).number(), 1);
-    // What is charged from here on the replica never hears of.
+    // Later charges never reach the replica.
     replica.stop();
     master.cmd(&["CLIENT", "KILL", "TYPE", "REPLICA"]);
     sleep(CALM).await;

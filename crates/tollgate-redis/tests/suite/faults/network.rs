@@ -1,4 +1,4 @@
-//! What lies between fails.
+//! The network between store and server fails.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ async fn what_arrives_late_is_refused_and_charged_to_nobody() {
     proxy.flows(Flow::Hold, Flow::Pass);
     let first = scene.next();
     scene.policies_fail().await;
-    // What was asked until now is late for certain once the timeout has passed.
+    // Every request so far is late once the timeout has passed.
     let last = scene.next();
     sleep(CALM).await;
     proxy.pass();

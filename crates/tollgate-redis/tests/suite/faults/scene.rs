@@ -27,7 +27,7 @@ pub(crate) struct Scene {
     next: Arc<AtomicU64>,
 }
 
-/// What a request was told.
+/// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     Admitted,
@@ -49,7 +49,7 @@ pub(crate) struct Load {
     lateness: JoinHandle<Duration>,
 }
 
-/// What became of all requests of a load.
+/// The results of all requests of a load.
 pub(crate) struct Report {
     asked: Vec<Asked>,
     /// By how much this machine was late with a timer meanwhile: with whatever else it had
@@ -57,7 +57,7 @@ pub(crate) struct Report {
     lateness: Duration,
 }
 
-/// What Redis holds of a load.
+/// The state of a load in Redis.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     /// Requests that were admitted and are not charged: Redis has lost them.
@@ -68,7 +68,7 @@ pub(crate) struct Held {
 
 /// The timeout of a store as it comes.
 const TIMEOUT: Duration = Duration::from_millis(50);
-/// What a caller may wait beyond it.
+/// The time that a caller may wait beyond the timeout.
 const TOLERANCE: Duration = Duration::from_millis(20);
 /// Long enough for the store to give up its connection, which it does after half a second.
 pub(crate) const OUTAGE: Duration = Duration::from_millis(800);
@@ -78,7 +78,7 @@ pub(crate) const CALM: Duration = Duration::from_millis(200);
 /// another connection than one that is silent; the breaker looks five times a second. The
 /// rest is for a machine that is busy with other tests.
 pub(crate) const SOON: Duration = Duration::from_secs(5);
-/// Requests that are under way at a time, less those who pause.
+/// Tasks that ask at a time, some of which pause.
 pub(crate) const TASKS: usize = 32;
 
 impl Scene {
@@ -87,7 +87,7 @@ impl Scene {
     }
 
     /// Where no answer of this machine is too late, however much it has to do: for faults
-    /// that nobody has to wait for.
+    /// that no request has to wait for.
     pub(crate) async fn patient(url: &str) -> Self {
         Self::begin(Self::with_timeout(url, Duration::from_secs(2))).await
     }
@@ -99,7 +99,7 @@ impl Scene {
         Self::begin(Self::of(url, builder.timeout(20 * TIMEOUT), 20 * TIMEOUT)).await
     }
 
-    /// Where nobody may be there yet.
+    /// For a server that may not be there yet.
     pub(crate) fn unconnected(url: &str) -> Self {
         Self::with_timeout(url, TIMEOUT)
     }
@@ -162,7 +162,7 @@ impl Scene {
     pub(crate) async fn until_up(&self) -> Duration {
         let start = Instant::now();
         while self.store.peek(&policy(), &Key::GLOBAL).await.is_err() {
-            assert!(start.elapsed() < Duration::from_secs(20), "the store does not come back");
+            assert!(start.elapsed() < Duration::from_secs(20), "the store does not answer again");
             sleep(Duration::from_millis(5)).await;
         }
         start.elapsed()
@@ -198,8 +198,8 @@ impl Scene {
         }
     }
 
-    /// The store is away: an open policy lets pass, a closed one refuses, and a local one
-    /// goes on with half of its quota. None makes anybody wait.
+    /// The store is down: an open policy admits, a closed one rejects, and a local one decides with
+    /// half of its quota. No request waits.
     pub(crate) async fn policies_fail(&self) {
         self.until_down().await;
         let cases = [
@@ -302,16 +302,16 @@ impl Report {
 
     /// Holds every request against Redis, which must be up again:
     ///
-    /// * nobody waited for longer than the timeout and 20 ms (and what this machine was
+    /// * no request waited longer than the timeout and 20 ms (and the time by which this machine was
     ///   late by anyway, at each of the three wake-ups that an answer takes: of the timer, of
     ///   the task with the call and of the task that asked);
-    /// * nobody was charged twice;
+    /// * no request was charged twice;
     /// * who was told that nothing was charged was not charged.
     ///
-    /// What is left is for the test to judge.
+    /// The test judges the rest.
     pub(crate) async fn compare(&self, scene: &Scene) -> Held {
-        assert!(self.count(Told::Admitted) > 0, "nobody was ever admitted");
-        let slowest = self.asked.iter().max_by_key(|asked| asked.took).expect("somebody asked");
+        assert!(self.count(Told::Admitted) > 0, "no request was admitted");
+        let slowest = self.asked.iter().max_by_key(|asked| asked.took).expect("a request");
         let bound = scene.timeout + TOLERANCE + 3 * self.lateness;
         assert!(slowest.took <= bound, "{slowest:?} took more than {bound:?}");
 
@@ -356,7 +356,7 @@ async fn ask<S: Store>(store: &S, id: u64) -> Asked {
     let took = start.elapsed();
     let told = match answer {
         Ok(verdict) => {
-            assert!(verdict.is_admitted(), "a key that nobody else uses: {verdict:?}");
+            assert!(verdict.is_admitted(), "a key of this test alone: {verdict:?}");
             Told::Admitted
         }
         Err(error) if error.may_have_charged() => Told::MaybeCharged,

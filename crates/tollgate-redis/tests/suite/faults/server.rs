@@ -63,7 +63,7 @@ async fn what_a_server_forgets_is_charged_no_second_time() {
     sleep(CALM).await;
     let report = load.end().await;
     report.print(recovery);
-    // Whoever was admitted before is lost, and whoever came after is not.
+    // Earlier charges are lost, and later charges are not.
     let Held { lost, .. } = report.compare(&scene).await;
     assert!(lost > 0 && lost < report.count(Told::Admitted), "{lost}");
 }

@@ -5,7 +5,8 @@ use tollgate_redis::RedisStore;
 
 use super::{Scene, policy};
 
-/// Asks so often about one unit of each, and says how many passed, and how many from blocks.
+/// Asks `times` times for one unit of each. Returns how many requests passed, and how many of them
+/// from blocks.
 async fn ask(store: &RedisStore, all: &[(&Policy, &Key)], times: usize) -> (usize, usize) {
     let charges: Vec<_> =
         all.iter().map(|(policy, key)| Charge::new(policy, key, Cost::ONE)).collect();

@@ -1,4 +1,4 @@
-//! What a block is good for, to the microsecond and to the unit.
+//! The bounds of a block, to the microsecond and to the unit.
 
 use std::sync::atomic::Ordering;
 

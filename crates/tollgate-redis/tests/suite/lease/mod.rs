@@ -24,7 +24,7 @@ use tollgate_core::{
 use tollgate_redis::RedisStore;
 use tollgate_test_servers::Redis;
 
-/// What can be leased.
+/// Policies that can be leased.
 const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::FixedWindowCounter,
     Algorithm::SlidingWindowLog { resolution: Resolution::Exact },
@@ -39,7 +39,7 @@ const TTL: u64 = 1_000_000;
 /// Decades ahead of the server's own clock, by which keys expire, and at the start of a minute.
 const START: u64 = 4_000_000_020_000_000;
 
-/// Up to a fifth of so many a minute in the hands of a replica, for a second.
+/// A replica holds up to a fifth of the limit for a second.
 fn policy(limit: u64, algorithm: Algorithm) -> Policy {
     let policy = Policy::new("p", Quota::per_minute(limit), algorithm).unwrap();
     policy.with_lease(Lease::of(1, 5)).unwrap()

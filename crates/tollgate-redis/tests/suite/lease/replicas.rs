@@ -50,7 +50,7 @@ async fn three_at_once_on_a_busy_key_never_admit_more_and_ask_redis_seldom() {
     let (requests, leased) =
         (sum(|store| store.stats().requests), sum(|store| store.stats().leased));
     assert!(admitted <= 200_000, "{admitted}");
-    // What no block has lapsed with is in the hands of somebody.
+    // A replica holds all units that have not lapsed with a block.
     assert!(leased > 150_000 && requests < 40_000, "{leased} of {admitted}, {requests} asked");
 }
 
@@ -58,11 +58,11 @@ async fn three_at_once_on_a_busy_key_never_admit_more_and_ask_redis_seldom() {
 async fn what_is_not_spent_goes_back_before_it_lapses() {
     let server = Redis::start();
     let policy = Policy::sliding_window_log("p", Quota::per_day(10_000)).unwrap();
-    // A second is left to whoever takes the block back, however busy the machine is.
+    // The task that returns the block has a second, however busy the machine is.
     let policy = policy.with_lease(Lease::of(1, 10).ttl(Duration::from_secs(4))).unwrap();
     let store = connected(&server.url()).await;
     let (_, taken) = until_leased(&store, &policy).await;
-    // Nobody asks any more, and after three seconds the block goes back.
+    // No request comes any more, and after three seconds the block is returned.
     let other = connected(&server.url()).await;
     let exact = Policy::new("p", policy.quota(), policy.kind()).unwrap();
     let start = Instant::now();
@@ -76,7 +76,7 @@ async fn what_is_not_spent_goes_back_before_it_lapses() {
     }
 }
 
-/// Whatever is lost on the way, asks, grants or what is told of blocks, counts as spent.
+/// Lost requests for blocks, lost grants and lost reports count as spent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_network_that_loses_things_makes_nobody_pass_that_should_not() {
     const LIMIT: u64 = 60_000;
@@ -127,7 +127,7 @@ async fn a_network_that_loses_things_makes_nobody_pass_that_should_not() {
     }
     is_over.store(true, Ordering::Relaxed);
     let mut admitted: u64 = tasks.join_all().await.into_iter().sum();
-    // What is left after that is taken by one that loses nothing.
+    // A replica that loses nothing takes the rest.
     let store = connected(&server.url()).await;
     let exact = Policy::new("p", policy.quota(), policy.kind()).unwrap();
     for cost in [1_000, 30, 1] {

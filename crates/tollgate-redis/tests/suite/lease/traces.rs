@@ -86,7 +86,7 @@ async fn trace(policy: &Policy, seed: u64) -> u64 {
             let replica = rng.usize(..2);
             stores[replica] = scene.store().await;
         }
-        // What keepers have begun may come to its end, or not.
+        // Calls of refill tasks may end, or not.
         for _ in 0..rng.u8(..4) {
             tokio::task::yield_now().await;
         }

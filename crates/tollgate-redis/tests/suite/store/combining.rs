@@ -17,8 +17,8 @@ pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// 400 tasks ask at once for mixed costs under several policies. What was admitted is what
-/// some order of them would have been: no unit more, and none is lost.
+/// 400 tasks ask at once for mixed costs under several policies. The admissions are those
+/// of some order of the requests: no unit more, and none is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn any_interleaving_admits_what_some_order_would_have() {
     let server = Redis::start();
@@ -51,7 +51,7 @@ async fn any_interleaving_admits_what_some_order_would_have() {
         let left = store.peek(&global, &Key::new(format!("{seed}"))).await.unwrap();
         assert_eq!(left.decisions()[0].remaining, global.capacity() - spent);
         assert!(spent <= global.capacity());
-        // Each admission saw another remainder: nobody was decided on the same state.
+        // Each admission saw another remainder: no two were decided on the same state.
         let mut remaining: Vec<_> = admitted.iter().map(|(.., remaining)| remaining).collect();
         remaining.sort_unstable();
         remaining.dedup();
@@ -170,7 +170,7 @@ async fn a_call_goes_on_when_its_caller_leaves() {
         let mut alone = store.charge(&policy, &Key::from("k"), Cost::ONE);
         let _ = poll_once(&mut alone);
         drop(alone);
-        // Whoever comes next does not wait for it.
+        // The next request does not wait for it.
         charge(&store, &policy, "k", 1).await;
     }
     let left = store.peek(&policy, &Key::from("k")).await.unwrap().decisions()[0].remaining;
@@ -178,7 +178,7 @@ async fn a_call_goes_on_when_its_caller_leaves() {
 }
 
 /// A future that is held and not polled, as in a select whose other branch runs, must not
-/// stand in the way of others.
+/// delay other requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_nobody_polls_stands_in_nobodys_way() {
     let server = Redis::start();
@@ -237,7 +237,7 @@ async fn a_request_with_no_end_of_charges_is_answered_and_stands_in_nobodys_way(
     let policy = policy(100_000);
     let key = Key::from("k");
     let charges = vec![Charge::new(&policy, &key, Cost::ONE); 70_000];
-    // Nobody polls it, so that the others are queued.
+    // It is not polled, so the others are queued.
     let held = store.charge(&policy, &key, Cost::ONE);
     let (many, one) = (store.decide(&charges), store.charge(&policy, &key, Cost::ONE));
     let answers = async { (many.await, one.await) };

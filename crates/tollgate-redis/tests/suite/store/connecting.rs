@@ -9,7 +9,7 @@ use tollgate_test_servers::Redis;
 
 use super::{charge, connected, patient, policy};
 
-/// What the script may do, and nothing else.
+/// Only the rights that the script needs.
 const RIGHTS: &str = "~tollgate:* +evalsha +eval +time +get +mget +getrange +strlen +exists +set \
                       +setrange +del +pexpireat";
 
@@ -47,7 +47,7 @@ async fn tls_is_spoken_with_those_whom_the_authority_vouches_for() {
     let store = connected(patient(&server.url()).certificate_authorities(authority)).await;
     assert!(charge(&store, &policy(1), "k", 1).await.is_admitted());
 
-    // The system vouches for nobody here, or for others.
+    // The system trusts no certificates here, or others.
     match RedisStore::builder(&server.url()).unwrap().connect() {
         Err(ConnectError::Tls(_)) => {}
         Ok(store) => {
@@ -89,7 +89,7 @@ async fn what_will_hurt_is_said_at_once() {
     let [RedisWarning::Eviction(_), RedisWarning::Rights(_)] = &report.warnings[..] else {
         panic!("{:?}", report.warnings);
     };
-    // Nobody can tell what the script has written before it came to what it may not.
+    // The script may have written before it reached the forbidden command.
     let error = store.charge(&policy(1), &Key::GLOBAL, Cost::ONE).await.unwrap_err();
     assert!(error.is_outage() && error.may_have_charged(), "{error}");
 }
@@ -190,8 +190,8 @@ async fn a_slow_answer_counts_until_the_timeout() {
     assert_eq!(store.stats().connections, 1);
 }
 
-/// Calls that fail ask for another connection, once a second. While there is none they have
-/// nothing to ask for, and what they asked must not be made up for when there is one.
+/// Calls that fail ask for another connection, once a second. While there is no connection,
+/// they request none, and their requests must not be sent again later.
 #[tokio::test]
 async fn an_outage_ends_with_one_connection_however_long_it_was() {
     let server = Redis::start();

@@ -1,4 +1,4 @@
-//! What is remembered of denials, and when it is not.
+//! When denials are remembered, and when not.
 
 use std::time::Duration;
 
@@ -156,7 +156,7 @@ async fn a_reset_of_ones_own_is_known_at_once() {
         let denied = store.charge(&policy, &Key::from("k"), Cost::new(1));
         let (denied, reset) = tokio::join!(denied, store.reset(&policy, &key));
         let (_, ()) = (denied.unwrap(), reset.unwrap());
-        // Whoever was decided last: what is remembered now is true.
+        // Whichever was decided last, the remembered answer is true.
         store.reset(&policy, &key).await.unwrap();
     }
 }
@@ -254,7 +254,7 @@ async fn with_it_and_without_it_the_same_requests_pass() {
         Algorithm::TokenBucket { refill: Refill::Interval },
         Algorithm::LeakyBucket { mode: LeakyMode::Meter },
     ];
-    // Nothing comes back while this runs, so that the instant of asking plays no part.
+    // No unit is refilled during this test, so the instant of a request does not matter.
     let policies: Vec<Policy> = algorithms
         .into_iter()
         .enumerate()
@@ -299,7 +299,7 @@ async fn with_it_and_without_it_the_same_requests_pass() {
     assert!(with.stats().deny_cache_hits > 100, "{:?}", with.stats());
 }
 
-/// The reset is carried out after a denial that is remembered, and nobody hears of it.
+/// The reset is carried out after a denial that is remembered, and its answer is lost.
 #[tokio::test]
 async fn a_reset_whose_answer_is_lost_may_have_been_made() {
     let server = Redis::start();

@@ -1,4 +1,4 @@
-//! What is left when a store goes, and what becomes of those who asked when its runtime does.
+//! A store that is dropped leaves no task, and requests fail when its runtime ends.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use tollgate_test_servers::{Proxy, Redis, until};
 
 use super::{connected, patient, policy};
 
-/// Waits until no task of this runtime is left, but for those of the test.
+/// Waits until only the tasks of the test are left in this runtime.
 async fn until_idle(before: usize) {
     let began = Instant::now();
     while Handle::current().metrics().num_alive_tasks() > before {
@@ -51,7 +51,7 @@ async fn a_store_that_never_connected_leaves_nothing_either() {
     store.charge(&policy(10), &Key::GLOBAL, Cost::ONE).await.unwrap_err();
     drop(store);
     until_idle(before).await;
-    // Nobody says who has the slots.
+    // No server answers which node has the slots.
     let cluster = RedisStore::connect(&server.url().replace("redis:", "redis-cluster:")).unwrap();
     cluster.charge(&policy(10), &Key::GLOBAL, Cost::ONE).await.unwrap_err();
     drop(cluster);

@@ -44,7 +44,7 @@ impl Server {
             let set = replica.run(&[b"CONFIG", b"SET", name.as_bytes(), value.as_bytes()]);
             assert_eq!(set, Value::Text(b"OK".to_vec()), "{name}");
         }
-        // What takes the data from the socket needs no file.
+        // The program that reads the socket needs no file.
         replica.run(&[b"REPLCONF", b"capa", b"eof"]);
         let Value::Text(answer) = replica.run(&[b"PSYNC", b"?", b"-1"]) else { panic!("no PSYNC") };
         assert!(answer.starts_with(b"FULLRESYNC"), "{}", String::from_utf8_lossy(&answer));

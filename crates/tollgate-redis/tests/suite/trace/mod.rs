@@ -14,7 +14,7 @@ use tollgate_store_tests::reference::Reference;
 use self::clock::Clock;
 use crate::support::{Client, Value};
 
-/// What the policies of a trace are like.
+/// The shape of the policies of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     Any,
@@ -34,7 +34,7 @@ pub(crate) struct Trace {
     has_calendars: bool,
     receipts: Vec<Receipt>,
     settled: HashSet<ReceiptId>,
-    /// Blocks that were granted, some of which are settled or have lapsed.
+    /// Blocks that were granted. Some are settled or have lapsed.
     blocks: Vec<(Policy, Key, Spent)>,
     ids: u128,
     charged: u128,
@@ -42,7 +42,7 @@ pub(crate) struct Trace {
     /// Denied charges to keys without room for one unit.
     frozen: usize,
     clock: Clock,
-    /// When each key is to expire, in milliseconds, of those that are to be there.
+    /// When each existing key is to expire, in milliseconds.
     expiries: HashMap<Vec<u8>, u64>,
     under_way: VecDeque<Expected>,
 }
@@ -54,7 +54,7 @@ type Decided = (Vec<Policy>, Vec<Key>, Vec<(Cost, u8)>);
 struct Expected {
     batch: Batch,
     now: Timestamp,
-    /// What who sends it takes for the time.
+    /// The time that the sender assumes.
     believed: Timestamp,
     /// Whether it comes too late.
     stale: bool,
@@ -65,7 +65,7 @@ struct Expected {
 }
 
 impl Expected {
-    /// Whether it is another period of the policy's calendar than those that the call brings.
+    /// Whether it is another period of the policy's calendar than the periods of the call.
     fn is_elsewhen(&self, policy: &Policy) -> bool {
         policy.quota().calendar().is_some_and(|calendar| {
             !calendar.around(self.believed).iter().any(|period| period.contains(self.now))
@@ -163,7 +163,7 @@ impl Trace {
         };
         for _ in 0..self.rng.usize(1..=most) {
             match self.rng.u8(..20) {
-                // What is given back or forgotten would not add up.
+                // Refunds and resets would not add up.
                 0..3 if self.family != Family::Heavy && !self.receipts.is_empty() => {
                     self.correct(&mut expected);
                 }

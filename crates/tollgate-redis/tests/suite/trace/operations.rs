@@ -171,7 +171,7 @@ impl Trace {
         }
         match settlement {
             Settlement::Charged { .. } => self.written(policy, key),
-            // Of nothing, nothing is given back, and nothing written.
+            // A refund of nothing returns and writes nothing.
             Settlement::Returned { .. } if held => self.written(policy, key),
             _ => {}
         }
@@ -181,12 +181,12 @@ impl Trace {
     pub(super) fn lease(&mut self, expected: &mut Expected) {
         let (mut policy, mut key) = (self.policy(), self.key());
         if policy.quota().calendar().is_some() {
-            // Nobody asks for blocks of it.
+            // It has no blocks.
             return;
         }
         let mut spent = Vec::new();
         if !self.blocks.is_empty() && self.rng.u8(..3) > 0 {
-            // What is settled is what was granted, in whichever version of the policy.
+            // Blocks are settled as granted, under any version of the policy.
             let index = self.rng.usize(..self.blocks.len());
             let (of, whose, block) = self.blocks[index].clone();
             if self.rng.bool() || of.name() != policy.name() {
@@ -199,7 +199,7 @@ impl Trace {
                 self.blocks.swap_remove(index);
             }
         }
-        // Of what cannot be leased, what was leased before its quota changed may be settled.
+        // A policy that cannot be leased may settle blocks from before its quota changed.
         let is_leased = !matches!(
             policy.kind(),
             Kind::Limit(
@@ -252,7 +252,7 @@ impl Trace {
             return;
         }
         self.reference.reset(&policy, &key, expected.now);
-        // What is leased stays.
+        // Leased units stay.
         if self.expiries.contains_key(&name) {
             self.written(&policy, &key);
         }

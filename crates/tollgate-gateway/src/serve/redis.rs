@@ -1,4 +1,4 @@
-//! Redis, and what stands in for it while it is away.
+//! Redis, and the local store while Redis is down.
 
 use tollgate::store::Fallback;
 use tollgate::{MemoryStore, RedisStore, StoreExt};
@@ -16,7 +16,7 @@ pub(super) fn shared(plan: &RedisPlan) -> Result<Shared, String> {
     store.with_share(numerator, denominator).map_err(|error| error.to_string())
 }
 
-/// Gives back what is leased and not spent, so that others need not wait until it lapses. Each
+/// Returns unspent leases, so that other gateways need not wait until they expire. Each
 /// call to Redis has its deadline.
 pub(super) async fn return_leases(store: &Shared) {
     store.get_ref().return_leases().await;

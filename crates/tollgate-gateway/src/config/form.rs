@@ -144,7 +144,6 @@ fn check_section(section: &Section, entries: &[Entry], place: &Place, problems: 
     }
 }
 
-/// A value that no message shows.
 fn check_secret(field: &Field, node: &Node, path: &str, problems: &Problems) {
     let place = Place { span: node.span.clone(), path: path.to_owned() };
     match &node.value {
@@ -217,7 +216,6 @@ fn check_value(shape: &Shape, scalar: &Scalar) -> Result<(), String> {
     }
 }
 
-/// The flag of a plain scalar.
 pub(super) fn flag(scalar: &Scalar) -> Option<bool> {
     match &*scalar.text {
         "true" | "True" | "TRUE" if scalar.plain => Some(true),
@@ -226,7 +224,6 @@ pub(super) fn flag(scalar: &Scalar) -> Option<bool> {
     }
 }
 
-/// The whole number of a plain scalar.
 pub(super) fn whole(scalar: &Scalar) -> Option<u64> {
     let digits = scalar.plain && scalar.text.bytes().all(|byte| byte.is_ascii_digit());
     if digits { scalar.text.parse().ok() } else { None }
@@ -265,7 +262,6 @@ fn is_below(key: &str) -> bool {
     })
 }
 
-/// The field that is probably meant.
 fn nearest(section: &Section, key: &str) -> Option<&'static Field> {
     let word = nearest_word(section.fields().map(|field| field.key), key)?;
     section.field(word)

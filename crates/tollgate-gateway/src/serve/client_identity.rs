@@ -19,13 +19,13 @@ use crate::plan::{
 /// Who asks, as an extension of the request: the limits of a route read it instead of each
 /// looking for itself.
 #[derive(Clone)]
-pub(super) struct Asker {
+pub(super) struct ClientIdentity {
     found: Result<Option<Subject>, Arc<KeyError>>,
     /// Which of the tiers, if any.
     pub(super) tier: Option<usize>,
 }
 
-impl Asker {
+impl ClientIdentity {
     /// Who it is, if the request says it.
     pub(super) fn subject(&self) -> Result<Option<Subject>, &KeyError> {
         match &self.found {
@@ -126,25 +126,27 @@ impl Identity {
     }
 
     /// The user that a log names, as if a token had; `None` if no source of the chain has users.
-    pub(super) fn user(&self, name: &str, tier: Option<usize>) -> Option<Asker> {
+    pub(super) fn user(&self, name: &str, tier: Option<usize>) -> Option<ClientIdentity> {
         let name: SubjectName = format!("user:{name}").parse().ok()?;
         let subject = self.links.iter().find_map(|link| link.named(&name))?;
-        Some(Asker { found: Ok(Some(subject)), tier })
+        Some(ClientIdentity { found: Ok(Some(subject)), tier })
     }
 
     pub(super) fn can_be_missing(&self) -> bool {
         self.links.iter().all(Link::can_be_missing)
     }
 
-    pub(super) fn find(&self, head: &RequestHead<'_>) -> Asker {
+    pub(super) fn find(&self, head: &RequestHead<'_>) -> ClientIdentity {
         for link in &*self.links {
             match link.find(head) {
                 Ok(None) => {}
-                Ok(Some((subject, tier))) => return Asker { found: Ok(Some(subject)), tier },
-                Err(error) => return Asker { found: Err(Arc::new(error)), tier: None },
+                Ok(Some((subject, tier))) => {
+                    return ClientIdentity { found: Ok(Some(subject)), tier };
+                }
+                Err(error) => return ClientIdentity { found: Err(Arc::new(error)), tier: None },
             }
         }
-        Asker { found: Ok(None), tier: None }
+        ClientIdentity { found: Ok(None), tier: None }
     }
 }
 
@@ -153,9 +155,9 @@ pub(super) struct Found(pub(super) Identity);
 
 impl KeySource for Found {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
-        match head.extensions.get::<Asker>() {
-            Some(Asker { found: Ok(found), .. }) => Ok(found.clone()),
-            Some(Asker { found: Err(error), .. }) => {
+        match head.extensions.get::<ClientIdentity>() {
+            Some(ClientIdentity { found: Ok(found), .. }) => Ok(found.clone()),
+            Some(ClientIdentity { found: Err(error), .. }) => {
                 Err(KeyError::Other(Box::new(Arc::clone(error))))
             }
             None => Ok(None),
@@ -177,7 +179,7 @@ pub(super) struct Users(pub(super) Identity);
 impl KeySource for Users {
     fn subject(&self, head: &RequestHead<'_>) -> Result<Option<Subject>, KeyError> {
         // The log names the user of a recorded request.
-        if let Some(Asker { found: Ok(Some(subject)), .. }) = head.extensions.get()
+        if let Some(ClientIdentity { found: Ok(Some(subject)), .. }) = head.extensions.get()
             && subject.kind == SubjectKind::User
         {
             return Ok(Some(subject.clone()));
@@ -306,8 +308,8 @@ mod tests {
     /// Whether somebody is found, and in which tier.
     fn tier_of(name: &str, value: &str) -> (bool, Option<usize>) {
         let request = Request::builder().header(name, value).body(()).unwrap();
-        let asker = identity().find(&RequestHead::of(&request));
-        (asker.found.unwrap().is_some(), asker.tier)
+        let client = identity().find(&RequestHead::of(&request));
+        (client.found.unwrap().is_some(), client.tier)
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt;
 use tollgate_core::{Charge, Cost, Key, Micros, Policy, Timestamp};
 
 /// A recorded request, and the limits that it meets.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// When it arrived.
     pub at: Timestamp,
@@ -93,17 +93,6 @@ impl<'a> Ask<'a> {
     pub(super) const fn charge(&self) -> Charge<'a> {
         let Self { policy, key, cost, enforce, .. } = *self;
         Charge { policy, key, cost, enforce, dry: false }
-    }
-}
-
-impl fmt::Debug for Request<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request")
-            .field("at", &self.at)
-            .field("route", &self.route)
-            .field("asks", &self.asks)
-            .field("duration", &self.duration)
-            .finish_non_exhaustive()
     }
 }
 

@@ -1,5 +1,6 @@
 //! A request is made unambiguous before anybody looks at it.
 
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use http::header::{
@@ -109,8 +110,7 @@ fn set_host<B>(request: &mut Request<B>) -> Result<Option<Authority>, Fault> {
         (None, None) if request.version() <= Version::HTTP_10 => return Ok(None),
         (None, None) => return Err(Fault::Host),
     };
-    // A user and a password in front of the host are none of the service's business.
-    if host.as_str().contains('@') {
+    if !is_host_and_port(&host) {
         return Err(Fault::Host);
     }
     if !is_written {
@@ -118,6 +118,29 @@ fn set_host<B>(request: &mut Request<B>) -> Result<Option<Authority>, Fault> {
         request.headers_mut().insert(HOST, host);
     }
     Ok(Some(host))
+}
+
+/// Whether an authority is a name or an address with at most a port. A user, a zone of an address
+/// and lists of hosts have another meaning to some services.
+fn is_host_and_port(authority: &Authority) -> bool {
+    let host = authority.host();
+    let port = authority.as_str().strip_prefix(host);
+    let is_port = port.is_some_and(|port| match port.strip_prefix(':') {
+        Some(digits) => {
+            let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+            is_number && (digits.is_empty() || digits.parse::<u16>().is_ok())
+        }
+        None => port.is_empty(),
+    });
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let is_name = |host: &str| {
+        host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte))
+    };
+    is_port
+        && match address {
+            Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+            None => !host.is_empty() && is_name(host),
+        }
 }
 
 fn set_path<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<(), Fault> {
@@ -235,6 +258,11 @@ mod tests {
             (Version::HTTP_11, "/", &["user@a"]),
             (Version::HTTP_11, "/", &["a b"]),
             (Version::HTTP_11, "/", &[""]),
+            (Version::HTTP_11, "/", &["a,b"]),
+            (Version::HTTP_11, "/", &["a:99999"]),
+            (Version::HTTP_11, "/", &["a:+1"]),
+            (Version::HTTP_11, "/", &["[fe80::1%25eth0]"]),
+            (Version::HTTP_11, "/", &["[::1]a"]),
             (Version::HTTP_11, "http://user@a/", &["a"]),
             (Version::HTTP_2, "https://a/", &["b"]),
         ] {

@@ -191,8 +191,11 @@ fn gateway(target: SocketAddr, keys: SocketAddr, folder: &Path) -> Process {
          deny: {{addresses: [192.0.2.1]}}\n  \
          rateLimitService: {{listen: 127.0.0.1:0, config: rules.yaml}}\n"
     );
-    fs::write(folder.join("rules.yaml"), "domain: a\ndescriptors: [{key: b, rate_limit: {unlimited: true}}]\n")
-        .unwrap();
+    fs::write(
+        folder.join("rules.yaml"),
+        "domain: a\ndescriptors: [{key: b, rate_limit: {unlimited: true}}]\n",
+    )
+    .unwrap();
     fs::write(folder.join("gateway.yaml"), config).unwrap();
     let args = ["serve", "--config", "gateway.yaml"];
     let program = env!("CARGO_BIN_EXE_gateway");

@@ -30,9 +30,9 @@ impl Progress {
             }
         }
         let seconds = bar.elapsed().as_secs_f64().max(0.001);
-        #[expect(clippy::cast_precision_loss, reason = "shown in thousands")]
-        let rate = progress.lines as f64 / seconds / 1_000.0;
-        bar.set_message(format!("{} lines, {rate:.0} 000 lines/s", progress.lines));
+        #[expect(clippy::cast_precision_loss, reason = "it is an estimate")]
+        let rate = progress.lines as f64 / seconds;
+        bar.set_message(format!("{} lines, {rate:.0} lines/s", progress.lines));
         bar.set_position(progress.read);
     }
 

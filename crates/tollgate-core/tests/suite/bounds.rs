@@ -1,7 +1,7 @@
-//! What is admitted over time, summed up from the answers alone.
+//! Bounds on the units that are admitted in any span of time.
 //!
-//! Here the oracle has no part: these are the promises that the documentation of each
-//! algorithm makes about any span of time, checked over every pair of admissions.
+//! These tests do not use the oracle. They check the documented bounds of each algorithm
+//! for every pair of admissions.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
@@ -142,7 +142,7 @@ fn no_span_admits_more_than_the_burst_and_a_limit_per_interval(trace: &Trace) ->
     Ok(())
 }
 
-/// And nobody waits longer than `max_wait`.
+/// This test also checks that no request is delayed by more than `max_wait`.
 fn departures_are_as_far_apart_as_the_work_between_them(trace: &Trace) -> TestCaseResult {
     let window = u128::from(trace.policy.window().get());
     let limit = u128::from(trace.policy.quota().limit());

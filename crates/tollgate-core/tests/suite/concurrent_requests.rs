@@ -1,4 +1,4 @@
-//! What is in flight, against a list of those who are.
+//! Compares concurrency limits with a plain list of the requests in flight.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use tollgate_core::{AnyRule, Charged, Cost, Outcome, Policy};
 use crate::limiter::instant;
 use crate::trace::check;
 
-/// What happens to requests; those in flight are meant by their number.
+/// An event in the life of a request. The index selects a request in flight.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Comes(u64),
-    /// Gives back what it has.
+    /// The request ends and its units are returned.
     Ends(usize),
     Renews(usize),
-    /// Its process dies, and nobody gives back anything.
+    /// The process dies. Its units count until the permit expires.
     Dies(usize),
-    /// So many tenths of a lease pass.
+    /// Time that passes, in tenths of the permit's time to live.
     Tenths(u64),
 }
 
@@ -35,7 +35,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 1..=60)
 }
 
-/// A request, as the limiter knows of it.
+/// A request and the charge that was recorded for it.
 #[derive(Clone, Copy, Debug)]
 struct Request {
     charged: Charged,
@@ -51,7 +51,7 @@ struct Flight {
 }
 
 impl Flight {
-    /// The units that count: of all whose lease has not ended, dead or alive.
+    /// The units of all requests whose permit has not expired, whether the process is alive or not.
     fn counted(&self) -> u64 {
         let counts =
             |request: &&Request| request.charged.charged_at.as_micros() + self.lease > self.now;

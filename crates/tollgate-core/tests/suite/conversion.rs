@@ -122,8 +122,8 @@ fn a_log_keeps_each_charge_that_counts_under_its_instant() {
     });
 }
 
-/// A store may have dropped the key before it is read under the other quota, and
-/// nobody can know whether it has.
+/// A store may have dropped a fresh key before the quota changes. The answers must not
+/// depend on whether it did.
 #[test]
 fn a_fresh_key_stays_fresh_under_every_quota() {
     check(file!(), &changes(), |change| {

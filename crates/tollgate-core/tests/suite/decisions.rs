@@ -1,4 +1,4 @@
-//! What a single decision promises.
+//! Properties of a single decision.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
@@ -58,7 +58,7 @@ fn retry_after_is_exact(trace: &Trace) -> TestCaseResult {
 
 fn a_denial_leaves_the_state_as_it_was(trace: &Trace) -> TestCaseResult {
     let mut key = limiter(&trace.policy);
-    // The same key, to which the denied requests never come.
+    // The same key without the denied requests.
     let mut spared = limiter(&trace.policy);
     let mut clock = Clock::new(trace);
     for step in &trace.steps {

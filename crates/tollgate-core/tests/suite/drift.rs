@@ -1,5 +1,5 @@
-//! A client that comes back at the exact instant it was told gets, in the long run,
-//! what the quota says: not a unit more, not a unit less.
+//! A client that always retries exactly after `retry_after` gets exactly its quota in the
+//! long run.
 
 use proptest::prelude::*;
 use tollgate_core::{Algorithm, LeakyMode, Micros, Policy, Refill, Timestamp};
@@ -17,7 +17,7 @@ fn insistent(policy: &Policy, start: u64, end: u64) -> Vec<u64> {
     loop {
         match key.request(now, 1).retry_after() {
             Some(retry_after) => {
-                assert!(retry_after > Micros::ZERO, "would come back for ever");
+                assert!(retry_after > Micros::ZERO, "a retry at the same instant");
                 now += retry_after.get();
             }
             None => admitted.push(now),
@@ -62,8 +62,8 @@ fn admits_a_limit_per_window(mode: Mode, late: fn(u64) -> u64) {
         let after = admitted.iter().filter(|at| **at > start).count() as u64;
         let first = admitted.len() as u64 - after;
         prop_assert_eq!(first, policy.capacity());
-        // Where a unit may come back a little late, the span has been made longer by
-        // as much, and may hold a few units of the window after.
+        // Units of some algorithms may be refilled a little late. The span is longer by that
+        // delay, so it may contain a few units of the next window.
         if late(window) == 0 {
             prop_assert_eq!(after, windows * per_window);
         } else {
@@ -117,9 +117,9 @@ fn follows_the_rate(mode: Mode) {
     let windows = stretched(20);
     check(file!(), &countable(mode), |(policy, start)| {
         let (window, limit) = (policy.window().get(), policy.quota().limit());
-        // A bucket of one unit, and a queue in which nobody may wait, are full (or
-        // empty) by the microsecond at which the next unit fits, and lose the fraction
-        // that they had too much. No clock in microseconds can tell them otherwise.
+        // A bucket of one unit is full, and a queue without waiting is empty, at the
+        // microsecond at which the next unit fits. The fraction of a microsecond since then
+        // is lost, so these policies follow the rate only if the interval is whole.
         let tight = policy.capacity() == 1 || max_wait(&policy) == Some(Micros::ZERO);
         prop_assume!(!tight || window.is_multiple_of(limit));
         let end = long_after(start, window, windows);

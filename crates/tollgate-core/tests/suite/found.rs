@@ -1,4 +1,4 @@
-//! What the laws of this suite have found, each in the least numbers that showed it.
+//! Bugs that the property tests of this suite found, each as a minimal example.
 
 use std::time::Duration;
 
@@ -40,12 +40,12 @@ fn a_longer_window_does_not_revive_what_a_shorter_one_has_let_go() {
     assert!(key.request(0, 5).allows());
     assert!(key.is_fresh(60_000_000));
     assert!(key.converted(&hour, 60_000_000).is_fresh(60_000_000));
-    // Of what still counts nothing is let go.
+    // One microsecond earlier the five units still count, so the conversion keeps them.
     assert_eq!(key.converted(&hour, 59_999_999).consumed(3_599_999_999), 5);
 }
 
-/// The last charge stands under an instant that the coarse grid has put off; what
-/// comes before that instant is written under it too.
+/// The coarse grid records the last charge at a later instant. A charge before that
+/// instant is recorded at the same instant.
 #[test]
 fn a_log_read_on_a_finer_grid_tells_the_exact_reset() {
     let coarse = policy(5, 60_000_000, log(Resolution::Thousandth));

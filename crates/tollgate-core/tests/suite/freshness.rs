@@ -63,7 +63,7 @@ fn lead_the_same_life(
     Ok(())
 }
 
-/// What every store does to bound its memory, as soon as it may.
+/// Every store drops fresh keys to bound its memory. This test drops them as early as possible.
 fn dropping_a_fresh_key_changes_no_later_answer(trace: &Trace) -> TestCaseResult {
     let mut kept = limiter(&trace.policy);
     let mut dropped = limiter(&trace.policy);

@@ -1,4 +1,4 @@
-//! What is promised of units that are spent out of sight.
+//! Properties of leases: blocks of units that a replica spends without asking the store.
 
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ fn what_is_returned_unspent_leaves_no_trace(
                 let Some(hold) = key.grant(now, id as u64, units.of(policy), ttl) else { continue };
                 clock.now = hold.until.as_micros();
                 let (beside, alone) = (key.request(clock.now, 0), spared.request(clock.now, 0));
-                // While it is out, so much less is left, and not a unit less than that.
+                // While the lease is held, the remaining units drop by exactly its size.
                 let left = alone.remaining.saturating_sub(hold.units);
                 prop_assert_eq!(beside.remaining, left);
                 prop_assert!(key.settle(clock.now, id as u64, 0));
@@ -99,8 +99,8 @@ fn what_is_returned_unspent_leaves_no_trace(
     Ok(())
 }
 
-/// What remains beside blocks passes, one unit more does not, and what is denied is so up to
-/// the instant at which it is told to come back (but see [`Holds::assess`]).
+/// While leases are held, a request for the remaining units is allowed and one unit more is
+/// denied. A denied request stays denied until `retry_after` (except as in [`Holds::assess`]).
 fn decisions_beside_blocks_are_true(policy: &Policy, start: u64, acts: &[Step]) -> TestCaseResult {
     let mut key = key(policy);
     let mut clock = Clock::of(policy, start);
@@ -212,12 +212,12 @@ struct Step {
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Ask(Units),
-    /// So many units for so many eighths of a window.
+    /// Grants these units for this number of eighths of a window.
     Grant(Units, u64),
-    /// Of one of the blocks, now or at its last instant.
+    /// Spends units of one of the leases, now or at its last instant.
     Spend(usize, Units, bool),
     Settle(usize),
-    /// Nobody hears of the block again.
+    /// The replica dies, and the lease is never settled.
     Die(usize),
 }
 
@@ -281,9 +281,9 @@ leased_rules! {
     leaky_bucket_meter LeakyMeter
 }
 
-/// A key and its holds, whichever the algorithm.
+/// A key and its holds, for any algorithm.
 trait Leased {
-    /// What a store does with one charge.
+    /// Decides on one charge and records it as a store does.
     fn request(&mut self, now: u64, cost: u64) -> Decision;
     fn grant(&mut self, now: u64, id: u64, units: u64, ttl: u64) -> Option<Hold>;
     fn settle(&mut self, now: u64, id: u64, used: u64) -> bool;

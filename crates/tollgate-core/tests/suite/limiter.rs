@@ -30,8 +30,8 @@ pub(crate) trait Limiter {
 
     fn copy(&self) -> Box<dyn Limiter>;
 
-    /// What a store does with one charge: nothing is written unless it is allowed, and
-    /// nothing for a cost of zero.
+    /// Decides on one charge and records it as a store does. A denied charge and a cost of
+    /// zero write nothing.
     fn request(&mut self, now: u64, cost: u64) -> Decision {
         let decision = self.assess(now, cost);
         if cost > 0 && decision.allows() {
@@ -55,7 +55,7 @@ pub(crate) fn resumed(policy: &Policy, units: u64, now: u64) -> Box<dyn Limiter>
     with_rule!(policy.rule(), rule => boxed(rule.clone(), rule.resume(units, instant(now))))
 }
 
-/// What the store would note of a charge that this decision allowed.
+/// The receipt that a store would keep for a charge that this decision allowed.
 pub(crate) fn receipt(decision: &Decision, now: u64, cost: u64) -> Option<Charged> {
     match decision.outcome {
         Outcome::Allow { delay, charged_at } if cost > 0 => {

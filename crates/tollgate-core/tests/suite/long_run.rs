@@ -75,8 +75,8 @@ long_lives! {
     a_meter_keeps_its_level LeakyMeter
 }
 
-/// Ten thousand full windows of 10^12 add up to more than 2^53, which Lua could not
-/// count: running totals have to start over on the way, and nobody may notice.
+/// Ten thousand full windows of 10^12 units add up to more than 2^53, which a Lua number
+/// cannot hold. The running totals have to restart without a change in any decision.
 #[test]
 fn a_log_counts_more_units_than_a_double_holds() {
     let quota = Quota::new(Policy::MAX_LIMIT, Duration::from_micros(50));

@@ -1,9 +1,9 @@
-//! What the algorithms promise, checked from outside and without trust in their code.
+//! Property tests of the algorithms through their public interface.
 //!
-//! Every law runs for every algorithm in every mode, over random policies and random
-//! traces whose clock stands still and steps back. Each law sees 96 traces, or 256 with
-//! `TOLLGATE_LONG=1`, or as many as `PROPTEST_CASES` sets. `TOLLGATE_LONG=1` also makes
-//! the long runs fifty times as long.
+//! Every property runs for every algorithm in every mode, with random policies and random
+//! traces. The clock of a trace may stand still or step back. Each property runs 96 traces,
+//! 256 with `TOLLGATE_LONG=1`, or the number in `PROPTEST_CASES`. `TOLLGATE_LONG=1` also
+//! makes the long runs fifty times as long.
 //!
 //! One binary, because linking many of them takes longer than running them.
 

@@ -108,8 +108,9 @@ impl Oracle {
         }
     }
 
-    /// What counts at `then` if this log is read under `to` from `changed` on: the
-    /// charges that counted until then, rounded up to the one grid and to the other.
+    /// The units that count at `then` if this log is read under `to` from `changed` on.
+    /// Only charges that still counted at `changed` are included. Their instants are rounded
+    /// up to the old grid and then to the new grid.
     pub(crate) fn counts_in_log_of(&self, to: &Policy, changed: u64, then: u64) -> u64 {
         let to = Self::new(to);
         let counts = |charge: &&Taken| {
@@ -133,7 +134,7 @@ impl Oracle {
         }
     }
 
-    /// What counts at `now`, in weight.
+    /// The weight of the charges that count at `now`.
     fn counted(&self, now: u64) -> u128 {
         self.counted_at(self.seen(now), now)
     }
@@ -194,9 +195,8 @@ impl Oracle {
         at.next_multiple_of(grid)
     }
 
-    /// What a vessel holds into which every charge is poured and from which `limit`
-    /// units run per window: the level of a leaky bucket, the tokens missing from a
-    /// greedy one.
+    /// The level of a vessel: every charge is added, and `limit` units drain per window.
+    /// This is the level of a leaky bucket, or the tokens missing from a greedy token bucket.
     fn level(&self, until: u64) -> u128 {
         let mut level = 0_u128;
         let mut at = 0;

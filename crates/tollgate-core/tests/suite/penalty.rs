@@ -9,7 +9,7 @@ use tollgate_core::{AnyRule, Cost, Micros, Outcome, Policy, Strikes};
 use crate::limiter::instant;
 use crate::trace::check;
 
-/// What is to become of a key, in words.
+/// A plain model of a penalty, without the encoding of the real state.
 struct Told {
     strikes: u64,
     within: u64,
@@ -17,7 +17,7 @@ struct Told {
     factor: u64,
     max_block: u64,
     forget_after: u64,
-    /// Those since the last block, with their instants.
+    /// The instants of the strikes since the last block.
     struck: Vec<u64>,
     /// How long the last block was, before it was cut to the longest, and when it ended.
     last: Option<(u128, u64)>,

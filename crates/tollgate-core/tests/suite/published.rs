@@ -95,7 +95,7 @@ fn counted(limit: u64, previous: u64, current: u64, now: u64) -> Box<dyn Limiter
 
 #[test]
 fn a_sliding_counter_takes_the_past_to_have_been_even() {
-    // 3 + 4 · 70 % = 5.8, of which a part of a unit counts as one.
+    // 3 + 4 · 70 % = 5.8, rounded up to 6.
     let now = MIDNIGHT + 18 * SECOND;
     let key = counted(7, 4, 3, now);
     assert_eq!((key.consumed(now), key.peek(now).remaining), (6, 1));
@@ -130,7 +130,7 @@ fn a_bucket_refilled_all_at_once() {
     assert_eq!(denied.retry_after(), Some(Micros::new(20)));
 }
 
-/// Ten a minute: one each six seconds, whoever asks when.
+/// Ten a minute: one departure every six seconds, whenever the requests arrive.
 #[test]
 fn a_queue_departs_evenly() {
     let mut key = key(Quota::per_minute(10), QUEUE);

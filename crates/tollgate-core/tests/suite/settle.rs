@@ -1,5 +1,5 @@
-//! The law of settling: after a give-back no more is ever admitted than if the charge
-//! had not been made; and what can be given back exactly, is.
+//! Properties of settling. After a refund the key never admits more than if the refunded
+//! units had not been charged. A refund is exact where the algorithm allows it.
 //!
 //! A bucket that refills in intervals has its own file: see `settle_interval.rs`.
 
@@ -13,25 +13,26 @@ use crate::trace::{Clock, Mode, Step, Trace, check, every_rule, traces};
 every_rule!(a_lone_charge_comes_back_as_far_as_it_counts_and_leaves_a_fresh_key);
 every_rule!(a_charge_given_back_at_once_was_never_made);
 
-/// When a give-back leaves nothing of the charge.
+/// When a refund makes the key equal to a key without the charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Exactness {
-    /// When all that was asked for has come back.
+    /// The keys are equal if all requested units were refunded.
     Whole,
-    /// When anything has: nothing does once something is scheduled after the charge.
+    /// The keys are equal if any unit was refunded. Once a later request is scheduled, nothing
+    /// is refunded.
     WhileLast,
-    /// Never for sure: what the rate has restored meanwhile may have been these units.
+    /// The keys may differ, because the units may already have been refilled.
     LessThanRestored,
 }
 
-/// A trace of which one charge is corrected some steps later.
+/// A trace, and the one charge in it that is corrected some steps later.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) trace: Trace,
-    /// The first admission from this step on is the one.
+    /// The first admission from this step on is corrected.
     pub(crate) pick: usize,
     pub(crate) later: usize,
-    /// How much of it is given back.
+    /// The part of the charge that is refunded, in quarters.
     pub(crate) quarters: u64,
 }
 
@@ -47,8 +48,8 @@ pub(crate) fn plans(mode: Mode) -> impl Strategy<Value = Plan> {
     plan.prop_map(|(trace, pick, later, quarters)| Plan { trace, pick, later, quarters })
 }
 
-/// The key that was charged and given back, and the key that was charged the smaller
-/// cost from the start and to which only those requests come that the first admits.
+/// `corrected` was charged and then refunded. `spared` was charged the smaller cost from
+/// the start, and receives only the requests that `corrected` admits.
 struct Pair {
     corrected: Box<dyn Limiter>,
     spared: Box<dyn Limiter>,
@@ -62,7 +63,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// What a store does with a fresh key.
+    /// Drops fresh keys as a store does.
     fn drop_if_fresh(&mut self, trace: &Trace, now: u64) -> Result<bool, TestCaseError> {
         if !self.corrected.is_fresh(now) {
             return Ok(false);
@@ -244,8 +245,8 @@ fn a_lone_charge_comes_back_as_far_as_it_counts_and_leaves_a_fresh_key(
             continue;
         }
         prop_assert!(key.is_fresh(now));
-        // Where half a unit still counts, half a unit comes back, and whole ones are
-        // reported; a counter weighs its units and gives back those that it weighs.
+        // Only the part that still counts is refunded, and whole units are reported, so the
+        // refund may be one unit less than `whole`.
         prop_assert!(returned <= cost);
         prop_assert!(returned + 1 >= whole);
         prop_assert!(!fresh || returned == 0);

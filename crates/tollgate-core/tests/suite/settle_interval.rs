@@ -54,7 +54,7 @@ fn until_the_interval_ends(plan: &Plan) -> TestCaseResult {
             && i - since == plan.later
         {
             let units = plan.returns(charged.cost.get());
-            // Within the interval nothing has come back, so everything does.
+            // Nothing was refilled within the interval, so all units are refunded.
             prop_assert_eq!(corrected.give_back(&charged, units, now), units);
             settled = true;
         }

@@ -86,7 +86,8 @@ impl Mode {
             1 => Just(1_000_000),
             1 => Just(1_000_000_000_000),
         ];
-        // Of a burst, and of the time in which a full queue drains.
+        // The burst in halves of the limit, and the longest wait in sixths of the time that a
+        // full queue takes to drain.
         let halves = prop_oneof![Just(None), (1..=6_u64).prop_map(Some)];
         let wait_sixths = 0..=8_u64;
         (window, limit, halves, wait_sixths, 0..=2_u64).prop_filter_map(
@@ -107,10 +108,10 @@ impl Mode {
     }
 }
 
-/// One of a few calendars whose windows are about so long, none like the one before it.
-/// They are this dense where traces are.
+/// A calendar whose windows are about this long and differ from their neighbours.
+/// The windows are this short only where traces run.
 fn calendar(window: u64) -> Calendar {
-    // Not as many as there are windows: a process keeps all calendars that it has seen.
+    // Rounding keeps the number of calendars small: a process never frees a calendar.
     let window = window.min(86_400_000_000).next_power_of_two();
     let lengths = [8, 7, 9, 16, 1, 8, 3].map(|eighths| window * eighths / 8);
     let from = |start: u64| {
@@ -155,9 +156,9 @@ pub(crate) enum Gap {
     Windows(u64),
     /// To the next boundary of the calendar.
     Boundary(i64),
-    /// To when the last denial said to come back.
+    /// To the instant of the last `retry_after`.
     Retry(i64),
-    /// To when the last decision said that the key would be fresh.
+    /// To the instant of the last `reset_after`.
     Reset(i64),
     /// Tenths of a window and microseconds back.
     Back(u64, u64),
@@ -169,7 +170,7 @@ pub(crate) enum Units {
     Exactly(u64),
     /// Quarters of the capacity.
     Quarters(u64),
-    /// The capacity and so many more or fewer.
+    /// The capacity plus this number of units, which may be negative.
     Capacity(i64),
 }
 

@@ -1,5 +1,4 @@
-//! What a request that passes costs in allocations: the header values and the room for
-//! them, and nothing else.
+//! Allocations of an allowed request: only the header values and the space for them.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -68,8 +67,8 @@ fn bare(_: Request<()>) -> std::future::Ready<Result<Answer, Infallible>> {
     ready(Ok(Response::default()))
 }
 
-/// What these fields cost on a response that has none: the map, and the values that
-/// depend on the request. Those of `constant` are the same in every response.
+/// The allocations of these headers on a response without headers: the map, and the values
+/// that depend on the request. The values of `constant` are the same in every response.
 fn fields(values: &[(&'static str, &'static str)], constant: &[&str]) -> u64 {
     let info = measure(|| {
         let mut response = Response::new(());

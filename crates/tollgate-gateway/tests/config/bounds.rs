@@ -14,7 +14,7 @@ fn ten_megabytes_are_refused_without_being_read() {
     fs::write(file.path(), "a: b\n".repeat(2 << 20)).unwrap();
     let error = Source::read(file.path()).unwrap_err();
     assert!(matches!(error, SourceError::TooLarge { .. }), "{error}");
-    // And as a text that somebody has already.
+    // The same bound applies to a text that is already in memory.
     let outcome = read_text("big", &"# x\n".repeat(1 << 19));
     assert!(outcome.report.to_string().contains("larger than 1024 KiB"), "{}", outcome.report);
 }
@@ -99,7 +99,7 @@ fn nearly_good() -> impl Strategy<Value = String> {
     )
 }
 
-/// An answer makes sense: a plan, or a reason why there is none, which can be shown.
+/// Reading the text returns a plan, or a report with errors that can be rendered.
 fn answers(text: &str) {
     let outcome = read_text("any", text);
     assert_eq!(outcome.plan.is_none(), outcome.report.errors() > 0, "{text:?}");
@@ -118,7 +118,7 @@ proptest! {
 
     #[test]
     fn a_file_that_is_nearly_good_has_an_answer(text in nearly_good()) {
-        // What somebody types in place of a secret is not known to be one.
+        // A report may show `hunter2` if the mutated file has it outside a secret.
         prop_assume!(!text.contains("hunter2"));
         answers(&text);
     }

@@ -68,10 +68,10 @@ fn the_gateways_of_the_example_are_told_what_their_file_asks_for() {
     let told =
         |name: &str| environment.as_mapping_get(name).and_then(Yaml::as_str).map(str::to_owned);
     for variable in ["TARGET", "REDIS_URL", "LISTEN", "ADMIN"] {
-        let told = told(variable).unwrap_or_else(|| panic!("nobody says {variable}"));
+        let told = told(variable).unwrap_or_else(|| panic!("{variable} is not set"));
         let host = told.split_once("://").map(|(_, host)| host.split(':').next().unwrap());
         assert!(host.is_none_or(is_service), "{variable}: {told}");
-        assert!(source.text.contains(&format!("${{{variable}:-")), "nobody asks for {variable}");
+        assert!(source.text.contains(&format!("${{{variable}:-")), "{variable} is not used");
     }
     let outcome = read(&source, &told);
     let plan = outcome.plan.unwrap_or_else(|| panic!("{}", outcome.report));

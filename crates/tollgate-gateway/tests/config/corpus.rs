@@ -1,8 +1,8 @@
-//! Every file of the corpus is read and answered with the message beside it.
+//! Reads every file of the corpus and compares the report with the `.expected` file next to it.
 //!
-//! `broken/` holds files that are refused, `odd/` those that draw a warning and run all the
-//! same, `good/` those of which nothing at all is to be said, but for the warnings beside
-//! them. `TOLLGATE_BLESS=1` writes what is said now; read it before you commit it.
+//! Files in `broken/` are rejected. Files in `odd/` cause a warning and are accepted. Files in
+//! `good/` are accepted, with no report except the warnings in the `.expected` file.
+//! `TOLLGATE_BLESS=1` writes the current reports; read them before you commit them.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use tollgate_gateway::config::Outcome;
 
 use crate::support::{expect_beside, files, outcome, read_text};
 
-/// Compares with what stands beside the file.
+/// Compares the report with the `.expected` file next to the file.
 fn expect(file: &Path, outcome: &Outcome) -> Result<(), String> {
     expect_beside(&file.with_extension("expected"), &outcome.report.render(false))
 }

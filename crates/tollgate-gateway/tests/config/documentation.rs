@@ -24,7 +24,7 @@ fn the_table_of_keys_is_the_one_of_the_reader() {
     expect_beside(&file, &fresh).unwrap();
 }
 
-/// All keys in one table, section after section in the order in which they are named.
+/// All keys in one table. Sections are in the order of their first mention.
 fn table() -> String {
     let mut out = "| key | holds | default | meaning |\n|---|---|---|---|\n".to_owned();
     let mut seen = HashSet::new();

@@ -120,7 +120,7 @@ fn relative_paths_begin_at_the_working_directory_wherever_the_file_is() {
     assert!(code == Some(2) && told.contains(&here), "{told}");
 }
 
-/// A path may come from a variable, whose value is nobody's business.
+/// A path may come from a variable. Messages must not show the variable's value.
 #[test]
 fn the_value_of_a_variable_is_not_shown() {
     let folder = folder();

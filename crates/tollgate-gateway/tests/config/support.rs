@@ -1,4 +1,4 @@
-//! What several of these tests need.
+//! Helpers for the configuration tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};

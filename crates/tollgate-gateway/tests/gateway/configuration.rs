@@ -136,7 +136,7 @@ async fn a_file_that_is_named_before_it_is_there_is_read_when_it_appears() {
     fs::write(gateway.file("lists/of/deny.txt"), "192.0.2.0/24\n").unwrap();
     gateway.until_config(|config| config["version"] == 5).await;
 
-    // What a link leads to may come after it, and in another place.
+    // The target of a link may be created after the link, and in another folder.
     symlink("elsewhere/deny.txt", gateway.file("link.txt")).unwrap();
     gateway.rewrite(&naming("link.txt"));
     gateway.until_config(|config| config["current"] == false).await;
@@ -146,7 +146,7 @@ async fn a_file_that_is_named_before_it_is_there_is_read_when_it_appears() {
     assert_eq!(client.get("/").await.status, 403);
 }
 
-/// Nobody writes it, and so nobody will ever have read it.
+/// No process writes to the pipe, so a read of the pipe would never end.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pipe_in_the_place_of_a_file_stops_nothing() {
     let upstream = Upstream::new().await;

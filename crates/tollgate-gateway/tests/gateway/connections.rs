@@ -59,7 +59,7 @@ fn narrow(upstream: &Upstream, places: usize, timeouts: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_beyond_the_bound_wait_until_one_ends() {
     let upstream = Upstream::new().await;
-    // Nobody has to go of his own, as nobody looks after it for an hour.
+    // With timeouts of an hour, the gateway closes no connection during the test.
     let timeouts = "keepAlive: 1h, requestHeader: 1h";
     let gateway = Gateway::start(&narrow(&upstream, 2, timeouts));
     let address = gateway.address;
@@ -74,7 +74,7 @@ async fn connections_beyond_the_bound_wait_until_one_ends() {
     is_answered(&mut second);
     let mut third = open();
     third.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    assert!(third.read(&mut [0; 1]).is_err(), "nobody has left");
+    assert!(third.read(&mut [0; 1]).is_err(), "both connections are still open");
     gateway.until_logged("2 connections are open, as many as `maxConnections` allows");
     let metrics = gateway.admin("/metrics").await;
     let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
@@ -133,7 +133,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// What the server sends until it closes: the kinds and payloads of its frames.
+/// The kinds and payloads of the frames that the server sends until it closes.
 fn frames(bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
     let mut frames = Vec::new();
     let mut rest = bytes;

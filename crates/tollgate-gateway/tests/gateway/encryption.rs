@@ -82,7 +82,7 @@ async fn an_upstream_is_spoken_to_over_tls_if_its_certificate_is_good() {
     let (inner, _) = encrypted(&upstream);
     let port = inner.address.port();
     let gateway = Gateway::start(&format!("target: https://localhost:{port}\n"));
-    // Nobody trusts who signs for himself.
+    // The gateway does not trust the self-signed certificate of the upstream.
     let answer =
         exchange(gateway.address, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 502") && answer.contains("unreachable"), "{answer}");
@@ -119,8 +119,8 @@ async fn the_proxy_protocol_says_who_the_client_is() {
     assert_eq!(upstream.seen().len(), 3);
 }
 
-/// To containers the whole internet comes from the bridge, and in a cluster from the node: who
-/// took private addresses for proxies would let everybody choose his address.
+/// In a container every connection comes from the address of the bridge, and in a cluster from
+/// the node. If private addresses were proxies by default, every client could forge its address.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_bridge_forwards_is_not_believed_unless_somebody_says_so() {
     let upstream = Upstream::new().await;

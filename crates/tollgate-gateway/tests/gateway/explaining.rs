@@ -60,7 +60,7 @@ counts for its api_key, in tier pro
     of 100 units per 3600 s this request takes 5
 "
     );
-    // A key that was not given out identifies nobody.
+    // A key that is not in the file identifies no client.
     let said = explained(TIERS, &["--dry", "--header", "X-API-Key: bar"]).unwrap();
     assert!(said.contains("counts for its ip, in no tier\n"), "{said}");
     assert!(!said.contains("bar") && !said.contains("export"), "{said}");
@@ -131,12 +131,12 @@ fn it_says_what_the_store_would_say_and_charges_nothing() {
         assert!(global.contains("; this request at 20"), "{said}");
         assert!(costs.starts_with("1 now, 3 now, 5 at 20"), "{said}");
         assert!(said.contains("  client: 4 of 4 left; this request now; a cost of 1 now, 3 now, 5 never, 10 never\n"), "{said}");
-        // What is under way is one, whatever it costs.
+        // A concurrency limit counts the request as one unit, whatever its cost.
         assert!(said.contains("  client/inflight: 2 of 2 left; this request now\n"), "{said}");
         assert!(said.ends_with("it would be denied\n"), "{said}");
     }
     drop(redis);
-    // What the file alone says is said all the same.
+    // Without Redis the command still prints the facts that need only the file.
     let said = explained(&yaml, &[]).unwrap_err();
     assert!(said.contains("of 10 units per 3600 s this request takes 4\n"), "{said}");
     assert!(said.ends_with("; check `store.redis`, or leave it alone (`--dry`)"), "{said}");

@@ -1,4 +1,4 @@
-//! What reaches the upstream, and what comes back.
+//! Requests as the upstream receives them, and responses as the client receives them.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -38,7 +38,7 @@ async fn a_request_arrives_as_it_was_sent_and_says_who_sent_it() {
     assert_eq!(seen.header("x-kept"), "yes");
     let host = gateway.address.to_string();
     assert_eq!((seen.header("host"), seen.header("x-forwarded-host")), (&*host, &*host));
-    // Nobody said that 127.0.0.1 is a proxy of ours, so that its word is not passed on.
+    // 127.0.0.1 is not in `trustedProxies`, so its `X-Forwarded-*` headers are replaced.
     assert_eq!(seen.header("x-forwarded-for"), "127.0.0.1");
     assert_eq!(seen.header("x-forwarded-proto"), "http");
     let element = format!("for=127.0.0.1;proto=http;host=\"{host}\"");
@@ -151,7 +151,7 @@ async fn trailers_pass_in_both_directions_and_in_both_versions() {
         assert_eq!(&*seen.body, b"hello");
         let trailers = seen.trailers.unwrap();
         assert_eq!(trailers["x-end"], "yes");
-        // Too late to say who the client is, and nobody asked it.
+        // A trailer must not set the address of the client.
         assert!(!trailers.contains_key("x-forwarded-for"), "{version}");
     }
 }
@@ -255,7 +255,7 @@ async fn where_no_route_leads_there_is_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_that_leads_back_is_noticed() {
-    // Nobody else is given a port that is bound, so it is bound by a gateway first.
+    // The gateway needs its own port as its target, so it first starts with another target.
     let folder = tempfile::TempDir::new().unwrap();
     let gateway = Gateway::start_in(folder, "target: http://127.0.0.1:9\n");
     let itself = gateway.address;
@@ -286,7 +286,7 @@ async fn an_upstream_that_closes_at_the_wrong_moment_is_asked_again() {
     for _ in 0..5 {
         assert_eq!(client.get("/").await.status.as_u16(), 200);
     }
-    // What might do something twice is not sent twice.
+    // A POST is not idempotent, so it is not sent again.
     let answer = client.send("POST", "/", &[], "x").await.unwrap();
     assert_eq!((answer.status.as_u16(), answer.code()), (502, "upstream-invalid".to_owned()));
 }

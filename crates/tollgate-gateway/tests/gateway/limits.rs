@@ -164,7 +164,7 @@ async fn clients_are_told_apart_as_the_trusted_proxies_tell() {
     for (from, status) in [
         ("192.0.2.1", 200),
         ("192.0.2.1", 429),
-        // What stands further left is what the client wrote.
+        // Addresses further to the left were written by the client.
         ("198.51.100.9, 192.0.2.1", 429),
         ("192.0.2.2", 200),
     ] {
@@ -230,7 +230,7 @@ async fn a_key_has_the_quota_of_its_tier() {
     for (key, statuses) in [
         ("gold-key", &[200, 200, 200, 429][..]),
         ("plain-key", &[200, 429]),
-        // Nobody's: the address counts, whatever else is made up.
+        // Unknown keys count by address, so a new made-up key gets no new quota.
         ("made-up", &[200, 429]),
         ("another", &[429]),
     ] {

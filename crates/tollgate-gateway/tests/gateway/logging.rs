@@ -1,4 +1,4 @@
-//! What the gateway says while it runs.
+//! The log of a running gateway.
 
 use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
@@ -99,7 +99,7 @@ async fn without_tracing_a_trace_passes_untouched_and_the_log_names_it() {
         let seen = upstream.last();
         assert_eq!((seen.header("traceparent"), seen.header("tracestate")), (parent, "a=1"));
     }
-    // Of what allows the first trace is named alone.
+    // The log has the trace of at most one allowed request.
     let traces = |log: &str| log.lines().filter(|line| line.contains("trace_id")).count();
     gateway.until_logged("allow");
     assert!(traces(&gateway.log()) <= 1, "{}", gateway.log());

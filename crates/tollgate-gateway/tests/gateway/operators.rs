@@ -1,4 +1,4 @@
-//! What operators see of the limits, and do.
+//! The admin address: what operators can read and change.
 
 use crate::support::{Client, Gateway, Upstream};
 
@@ -137,7 +137,7 @@ async fn a_name_that_leads_here_is_not_enough() {
         assert_eq!(answer.status, expected, "{path}");
     }
     assert_eq!(client.get("/no-such").await.status, 404);
-    // The page is there for those whom the rest is for.
+    // The page accepts the same host names as the rest of the admin address.
     assert!(client.get("/").await.header("content-type").starts_with("text/html"));
     assert_eq!(
         client.send("GET", "/", &[("host", "rebound.example")], "").await.unwrap().status,

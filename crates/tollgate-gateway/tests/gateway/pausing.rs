@@ -1,4 +1,4 @@
-//! Clients of HTTP/2 that ask for much and take nothing.
+//! HTTP/2 clients that request large responses and do not read them.
 
 use std::time::{Duration, Instant};
 
@@ -20,8 +20,8 @@ async fn large() -> Upstream {
     Upstream::answering(move |_| Response::new(Full::from(body.clone()).boxed())).await
 }
 
-/// A connection on which each stream may send so many bytes before it is read, and which goes
-/// on saying something.
+/// A connection whose streams have a receive window of this many bytes. The client keeps sending
+/// pings, so the connection as a whole is never idle.
 async fn connect(gateway: &Gateway, window: u32) -> SendRequest<Bytes> {
     let stream = TcpStream::connect(gateway.address).await.unwrap();
     let mut builder = h2::client::Builder::new();
@@ -60,7 +60,8 @@ async fn streams_that_are_not_read_end_and_the_others_go_on() {
             bodies.push(response.await.unwrap().into_body());
         }
         for mut body in bodies {
-            // What fits into the window comes, and then the end: nothing is released of it.
+            // The test never releases flow-control capacity. Data up to the window arrives, then
+            // the stream is reset.
             let error = loop {
                 let data = timeout(PATIENCE, body.data()).await.expect("it is still open");
                 match data.expect("it is not whole") {

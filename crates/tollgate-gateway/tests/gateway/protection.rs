@@ -16,8 +16,8 @@ use tollgate_test_servers::Redis;
 
 use crate::support::{Client, Gateway, Upstream};
 
-/// Asks until it passes: what was under way is given back when its response has left, which a
-/// client may see a moment earlier.
+/// Sends requests until one is allowed. A permit is returned when the response has been sent, and
+/// a client may receive the response a moment earlier.
 async fn until_it_passes(client: &Client, path: &str) {
     let started = Instant::now();
     while client.get(path).await.status != 200 {
@@ -52,13 +52,13 @@ async fn a_slow_upstream_sees_so_many_requests_at_a_time_and_no_more() {
         let client = client.clone();
         asked.spawn(async move { client.get("/report").await });
     }
-    // While three are under way, all others come back.
+    // While three requests are in flight, all others are denied.
     for _ in 0..17 {
         let denied = asked.join_next().await.unwrap().unwrap();
         assert_eq!((denied.status.as_u16(), denied.header("retry-after")), (429, "1"));
         assert_eq!(denied.json()["violated-policies"], serde_json::json!(["client/inflight"]));
     }
-    // Those three may be on their way yet.
+    // The three requests may not have reached the upstream yet.
     let started = Instant::now();
     while now.load(Ordering::SeqCst) < 3 {
         assert!(started.elapsed() < Duration::from_secs(20));
@@ -197,7 +197,7 @@ async fn gateways_with_leases_never_pass_the_limit_and_give_back_what_they_hold(
     passed += ask(150).await;
     assert!(passed <= LIMIT && passed > LIMIT / 2, "{passed}");
 
-    // What they hold counts for an hour, unless they give it back when they stop.
+    // The leases of the gateways would count for an hour, but a gateway settles them when it stops.
     for gateway in &mut gateways {
         gateway.signal("TERM");
         assert!(gateway.wait().success(), "{}", gateway.log());

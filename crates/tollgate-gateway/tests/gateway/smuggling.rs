@@ -2,7 +2,7 @@
 
 use crate::support::{Gateway, Outcome, RawHttp2, RawUpstream, exchange};
 
-/// What the gateway says to these bytes, and what the upstream gets of it.
+/// The status line of the gateway's response, and the requests that reach the upstream.
 fn sent(request: &str) -> (String, Vec<String>) {
     let upstream = RawUpstream::new();
     let gateway = Gateway::start(&format!("target: http://{}\n", upstream.address));
@@ -251,7 +251,7 @@ fn a_length_beside_an_encoding_is_never_forwarded_with_it() {
     }
 }
 
-/// The field is taken away, so that nobody could decode it any more.
+/// The gateway removes `Transfer-Encoding`, so the upstream could not decode the body.
 #[test]
 fn a_body_in_another_coding_is_refused() {
     for fields in [

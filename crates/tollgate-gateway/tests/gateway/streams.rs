@@ -12,7 +12,7 @@ fn size() -> u64 {
     if is_heavy() { 1 << 30 } else { 64 << 20 }
 }
 
-/// What the gateway may have used at its highest, in MiB: far less than one body.
+/// The highest memory use allowed for the gateway, in MiB: less than one body.
 const MEMORY: u64 = 48;
 
 /// Reads the body of each request to its end and answers with its length, or sends one of

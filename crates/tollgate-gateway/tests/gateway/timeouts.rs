@@ -57,16 +57,16 @@ async fn an_upstream_that_does_not_answer_is_answered_for() {
         (format!("http://{}", breaks_off("HTTP/1.1 200 OK\r\nContent-")), 502, "upstream-invalid"),
         (format!("http://{}", says("SSH-2.0-OpenSSH\r\n\r\n")), 502, "upstream-invalid"),
     ] {
-        // A name that nobody has may take its time to be asked for.
+        // The lookup of a name that does not exist may be slow.
         let connect = if status == 504 { "300ms" } else { "10s" };
-        // Of the two timeouts the one that is meant is the one that runs out.
+        // Only the timeout under test is short.
         let response = if code == "upstream-connect-timeout" { "10s" } else { "300ms" };
         let timeouts = format!("timeouts: {{connect: {connect}, response: {response}}}");
         let gateway = Gateway::start(&format!("target: {target}\n{timeouts}\n"));
         let answer = Client::new(gateway.address).get("/").await;
         assert_eq!((answer.status.as_u16(), &*answer.code()), (status, code), "{target}");
         assert_eq!(answer.header("cache-control"), "no-store");
-        // Where the service stands is nobody's business.
+        // The response must not reveal the address of the upstream.
         let port = target.rsplit(':').next().unwrap();
         assert!(!String::from_utf8_lossy(&answer.body).contains(port), "{answer:?}");
         gateway.until_logged(target.split("://").nth(1).unwrap());
@@ -248,7 +248,7 @@ fn kept(gateway: &Gateway, bytes: &[u8]) -> Duration {
     let mut bytes = bytes.iter();
     loop {
         if let Some(byte) = bytes.next() {
-            // Once it is closed, there is nobody to write to.
+            // A write to a closed connection fails, and the read below reports the close.
             let _ = stream.write_all(&[*byte]);
         }
         match stream.read(&mut [0; 4096]) {

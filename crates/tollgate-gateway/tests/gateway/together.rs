@@ -32,7 +32,7 @@ impl Pair {
         Self { gateways, clients, _redis: redis }
     }
 
-    /// What the gateway of this number says to a GET with these fields.
+    /// Sends a GET with these headers to the gateway with this number.
     async fn ask(&self, gateway: usize, path: &str, fields: &[(&str, &str)]) -> Told {
         let answer = self.clients[gateway].send("GET", path, fields, "").await.unwrap();
         let violated = match answer.status.as_u16() {
@@ -210,7 +210,7 @@ async fn what_is_under_way_at_one_fills_the_other() {
         }
         gate.add_permits(2);
         assert_eq!(slow.join_all().await, [200; 2]);
-        // Their places are given back when their responses have left.
+        // A permit is returned when its response has been sent.
         for gateway in [0, 1] {
             let started = Instant::now();
             gate.add_permits(1);
@@ -245,7 +245,7 @@ async fn a_month_is_one_for_both() {
         assert_eq!(global["calendar"]["name"], format!("month in {zone}"), "{global}");
         let days = global["calendar"]["period"].as_f64().unwrap() / 86_400.0;
         assert!([28.0, 29.0, 30.0, 31.0].contains(&days), "{days}");
-        // It comes back when the month ends.
+        // The quota is refilled when the month ends.
         let (left, reset) = (&global["calendar"]["ends_after"], &global["reset_after"]);
         assert!((left.as_f64().unwrap() - reset.as_f64().unwrap()).abs() < 1.0, "{global}");
     }
@@ -303,9 +303,9 @@ async fn each_follows_its_own_copy_of_a_list() {
     std::fs::write(gateways[0].file("deny.txt"), "127.0.0.0/8\n").unwrap();
     gateways[0].until_config(|config| config["version"] == 2).await;
     assert_eq!(clients[0].get("/").await.status, 403);
-    // What is refused at the one takes nothing of what the other has.
+    // A request that the first gateway forbids costs nothing at the second.
     assert_eq!(clients[1].get("/").await.header("x-ratelimit-remaining"), "1");
 }
 
-/// Longer than anything takes that does happen.
+/// Longer than any step of a passing test takes.
 const PATIENCE: Duration = Duration::from_secs(20);

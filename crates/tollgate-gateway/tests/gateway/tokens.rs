@@ -48,13 +48,13 @@ fn set(keys: &[&Key]) -> String {
     json!({ "keys": keys.iter().map(|key| key.public()).collect::<Vec<_>>() }).to_string()
 }
 
-/// What an issuer says when it is asked for its keys.
+/// The response of an issuer to a request for its keys.
 #[derive(Clone, Debug)]
 enum Says {
     Keys(String),
     Status(u16),
     Elsewhere(&'static str),
-    /// Nothing, until it has something else to say.
+    /// No response until the value changes.
     Nothing,
 }
 
@@ -99,7 +99,7 @@ impl Issuer {
     }
 }
 
-/// Whoever is not known is turned away, so that the status says whether a token is believed.
+/// Unknown clients are rejected, so the status shows whether a token is accepted.
 fn lines(upstream: &Upstream, jwt: &str) -> String {
     let limit = "client: {limit: 100000, windowSeconds: 3600}\n";
     format!("{}{limit}identity: user\n{jwt}", upstream.target())
@@ -234,8 +234,8 @@ async fn without_keys_the_gateway_starts_and_says_so() {
     assert_eq!(ask(&client, &key.token()).await, 403);
     let url = format!("http://{}/keys", issuer.upstream.address);
     let admin = Client::new(gateway.admin);
-    // A probe of Kubernetes knows the address of the pod and no name. It and whoever comes by a
-    // name of his own are told how many sets are missing, and not whose they are.
+    // A Kubernetes probe uses the address of the pod, not a name. `/readyz` accepts every host
+    // and returns only the number of missing key sets, not their addresses.
     for host in ["localhost", "10.1.2.3:8081", "rebound.example"] {
         let ready = admin.send("GET", "/readyz", &[("host", host)], "").await.unwrap();
         let told = (ready.status.as_u16(), ready.json());

@@ -112,7 +112,7 @@ async fn a_trace_that_cannot_be_believed_is_dropped_and_another_begun() {
         assert!(trace != TRACE && traces.insert(trace), "{parent}");
         assert!(!seen.headers.contains_key("tracestate"), "{parent}");
     }
-    // Two of them are none, and neither is none.
+    // Two `traceparent` headers are not valid. Without one, a new trace begins.
     for headers in [&[("traceparent", GOOD), ("traceparent", GOOD), ("tracestate", "a=1")][..], &[]]
     {
         client.send("GET", "/", headers, "").await.unwrap();
@@ -127,7 +127,8 @@ async fn a_trace_that_cannot_be_believed_is_dropped_and_another_begun() {
 
 const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-/// Like everything that we add: or the trace of whoever likes would end here.
+/// Headers that the gateway adds are not removed by `Connection`. Otherwise any client could cut
+/// off the trace.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_client_has_our_span_removed() {
     let (upstream, collector) = (Upstream::new().await, Collector::new().await);
@@ -162,12 +163,12 @@ async fn whoever_began_a_trace_decides_whether_it_is_sent() {
         let (seen, _, sampled) = ask(gateway, n, flags).await;
         assert_eq!((seen, sampled.as_str()), (trace(n), flags));
     }
-    // Begun here, it is the ratio that decides, and the upstream is told.
+    // For a trace that begins here the ratio decides, and the upstream receives the decision.
     Client::new(never.address).get("/").await;
     assert_eq!(parts(upstream.last().header("traceparent")).2, "00");
     ask(&never, 4, "01").await;
     ask(&always, 5, "01").await;
-    // Spans leave in the order in which they ended: what came before these would be there.
+    // Spans are sent in the order of their end, so earlier spans would have arrived by now.
     let sent = collector.until_sent(6).await;
     let traces: BTreeSet<_> = sent.iter().map(Sent::trace).collect();
     assert_eq!(traces, [3, 4, 5].map(trace).into());
@@ -206,7 +207,7 @@ async fn what_is_left_is_sent_before_the_program_ends() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_never_answers_holds_up_nobody() {
     let upstream = Upstream::new().await;
-    // Connections are made, and nobody reads what comes on them.
+    // The kernel accepts the connections, and the test never reads from them.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let lines = format!(
         "{}{}client: {{limit: 1000000, window: 60s}}\n",
@@ -214,8 +215,8 @@ async fn a_collector_that_never_answers_holds_up_nobody() {
         to(silent.local_addr().unwrap(), "timeout: 60s")
     );
     let gateway = Gateway::start(&lines);
-    // Two spans each: more than may wait. Whoever waited for the collector would wait for the
-    // minute that it has.
+    // Each request has two spans, so more spans than the buffer holds. A request that waited for
+    // the collector would wait for its timeout of a minute.
     let (started, mut asking) = (Instant::now(), tokio::task::JoinSet::new());
     for _ in 0..8 {
         let client = Client::new(gateway.address);

@@ -69,7 +69,7 @@ async fn a_tunnel_too_many_is_refused_until_another_ends() {
     let metrics = gateway.admin("/metrics").await;
     let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
     assert!(metrics.contains("tollgate_gateway_tunnels 1\n"), "{metrics}");
-    // What is not upgraded in the end takes no room: this is no WebSocket.
+    // A request that is not upgraded in the end leaves no tunnel open: this is not a WebSocket.
     socket.close(None).unwrap();
     while socket.read().is_ok() {}
     drop(socket);

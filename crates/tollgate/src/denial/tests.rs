@@ -1,4 +1,4 @@
-//! What a denied client reads, body and headers together.
+//! The body and the headers of denials.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};

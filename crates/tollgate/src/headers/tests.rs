@@ -102,11 +102,11 @@ fn verdicts_render_to_these_lines() {
         // Nothing left: the next unit is 0.6 seconds away at most.
         (vec![allowed(&bucket, 0, 60 * S)], fields(r#""default";q=100;w=60"#, r#""default";r=0;t=1"#, [100, 0, 1_790_000_061], None)),
         (vec![with(&bucket, deny(1_200_000), 3, 58 * S)], fields(r#""default";q=100;w=60"#, r#""default";r=3;t=2"#, [100, 3, 1_790_000_059], Some(2))),
-        // 50 units take three minutes to come back.
+        // 50 units take three minutes to refill.
         (vec![allowed(&burst, 49, 3_600_000)], fields(r#""burst";q=50;w=180"#, r#""burst";r=49;t=177"#, [50, 49, 1_790_000_005], None)),
         // Ten seconds of the window are left, but 60 units are 36 seconds' worth.
         (vec![allowed(&fixed, 60, 10 * S)], fields(r#""fixed";q=100;w=60"#, r#""fixed";r=60;t=36"#, [100, 60, 1_790_000_011], None)),
-        // Nothing comes back before the window ends.
+        // Nothing is refilled before the window ends.
         (vec![allowed(&fixed, 0, 10 * S)], fields(r#""fixed";q=100;w=60"#, r#""fixed";r=0;t=10"#, [100, 0, 1_790_000_011], None)),
         // The window ends in 30 seconds, and after the next one all is forgotten.
         (vec![allowed(&counter, 0, 90 * S)], fields(r#""counter";q=100;w=60"#, r#""counter";r=0;t=30"#, [100, 0, 1_790_000_091], None)),
@@ -132,7 +132,7 @@ fn verdicts_render_to_these_lines() {
         // Both deny: the longer wait is shown.
         (vec![with(&bucket, deny(600_000), 0, 60 * S), with(&log, deny(90 * S), 0, 86_000 * S)], fields(
             r#""default";q=100;w=60, "log";q=10000;w=86400"#, r#""default";r=0;t=1, "log";r=0;t=90"#, [10_000, 0, 1_790_086_001], Some(90))),
-        // What can never pass has no Retry-After, whatever the others say.
+        // A request that exceeds a capacity has no Retry-After, even if another policy has one.
         (vec![with(&bucket, Outcome::ExceedsCapacity, 100, 0), with(&log, deny(90 * S), 0, 86_000 * S)], fields(
             r#""default";q=100;w=60, "log";q=10000;w=86400"#, r#""default";r=100;t=60, "log";r=0;t=90"#, [100, 100, 1_790_000_001], None)),
         // A policy whose store could not decide is not mentioned.

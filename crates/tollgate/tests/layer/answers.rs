@@ -1,4 +1,4 @@
-//! What a client reads: header fields and the bodies of denials.
+//! Response headers and the bodies of denials.
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response};
@@ -126,7 +126,7 @@ async fn jitter_is_settled_for_a_key_and_only_adds() {
         seen.extend(answers);
     }
     assert!(seen.iter().all(|seconds| (60..=90).contains(seconds)), "{seen:?}");
-    assert!(seen.len() > 5, "clients come back apart from each other: {seen:?}");
+    assert!(seen.len() > 5, "clients must retry at different times: {seen:?}");
 }
 
 #[tokio::test]

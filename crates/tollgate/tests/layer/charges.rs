@@ -1,4 +1,4 @@
-//! What is charged, how much, and what is not: preflights, exempt paths, costs.
+//! Charges: costs, and requests that cost nothing, such as preflights and exempt paths.
 
 use axum::Router;
 use axum::routing::any;
@@ -19,7 +19,7 @@ fn counted() -> Counted {
     Staged::new(memory().1)
 }
 
-/// What the request took of a hundred units.
+/// The units that the request cost, out of a hundred.
 async fn cost(service: &RateLimit<Hello, Counted>, request: Request<()>) -> u64 {
     let before = remaining(ask(service, get()).await.headers());
     let after = remaining(ask(service, request).await.headers());
@@ -267,7 +267,7 @@ async fn a_handler_reads_the_verdict_and_the_response_has_all_outermost_first() 
     assert_eq!(limits(&response.map(drop)), [9, 2]);
     let response = service.clone().oneshot(get()).await.unwrap();
     assert_eq!(text(response).await, "[7, 0]");
-    // Of a denial too, so that an outer layer can log it.
+    // A denial has the verdicts too, so that an outer layer can log them.
     let response = service.oneshot(get()).await.unwrap();
     assert_eq!(response.status(), 429);
     let verdicts = response.extensions().get::<Verdicts>().unwrap();

@@ -1,4 +1,4 @@
-//! A policy that only watches, and what the layer says to whoever listens.
+//! Shadow policies, and the events that the layer logs.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -102,7 +102,7 @@ async fn who_came_first_goes_first_and_nobody_overtakes() {
         let request = request(Method::GET, &format!("/{n}"));
         tasks.push(tokio::spawn(service.clone().oneshot(request)));
         settle_down().await;
-        // Some come exactly when a unit has come back and its owner is about to take it.
+        // Some requests arrive just before a unit is refilled for the first waiter.
         advance(Duration::from_millis(if n % 2 == 0 { 9_999 } else { 1 })).await;
     }
     for task in tasks {
@@ -394,7 +394,7 @@ async fn layers_that_share_a_room_share_its_bounds_and_its_lines() {
     let third = crowd(&one, 1).await;
     // Three requests of a kibibyte each, without bodies: no room for a fourth.
     assert_eq!(status(&other).await, 429);
-    // In the order in which they came, whichever the layer.
+    // The layers share the queue: requests leave in the order of arrival.
     let mut waited = outcomes(start, first).await;
     waited.extend(outcomes(start, second).await);
     waited.extend(outcomes(start, third).await);

@@ -26,7 +26,7 @@ fn limit(units: u64) -> RateLimitLayer<MemoryStore<ManualClock>> {
     layer(&memory().1, [Limit::global(log("global", units))])
 }
 
-/// What servers ask of a layer and of the service it makes.
+/// Checks at compile time the bounds that servers require of a layer and its service.
 fn is_at_home_in_servers<St: Store>(limit: &RateLimitLayer<St>) {
     fn service<S>(_: S)
     where

@@ -1,4 +1,4 @@
-//! Whose quota: keys that are missing, servers that do not tell, and what builds.
+//! Keys: missing keys, servers without a peer address, and layers that do not build.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -181,7 +181,7 @@ async fn requests_without_a_key_share_one_quota_if_so_said() {
 
 #[tokio::test]
 async fn requests_without_a_key_are_not_everybody() {
-    /// Counts friends as everybody, and nobody else.
+    /// Uses the global key for requests with `x-tenant`, and no key for other requests.
     struct Friends;
 
     impl KeySource for Friends {
@@ -248,7 +248,7 @@ async fn a_chain_goes_from_the_user_over_the_api_key_to_the_address() {
         (with_user(2), 200),
         (with_key("k-good"), 200),
         (with_key("k-good"), 429),
-        // A key that nobody gave out is no key: it counts by the address, however it changes.
+        // An unknown API key is ignored: the request counts by address, even if the key changes.
         (with_key("k-bad"), 200),
         (with_key("k-worse"), 429),
         (get(), 429),
@@ -291,7 +291,7 @@ async fn a_user_that_an_outer_layer_has_set_is_seen() {
     for (user, expected) in [("alice", 200), ("alice", 429), ("bob", 200)] {
         assert_eq!(ask_router(&app(true), of(user)).await.status(), expected);
     }
-    // The other way round nobody has a name yet when the limiter asks for one.
+    // In the other order the limiter runs first, and the request has no user yet.
     assert_eq!(ask_router(&app(false), of("carol")).await.status(), 403);
 }
 

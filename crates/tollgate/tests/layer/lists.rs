@@ -1,4 +1,4 @@
-//! Those who are refused whatever they ask, and those who are never limited.
+//! Blocklists and allowlists.
 
 use http::{Method, Request};
 use tollgate::access::{AccessLayer, AccessLists, SubjectList, is_allowed};
@@ -41,7 +41,7 @@ async fn the_denied_reach_nothing_and_the_allowed_are_never_limited() {
         (1, "/", Some("partner"), 200),
         (1, "/", Some("guessed"), 429),
         (200, "/", None, 403),
-        // Neither the other list nor an exempt path saves him.
+        // Neither the allowlist nor an exempt path overrides the blocklist.
         (200, "/", Some("partner"), 403),
         (200, "/health", None, 403),
         (1, "/health", None, 200),

@@ -1,4 +1,4 @@
-//! What becomes of requests while the store cannot decide.
+//! Requests while the store is down.
 
 use std::time::Duration;
 
@@ -241,7 +241,7 @@ async fn beside_a_local_policy_a_closed_one_wins() {
     assert_eq!(status(&service).await, 503);
     let left = local.peek(&policy.share(1, 2).unwrap(), &Key::GLOBAL).await.unwrap();
     assert_eq!(left.decisions()[0].remaining, 2, "nothing was charged locally");
-    // A closed one that only watches refuses nobody.
+    // A fail-closed policy in shadow mode rejects no request.
     let service = limited(&fallback, [Limit::global(policy), closed.shadow()]);
     assert_eq!(status(&service).await, 200);
 }

@@ -115,7 +115,7 @@ async fn a_line_a_second_says_how_it_stands() {
     assert_eq!(second["policies"][0]["decisions"]["deny"], 1);
     assert_eq!(second["instance"], first["instance"]);
     assert!(second["uptime"].as_f64().unwrap() >= first["uptime"].as_f64().unwrap() + 1.0);
-    // Who is denied is for those who know the token.
+    // The denied clients are shown only with the token.
     assert_eq!(second["top"], Value::Null);
     assert_eq!(line(&mut told).await.unwrap()["top"][0]["denied"], json!([]));
     let top = line(&mut told).await.unwrap()["top"][0]["denied"].clone();
@@ -139,18 +139,18 @@ async fn so_many_read_at_once_and_whoever_does_not_read_is_put_out() {
     let full = ask(&admin, "GET", "/events", &[]).await;
     assert_eq!(full.status(), 503);
     assert!(text(full).await.contains("16 pages are reading"));
-    // Whoever leaves makes room at once.
+    // A page that closes makes room for another page at once.
     streams.pop();
     tokio::time::sleep(Duration::from_millis(1)).await;
     streams.push(ask(&admin, "GET", "/events", &[]).await);
     assert_eq!(streams.last().unwrap().status(), 200);
-    // One reads on, the others leave lines unread.
+    // One page keeps reading, the other pages do not.
     let mut reader = streams.remove(0);
     for _ in 0..30 {
         assert!(line(&mut reader).await.is_some());
     }
     for stream in &mut streams {
-        // What was on its way, and then the end.
+        // The buffered lines arrive, then the stream ends.
         while line(stream).await.is_some() {}
     }
     assert!(line(&mut reader).await.is_some());

@@ -40,7 +40,7 @@ async fn who_does_not_stop_is_blocked_and_told_so() {
         let fields = rate_fields(answer.headers()).join(" ");
         assert!(fields.contains("client") && !fields.contains("banned"), "{fields}");
     }
-    // The denial with which the block begins tells of it already, and asking on changes nothing.
+    // The denial that starts the block already shows it. Further requests do not extend it.
     for waits in [300, 299, 298] {
         let denied = ask(&service, get()).await;
         assert_eq!(denied.status(), 429);

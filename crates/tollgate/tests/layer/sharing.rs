@@ -172,7 +172,7 @@ async fn one_layer_on_two_routes_and_their_fallback_counts_each_request_once() {
 
 #[test]
 fn a_denied_body_has_the_type_of_the_service() {
-    // What axum and hyper need: the error of the inner body, whatever it is.
+    // axum and hyper need the error type of the inner body.
     fn same_error<B: http_body::Body<Data = Bytes>>()
     where
         Body<B>: http_body::Body<Data = Bytes, Error = B::Error>,

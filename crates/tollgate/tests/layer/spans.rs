@@ -1,4 +1,4 @@
-//! A span for each decision, for those who want them.
+//! A span for each decision, if spans are enabled.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

@@ -84,12 +84,12 @@ impl<S: Store> Staged<S> {
         waiting.into_iter().flatten().for_each(Waker::wake);
     }
 
-    /// So many times it was asked to decide.
+    /// The number of decisions that were requested.
     pub(crate) fn calls(&self) -> usize {
         self.stage.calls.load(Ordering::SeqCst)
     }
 
-    /// So many receipts it has settled, and somebody waited for it.
+    /// The number of receipts that were settled while the caller waited for the result.
     pub(crate) fn settled(&self) -> usize {
         self.stage.settled.load(Ordering::SeqCst)
     }
@@ -98,7 +98,7 @@ impl<S: Store> Staged<S> {
         let fault = *self.stage.fault.lock();
         let answer = match fault {
             Some(Fault::MaybeCharged) => {
-                // The charge is made, and nobody hears of it.
+                // The charge is made, and the result is dropped.
                 drop(call(&self.store));
                 Err(Fault::MaybeCharged.error())
             }

@@ -1,4 +1,4 @@
-//! What the tests have in common: a service, requests to it, and ways to read its answers.
+//! Helpers: a service, requests to it, and functions that read its responses.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -105,7 +105,7 @@ pub(crate) fn from_peer<B>(last: u8, mut request: Request<B>) -> Request<B> {
     request
 }
 
-/// What a fresh clone of the service answers.
+/// The response of a fresh clone of the service.
 pub(crate) async fn ask<St: Store, M: BodyMode<Full<Bytes>>>(
     service: &RateLimit<Hello, St, M>,
     request: Request<()>,
@@ -120,7 +120,7 @@ pub(crate) async fn status<St: Store, M: BodyMode<Full<Bytes>>>(
     ask(service, get()).await.status().as_u16()
 }
 
-/// What an axum router answers.
+/// The response of an axum router.
 pub(crate) async fn ask_router(
     router: &Router,
     request: Request<()>,

@@ -64,7 +64,7 @@ async fn each_tier_has_its_quota_and_says_so() {
     for (name, tier, expected) in [
         ("ann", None, "4"),
         ("bob", Some("pro"), "19"),
-        // Nobody has said what that would be.
+        // An unknown tier gets the default quota.
         ("cid", Some("platinum"), "4"),
         ("ann", None, "3"),
         ("bob", Some("pro"), "18"),
@@ -279,7 +279,7 @@ async fn a_tier_is_looked_up_once_and_forgotten_on_demand() {
     let lookup = plans.lookup(Duration::from_secs(3_600));
     let service = tiered(&memory().1, [account()]);
     let asks = || limit_of(&lookup, &service, Some("ann"));
-    // Those that come while one is looked up share the answer.
+    // Requests that arrive during a lookup share its result.
     let (a, b, c) = tokio::join!(asks(), asks(), asks());
     assert_eq!([a, b, c], ["5", "5", "5"]);
     assert_eq!(plans.asked(), 1);
@@ -289,7 +289,7 @@ async fn a_tier_is_looked_up_once_and_forgotten_on_demand() {
     assert_eq!(asks().await, "20");
     assert_eq!(asks().await, "20");
     assert_eq!(plans.asked(), 2);
-    // Nobody to look up.
+    // A request without a user starts no lookup.
     assert_eq!(limit_of(&lookup, &service, None).await, "5");
     assert_eq!(plans.asked(), 2);
 }

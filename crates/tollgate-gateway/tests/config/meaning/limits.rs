@@ -1,4 +1,4 @@
-//! What a limit counts, and by which rules.
+//! How the file sets the quotas, algorithms and costs of limits.
 
 use std::time::Duration;
 
@@ -164,7 +164,7 @@ fn what_only_watches_does_not_block() {
     );
     let limits = &plan.routes[0].limits;
     assert!(!limits.client.as_ref().unwrap().enforce && limits.apis[0].limit.enforce);
-    // Two queues of which one only watches are no two queues.
+    // A second queue is valid if it is in shadow mode.
     with(
         "  strategy: leaky_bucket\n  apis: [{identifier: a, path: /a, limit: 1, windowSeconds: 1, shadow: true}]\n",
     );
@@ -247,7 +247,7 @@ fn what_is_settled_and_what_waits_is_said_in_one_place() {
     let [a, b, c] = [0, 1, 2].map(|number| &limits.apis[number].limit);
     assert_eq!(a.excess, OnExceeded::Wait { max: Duration::from_secs(20) });
     assert_eq!(a.counts, Some(vec![Statuses::One(401), Statuses::Class(2)]));
-    // The estimate stands in place of what requests cost elsewhere.
+    // `reserve.units` replaces `costs`.
     assert_eq!(a.costs.of(&Method::POST, "/a"), Cost::new(500));
     assert_eq!(b.costs.of(&Method::POST, "/b"), Cost::new(5));
     let reserve = |limit: &LimitPlan| limit.reserve.map(|it| (it.settle, it.lapse.as_secs()));

@@ -1,4 +1,4 @@
-//! What a file means.
+//! The plans that files are read into.
 
 mod clients;
 mod file;
@@ -9,7 +9,7 @@ use tollgate_gateway::plan::Plan;
 
 use crate::support::plan;
 
-/// A file with one client policy, to which a test adds what it is about.
+/// The plan of a file with one client policy and the lines in `rest`.
 fn with(rest: &str) -> Plan {
     plan(&format!(
         "rateLimiter:\n  target: http://localhost:3000\n  client: {{limit: 100, windowSeconds: \

@@ -24,7 +24,7 @@ async fn the_denied_reach_nothing_and_the_allowed_are_never_limited() {
         upstream.target(),
         sha256("partner")
     );
-    // What the file says is checked like the rest.
+    // The entries of the file are checked like the rest of the configuration.
     fs::write(folder.path().join("limits.yaml"), whole(&lines)).unwrap();
     let refused = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(["serve", "--config", "limits.yaml"])
@@ -101,7 +101,7 @@ async fn a_denied_user_is_refused_whoever_else_the_request_is_from() {
     };
     assert_eq!(ask("", token("mallory", "pro")).await, 403);
     assert_eq!(ask("customer", token("mallory", "pro")).await, 403);
-    // A token that nobody believes names nobody.
+    // A token with a wrong signature identifies no client.
     assert_eq!(ask("", token("mallory", "pro").replacen('.', ".e", 1)).await, 200);
     assert_eq!(ask("customer", token("ann", "pro")).await, 200);
     // The claim of her token says how much ann has.

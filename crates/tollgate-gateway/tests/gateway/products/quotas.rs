@@ -1,4 +1,4 @@
-//! Several quotas at a time, and those who wait for one.
+//! Several quotas at a time, and wait queues.
 
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,7 @@ async fn all_quotas_of_a_tier_hold_at_the_same_time() {
     ] {
         assert_eq!(ask(key, path).await, denied_by, "{key} {path}");
     }
-    // Whoever has one quota is told of one.
+    // A client with one quota gets one entry in the header.
     let answer = client.send("GET", "/", &[("x-api-key", "pro-key")], "").await.unwrap();
     assert_eq!(answer.header("ratelimit").split(',').count(), 1);
     assert_eq!(answer.header("x-ratelimit-remaining"), "18");

@@ -39,7 +39,7 @@ async fn of_many_wrong_passwords_at_once_exactly_five_are_tried() {
     let client = Client::new(gateway.address);
     for _ in 0..20 {
         let answer = client.send("POST", "/login", &[], "sesame").await.unwrap();
-        // What the client has left, and not what it had while it was being tried.
+        // The header has the units left after the refund, not those left during the attempt.
         assert_eq!((answer.status.as_u16(), answer.header("x-ratelimit-remaining")), (200, "5"));
     }
     let mut guesses = JoinSet::new();
@@ -54,7 +54,7 @@ async fn of_many_wrong_passwords_at_once_exactly_five_are_tried() {
     assert_eq!(statuses[..5], [401; 5]);
     assert!(statuses[5..].iter().all(|status| *status == 429), "{statuses:?}");
     assert_eq!(upstream.seen().iter().filter(|seen| seen.body == "guess").count(), 5);
-    // Somebody with the right one has to wait as well: there is no telling before.
+    // The right password is denied too, because the gateway cannot check it.
     let answer = client.send("POST", "/login", &[], "sesame").await.unwrap();
     assert_eq!(answer.status, 429);
 }
@@ -185,7 +185,7 @@ async fn gateways_that_share_a_quota_let_no_more_be_tried_together() {
     let statuses = guesses.join_all().await;
     assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 5);
     assert_eq!(upstream.seen().len(), 5);
-    // What does not count is given back, and told so before Redis has heard of it.
+    // Responses that do not count are refunded. The header includes the refund before Redis does.
     for n in 0..12 {
         let answer = clients[n % 2].get("/other").await;
         let told = (answer.status.as_u16(), answer.header("x-ratelimit-remaining").to_owned());

@@ -60,12 +60,12 @@ impl Collector {
         Self { address, sent, headers }
     }
 
-    /// What has arrived so far.
+    /// The spans that have arrived until now.
     pub(crate) fn sent(&self) -> Vec<Sent> {
         self.sent.lock().unwrap().clone()
     }
 
-    /// Waits until so many spans have arrived.
+    /// Waits until this number of spans has arrived.
     pub(crate) async fn until_sent(&self, spans: usize) -> Vec<Sent> {
         let started = Instant::now();
         while self.sent().len() < spans {

@@ -164,7 +164,7 @@ impl Gateway {
         fs::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap().count()
     }
 
-    /// What the system allows it.
+    /// The resource limits of the process.
     pub(crate) fn limits(&self) -> String {
         fs::read_to_string(format!("/proc/{}/limits", self.process.id())).unwrap()
     }
@@ -175,12 +175,12 @@ impl Gateway {
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
-    /// What the admin address says under this path.
+    /// Sends a GET without a token to the admin address.
     pub(crate) async fn admin(&self, path: &str) -> Answer {
         Client::new(self.admin).get(path).await
     }
 
-    /// What the admin address says to who knows the token.
+    /// Sends a request with the operator token to the admin address.
     pub(crate) async fn operate(&self, method: &str, path: &str) -> Answer {
         let token = format!("Bearer {TOKEN}");
         let client = Client::new(self.admin);
@@ -209,7 +209,7 @@ impl Drop for Gateway {
     }
 }
 
-/// What operators know.
+/// The operator token.
 const TOKEN: &str = "0123456789abcdef";
 
 /// A client that keeps its connections. Clones share them.

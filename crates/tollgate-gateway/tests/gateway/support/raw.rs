@@ -18,7 +18,7 @@ pub(crate) fn exchange_bytes(address: SocketAddr, request: &[u8]) -> Vec<u8> {
     stream.write_all(request).unwrap();
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer) {
-        // What was sent after the other side had seen enough is answered with a reset.
+        // If the other side closes before it has read everything, the socket is reset.
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
         read => drop(read.unwrap()),
     }

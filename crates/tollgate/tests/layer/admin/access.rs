@@ -1,4 +1,4 @@
-//! Whom it answers: who has the token, and no website.
+//! Access to the admin router: only with the token, and not from a website.
 
 use axum::body::Body;
 use http::Request;
@@ -36,7 +36,7 @@ async fn what_names_subjects_or_changes_anything_needs_the_token() {
         for value in authorization {
             request = request.header("authorization", *value);
         }
-        // From loopback, as far as anybody can tell: that is no permission.
+        // The address of the peer gives no permission.
         let request = from_peer(1, request.body(Body::empty()).unwrap());
         send(&admin, request).await
     };

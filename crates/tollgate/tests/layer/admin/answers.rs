@@ -1,4 +1,4 @@
-//! What it answers, whatever state limits and store are in.
+//! Responses of the admin router in every state of the limits and the store.
 
 use serde_json::{Value, json};
 use tollgate::admin::Admin;
@@ -227,7 +227,7 @@ fn shape(value: &Value) -> Value {
     }
 }
 
-/// Whoever read the longest period alone would take February for January.
+/// `window` is the longest period, so only `calendar` tells a February from a January.
 #[tokio::test]
 async fn a_calendar_says_which_period_it_is_in() {
     let (clock, store) = memory();

@@ -1,4 +1,4 @@
-//! The admin router: whom it answers, and what.
+//! The admin router: access and responses.
 
 mod access;
 mod answers;

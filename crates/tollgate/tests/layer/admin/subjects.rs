@@ -89,7 +89,7 @@ async fn an_operator_finds_the_key_that_requests_have() {
         assert_eq!(operate(&admin, "DELETE", &path, "").await.0, 204, "{policy}");
         assert_eq!(ask(&service, request()).await.status(), 200, "{policy}");
 
-        // What `/top` shows names the same subject.
+        // The name that `/top` shows is accepted in the path.
         let (_, top) = operate(&admin, "GET", "/top", "").await;
         let subject = top["policies"][0]["denied"][0]["subject"].as_str().unwrap().to_owned();
         assert!(subject.starts_with(shown), "{policy}: {subject}");

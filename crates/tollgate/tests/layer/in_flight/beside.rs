@@ -1,4 +1,4 @@
-//! What is in flight beside what else a layer does: queues, costs, fields, corrections.
+//! Concurrency limits together with other features: queues, costs, headers, settling.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ async fn what_waits_in_a_queue_or_leaves_it_holds_its_place_once() {
     assert_eq!(left(&store, &at_once(3)).await, 1);
     queued.abort();
     assert!(queued.await.unwrap_err().is_cancelled());
-    assert_eq!(left(&store, &at_once(3)).await, 2, "that of the other is not given back too");
+    assert_eq!(left(&store, &at_once(3)).await, 2, "the other permit is still held");
     drop(held);
     assert_eq!(left(&store, &at_once(3)).await, 3);
 }

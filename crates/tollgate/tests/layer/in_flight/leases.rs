@@ -1,4 +1,4 @@
-//! Leases: renewed while a request lasts, given back when it is over.
+//! Permits are renewed while a request lasts, and returned when the request ends.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn what_dies_with_its_process_comes_back_after_the_lease() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         runtime.unwrap().block_on(request)
     };
-    // The runtime ends, and with it whoever would renew; the response is just gone.
+    // The runtime ends with its renewal task, and the response is never dropped.
     std::mem::forget(run(ask(&service, get())));
     clock.advance(tollgate::Micros::new(29_999_999));
     assert_eq!(run(ask(&service, get())).status(), 429);
@@ -84,7 +84,7 @@ async fn what_cannot_be_given_back_at_first_is_sent_again() {
     store.recover();
     sleep(Duration::from_secs(1)).await;
     assert_eq!(left(&memory, &at_once(1)).await, 1);
-    // That it arrived twice has given nothing of others away.
+    // The permit was returned twice, which must not return the permit of another request.
     let held = ask(&service, get()).await;
     sleep(Duration::from_secs(5)).await;
     assert_eq!(left(&memory, &at_once(1)).await, 0);
@@ -103,7 +103,7 @@ async fn a_request_that_ends_while_its_lease_is_renewed_is_over() {
     settle_down().await;
     drop(response);
     settle_down().await;
-    assert_eq!(left(&memory, &at_once(1)).await, 0, "who renews has not come back");
+    assert_eq!(left(&memory, &at_once(1)).await, 0, "the renewal is still waiting");
     store.release();
     settle_down().await;
     assert_eq!(left(&memory, &at_once(1)).await, 1);

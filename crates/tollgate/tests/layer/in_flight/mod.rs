@@ -44,7 +44,7 @@ async fn settle_down() {
     }
 }
 
-/// A service that answers when it is let, and counts those that are in it.
+/// A service that responds when `go` is notified, and counts its concurrent requests.
 #[derive(Clone, Default)]
 struct Slow {
     now: Arc<AtomicUsize>,

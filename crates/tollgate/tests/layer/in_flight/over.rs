@@ -30,12 +30,12 @@ async fn of_many_that_come_at_once_no_more_than_the_limit_is_inside() {
         requests.spawn(service.clone().oneshot(get()));
     }
     let mut statuses = Vec::new();
-    // Those that are denied are answered while the others are inside.
+    // Denied requests are answered while the allowed requests are in flight.
     while statuses.len() < 193 {
         statuses.push(requests.join_next().await.unwrap().unwrap().unwrap().status());
     }
     assert!(statuses.iter().all(|status| *status == 429));
-    // Those that were admitted may still be on their way in.
+    // Allowed requests may not have reached the service yet.
     while slow.now.load(Ordering::SeqCst) < 7 {
         tokio::task::yield_now().await;
     }

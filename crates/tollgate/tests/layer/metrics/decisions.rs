@@ -30,7 +30,7 @@ async fn each_decision_counts_once_with_what_became_of_it() {
         assert_eq!(status(&service).await, expected);
     }
     assert_eq!(meter.outcomes("first"), counted(&[("allow", 2.0), ("deny", 3.0)]));
-    // What would have passed here and was denied there counts there alone.
+    // A request that "first" denied is not counted for "trial" unless "trial" denies it too.
     assert_eq!(meter.outcomes("trial"), counted(&[("allow", 1.0), ("shadow_deny", 4.0)]));
     assert_eq!(meter.sum("tollgate_units_charged_total", &["policy=\"first\""]), 2.0);
     assert_eq!(meter.sum("tollgate_decision_duration_seconds_count", &["policy=\"first\""]), 5.0);

@@ -1,4 +1,4 @@
-//! What docs/metrics.md says of them.
+//! Compares the metrics with docs/metrics.md.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

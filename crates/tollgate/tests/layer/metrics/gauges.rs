@@ -1,4 +1,4 @@
-//! What is true now, whether or not somebody asks.
+//! Gauges show the current state, with or without requests.
 
 use tollgate::key::ClientIp;
 use tollgate::status::{Inspect, refresh};
@@ -33,7 +33,7 @@ async fn gauges_are_true_when_nobody_asks() {
     refresh(&handles).await;
     assert_eq!(meter.sum("tollgate_store_available", &["store=\"stage\""]), 0.0);
     assert_eq!(meter.sum("tollgate_breaker_open", &["store=\"stage\""]), 1.0);
-    assert_eq!(remaining(), 10.0, "what nobody can tell stays");
+    assert_eq!(remaining(), 10.0, "the last known value stays");
 }
 
 /// A staged store that says what it is, with a breaker that is open while it fails.

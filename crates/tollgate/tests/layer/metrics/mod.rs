@@ -1,4 +1,4 @@
-//! What is counted, and what never becomes a label.
+//! Metrics and their labels.
 
 mod decisions;
 mod documented;

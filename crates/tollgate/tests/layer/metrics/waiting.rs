@@ -1,4 +1,4 @@
-//! Those who wait are measured while they do.
+//! Metrics of waiters in the wait queue.
 
 use std::time::Duration;
 

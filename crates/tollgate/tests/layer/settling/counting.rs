@@ -1,4 +1,4 @@
-//! Limits that count only some responses: the others are given back.
+//! Limits that count only some responses: other responses are refunded.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ async fn what_does_not_count_is_given_back() {
     for expected in [401, 401, 401, 401, 401, 429] {
         assert_eq!(at_once(&service, 1, "/401").await, [expected]);
     }
-    // Nobody knows yet that it would have been right.
+    // The status is not known before the decision, so this request is denied too.
     assert_eq!(at_once(&service, 1, "/200").await, [429]);
     assert_eq!(tried.load(Ordering::SeqCst), 55);
 }

@@ -205,7 +205,7 @@ async fn a_streamed_body_is_settled_where_it_ends_or_is_left() {
             body.frame().await;
         }
         if read == 3 {
-            // The end was read: that is enough, whoever keeps the body.
+            // The end of the body settles the charge, even before the body is dropped.
             assert_eq!(left(&store, &tokens()).await, expected);
         }
         drop(body);

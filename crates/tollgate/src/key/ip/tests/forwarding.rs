@@ -1,4 +1,4 @@
-//! Who is the client among those whom header lines name, and whom to believe.
+//! Finds the client among the addresses in header lines, and the proxies that are trusted.
 
 use http::HeaderName;
 
@@ -49,7 +49,7 @@ fn the_client_is_the_first_from_the_right_that_is_no_proxy() {
         (&["2001:db8::1"], "2001:db8::1"),
         (&["[2001:db8::1]"], "2001:db8::1"),
         (&["[2001:db8::1]:443"], "2001:db8::1"),
-        // Ambiguous, so an address and nothing else.
+        // Ambiguous, so the whole text is an address without a port.
         (&["2001:db8::1:443"], "2001:db8::1:443"),
         // IPv6 proxies are walked past as well.
         (&["203.0.113.9, 2001:DB8:FF:0::7"], "203.0.113.9"),
@@ -121,7 +121,7 @@ fn forwarded_is_read_as_rfc_7239_writes_it() {
         ("for=\"[2001:db8::1]:443\" ; proto=https;", "2001:db8::1"),
         ("for=203.0.113.9;;proto=https", "203.0.113.9"),
         ("for=203.0.113.9, for=10.0.0.2", "203.0.113.9"),
-        // What a proxy copies from the client into quotes stays in them.
+        // Text that a proxy copies from the client into quotes stays within the quotes.
         (r#"for=203.0.113.9;host="a, for=1.1.1.1""#, "203.0.113.9"),
         (r#"for=203.0.113.9;host="a\", for=1.1.1.1;x=\"""#, "203.0.113.9"),
         (r#"for=203.0.113.9;host="a\\""#, "203.0.113.9"),

@@ -59,7 +59,7 @@ fn clients_behind_nat64_count_by_their_ipv4_address() {
     assert_ne!(key("64:ff9b::203.0.113.9"), key("64:ff9b::203.0.113.8"));
     let off = ClientIp::peer().nat64(false);
     assert_eq!(by_peer(&off, "64:ff9b::203.0.113.9"), by_peer(&off, "64:ff9b::203.0.113.8"));
-    // Only the key: an embedded address makes nobody a proxy.
+    // NAT64 changes only the key: an embedded address is not compared with the proxies.
     let lines: &[(&str, &[u8])] = &[("x-forwarded-for", b"203.0.113.9")];
     let request = request("64:ff9b::10.0.0.1", lines);
     assert_eq!(address(&behind(), &request), "64:ff9b::a00:1");

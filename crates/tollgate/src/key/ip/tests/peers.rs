@@ -1,4 +1,4 @@
-//! Whom a request comes from, and which of them are proxies.
+//! Peer addresses, and which peers are proxies.
 
 use http::{HeaderValue, Request};
 

@@ -1,4 +1,4 @@
-//! What holds whatever a client sends.
+//! Properties that hold for any headers that a client sends.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -67,7 +67,7 @@ fn near_prefixes() -> impl Strategy<Value = IpAddr> {
     prop_oneof![3 => headed, 1 => any::<IpAddr>()]
 }
 
-/// The IPv4 address for which a translator has put this one.
+/// The IPv4 address that a NAT64 translator embedded in this address.
 fn translated(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     let nat64: Ipv6Net = "64:ff9b::/96".parse().unwrap();
     let [.., a, b, c, d] = ip.octets();
@@ -131,8 +131,8 @@ proptest! {
             ("x-forwarded-for", behind(), client.to_string(), ", 10.0.0.2"),
             ("forwarded", behind().in_forwarded(), quoted, ", for=10.0.0.2;host=\"a,b\""),
         ] {
-            // What the proxies do: append to the last line, as HAProxy and nginx do, or
-            // add a line of their own, and pass on all others.
+            // A proxy appends to the last line, as HAProxy and nginx do, or adds a line.
+            // All other lines are passed on.
             let mut added = added.into_bytes();
             if inner_proxy {
                 added.extend_from_slice(inner.as_bytes());

@@ -1,4 +1,4 @@
-//! What a believed token has to say, and what it says.
+//! The claims that a valid token must have, and the values read from them.
 
 use http::Request;
 use jsonwebtoken::Algorithm as Alg;
@@ -93,7 +93,7 @@ fn the_audience_has_to_be_one_that_was_set() {
         assert_eq!(believes(&set, &token), believed, "{aud}");
     }
     assert!(!believes(&set, &token(&claims())));
-    // A token for somebody else is not for us, although we set no audience.
+    // Without a configured audience, a token with an audience is not accepted.
     assert!(!believes(&verifier(), &token(&claims_with("aud", json!("mail")))));
 }
 

@@ -1,4 +1,4 @@
-//! Keys: those that can be made, those that are published, and their change.
+//! Keys: supported keys, published key sets, and key rotation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

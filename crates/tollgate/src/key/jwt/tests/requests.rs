@@ -1,4 +1,4 @@
-//! Where a token stands in a request, and who asks without one.
+//! The position of a token in a request, and requests without a token.
 
 use std::rc::Rc;
 

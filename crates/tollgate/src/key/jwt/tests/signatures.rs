@@ -1,4 +1,4 @@
-//! Which tokens are believed: those that a key of ours has signed.
+//! A token is accepted only if a configured key has signed it.
 
 use jsonwebtoken::{Algorithm as Alg, DecodingKey, EncodingKey, encode};
 use proptest::prelude::*;
@@ -110,7 +110,7 @@ fn claims_that_nobody_signed_are_not_used() {
 
 #[test]
 fn a_key_in_the_token_is_not_used() {
-    // The attacker's own key, in the header that he has signed with it.
+    // The attacker's own key is in the header, and signs the token.
     let own: EncodingKey = EncodingKey::from_secret(&[7; 32]);
     let mut header = header(Alg::HS256, Some("hs"));
     header.jwk = jsonwebtoken::jwk::Jwk::from_encoding_key(&own, Alg::HS256).ok();

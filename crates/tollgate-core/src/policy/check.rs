@@ -99,7 +99,7 @@ enum Reason {
          fill; the nearest limit that does not is {nearest}"
     )]
     TooSlow { limit: u64, window: Micros, capacity: u64, nearest: u64 },
-    #[error("units in flight cannot be leased, as each is given back by itself: drop the lease")]
+    #[error("units in flight cannot be leased, because each is returned by itself: drop the lease")]
     NotLeasedInFlight,
     #[error("a penalty grants no units that could be leased: drop the lease")]
     NotLeasedPenalty,

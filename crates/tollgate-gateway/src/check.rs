@@ -13,7 +13,7 @@ use crate::plan::{
 };
 use crate::proxy::{Balance, Protocol, Upstream};
 
-/// What a plan would do, a sentence a line. Secrets are not in it.
+/// Describes the effect of a plan, one sentence a line and without secrets.
 pub fn in_words(plan: &Plan) -> String {
     let mut out = String::new();
     // Writing to a string does not fail.
@@ -93,7 +93,7 @@ fn write_descriptors(out: &mut String, before: &str, descriptors: &[Descriptor])
                 format!("{requests} per {}{each}", unit.name())
             }
         };
-        // A place for longer descriptors is no rule.
+        // A node that only leads to longer descriptors has no rule of its own.
         if rule.is_some() || nested.is_empty() {
             let _ = write!(out, "  {path}: {allowed}");
             for replaced in rule.iter().flat_map(|rule| &rule.replaces) {
@@ -179,7 +179,7 @@ pub(crate) fn write_limit(
     Ok(())
 }
 
-/// What holds besides the quotas, and how they are shared.
+/// Writes the other parts of a limit (permits, blocks, leases) and how replicas share its quota.
 fn write_beside(out: &mut String, plan: &Plan, limit: &LimitPlan) -> fmt::Result {
     if let Some(policy) = &limit.in_flight {
         writeln!(out, "    {}: {}", policy.name(), amount(policy))?;
@@ -200,7 +200,7 @@ fn write_beside(out: &mut String, plan: &Plan, limit: &LimitPlan) -> fmt::Result
     Ok(())
 }
 
-/// What becomes of a denial, and of a charge when the response is known.
+/// Describes how the gateway handles a denial, and how it corrects a charge after the response.
 fn write_outcome(out: &mut String, limit: &LimitPlan) -> fmt::Result {
     if let OnExceeded::Wait { max } = limit.excess {
         writeln!(out, "    what it denies waits for at most {}", span(max.into()))?;
@@ -303,7 +303,7 @@ fn costs(costs: &CostTable) -> String {
     format!("units: {}", parts.join(", "))
 }
 
-/// "3 networks, 1 user, and whoever is in deny.txt"
+/// Counts the entries of a list by kind, and names its file.
 fn subjects(list: &SubjectsPlan) -> String {
     let kinds = [
         ("network", list.addresses.len()),
@@ -318,7 +318,7 @@ fn subjects(list: &SubjectsPlan) -> String {
     parts.join(", ")
 }
 
-/// What becomes of a request in which nobody is found.
+/// The treatment of a request in which `identity` finds no client.
 pub(crate) fn without_key(plan: &Plan) -> String {
     match plan.on_missing_key {
         OnMissingKey::Deny => {
@@ -329,7 +329,7 @@ pub(crate) fn without_key(plan: &Plan) -> String {
     }
 }
 
-/// What the whole chain comes to, in a word.
+/// One word for the clients that the chain finds.
 fn client(chain: &[IdentitySource]) -> &'static str {
     match chain {
         [IdentitySource::Ip { .. }] => "client IP",

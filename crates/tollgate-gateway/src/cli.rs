@@ -1,4 +1,4 @@
-//! What can be said on the command line.
+//! The command line.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -122,11 +122,11 @@ pub enum Command {
     },
 }
 
-/// What `tollgate init` prints.
+/// The output of `tollgate init`.
 pub const STARTER: &str = include_str!("init.yaml");
 
 impl Cli {
-    /// Does what was asked. The exit code is 2 where a configuration is wrong.
+    /// Runs the command. The exit code is 2 if a configuration is not valid.
     ///
     /// # Errors
     /// Standard output is closed.
@@ -134,7 +134,7 @@ impl Cli {
         let mut out = io::stdout().lock();
         match &self.command {
             Command::Serve { file, config, log_format } => {
-                // One of them is there, or it would not have been read.
+                // clap requires one of them.
                 let file = file.as_ref().or(config.as_ref());
                 let file = file.map_or_else(|| Path::new("-"), PathBuf::as_path);
                 return Ok(serve(file, *log_format));
@@ -200,7 +200,7 @@ impl Cli {
     }
 }
 
-/// Serves what a file says, and what it will say when it changes.
+/// Serves the configuration of a file, and reloads the file when it changes.
 fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
     let source = match Source::read_again(path) {
         Ok(source) => source,
@@ -209,8 +209,8 @@ fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
     let outcome = config::read_with_process_env(&source).with_files();
     let given = outcome.plan.as_ref().map_or_else(LogPlan::default, |plan| plan.log);
     let lines = LogPlan { format: format.unwrap_or(given.format), ..given };
-    // A person reads this; what a reload has to say goes to the log. So does a warning where
-    // a program reads.
+    // Text is for a person, so it goes to standard error. The warnings of a reload, and all
+    // warnings of a log in JSON, go to the log.
     let is_told = outcome.plan.is_none() || lines.format == LogFormat::Text;
     if is_told {
         tell(&source, &outcome.report);
@@ -223,7 +223,7 @@ fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
     if let Err(error) = log::start(lines, &tracing) {
         return wrong(&error);
     }
-    // It is loaded for the first time at once, and nobody wants to read the same twice.
+    // `run` loads the file once more at the start. The flag prevents the same warnings twice.
     let is_told = AtomicBool::new(is_told);
     let load = move |source: &Source| loaded(source, is_told.swap(false, Ordering::Relaxed));
     let load: serve::Load = if path == Path::new("-") {
@@ -243,11 +243,11 @@ fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
     })
 }
 
-/// A plan, or what is wrong in a line each; and a warning in a line of the log, unless somebody has
-/// been told already.
+/// Returns the plan, or its errors with one line each. Warnings go to the log, unless
+/// `is_told` says that standard error has them.
 fn loaded(source: &Source, is_told: bool) -> Result<serve::Loaded, String> {
     let config::Outcome { plan, report, .. } = config::read_with_process_env(source);
-    // What stands behind it in the log begins no line of its own.
+    // The log appends fields to the message, so the message must not end with a line break.
     let Some(plan) = plan else { return Err(report.to_string().trim_end().to_owned()) };
     trace::is_possible(plan.tracing.as_ref()).map_err(|error| error.to_string())?;
     let words = check::in_words(&plan);
@@ -259,20 +259,19 @@ fn loaded(source: &Source, is_told: bool) -> Result<serve::Loaded, String> {
     Ok(serve::Loaded { plan, words })
 }
 
-/// How closely to look.
+/// Options of a check.
 #[derive(Clone, Copy, Debug)]
 pub struct Checks {
-    /// Whether a warning stands in the way.
+    /// Whether a warning counts as an error.
     pub strict: bool,
     /// Whether the files that the configuration names are opened.
     pub files: bool,
 }
 
-/// Reads a file and tells on standard error what is wrong with it. Without a plan there is
-/// the code to exit with: 2.
+/// Reads a file and writes its problems to standard error.
 ///
 /// # Errors
-/// Something stands in the way.
+/// The file is not valid. The error is the exit code: 2.
 pub fn load(path: &Path, checks: Checks) -> Result<Plan, ExitCode> {
     match Source::read(path) {
         Ok(source) => plan(&source, checks),
@@ -296,7 +295,7 @@ fn plan(source: &Source, checks: Checks) -> Result<Plan, ExitCode> {
     Ok(plan)
 }
 
-/// What is wrong with a file, to standard error.
+/// Writes the problems of a file to standard error.
 fn tell(source: &Source, report: &config::Report) {
     eprint!("{}", report.render(io::stderr().is_terminal()));
     let (errors, warnings) = (report.errors(), report.warnings());
@@ -318,5 +317,5 @@ fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// The exit code of a configuration that is wrong.
+/// The exit code for a configuration that is not valid.
 const WRONG: u8 = 2;

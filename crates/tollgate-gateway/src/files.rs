@@ -1,5 +1,5 @@
-//! The files that a configuration names, certificates, keys and lists: read by whoever serves, and
-//! tried by whoever checks.
+//! The files that a configuration names: certificates, keys and lists. `tollgate serve` uses them,
+//! and `tollgate check` only tries to read them.
 
 use std::fmt;
 use std::fs::File;
@@ -21,16 +21,17 @@ use crate::plan::{KeyOrigin, TlsFiles};
 pub struct FileError {
     /// The file.
     pub file: PathBuf,
-    /// What is wrong with it.
+    /// The problem with the file.
     pub what: String,
-    /// What to do about it.
+    /// The way to fix the problem.
     pub cure: String,
 }
 
 /// Reads a chain and its key.
 ///
 /// # Errors
-/// One of the two cannot be read, is no such file, or they do not belong together.
+/// One of the two files cannot be read or has other contents, or the key does not belong to the
+/// certificate.
 pub fn tls(files: &TlsFiles) -> Result<Arc<ServerConfig>, FileError> {
     let TlsFiles { certificate, key } = files;
     let chain = CertificateDer::pem_slice_iter(&read(certificate)?)
@@ -50,10 +51,10 @@ pub fn tls(files: &TlsFiles) -> Result<Arc<ServerConfig>, FileError> {
     Ok(Arc::new(config))
 }
 
-/// The keys of tokens in a file. `None` where they are in none.
+/// The keys of tokens in a file. `None` if the keys do not come from a file.
 ///
 /// # Errors
-/// The file cannot be read, or has no key that could be used.
+/// The file cannot be read, or has no usable key.
 pub fn keys(origin: &KeyOrigin) -> Result<Option<JwtKeys>, FileError> {
     let (file, keys) = match origin {
         KeyOrigin::Pem { file, algorithm } => {
@@ -75,10 +76,10 @@ pub fn keys(origin: &KeyOrigin) -> Result<Option<JwtKeys>, FileError> {
     keys.map(Some).map_err(|error| no_keys(file, &error))
 }
 
-/// Who is refused, or never limited.
+/// The clients in the file of an allowlist or a blocklist.
 ///
 /// # Errors
-/// The file cannot be read, or one of its lines names nobody.
+/// The file cannot be read, or one of its lines is not a valid client.
 pub fn subjects(file: &Path) -> Result<SubjectList, FileError> {
     let text = String::from_utf8(read_up_to(file, MOST_BYTES_OF_A_LIST)?);
     let text = text.map_err(|_| wrong(file, "it is no UTF-8", "save it as UTF-8"))?;
@@ -88,8 +89,8 @@ pub fn subjects(file: &Path) -> Result<SubjectList, FileError> {
     })
 }
 
-/// Whether it is a pipe, which is not there to be read again: to open one that nobody writes
-/// waits for ever.
+/// Whether the file is a pipe. A pipe cannot be read twice, and opening a pipe without a writer
+/// blocks forever.
 pub fn is_pipe(path: &Path) -> bool {
     #[cfg(unix)]
     let is_pipe = {
@@ -111,7 +112,7 @@ fn read_up_to(path: &Path, most: u64) -> Result<Vec<u8>, FileError> {
     }
     let mut bytes = Vec::new();
     let whole = File::open(path).and_then(|file| {
-        // A device may have no end.
+        // A device may be endless.
         file.take(most + 1).read_to_end(&mut bytes)
     });
     whole.map_err(|error| unreadable(path, &error))?;
@@ -181,5 +182,5 @@ const PRIVATE_KEY: &str = "private key";
 /// A chain has a few certificates, and a key set a few keys.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Some two million networks.
+/// Enough for about two million networks.
 const MOST_BYTES_OF_A_LIST: u64 = 32 << 20;

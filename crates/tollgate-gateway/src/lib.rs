@@ -1,7 +1,7 @@
 //! The `tollgate` program: a rate limiter for people who do not write Rust.
 //!
-//! A YAML file becomes a [`plan::Plan`]: plain data in which nothing is left to check.
-//! Whoever serves takes it as it is.
+//! A YAML file becomes a [`plan::Plan`]: plain data that is fully checked. The server uses
+//! the plan without further checks.
 
 pub mod check;
 pub mod cli;

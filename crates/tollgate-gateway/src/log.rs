@@ -1,4 +1,4 @@
-//! What the program says while it runs: to standard error, a line for each event.
+//! The log of the program: one line for each event, on standard error.
 
 use std::io::{self, IsTerminal};
 
@@ -9,10 +9,10 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 use crate::plan::{LogFormat, LogPlan};
 use crate::trace::Tracing;
 
-/// Begins to write, and to hand spans to whoever exports them.
+/// Starts the log, and passes spans to the exporter.
 ///
 /// # Errors
-/// `RUST_LOG` says what nobody understands.
+/// `RUST_LOG` is not a valid filter.
 pub fn start(plan: LogPlan, tracing: &Tracing) -> Result<(), String> {
     let filter = match std::env::var(VARIABLE).ok().filter(|value| !value.is_empty()) {
         Some(value) => EnvFilter::try_new(&value).map_err(|error| {
@@ -23,7 +23,7 @@ pub fn start(plan: LogPlan, tracing: &Tracing) -> Result<(), String> {
     let lines = fmt::layer().with_writer(io::stderr);
     let lines = match plan.format {
         LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).boxed(),
-        // Of the spans only the request is entered, so that no list is needed.
+        // The request is the only span that is entered, so a list of spans adds nothing.
         LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).boxed(),
     };
     let subscriber = Registry::default().with(lines.with_filter(filter));

@@ -6,6 +6,6 @@ use clap::Parser;
 use tollgate_gateway::cli::Cli;
 
 fn main() -> ExitCode {
-    // Whoever closes our output, as `head` does, has read enough.
+    // Standard output is closed by readers such as `head`; this is not a failure.
     Cli::parse().run().unwrap_or(ExitCode::SUCCESS)
 }

@@ -57,7 +57,7 @@ fn field(field: &Field) -> Value {
     schema
 }
 
-/// A description of the place goes before that of the shape.
+/// The description of the place replaces the description of the shape.
 fn described(mut schema: Value, doc: &str) -> Value {
     schema["description"] = json!(doc);
     schema
@@ -96,7 +96,7 @@ fn shape(shape: &Shape) -> Value {
     }
 }
 
-/// What is no text in the end may come from a variable.
+/// A value that is not text may also come from an environment variable.
 fn or_variable(schema: &Value) -> Value {
     json!({ "anyOf": [schema, { "type": "string", "pattern": r"\$\{.+\}" }] })
 }

@@ -1,4 +1,4 @@
-//! Bodies that pass through piece by piece, as fast as the slower side takes them.
+//! Bodies pass through piece by piece, at the speed of the slower side.
 
 use std::fmt;
 use std::pin::Pin;
@@ -25,38 +25,38 @@ use crate::flow::{Paced, Piece};
 /// Why a body ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    /// Whoever sends it was silent for too long.
+    /// The sender paused for too long.
     #[error("no piece of the body came for {0:?}")]
     Idle(Duration),
-    /// The connection it came over broke, or what came was no body.
+    /// The connection of the sender broke, or its bytes were not a valid body.
     #[error(transparent)]
     Broken(#[from] hyper::Error),
-    /// The response to its request has ended before it.
+    /// The response ended before the body of the request.
     #[error("the response ended before the body of the request")]
     Unwanted,
-    /// It is larger than it may be.
+    /// The body is larger than allowed.
     #[error("the body is too large")]
     TooLarge,
-    /// It ends with too many fields.
+    /// The body has too many trailers.
     #[error("more than {MOST_FIELDS} trailers came")]
     Trailers,
 }
 
 pin_project! {
-    /// A body whose sender may pause for so long and no longer.
+    /// A body with a limit on the pauses of its sender.
     ///
-    /// The time counts while a piece is asked for: when the receiver is slow nothing is asked
-    /// for, and nothing is held in memory but the pieces under way.
+    /// The limit counts only while the receiver waits for a piece. A slow receiver does not
+    /// poll the body, so memory holds only the pieces under way.
     #[derive(Debug)]
     pub struct Timed<B> {
         #[pin]
         body: B,
-        // In a box, because the client of hyper wants bodies that can be moved.
+        // Boxed, because hyper's client requires bodies that are `Unpin`.
         pause: Option<Pin<Box<Sleep>>>,
         is_silent: bool,
         idle: Duration,
         sender: Sender,
-        // Why the body ends early. It is held back until what came before has been sent.
+        // The reason for an early end. It is held back until the earlier pieces are sent.
         broken: Option<BodyError>,
     }
 }
@@ -65,7 +65,7 @@ pin_project! {
 #[derive(Debug)]
 enum Sender {
     Client(Arc<Upload>),
-    /// The connection carries other requests when the body has ended.
+    /// The connection is free for other requests when the body has ended.
     Upstream(Arc<Health>, Option<Lease>),
 }
 
@@ -75,7 +75,7 @@ impl<B: http_body::Body> Timed<B> {
         Self::new(body, idle, Sender::Client(upload))
     }
 
-    /// The body of a response. If it breaks off, that goes to `health`.
+    /// The body of a response. If it breaks off, `health` records the failure.
     pub(super) fn response(
         body: B,
         idle: Duration,
@@ -157,7 +157,7 @@ where
 }
 
 impl Sender {
-    /// A piece of the body. Trailers lose the fields that a message may not have so late.
+    /// A piece of the body. Fields that are not allowed in trailers are removed.
     fn clean(&self, mut frame: Frame<Bytes>) -> Result<Frame<Bytes>, BodyError> {
         if let (Self::Client(upload), Some(data)) = (self, frame.data_ref())
             && !upload.takes(data)
@@ -205,10 +205,10 @@ impl Sender {
     }
 }
 
-/// How long a body that breaks off pauses first, so that what has come of the response is sent.
+/// The pause before a body breaks off, in which hyper sends the received part of the response.
 const REST: Duration = Duration::from_millis(100);
 
-/// How the body of a request gets on, for whoever waits for the response to it.
+/// The progress of a request's body. The task that waits for the response reads it.
 #[derive(Debug)]
 pub(super) struct Upload {
     began: Instant,
@@ -226,29 +226,29 @@ pub(super) struct Upload {
 pub(crate) struct Received(Arc<AtomicBool>);
 
 impl Received {
-    /// Whether it has come, and has been read.
+    /// Whether the whole body has been received and read.
     pub(crate) fn is_whole(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 impl Upload {
-    /// Of at most `most` bytes.
+    /// A body of at most `most` bytes.
     pub(super) fn new(received: Received, most: u64, edits: Option<Arc<Edits>>) -> Arc<Self> {
         let (moved_at, waits) = (AtomicU64::new(0), AtomicBool::new(false));
         let (began, left) = (Instant::now(), AtomicU64::new(most));
         Arc::new(Self { began, moved_at, waits, received, left, edits })
     }
 
-    /// Takes a piece off what may still come.
+    /// Subtracts a piece from the bytes that may still come. False if the body is too large.
     fn takes(&self, data: &Bytes) -> bool {
         // Only one task reads the body.
         let left = self.left.load(Ordering::Relaxed).checked_sub(data.len() as u64);
         left.inspect(|left| self.left.store(*left, Ordering::Relaxed)).is_some()
     }
 
-    /// Since when nothing has been missing but the response: the last piece was passed on
-    /// then, and the client owes none.
+    /// The time since which only the response is missing: the time of the last piece, or now
+    /// while the client still has to send one.
     pub(super) fn complete_since(&self) -> Instant {
         if self.waits.load(Ordering::Relaxed) {
             return Instant::now();
@@ -257,7 +257,7 @@ impl Upload {
     }
 
     fn moved(&self) {
-        // Some hundred million years fit.
+        // Milliseconds in a `u64` last for 500 million years.
         let passed = self.began.elapsed().as_millis() as u64;
         self.moved_at.store(passed, Ordering::Relaxed);
         self.waits.store(false, Ordering::Relaxed);
@@ -278,20 +278,20 @@ pin_project! {
     pub struct Body {
         #[pin]
         kind: tollgate::Body<Timed<Source>>,
-        // Let go where the body ends, which may be kept for longer.
+        // Dropped at the end of the body, because hyper may keep the body itself for longer.
         watch: Option<Box<dyn Watch>>,
-        // Likewise.
+        // Dropped at the end, too.
         in_flight: Option<InFlight>,
-        // Likewise.
+        // Dropped at the end, too.
         request: Option<Release>,
         dropped_trailer: Option<HeaderName>,
-        // In place of `kind`.
+        // Used instead of `kind`.
         grpc: Option<tonic::body::Body>,
     }
 }
 
-/// A limiter around the proxy answers with the same body, which tells it when a request is
-/// no longer in flight.
+/// A limiter around the proxy returns the same body. The end of that body ends the request's
+/// permit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UntilItsEnd;
 
@@ -308,12 +308,12 @@ impl BodyMode<Body> for UntilItsEnd {
     }
 }
 
-/// Looks at a body while it passes. Dropped where it ends, or where nobody reads on.
+/// Reads a body while it passes. Dropped at the end of the body, or when the client stops reading.
 pub(crate) trait Watch: fmt::Debug + Send {
     /// A piece of it.
     fn data(&mut self, data: &Bytes);
 
-    /// What follows it.
+    /// The trailers.
     fn trailers(&mut self, trailers: &HeaderMap);
 }
 
@@ -329,7 +329,7 @@ impl Body {
         }
     }
 
-    /// The same body, at which `watch` looks.
+    /// The same body, read by `watch` while it passes.
     pub(crate) fn watched_by(mut self, watch: Box<dyn Watch>) -> Self {
         self.watch = Some(watch);
         self
@@ -350,7 +350,7 @@ impl Body {
         Self::new(tollgate::Body::inner(body))
     }
 
-    /// The body of a response, with whose end the body of its request is dropped.
+    /// The body of a response. At its end, the body of its request is dropped.
     pub(super) fn releasing(mut self, request: Option<Release>) -> Self {
         self.request = request;
         self
@@ -364,7 +364,7 @@ impl From<tonic::body::Body> for Body {
     }
 }
 
-/// What the gateway says by itself.
+/// An answer of the gateway itself.
 impl From<Bytes> for Body {
     fn from(data: Bytes) -> Self {
         Self::new(tollgate::Body::full(data))
@@ -416,8 +416,8 @@ impl http_body::Body for Body {
     }
 }
 
-/// The body of a request on a connection to an upstream. In a box, because each connection has room
-/// for some dozen requests with their bodies; without one, no box either.
+/// The body of a request to an upstream, or `None`. Boxed, because each connection has a buffer for
+/// dozens of requests, and most requests have no body.
 #[derive(Default)]
 pub(crate) struct Sent(Option<Pin<Box<Paced<Timed<Source>>>>>);
 
@@ -504,7 +504,7 @@ mod tests {
         let error = body.frame().await.unwrap().unwrap_err();
         assert!(matches!(error, BodyError::Idle(_)), "{error}");
         assert_eq!(start.elapsed(), Duration::from_secs(37));
-        // It is the client who is late, not the upstream.
+        // The client is late, not the upstream.
         assert_eq!(upload.complete_since(), Instant::now());
     }
 

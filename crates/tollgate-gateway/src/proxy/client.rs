@@ -31,8 +31,8 @@ pub(super) enum Connector {
 
 /// Connections to any number of upstreams. Clones share them.
 ///
-/// They outlive a reload: whoever made new ones each time would connect anew each time, and
-/// leave the old connections to their timeouts.
+/// They outlive a reload. Otherwise each reload would open new connections and leave the old
+/// ones to their timeouts.
 #[derive(Clone, Debug)]
 pub struct Clients(Arc<Shared>);
 
@@ -41,12 +41,12 @@ struct Shared {
     http1: Tcp,
     http2: Tcp,
     timeouts: Timeouts,
-    /// Whether the certificates to trust were read.
+    /// Whether the trusted certificates were read.
     tls: bool,
     per_target: usize,
     workers: usize,
     pools: Mutex<HashMap<(Endpoint, Protocol), Arc<Pool>>>,
-    /// For each server: its connections, whatever the scheme and the protocol.
+    /// For each server: its connections of all schemes and protocols.
     permits: Mutex<HashMap<String, Arc<Semaphore>>>,
     /// The servers of upstreams, with their health.
     groups: Mutex<Vec<(Servers, Weak<Group>)>>,
@@ -61,11 +61,11 @@ struct Shared {
 pub struct RootsError(std::io::Error);
 
 impl Clients {
-    /// No connections yet, and at most `per_target` to each upstream. Each of the `workers` keeps
-    /// its own.
+    /// Starts without connections and opens at most `per_target` to each upstream. Each of the
+    /// `workers` keeps its own connections.
     ///
-    /// `tls` says whether any upstream is spoken to over TLS: without one the certificates of
-    /// the system are not needed.
+    /// `tls` states whether any upstream uses TLS. If not, the system's certificates are not
+    /// needed.
     ///
     /// # Errors
     /// See [`RootsError`].
@@ -90,7 +90,7 @@ impl Clients {
         })))
     }
 
-    /// Whether new ones, made with these, would do nothing that these do not.
+    /// Whether these connections can be kept after a reload with these settings.
     pub fn fit(&self, timeouts: Timeouts, tls: bool, per_target: usize) -> bool {
         self.0.timeouts == timeouts && (self.0.tls || !tls) && self.0.per_target == per_target
     }
@@ -103,7 +103,7 @@ impl Clients {
     ) -> Result<Arc<Pool>, http::Error> {
         let shared = &*self.0;
         let mut pools = shared.pools.lock();
-        // No route leads to the others any more.
+        // The other pools have lost their last route.
         pools.retain(|_, pool| Arc::strong_count(pool) > 1);
         let key = (endpoint.clone(), protocol);
         if let Some(pool) = pools.get(&key) {
@@ -131,8 +131,8 @@ impl Clients {
         &self.0.timeouts
     }
 
-    /// The servers of an upstream. Routes with the same servers share what is known of them, also
-    /// after a reload.
+    /// The servers of an upstream. Routes with the same servers share their health, also after a
+    /// reload.
     pub(super) fn group(
         &self,
         servers: &Servers,
@@ -152,8 +152,8 @@ impl Clients {
         Ok(group)
     }
 
-    /// Sends a request without a body over HTTP/1 to the server that its URI names. The connection
-    /// ends with the lease.
+    /// Sends a request without a body over HTTP/1 to the server in its URI. The connection ends
+    /// with the lease.
     pub(crate) async fn get(
         &self,
         mut request: Request<()>,
@@ -181,7 +181,7 @@ impl Shared {
     }
 }
 
-/// The field `Host` for an upstream: without the port that its scheme has anyway.
+/// The header `Host` for an upstream, without the default port of its scheme.
 pub(super) fn host(
     Endpoint { scheme, authority, .. }: &Endpoint,
 ) -> Result<http::HeaderValue, http::header::InvalidHeaderValue> {
@@ -192,7 +192,7 @@ pub(super) fn host(
     }
 }
 
-/// What a client of TLS needs; without `trusting` it trusts nobody.
+/// The TLS settings of a client. Without `trusting`, the client trusts no certificate.
 pub(crate) fn tls_config(trusting: bool) -> Result<ClientConfig, RootsError> {
     let provider = rustls::crypto::ring::default_provider();
     let builder = ClientConfig::builder_with_provider(provider.into())
@@ -209,7 +209,7 @@ pub(crate) fn tls_config(trusting: bool) -> Result<ClientConfig, RootsError> {
 fn tcp() -> HttpConnector {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
-    // A request is sent in few large pieces: to wait for more of them only delays it.
+    // A request is sent in few large pieces, so waiting for more of them only adds delay.
     connector.set_nodelay(true);
     connector
 }

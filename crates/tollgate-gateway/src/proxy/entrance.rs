@@ -1,4 +1,4 @@
-//! A request is made unambiguous before anybody looks at it.
+//! Brings each request into one unambiguous form, before routes and limits read it.
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use super::{Connection, hop};
 
 /// Brings a request into the one form that routes, limits and the upstream see.
 ///
-/// Afterwards its URI is a normal path with the query as it was sent, or `*` for OPTIONS of the
-/// whole server. `Host` is there once (unless HTTP/1.0 named none), says where the client wanted
-/// to go and is an authority.
+/// Afterwards the URI is a normal path with the query of the client, or `*` for OPTIONS of the
+/// whole server. There is exactly one `Host`, which is a valid authority: the host that the client
+/// asked for. Only a request of HTTP/1.0 may have no `Host`.
 ///
-/// What HTTP itself forbids hyper has refused by now: lengths that contradict each other,
-/// a `Transfer-Encoding` that does not end in `chunked`, line feeds in a field. Of a length
-/// beside a `Transfer-Encoding` it has dropped the length.
+/// hyper has already rejected messages that HTTP forbids: contradictory lengths, a
+/// `Transfer-Encoding` that does not end in `chunked`, line feeds in a header. If a message has
+/// both a length and a `Transfer-Encoding`, hyper has dropped the length.
 ///
 /// # Errors
-/// What cannot be brought into that form.
+/// The request has no unambiguous form.
 pub fn admit<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<Meaning, Fault> {
     check_method(request.method())?;
     let host = set_host(request)?;
@@ -52,18 +52,18 @@ pub fn admit<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<Meanin
 /// The parts of a request that are read once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meaning {
-    /// Where the client wants to go. Only a request of HTTP/1.0 may leave it open.
+    /// The host that the client asks for. Only a request of HTTP/1.0 may have none.
     pub host: Option<Authority>,
-    /// The protocols that the client asks to change to.
+    /// The protocols of the client's upgrade request.
     pub upgrade: Option<HeaderValue>,
 }
 
-/// All that comes with the head of a request. Limiters take it for the body of the request, of which
-/// they see nothing.
+/// Everything besides the head of a request. For limiters this is the body of the request, which
+/// they do not read.
 #[derive(Debug)]
 pub struct Admitted<B = Incoming> {
     pub(crate) body: B,
-    /// Set when the whole body has come. A request without a body has none.
+    /// Set when the whole body has been received. `None` if the request has no body.
     pub(crate) received: Option<Received>,
     /// The connection that the request came on.
     pub(crate) connection: Arc<Connection>,
@@ -71,16 +71,16 @@ pub struct Admitted<B = Incoming> {
     pub(crate) upgrade: Option<HeaderValue>,
 }
 
-/// The most fields in the head of a request, and the most trailers. The parser of HTTP/1 has this
-/// bound by itself, and that of HTTP/2 has none.
+/// The most headers of a request, and the most trailers. hyper has the same bound for HTTP/1, and
+/// none for HTTP/2.
 pub(super) const MOST_FIELDS: usize = 100;
 
-/// To HTTP `trace` is another method than `TRACE`, but some services treat them alike.
+/// In HTTP, `trace` and `TRACE` are different methods, but some services treat them alike.
 fn check_method(method: &Method) -> Result<(), Fault> {
     if method.as_str().eq_ignore_ascii_case("CONNECT") {
         return Err(Fault::Connect);
     }
-    // The service would return the fields that the gateway and the proxies in front have added.
+    // The service would return the headers that the gateway and the proxies in front have added.
     if method.as_str().eq_ignore_ascii_case("TRACE") {
         return Err(Fault::Trace);
     }
@@ -98,7 +98,7 @@ fn set_host<B>(request: &mut Request<B>) -> Result<Option<Authority>, Fault> {
         Some(host) => Some(Authority::try_from(host.as_bytes()).map_err(|_| Fault::Host)?),
     };
     let (host, is_written) = match (request.uri().authority(), host) {
-        // HTTP/1.1 lets the target win (RFC 9112 §3.2.2); HTTP/2 has no use for two.
+        // In HTTP/1.1 the target wins (RFC 9112 §3.2.2). In HTTP/2 both must be equal.
         (Some(target), Some(host)) if request.version() >= Version::HTTP_2 => {
             if !target.as_str().eq_ignore_ascii_case(host.as_str()) {
                 return Err(Fault::Host);
@@ -146,7 +146,7 @@ fn is_host_and_port(authority: &Authority) -> bool {
 fn set_path<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<(), Fault> {
     let uri = request.uri();
     if uri.authority().is_some() && uri.scheme().is_none() {
-        // A host alone is what CONNECT has.
+        // Only CONNECT has a target that is a host alone.
         return Err(PathFault::NotAbsolute.into());
     }
     if uri.path() == "*" && request.method() == Method::OPTIONS {
@@ -164,7 +164,7 @@ fn set_path<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<(), Fau
         None => normal.into_owned(),
     };
     let target = PathAndQuery::try_from(target);
-    // A normal path is a valid one; to be told otherwise would be a fault of ours.
+    // A normal path is always valid, so this error would be a bug in `normalise`.
     *request.uri_mut() = Uri::from(target.map_err(|_| PathFault::NotAbsolute)?);
     Ok(())
 }
@@ -177,17 +177,17 @@ fn check_length(headers: &HeaderMap) -> Result<(), Fault> {
     if is_number && lines.next().is_none() { Ok(()) } else { Err(Fault::Framing) }
 }
 
-/// Whether a body follows, as these two fields say in HTTP/1.
+/// Whether a body follows, according to these two headers of HTTP/1.
 ///
-/// Some services ignore both fields in a request for an upgrade. They would read the body as
-/// another request, which no limit has counted.
+/// Some services ignore both headers in a request for an upgrade. They would read the body as a
+/// second request, which no limit has counted.
 fn has_body(headers: &HeaderMap) -> bool {
     let is_zero = |length: &HeaderValue| length.as_bytes().iter().all(|digit| *digit == b'0');
     headers.contains_key(TRANSFER_ENCODING) || !headers.get_all(CONTENT_LENGTH).iter().all(is_zero)
 }
 
-/// We ask the client for its body as soon as somebody reads it, so that nobody behind us has
-/// to; a request that is denied is denied before.
+/// The gateway itself answers `100-continue` when it starts to read the body, so the upstream need
+/// not. A denied request is answered before its body is read.
 fn meet_expectation(headers: &mut HeaderMap) -> Result<(), Fault> {
     let known = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
     if !headers.get_all(EXPECT).iter().all(known) {
@@ -197,7 +197,7 @@ fn meet_expectation(headers: &mut HeaderMap) -> Result<(), Fault> {
     Ok(())
 }
 
-/// HTTP/2 may send a field for each cookie; HTTP/1 may not (RFC 9113 §8.2.3).
+/// HTTP/2 may send one header for each cookie; HTTP/1 may not (RFC 9113 §8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     let mut lines = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes);
     let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return };
@@ -310,7 +310,7 @@ mod tests {
             (Version::HTTP_11, ("transfer-encoding", "chunked"), true),
             (Version::HTTP_11, ("content-length", "00"), false),
             (Version::HTTP_11, ("accept", "*/*"), false),
-            // No upgrade in this version, and so an ordinary request.
+            // HTTP/1.0 has no upgrades, so this is an ordinary request.
             (Version::HTTP_10, ("content-length", "1"), false),
         ] {
             let lines = [&asked[..], &[field]].concat();

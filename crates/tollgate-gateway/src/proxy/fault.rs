@@ -1,4 +1,4 @@
-//! What a request gets that no upstream answered: `application/problem+json`.
+//! The gateway's own answers, if no upstream answers: `application/problem+json`.
 
 use std::error::Error;
 
@@ -11,57 +11,57 @@ use super::entrance::MOST_FIELDS;
 use super::path::PathFault;
 use super::pool::SendError;
 
-/// Why a request was not answered by an upstream.
+/// The reason why no upstream answered a request.
 ///
-/// What stands in an answer is meant for clients; addresses and causes go to the log.
+/// Clients read the answer, so addresses and causes go only to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The path has no normal form.
     #[error(transparent)]
     Path(#[from] PathFault),
-    /// It is not clear for whom the request is.
+    /// The host of the request is missing or ambiguous.
     #[error("the request must name one host, in one way")]
     Host,
-    /// It is not clear where the request ends.
+    /// The end of the request is ambiguous.
     #[error("the length of the body is given in more than one way")]
     Framing,
-    /// The body is encoded for the connection in a way that we do not know.
+    /// The body has an unknown transfer coding.
     #[error("the only transfer coding that is understood is `chunked`")]
     Coding,
-    /// A gateway opens no tunnels.
+    /// The gateway does not support CONNECT.
     #[error("this gateway forwards requests and opens no tunnels")]
     Connect,
-    /// The service would return the fields that proxies have added.
+    /// The service would return the headers that proxies have added.
     #[error("this gateway does not answer TRACE")]
     Trace,
-    /// There are too many fields.
+    /// There are too many headers or trailers.
     #[error("the request has more than {MOST_FIELDS} header fields or trailers")]
     Fields,
     /// Some services would read the body as a second request.
     #[error("a request that asks to change the protocol may have no body")]
     Upgrade,
-    /// Something is expected that we do not know.
+    /// The header `Expect` has an unknown value.
     #[error("the only expectation that is met is `100-continue`")]
     Expectation,
-    /// The body is larger than it may be.
+    /// The body is larger than allowed.
     #[error("the body of the request is too large")]
     TooLarge,
     /// The client stopped sending.
     #[error("the body of the request did not come in time")]
     SlowClient,
-    /// The client's body broke off, so that nobody will read this.
+    /// The client's body broke off. The client is usually gone and does not read the answer.
     #[error("the body of the request broke off")]
     BrokenClient,
-    /// No route is for this request.
+    /// No route matches the request.
     #[error("no route leads from this host and path to a service")]
     NoRoute,
     /// The target leads back here.
     #[error("the request has passed this gateway before: its target leads back to it")]
     Loop,
-    /// As many connections have been upgraded as may be.
+    /// The limit on upgraded connections is reached.
     #[error("too many upgraded connections are open; try again later")]
     Crowded,
-    /// The upstream has as many connections as it may have.
+    /// The limit on connections to the upstream is reached.
     #[error("all connections to the service behind the gateway are in use; try again later")]
     Full,
     /// The upstream could not be reached.
@@ -104,7 +104,7 @@ impl Fault {
         matches!(self, Self::BadAnswer | Self::AnswerTimeout)
     }
 
-    /// A word for programs.
+    /// The code of the fault, for programs.
     pub const fn code(self) -> &'static str {
         match self {
             Self::Path(_) => "bad-path",
@@ -130,7 +130,7 @@ impl Fault {
         }
     }
 
-    /// What went wrong with a request that was sent.
+    /// The fault of a request that could not be sent or got no valid response.
     pub(super) fn of(error: &SendError) -> Self {
         let error = match error {
             SendError::Full => return Self::Full,

@@ -36,7 +36,7 @@ use super::tunnel::{Place, Tunnels};
 
 /// Forwards requests to one upstream. Clones share its connections.
 ///
-/// It takes requests that [`admit`](super::admit) has been over.
+/// Requests must have passed [`admit`](super::admit) before.
 #[derive(Clone, Debug)]
 pub struct Forward {
     shared: Arc<Shared>,
@@ -51,11 +51,11 @@ struct Shared {
     request_headers: Option<Arc<Edits>>,
     response_headers: Edits,
     max_body: u64,
-    /// Whether the target of a request over HTTP/1 is another one than what the client sent.
+    /// Whether the request target over HTTP/1 differs from the target of the client.
     changes_target: bool,
 }
 
-/// A prefix that is removed from paths, and the header that says so.
+/// A prefix that is removed from paths, and the header that tells the upstream about it.
 #[derive(Debug)]
 struct Prefix(String, HeaderValue);
 
@@ -64,15 +64,15 @@ struct Prefix(String, HeaderValue);
 pub struct Common {
     /// The proxies in front of us.
     pub trusted_proxies: TrustedProxies,
-    /// The fields that identify clients and that the configuration names.
+    /// The headers of the configuration that identify clients.
     pub identity: Arc<[HeaderName]>,
     /// Connections to upstreams.
     pub clients: Clients,
-    /// Connections that have changed to another protocol.
+    /// Connections that were upgraded to another protocol.
     pub tunnels: Tunnels,
-    /// Failures of upstreams in the log.
+    /// Logs failures of upstreams.
     pub failures: Failures,
-    /// The element of `Via`. A request that carries it has come through here before.
+    /// The element of `Via`. A request that has it has passed this gateway before.
     pub via: Via,
 }
 
@@ -149,7 +149,7 @@ impl Shared {
         let request = Request::from_parts(parts, body);
         let exchanged = self.exchange(request, upload.as_deref(), upgrade.is_some()).await;
         let (mut response, lease, member) = exchanged?;
-        // What the upstream spoke with us is not what we speak with the client.
+        // The version of the upstream's connection is not the version of the client's connection.
         *response.version_mut() = Version::HTTP_11;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return self.switch(response, lease, member, upgrade);
@@ -160,13 +160,13 @@ impl Shared {
                 let what = "the answer has a transfer coding other than `chunked`";
                 return Err(self.invalid(member, what));
             }
-            // The encoding counts, and the length of who says both is a lie (RFC 9112 §6.3);
-            // whoever read our answer by it would take its rest for another one.
+            // If both are there, the encoding counts (RFC 9112 §6.3). A client that trusted the
+            // length would read the rest of this answer as the next answer.
             headers.remove(CONTENT_LENGTH);
         }
         hop::remove(headers, &[]);
         self.response_headers.apply(headers);
-        // An upgrade that was refused leaves a connection that some upstreams misread.
+        // Some upstreams misread the connection after they have rejected an upgrade.
         let lease = upgrade.is_none().then_some(lease);
         let release = release.filter(|_| !received.is_some_and(|it| it.is_whole()));
         Ok(response.map(|body| {
@@ -176,19 +176,20 @@ impl Shared {
         }))
     }
 
-    /// The client's wish to change to another protocol, if it has one.
+    /// The client's upgrade request, if there is one.
     ///
-    /// Room is taken before the upstream is asked: it might open what nobody can use.
+    /// The place for the tunnel is reserved before the request is sent. Otherwise the upstream
+    /// might accept an upgrade while the gateway has no room.
     fn take_upgrade(&self, request: &mut Request<Admitted>) -> Result<Option<Upgrade>, Fault> {
         let Some(protocols) = request.body_mut().upgrade.take() else { return Ok(None) };
         let place = self.common.tunnels.room().ok_or(Fault::Crowded)?;
         Ok(Some(Upgrade { protocols, client: hyper::upgrade::on(request), place }))
     }
 
-    /// From the header that the client wrote to that of every server.
+    /// Changes the client's headers into the headers that all servers of the upstream get.
     fn describe(&self, parts: &mut Parts, admitted: &Admitted, upgrade: Option<&Upgrade>) {
         let Common { trusted_proxies, identity, via, .. } = &self.common;
-        // HTTP/2 has no such upgrades.
+        // HTTP/2 has no upgrades of this kind.
         let is_http1 = upgrade.is_some() || self.group.protocol == Protocol::Http1;
         let (headers, body) = (&mut parts.headers, &admitted.body);
         let reads_trailers = hop::reads_trailers(headers);
@@ -216,21 +217,21 @@ impl Shared {
                 headers.insert(CONNECTION, HeaderValue::from_static("te"));
             }
             if !body.is_end_stream() && body.size_hint().exact().is_none() {
-                // Without this field, hyper sends no body of a GET or HEAD.
+                // Without this header, hyper does not send the body of a GET or HEAD.
                 headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
             }
         }
         parts.version = if is_http1 { Version::HTTP_11 } else { Version::HTTP_2 };
-        // None of it is meant for the connection to the upstream.
+        // The extensions are not meant for the connection to the upstream.
         parts.extensions = Extensions::new();
     }
 
-    /// The path at the servers, if it is another one than what the client sent.
+    /// The path at the servers, if it differs from the path of the client.
     fn path(&self, sent: &Uri, base: &str) -> Result<Option<PathAndQuery>, Fault> {
         let path = sent.path_and_query().map_or("/", PathAndQuery::as_str);
         let path = match &self.strip_prefix {
             Some(Prefix(prefix, _)) => {
-                // The other reading could leave the prefix, past the limits of the path below it.
+                // Another reading of the path could be outside the prefix and evade its limits.
                 if let Some(escape) = ambiguity(sent.path()) {
                     return Err(PathFault::Ambiguous(escape).into());
                 }
@@ -244,9 +245,9 @@ impl Shared {
         path.map(Some).map_err(|_| Fault::Host)
     }
 
-    /// Sends the request, and once more where that is harmless: the upstream may close a
-    /// connection at the moment in which we use it again. A request that could not be sent to a
-    /// server is sent to the next one.
+    /// Sends the request, and repeats it if that is harmless: the upstream may close a connection
+    /// at the moment when the gateway reuses it. If a request could not be sent to a server, the
+    /// next server gets it.
     async fn exchange(
         &self,
         mut request: Request<Sent>,
@@ -267,7 +268,7 @@ impl Shared {
             if let Some(sent) = &sent {
                 let path = self.path(sent, &member.address.base_path)?;
                 let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
-                // Its parts are valid, and so is the whole.
+                // The parts are valid, so the URI is valid, too.
                 *request.uri_mut() = member.target(path, is_http1).map_err(|_| Fault::Host)?;
             }
             if own_host {
@@ -306,7 +307,7 @@ impl Shared {
             };
             let again = again.filter(|_| broke_off(&error) && !lease.has_begun());
             match (unsent, again) {
-                // The connection was closed before. Others that are kept may be in order.
+                // This idle connection was already closed. Other idle connections may be open.
                 (Some(unsent), _) if lease.is_reused() => request = unsent,
                 (unsent, again) => {
                     let may_stay = again.is_some();
@@ -327,10 +328,10 @@ impl Shared {
         }
     }
 
-    /// What the client is told; the log says more.
+    /// The fault for the client. The log has the details.
     fn fault(&self, member: &Member, error: &SendError) -> Fault {
         let fault = Fault::of(error);
-        // Other faults are those of the client.
+        // All other faults are the client's.
         if fault.status().is_server_error() {
             let cause: Option<&dyn Error> = match error {
                 SendError::Connect(cause) => Some(&**cause),
@@ -379,19 +380,19 @@ impl Shared {
     }
 }
 
-/// A client that would like to change to another protocol, and room for that.
+/// A client's upgrade request, and the place for its tunnel.
 struct Upgrade {
     protocols: HeaderValue,
     client: OnUpgrade,
     place: Place,
 }
 
-/// Whether it makes no difference to send the request once more.
+/// Whether repeating the request is harmless.
 fn is_harmless(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-/// Whether the connection ended before the head of an answer did.
+/// Whether the connection ended before the head of the answer was complete.
 fn broke_off(error: &SendError) -> bool {
     let SendError::Http(error) = error else { return false };
     error.is_incomplete_message() || error.is_canceled() || is_reset(error)

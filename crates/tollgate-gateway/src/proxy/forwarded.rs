@@ -1,4 +1,4 @@
-//! What the upstream is told about the client it cannot see.
+//! Headers that describe the client to the upstream.
 
 use std::sync::Arc;
 
@@ -12,20 +12,19 @@ use super::{Connection, hop};
 /// The proxies in front of us.
 #[derive(Clone, Debug)]
 pub struct TrustedProxies {
-    /// Who they are.
+    /// The addresses of the proxies.
     pub proxies: key::TrustedProxies,
-    /// The header of their own in which they name the client, if any.
+    /// The header with the client's address, if the proxies have their own.
     pub header: Option<HeaderName>,
 }
 
 /// Writes `X-Forwarded-For`, `-Proto`, `-Host` and `Forwarded`.
 ///
-/// Each gets this hop at its end. What stood there stays if a trusted proxy called; what
-/// anybody else writes there may be invented and would be believed by an upstream that reads
-/// from the left, so that it is dropped. Protocol and host are those of the first hop: a
-/// trusted proxy's word is kept.
+/// The gateway appends this hop to each list. Earlier elements are kept only if a trusted proxy
+/// sent the request. Other clients may invent them, and an upstream that reads from the left would
+/// trust them. Protocol and host describe the first hop, so a trusted proxy's values are kept.
 ///
-/// `host` is the one that the client asked for.
+/// `host` is the host that the client asked for.
 pub(super) fn write(
     headers: &mut HeaderMap,
     connection: &Connection,
@@ -35,8 +34,8 @@ pub(super) fn write(
     let is_front = trusted.proxies.contains(connection.peer.ip());
     let invented = |name: &HeaderName| {
         let name = name.as_str();
-        // Many services read `_` as `-` and then cannot tell the two apart, so that nobody
-        // may write such a name: a proxy passes on what it does not know.
+        // Many services read `_` as `-` and cannot tell the two apart. Names with `_` are removed
+        // even behind a trusted proxy, because a proxy forwards headers that it does not know.
         is_harmful(name)
             || is_about_client(name, trusted.header.as_ref()) && (!is_front || name.contains('_'))
     };
@@ -60,9 +59,8 @@ pub(super) fn write(
     }
 }
 
-/// Removes from the trailers of a request what must not come so late: where a service adds
-/// trailers to the fields of the head, they would say who the client is or where the request
-/// ends (RFC 9110 §6.5.1).
+/// Removes the trailers of a request that describe the client or the end of the message. Some
+/// services add trailers to the headers and would trust them (RFC 9110 §6.5.1).
 pub(super) fn clean_trailers(trailers: &mut HeaderMap) {
     hop::remove_framing(trailers);
     let dropped: Vec<_> = trailers
@@ -80,22 +78,22 @@ pub(super) fn clean_trailers(trailers: &mut HeaderMap) {
     }
 }
 
-/// Whether a field says who the client is or what it asked for, as only those in front of the
-/// service can know.
+/// Whether a header describes the client or its original request. Only proxies in front of the
+/// service may write such a header.
 fn is_about_client(name: &str, own: Option<&HeaderName>) -> bool {
     name.get(..PREFIX.len()).is_some_and(|start| is_spelling(start, PREFIX))
         || NAMES.iter().any(|known| is_spelling(name, known))
         || own.is_some_and(|own| is_spelling(name, own.as_str()))
 }
 
-/// Whether a field is always removed. A trusted proxy that does not know the field forwards what a
-/// stranger wrote.
+/// Whether a header is always removed. A trusted proxy that does not know the header forwards the
+/// value of an untrusted client.
 fn is_harmful(name: &str) -> bool {
     let is_hidden_framing = name.contains('_') && hop::is_framing(name);
     is_hidden_framing || HARMFUL.iter().any(|known| is_spelling(name, known))
 }
 
-/// Whether a name is this one, with `_` for `-` or without.
+/// Whether a name is the known name, where `_` may replace `-`.
 pub(super) fn is_spelling(name: &str, known: &str) -> bool {
     let dashed = |byte| if byte == b'_' { b'-' } else { byte };
     name.len() == known.len() && name.bytes().map(dashed).eq(known.bytes().map(dashed))
@@ -110,10 +108,10 @@ pub struct Via {
 }
 
 impl Via {
-    /// By the name of this process.
+    /// The element with the name of this process.
     ///
     /// # Errors
-    /// The name cannot be in a field.
+    /// The name is not a valid header value.
     pub fn new(name: &str) -> Result<Self, InvalidHeaderValue> {
         let element = |version: &str| HeaderValue::try_from(format!("{version} {name}"));
         Ok(Self {
@@ -122,7 +120,7 @@ impl Via {
         })
     }
 
-    /// Whether the request has come through here before, which it would then do for ever.
+    /// Whether the request has passed this gateway before: it would loop forever.
     pub(super) fn is_in(&self, headers: &HeaderMap) -> bool {
         headers.get_all(VIA).iter().any(|line| {
             line.to_str().is_ok_and(|line| {
@@ -131,7 +129,7 @@ impl Via {
         })
     }
 
-    /// Says that the request came through here (RFC 9110 §7.6.3).
+    /// Appends this gateway to `Via` (RFC 9110 §7.6.3).
     pub(super) fn append_to(&self, headers: &mut HeaderMap, version: Version) {
         let [http10, http11, http2] = &self.elements;
         let element = match version {
@@ -145,16 +143,16 @@ impl Via {
 
 /// One hop of RFC 7239.
 fn element(connection: &Connection, host: Option<&str>) -> HeaderValue {
-    // A quote or a backslash would let the client write elements of its own.
+    // With a quote or a backslash, the client could inject its own elements.
     let Some(host) = host.filter(|host| !host.contains(['"', '\\'])) else {
         return connection.hop.clone();
     };
     let element = [connection.hop.as_bytes(), b";host=\"", host.as_bytes(), b"\""].concat();
-    // An authority and the hop are values already.
+    // An authority and the hop are valid header values, so the fallback is never used.
     HeaderValue::from_maybe_shared(Bytes::from(element)).unwrap_or_else(|_| connection.hop.clone())
 }
 
-/// Adds to the end of a list. It becomes one line, because some servers read only the first.
+/// Appends to a list. The list becomes one line, because some servers read only the first line.
 fn append(headers: &mut HeaderMap, name: &HeaderName, element: HeaderValue) {
     let mut list = Vec::new();
     for line in headers.get_all(name) {
@@ -179,10 +177,10 @@ const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 /// The header for a prefix that was removed from the path.
 pub(super) const PATH_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 
-/// `X-Forwarded-For` and all that services have added to it: `-Port`, `-Prefix`, `-User`.
+/// The prefix of `X-Forwarded-For` and of its extensions, such as `-Port`, `-Prefix` and `-User`.
 const PREFIX: &str = "x-forwarded-";
 
-/// Services believe these as they believe the fields that the gateway writes.
+/// Services trust these headers as they trust the headers that the gateway writes.
 const NAMES: [&str; 25] = [
     "forwarded",
     "forwarded-for",
@@ -211,8 +209,8 @@ const NAMES: [&str; 25] = [
     "x-nf-client-connection-ip",
 ];
 
-/// Some services take the path from the first three, so that another limit was asked. CGI programs
-/// get `Proxy` as the variable `HTTP_PROXY`, and send their own requests through that proxy.
+/// Some services read the path from the first three, so the limits would be those of another path.
+/// CGI programs get `Proxy` as the variable `HTTP_PROXY`, and send requests through that proxy.
 const HARMFUL: [&str; 4] = ["x-original-url", "x-original-uri", "x-rewrite-url", "proxy"];
 
 #[cfg(test)]
@@ -305,7 +303,7 @@ mod tests {
         for (name, _) in kept {
             assert!(names.contains(&name), "{name}");
         }
-        // A proxy writes these with dashes, and passes on what it does not know.
+        // A proxy writes these with dashes, and forwards headers that it does not know.
         let headers = told("127.0.0.1:9", None, &invented);
         let names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         for (name, _) in invented {

@@ -1,4 +1,4 @@
-//! Header fields that are about one connection and end with it.
+//! Headers that apply to one connection and are not forwarded.
 
 use http::header::{
     self, CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TE,
@@ -7,19 +7,19 @@ use http::header::{
 
 use super::forwarded;
 
-/// Removes the fields that are about the connection the message came on (RFC 9110 §7.6.1): the
-/// known ones, and the ones that `Connection` names. `Connection` cannot remove the fields of
-/// `identity`: without its key, a request may be that of another client to the service.
+/// Removes the headers that apply only to the incoming connection (RFC 9110 §7.6.1): the known
+/// ones, and those in `Connection`. `Connection` cannot remove the headers of `identity`: without
+/// its key, the service might assign a request to another client.
 ///
-/// It has to be done before fields of our own are added: a client could name those in its
-/// `Connection` otherwise and have them removed.
+/// Call this before the gateway adds its own headers. Otherwise a client could remove them with
+/// `Connection`.
 pub(super) fn remove(headers: &mut HeaderMap, identity: &[HeaderName]) {
     let mut named = Vec::new();
     for line in headers.get_all(CONNECTION) {
         for name in line.as_bytes().split(|byte| *byte == b',') {
             match HeaderName::from_bytes(name.trim_ascii()) {
-                // What says where a message ends and for whom it is concerns everybody:
-                // whoever names it wants the next server to read another message.
+                // Each server needs the headers for the end and the host of a message. A client
+                // that lists them here wants the next server to read a different message.
                 Ok(name) if !END_TO_END.contains(&name) && !identity.contains(&name) => {
                     named.push(name);
                 }
@@ -27,30 +27,30 @@ pub(super) fn remove(headers: &mut HeaderMap, identity: &[HeaderName]) {
             }
         }
     }
-    // A message has few fields, of which mostly none is removed.
+    // A message has few headers, and most messages lose none of them.
     named.extend(headers.keys().filter(|name| HOP_BY_HOP.contains(name)).cloned());
     for name in &named {
         headers.remove(name);
     }
 }
 
-/// Whether `Transfer-Encoding` says no more than that the body comes in chunks. Those we take
-/// apart; of another coding nobody would know once the field is removed.
+/// Whether `chunked` is the only transfer coding. hyper decodes chunks. Another coding would stay
+/// in the body, and the next server could not detect it without this header.
 pub(super) fn is_merely_chunked(headers: &HeaderMap) -> bool {
     let mut codings = tokens(headers, &TRANSFER_ENCODING);
     codings.next().is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"))
         && codings.next().is_none()
 }
 
-/// Whether a field is about the connection or the length of a message. Many services read `_` as
+/// Whether a header describes the connection or the length of a message. Many services read `_` as
 /// `-`, so both spellings count.
 pub(super) fn is_framing(name: &str) -> bool {
     let is_known = |known: &HeaderName| forwarded::is_spelling(name, known.as_str());
     is_known(&CONTENT_LENGTH) || HOP_BY_HOP.iter().any(is_known)
 }
 
-/// Removes from trailers what only a head can say (RFC 9110 §6.5.1). HTTP/2 cannot carry it at
-/// all, and a message that ends with it would be broken off.
+/// Removes trailers that are only allowed as headers (RFC 9110 §6.5.1). HTTP/2 does not allow them
+/// at all, and the message would break off.
 pub(super) fn remove_framing(trailers: &mut HeaderMap) {
     let framing = trailers.keys().filter(|name| is_framing(name.as_str()));
     for name in framing.cloned().collect::<Vec<_>>() {
@@ -58,22 +58,23 @@ pub(super) fn remove_framing(trailers: &mut HeaderMap) {
     }
 }
 
-/// Whether an answer changes only to protocols that were `asked` for.
+/// Whether an answer upgrades only to protocols in `asked`.
 pub(super) fn was_asked_for(answer: &HeaderMap, asked: &HeaderValue) -> bool {
     let asked = || asked.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
     answer.get_all(UPGRADE).iter().count() == 1
         && tokens(answer, &UPGRADE).all(|token| asked().any(|it| it.eq_ignore_ascii_case(token)))
 }
 
-/// Whether the client reads trailers (`TE: trailers`); all else in `TE` is for us alone.
+/// Whether the client reads trailers (`TE: trailers`). Other values of `TE` concern only this
+/// connection.
 pub(super) fn reads_trailers(headers: &HeaderMap) -> bool {
     tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case(b"trailers"))
 }
 
-/// The protocols to which the client would like to change, if we may pass that on.
+/// The protocols of the client's upgrade request, if the gateway may forward it.
 ///
-/// `h2c`, other versions of HTTP, and TLS are not passed on: a client could send any number of
-/// requests over them, past every limit.
+/// `h2c`, other versions of HTTP, and TLS are not forwarded: a client could send any number of
+/// requests over them, past all limits.
 pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     if !tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case(b"upgrade")) {
         return None;
@@ -94,14 +95,14 @@ fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item =
     lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
 }
 
-/// How protocols begin that carry HTTP requests.
+/// Prefixes of protocols that carry HTTP requests.
 const FORBIDDEN: [&[u8]; 4] = [b"h2", b"http", b"shttp", b"tls"];
 
 static HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
-    // Addressed to us as a proxy of the client's own, which we are not.
+    // These are for a forward proxy of the client, and the gateway is a reverse proxy.
     header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,
     HeaderName::from_static("http2-settings"),
@@ -122,7 +123,7 @@ static END_TO_END: [HeaderName; 13] = [
     HeaderName::from_static("x-forwarded-for"),
     HeaderName::from_static("x-forwarded-host"),
     HeaderName::from_static("x-forwarded-proto"),
-    // By now they are ours.
+    // The gateway has written them by now.
     HeaderName::from_static("traceparent"),
     HeaderName::from_static("tracestate"),
 ];

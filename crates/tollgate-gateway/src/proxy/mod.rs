@@ -1,23 +1,23 @@
-//! The reverse proxy: one request to one upstream and back. It knows neither routes nor
-//! limits nor where its settings come from.
+//! The reverse proxy: one request to one upstream and back. It is independent of routes, of limits
+//! and of the source of its settings.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `settings.rs` | what it is told |
-//! | `entrance.rs` | a request is made unambiguous before anybody looks at it |
+//! | `settings.rs` | the settings |
+//! | `entrance.rs` | one unambiguous form for each request |
 //! | `path.rs` | one spelling for each path |
 //! | `forward.rs` | one request to one upstream and back |
-//! | `hop.rs` | fields that are about one connection and end with it |
-//! | `forwarded.rs` | what the upstream is told about the client it cannot see |
-//! | `rewrite.rs` | changes of the configuration to paths and headers |
-//! | `group.rs` | the servers of one upstream: which gets a request, and which are down |
+//! | `hop.rs` | headers that apply to one connection and are not forwarded |
+//! | `forwarded.rs` | headers that describe the client to the upstream |
+//! | `rewrite.rs` | changes to paths and headers |
+//! | `group.rs` | the servers of one upstream, their choice and their health |
 //! | `client.rs` | connections to all upstreams |
 //! | `pool.rs` | the connections to one upstream, for each worker |
 //! | `socket.rs` | one of these connections |
 //! | `body.rs` | bodies that pass through piece by piece |
-//! | `tunnel.rs` | connections that have changed to another protocol |
-//! | `fault.rs` | what a request gets that no upstream answered |
-//! | `failures.rs` | what the log says of upstreams that fail |
+//! | `tunnel.rs` | connections that were upgraded to another protocol |
+//! | `fault.rs` | the gateway's own answers, if no upstream answers |
+//! | `failures.rs` | log lines about upstreams that fail |
 
 mod body;
 mod client;
@@ -59,14 +59,14 @@ pub use self::settings::{
 pub(crate) use self::tunnel::TUNNELS;
 pub use self::tunnel::Tunnels;
 
-/// A connection of a client, and what the requests on it have in common.
+/// A connection of a client, with the values that all its requests share.
 #[derive(Debug)]
 pub struct Connection {
-    /// Who is at its other end.
+    /// The address of the other side.
     pub peer: SocketAddr,
     /// Whether it is encrypted.
     pub is_tls: bool,
-    /// Where limiters look for the peer.
+    /// The peer, in the form that limiters read.
     pub(crate) extensions: Extensions,
     /// The address, for `X-Forwarded-For`.
     ip: HeaderValue,
@@ -78,7 +78,7 @@ impl Connection {
     /// A connection with `peer`.
     ///
     /// # Errors
-    /// The address cannot be in a field.
+    /// The address is not a valid header value.
     pub fn new(peer: SocketAddr, is_tls: bool) -> Result<Self, InvalidHeaderValue> {
         let mut extensions = Extensions::new();
         extensions.insert(peer);

@@ -1,8 +1,8 @@
 //! One spelling for each path.
 //!
-//! A resource has many spellings, and a limit that knows one of them limits nobody. So
-//! every path is brought into its normal form first; that form is what is matched, and what
-//! is forwarded.
+//! A resource has many spellings. If a limit matched only one of them, clients could evade the
+//! limit with another spelling. So the gateway first brings every path into its normal form, which
+//! it then matches and forwards.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -15,14 +15,14 @@ pub enum Ambiguous {
     /// The request is answered with 400.
     #[default]
     Refuse,
-    /// They stay percent-encoded, and a stray `%` becomes `%25`.
+    /// The characters stay percent-encoded, and a stray `%` becomes `%25`.
     Keep,
 }
 
 /// Why a path has no normal form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathFault {
-    /// Not a path from the root: `*`, or that of CONNECT.
+    /// The target does not begin with `/`: it is `*`, or the target of CONNECT.
     #[error("the request target has no path that begins with `/`")]
     NotAbsolute,
     /// An encoded or raw character that servers read in different ways.
@@ -35,12 +35,12 @@ pub enum PathFault {
 
 /// The normal form of a path: the same for all spellings of one resource.
 ///
-/// * Escapes of characters that may stand in a path as they are (RFC 3986 `pchar`, but for
-///   `;`) are decoded; all others are written in upper case, and raw characters that a path
-///   may not hold are escaped.
-/// * From each segment `;` and what follows it is dropped: parameters, which servers ignore
+/// * Escapes of characters that need no escape in a path (RFC 3986 `pchar`, except `;`) are
+///   decoded. All other escapes are written in upper case. Raw characters that are not allowed in
+///   a path are escaped.
+/// * Each segment loses its parameters (`;` and the text after it), because servers ignore them
 ///   when they look for the resource.
-/// * `//` is `/`, `.` and `..` are resolved, and nothing leads above the root.
+/// * `//` becomes `/`, `.` and `..` are resolved, and `..` never leads above the root.
 ///
 /// # Errors
 /// See [`PathFault`].
@@ -60,7 +60,7 @@ pub fn normalise(path: &str, ambiguous: Ambiguous) -> Result<Cow<'_, str>, PathF
         append(&mut normal, segment, ambiguous)?;
         let is_last = segments.peek().is_none();
         match &normal[start + 1..] {
-            // Where such a segment is the last one, its slash is kept: `/a/.` is `/a/`.
+            // If such a segment is the last one, its slash is kept: `/a/.` is `/a/`.
             "" | "." => normal.truncate(start + usize::from(is_last)),
             ".." => {
                 normal.truncate(start);
@@ -94,7 +94,7 @@ pub fn in_all_readings<T: PartialEq>(
     })
 }
 
-/// The first escape in a path in normal form that gives the path several readings, if there is one.
+/// The first escape that gives a path in normal form several readings, if there is one.
 pub(super) fn ambiguity(normal: &str) -> Option<&'static str> {
     escapes(normal).next().map(|(escape, _)| *escape)
 }
@@ -118,15 +118,15 @@ pub fn other_readings(normal: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Escapes that some servers take for separators, and one that some take for the beginning of
-/// parameters, as a proxy between the gateway and the service may decode it.
+/// Two escapes that some servers read as separators, and `%3B`, which some servers read as the
+/// beginning of parameters. A proxy between the gateway and the service may decode them.
 const READINGS: [(&str, &str); 3] = [("%2F", "/"), ("%5C", "/"), ("%3B", ";")];
 
-/// Most paths are normal already, and this is all that is done with them.
+/// Most paths are already normal and need only this check.
 fn is_normal(path: &str) -> bool {
     let mut before = 0;
     path.bytes().all(|byte| {
-        // A dot at the beginning of a segment may be more than a letter.
+        // A dot at the beginning of a segment may be part of `.` or `..`.
         let plain =
             is_literal(byte) && !(before == b'/' && byte == b'.') || byte == b'/' && before != b'/';
         before = byte;
@@ -172,7 +172,7 @@ fn append(normal: &mut String, segment: &str, ambiguous: Ambiguous) -> Result<()
     Ok(())
 }
 
-/// What may stand in a segment as it is: `pchar`, but for `;`.
+/// Whether a character needs no escape in a segment: `pchar`, except `;`.
 const fn is_literal(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b'-' | b'.' | b'_' | b'~')
@@ -181,7 +181,7 @@ const fn is_literal(byte: u8) -> bool {
 }
 
 fn hex(digit: u8) -> Option<u8> {
-    // A digit to the base of 16 fits.
+    // A hexadecimal digit fits into a byte.
     char::from(digit).to_digit(16).map(|value| value as u8)
 }
 
@@ -314,7 +314,7 @@ mod tests {
             prop_assert!(normal.parse::<http::Uri>().is_ok());
         }
 
-        /// Escaping letters, and separators said twice, change nothing.
+        /// Escaped letters and doubled separators do not change the normal form.
         #[test]
         fn a_spelling_changes_nothing(
             segments in prop::collection::vec("[a-z]{1,4}", 1..4),

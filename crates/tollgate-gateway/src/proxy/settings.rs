@@ -1,4 +1,4 @@
-//! What the engine is told: plain data, checked by whoever reads the configuration.
+//! The settings of the proxy: plain data, checked by the reader of the configuration.
 
 use std::fmt;
 use std::path::Path;
@@ -9,15 +9,15 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 
 use super::rewrite::Edits;
 
-/// Where requests are sent, and how they change on the way.
+/// The target of requests, and the changes to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Upstream {
     /// The servers that share the requests; at least one.
     pub servers: Servers,
-    /// Which `Host` they are told.
+    /// The `Host` that the servers get.
     pub host: Host,
-    /// Removed from the beginning of paths: `/v1` makes `/a` of `/v1/a`. It begins with
-    /// `/` and does not end with one.
+    /// Removed from the beginning of paths: `/v1` makes `/a` of `/v1/a`. It begins with `/` and
+    /// does not end with `/`.
     pub strip_prefix: Option<String>,
     /// Changes to the header of requests.
     pub request_headers: Edits,
@@ -28,7 +28,7 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Forwards requests to `servers` as they are.
+    /// Forwards requests to `servers` without changes.
     pub fn to(servers: Servers) -> Self {
         Self {
             servers,
@@ -41,18 +41,18 @@ impl Upstream {
     }
 }
 
-/// Servers that do the same.
+/// Interchangeable servers of one upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Servers {
     /// At least one and at most [`Servers::MOST`].
     pub addresses: Vec<Address>,
-    /// How they are spoken to.
+    /// The protocol of the servers.
     pub protocol: Protocol,
-    /// Which of them gets a request.
+    /// The choice of the server for a request.
     pub balance: Balance,
-    /// When requests show that a server is down.
+    /// Detects from failed requests that a server is down.
     pub passive: Passive,
-    /// Checks beside the requests.
+    /// Health checks in addition to the requests.
     pub active: Option<Active>,
 }
 
@@ -66,7 +66,7 @@ impl Servers {
 pub struct Address {
     /// The server.
     pub endpoint: Endpoint,
-    /// Put in front of each path: empty, or begins with `/` and does not end with one.
+    /// Put in front of each path. Empty, or begins with `/` and does not end with `/`.
     pub base_path: String,
 }
 
@@ -87,12 +87,12 @@ pub struct Endpoint {
     pub scheme: Scheme,
     /// Host and port.
     pub authority: Authority,
-    /// The socket of the system, in place of host and port.
+    /// The Unix socket, instead of host and port.
     pub socket: Option<Arc<Path>>,
 }
 
 impl Endpoint {
-    /// HTTP over a socket of the system.
+    /// HTTP over a Unix socket.
     pub fn unix(socket: &Path) -> Self {
         let authority = Authority::from_static("localhost");
         Self { scheme: Scheme::HTTP, authority, socket: Some(socket.into()) }
@@ -118,12 +118,12 @@ pub enum Balance {
     LeastBusy,
 }
 
-/// When failures of requests take a server out.
+/// When failed requests take a server out of use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passive {
     /// After this number of failures in a row, the server gets no requests.
     pub failures: u32,
-    /// After this time, one request is sent there to see whether the server answers again.
+    /// After this time, the server gets one request as a test.
     pub retry_after: Duration,
 }
 
@@ -133,10 +133,10 @@ impl Default for Passive {
     }
 }
 
-/// Checks beside the requests.
+/// Health checks in addition to the requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Active {
-    /// The path that is asked for, and its query. The status of a server in order is 2xx or 3xx.
+    /// The path and the query of a check. A healthy server answers with 2xx or 3xx.
     pub path: PathAndQuery,
     /// The time between two checks.
     pub interval: Duration,
@@ -148,7 +148,7 @@ pub struct Active {
     pub unhealthy: u32,
 }
 
-/// How an upstream is spoken to.
+/// The protocol of an upstream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// HTTP/1.1.
@@ -158,21 +158,21 @@ pub enum Protocol {
     Http2,
 }
 
-/// Which `Host` an upstream is told.
+/// The `Host` that an upstream gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Host {
-    /// The target's own, for an upstream that serves several hosts by name.
+    /// The host of the target, for an upstream that serves several hosts by name.
     #[default]
     Target,
-    /// The one the client asked for, so that links the upstream makes lead back here. Over
-    /// HTTP/2 it is that of the target nevertheless.
+    /// The host of the client's request, so that links of the upstream lead to the gateway. Over
+    /// HTTP/2, the upstream gets the host of the target anyway.
     Client,
 }
 
-/// How long each thing may take.
+/// Time limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Timeouts {
-    /// Until a connection to the upstream stands, TLS included.
+    /// For a connection to the upstream, including TLS.
     pub connect: Duration,
     /// From the last byte of the request, once there is a connection, until the head of the
     /// upstream's response.

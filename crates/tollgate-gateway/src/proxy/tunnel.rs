@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Tunnels, which nobody waits for but the end of the program. Clones share them.
+/// Tunnels in tasks of their own. Only the end of the program waits for them. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Tunnels {
     pub(crate) tasks: TaskTracker,
@@ -25,7 +25,7 @@ pub struct Tunnels {
     most: usize,
 }
 
-/// Room for a tunnel, kept for as long as this is.
+/// A reserved place for one tunnel, free again on drop.
 #[derive(Debug)]
 pub(super) struct Place(Arc<AtomicUsize>);
 
@@ -37,13 +37,13 @@ impl Drop for Place {
 }
 
 impl Tunnels {
-    /// The same, with room for so many. Without it there is none.
+    /// The same tunnels, with places for up to `most`. The default is 0.
     #[must_use]
     pub fn at_most(&self, most: usize) -> Self {
         Self { most, ..self.clone() }
     }
 
-    /// Room for one more, if there is.
+    /// Reserves a place for one more tunnel, if there is a free place.
     pub(super) fn room(&self) -> Option<Place> {
         let take = |open| (open < self.most).then_some(open + 1);
         self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
@@ -81,7 +81,7 @@ pub(crate) const TUNNELS: &str = "tollgate_gateway_tunnels";
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// When one side has nothing more to say the other is told, and may still answer.
+/// When one side closes its direction, the other side is notified and may still send.
 async fn carry<A, B>(client: A, upstream: B, idle: Duration) -> Result<(), Error>
 where
     A: AsyncRead + AsyncWrite + Unpin,
@@ -112,11 +112,11 @@ impl Heard {
     }
 
     fn again(&self) {
-        // Some hundred million years fit.
+        // Milliseconds in a `u64` last for 500 million years.
         self.millis.store(self.began.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// Completes when nothing was heard for so long.
+    /// Completes when neither side has sent a byte for `idle`.
     async fn silence(&self, idle: Duration) {
         loop {
             let last = self.began + Duration::from_millis(self.millis.load(Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! What a connection is doing, so that one that does nothing can be told from one that works.
+//! The activity of a connection. It separates idle connections from connections with work.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -28,13 +28,13 @@ pub(super) struct Patience {
     pub(super) stall: Duration,
 }
 
-/// What one connection is doing. Times are milliseconds since it began.
+/// The activity of one connection. Times are milliseconds since it began.
 #[derive(Debug)]
 pub(super) struct Activity {
     began: Instant,
-    /// Requests that came and whose response is not through.
+    /// Requests whose response is not complete.
     requests: AtomicUsize,
-    /// Of those, the ones whose response is under way.
+    /// Requests whose response is being sent.
     responses: AtomicUsize,
     /// The end of the last request.
     free_since: AtomicU64,
@@ -42,11 +42,11 @@ pub(super) struct Activity {
     head_since: AtomicU64,
     /// The last byte in either direction.
     moved_at: AtomicU64,
-    /// In HTTP/2 a byte need not belong to a request.
+    /// In HTTP/2, a byte may belong to no request.
     is_h2: AtomicBool,
-    /// The answer to the last request was made before its body had been read.
+    /// The last request was answered before its body was read.
     leaves_unread: AtomicBool,
-    /// All has been said; what the client still sends is thrown away.
+    /// The last response is sent. Further bytes of the client are discarded.
     lingers: AtomicBool,
 }
 
@@ -67,9 +67,8 @@ impl Activity {
         })
     }
 
-    /// When patience with the connection ends, if it goes on as it does. `None` while a
-    /// request waits for its answer and while the connection lingers, which have limits of
-    /// their own.
+    /// The time at which the connection is closed if its activity does not change. `None` while a
+    /// request waits for its answer and while the connection lingers: both have their own limits.
     pub(super) fn deadline(&self, patience: Patience) -> Option<Instant> {
         if self.lingers.load(Ordering::Relaxed) {
             return None;
@@ -92,7 +91,7 @@ impl Activity {
         self.head_since.load(Ordering::Relaxed) != NEVER
     }
 
-    /// The body of the request that is being answered may go on coming.
+    /// The client may still be sending the body of the request that is being answered.
     pub(super) fn leaves_unread(&self) {
         self.leaves_unread.store(true, Ordering::Relaxed);
     }
@@ -102,7 +101,7 @@ impl Activity {
         self.leaves_unread.load(Ordering::Relaxed)
     }
 
-    /// From now on the connection has a time limit of its own.
+    /// From now on the connection has its own time limit.
     pub(super) fn lingers(&self) {
         self.lingers.store(true, Ordering::Relaxed);
     }
@@ -116,7 +115,7 @@ impl Activity {
     }
 
     fn now(&self) -> u64 {
-        // Some hundred million years fit.
+        // Milliseconds in a `u64` last for 500 million years.
         self.began.elapsed().as_millis() as u64
     }
 
@@ -124,19 +123,21 @@ impl Activity {
         let now = self.now();
         self.moved_at.store(now, Ordering::Relaxed);
         if !is_read && !self.is_working() && self.is_in_head() && !self.is_h2() {
-            // An answer to a head that is not valid, and may go on. HTTP/2 writes at any time.
+            // The head is not valid, so hyper answers while the client may still be sending. HTTP/2
+            // may write at any time.
             self.leaves_unread();
         }
         if is_read && self.requests.load(Ordering::Relaxed) == 0 {
             let first =
                 self.head_since.compare_exchange(NEVER, now, Ordering::Relaxed, Ordering::Relaxed);
-            // Of a head only its first byte counts, or a byte a minute would keep it open.
+            // Only the first byte of a head counts. Otherwise one byte a minute would keep the
+            // connection open.
             let _ = first;
         }
     }
 }
 
-/// A request under way; it ends when this is dropped.
+/// A request under way, until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Working {
     activity: Arc<Activity>,
@@ -152,12 +153,12 @@ impl Working {
         Self { activity: Arc::clone(activity), answers: false }
     }
 
-    /// It is answered before its body has been read.
+    /// The request is answered before its body is read.
     pub(super) fn leaves_unread(&self) {
         self.activity.leaves_unread();
     }
 
-    /// Its response is under way.
+    /// The response is being sent.
     fn answers(mut self) -> Self {
         self.activity.responses.fetch_add(1, Ordering::Relaxed);
         self.answers = true;
@@ -176,7 +177,7 @@ impl Drop for Working {
 }
 
 pin_project! {
-    /// The body of a response, with which its request, the span and the line of that end.
+    /// The body of a response. Its end is the end of the request, of its span and of its log line.
     #[derive(Debug)]
     pub(super) struct Answer<B> {
         #[pin]
@@ -225,12 +226,12 @@ impl<B: http_body::Body> http_body::Body for Answer<B> {
     }
 }
 
-/// A stream that notes when a byte moves.
+/// A stream that records the time of each read and write.
 #[derive(Debug)]
 pub(super) struct Watched<S> {
     stream: S,
     activity: Arc<Activity>,
-    /// Counts the connection until its socket is closed, after an upgrade too.
+    /// Counts the connection until its socket is closed, also after an upgrade.
     _slot: Slot,
 }
 

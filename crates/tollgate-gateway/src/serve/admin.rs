@@ -1,4 +1,4 @@
-//! Where operators look, never on a public listener.
+//! The admin address for operators. Public listeners never serve it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -27,8 +27,8 @@ use super::gateway::{Gateway, History};
 use super::keys::KeySet;
 use super::listener;
 
-/// Serves the admin address for as long as it is polled. Of more than `most` connections the oldest
-/// is closed: a health check is new, and must not wait for connections that do nothing.
+/// Serves the admin address while it is polled. With more than `most` connections, the oldest is
+/// closed: a new health check must not wait for idle connections.
 pub(super) async fn serve<St: Inspect>(
     gateway: Arc<Gateway<St>>,
     router: Router,
@@ -58,7 +58,7 @@ pub(super) async fn serve<St: Inspect>(
                 async move {
                     match answer {
                         Some(answer) => Ok(answer),
-                        // It is always ready.
+                        // The router is always ready.
                         None => router.call(request).await,
                     }
                 }
@@ -71,7 +71,7 @@ pub(super) async fn serve<St: Inspect>(
     }
 }
 
-/// Serves one connection to its end, which comes for whoever does not read, too.
+/// Serves one connection to its end. A client that stops reading loses its connection.
 async fn serve_connection<F>(
     stream: TcpStream,
     answered: impl Fn(Request<Incoming>) -> F,
@@ -84,22 +84,22 @@ where
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(PATIENCE)
-        // What waits there for a reader is of no use to another.
+        // The buffer is small because unread answers waste memory.
         .max_buf_size(MOST_UNSENT)
         .serve_connection(TokioIo::new(pin!(stream)), service_fn(answered))
         .await
 }
 
-/// What the socket where operators connect is like, and each connection of it.
+/// Limits the send buffer of the admin socket and of each of its connections.
 ///
-/// Left to itself the system takes in megabytes for a reader who has stopped reading, and only
-/// then does anybody notice.
+/// By default the system buffers megabytes for a client that has stopped reading. Only then would
+/// the gateway detect that the client does not read.
 pub(super) fn prepare(socket: &TcpSocket) -> io::Result<()> {
     socket.set_send_buffer_size(SENT_AHEAD)
 }
 
-/// The answer to whoever asks how the process is, under whatever name: probes know no other
-/// than an address. All else the router answers, to those whom it lets in.
+/// The answer to a health check from any client and with any `Host`, because probes send only an
+/// address. The router answers all other paths and checks the client and the `Host`.
 fn answer<St: Inspect>(
     gateway: &Gateway<St>,
     method: &Method,
@@ -116,8 +116,8 @@ fn answer<St: Inspect>(
     Some(known(gateway))
 }
 
-/// Whether requests should come here. Without the keys of tokens they should: there may be
-/// none elsewhere either, and then nobody would be served at all.
+/// Whether this replica should get requests. It should even if keys of tokens are missing: the
+/// other replicas may lack them, too, and then no replica would serve requests.
 fn ready<St: Inspect>(gateway: &Gateway<St>) -> Response<Body> {
     if gateway.draining.has_begun() {
         return respond(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "draining" }));
@@ -126,8 +126,8 @@ fn ready<St: Inspect>(gateway: &Gateway<St>) -> Response<Body> {
     if !app.key_sets().iter().all(|set| set.was_tried()) {
         return respond(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "fetching keys" }));
     }
-    // How many and not which: whoever asks, under whatever name, is told this. `/config` says
-    // more, to whom the router lets in.
+    // Only the number of missing sets, because any client can read this answer. `/config` lists
+    // the sets, and the router checks its clients.
     match app.key_sets().iter().filter(|set| set.state().fetched.is_none()).count() {
         0 => respond(StatusCode::OK, &json!({ "status": "ready" })),
         missing => {
@@ -136,14 +136,14 @@ fn ready<St: Inspect>(gateway: &Gateway<St>) -> Response<Body> {
     }
 }
 
-/// The answer to whoever would like to change what can only be read.
+/// The answer to a method that would change a read-only path.
 pub(super) fn read_only() -> Response<Body> {
     let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, "This can only be read.");
     response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     response
 }
 
-/// What is running and how it came to be. Times are seconds: since 1970, or passed.
+/// The running configuration and its history. Times are seconds since 1970, or ages in seconds.
 pub(super) fn config(history: &History, key_sets: &[Arc<KeySet>]) -> Response<Body> {
     let age = |since: SystemTime| since.elapsed().unwrap_or_default().as_secs();
     let seconds = |at: SystemTime| at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -196,17 +196,17 @@ fn problem(status: StatusCode, detail: &str) -> Response<Body> {
     response
 }
 
-/// How long a head may take here, and a connection stay unused.
+/// The time limit for the head of a request, and for an idle connection.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long an answer may lie unread: a line of the live page comes every second.
+/// The time limit for an unread answer. The live page sends a line every second.
 const UNREAD: Duration = Duration::from_secs(10);
 
-/// How many bytes of an answer wait here, and of a request's head.
+/// The most bytes of an answer, and of a request's head, in the gateway's buffer.
 const MOST_UNSENT: usize = 16 << 10;
 
-/// How many the system takes that have not reached the other side; Linux makes it twice as many.
-/// Enough for metrics over a continent in a second or two.
+/// The most bytes of an answer in the system's send buffer; Linux doubles this number. Enough to
+/// send metrics across a continent in a second or two.
 const SENT_AHEAD: u32 = 16 << 10;
 
 #[cfg(test)]
@@ -220,7 +220,7 @@ mod tests {
 
     use super::*;
 
-    /// The clock stands still for as long as bytes move.
+    /// The paused clock does not advance while bytes move.
     #[tokio::test(start_paused = true)]
     async fn whoever_stops_reading_loses_the_connection_and_held_little() {
         let (_, listener) =
@@ -233,13 +233,13 @@ mod tests {
         let served = timeout(100 * UNREAD, serve_connection(stream, endless)).await;
         assert!(served.expect("it ends").is_err());
         assert!(started.elapsed() < 2 * UNREAD, "{:?}", started.elapsed());
-        // It gets what was on its way.
+        // The client still gets the bytes that were already sent.
         let mut held = Vec::new();
         let _ = client.read_to_end(&mut held).await;
         assert!((LINE..1 << 18).contains(&held.len()), "{}", held.len());
     }
 
-    /// One after the other, without an end.
+    /// An endless body of lines.
     struct Lines;
 
     impl http_body::Body for Lines {

@@ -1,4 +1,4 @@
-//! What serves requests, made of one version of the configuration and swapped as a whole.
+//! Serves requests with one version of the configuration. A reload replaces the app as a whole.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -39,7 +39,7 @@ use crate::proxy::{
 };
 use crate::trace::{self, Tracing};
 
-/// One version of the configuration at work.
+/// One version of the configuration, ready to serve.
 pub(super) struct App<St> {
     pub(super) plan: Plan,
     /// The listeners' treatment of connections.
@@ -48,65 +48,65 @@ pub(super) struct App<St> {
     identity: Identity,
     clients: Clients,
     summary: Summary,
-    /// Whether upstreams say somewhere what a request has cost.
+    /// Whether any limit reads the cost of a request from the upstream.
     reserves: bool,
-    /// Who is refused, and who is not limited.
+    /// The allowlist and the blocklist.
     lists: Option<AccessLists>,
     /// The rules for descriptors of Envoy.
     pub(super) rate_limits: Option<RateLimits<St>>,
     /// The most connections to the admin address.
     pub(super) admin_connections: usize,
-    /// Where requests wait, of all routes together.
+    /// The wait queue of all routes.
     room: WaitQueue,
 }
 
-/// A listener: its address in the file, which may leave the port to the system.
+/// A listener, by its address in the file. With port 0, the system chooses the port.
 pub(super) type ListenerKey = (SocketAddr, Front);
 
-/// What a listener does with a connection before the first request.
+/// The settings of a listener for connections before their first request.
 #[derive(Clone, Debug)]
 pub(super) struct ListenerSettings {
     pub(super) tls: Option<Arc<ServerConfig>>,
     pub(super) proxy_protocol: Option<TrustedProxies>,
     /// The most connections.
     pub(super) most: usize,
-    /// The most connections of one address.
+    /// The most connections from one address.
     pub(super) most_per_address: usize,
-    /// The answers that it gives.
+    /// The kind of listener, such as proxy or forward auth.
     pub(super) front: Front,
 }
 
-/// What outlives every version of the configuration.
+/// The parts that outlive every version of the configuration.
 #[derive(Clone)]
 pub(super) struct Persistent<St> {
-    /// Counters live here, which is why they survive a reload.
+    /// The store has the counters, so they survive a reload.
     pub(super) store: St,
-    /// The most files that this process may open, if there is a bound.
+    /// The most files that this process may open, if there is a limit.
     pub(super) files: Option<u64>,
     /// The same store, without its local fallback.
     pub(super) without_local: St,
     pub(super) tunnels: Tunnels,
-    /// Failures of upstreams in the log.
+    /// Logs failures of upstreams.
     pub(super) failures: Failures,
-    /// What stands in `Via`.
+    /// The element of `Via`.
     pub(super) via: Via,
     /// How many threads serve requests.
     pub(super) workers: usize,
-    /// What has been decided under each policy, which goes on after a reload.
+    /// Counts the decisions of each policy, across reloads.
     pub(super) observer: Observer,
-    /// What the log says of that.
+    /// The summary of these decisions in the log.
     pub(super) summary: Summary,
-    /// Keys of tokens, which a reload does not fetch anew.
+    /// Keys of tokens. A reload does not fetch them again.
     pub(super) key_sets: KeySets,
     /// A line for each request.
     pub(super) access_log: AccessLog,
-    /// What is added to the traces of requests.
+    /// The gateway's part of the traces of requests.
     pub(super) tracing: Tracing,
 }
 
 impl<St: Inspect> App<St> {
-    /// Puts a plan to work. Connections to upstreams are taken over from the version
-    /// `before`, where nothing about them has changed.
+    /// Makes an app of a plan. Connections to upstreams are taken over from the version `before`,
+    /// unless their settings have changed.
     pub(super) fn new(
         plan: Plan,
         persistent: &Persistent<St>,
@@ -128,7 +128,7 @@ impl<St: Inspect> App<St> {
         let identity = Identity::new(&plan, &persistent.key_sets)?;
         let lists = lists::lists(&plan, &identity)?;
         let rate_limits = RateLimits::new(&plan, persistent)?;
-        // Requests of both versions wait in one order.
+        // Requests of both versions share one wait queue, so they keep their order.
         let room = before.map_or_else(WaitQueue::new, |app| app.room.clone());
         let common = Common {
             trusted_proxies: build::trusted_proxies(&plan),
@@ -150,7 +150,7 @@ impl<St: Inspect> App<St> {
         let routes = parts.routes()?;
         let mut listeners = HashMap::new();
         for (listen, most) in plan.listen.iter().zip(most) {
-            // At every reload, so that a renewed certificate is served from the next connection on.
+            // Read at every reload, so that new connections get a renewed certificate.
             let tls = listen.tls.as_ref().map(files::tls).transpose()?;
             let proxy_protocol = listen.proxy_protocol.clone();
             let most_per_address = listen.max_connections_per_address;
@@ -160,7 +160,7 @@ impl<St: Inspect> App<St> {
             listeners.insert((listen.addr, front), settings);
         }
         let (summary, reserves) = (persistent.summary.clone(), plan.reserves());
-        // Last: if this version fails, the version before goes on with its own bounds.
+        // Last, because the earlier version keeps its own bounds if this version fails.
         let (requests, bytes) = plan.waiting;
         let room = room.max_requests(requests).max_bytes(bytes);
         let admin_connections = admin;
@@ -179,37 +179,37 @@ impl<St: Inspect> App<St> {
         })
     }
 
-    /// All layers, to look at.
+    /// Handles of all layers, for the admin router.
     pub(super) fn layers(&self) -> impl Iterator<Item = LayerHandle> {
         self.routes.iter().flat_map(ReadyRoute::layers)
     }
 
-    /// The key sets that are fetched for it.
+    /// The fetched key sets of this version.
     pub(super) fn key_sets(&self) -> &[Arc<KeySet>] {
         &self.identity.key_sets
     }
 
-    /// Completes when each of its key sets has been asked for once, well or not.
+    /// Completes when each key set has been fetched once, or its first fetch has failed.
     pub(super) async fn key_sets_tried(&self) {
         for set in self.key_sets() {
             set.tried().await;
         }
     }
 
-    /// How long a connection of a client may do nothing.
+    /// The time limits for idle connections of clients.
     pub(super) fn patience(&self) -> Patience {
         let timeouts = &self.plan.timeouts;
         Patience {
             head: timeouts.request_header,
             keep_alive: timeouts.keep_alive,
-            // An upstream that is silent is given up after one such time, so that who is
-            // silent for two is a client that does not read.
+            // A silent upstream is given up after one idle time. So after two idle times, the
+            // reason for the stall is a client that does not read.
             stall: 2 * timeouts.idle,
         }
     }
 
-    /// Answers one request: forwards it if the limits admit it. `received` says when the whole body
-    /// has come.
+    /// Answers one request: forwards it if the limits allow it. `received` is set when the whole
+    /// body has been received.
     pub(super) async fn answer(
         &self,
         request: Request<Incoming>,
@@ -222,18 +222,18 @@ impl<St: Inspect> App<St> {
             })
             .await;
         if self.reserves {
-            // It is between the upstream and us, also where this request reserved nothing. A
-            // gateway that reserves nothing anywhere leaves it to one further out.
+            // Clients never see the cost, even if this request reserved no units. A gateway without
+            // any reservation forwards the cost to a gateway in front of it.
             answer.headers_mut().remove(headers::COST);
             answer = answer.map(|body| body.without_trailer(headers::COST));
         }
         answer
     }
 
-    /// Decides one request: calls the service that `admitted` makes, or answers for it. Where
-    /// `admitted` makes none, the answer is that of a request without a route.
+    /// Decides one request: calls the service that `admitted` returns, or answers the request
+    /// itself. If `admitted` returns no service, the answer is that there is no route.
     ///
-    /// The service has to be ready at all times: nothing between here and it waits.
+    /// The service must always be ready, because no layer waits for it.
     pub(super) async fn decide<B, S>(
         &self,
         mut request: Request<B>,
@@ -322,7 +322,7 @@ impl<St: Inspect> App<St> {
         answered.unwrap_or_else(|never| match never {})
     }
 
-    /// What the lists say of a request, or the answer to it where that is all.
+    /// The list that a request's client is on. The error is the final answer: a denial.
     fn listed<B>(&self, request: &Request<Admitted<B>>) -> Result<Listed, Box<Response<Body>>> {
         let Some(lists) = &self.lists else {
             return Ok(Listed::Neither);
@@ -331,7 +331,7 @@ impl<St: Inspect> App<St> {
             Ok(Listed::Blocked) => Denial::denied_subject(),
             Ok(listed) => return Ok(listed),
             Err(error) => {
-                // Every connection has a peer address, so that this does not happen.
+                // Every connection has a peer address, so this error is a bug.
                 static LOGGED: Once = Once::new();
                 LOGGED.call_once(|| tracing::error!(%error, "cannot tell who is listed"));
                 Denial::misconfigured()
@@ -353,8 +353,8 @@ fn head<B>(request: &Request<Admitted<B>>) -> RequestHead<'_> {
     head
 }
 
-/// Where it is not clear for whom a request is or where it ends, whatever follows on the
-/// connection is not clear either.
+/// Answers a request with a fault. If the host or the end of the request is unclear, the bytes
+/// that follow are unclear, too, so the connection is closed.
 fn refuse(fault: Fault, version: Version) -> Response<Body> {
     let mut response = fault.response();
     let is_unclear = matches!(fault, Fault::Host | Fault::Framing | Fault::Coding | Fault::Upgrade);
@@ -364,7 +364,7 @@ fn refuse(fault: Fault, version: Version) -> Response<Body> {
     response
 }
 
-/// The answer to OPTIONS of the whole server, which asks whether it is there.
+/// The answer to OPTIONS of the whole server, which works as a ping.
 fn nothing() -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;

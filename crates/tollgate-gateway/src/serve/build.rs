@@ -1,4 +1,4 @@
-//! From a plan to what serves it: routes, and a limiter for each kind of request.
+//! Makes routes and limiters of a plan. Each kind of request has its own limiter.
 
 use std::sync::Arc;
 
@@ -26,19 +26,19 @@ use crate::proxy::{Common, Fault, Forward, TrustedProxies, UntilItsEnd};
 /// A route that is ready to serve.
 pub(super) struct ReadyRoute<St> {
     pub(super) plan: Route,
-    /// Where its requests go; `None` where it only decides for other proxies.
+    /// Forwards its requests; `None` if the gateway only decides for other proxies.
     pub(super) forward: Option<Forward>,
     limiters: Arc<Limiters<St>>,
-    /// Whether an earlier route has them too.
+    /// Whether an earlier route has the same limiters.
     shares_limiters: bool,
     pub(super) meter: Meter,
 }
 
-/// For each api of a route, and last for requests that none of them matches: what limits
-/// them. `None` where nothing does.
+/// The limiter of each api of a route, and at the end the limiter of requests that match no api.
+/// `None` means no limit.
 type Limiters<St> = Vec<Option<Limiter<St>>>;
 
-/// What limits one kind of request.
+/// The limits of one kind of request.
 pub(super) struct Limiter<St> {
     pub(super) layer: RateLimitLayer<St, UntilItsEnd>,
     pub(super) prices: Prices,
@@ -66,11 +66,11 @@ impl<St: Inspect> ReadyRoute<St> {
     }
 }
 
-/// Whatever the limiters and the routes of one plan share.
+/// The parts that the limiters and the routes of one plan share.
 pub(super) struct Parts<'a, St> {
     pub(super) plan: &'a Plan,
     pub(super) store: &'a St,
-    /// The same store for limits none of which falls back.
+    /// The same store, for limiters without a limit that falls back to a local store.
     pub(super) without_local: &'a St,
     pub(super) common: &'a Common,
     pub(super) identity: &'a Identity,
@@ -81,8 +81,8 @@ pub(super) struct Parts<'a, St> {
 impl<St: Inspect> Parts<'_, St> {
     /// The routes of the plan, in their order.
     ///
-    /// Those with the same limits share the limiters: one for each api is much by itself, and
-    /// as many for each of a hundred routes would take the memory of the machine.
+    /// Routes with the same limits share their limiters. A limiter for each api of each of a
+    /// hundred routes would use too much memory.
     pub(super) fn routes(&self) -> Result<Vec<ReadyRoute<St>>, BuildError> {
         let mut ready: Vec<ReadyRoute<St>> = Vec::new();
         for route in &self.plan.routes {
@@ -108,8 +108,8 @@ impl<St: Inspect> Parts<'_, St> {
         apis.map(|api| self.limiter(route, api)).collect()
     }
 
-    /// All that holds for one kind of request, in one layer: one step of the store decides
-    /// it, all or none.
+    /// All limits of one kind of request, in one layer. The store checks and charges all of them
+    /// in one atomic step.
     fn limiter(
         &self,
         route: &Route,
@@ -148,7 +148,7 @@ impl<St: Inspect> Parts<'_, St> {
             if let Some(penalty) = &plan.penalty {
                 let blocked = self.of(&penalty.policy, plan);
                 let blocked = match penalty.failures.clone() {
-                    // An outage blocks no client: an answer of the gateway is not a strike.
+                    // The gateway's own answers are not strikes, so an outage blocks no client.
                     Some(failures) => {
                         blocked.count_only(move |response| contain(&failures, response.status))
                     }
@@ -163,14 +163,14 @@ impl<St: Inspect> Parts<'_, St> {
         Ok(Some(Limiter { layer: layer.body_mode(), prices }))
     }
 
-    /// The tier of a request is that of whoever was found to ask.
+    /// The tier of a request is the tier of its client.
     fn tiers(&self) -> impl TierSource + use<St> {
         let names = self.plan.tiers.iter().cloned().map(Tier::from).collect();
         Tiers { names, identity: self.identity.clone() }
     }
 
-    /// One quota of a limit: that of everybody, and those of the tiers. Whoever has none is
-    /// not held against it.
+    /// One quota of a limit: for all clients, and for each tier. The limit is skipped for clients
+    /// without a quota.
     fn limit(
         &self,
         plan: &LimitPlan,
@@ -197,12 +197,12 @@ impl<St: Inspect> Parts<'_, St> {
         Ok(enforced(limit, plan))
     }
 
-    /// A policy over the quota of whoever a plan is about.
+    /// A limit with this policy, keyed by the clients of the plan.
     fn of(&self, policy: &Policy, plan: &LimitPlan) -> Limit {
         let mut policy = policy.clone();
         if policy.may_fall_back() && !self.store.has_local_fallback() {
-            // A store in memory has no outage, and the layer refuses `Local` without a fallback.
-            // After a reload the file may name a store that is opened at the next start.
+            // A store in memory has no outage, and the layer does not accept `Local` without a
+            // fallback. After a reload, the file may name a store that only the next start opens.
             policy = policy.with_on_store_error(OnStoreError::Open).with_shed(OnStoreError::Open);
         }
         match plan.whose {
@@ -235,14 +235,14 @@ fn tier_of(head: &RequestHead<'_>) -> Option<usize> {
     head.extensions.get::<ClientIdentity>()?.tier
 }
 
-/// The closure has an answer for every request; the flat cost tells the layer the largest one,
-/// which it warns about when no burst could ever hold it.
+/// The closure returns the cost of every request. The flat cost is the largest cost: the layer
+/// logs a warning if it exceeds every burst.
 fn costs(plan: &LimitPlan) -> Costs {
     let table = Arc::clone(&plan.costs);
     Costs::flat(plan.max_cost).from_fn(move |head| Some(table.of(head.method, head.uri.path())))
 }
 
-/// What becomes of the charge when the response is known.
+/// Adds the correction of the charge after the response.
 fn corrected(limit: Limit, plan: &LimitPlan) -> Limit {
     let limit = counting(limit, plan.counts.as_ref());
     match &plan.reserve {
@@ -250,7 +250,7 @@ fn corrected(limit: Limit, plan: &LimitPlan) -> Limit {
             let reserve = Reserve::by_handler().lapse_after(plan.lapse);
             limit.reserve(match plan.settle {
                 SettleBy::Header => reserve.or_by_header(headers::COST),
-                // The body is the handler's business here.
+                // `settled.rs` reads the body and settles these.
                 SettleBy::Trailer | SettleBy::Bytes(_) => reserve,
             })
         }
@@ -258,8 +258,8 @@ fn corrected(limit: Limit, plan: &LimitPlan) -> Limit {
     }
 }
 
-/// The limit, for which only responses with these statuses count, if there is a list. A request
-/// whose outcome is unknown counts as well.
+/// Counts only responses with these statuses, if there is a list. A request with an unknown
+/// outcome counts as well.
 fn counting(limit: Limit, statuses: Option<&Vec<Statuses>>) -> Limit {
     let Some(statuses) = statuses.cloned() else { return limit };
     limit.count_only(move |response| {
@@ -272,7 +272,7 @@ fn contain(statuses: &[Statuses], status: StatusCode) -> bool {
     statuses.iter().any(|it| it.contain(status))
 }
 
-/// The proxies in front, and where they name the client.
+/// The proxies in front, and their header with the client's address.
 pub(super) fn trusted_proxies(plan: &Plan) -> TrustedProxies {
     let header = plan.identity.iter().find_map(|source| match source {
         IdentitySource::Ip { header: Some(ForwardingHeader::Single(name)), .. } => {
@@ -283,7 +283,7 @@ pub(super) fn trusted_proxies(plan: &Plan) -> TrustedProxies {
     TrustedProxies { proxies: plan.trusted_proxies.clone(), header }
 }
 
-/// The fields that identify clients and that the file names.
+/// The headers of the file that identify clients.
 pub(super) fn identity_fields(plan: &Plan) -> Arc<[HeaderName]> {
     let named = plan.identity.iter().filter_map(|source| match source {
         IdentitySource::ApiKey(ApiKeysPlan { place: ApiKeyPlace::Header(name), .. })

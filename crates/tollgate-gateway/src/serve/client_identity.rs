@@ -1,4 +1,4 @@
-//! Whose quota a request uses, found out once for all its limits.
+//! The client of a request, found once for all limits.
 
 use std::sync::Arc;
 
@@ -16,17 +16,17 @@ use crate::plan::{
     ApiKeyPlace, ApiKeysPlan, ForwardingHeader, IdentitySource, JwtPlan, KeyOrigin, Plan,
 };
 
-/// Who asks, as an extension of the request: the limits of a route read it instead of each
-/// looking for itself.
+/// The client of a request, as an extension of the request. The limits of a route read it, so
+/// `identity` is evaluated only once.
 #[derive(Clone)]
 pub(super) struct ClientIdentity {
     found: Result<Option<Subject>, Arc<KeyError>>,
-    /// Which of the tiers, if any.
+    /// The index of the client's tier, if it has one.
     pub(super) tier: Option<usize>,
 }
 
 impl ClientIdentity {
-    /// Who it is, if the request says it.
+    /// The client, if `identity` found one.
     pub(super) fn subject(&self) -> Result<Option<Subject>, &KeyError> {
         match &self.found {
             Ok(found) => Ok(found.clone()),
@@ -34,7 +34,7 @@ impl ClientIdentity {
         }
     }
 
-    /// Whether no source found anybody.
+    /// Whether no source found a client.
     pub(super) const fn is_nobody(&self) -> bool {
         matches!(self.found, Ok(None))
     }
@@ -44,14 +44,14 @@ impl ClientIdentity {
 #[derive(Clone)]
 pub(super) struct Identity {
     links: Arc<[Link]>,
-    /// The sets that are fetched, kept up to date for as long as somebody uses them.
+    /// The fetched key sets. They are kept up to date until the last clone is dropped.
     pub(super) key_sets: Arc<[Arc<KeySet>]>,
 }
 
 enum Link {
-    /// All whom it finds are in the same tier.
+    /// All clients of this source are in the same tier.
     Source { source: Box<dyn KeySource>, tier: Option<usize> },
-    /// The token says the tier by its name.
+    /// The token has the name of the tier.
     Tiered { user: Box<JwtUser>, claim: String, tiers: Arc<[String]> },
 }
 
@@ -61,7 +61,7 @@ impl Link {
             Self::Source { source, tier } => {
                 Ok(source.subject(head)?.map(|subject| (subject, *tier)))
             }
-            // A tier that there is not is none.
+            // An unknown tier counts as no tier.
             Self::Tiered { user, claim, tiers } => {
                 Ok(user.with_claim(head, claim).map(|(subject, said)| {
                     (subject, tiers.iter().position(|tier| Some(tier) == said.as_ref()))
@@ -77,7 +77,7 @@ impl Link {
         }
     }
 
-    /// Whom an operator names.
+    /// The client that an operator names.
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         match self {
             Self::Source { source, .. } => source.named(name),
@@ -117,7 +117,8 @@ impl Identity {
         Ok(Self { links: links.into(), key_sets: key_sets.into() })
     }
 
-    /// The tier of whom an operator names; of a user only a token tells it.
+    /// The tier of the client that an operator names. `None` for users, because only their token
+    /// has the tier.
     pub(super) fn tier_of(&self, name: &SubjectName) -> Option<usize> {
         match self.links.iter().find(|link| link.named(name).is_some())? {
             Link::Source { tier, .. } => *tier,
@@ -125,7 +126,7 @@ impl Identity {
         }
     }
 
-    /// The user that a log names, as if a token had; `None` if no source of the chain has users.
+    /// The user in a log line, as if a token had named the user. `None` if no source has users.
     pub(super) fn user(&self, name: &str, tier: Option<usize>) -> Option<ClientIdentity> {
         let name: SubjectName = format!("user:{name}").parse().ok()?;
         let subject = self.links.iter().find_map(|link| link.named(&name))?;
@@ -150,7 +151,7 @@ impl Identity {
     }
 }
 
-/// The source that the limits of a route have: whoever was found.
+/// The key source of the limits of a route: the client that was found.
 pub(super) struct Found(pub(super) Identity);
 
 impl KeySource for Found {
@@ -173,7 +174,7 @@ impl KeySource for Found {
     }
 }
 
-/// The users alone, whoever else a request is from.
+/// A key source with only the user of a request, even if an earlier source finds another client.
 pub(super) struct Users(pub(super) Identity);
 
 impl KeySource for Users {
@@ -204,7 +205,7 @@ impl KeySource for Users {
     }
 }
 
-/// Where the address of a client is found.
+/// The source of a client's address.
 pub(super) fn client_ip(
     proxies: &TrustedProxies,
     header: Option<&ForwardingHeader>,
@@ -222,7 +223,7 @@ pub(super) fn client_ip(
     source.map_err(|error| BuildError(error.to_string()))
 }
 
-/// Where a request has its API key.
+/// The place of the API key in a request.
 pub(super) fn place(place: &ApiKeyPlace) -> UnverifiedApiKey {
     match place {
         ApiKeyPlace::Usual => ApiKey::in_x_api_key(),
@@ -231,7 +232,7 @@ pub(super) fn place(place: &ApiKeyPlace) -> UnverifiedApiKey {
     }
 }
 
-/// A list for each tier, so that the list that has a key says which tier it is.
+/// Adds a list of keys for each tier, so that the list of a key determines its tier.
 fn append_keys(links: &mut Vec<Link>, plan: &ApiKeysPlan) -> Result<(), BuildError> {
     let mut tiers: Vec<_> = plan.keys.iter().map(|key| key.tier).collect();
     tiers.sort_unstable();
@@ -305,7 +306,7 @@ mod tests {
         Identity::new(&outcome.plan.unwrap(), &KeySets::default()).unwrap()
     }
 
-    /// Whether somebody is found, and in which tier.
+    /// Whether a client is found, and its tier.
     fn tier_of(name: &str, value: &str) -> (bool, Option<usize>) {
         let request = Request::builder().header(name, value).body(()).unwrap();
         let client = identity().find(&RequestHead::of(&request));

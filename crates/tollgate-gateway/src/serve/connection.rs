@@ -50,7 +50,7 @@ pub(super) async fn serve<St: Inspect>(
     let terms = &Terms { patience, slots, front: settings.front };
     let served = async {
         let stream = TcpStream::from_std(stream)?;
-        // Answers are written in few large pieces: to wait for more only delays them.
+        // Answers are written in few large pieces, so waiting for more only adds delay.
         stream.set_nodelay(true)?;
         match &settings.proxy_protocol {
             None => behind_proxies(&gateway, stream, peer, slot, &settings, terms).await,
@@ -62,10 +62,10 @@ pub(super) async fn serve<St: Inspect>(
                 let config = ParseConfig { include_tlvs: false, ..ParseConfig::default() };
                 let stream = ProxiedStream::create_from_tokio(stream, config);
                 let stream = timeout(terms.patience.head, stream).await??;
-                // A proxy that checks our health calls for itself and names nobody.
+                // Without a client's address, the proxy connects for itself, for a health check.
                 let client = stream.proxy_header().proxied_address();
                 let client = client.map_or(peer, |addresses| addresses.source);
-                // In a box, as below.
+                // Boxed for the same reason as below.
                 Box::pin(behind_proxies(&gateway, stream, client, slot, &settings, terms)).await
             }
         }
@@ -86,7 +86,8 @@ async fn behind_proxies<St: Inspect, S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    // Another proxy asks about all of its clients.
+    // A trusted proxy in front connects for all of its clients, so the limit per address would be
+    // wrong. On the other listeners every peer is such a proxy.
     let is_trusted =
         settings.front != Front::Proxy || gateway.app().plan.trusted_proxies.contains(peer.ip());
     if !is_trusted && !slot.belongs_to(peer.ip(), settings.most_per_address) {
@@ -95,8 +96,8 @@ where
     let Some(tls) = &settings.tls else {
         return http(gateway, stream, (peer, false), slot, terms).await;
     };
-    // In a box: a task has room for the largest thing that it may do, and TLS is much larger than the
-    // rest.
+    // Boxed, because a task always has the size of its largest future, and TLS is much larger than
+    // the rest.
     Box::pin(async move {
         let stream = TlsAcceptor::from(Arc::clone(tls)).accept(stream);
         let stream = timeout(terms.patience.head, stream).await??;
@@ -124,8 +125,8 @@ where
     let service = service_fn(|request: Request<Incoming>| {
         let working = Working::begin(&activity, request.version() == Version::HTTP_2);
         let served = Arc::clone(&served);
-        // In a box, which ends with the head of the response: a task keeps the size of the largest
-        // thing it ever did.
+        // Boxed, because a task always has the size of its largest future. The box is freed at the
+        // head of the response.
         Box::pin(async move {
             let (gateway, connection) = &*served;
             Ok::<_, Infallible>(answer(gateway, request, connection, working, front).await)
@@ -138,8 +139,8 @@ where
     let mut look = std::pin::pin!(sleep_until(Instant::now() + terms.patience.head));
     loop {
         let event = poll_fn(|cx| {
-            // First, so that a request that has arrived is read before the time is looked at: a
-            // busy machine may be late with both.
+            // First, so that a request that has arrived is read before the timer fires. On a busy
+            // machine both may be late.
             if let Poll::Ready(ended) = serving.as_mut().poll(cx) {
                 return Poll::Ready(Event::Ended(ended.map_err(io::Error::other)));
             }
@@ -151,10 +152,9 @@ where
         match event.await {
             Event::Ended(ended) => return ended,
             Event::Asked => {
-                // HTTP/2 can say which requests it will still answer. In HTTP/1 one may be under
-                // way at this moment, or be sent as soon as an answer ends whose head did not
-                // say that it is the last. So the next head says it, and only who asks for
-                // nothing is left.
+                // HTTP/2 can announce which requests it will still answer. In HTTP/1, a request may
+                // already be on its way. So the next response has `Connection: close`, and only
+                // connections without a further request stay open.
                 if activity.is_h2() {
                     serving.as_mut().graceful_shutdown();
                 }
@@ -163,14 +163,14 @@ where
             Event::Look => {
                 let now = Instant::now();
                 let patience = terms.now(leaving.has_begun());
-                // Of a connection that was new when it was asked it shows only now that it speaks
-                // HTTP/2, in which no answer says that it is the last.
+                // The protocol of a connection that was new at the beginning of the drain may be
+                // known only now. In HTTP/2, no answer has `Connection: close`.
                 if leaving.has_begun() && activity.is_h2() || leaving.is_over() {
                     serving.as_mut().graceful_shutdown();
                 }
                 match activity.deadline(patience) {
                     Some(deadline) if deadline <= now => {
-                        // Whoever does not go when asked is put out.
+                        // The client did not close the connection in time.
                         if leaving.is_over() || activity.is_working() {
                             return Err(io::ErrorKind::TimedOut.into());
                         }
@@ -178,8 +178,8 @@ where
                         serving.as_mut().graceful_shutdown();
                         look.as_mut().reset(now + LAST_CALL);
                     }
-                    // A head may begin at any time, so nobody looks away for longer than one
-                    // may take.
+                    // A head may begin at any time, so the deadline is checked at least once in
+                    // the time limit of a head.
                     deadline => {
                         let next = deadline.unwrap_or(now + patience.head);
                         let latest = if leaving.has_begun() { LAST_CALL } else { patience.head };
@@ -212,7 +212,7 @@ async fn answer<St: Inspect>(
                 let entry = log.begin(&request, connection);
                 (app.answer(request, connection, received).await, entry)
             }
-            // In boxes, so that requests that are forwarded need no room for these.
+            // Boxed, so that forwarded requests do not need memory for these futures.
             Front::ForwardAuth => {
                 Box::pin(forward_auth::answer(&app, &request, connection.peer, log)).await
             }
@@ -246,7 +246,7 @@ async fn answer<St: Inspect>(
 /// request had a header `Upgrade`, and otherwise shuts the connection down itself.
 async fn end(upgrade: OnUpgrade) {
     if let Ok(stream) = upgrade.await {
-        // The client may be gone.
+        // The client may have disconnected.
         let _ = TokioIo::new(stream).shutdown().await;
     }
 }
@@ -254,8 +254,8 @@ async fn end(upgrade: OnUpgrade) {
 /// The body of a request over HTTP/1, if it has one.
 struct Upload {
     received: Received,
-    /// Whether hyper may keep the connection though the body is not read: hyper reads what has come
-    /// by then, and closes where that is not all.
+    /// Whether hyper may keep the connection although the body is not read. hyper discards the
+    /// bytes that have arrived, and closes the connection if the body is not complete.
     is_small: bool,
 }
 
@@ -275,7 +275,7 @@ fn builder(patience: Patience) -> Builder<Streams> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        // It would count the time between requests too, for which there is more patience.
+        // This timeout would include the time between requests, which has a longer limit.
         .header_read_timeout(None)
         .max_buf_size(HEAD_BYTES);
     builder
@@ -292,7 +292,7 @@ fn builder(patience: Patience) -> Builder<Streams> {
     builder
 }
 
-/// On which a connection is there.
+/// The time limits and the listener's kind for a connection.
 struct Terms {
     patience: Patience,
     slots: Slots,
@@ -300,7 +300,8 @@ struct Terms {
 }
 
 impl Terms {
-    /// Who does nothing makes room for those who wait, and is not waited for at the end.
+    /// The time limits at this moment. Idle connections have less time if other clients wait for a
+    /// connection, or if the gateway drains.
     fn now(&self, is_leaving: bool) -> Patience {
         let Patience { keep_alive, .. } = self.patience;
         let is_short = is_leaving || self.slots.is_full();
@@ -309,7 +310,7 @@ impl Terms {
     }
 }
 
-/// Why a connection is looked at.
+/// The reason to check a connection.
 enum Event {
     Ended(io::Result<()>),
     /// The gateway begins to drain.
@@ -317,7 +318,7 @@ enum Event {
     Look,
 }
 
-/// How far a connection is on its way out.
+/// The progress of a connection towards its end.
 struct Leaving<'a> {
     draining: &'a Drain,
     /// Wakes the connection when the gateway begins to drain.
@@ -333,7 +334,7 @@ impl<'a> Leaving<'a> {
         Self { draining, begins, is_woken: false, begun: false, over: false }
     }
 
-    /// Whether the gateway has begun to drain. Says so once.
+    /// Returns true once, when the gateway has begun to drain.
     fn is_asked(&mut self, cx: &mut Context<'_>) -> bool {
         if self.begun {
             return false;
@@ -363,21 +364,21 @@ impl<'a> Leaving<'a> {
 /// The most bytes of the head of a request.
 const HEAD_BYTES: usize = 64 * 1024;
 
-/// How many requests one connection may have under way in HTTP/2.
+/// The most requests under way on one HTTP/2 connection.
 const STREAMS: u32 = 100;
 
-/// How much of one request's body may come before its target takes it.
+/// The most bytes of one request's body that are buffered before the target reads them.
 const UPLOAD_BYTES: u32 = 128 << 10;
 
-/// The same for all requests of a connection.
+/// The same for all requests of a connection together.
 const UPLOADS_BYTES: u32 = 1 << 20;
 
-/// How many streams a client may have opened and reset before we have seen them; one that
-/// does more is at work on CVE-2023-44487.
+/// The most streams that a client may open and reset before the gateway has accepted them. More
+/// resets are an attack (CVE-2023-44487).
 const RESETS: usize = 32;
 
-/// Up to this size a body that is not wanted mostly comes at once, and hyper discards it.
+/// A body of up to this size usually arrives at once, so hyper can discard it.
 const SMALL_BODY: u64 = 8 << 10;
 
-/// How long a client that was asked to leave may take to go.
+/// The time limit for a client to close its connection after the gateway has asked for it.
 const LAST_CALL: Duration = Duration::from_secs(1);

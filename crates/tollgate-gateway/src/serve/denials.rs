@@ -1,4 +1,4 @@
-//! What those get who are denied.
+//! The answers to denied requests.
 
 use bytes::Bytes;
 use http::header::WWW_AUTHENTICATE;
@@ -8,8 +8,8 @@ use tollgate::denial::{DenialResponse, Members, Problem, Reason};
 
 use crate::plan::{ApiKeyPlace, IdentitySource, Plan};
 
-/// Problems with the members of the file, and its status for those of whom nobody knows who
-/// they are.
+/// Problem documents with the members of the file, and the status for requests in which
+/// `identity` finds no client.
 pub(super) struct Denials {
     problem: Problem,
     missing_key: StatusCode,
@@ -20,7 +20,7 @@ impl Denials {
     pub(super) fn of(plan: &Plan) -> Self {
         let members: Members = plan.members.clone();
         let missing_key = plan.missing_key_status;
-        // A 401 has to say how one would say who one is (RFC 9110, 15.5.2).
+        // A 401 must name the ways to authenticate (RFC 9110, 15.5.2).
         let challenge = (missing_key == StatusCode::UNAUTHORIZED).then(|| challenge(plan));
         Self { problem: Problem::with_members(members), missing_key, challenge }
     }
@@ -33,7 +33,7 @@ impl Denials {
     }
 }
 
-/// Why a request was denied, as an extension of the response.
+/// The reason for a denial, as an extension of the response.
 #[derive(Clone, Debug)]
 pub(super) struct Denied {
     pub(super) code: &'static str,
@@ -68,8 +68,8 @@ impl DenialResponse for Denials {
     }
 }
 
-/// The schemes of `Authorization` by which `identity` finds somebody. A field of its own has none
-/// that is registered; its name then stands for one.
+/// The schemes of `Authorization` with which `identity` finds a client. Other headers have no
+/// registered scheme, so the challenge uses the name of the header.
 fn challenge(plan: &Plan) -> HeaderValue {
     let schemes = plan.identity.iter().filter_map(|source| match source {
         IdentitySource::User(_) => Some("Bearer"),
@@ -81,6 +81,6 @@ fn challenge(plan: &Plan) -> HeaderValue {
         IdentitySource::Value(_) | IdentitySource::Ip { .. } => None,
     });
     let schemes = schemes.collect::<Vec<_>>().join(", ");
-    // Names of fields and schemes are tokens, which fit into a field.
+    // Names of headers and schemes are tokens, so they are valid header values.
     HeaderValue::try_from(schemes).unwrap_or(HeaderValue::from_static("Bearer"))
 }

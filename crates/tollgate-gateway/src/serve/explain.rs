@@ -1,4 +1,4 @@
-//! `tollgate explain`: which limits a described request meets, and what they would say now.
+//! `tollgate explain`: the limits of a described request, and their decisions at this moment.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -49,7 +49,7 @@ pub struct Described {
 }
 
 impl Described {
-    /// The request to a path in normal form, as far as it matters.
+    /// The described request, with a path in normal form.
     fn request(&self, path: &str) -> Result<Request<()>, String> {
         let path: PathAndQuery = path.parse().map_err(|_| "the path is no path".to_owned())?;
         let mut request = Request::new(());
@@ -68,11 +68,10 @@ impl Described {
     }
 }
 
-/// Writes what would become of the request, a sentence a line, as far as that can be said.
-/// Nothing is charged.
+/// Describes the decision for the request, one sentence a line. The request is not charged.
 ///
 /// # Errors
-/// Why no more can be said.
+/// The decision cannot be determined. The error is the reason.
 pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(), String> {
     // Writing to a string does not fail.
     let _ = writeln!(out, "{} {} from {}", described.method, described.path, described.ip);
@@ -100,7 +99,7 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
     let _ = writeln!(out, "goes to route {}, {}", route.name, check::target(route.target.as_ref()));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
-    // Key sets begin to be fetched where there is a runtime.
+    // The fetch of key sets needs a runtime.
     let client = runtime.block_on(async { Client::find(plan, described, &path) })?;
     match client.listed {
         Listed::Blocked => {
@@ -113,7 +112,7 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
         }
         Listed::Neither => {}
     }
-    // After the lists: whoever is denied is denied everywhere.
+    // After the lists, because the blocklist also applies to exempt paths.
     if plan.is_exempt(&path) {
         let _ = writeln!(out, "is not limited: the path is exempt");
         return Ok(());
@@ -163,13 +162,13 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
     Ok(())
 }
 
-/// Long enough for a connection that there can be.
+/// Long enough for any connection that can succeed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Costs that are asked about besides that of the request.
+/// Further costs to show, besides the cost of the request.
 const COSTS: [u64; 4] = [1, 3, 5, 10];
 
-/// One limit that is about the request.
+/// One limit that applies to the request.
 struct Met<'a> {
     policy: &'a Policy,
     key: Key,
@@ -183,7 +182,7 @@ fn charges<'a>(limits: &'a [Met<'a>]) -> Vec<Charge<'a>> {
     each.map(|(limit, cost)| Charge::new(limit.policy, &limit.key, Cost::new(cost)).dry()).collect()
 }
 
-/// Who asks, as far as the request tells.
+/// The client of the described request.
 struct Client {
     subject: Option<Subject>,
     tier: Option<usize>,
@@ -226,7 +225,7 @@ impl Client {
     }
 }
 
-/// The limits that are about the request, each told in words.
+/// The limits that apply to the request. Each limit is also described in `out`.
 fn limits<'a>(
     plan: &Plan,
     route: &'a Route,
@@ -283,7 +282,7 @@ fn write_verdict(out: &mut String, limits: &[Met<'_>], verdict: &Verdict) {
             continue;
         }
         if limit.policy.is_concurrency() {
-            // A request is one, whatever it costs.
+            // A concurrency limit counts each request as one, at any cost.
             let (left, most) = (this.remaining, this.limit);
             let when = when(this, at);
             let name = limit.policy.name();

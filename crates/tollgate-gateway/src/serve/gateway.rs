@@ -1,5 +1,5 @@
-//! What is running: the version of the configuration that serves, and how the last attempt
-//! to load another went.
+//! The running gateway: the current version of the configuration, and the result of the last
+//! reload.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -19,32 +19,32 @@ use super::source::{Contents, Loaded, Source, files};
 use crate::plan::Plan;
 use crate::trace::Tracing;
 
-/// What is running.
+/// The running gateway.
 pub(super) struct Gateway<St> {
     app: ArcSwap<App<St>>,
-    /// What the program was started with: of some of it a reload changes nothing.
+    /// The plan of the start. A reload cannot change some parts of it.
     started: Plan,
     history: Mutex<History>,
     persistent: Persistent<St>,
-    /// Answers for the health of the Rate Limit Service.
+    /// The health service of the Rate Limit Service.
     pub(super) health: HealthServer<HealthService>,
-    /// Begun when no further connections are taken and those there are shall end.
+    /// The drain: no new connections are accepted, and the open connections are asked to end.
     pub(super) draining: Drain,
 }
 
-/// How the configuration came to be what it is.
+/// The history of the configuration.
 #[derive(Clone, Debug)]
 pub(super) struct History {
-    /// 1 for what the program was started with, one more for each that took its place.
+    /// 1 for the configuration of the start, plus 1 for each successful reload.
     pub(super) version: u64,
     pub(super) loaded_at: SystemTime,
     /// The plan in words, without secrets.
     pub(super) words: String,
-    /// What of it has to wait for the next start.
+    /// The changes that only take effect at the next start.
     pub(super) waiting: Vec<&'static str>,
-    /// Attempts to load another that failed.
+    /// The number of failed reloads.
     pub(super) failures: u64,
-    /// Why the last one failed, if nothing was loaded since.
+    /// The time and the reason of the last failed reload, if no later reload was successful.
     pub(super) error: Option<(SystemTime, String)>,
 }
 
@@ -74,13 +74,13 @@ impl<St: Inspect> Gateway<St> {
         })
     }
 
-    /// The version that serves, for a request: it is served to its end by the one it began
-    /// with.
+    /// The current version, to keep for a whole request: a reload does not change a request under
+    /// way.
     pub(super) fn app_to_keep(&self) -> Arc<App<St>> {
         self.app.load_full()
     }
 
-    /// The version that serves, for a look at it.
+    /// The current version, for a short read.
     pub(super) fn app(&self) -> Guard<Arc<App<St>>> {
         self.app.load()
     }
@@ -89,20 +89,20 @@ impl<St: Inspect> Gateway<St> {
         self.history.lock().clone()
     }
 
-    /// What is added to the traces of requests.
+    /// The gateway's part of the traces of requests.
     pub(super) const fn tracing(&self) -> &Tracing {
         &self.persistent.tracing
     }
 
-    /// Where requests are logged.
+    /// The access log.
     pub(super) const fn access_log(&self) -> &AccessLog {
         &self.persistent.access_log
     }
 
-    /// Puts another version in the place of the one that serves, or leaves that where it is.
-    /// Returns what the files that it names held before they were read, whether or not it took
-    /// its place: one that is missing may be on its way. Blocks, and must be called within a
-    /// runtime.
+    /// Replaces the current version with a new one, or keeps the current version if the new one is
+    /// not valid. In both cases, returns the contents of the files that the new version names, as
+    /// they were before it read them: a missing file may be created later. Blocks, and must be
+    /// called within a runtime.
     pub(super) fn replace(&self, source: &Source) -> Contents {
         let before = self.app.load_full();
         let mut named = Contents::default();
@@ -111,7 +111,7 @@ impl<St: Inspect> Gateway<St> {
             named = Contents::of(files(source, &plan), &Contents::default());
             let app = App::new(plan, &self.persistent, Some(&before));
             let app = app.map_err(|error| error.to_string())?;
-            // Until its keys are there the one before does better.
+            // The earlier version serves until the keys of the new version are fetched.
             Handle::current().block_on(app.key_sets_tried());
             Ok((app, words))
         });
@@ -145,8 +145,8 @@ impl<St: Inspect> Gateway<St> {
     }
 }
 
-/// What is made once, at the start: sockets, the store that holds the counters, and the log
-/// with whatever else is told of requests.
+/// The changed settings that only take effect at the next start: sockets, the store, the logs and
+/// tracing.
 fn waiting(started: &Plan, now: &Plan) -> Vec<&'static str> {
     let addresses =
         |plan: &Plan| -> Vec<_> { plan.listen.iter().map(|it| (it.addr, it.front)).collect() };

@@ -20,14 +20,14 @@ use super::error::BuildError;
 use crate::plan::JwksPlan;
 use crate::proxy::{Clients, Timeouts};
 
-/// The key sets in use, over all versions of the configuration: a reload fetches none anew
-/// that is there. Clones share them.
+/// The key sets of all versions of the configuration. A reload does not fetch a known set again.
+/// Clones share them.
 #[derive(Clone, Default)]
 pub(super) struct KeySets(Arc<Mutex<Vec<Weak<KeySet>>>>);
 
 impl KeySets {
-    /// The set of this plan: one that is in use, or a new one that begins to be fetched. Must
-    /// be called within a runtime.
+    /// The key set of this plan. If it is not in use yet, the first fetch begins. Must be called
+    /// within a runtime.
     pub(super) fn get(&self, plan: &JwksPlan) -> Result<Arc<KeySet>, BuildError> {
         let mut sets = self.0.lock();
         sets.retain(|set| set.strong_count() > 0);
@@ -42,7 +42,7 @@ impl KeySets {
     }
 }
 
-/// A key set at a URL, kept up to date for as long as this is kept.
+/// A key set at a URL, kept up to date until this value is dropped.
 pub(super) struct KeySet {
     plan: JwksPlan,
     verifier: JwtVerifier,
@@ -50,20 +50,19 @@ pub(super) struct KeySet {
     _keeper: AbortOnDropHandle<()>,
 }
 
-/// What has become of a key set so far.
+/// The state of a key set.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
     /// The end of the last attempt.
     tried_at: Option<Instant>,
-    /// When the keys came that are believed, and their names.
+    /// The time of the last successful fetch, and the names of its keys.
     pub(super) fetched: Option<(SystemTime, Vec<String>)>,
-    /// Why the last attempt failed, if it did.
+    /// The time and the reason, if the last attempt failed.
     pub(super) error: Option<(SystemTime, String)>,
 }
 
 impl KeySet {
-    /// Begins to fetch, or takes over what `before` has: with other times, the keys are the
-    /// same.
+    /// Begins to fetch. Takes over the keys of `before`, a set with the same URL and other times.
     fn new(plan: &JwksPlan, before: Option<&Self>) -> Result<Self, BuildError> {
         let wrong = |error: &dyn fmt::Display| BuildError(format!("jwt: {}: {error}", plan.url));
         let uri: Uri = plan.url.parse().map_err(|error| wrong(&error))?;
@@ -76,7 +75,7 @@ impl KeySet {
             Some(set) => (set.verifier.clone(), set.state()),
             None => (JwtVerifier::without_keys(), State::default()),
         };
-        // However often it is called, one call is kept until somebody waits for it.
+        // `Notify` keeps one call until the keeper waits, even after many calls.
         let verifier = verifier.on_unknown_kid(move || asked.notify_one());
         for outcome in OUTCOMES {
             counter!(FETCHES, "outcome" => outcome).increment(0);
@@ -88,7 +87,7 @@ impl KeySet {
         Ok(Self { plan: plan.clone(), verifier, state, _keeper: keeper })
     }
 
-    /// Believes whom the set vouches for: with the keys that are there now and later.
+    /// A verifier with the current keys of the set, and with all later keys.
     pub(super) fn verifier(&self) -> JwtVerifier {
         self.verifier.clone()
     }
@@ -101,16 +100,16 @@ impl KeySet {
         self.state.borrow().clone()
     }
 
-    /// Whether the first attempt has ended, well or not.
+    /// Whether the first attempt has ended, with or without success.
     pub(super) fn was_tried(&self) -> bool {
         self.state.borrow().tried_at.is_some()
     }
 
-    /// Completes when the first attempt has ended, which takes no longer than the time limit
-    /// of one.
+    /// Completes when the first attempt has ended: at the latest after the time limit of an
+    /// attempt.
     pub(super) async fn tried(&self) {
         let mut state = self.state.clone();
-        // Who keeps the set ends with it, not before.
+        // The keeper runs as long as the set, so this error does not happen.
         let _ = state.wait_for(|state| state.tried_at.is_some()).await;
     }
 }
@@ -121,7 +120,7 @@ struct Keeper {
     uri: Uri,
     clients: Clients,
     verifier: JwtVerifier,
-    /// A token asks for a key that is not there.
+    /// A token names a key that is not in the set.
     wanted: Arc<Notify>,
     said: watch::Sender<State>,
 }
@@ -137,8 +136,8 @@ impl Keeper {
         }
     }
 
-    /// Until the set is too old, or a key is missing; and whatever happens, not before the
-    /// shortest interval is over. So strangers with made-up tokens gain one fetch in each.
+    /// Waits until the set is too old or a key is missing, but at least for the shortest interval.
+    /// So clients with invented tokens cause at most one fetch in each interval.
     async fn until_due(&self) {
         let (tried_at, failed) = {
             let state = self.said.borrow();
@@ -156,7 +155,7 @@ impl Keeper {
     async fn fetch(&self) -> Result<JwtKeys, FetchError> {
         let limit = self.plan.fetch_timeout;
         let json = timeout(limit, self.answer()).await.map_err(|_| FetchError::Slow(limit))??;
-        // Reading a large set takes a while, in which requests go on.
+        // Parsing a large set takes time and must not block requests.
         let read = tokio::task::spawn_blocking(move || {
             let json = std::str::from_utf8(&json).map_err(|_| FetchError::NoText)?;
             JwtKeys::from_jwks(json).map_err(FetchError::Keys)
@@ -204,7 +203,7 @@ impl Keeper {
         });
     }
 
-    /// What was believed goes on being believed.
+    /// Records a failed attempt. The earlier keys stay valid.
     fn stay(&self, error: &FetchError) {
         let error = in_full(error);
         counter!(FETCHES, "outcome" => OUTCOMES[1]).increment(1);
@@ -221,7 +220,7 @@ impl Keeper {
     }
 }
 
-/// Why there are no new keys.
+/// The reason why there are no new keys.
 #[derive(Debug, thiserror::Error)]
 enum FetchError {
     #[error("no whole answer within {0:?}")]
@@ -249,7 +248,7 @@ fn refused(answer: &Response<Incoming>) -> FetchError {
     FetchError::Redirect(location.map_or_else(String::new, |url| format!(" to {url:?}")))
 }
 
-/// An error with its causes, of which those of connections say nothing without.
+/// An error with its causes. Errors of connections are unclear without their causes.
 fn in_full(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -260,12 +259,13 @@ fn in_full(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Each step within the limit of the whole, which ends before that of a response.
+/// Each step has the limit of the whole fetch. The limit of the response is longer, so the limit of
+/// the fetch ends first.
 fn times(limit: Duration) -> Timeouts {
     Timeouts { connect: limit, response: 2 * limit, body: limit, tunnel: limit, pool: limit }
 }
 
-/// A set has a few keys of at most two kilobytes each, whoever answers.
+/// A limit on the answer of any server. A set has a few keys of at most two kilobytes each.
 const MOST_BYTES: usize = 1 << 20;
 
 const NAME: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));

@@ -1,4 +1,4 @@
-//! Where clients connect.
+//! Listeners: accept the connections of clients.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -15,8 +15,8 @@ use super::gateway::Gateway;
 use super::slots::Slots;
 use super::workers::Workers;
 
-/// Takes connections until the gateway drains. Then the ones that wait already are taken
-/// too: their clients have been told that they are connected.
+/// Accepts connections until the gateway drains. Connections in the backlog are then accepted,
+/// too, because for their clients the connection is already open.
 pub(super) async fn accept<St: Inspect>(
     gateway: Arc<Gateway<St>>,
     listener: TcpListener,
@@ -31,12 +31,12 @@ pub(super) async fn accept<St: Inspect>(
         let serving = connection::serve(gateway, stream, peer, settings, slots.take());
         workers.spawn(&connections, serving);
     };
-    // A listener that the new configuration does not have goes on as it was.
+    // A listener that the new configuration does not have keeps its old settings.
     let changed = || gateway.app().listeners.get(&key).cloned();
     loop {
         let most = || changed().map_or(settings.most, |settings| settings.most);
         let accepted = tokio::select! {
-            // First, or a listener that never rests would never hear it.
+            // First, because a busy listener would otherwise never reach the drain.
             biased;
             () = gateway.draining.begins() => break,
             accepted = async {
@@ -44,7 +44,7 @@ pub(super) async fn accept<St: Inspect>(
                 listener.accept().await
             } => accepted,
         };
-        // The stream leaves the runtime of the listener.
+        // The stream moves to the runtime of a worker.
         match accepted.and_then(|(stream, peer)| Ok((stream.into_std()?, peer))) {
             Ok((stream, peer)) => {
                 settings = changed().unwrap_or(settings);
@@ -58,10 +58,10 @@ pub(super) async fn accept<St: Inspect>(
     }
 }
 
-/// The connections that wait to be taken.
+/// The connections in the backlog.
 ///
-/// The system is asked, not tokio, which knows what it was told when it last listened: whoever
-/// has come since would be reset with the socket.
+/// Reads from the system and not from tokio, because tokio's readiness may be out of date. The
+/// system would reset the remaining connections when the socket is closed.
 fn waiting(listener: TcpListener) -> impl Iterator<Item = (TcpStream, SocketAddr)> {
     let listener = listener.into_std();
     std::iter::from_fn(move || {
@@ -87,8 +87,8 @@ fn without_blocking(
     Ok((stream, peer))
 }
 
-/// A client that was gone before we came is its own affair; where nothing is left to
-/// open connections with, trying again at once would only take the processor as well.
+/// Pauses after a failed accept, unless the client had only disconnected. If the system is out of
+/// resources, an immediate retry would only waste processor time.
 pub(super) async fn rest(error: &io::Error) {
     if is_gone(error) {
         return;

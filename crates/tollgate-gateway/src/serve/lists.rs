@@ -1,4 +1,4 @@
-//! Who is refused whatever he asks, and who is never limited.
+//! The allowlist and the blocklist.
 
 use tollgate::access::{AccessLists, SubjectList};
 use tollgate::key::{ApiKeys, ClientIp};
@@ -8,7 +8,7 @@ use super::error::BuildError;
 use crate::files;
 use crate::plan::{ApiKeyPlace, IdentitySource, Plan, SubjectsPlan};
 
-/// The lists of a plan; `None` where nobody is listed. It reads the files that they name.
+/// The lists of a plan, including their files. `None` if both lists are empty.
 pub(super) fn lists(plan: &Plan, identity: &Identity) -> Result<Option<AccessLists>, BuildError> {
     if plan.deny.is_empty() && plan.allow.is_empty() {
         return Ok(None);
@@ -23,7 +23,7 @@ pub(super) fn lists(plan: &Plan, identity: &Identity) -> Result<Option<AccessLis
     Ok(Some(lists))
 }
 
-/// As the identity finds them, if it does.
+/// Addresses as `identity` finds them, if it has a source for addresses.
 fn addresses(plan: &Plan) -> Result<ClientIp, BuildError> {
     for source in &plan.identity {
         if let IdentitySource::Ip { trusted_proxies, header, v4_prefix, v6_prefix } = source {

@@ -1,33 +1,33 @@
-//! `tollgate serve`: listeners, reload, the admin address and the way out.
+//! `tollgate serve`: listeners, reload, the admin address and the shutdown.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `access_log.rs` | a line for each request |
-//! | `app.rs` | what serves requests, made of one version of the configuration |
+//! | `app.rs` | serves requests with one version of the configuration |
 //! | `build.rs` | routes, and a limiter for each kind of request |
-//! | `denials.rs` | what those get who are denied |
-//! | `drain.rs` | the end of the gateway, as connections see it |
-//! | `error.rs` | why what was read cannot be put to work |
+//! | `denials.rs` | the answers to denied requests |
+//! | `drain.rs` | the signal for connections that the gateway shuts down |
+//! | `error.rs` | the reason why a plan cannot be served |
 //! | `client_identity.rs` | the client whose quota a request uses |
 //! | `values.rs` | clients by a header, a cookie or a query parameter |
 //! | `keys.rs` | key sets that are fetched |
-//! | `lists.rs` | who is refused whatever he asks, and who is never limited |
-//! | `recorded.rs` | a line of an access log, held against the plan |
-//! | `settled.rs` | costs that only the body of a response says |
+//! | `lists.rs` | the allowlist and the blocklist |
+//! | `recorded.rs` | the decision for a line of an access log |
+//! | `settled.rs` | costs that come from the body of a response |
 //! | `forward_auth.rs` | decisions for proxies that ask over HTTP |
-//! | `gateway.rs` | what is running, and how the last reload went |
-//! | `source.rs`, `reload.rs` | where the configuration comes from, and when it is read again |
+//! | `gateway.rs` | the running configuration, and the result of the last reload |
+//! | `source.rs`, `reload.rs` | the source of the configuration, and its reload |
 //! | `listener.rs`, `slots.rs`, `connection.rs` | connections, from the first byte to the last |
 //! | `workers.rs` | the threads that serve requests |
-//! | `activity.rs` | what a connection is doing |
+//! | `activity.rs` | the activity of a connection |
 //! | `linger.rs` | the end of a connection whose client may still be sending |
-//! | `streams.rs` | streams of HTTP/2 whose client does not read |
+//! | `streams.rs` | HTTP/2 streams whose client does not read |
 //! | `redis.rs` | Redis, and the local store while Redis is down |
-//! | `admin.rs` | where operators look |
+//! | `admin.rs` | the admin address for operators |
 //! | `rate_limits.rs` | Envoy's Rate Limit Service |
-//! | `observed.rs` | what they see besides the configuration |
+//! | `observed.rs` | metrics, and the admin router over all limits |
 //! | `summary.rs` | denials and failures in the log |
-//! | `signals.rs` | what the system tells the program |
+//! | `signals.rs` | signals of the system |
 
 mod access_log;
 mod activity;
@@ -93,34 +93,32 @@ use crate::plan::{Front, Plan, StorePlan};
 use crate::proxy::{Failures, Tunnels, Via};
 use crate::trace::Tracing;
 
-/// What stood in the way.
+/// The reason why the gateway could not start or go on.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
     message: String,
-    /// To exit with: 2 where a configuration is wrong, else 1.
+    /// The exit code: 2 if a configuration is not valid, otherwise 1.
     pub code: u8,
 }
 
 impl Failure {
     fn new(message: &str, code: u8) -> Self {
-        // What names its own place is told as it is.
+        // A message with its own place already begins with `error: `. The caller adds the prefix.
         Self { message: message.strip_prefix("error: ").unwrap_or(message).to_owned(), code }
     }
 }
 
-/// Serves until SIGTERM or Ctrl-C, and adds to traces what `tracing` wants.
-///
-/// It ends with 0 when all requests were answered.
+/// Serves until SIGTERM or Ctrl-C, and sends spans with `tracing`.
 ///
 /// # Errors
-/// Something stood in the way: a port that is taken, say.
+/// The gateway cannot start, for example because a port is in use.
 pub fn run(source: Source, tracing: &Tracing) -> Result<ExitCode, Failure> {
     let loaded = (source.load)().map_err(|error| Failure::new(&error, 2))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime =
         runtime.map_err(|error| Failure::new(&format!("cannot start threads: {error}"), 1))?;
-    // Before there is a store, as what was counted before is not seen.
+    // Before the store is made, because earlier counts would be lost.
     let metrics = observed::count().map_err(|error| Failure::new(&error, 1))?;
     let spans = tracing.clone();
     let served = match &loaded.plan.store {
@@ -139,7 +137,7 @@ pub fn run(source: Source, tracing: &Tracing) -> Result<ExitCode, Failure> {
             })
         }
     };
-    // Nothing that is left has anything to say.
+    // The remaining tasks have no more work to finish.
     runtime.shutdown_timeout(Duration::ZERO);
     tracing.finish();
     served.map_err(|error| Failure::new(&error, 1))
@@ -157,7 +155,7 @@ async fn serve<St: Inspect>(
     let observer = Observer::new();
     let failures = Failures::default();
     let summary = Summary::new(observer.clone(), failures.clone());
-    // As many as there are processors, or as the variable TOKIO_WORKER_THREADS says.
+    // The number of processors, or the value of TOKIO_WORKER_THREADS.
     let count = Handle::current().metrics().num_workers();
     let workers =
         Workers::start(count).map_err(|error| format!("cannot start threads: {error}"))?;
@@ -183,7 +181,7 @@ async fn serve<St: Inspect>(
     let gateway = Gateway::new(loaded, persistent, answers).map_err(|error| error.to_string())?;
     let gateway = Arc::new(gateway);
     let bound = Bound::bind(&gateway.app().plan)?;
-    // Before anybody is told that the program runs: who reads that may signal at once.
+    // Before the addresses are announced, because their reader may send a signal at once.
     let mut signals = Signals::catch().map_err(|error| format!("signals: {error}"))?;
     let (reload, ask) = Reload::new(Arc::clone(&gateway), source);
     tokio::spawn(reload.run());
@@ -201,7 +199,8 @@ async fn serve<St: Inspect>(
         let (connections, workers) = (connections.clone(), Arc::clone(&workers));
         let gateway = Arc::clone(&gateway);
         listeners.spawn(async move {
-            // Clients that are connected already wait so long, instead of being strangers.
+            // Clients wait in the backlog until the first fetch of keys has ended. Without keys,
+            // their tokens would not identify them.
             let first = gateway.app_to_keep();
             tokio::select! {
                 () = gateway.draining.begins() => {}
@@ -231,7 +230,7 @@ async fn serve<St: Inspect>(
         drained = timeout(patience, drained) => drained.is_ok(),
         () = asked_again(&mut signals) => false,
     };
-    // What has not been told yet will not be otherwise.
+    // Write the rest of both logs before the program ends.
     access_log.finish();
     summary.tell();
     if stopped {
@@ -244,17 +243,17 @@ async fn serve<St: Inspect>(
         "stopped with connections open"
     );
     tunnels.cut.cancel();
-    // Enough to close what can be closed.
+    // Time for tasks to close their connections.
     sleep(Duration::from_millis(50)).await;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Who asks twice does not want to wait.
+/// Completes at the second stop signal, which ends the drain early.
 async fn asked_again(signals: &mut Signals) {
     while signals.next().await != Signal::Stop {}
 }
 
-/// Sockets that are open.
+/// The open sockets.
 struct Bound {
     public: Vec<(ListenerKey, TcpListener)>,
     admin: TcpListener,
@@ -281,8 +280,8 @@ impl Bound {
         Ok(Self { public, admin, banner })
     }
 
-    /// In one piece, so that what reads a line of it finds the others as well; and whoever
-    /// does not read it is served nevertheless.
+    /// Writes all lines at once, so that a reader of one line also gets the others. A failed write
+    /// does not stop the gateway.
     fn announce(&self) {
         let _ = io::stdout().write_all(self.banner.as_bytes());
     }
@@ -304,8 +303,8 @@ fn listen(
     prepare: impl FnOnce(&TcpSocket) -> io::Result<()>,
 ) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // Or nobody could listen where a process has just ended. Elsewhere it means something else:
-    // that two may listen at once.
+    // Without it, the port would be in use for a while after an earlier process has ended. On
+    // Windows the option has another meaning: two processes may listen at once.
     if cfg!(unix) {
         socket.set_reuseaddr(true)?;
     }
@@ -314,14 +313,12 @@ fn listen(
     socket.listen(BACKLOG)
 }
 
-/// How many connections may wait to be taken: whoever finds no room there tries again after a
-/// second, and all clients of a proxy come at once when it is started again. The system has a
-/// limit of its own.
+/// The most connections in the backlog. A client that finds the backlog full tries again after a
+/// second. After a restart, all clients of a proxy connect at once. The system has its own limit.
 const BACKLOG: u32 = 1024;
 
-/// What stands in `Via`: a name of this process alone, so that it is recognised by nobody
-/// else.
+/// The name in `Via`. It is unique to this process, so no other gateway takes it for its own.
 fn name() -> String {
-    // Seeded by the system, differently for each process.
+    // The system seeds each process differently.
     format!("tollgate-{:08x}", RandomState::new().build_hasher().finish() as u32)
 }

@@ -1,5 +1,4 @@
-//! What operators see besides the configuration: the admin router of `tollgate` over all
-//! limits that serve, and what is counted.
+//! Views for operators: the admin router of `tollgate` over all current limits, and metrics.
 
 use std::collections::hash_map::RandomState;
 use std::fmt::Write as _;
@@ -21,12 +20,13 @@ use super::{access_log, admin, slots};
 use crate::proxy::TUNNELS;
 use crate::trace::Spans;
 
-/// What only the environment says, because secrets do not belong into the file.
+/// Settings that only the environment has, because secrets do not belong into the file.
 const TOKEN: &str = "TOLLGATE_ADMIN_TOKEN";
 const HOSTS: &str = "TOLLGATE_ADMIN_HOSTS";
 const SUBJECTS: &str = "TOLLGATE_ADMIN_SUBJECTS";
 
-/// Counts from now on. Before the limits are made, as these tell what they will count.
+/// Installs the recorder of metrics. Call this before the limits are made, because each limit
+/// registers its metrics when it is made.
 pub(super) fn count() -> Result<PrometheusHandle, String> {
     let mut builder = PrometheusBuilder::new();
     for (name, buckets) in tollgate::metrics::buckets() {
@@ -35,7 +35,7 @@ pub(super) fn count() -> Result<PrometheusHandle, String> {
         builder = bucketed.map_err(|error| error.to_string())?;
     }
     let metrics = builder.install_recorder().map_err(|error| error.to_string())?;
-    // What begins at zero is seen to change when it happens for the first time.
+    // A counter that starts at zero shows its first event as a change.
     for counter in [slots::FULL, slots::REFUSED, access_log::DROPPED] {
         counter!(counter).increment(0);
     }
@@ -45,12 +45,12 @@ pub(super) fn count() -> Result<PrometheusHandle, String> {
     Ok(metrics)
 }
 
-/// The settings of the admin router at `address` from the environment. Read before anything is
+/// The settings of the admin router at `address`, from the environment. Read before any socket is
 /// bound.
 pub(super) fn settings(address: SocketAddr) -> Result<AdminBuilder, String> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let token = variable(TOKEN);
-    // Elsewhere, a stranger can send any host, also one that is on the list.
+    // On other addresses, any client can connect and send any `Host`, also an allowed one.
     let is_ours = address.ip().to_canonical().is_loopback();
     if token.is_none() && !is_ours {
         tracing::warn!(
@@ -58,7 +58,7 @@ pub(super) fn settings(address: SocketAddr) -> Result<AdminBuilder, String> {
              and /readyz are answered there; `openssl rand -hex 32` makes a token"
         );
     }
-    // A random token in its place. On loopback, numbers are shown without it.
+    // Without a token, a random token that no client can guess. Loopback shows numbers without it.
     let mut admin = Admin::builder().token(token.unwrap_or_else(unknown));
     if !is_ours {
         admin = admin.numbers_need_token();
@@ -77,7 +77,7 @@ pub(super) fn settings(address: SocketAddr) -> Result<AdminBuilder, String> {
     checked.map(|_| admin).map_err(|error| format!("{TOKEN} or {HOSTS}: {error}"))
 }
 
-/// The router over whatever serves at the time.
+/// The admin router over the current version of the configuration.
 pub(super) fn router<St: Inspect>(
     settings: AdminBuilder,
     gateway: &Arc<Gateway<St>>,
@@ -112,8 +112,7 @@ pub(super) fn router<St: Inspect>(
     router.map_err(|error| error.to_string())
 }
 
-/// Takes together what was measured: while nobody asks for metrics, single times would pile
-/// up.
+/// Aggregates measured times. Otherwise single times would pile up while metrics are not read.
 pub(super) async fn keep_small(metrics: PrometheusHandle) {
     loop {
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -130,7 +129,7 @@ fn describe(history: &History) {
     counter!("tollgate_config_reload_failures_total").absolute(history.failures);
 }
 
-/// What became of spans; all nothing while none are sent.
+/// Publishes the counts of spans. All counts are zero if tracing is off.
 fn count_spans(spans: Spans) {
     let Spans { exported, dropped, failed } = spans;
     for (outcome, spans) in [("exported", exported), ("dropped", dropped), ("failed", failed)] {
@@ -138,10 +137,10 @@ fn count_spans(spans: Spans) {
     }
 }
 
-/// 256 bits that nobody learns.
+/// A token of 256 random bits, which is never shown.
 fn unknown() -> String {
     (0..4_u64).fold(String::new(), |mut token, n| {
-        // Each is seeded by the system. Writing to a string does not fail.
+        // The system seeds each state. Writing to a string does not fail.
         let _ = write!(token, "{:016x}", RandomState::new().hash_one(n));
         token
     })

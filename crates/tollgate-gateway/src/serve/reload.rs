@@ -1,4 +1,4 @@
-//! Loads the configuration again when its files change, or when asked by SIGHUP.
+//! Loads the configuration again when its files change, and on SIGHUP.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use tollgate::status::Inspect;
 use super::gateway::Gateway;
 use super::source::{Contents, Source, files};
 
-/// Looks at the files now and then. A change after its creation is noticed.
+/// Polls the files. It detects all changes after its own creation.
 pub(super) struct Reload<St> {
     gateway: Arc<Gateway<St>>,
     source: Source,
     asked: Arc<Notify>,
-    /// What the files of the last attempt held before it, whether or not it is what serves.
+    /// The contents of the last attempt's files, read before the attempt. Also set after a failure.
     tried: Contents,
-    /// What all files held before they were last loaded.
+    /// The contents of all files before the last attempt.
     seen: Contents,
 }
 
-/// Asks for a reload.
+/// Requests a reload.
 #[derive(Clone)]
 pub(super) struct Ask(Arc<Notify>);
 
@@ -42,8 +42,8 @@ impl<St: Inspect> Reload<St> {
         (reload, ask)
     }
 
-    /// Reloads whenever the files change or somebody asks. It needs a runtime with several
-    /// threads: a file system that does not answer must stop nothing else.
+    /// Reloads when the files change or `Ask` requests it. It needs a runtime with several
+    /// threads, because a hanging file system must not block other tasks.
     pub(super) async fn run(mut self) {
         loop {
             let is_asked = timeout(INTERVAL, self.asked.notified()).await.is_ok();
@@ -57,12 +57,12 @@ impl<St: Inspect> Reload<St> {
                 continue;
             }
             self.reload().await;
-            // The files that only this attempt names were not looked at before it.
+            // Add the files that only this attempt names.
             self.seen.add(self.tried.clone());
         }
     }
 
-    /// Reading and checking a large file takes a while, in which requests go on.
+    /// Loads the configuration on a blocking thread, because a large file takes time.
     async fn reload(&mut self) {
         let (gateway, source) = (Arc::clone(&self.gateway), self.source.clone());
         match tokio::task::spawn_blocking(move || gateway.replace(&source)).await {
@@ -76,7 +76,7 @@ impl<St: Inspect> Reload<St> {
         }
     }
 
-    /// What all files hold.
+    /// The contents of all files.
     fn look(&self) -> Contents {
         let mut files = files(&self.source, &self.gateway.app().plan);
         files.extend(self.tried.files().map(ToOwned::to_owned));

@@ -1,4 +1,4 @@
-//! What a request has cost, where only the body of the response says it.
+//! The actual cost of a request, if it comes from the body of the response.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -15,11 +15,11 @@ use tower_service::Service;
 use crate::plan::{LimitPlan, SettleBy};
 use crate::proxy::{Admitted, Body, Forward, Watch};
 
-/// Forwards, and settles what the body of the response decides.
+/// Forwards a request, and settles its charge by the body of the response.
 #[derive(Clone, Debug)]
 pub(super) struct Settled {
     forward: Forward,
-    /// `None` where no limit holds.
+    /// `None` if the request has no limit.
     prices: Option<Prices>,
 }
 
@@ -67,13 +67,13 @@ impl Service<Request<Admitted>> for Settled {
             return self.forward.call(request);
         };
         if prices.0.iter().any(|(_, settle)| *settle == SettleBy::Trailer) {
-            // Over HTTP/1 upstreams send trailers only to who says that he reads them.
+            // Over HTTP/1, upstreams send trailers only if the request has this header.
             request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
         }
         let answer = self.forward.call(request);
         Box::pin(async move {
             let response = answer.await?;
-            // What goes through a tunnel is no body: the estimate stands.
+            // A tunnel has no body, so the estimated cost stays.
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 return Ok(response);
             }
@@ -83,7 +83,7 @@ impl Service<Request<Admitted>> for Settled {
     }
 }
 
-/// Adds up while the body passes, and settles where it ends or its client leaves.
+/// Adds up the bytes of a body, and settles when the body ends or the client disconnects.
 struct Bill {
     reservation: Reservation,
     prices: Prices,

@@ -1,8 +1,8 @@
-//! What the system tells the program.
+//! Signals of the system.
 
 use std::io;
 
-/// What the program is asked to do.
+/// A request of the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     /// SIGTERM or Ctrl-C.
@@ -11,7 +11,7 @@ pub(super) enum Signal {
     Reload,
 }
 
-/// Signals, caught from the moment this is made.
+/// Catches signals from its creation on.
 #[cfg(unix)]
 pub(super) struct Signals {
     interrupt: tokio::signal::unix::Signal,

@@ -1,4 +1,4 @@
-//! Where the configuration comes from.
+//! The source of the configuration.
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
@@ -11,19 +11,19 @@ use std::time::{Duration, SystemTime};
 
 use crate::plan::{IdentitySource, KeyOrigin, Plan};
 
-/// A plan, and the same in words, without secrets.
+/// A plan, and its description without secrets.
 #[derive(Debug)]
 pub struct Loaded {
-    /// What is to be done.
+    /// The checked configuration.
     pub plan: Plan,
-    /// What an operator is shown.
+    /// The description for operators.
     pub words: String,
 }
 
-/// Reads and checks the configuration; what is wrong with it, in words.
+/// Reads and checks the configuration. The error describes its problems.
 pub type Load = Arc<dyn Fn() -> Result<Loaded, String> + Send + Sync>;
 
-/// Where the configuration comes from.
+/// The source of the configuration.
 #[derive(Clone)]
 pub struct Source {
     /// The file, unless it came on stdin, which cannot be read again.
@@ -38,8 +38,7 @@ impl fmt::Debug for Source {
     }
 }
 
-/// All files that a plan is made of: the configuration, and certificates and keys that it
-/// names.
+/// All files of a plan: the configuration, and the files that it names.
 pub(super) fn files(source: &Source, plan: &Plan) -> Vec<PathBuf> {
     let mut files: Vec<_> = source.file.iter().cloned().collect();
     for tls in plan.listen.iter().filter_map(|listen| listen.tls.as_ref()) {
@@ -57,14 +56,14 @@ pub(super) fn files(source: &Source, plan: &Plan) -> Vec<PathBuf> {
     files
 }
 
-/// What files hold, as far as a change shows.
+/// A fingerprint of the contents of files, to detect changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Contents(HashMap<PathBuf, Held>);
 
 #[derive(Clone, Copy, Debug)]
 struct Held {
     hash: u64,
-    /// When the file was modified, and its length.
+    /// The modification time and the length of the file.
     stamp: Option<(SystemTime, u64)>,
 }
 
@@ -77,10 +76,10 @@ impl PartialEq for Held {
 impl Eq for Held {}
 
 impl Contents {
-    /// Reads the files. A file that is the same as `before` by its metadata is not read again.
+    /// Reads the files. A file with the same metadata as in `before` is not read again.
     pub(super) fn of(files: impl IntoIterator<Item = PathBuf>, before: &Self) -> Self {
         let held = |file: PathBuf| {
-            // A pipe has no contents that stay, and reading it can block forever.
+            // A pipe has no lasting contents, and reading it can block forever.
             let metadata = fs::metadata(&file).ok().filter(fs::Metadata::is_file);
             let stamp = metadata.and_then(|it| Some((it.modified().ok()?, it.len())));
             if let Some((modified, _)) = stamp
@@ -101,12 +100,12 @@ impl Contents {
         self.0.keys().map(PathBuf::as_path)
     }
 
-    /// Whether one of these files holds something else now.
+    /// Whether the contents of one of these files have changed.
     pub(super) fn differ_from(&self, now: &Self) -> bool {
         self.0.iter().any(|(file, held)| now.0.get(file).is_some_and(|holds| holds != held))
     }
 
-    /// Takes the files in that were not looked at before, and leaves the others as they are.
+    /// Adds the files that are new, and keeps the earlier contents of the others.
     pub(super) fn add(&mut self, now: Self) {
         for (file, holds) in now.0 {
             self.0.entry(file).or_insert(holds);
@@ -114,7 +113,7 @@ impl Contents {
     }
 }
 
-/// Two changes within this time may leave the same time of modification.
+/// Two changes within this time may have the same modification time.
 const SAME_TIME: Duration = Duration::from_secs(4);
 
 #[cfg(test)]
@@ -132,12 +131,12 @@ mod tests {
         let mut seen = of(std::slice::from_ref(&one), &Contents::default());
         let files = [one.clone(), other.clone()];
         assert!(!seen.differ_from(&of(&files, &seen)));
-        // It changes while the new plan, which names a further file, is being put to work.
+        // The file changes while a new plan with a further file is being loaded.
         fs::write(&one, "2").unwrap();
         seen.add(of(&files, &seen));
         assert!(seen.differ_from(&of(&files, &seen)));
         seen = of(&files, &seen);
-        // A file that appears has changed, too, and so has one that is gone.
+        // A new file and a removed file count as changes.
         fs::write(&other, "").unwrap();
         assert!(seen.differ_from(&of(&files, &seen)));
         seen = of(&files, &seen);

@@ -1,5 +1,5 @@
-//! Denials and failures in the log: a line for each policy and each upstream now and then, however
-//! many there are.
+//! Denials and failures in the log: at most one line every ten seconds for each policy and each
+//! upstream.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::proxy::Failures;
 pub(super) struct Summary {
     observer: Observer,
     failures: Failures,
-    /// Requests in which nobody was found.
+    /// The number of requests in which `identity` found no client.
     nobody: Arc<AtomicU64>,
     told: Arc<Mutex<Told>>,
 }
@@ -34,12 +34,12 @@ impl Summary {
         Self { observer, failures, nobody: Arc::default(), told: Arc::new(Mutex::new(told)) }
     }
 
-    /// Nobody was found in a request.
+    /// Counts a request in which `identity` found no client.
     pub(super) fn nobody(&self) {
         self.nobody.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Tells what is new every ten seconds, for as long as it is polled.
+    /// Logs the new denials and failures every ten seconds, while it is polled.
     pub(super) async fn keep_telling(self) {
         let mut due = interval(PERIOD);
         loop {
@@ -48,7 +48,7 @@ impl Summary {
         }
     }
 
-    /// Tells what is new.
+    /// Logs the denials and failures since the last call.
     pub(super) fn tell(&self) {
         let mut told = self.told.lock();
         let passed = told.at.elapsed();
@@ -99,7 +99,7 @@ fn requests(count: u64) -> String {
     format!("{count} request{}", if count == 1 { "" } else { "s" })
 }
 
-/// Soon enough for whoever watches, and seldom enough for whoever keeps it.
+/// Short enough for an operator who watches the log, and long enough to keep the log small.
 const PERIOD: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! What callers say of the trace that a request is part of (W3C Trace Context, level 1).
+//! The caller's trace of a request (W3C Trace Context, level 1).
 
 use std::fmt;
 
 use http::header::{HeaderMap, HeaderName};
 
-/// The trace of a caller, and the span of it that has sent the request.
+/// The trace of a caller, and the span in that trace that has sent the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TraceParent {
     pub(crate) trace: TraceId,
@@ -13,19 +13,19 @@ pub(crate) struct TraceParent {
     pub(crate) is_sampled: bool,
 }
 
-/// The number of a trace. It is shown in hex, as logs and headers have it.
+/// The number of a trace. It is shown in hex, as in logs and headers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TraceId(pub(crate) u128);
 
-/// The header field with the trace and the span of the caller.
+/// The header with the trace and the span of the caller.
 pub(crate) const PARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// The header field with what vendors add to it.
+/// The header with the vendors' additions to the trace.
 #[cfg(feature = "otlp")]
 pub(crate) const STATE: HeaderName = HeaderName::from_static("tracestate");
 
 impl TraceParent {
-    /// None if there is no such field, or none that can be believed: two of them, or anything
+    /// The trace in these headers. `None` if there is no `traceparent`, more than one, or a value
     /// that the specification does not allow.
     pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
         let mut lines = headers.get_all(PARENT).iter();
@@ -39,7 +39,7 @@ impl TraceParent {
         let (trace, rest) = number(rest, 32)?;
         let (span, rest) = number(rest, 16)?;
         let (flags, _) = number(rest, 2)?;
-        // A later version may say more, which begins with a dash.
+        // A later version may have further parts, which begin with a dash.
         let fits = match version {
             0 => more.is_empty(),
             0xff => false,
@@ -51,7 +51,7 @@ impl TraceParent {
     }
 }
 
-/// So many lower-case digits, followed by a dash or by nothing.
+/// A number of exactly `digits` lower-case digits, followed by a dash or by the end.
 fn number(text: &[u8], digits: usize) -> Option<(u128, &[u8])> {
     let (number, rest) = text.split_at_checked(digits)?;
     let digit = |byte: u8| match byte {
@@ -68,12 +68,12 @@ fn number(text: &[u8], digits: usize) -> Option<(u128, &[u8])> {
     }
 }
 
-/// Of the four numbers, with the dashes between them.
+/// The length of the four numbers and the dashes between them.
 const LENGTH: usize = 2 + 1 + 32 + 1 + 16 + 1 + 2;
 
 const SAMPLED: u128 = 1;
 
-/// As it stands in the header field; of the flags only the one that we know is passed on.
+/// The value of the header. Only the known flag is forwarded.
 impl fmt::Display for TraceParent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { trace, span, is_sampled } = self;

@@ -1,7 +1,6 @@
-//! From spans to a collector.
+//! Sends spans to a collector.
 //!
-//! A thread of the SDK sends them, on a runtime of its own: whatever the collector does, no
-//! request waits for it.
+//! A thread of the SDK sends them on its own runtime, so no request waits for the collector.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -76,7 +75,7 @@ impl Export {
         self.tally.read()
     }
 
-    /// Sends what is left, and waits for that no longer than for any other batch.
+    /// Sends the remaining spans, with the same time limit as for any other batch.
     pub(super) fn finish(&self) {
         let ended = self.provider.shutdown_with_timeout(self.timeout);
         let left = self.tally.waiting();
@@ -86,7 +85,7 @@ impl Export {
     }
 }
 
-/// Makes the spans of decisions children of that of their request, if that is sent.
+/// Makes the spans of decisions children of their request's span, if that span is sent.
 pub(crate) fn decisions<S>(export: &Export) -> impl Layer<S> + use<S>
 where
     S: Subscriber + for<'span> LookupSpan<'span>,
@@ -115,10 +114,10 @@ where
 /// The target of the layer's spans.
 const DECISION: &str = "tollgate::decision";
 
-/// Speaks with the collector.
+/// The connection to the collector.
 struct Collector {
     hyper: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
-    /// Polled while a batch is sent, and by that thread alone.
+    /// Polled only while a batch is sent, and only by the sending thread.
     runtime: Runtime,
     timeout: Duration,
 }
@@ -131,7 +130,8 @@ impl Collector {
         let connector =
             HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
         let mut hyper = Client::builder(TokioExecutor::new());
-        // Between two batches nobody would notice that a connection has ended.
+        // The runtime is not polled between two batches, so it would not detect that a
+        // connection was closed.
         let hyper = hyper.pool_max_idle_per_host(0).build(connector.build());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| wrong(&error))?;
@@ -146,7 +146,7 @@ impl Collector {
     }
 }
 
-/// The most bytes of an answer: it says at the most which spans were refused.
+/// The most bytes of an answer. An answer has at most a message about rejected spans.
 const MOST: usize = 64 << 10;
 
 #[async_trait]

@@ -1,14 +1,14 @@
-//! Traces: which one a request is part of, and what the gateway adds to it.
+//! Traces: the trace of a request, and the gateway's spans in it.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `context.rs` | what callers say of the trace that a request is part of |
+//! | `context.rs` | the caller's trace of a request |
 //! | `request.rs` | the span of a request |
-//! | `export.rs` | from spans to a collector |
-//! | `queue.rs` | how many spans wait for it, and what became of them |
+//! | `export.rs` | sends spans to a collector |
+//! | `queue.rs` | the queue of spans, and counts of sent and lost spans |
 //!
-//! Without `tracing` in the configuration the gateway takes no part in traces: the fields of a
-//! request pass as they are, and only the log tells which trace it is about.
+//! Without `tracing` in the configuration, the gateway adds no spans. It forwards the headers of a
+//! trace without changes, and its log lines have the number of the trace.
 
 mod context;
 #[cfg(feature = "otlp")]
@@ -22,31 +22,31 @@ pub(crate) use self::export::{Export, decisions};
 pub(crate) use self::request::{Traced, note_route};
 use crate::plan::TracingPlan;
 
-/// What the gateway adds to traces. Clones share it.
+/// The gateway's part of traces. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Tracing {
     #[cfg(feature = "otlp")]
     export: Option<Export>,
 }
 
-/// What became of spans that were to be sent.
+/// Counts of spans by their outcome.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spans {
-    /// The collector has them.
+    /// The collector has accepted them.
     pub(crate) exported: u64,
     /// The queue was full.
     pub(crate) dropped: u64,
-    /// The collector did not take them.
+    /// The collector did not accept them.
     pub(crate) failed: u64,
 }
 
-/// Why there are no spans where some are wanted.
+/// The reason why tracing cannot start.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("rateLimiter.tracing: {0}")]
 pub struct TracingError(String);
 
 impl Tracing {
-    /// What a plan wants.
+    /// Starts the tracing of a plan.
     ///
     /// # Errors
     /// See [`is_possible`], or the certificates of the system cannot be read.
@@ -58,7 +58,7 @@ impl Tracing {
         Ok(Self {})
     }
 
-    /// What became of spans so far.
+    /// The counts of spans so far.
     pub(crate) fn spans(&self) -> Spans {
         #[cfg(feature = "otlp")]
         if let Some(export) = &self.export {
@@ -67,7 +67,7 @@ impl Tracing {
         Spans::default()
     }
 
-    /// Sends what is left, for as long as the plan says.
+    /// Sends the remaining spans, within the time limit of the plan.
     pub(crate) fn finish(&self) {
         #[cfg(feature = "otlp")]
         if let Some(export) = &self.export {
@@ -81,10 +81,10 @@ impl Tracing {
     }
 }
 
-/// Whether this build can do what a plan wants.
+/// Whether this build supports the tracing of a plan.
 ///
 /// # Errors
-/// It has no OTLP.
+/// The build has no support for OTLP.
 pub fn is_possible(plan: Option<&TracingPlan>) -> Result<(), TracingError> {
     if cfg!(feature = "otlp") || plan.is_none() {
         return Ok(());
@@ -96,5 +96,5 @@ pub fn is_possible(plan: Option<&TracingPlan>) -> Result<(), TracingError> {
     ))
 }
 
-/// The target of the span that a request has in the log.
+/// The target of a request's span in the log.
 const REQUEST: &str = "tollgate::request";

@@ -1,8 +1,7 @@
-//! How many spans wait for the collector, and what became of them.
+//! Counts the spans that wait for the collector, and their outcomes.
 //!
-//! The processor of the SDK has a queue with a bound of its own, but does not tell how many
-//! spans found no room. So they are counted before they come there: never more are let in than
-//! it has room for.
+//! The processor of the SDK has a bounded queue, but does not report how many spans it dropped. So
+//! this module counts them first, and never passes on more spans than the queue can hold.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,20 +19,20 @@ use super::Spans;
 /// The most spans that wait or are under way.
 const ROOM: usize = 4_096;
 
-/// The most that are sent at a time.
+/// The most spans in one batch.
 const BATCH: usize = 512;
 
-/// How long a span waits for others.
+/// The longest time that a span waits for its batch to fill.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What became of spans.
+/// Counts of spans by their outcome.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     waiting: AtomicUsize,
     exported: AtomicU64,
     dropped: AtomicU64,
     failed: AtomicU64,
-    /// Whether the last batch failed, so that the log tells it once.
+    /// Whether the last batch failed. The log has only the first of several failures in a row.
     failing: AtomicBool,
 }
 
@@ -51,7 +50,7 @@ impl Tally {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Whether there is room for another span, which then is taken.
+    /// Reserves a place for a span. False if the queue is full.
     fn enter(&self) -> bool {
         let took = |waiting: usize| (waiting < ROOM).then_some(waiting + 1);
         let entered = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, took);
@@ -78,7 +77,7 @@ impl Tally {
     }
 }
 
-/// Lets in what there is room for. Nothing here waits.
+/// Passes spans to the processor while its queue has room, and drops the others without waiting.
 #[derive(Debug)]
 pub(super) struct Queue {
     inner: BatchSpanProcessor,
@@ -123,7 +122,7 @@ impl SpanProcessor for Queue {
     }
 }
 
-/// Counts what leaves.
+/// Counts the spans that are sent.
 #[derive(Debug)]
 struct Counted<E> {
     exporter: E,

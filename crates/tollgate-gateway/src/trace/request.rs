@@ -9,17 +9,18 @@ use super::Export;
 use super::context::TraceParent;
 use super::{REQUEST, Tracing};
 
-/// A request that is part of a trace, or of none. Its span ends with this.
+/// A request, with or without a trace. Its span ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Traced {
-    /// Lends its trace to each line of the log.
+    /// Adds the trace to each log line.
     log: Span,
     #[cfg(feature = "otlp")]
     span: Option<opentelemetry::Context>,
 }
 
 impl Traced {
-    /// Begins the span of a request, if there is one, and tells the upstream of it.
+    /// Begins the span of a request, if tracing is on, and puts the span into the headers for the
+    /// upstream.
     pub(crate) fn begin<B>(tracing: &Tracing, request: &mut Request<B>, is_tls: bool) -> Self {
         let parent = TraceParent::of(request.headers());
         #[cfg(feature = "otlp")]
@@ -34,26 +35,26 @@ impl Traced {
         }
     }
 
-    /// Whatever happens in `work` happens in this span.
+    /// Runs `work` with the trace in its log lines.
     #[cfg(not(feature = "otlp"))]
     pub(crate) fn within<F: Future>(&self, work: F) -> Instrumented<F> {
         work.instrument(self.log.clone())
     }
 
-    /// The response is about to be sent.
+    /// Does nothing, because a build without OTLP has no span for the response.
     #[cfg(not(feature = "otlp"))]
     #[expect(clippy::unused_self, reason = "there is no span to tell of it")]
     pub(crate) const fn answered<B>(&self, _: &Response<B>) {}
 }
 
-/// The request that is being worked on goes this way.
+/// Does nothing, because a build without OTLP has no span for the route.
 #[cfg(not(feature = "otlp"))]
 pub(crate) const fn note_route(_: &str) {}
 
 #[cfg(feature = "otlp")]
 pub(crate) use self::spans::note_route;
 
-/// A level that no filter leaves out, because lines of every level are about the request.
+/// The span has the level that every filter allows, because log lines of all levels need it.
 fn log_span(trace: Option<TraceParent>) -> Span {
     match trace {
         Some(TraceParent { trace, .. }) => {
@@ -111,13 +112,13 @@ mod spans {
             Self { log: log_span(Some(ours)), span: Some(span) }
         }
 
-        /// Whatever happens in `work` happens in this span.
+        /// Runs `work` in this span.
         pub(crate) fn within<F: Future>(&self, work: F) -> WithContext<Instrumented<F>> {
             let span = self.span.clone().unwrap_or_default();
             work.instrument(self.log.clone()).with_context(span)
         }
 
-        /// The response is about to be sent.
+        /// Records the response in the span.
         pub(crate) fn answered<B>(&self, response: &Response<B>) {
             let Some(span) = &self.span else { return };
             let (span, status) = (span.span(), response.status());
@@ -138,7 +139,7 @@ mod spans {
         }
     }
 
-    /// The request that is being worked on goes this way.
+    /// Records the route of the current request.
     pub(crate) fn note_route(name: &str) {
         Context::map_current(|context| {
             if context.span().is_recording() {
@@ -147,13 +148,13 @@ mod spans {
         });
     }
 
-    /// What the upstream reads: our span in place of the caller's. What vendors have added
-    /// belongs to the trace, and goes where that goes.
+    /// Writes the headers for the upstream: the gateway's span replaces the caller's span. The
+    /// vendors' additions belong to the trace, so they are forwarded only with that trace.
     fn tell(headers: &mut HeaderMap, ours: TraceParent, has_parent: bool) {
         if !has_parent {
             headers.remove(STATE);
         }
-        // Digits and dashes make a value.
+        // Digits and dashes are a valid header value.
         if let Ok(value) = HeaderValue::try_from(ours.to_string()) {
             headers.insert(PARENT, value);
         }
@@ -163,7 +164,7 @@ mod spans {
         let lines = request.headers().get_all(STATE).iter();
         let state = lines.map(|line| line.to_str().unwrap_or_default()).collect::<Vec<_>>();
         let state = state.join(",");
-        // What is not one, or longer than anybody has to pass on, is left out of the span.
+        // A value that is not valid, or longer than the specification requires, is left out.
         let state = Some(state).filter(|state| state.len() <= 512);
         let state = state.and_then(|state| state.parse::<TraceState>().ok()).unwrap_or_default();
         let flags = if parent.is_sampled { TraceFlags::SAMPLED } else { TraceFlags::default() };
@@ -176,8 +177,8 @@ mod spans {
         )
     }
 
-    /// One of those that are known: whoever reads traces groups by it, and a client may invent
-    /// any number.
+    /// The method, if it is a known method. Tools group traces by method, and a client may invent
+    /// any number of methods.
     fn method(method: &Method) -> &'static str {
         const KNOWN: [&str; 10] = [
             "CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY", "TRACE",
@@ -186,12 +187,12 @@ mod spans {
         known.unwrap_or(OTHER)
     }
 
-    /// As OpenTelemetry calls it.
+    /// The name for other methods in OpenTelemetry.
     const OTHER: &str = "_OTHER";
 
     /// The beginning of a path: thousands of spans may wait, and a path may be long.
     fn path(path: &str) -> &str {
-        // A path that was received is ASCII, where every byte ends a letter.
+        // A received path is ASCII, so every byte is a whole character.
         path.get(..PATH).unwrap_or(path)
     }
 

@@ -1,5 +1,9 @@
 //! Requests that two servers could read as different ones.
 
+use std::time::Duration;
+
+use tollgate_test_servers::until;
+
 use crate::support::{Gateway, Outcome, RawHttp2, RawUpstream, exchange};
 
 /// The status line of the gateway's response, and the requests that reach the upstream.
@@ -191,8 +195,6 @@ fn a_request_of_http2_has_no_framing_of_http1() {
         &[("transfer-encoding", "chunked")][..],
         &[("connection", "close")],
         &[("upgrade", "websocket")],
-        &[("content-length", "0")],
-        &[("content-length", "100")],
         &[("content-length", "5"), ("content-length", "6")],
         &[("content-length", "5, 6")],
         &[("content-length", "+5")],
@@ -227,6 +229,44 @@ fn a_request_of_http2_has_no_framing_of_http1() {
     }
     let requests = upstream.requests();
     assert_eq!(requests, Vec::<String>::new());
+}
+
+/// The head is forwarded before the body is known, so such a request may reach the upstream. No
+/// byte of the body may become a request of its own there.
+#[test]
+fn a_body_of_http2_that_is_not_as_long_as_announced_is_no_second_request() {
+    const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
+    let upstream = RawUpstream::new();
+    let gateway = Gateway::start(&upstream.target());
+    let longer = (SMUGGLED.len() + 1).to_string();
+    let shorter = (SMUGGLED.len() - 1).to_string();
+    for length in ["0", &shorter, &longer] {
+        let head = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", "/"),
+            (":authority", "a"),
+            ("content-length", length),
+        ];
+        for is_late in [false, true] {
+            let before = upstream.heads();
+            let mut http2 = RawHttp2::new(gateway.address);
+            http2.headers(1, &head, false);
+            if is_late {
+                let is_there = || (upstream.heads() > before).then_some(());
+                until("the head reaches the upstream", Duration::from_secs(20), is_there);
+            }
+            http2.data(1, SMUGGLED.as_bytes(), true);
+            let _ = http2.outcome(1);
+        }
+    }
+    // A request through the same connections to the upstream, if any is still open.
+    let next = "GET /next HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let answer = exchange(gateway.address, next);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    for request in upstream.requests() {
+        assert!(!request.starts_with("GET /smuggled"), "{request:?}");
+    }
 }
 
 /// RFC 9112 §6.3 leaves the choice to refuse it or to believe the encoding.

@@ -70,6 +70,7 @@ impl RawClient {
 pub(crate) struct RawUpstream {
     pub(crate) address: SocketAddr,
     requests: Arc<Mutex<Vec<String>>>,
+    heads: Arc<AtomicUsize>,
     connections: Arc<AtomicUsize>,
 }
 
@@ -88,16 +89,17 @@ impl RawUpstream {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(Mutex::new(Vec::new()));
-        let connections = Arc::new(AtomicUsize::new(0));
-        let (seen, counter) = (Arc::clone(&requests), Arc::clone(&connections));
+        let (heads, connections) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+        let (seen, begun) = (Arc::clone(&requests), Arc::clone(&heads));
+        let counter = Arc::clone(&connections);
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 counter.fetch_add(1, Ordering::Relaxed);
-                let seen = Arc::clone(&seen);
-                thread::spawn(move || serve(stream, answer, closes, &seen));
+                let (seen, begun) = (Arc::clone(&seen), Arc::clone(&begun));
+                thread::spawn(move || serve(stream, answer, closes, &seen, &begun));
             }
         });
-        Self { address, requests, connections }
+        Self { address, requests, heads, connections }
     }
 
     /// Answers each request with `ok`.
@@ -108,6 +110,11 @@ impl RawUpstream {
     /// The requests so far, head and body, as they came.
     pub(crate) fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().clone()
+    }
+
+    /// How many requests have begun, whether or not their bodies came whole.
+    pub(crate) fn heads(&self) -> usize {
+        self.heads.load(Ordering::Relaxed)
     }
 
     /// How many connections were ever made.
@@ -121,13 +128,20 @@ impl RawUpstream {
     }
 }
 
-fn serve(mut stream: TcpStream, answer: &str, closes: bool, seen: &Mutex<Vec<String>>) {
+fn serve(
+    mut stream: TcpStream,
+    answer: &str,
+    closes: bool,
+    seen: &Mutex<Vec<String>>,
+    heads: &AtomicUsize,
+) {
     let mut buffer = Vec::new();
     loop {
         let Some(end) = read_until(&mut stream, &mut buffer, |bytes| find(bytes, b"\r\n\r\n"))
         else {
             return;
         };
+        heads.fetch_add(1, Ordering::Relaxed);
         let head = String::from_utf8_lossy(&buffer[..end]).to_ascii_lowercase();
         let is_chunked = head.contains("transfer-encoding: chunked");
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));

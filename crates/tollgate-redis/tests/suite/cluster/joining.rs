@@ -67,8 +67,9 @@ async fn a_replica_gets_no_connection_until_it_leads() {
     let replica = cluster.replicas_of(0)[0];
     tokio::task::block_in_place(|| cluster.failover(replica));
     assert!(store.charge(&policy, &key, Cost::ONE).await.unwrap().is_admitted());
-    let fourth = || (store.stats().connections == 4).then_some(());
-    tokio::task::block_in_place(|| until("the replica is connected", PATIENCE, fourth));
+    // It may have been more than one, since the old master may close the connection to it.
+    let more = || (store.stats().connections > 3).then_some(());
+    tokio::task::block_in_place(|| until("the replica is connected", PATIENCE, more));
 }
 
 /// It is in no map until it has a slot, and is sent requests for keys before that.

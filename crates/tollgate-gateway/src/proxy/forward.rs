@@ -104,6 +104,11 @@ impl Forward {
             }),
         })
     }
+
+    /// The name of each server, and whether it gets requests.
+    pub(crate) fn servers(&self) -> impl Iterator<Item = (String, bool)> {
+        self.shared.group.servers()
+    }
 }
 
 impl Service<Request<Admitted>> for Forward {
@@ -165,6 +170,8 @@ impl Shared {
             headers.remove(CONTENT_LENGTH);
         }
         hop::remove(headers, &[]);
+        let prefix = self.strip_prefix.as_ref().map_or("", |Prefix(prefix, _)| prefix);
+        rewrite::redirect(headers, &member.address, prefix);
         self.response_headers.apply(headers);
         // Some upstreams misread the connection after they have rejected an upgrade.
         let lease = upgrade.is_none().then_some(lease);

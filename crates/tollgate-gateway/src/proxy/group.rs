@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::header::{HOST, HeaderValue, USER_AGENT};
 use http::uri::PathAndQuery;
 use http::{Request, StatusCode, Uri};
-use metrics::{Counter, Gauge, counter, gauge};
+use metrics::{Counter, counter};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::body::Sent;
@@ -53,7 +53,6 @@ pub(super) struct Member {
     busy: AtomicUsize,
     meter: Meter,
     failed: Counter,
-    up: Gauge,
 }
 
 impl std::fmt::Debug for Member {
@@ -86,12 +85,8 @@ impl Group {
         let member = |address: &Address| {
             let endpoint = &address.endpoint;
             let name = endpoint.to_string();
-            let (failed, up) = (
-                counter!(FAILURES, "upstream" => name.clone()),
-                gauge!(UP, "upstream" => name.clone()),
-            );
+            let failed = counter!(FAILURES, "upstream" => name.clone());
             failed.increment(0);
-            up.set(1);
             Ok(Arc::new(Member {
                 address: address.clone(),
                 pool: clients.pool(endpoint, servers.protocol)?,
@@ -104,7 +99,6 @@ impl Group {
                 busy: AtomicUsize::new(0),
                 meter: Meter::upstream(&name),
                 failed,
-                up,
             }))
         };
         Ok(Self {
@@ -122,6 +116,11 @@ impl Group {
         for index in 0..self.members.len() {
             tokio::spawn(check(Arc::downgrade(self), index, active.clone()));
         }
+    }
+
+    /// The name of each server, and whether it gets requests.
+    pub(super) fn servers(&self) -> impl Iterator<Item = (String, bool)> {
+        self.members.iter().map(|it| (it.address.endpoint.to_string(), it.is_up()))
     }
 
     /// Whether any member has a path of its own.
@@ -188,7 +187,6 @@ impl Group {
         if member.out_until.swap(until, Ordering::Relaxed) == 0 {
             let upstream = &member.address.endpoint;
             tracing::warn!(%upstream, failures, "the upstream gets no requests for now");
-            member.tell();
         }
     }
 
@@ -226,12 +224,7 @@ impl Member {
         if self.out_until.swap(0, Ordering::Relaxed) != 0 {
             let upstream = &self.address.endpoint;
             tracing::info!(%upstream, "the upstream gets requests again");
-            self.tell();
         }
-    }
-
-    fn tell(&self) {
-        self.up.set(f64::from(u8::from(self.is_up())));
     }
 
     /// The target of a request to `path`.
@@ -286,11 +279,9 @@ async fn check(group: Weak<Group>, index: usize, active: Active) {
         let upstream = &member.address.endpoint;
         if ill >= active.unhealthy && !member.is_down.swap(true, Ordering::Relaxed) {
             tracing::warn!(%upstream, checks = ill, "checks fail: the upstream gets no requests");
-            member.tell();
         } else if well >= active.healthy {
             if member.is_down.swap(false, Ordering::Relaxed) {
                 tracing::info!(%upstream, checks = well, "checks succeed: the upstream gets requests");
-                member.tell();
             }
             if member.out_until.load(Ordering::Relaxed) != 0 {
                 member.returns();
@@ -305,7 +296,6 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX >> 1)
 }
 
-const UP: &str = "tollgate_gateway_upstream_up";
 const FAILURES: &str = "tollgate_gateway_upstream_failures_total";
 
 #[cfg(test)]

@@ -34,8 +34,8 @@ use crate::files;
 use crate::plan::{Connections, Front, Plan};
 use crate::proxy::path::Ambiguous;
 use crate::proxy::{
-    Address, Admitted, Body, Clients, Common, Connection, Failures, Fault, Meaning, Received,
-    Timeouts, Tunnels, Via, admit,
+    Address, Admitted, Body, Clients, Common, Connection, Failures, Fault, Forward, Meaning,
+    Received, Timeouts, Tunnels, Via, admit,
 };
 use crate::trace::{self, Tracing};
 
@@ -182,6 +182,11 @@ impl<St: Inspect> App<St> {
     /// Handles of all layers, for the admin router.
     pub(super) fn layers(&self) -> impl Iterator<Item = LayerHandle> {
         self.routes.iter().flat_map(ReadyRoute::layers)
+    }
+
+    /// The name of each server of an upstream, and whether it gets requests.
+    pub(super) fn servers(&self) -> impl Iterator<Item = (String, bool)> {
+        self.routes.iter().filter_map(|route| route.forward.as_ref()).flat_map(Forward::servers)
     }
 
     /// The fetched key sets of this version.

@@ -20,36 +20,28 @@ use super::pool::{Pool, SendError};
 use super::settings::{Active, Address, Balance, Passive, Protocol, Servers};
 use crate::meter::Meter;
 
-/// The servers of one upstream.
 #[derive(Debug)]
 pub(super) struct Group {
     members: Box<[Arc<Member>]>,
     pub(super) protocol: Protocol,
     balance: Balance,
     passive: Passive,
-    /// The number of requests that were given to a member.
     given: AtomicUsize,
     began: Instant,
 }
 
-/// One of the servers.
 pub(super) struct Member {
     pub(super) address: Address,
     pub(super) pool: Arc<Pool>,
     /// For requests that ask for another protocol, which HTTP/2 cannot carry.
     pub(super) upgrades: Arc<Pool>,
-    /// The `Host` of the server itself.
     pub(super) host: HeaderValue,
-    /// Its failures in the log.
     pub(super) health: Arc<Health>,
-    /// Failures in a row.
     failures: AtomicU32,
     /// When the next request is sent there to see whether it answers again, in milliseconds; 0
     /// while it gets requests.
     out_until: AtomicU64,
-    /// Whether checks say that it is down.
     is_down: AtomicBool,
-    /// Requests under way, where these decide.
     busy: AtomicUsize,
     meter: Meter,
     failed: Counter,
@@ -71,7 +63,6 @@ impl Drop for Busy {
     }
 }
 
-/// The members that a request was sent to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tried(u64);
 
@@ -118,12 +109,10 @@ impl Group {
         }
     }
 
-    /// The name of each server, and whether it gets requests.
     pub(super) fn servers(&self) -> impl Iterator<Item = (String, bool)> {
         self.members.iter().map(|it| (it.address.endpoint.to_string(), it.is_up()))
     }
 
-    /// Whether any member has a path of its own.
     pub(super) fn has_base_path(&self) -> bool {
         self.members.iter().any(|member| !member.address.base_path.is_empty())
     }
@@ -168,7 +157,6 @@ impl Group {
         self.began.elapsed().as_millis() as u64 + 1
     }
 
-    /// Counts a request to `member` as under way, where that decides.
     pub(super) fn busy(&self, member: &Arc<Member>) -> Option<Busy> {
         (self.balance == Balance::LeastBusy && self.members.len() > 1).then(|| {
             member.busy.fetch_add(1, Ordering::Relaxed);
@@ -176,7 +164,6 @@ impl Group {
         })
     }
 
-    /// Notes that `member` gave no valid response.
     pub(super) fn failed(&self, member: &Member) {
         member.failed.increment(1);
         let failures = member.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
@@ -190,7 +177,6 @@ impl Group {
         }
     }
 
-    /// Notes that `member` gave a response after `took`.
     pub(super) fn answered(member: &Member, status: StatusCode, took: Duration) {
         member.meter.answered(status, took);
         member.health.answered();
@@ -201,7 +187,6 @@ impl Group {
 }
 
 impl Member {
-    /// Whether it gets requests.
     fn is_up(&self) -> bool {
         !self.is_down.load(Ordering::Relaxed) && self.out_until.load(Ordering::Relaxed) == 0
     }
@@ -218,7 +203,6 @@ impl Member {
         swapped.is_ok()
     }
 
-    /// No failure counts any more.
     fn returns(&self) {
         self.failures.store(0, Ordering::Relaxed);
         if self.out_until.swap(0, Ordering::Relaxed) != 0 {
@@ -227,7 +211,6 @@ impl Member {
         }
     }
 
-    /// The target of a request to `path`.
     pub(super) fn target(&self, path: PathAndQuery, is_http1: bool) -> Result<Uri, http::Error> {
         if is_http1 {
             return Ok(path.into());

@@ -14,13 +14,10 @@ pub struct Edits {
     remove: Vec<HeaderName>,
 }
 
-/// The field is not for a configuration to change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {
-    /// It says where a message ends, or is about one connection.
     #[error("the header says where a message ends or is about one connection")]
     Framing,
-    /// `Host` is set by a setting of its own.
     #[error("the header `Host` has a key of its own: `preserveHost`")]
     Host,
     /// Without it, a request could go round in a loop.
@@ -29,10 +26,6 @@ pub enum EditError {
 }
 
 impl Edits {
-    /// Sets `name` to `value`, whatever it was before.
-    ///
-    /// # Errors
-    /// See [`EditError`].
     pub fn set(&mut self, name: HeaderName, mut value: HeaderValue) -> Result<(), EditError> {
         check(&name)?;
         // It may be a password.
@@ -41,22 +34,16 @@ impl Edits {
         Ok(())
     }
 
-    /// Removes `name`.
-    ///
-    /// # Errors
-    /// See [`EditError`].
     pub fn remove(&mut self, name: HeaderName) -> Result<(), EditError> {
         check(&name)?;
         self.remove.push(name);
         Ok(())
     }
 
-    /// Whether nothing changes.
     pub const fn is_empty(&self) -> bool {
         self.set.is_empty() && self.remove.is_empty()
     }
 
-    /// Changes a header.
     pub(super) fn apply(&self, headers: &mut HeaderMap) {
         self.clear(headers);
         headers.extend(self.set.iter().cloned());

@@ -47,8 +47,6 @@ pub(super) fn count() -> Result<PrometheusHandle, String> {
     Ok(metrics)
 }
 
-/// The settings of the admin router at `address`, from the environment. Read before any socket is
-/// bound.
 pub(super) fn settings(address: SocketAddr) -> Result<AdminBuilder, String> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let token = variable(TOKEN);
@@ -79,7 +77,6 @@ pub(super) fn settings(address: SocketAddr) -> Result<AdminBuilder, String> {
     checked.map(|_| admin).map_err(|error| format!("{TOKEN} or {HOSTS}: {error}"))
 }
 
-/// The admin router over the current version of the configuration.
 pub(super) fn router<St: Inspect>(
     settings: AdminBuilder,
     gateway: &Arc<Gateway<St>>,
@@ -102,7 +99,7 @@ pub(super) fn router<St: Inspect>(
         .layers(move || layers.app().layers().collect())
         .metrics(move || {
             describe(&rendered.history());
-            count_spans(rendered.tracing().spans());
+            count_spans(rendered.persistent.tracing.spans());
             metrics.render() + &servers(&rendered.app())
         })
         .streams_until(move || {

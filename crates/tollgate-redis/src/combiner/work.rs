@@ -30,7 +30,7 @@ pub(super) struct Work {
 /// The most work of a call that has several requests.
 const MOST: u64 = 1_000;
 
-/// The requests of each slot are a script of their own.
+/// Of a script after the first one.
 const SCRIPT: u64 = 8;
 const PLAIN_CHARGE: u64 = 3;
 const GENERAL_CHARGE: u64 = 12;
@@ -45,9 +45,11 @@ const MANY: u64 = 4_096;
 impl Work {
     /// Adds a request, and returns whether the call has room for it. The first request of a call
     /// always has: otherwise it would stop all requests behind it.
-    pub(super) fn admits(&mut self, request: &Request, slot: u16) -> bool {
+    ///
+    /// `slot` is that of a request whose slot needs a script of its own.
+    pub(super) fn admits(&mut self, request: &Request, slot: Option<u16>) -> bool {
         let is_first = self.keys == 0;
-        if self.slots.insert(slot) && !is_first {
+        if slot.is_some_and(|slot| self.slots.insert(slot)) && !is_first {
             self.plain += SCRIPT;
             self.general += SCRIPT;
         }

@@ -65,7 +65,7 @@ pub(crate) fn tell_of_reduction(headers: &mut HeaderMap, verdict: &Verdict) {
 /// A policy and its decision. Callers leave out shadow policies.
 pub(crate) type Row<'a> = (&'a PolicyFields, &'a Decision);
 
-/// The headers that a layer sends.
+/// The choice of headers that a layer sends.
 ///
 /// By default an allowed response has `RateLimit-Policy` and `RateLimit`, and a denial has the
 /// `X-RateLimit` headers too. With five more headers the header map of most responses has to grow,
@@ -92,19 +92,19 @@ impl Default for HeaderOptions {
 }
 
 impl HeaderOptions {
-    /// All fields on all responses.
+    /// Sends all rate limit headers on all responses.
     pub const fn all() -> Self {
         Self { ratelimit: true, x_ratelimit: SendOn::All, retry_jitter: Duration::ZERO }
     }
 
-    /// Whether to send `RateLimit-Policy` and `RateLimit`.
+    /// Sets whether to send `RateLimit-Policy` and `RateLimit`.
     #[must_use]
     pub const fn ratelimit(mut self, send: bool) -> Self {
         self.ratelimit = send;
         self
     }
 
-    /// Whether to send `X-RateLimit-Limit`, `-Remaining` and `-Reset`: on all responses, or on
+    /// Sets whether to send `X-RateLimit-Limit`, `-Remaining` and `-Reset`: on all responses, or on
     /// none.
     #[must_use]
     pub const fn x_ratelimit(mut self, send: bool) -> Self {
@@ -255,7 +255,8 @@ fn number(value: &HeaderValue) -> Option<u64> {
     value.to_str().ok()?.trim().parse().ok()
 }
 
-/// All headers of a layer, for `Access-Control-Expose-Headers`: scripts of other origins need it.
+/// All headers that a layer sends, for `Access-Control-Expose-Headers`: scripts of other origins
+/// need it.
 pub const EXPOSED: [HeaderName; 7] = [
     RATELIMIT_POLICY,
     RATELIMIT,
@@ -266,16 +267,17 @@ pub const EXPOSED: [HeaderName; 7] = [
     RETRY_AFTER,
 ];
 
-/// `X-Tollgate-Cost`: the cost of a request, from the service to the layer. See
-/// [`Reserve::or_by_header`](crate::Reserve::or_by_header). Clients never see it.
+/// The header `X-Tollgate-Cost`: the cost of a request, from the service to the layer. See
+/// [`Reserve::or_by_header`](crate::Reserve::or_by_header). The layer removes it, so clients never
+/// see it.
 pub const COST: HeaderName = HeaderName::from_static("x-tollgate-cost");
-/// `RateLimit-Policy`
+/// The header `RateLimit-Policy`: the quota of each policy.
 pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-/// `RateLimit`
+/// The header `RateLimit`: the units that are left, and the time for them.
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-/// `X-RateLimit-Limit`
+/// The header `X-RateLimit-Limit`: the limit of one policy.
 pub const X_RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-/// `X-RateLimit-Remaining`
+/// The header `X-RateLimit-Remaining`: the units that are left.
 pub const X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-/// `X-RateLimit-Reset`
+/// The header `X-RateLimit-Reset`: Unix seconds at which the quota is full again.
 pub const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");

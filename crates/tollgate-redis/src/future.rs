@@ -12,7 +12,7 @@ use crate::combiner::{Combiner, Drive};
 use crate::failure::STORE;
 use crate::ticket::{Answer, Ticket};
 
-/// The answer of a [`RedisStore`](crate::RedisStore).
+/// The future of an answer of a [`RedisStore`](crate::RedisStore).
 ///
 /// Dropping it gives up the answer: a request that has not been sent is not.
 pub struct RedisFuture<T> {

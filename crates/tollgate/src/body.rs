@@ -156,7 +156,7 @@ impl fmt::Debug for InFlight {
     }
 }
 
-/// The type of response bodies behind a layer: [`SameBody`] or [`AnyBody`].
+/// The type of response bodies behind a layer: by default that of the service.
 #[diagnostic::on_unimplemented(
     message = "the layer cannot make a body of the type `{B}` for its own responses",
     note = "call `.any_body()` on the layer: responses then carry a `tollgate::Body` around the \

@@ -15,7 +15,7 @@ use crate::math::mul_div_ceil;
 use crate::scale::Scale;
 use crate::{Charged, Cost, Decision, Micros, Outcome, Timestamp};
 
-/// Up to `capacity` units, of which `limit` drain per window.
+/// The rule of a leaky bucket: up to `capacity` units, of which `limit` drain per window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeakyBucket {
     capacity: u64,
@@ -28,9 +28,9 @@ pub struct LeakyBucket {
 /// The level, scaled, as of the last charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Units in the bucket, scaled.
+    /// The units in the bucket, scaled.
     pub level: u64,
-    /// The last charge.
+    /// The time of the last charge.
     pub at: Timestamp,
 }
 
@@ -48,8 +48,8 @@ impl LeakyBucket {
         Self { capacity: form.capacity, mode, scale, full: form.capacity * scale.unit }
     }
 
-    /// The units per time that drain, in lowest terms. Buckets with equal rates, capacities and
-    /// modes are alike.
+    /// Returns the units per time that drain, in lowest terms. Buckets with equal rates, capacities
+    /// and modes are equal.
     pub const fn rate(&self) -> (u64, Micros) {
         (self.scale.rate, Micros::new(self.scale.unit))
     }

@@ -195,8 +195,8 @@ impl RedisStore {
         }
     }
 
-    /// Returns leased units that were not spent, so that other replicas need not wait until they
-    /// lapse. Call it before a process ends. Later requests may lease again.
+    /// Returns leased units that were not spent, so that other replicas need not wait until the
+    /// leases expire. Call it before a process ends. Later requests may lease again.
     pub async fn return_leases(&self) {
         let leases = &self.0.leases;
         let keys: Vec<_> = leases.keys.read().table.iter().cloned().collect();

@@ -95,7 +95,7 @@ impl ReceiptId {
     }
 }
 
-/// The proof of one charge, with which a store can correct the charge once.
+/// The proof of one charge, so that a store can correct the charge once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
     /// The name of the receipt. A store settles each name once.

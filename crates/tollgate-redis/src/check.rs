@@ -30,9 +30,8 @@ pub struct RedisReport {
     pub is_cluster: Option<bool>,
     /// The policy of the server when its memory is full.
     pub maxmemory_policy: Option<String>,
-    /// The number of microseconds by which the server's clock is ahead of this machine's clock.
-    /// Quotas use the server's clock, so decisions are right if the clocks differ. Times in headers
-    /// may look wrong.
+    /// The lead of the server's clock over this machine's clock, in microseconds. Quotas use the
+    /// server's clock, so decisions are right if the clocks differ. Times in headers may look wrong.
     pub clock_ahead: Option<i64>,
     /// Properties of the server that will cause errors.
     pub warnings: Vec<RedisWarning>,

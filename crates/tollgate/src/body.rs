@@ -1,4 +1,8 @@
-//! Bodies of responses, and the permits that they hold.
+//! Response bodies behind a layer, and the permits that they hold.
+//!
+//! A response behind a layer keeps its body type if the body is `From<Bytes>`, as in axum. For other
+//! services, [`any_body`](crate::RateLimitLayer::any_body) wraps each body in a [`Body`]. The body
+//! holds the permits of concurrency limits until it ends ([`InFlight`]).
 
 use std::fmt;
 use std::pin::Pin;

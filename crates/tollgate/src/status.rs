@@ -1,7 +1,7 @@
-//! Reports of stores, and gauges that have to be read.
+//! Reports of stores for operators, and gauges that a program refreshes.
 //!
-//! Counters change by themselves; the size of a store and the remainder of an idle quota do not.
-//! Call [`refresh`] before each read of the metrics. The admin router does it.
+//! The gauges for the size of a store and the remainder of a quota do not change by themselves. Call
+//! [`refresh`] before each read of the metrics. The admin router calls it.
 
 use std::collections::BTreeMap;
 

@@ -186,7 +186,7 @@ pub enum Resolution {
     Thousandth,
 }
 
-/// The way in which a token bucket is refilled: continuously, or in intervals.
+/// The refill of a token bucket: continuously, or in intervals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Refill {
     /// Continuously: `limit` tokens spread evenly over each window.

@@ -1,4 +1,7 @@
 //! A blocklist and an allowlist, and the layer that applies them.
+//!
+//! [`AccessLayer`] forbids clients on the blocklist with 403, and marks clients on the allowlist, to
+//! which limits further inside do not apply. A program can replace both lists while the layer serves.
 
 mod layer;
 mod networks;

@@ -1,9 +1,11 @@
-//! A router for operators: each limit, the most denied clients, and resets.
+//! A router for operators: the state of each limit, the most denied clients, and resets.
 //!
-//! | request | does | token |
+//! Mount the router on an address that only operators can reach. [`Admin::builder`] makes it.
+//!
+//! | request | effect | token |
 //! |---|---|---|
 //! | `GET /status` | every policy and store, and the remainder of global quotas | no |
-//! | `GET /` | a live page; it holds no data itself | no |
+//! | `GET /` | a live page; its files have no data | no |
 //! | `GET /events` | a stream of JSON, a line per second, for the page; with the token also the most denied clients | no |
 //! | `GET /metrics` | metrics for Prometheus, with [`AdminBuilder::metrics`] | no |
 //! | `GET /top` | the most denied clients | yes |
@@ -39,14 +41,6 @@
 //! # let _ = admin;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//!
-//! | file | holds |
-//! |---|---|
-//! | `guard.rs`, `peers.rs` | hosts, sites and the token |
-//! | `routes.rs` | requests |
-//! | `answers.rs`, `problem.rs` | responses |
-//! | `events.rs` | the stream |
-//! | `page.rs`, `page/` | the page |
 
 mod answers;
 mod events;

@@ -1,4 +1,8 @@
-//! The response to a request that may not pass.
+//! The response to a denied request: its reason, status, body and headers.
+//!
+//! By default a denial is a problem body in JSON (RFC 9457), and for gRPC calls a gRPC status.
+//! [`on_denied`](crate::layer::RateLimitLayerBuilder::on_denied) and
+//! [`denial_response`](crate::layer::RateLimitLayerBuilder::denial_response) replace it.
 //!
 //! | reason | status | `type` ends in | gRPC |
 //! |---|---|---|---|
@@ -11,10 +15,10 @@
 //! | [`Reason::Misconfigured`] | 500 | `#misconfigured` | 13 `INTERNAL` |
 //!
 //! A denial by a [concurrency limit](crate::Policy::concurrent_requests) is a `#quota-exceeded`
-//! with `"quota_unit":"concurrent-requests"` and no `window`. Its wait of one second is a guess.
+//! with `"quota_unit":"concurrent-requests"` and no `window`. Its wait of one second is an estimate.
 //!
-//! The body is a problem (RFC 9457). The draft of the `RateLimit` headers defines the types of the
-//! first and the fourth.
+//! The draft of the `RateLimit` headers defines the types `#quota-exceeded` and
+//! `#temporary-reduced-capacity`.
 
 mod date;
 mod members;

@@ -1,4 +1,7 @@
-//! The headers that show a client its limits.
+//! The rate limit headers of responses, and the choice of headers to send.
+//!
+//! Clients read from these headers how much of a quota is left. [`HeaderOptions`] chooses the headers;
+//! [`EXPOSED`] lists them for browsers.
 //!
 //! | header | content |
 //! |---|---|
@@ -9,8 +12,8 @@
 //! | `Retry-After` | seconds, on denials for which waiting helps |
 //!
 //! A concurrency limit has no window: its policy is `"name";q=10;qu="concurrent-requests"`, and its
-//! `RateLimit` has a `t` on denials only. The end of running requests is not known, so all headers
-//! of a denial say one second. That is a guess.
+//! `RateLimit` has a `t` on denials only. The end of running requests is not known, so the wait in
+//! all headers of a denial is an estimate of one second.
 //!
 //! By default allowed responses have the first two, and denials have all: see [`HeaderOptions`]. A
 //! penalty appears only while it blocks, as `"name";q=0` and `"name";r=0;t=57`.

@@ -1,6 +1,6 @@
-//! Keys of requests: where the [`Key`] of a quota comes from.
+//! Key sources, which find the [`Key`] of a request: a client address, an API key, a user.
 //!
-//! A [`KeySource`] reads the [`RequestHead`] and returns a [`Subject`], or nothing, or an error if
+//! A [`KeySource`] reads the [`RequestHead`] and returns a [`Subject`], or no subject, or an error if
 //! the server is set up wrongly. [`KeySource::or`] and [`chain`] fall back to other sources (user,
 //! else API key, else address); a tuple combines sources (per user *and* route).
 //!
@@ -22,7 +22,7 @@
 //! ```
 //! use tollgate::key::{ApiKey, ApiKeys, ClientIp, KeySource};
 //!
-//! // Customers by their key, everybody else by address, as the proxies report it.
+//! // Customers by API key, all other clients by the address that the proxies report.
 //! let keys = ApiKeys::from_keys(["k-7f3a", "k-91bc"]);
 //! let source = ApiKey::in_x_api_key().one_of(keys).or(ClientIp::behind(["10.0.0.0/8"])?);
 //! assert!(!source.can_be_missing());

@@ -1,6 +1,6 @@
-//! The tiers of clients: the quotas of free, pro and enterprise.
+//! Tiers of clients, each with its quotas: for example free and pro.
 //!
-//! A [`Limit`](crate::Limit) has a quota for all clients and others for tiers
+//! A [`Limit`](crate::Limit) has a quota for all clients and may have other quotas for tiers
 //! ([`in_tier`](crate::Limit::in_tier)). A [`TierSource`] returns the tier once per request, for
 //! all limits of the layer. The state belongs to the client: a new tier applies from the next
 //! request, and used units stay used.
@@ -8,8 +8,8 @@
 //! | source | the tier is |
 //! |---|---|
 //! | [`from_fn`] | the result of a closure |
-//! | [`in_extensions`] | the [`Tier`] in the extensions, from an outer layer such as `TierLookup` (feature `tier-lookup`), which asks a database and caches |
-//! | [`ApiKeyTiers`] | that of the list with the API key |
+//! | [`in_extensions`] | the [`Tier`] in the extensions, from an outer layer such as `TierLookup` (feature `tier-lookup`), which reads a database and caches |
+//! | [`ApiKeyTiers`] | the tier of the list with the API key |
 //! | `JwtTier` (feature `jwt`) | a claim of a verified token |
 //!
 //! Take the tier only from verified data: clients would choose the best tier.

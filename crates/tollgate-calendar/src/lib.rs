@@ -123,7 +123,7 @@ pub enum ZoneError {
 
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
-/// The first instant of each period, from the epoch to the end of time.
+/// The first instant of each period, from the Unix epoch to the last year of the calendar.
 fn starts(unit: Unit, zone: &TimeZone) -> impl Iterator<Item = Timestamp> {
     let starts = unit.first_days().map_while(|day| {
         // Where clocks skip midnight, this is the first instant after the skipped time.

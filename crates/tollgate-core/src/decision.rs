@@ -90,7 +90,7 @@ pub enum Source {
     /// The store that was asked.
     #[default]
     Store,
-    /// A store in this process, with a share of the quota, because the other could not
+    /// The local store of a fallback, with a share of the quota, because the first store could not
     /// decide.
     Local,
     /// The store itself, a moment ago: a key had no unit left, so no replica can have charged it

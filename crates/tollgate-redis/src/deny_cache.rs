@@ -150,8 +150,8 @@ impl DenyCache {
             .then(|| Verdict::new(false, at, decisions).with_source(Source::Cache))
     }
 
-    /// Learns from the answer to a call between two moments. `frozen` is for how long each key
-    /// that denies has no unit left.
+    /// Stores the denials in the answer to a call, which was sent and answered at these two
+    /// moments. `frozen` has the time for which each denying key has no unit left.
     pub(crate) fn learn(
         &self,
         ticket: &Ticket,

@@ -95,7 +95,8 @@ fn answered(text: &str) -> Failure {
 /// Whether the server did not answer: the client gave up on the answer, or sent nothing.
 pub(crate) fn is_silence(error: &Error) -> bool {
     match error.kind() {
-        // A server begins with a code in capitals, as `OOM`, and the client with a sentence.
+        // An error of the server begins with a code in capitals, for example `OOM`. An error of the
+        // client is a sentence.
         ErrorKind::Cluster | ErrorKind::Unknown => {
             let code = error.details().split_whitespace().next().unwrap_or_default();
             !code.bytes().all(|byte| byte.is_ascii_uppercase())

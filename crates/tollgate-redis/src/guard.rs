@@ -98,7 +98,8 @@ impl Guard {
         opens
     }
 
-    /// The time until the next probe and its patience, while the breaker is open.
+    /// The time until the next probe, and how long to wait for its answer. `None` while the breaker
+    /// is closed.
     fn next_probe(&self) -> Option<(Duration, Duration)> {
         let breaker = self.breaker.as_ref()?.lock();
         let span = |micros: Micros| Duration::from_micros(micros.get());

@@ -405,7 +405,7 @@ async fn supervise(client: Client) {
                 was_told = true;
                 tracing::warn!(target: "tollgate", %error, "no connection to redis, trying on");
             }
-            // It says so once; a task that panicked is begun anew like any other.
+            // Only the first failure is logged. A task that panicked is also started again.
             Ok(Err(_)) | Err(_) => {}
         }
         tokio::time::sleep(Duration::from_millis(100)).await;

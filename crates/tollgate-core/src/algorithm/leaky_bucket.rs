@@ -81,8 +81,8 @@ impl LeakyBucket {
             && self.empty_at(State { level: state.level - cost, ..state }) == charged.leaves_at
     }
 
-    /// By how much a request charged on top of `state` would wait too long. Without a longest
-    /// wait there is room however long it is, and that is known without a division.
+    /// The time by which a request charged on top of `state` would exceed the longest wait. Zero
+    /// without a longest wait, so that this case needs no division.
     fn too_long(&self, state: State, now: Timestamp) -> Micros {
         match self.mode {
             LeakyMode::Queue { max_wait: Some(max_wait) } => {

@@ -105,7 +105,8 @@ impl Combiner {
         self.runtime.spawn(Left { call, tickets });
     }
 
-    /// The server for requests, unless time is nearly up by when there is one with room.
+    /// Waits for a server that has room for a call. `None` if the time of the requests is nearly
+    /// over first.
     async fn target(&self, redirects: Redirects, tickets: &[Arc<Ticket>]) -> Option<Target> {
         let find = async {
             tokio::time::sleep(redirects.pause).await;

@@ -155,7 +155,7 @@ impl Batch {
     /// The arguments in their order. Only tests give the time; Redis has its own.
     pub fn args(&self, time: Option<Timestamp>) -> SmallVec<[Vec<u8>; 4]> {
         let mut head = self.nonce.to_vec();
-        // Zero is no deadline; the first microsecond of the epoch is as good as it.
+        // Zero means no deadline, so a deadline at zero becomes the first microsecond of the epoch.
         put::<7>(&mut head, self.deadline.map_or(0, |at| at.as_micros().max(1)));
         let mut args = SmallVec::new();
         args.extend([head, self.form_bytes.clone(), self.requests.clone()]);

@@ -101,7 +101,7 @@ impl CallTime {
         self.is_starting = true;
     }
 
-    /// A call was answered. `is_base` if it was small and found the server idle.
+    /// Counts an answered call. `is_base` means that the call was small and the server was idle.
     pub(super) fn learn_base(&mut self, took: Duration, is_base: bool, now: Instant) {
         let took = took.as_secs_f64();
         if is_base && self.is_next_alone(now) {

@@ -1,7 +1,7 @@
 //! Which requests to a server wait, which are sent, and which are shed.
 //!
-//! `call_time.rs` learns from the calls how long the next ones take and how many of them should
-//! be under way.
+//! `call_time.rs` estimates from past calls how long the next calls take, and how many should be
+//! under way.
 
 mod call_time;
 #[cfg(test)]

@@ -97,7 +97,7 @@ pub(crate) struct About {
     pub(crate) counters: Arc<Counters>,
 }
 
-/// Looks at a server after each connection to it, for as long as it is there.
+/// Checks a server after each connection to it, while the store has the server.
 pub(crate) fn watch(node: &Arc<Node>, about: About) {
     let mut connected = node.client().reconnect_rx();
     let runtime = node.runtime().clone();

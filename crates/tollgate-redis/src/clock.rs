@@ -1,4 +1,4 @@
-//! The time of this process: it ends what the process holds of a quota, or remembers of one.
+//! The clock of this process: ends leases and remembered denials. Decisions use the clock of Redis.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -14,7 +14,7 @@ use crate::ticket::{Answer, Ticket};
 
 /// The future of an answer of a [`RedisStore`](crate::RedisStore).
 ///
-/// Dropping it gives up the answer: a request that has not been sent is not.
+/// If the caller drops it, a request that was not sent yet is never sent.
 pub struct RedisFuture<T> {
     state: State,
     /// Takes what was asked for out of the answer.

@@ -22,7 +22,7 @@ pub(crate) struct Guard {
     lines: Mutex<Lines>,
 }
 
-/// Lines of the log that were written since an instant, and lines that were left out.
+/// The number of log lines written since an instant, and of lines left out.
 #[derive(Debug, Default)]
 struct Lines {
     since: Option<Instant>,

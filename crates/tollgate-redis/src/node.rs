@@ -202,8 +202,8 @@ impl Node {
         Ok(Timestamp::from_micros(now))
     }
 
-    /// How long the server takes to answer what belongs to no request; `None` if it does not
-    /// answer for as long as `patience`.
+    /// Sends a probe and returns how long the server took to answer; `None` without an answer
+    /// within `patience`.
     pub(crate) async fn probe(&self, patience: Duration) -> Option<Duration> {
         // The wait for a connection says nothing about how soon the server answers.
         timeout(patience, self.connected()).await.ok()?;

@@ -46,7 +46,8 @@ impl Combiner {
             return Ended::Lost;
         }
         let mut ended = None;
-        // Requests that the server took for late though they were not go once more, and at once.
+        // Requests that were in time, and that the server did not execute as late, are sent once
+        // more, at once.
         while !tickets.is_empty() {
             let now = self.send(target, &mut tickets, lane).await;
             ended = ended.or(Some(now));

@@ -25,7 +25,7 @@ use crate::bytes::put;
 use crate::header::{put_header, put_periods};
 use crate::interned::Interned;
 
-/// Why a request cannot be part of a call. The call is as it was before.
+/// The reason why a request cannot be added to a call. The call does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
     /// Charges of one request to one key that differ in quota.
@@ -214,5 +214,5 @@ const fn index(key: u64) -> usize {
     key as usize - 1
 }
 
-/// The most bytes of a form. Those of a penalty and of a calendar with its periods are as many.
+/// The most bytes of a form: a penalty, or a calendar with its periods, has that many.
 const LONGEST_FORM: usize = 34;

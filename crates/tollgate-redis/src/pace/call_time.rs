@@ -95,7 +95,8 @@ impl CallTime {
         self.deviation = 0.0;
     }
 
-    /// Begins with a few calls again, once none is under way. Many at once would be a burst.
+    /// Begins again with few calls at a time, after no call was under way. Many at once would be a
+    /// burst.
     pub(super) const fn restart(&mut self) {
         self.calls = FIRST_CALLS;
         self.is_starting = true;

@@ -140,8 +140,8 @@ impl<T> Pace<T> {
         }
     }
 
-    /// Forgets what was learnt from the calls: the breaker has stopped them, and the server that it
-    /// finds again may be a faster one.
+    /// Forgets the estimates from past calls: the breaker has stopped calls, and the next server
+    /// may be faster.
     pub(crate) fn forget(&mut self) {
         self.time = CallTime::new(self.bounds);
     }
@@ -185,8 +185,9 @@ impl<T> Pace<T> {
         is_another
     }
 
-    /// Whether it is time for one more call beside `others`. While half of the slots are free it
-    /// is. In the other half, each slot takes a larger call than the slot before and an interval.
+    /// Whether to send one more call beside `others`. While half of the slots are free, the answer
+    /// is yes. In the other half, each slot needs a larger call than the slot before, and an
+    /// interval since that.
     fn is_worth_a_call(&self, others: usize, now: Instant) -> bool {
         let calls = self.time.calls();
         let scarce = (2 * others).saturating_sub(calls);
@@ -283,7 +284,8 @@ impl<T> Pace<T> {
         }
     }
 
-    /// Takes out the requests whose time is up, and returns when that of the next one is.
+    /// Removes the requests whose time is over, and returns when the time of the next request is
+    /// over.
     pub(crate) fn expire(&mut self, now: Instant) -> (Vec<T>, Option<Instant>) {
         let mut expired = Vec::new();
         while let Some(waiting) = self.queue.front() {

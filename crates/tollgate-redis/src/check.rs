@@ -1,4 +1,4 @@
-//! A look at the server after each connection: what will hurt is said before it does.
+//! Checks the server after each connection, and warns of settings that will cause errors.
 
 use std::fmt;
 use std::sync::Arc;

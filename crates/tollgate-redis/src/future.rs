@@ -78,8 +78,8 @@ impl<T> Future for RedisFuture<T> {
                     if !is_within(runtime) {
                         leave(drive, ticket);
                     } else if call.as_mut().poll(cx).is_pending() {
-                        // No other task answers meanwhile. With a waker in the ticket, this task
-                        // would be woken by its own call for nothing.
+                        // No other task answers meanwhile. A waker in the ticket would only wake
+                        // this task by its own call.
                         return Poll::Pending;
                     }
                     // It is over, or in other hands.

@@ -208,7 +208,7 @@ impl Node {
         // The wait for a connection says nothing about how soon the server answers.
         timeout(patience, self.connected()).await.ok()?;
         let sent = Instant::now();
-        // The clock is not learnt from this: the answer may be too old for that.
+        // The answer does not set the clock estimate, because it may be too old.
         let said = self.time(patience).await;
         let took = sent.elapsed();
         let is_silence = said.as_ref().err().is_some_and(failure::is_silence);

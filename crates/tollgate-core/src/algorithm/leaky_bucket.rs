@@ -81,7 +81,7 @@ impl LeakyBucket {
             && self.empty_at(State { level: state.level - cost, ..state }) == charged.leaves_at
     }
 
-    /// The time by which a request charged on top of `state` would exceed the longest wait. Zero
+    /// How much longer than the longest wait a request would wait, charged on top of `state`. Zero
     /// without a longest wait, so that this case needs no division.
     fn too_long(&self, state: State, now: Timestamp) -> Micros {
         match self.mode {

@@ -174,7 +174,8 @@ impl Batch {
         Ok(())
     }
 
-    /// Adds the request in `scratch`, which names `keys`, and returns the number of its run.
+    /// Adds the request in `scratch` with its keys, and returns the number of its run: a group of
+    /// requests that share keys.
     fn request(&mut self, asked: Asked, keys: &[u64]) -> u32 {
         let number = self.runs.len() as u32;
         let start = self.requests.len();

@@ -259,7 +259,7 @@ impl<T> Pace<T> {
         if ended == Ended::Answered {
             self.answered += call.requests;
             self.last_answered = self.last_answered.max(Some(call.begun));
-            // In between others may have come and gone. That makes its time no better.
+            // Other calls may have begun and ended meanwhile. Its time is then no better.
             let was_alone = call.is_alone && self.under_way.is_empty();
             self.time.learn_base(took, was_alone && call.requests == 1, now);
         }

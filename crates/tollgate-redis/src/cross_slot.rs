@@ -1,7 +1,7 @@
 //! Requests whose charges are to keys of several slots of a Cluster.
 //!
-//! No call can contain keys of two slots, so each slot has its own call, one after the other. If a
-//! later slot denies, the charges are refunded. This can never admit more than the quotas. It can
+//! Two slots may be on two nodes, so each slot has its own call, one after the other. If a later slot
+//! denies, the charges are refunded. This can never admit more than the quotas. It can
 //! deny requests that the quotas would allow, because a request that is denied later holds units
 //! for a moment. Units whose refund is lost are missing until they age out.
 //!

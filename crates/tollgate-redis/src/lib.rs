@@ -336,5 +336,5 @@ impl fmt::Debug for RedisStore {
 pub mod protocol {
     pub use crate::encode::{Ask, Batch, EncodeError, Line, Spent};
     pub use crate::reply::{BadReply, Fault, Frozen, Reply, Row};
-    pub use crate::script::{SHA1, TEXT};
+    pub use crate::script::{CROSS_SLOT_TEXT, SHA1, TEXT};
 }

@@ -34,6 +34,8 @@ pub enum Row {
     Leased(Granted),
     /// The server has no memory for the state of the request. Nothing was charged.
     Unmade,
+    /// Another node has a key of the request, or will have it soon. Nothing was done.
+    Elsewhere,
     /// A value that the request needs cannot be read. Nothing was done.
     Fault {
         /// The fault of a reply.
@@ -182,13 +184,14 @@ impl Batch {
                 Row::Verdict(verdict, frozen)
             }
             (3, _) => {
-                let fault = match bytes.byte()? {
-                    1 => Fault::WrongType,
-                    2 => Fault::Unreadable,
-                    _ => return None,
-                };
+                let fault = bytes.byte()?;
                 let key = usize::try_from(bytes.number::<2>()?).ok()?.checked_sub(1)?;
-                Row::Fault { fault, key }
+                match fault {
+                    1 => Row::Fault { fault: Fault::WrongType, key },
+                    2 => Row::Fault { fault: Fault::Unreadable, key },
+                    3 => Row::Elsewhere,
+                    _ => return None,
+                }
             }
             (4, Asked::Settle) => {
                 Row::Settlement(Settlement::Returned { units: bytes.number::<7>()? })

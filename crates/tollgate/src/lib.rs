@@ -124,6 +124,8 @@ mod documents {
     struct Http;
     #[doc = include_str!("../../../docs/migrating.md")]
     struct Migrating;
+    #[doc = include_str!("../../../docs/recipes.md")]
+    struct Recipes;
     #[doc = include_str!("../../../docs/testing.md")]
     struct Testing;
     #[doc = include_str!("../../../docs/troubleshooting.md")]

@@ -100,8 +100,8 @@ impl Costs {
         Self { methods, routes: Vec::new(), closure: None }
     }
 
-    /// Sets the cost of an HTTP method. SEARCH and QUERY have one cost, and gRPC calls have the
-    /// cost of POST.
+    /// Sets the cost of an HTTP method. SEARCH and QUERY share a cost. A cost for POST also applies
+    /// to gRPC calls.
     #[must_use]
     pub fn method(mut self, method: Method, cost: impl Into<Cost>) -> Self {
         let cost = cost.into();

@@ -21,6 +21,21 @@ use crate::RequestHead;
 /// Up to 1024 requests and 64 MiB by default. A full queue rejects requests. A waiting request
 /// counts with its headers, 1 KiB for its state, and its `Content-Length`, or
 /// [`body_window`](Self::body_window) (1 MiB) for a body of unknown or greater length.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use tollgate::{Limit, MemoryStore, OnExceeded, Policy, Quota, RateLimitLayer, WaitQueue};
+///
+/// let queue = WaitQueue::new().max_requests(200).max_bytes(16 << 20);
+/// let policy = Policy::token_bucket("upload", Quota::per_second(2))?;
+/// let layer = RateLimitLayer::builder(MemoryStore::new())
+///     .wait_queue(&queue)
+///     .limit(Limit::global(policy).on_exceeded(OnExceeded::Wait { max: Duration::from_secs(5) }))
+///     .build()?;
+/// # let _ = layer;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct WaitQueue {
     shared: Arc<Shared>,

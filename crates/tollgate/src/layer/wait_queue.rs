@@ -26,6 +26,21 @@ use crate::RequestHead;
 ///
 /// The requests of one key, for example of one client, take up to half of the places and of the
 /// bytes, and at least one place. The key of [`Limit::global`](crate::Limit::global) takes all.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use tollgate::{Limit, MemoryStore, OnExceeded, Policy, Quota, RateLimitLayer, WaitQueue};
+///
+/// let queue = WaitQueue::new().max_requests(200).max_bytes(16 << 20);
+/// let policy = Policy::token_bucket("upload", Quota::per_second(2))?;
+/// let layer = RateLimitLayer::builder(MemoryStore::new())
+///     .wait_queue(&queue)
+///     .limit(Limit::global(policy).on_exceeded(OnExceeded::Wait { max: Duration::from_secs(5) }))
+///     .build()?;
+/// # let _ = layer;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct WaitQueue {
     shared: Arc<Shared>,

@@ -10,6 +10,17 @@ use crate::{Charge, Cost, Key, Policy, Receipt, Settlement, Store, StoreError, V
 /// A call costs an allocation for its future, unless the store answers at once.
 ///
 /// Clones share all state, as those of the store inside.
+///
+/// ```
+/// use tollgate_core::{AnyStore, Store};
+///
+/// fn choose(shared: Option<impl Store>, local: impl Store) -> AnyStore {
+///     match shared {
+///         Some(store) => AnyStore::new(store),
+///         None => AnyStore::new(local),
+///     }
+/// }
+/// ```
 #[derive(Clone)]
 pub struct AnyStore(Arc<dyn Erased>);
 

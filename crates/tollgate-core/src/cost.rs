@@ -4,6 +4,13 @@
 ///
 /// A cost of 0 is always allowed and leaves no trace: asking for nothing is how
 /// one reads a limit without using it.
+///
+/// ```
+/// use tollgate_core::Cost;
+///
+/// let cost = Cost::ONE.plus(Cost::new(4));
+/// assert_eq!(cost.get(), 5);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cost(u64);
 

@@ -16,6 +16,13 @@ use std::sync::Arc;
 /// lines of its entry.
 ///
 /// `Debug` shows the length only: keys have addresses and secrets.
+///
+/// ```
+/// use tollgate_core::Key;
+///
+/// let key = Key::new("alice");
+/// assert_eq!(&*key.as_bytes(), b"alice");
+/// ```
 #[derive(Clone)]
 pub struct Key(Repr);
 

@@ -39,6 +39,14 @@ use crate::algorithm::Rule;
 use crate::{Cost, Decision, Micros, Outcome, Timestamp};
 
 /// The share of a quota that a replica may hold, and spend without a call of the store.
+///
+/// ```
+/// use tollgate_core::{Lease, Policy, Quota};
+///
+/// let hot = Policy::token_bucket("hot", Quota::per_second(10_000))?.with_lease(Lease::of(1, 20))?;
+/// # let _ = hot;
+/// # Ok::<(), tollgate_core::PolicyError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
     numerator: u32,

@@ -125,6 +125,15 @@ pub trait Store: Clone + Send + Sync + 'static {
 }
 
 /// Conveniences for every [`Store`].
+///
+/// ```
+/// use tollgate_core::{Cost, Key, Policy, Store, StoreError, StoreExt};
+///
+/// async fn may_pass(store: &impl Store, policy: &Policy, user: &str) -> Result<bool, StoreError> {
+///     let verdict = store.charge(policy, &Key::new(user), Cost::ONE).await?;
+///     Ok(verdict.is_admitted())
+/// }
+/// ```
 pub trait StoreExt: Store {
     /// Decides one charge under one policy.
     fn charge(&self, policy: &Policy, key: &Key, cost: Cost) -> Self::Future<Verdict> {
@@ -252,6 +261,15 @@ enum Fault {
 ///
 /// A policy that does not say it is [`Local`](Self::Local) over a store with a
 /// [local fallback](Store::has_local_fallback), and [`Open`](Self::Open) over any other store.
+///
+/// ```
+/// use tollgate_core::{OnStoreError, Policy, Quota};
+///
+/// let login = Policy::fixed_window_counter("login", Quota::per_minute(5))?
+///     .with_on_store_error(OnStoreError::Closed);
+/// # let _ = login;
+/// # Ok::<(), tollgate_core::PolicyError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnStoreError {
     /// The request passes, and no limit holds: a limiter protects a service and should not be

@@ -13,6 +13,13 @@ use crate::shard::{Bounds, Shard};
 use crate::{Clock, Inner, MemoryStore, Padded, SystemClock};
 
 /// Bounds and clock of a [`MemoryStore`].
+///
+/// ```
+/// use tollgate_memory::MemoryStore;
+///
+/// let store = MemoryStore::builder().max_keys(100_000).max_bytes(64 << 20).build();
+/// assert_eq!(store.stats().keys, 0);
+/// ```
 #[derive(Clone, Debug)]
 pub struct MemoryStoreBuilder<C = SystemClock> {
     clock: C,

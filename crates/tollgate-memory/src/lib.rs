@@ -79,6 +79,22 @@ use self::shard::Shard;
 ///
 /// A store that has settled more receipts than `max_receipts` forgets the first of them. It then
 /// answers older receipts with [`Settlement::Lapsed`], which is not an error.
+///
+/// ```
+/// use tollgate_core::{Cost, Key, Policy, Quota, StoreExt};
+/// use tollgate_memory::MemoryStore;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let policy = Policy::token_bucket("client", Quota::per_minute(2))?;
+/// let (store, key) = (MemoryStore::new(), Key::new("203.0.113.7"));
+/// for admitted in [true, true, false] {
+///     let verdict = store.charge(&policy, &key, Cost::ONE).await?;
+///     assert_eq!(verdict.is_admitted(), admitted);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct MemoryStore<C = SystemClock>(Arc<Inner<C>>);
 

@@ -26,6 +26,23 @@ use crate::{Inner, RedisStore, TlsError, UrlError, tls};
 
 /// The settings of a [`RedisStore`]. All replicas that share limits must have the same
 /// [`namespace`](Self::namespace) and [`secret`](Self::secret).
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use tollgate_redis::RedisStore;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = RedisStore::builder("rediss://tollgate:password@redis.example:6380")?
+///     .timeout(Duration::from_millis(30))
+///     .namespace("shop")
+///     .secret(std::env::var("TOLLGATE_SECRET")?)
+///     .connect()?;
+/// # let _ = store;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 #[must_use]
 pub struct RedisStoreBuilder {

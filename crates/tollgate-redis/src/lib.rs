@@ -117,6 +117,18 @@ use self::topology::Member;
 
 /// The store that processes share: every process with the same Redis has the same quotas. Clones
 /// share one connection.
+///
+/// ```no_run
+/// use tollgate_redis::RedisStore;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = RedisStore::connect("redis://127.0.0.1:6379")?;
+/// store.connected().await;
+/// assert!(store.is_connected());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct RedisStore(Arc<Inner>);
 

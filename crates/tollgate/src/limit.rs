@@ -45,6 +45,18 @@ pub struct Limit {
 }
 
 /// The treatment of a request that has no key.
+///
+/// ```
+/// use tollgate::key::{ApiKey, ApiKeys};
+/// use tollgate::{Limit, OnMissingKey, Policy, Quota};
+///
+/// let keys = ApiKeys::from_keys(["k-7f3a", "k-91bc"]);
+/// let policy = Policy::token_bucket("customer", Quota::per_minute(100))?;
+/// let limit = Limit::new(policy, ApiKey::in_x_api_key().one_of(keys))
+///     .on_missing_key(OnMissingKey::Deny);
+/// # let _ = limit;
+/// # Ok::<(), tollgate::PolicyError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnMissingKey {
     /// The layer rejects the request with 403, or with the status that the response of the layer
@@ -58,6 +70,17 @@ pub enum OnMissingKey {
 }
 
 /// The treatment of a request that a limit denies: reject it, or let it wait.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use tollgate::{Limit, OnExceeded, Policy, Quota};
+///
+/// let policy = Policy::token_bucket("upload", Quota::per_second(2))?;
+/// let limit = Limit::global(policy).on_exceeded(OnExceeded::Wait { max: Duration::from_secs(5) });
+/// # let _ = limit;
+/// # Ok::<(), tollgate::PolicyError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnExceeded {
     /// The layer rejects the request at once.

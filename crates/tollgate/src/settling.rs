@@ -23,6 +23,17 @@ use tollgate_core::{Cost, Micros, Receipt};
 /// even beyond the limit: a debt of at most one capacity, which has to be refilled before the next
 /// request passes. So estimate high, and at least 1: a request that costs nothing is not charged
 /// and cannot be corrected.
+///
+/// ```
+/// use tollgate::{Limit, Policy, Quota, Reserve, headers};
+///
+/// // Up to 500 tokens of a language model; the response has the actual number in `X-Tollgate-Cost`.
+/// let policy = Policy::token_bucket("tokens", Quota::per_hour(100_000))?;
+/// let reserve = Reserve::by_handler().or_by_header(headers::COST);
+/// let limit = Limit::global(policy).cost(500).reserve(reserve);
+/// # let _ = limit;
+/// # Ok::<(), tollgate::PolicyError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Reserve {
     pub(crate) header: Option<HeaderName>,

@@ -84,9 +84,9 @@ impl Slot {
     pub(super) fn belongs_to(&mut self, client: IpAddr, most: usize) -> bool {
         let address = network(client);
         let mut addresses = self.slots.0.addresses.lock();
-        let taken = addresses.entry(address).or_default();
-        if *taken < most {
-            *taken += 1;
+        let taken = addresses.get(&address).copied().unwrap_or_default();
+        if taken < most {
+            addresses.insert(address, taken + 1);
             self.address = Some(address);
             return true;
         }
@@ -208,6 +208,7 @@ mod tests {
             drop(kept);
             assert!(slots.take().belongs_to(same, 1));
         }
+        assert!(!slots.take().belongs_to("192.0.2.1".parse().unwrap(), 0));
         assert!(slots.0.addresses.lock().is_empty());
     }
 }

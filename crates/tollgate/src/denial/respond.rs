@@ -138,6 +138,19 @@ where
 }
 
 /// The default response to a denial: a problem body (RFC 9457).
+///
+/// ```
+/// use tollgate::denial::{Members, Problem};
+/// use tollgate::{Limit, MemoryStore, Policy, Quota, RateLimitLayer};
+///
+/// let members = Members::new().with("support", "help@example.com")?;
+/// let layer = RateLimitLayer::builder(MemoryStore::new())
+///     .limit(Limit::global(Policy::token_bucket("all", Quota::per_second(100))?))
+///     .denial_response(Problem::with_members(members))
+///     .build()?;
+/// # let _ = layer;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Problem {
     members: Members,

@@ -73,6 +73,16 @@ pub(crate) type Row<'a> = (&'a PolicyFields, &'a Decision);
 /// By default an allowed response has `RateLimit-Policy` and `RateLimit`, and a denial has the
 /// `X-RateLimit` headers too. With five more headers the header map of most responses has to grow,
 /// which costs as much as the decision.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use tollgate::HeaderOptions;
+///
+/// // Without the `X-RateLimit` headers, and with up to 5 s more in `Retry-After`.
+/// let headers = HeaderOptions::default().x_ratelimit(false).retry_jitter(Duration::from_secs(5));
+/// # let _ = headers;
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderOptions {
     ratelimit: bool,

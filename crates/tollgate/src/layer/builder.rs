@@ -33,6 +33,21 @@ use crate::{Costs, HeaderOptions, Limit, OnExceeded, OnMissingKey, Paths, Reques
 /// | [`expose_verdicts`](Self::expose_verdicts) | off | it costs an allocation per request |
 /// | `observer`, `endpoint` (feature `metrics`) | its own; the matched route | labels of [metrics] |
 ///
+/// ```
+/// use tollgate::key::ClientIp;
+/// use tollgate::{HeaderOptions, Limit, MemoryStore, Paths, Policy, Quota, RateLimitLayer};
+///
+/// let client = Policy::token_bucket("client", Quota::per_minute(100).burst(20))?;
+/// let layer = RateLimitLayer::builder(MemoryStore::new())
+///     .cost(1)
+///     .exempt_paths(Paths::new(["/healthz"])?)
+///     .headers(HeaderOptions::all())
+///     .limit(Limit::new(client, ClientIp::behind(["10.0.0.0/8"])?))
+///     .build()?;
+/// # let _ = layer;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// [metrics]: https://docs.rs/tollgate/latest/tollgate/metrics
 pub struct RateLimitLayerBuilder<St> {
     store: St,

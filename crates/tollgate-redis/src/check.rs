@@ -1,4 +1,4 @@
-//! A look at the server after each connection: what will hurt is said before it does.
+//! Checks the server after each connection, and warns of settings that will cause errors.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,22 +17,21 @@ use crate::names::Names;
 use crate::node::Node;
 use crate::stats::Counters;
 
-/// The properties of a server at the last connection.
+/// The properties of a Redis server at the last connection, for operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisReport {
     /// The name of the server: `Redis`, `Valkey` or `Redict`.
     pub name: Option<&'static str>,
-    /// The version of the server under that name. Valkey and Redict also report the version of
-    /// the Redis that they are compatible with, which this is not.
+    /// The version of the server under that name. Valkey and Redict also report the version of the
+    /// Redis that they are compatible with; this is not that version.
     pub version: Option<String>,
     /// Whether the server is a node of a Cluster.
     pub is_cluster: Option<bool>,
     /// The policy of the server when its memory is full.
     pub maxmemory_policy: Option<String>,
     /// The lead of the server's clock over this machine's clock, in microseconds. Quotas use the
-    /// server's clock, so decisions are right if the clocks differ. Times in headers may look
-    /// wrong.
+    /// server's clock, so decisions are right if the clocks differ. Times in headers may look wrong.
     pub clock_ahead: Option<i64>,
     /// Properties of the server that will cause errors.
     pub warnings: Vec<RedisWarning>,
@@ -98,7 +97,7 @@ pub(crate) struct About {
     pub(crate) counters: Arc<Counters>,
 }
 
-/// Looks at a server after each connection to it, for as long as it is there.
+/// Checks a server after each connection to it, while the store has the server.
 pub(crate) fn watch(node: &Arc<Node>, about: About) {
     let mut connected = node.client().reconnect_rx();
     let runtime = node.runtime().clone();

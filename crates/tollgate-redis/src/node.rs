@@ -205,13 +205,13 @@ impl Node {
         Ok(Timestamp::from_micros(now))
     }
 
-    /// How long the server takes to answer what belongs to no request; `None` if it does not
-    /// answer for as long as `patience`.
+    /// Sends a probe and returns how long the server took to answer; `None` without an answer
+    /// within `patience`.
     pub(crate) async fn probe(&self, patience: Duration) -> Option<Duration> {
         // The wait for a connection says nothing about how soon the server answers.
         timeout(patience, self.connected()).await.ok()?;
         let sent = Instant::now();
-        // The clock is not learnt from this: the answer may be too old for that.
+        // The answer does not set the clock estimate, because it may be too old.
         let said = self.time(patience).await;
         let took = sent.elapsed();
         let is_silence = said.as_ref().err().is_some_and(failure::is_silence);
@@ -423,7 +423,7 @@ async fn supervise(client: Client) {
                 was_told = true;
                 tracing::warn!(target: "tollgate", %error, "no connection to redis, trying on");
             }
-            // It says so once; a task that panicked is begun anew like any other.
+            // Only the first failure is logged. A task that panicked is also started again.
             Ok(Err(_)) | Err(_) => {}
         }
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -26,14 +26,13 @@ pub enum Row {
     Verdict(Verdict, Frozen),
     /// The answer to a request to settle.
     Settlement(Settlement),
-    /// The answer to a request to renew: since when the lease lasts, or none as the receipt
-    /// was settled.
+    /// The answer to a renewal: the new start of the lease, or `None` if the receipt was settled.
     Renewal(Option<Timestamp>),
     /// The key is forgotten.
     Reset,
     /// The answer to a request for a block.
     Leased(Granted),
-    /// The server has no memory left to keep what the request asked for. Nothing was done.
+    /// The server has no memory for the state of the request. Nothing was charged.
     Unmade,
     /// Another node has a key of the request, or will have it soon. Nothing was done.
     Elsewhere,

@@ -160,8 +160,9 @@ impl Ticket {
         }
     }
 
-    /// Takes this back out of a call that refused it unexecuted, though it came in time
-    /// by the clock of this process; `false` if that has happened before.
+    /// Allows a second call for this request, because Redis did not execute it for its deadline,
+    /// although it was in time by the clock of this process. Returns `false` if that has happened
+    /// before.
     pub(crate) fn take_back(&self) -> bool {
         let mut progress = self.progress.lock();
         match &mut *progress {

@@ -9,7 +9,7 @@ use tollgate_core::Cost;
 use crate::key::route;
 use crate::{RequestHead, grpc};
 
-/// The cost of a request, in units of a quota.
+/// The rule that gives each request its cost, in units of a quota.
 ///
 /// The first of these that applies: the closure of [`Costs::from_fn`]; the cost of the matched
 /// route; 1 for a gRPC call; the cost of the method:
@@ -68,7 +68,7 @@ struct Methods {
 }
 
 impl Costs {
-    /// The costs of the table above.
+    /// Returns the default costs, by HTTP method: the table above.
     pub const fn by_method() -> Self {
         let mut costs = Self::uniform(Cost::ONE);
         let five = Cost::new(5);
@@ -79,7 +79,7 @@ impl Costs {
         costs
     }
 
-    /// One cost for all requests.
+    /// Gives all requests the same cost.
     pub fn flat(cost: impl Into<Cost>) -> Self {
         Self::uniform(cost.into())
     }
@@ -100,7 +100,8 @@ impl Costs {
         Self { methods, routes: Vec::new(), closure: None }
     }
 
-    /// Another cost for a method. SEARCH and QUERY have one cost, and gRPC calls the cost of POST.
+    /// Sets the cost of an HTTP method. SEARCH and QUERY share a cost. A cost for POST also applies
+    /// to gRPC calls.
     #[must_use]
     pub fn method(mut self, method: Method, cost: impl Into<Cost>) -> Self {
         let cost = cost.into();
@@ -117,8 +118,8 @@ impl Costs {
         self
     }
 
-    /// The cost of a route, for all methods: the pattern of the router (axum's `MatchedPath`, or a
-    /// [`RoutePattern`](crate::key::RoutePattern) extension), or the path of a gRPC method
+    /// Sets the cost of a route, for all methods: the pattern of the router (axum's `MatchedPath`,
+    /// or a [`RoutePattern`](crate::key::RoutePattern) extension), or the path of a gRPC method
     /// (`/package.Service/Method`).
     #[must_use]
     pub fn route(mut self, pattern: impl Into<Box<str>>, cost: impl Into<Cost>) -> Self {
@@ -128,7 +129,7 @@ impl Costs {
         self
     }
 
-    /// Calls a closure first. If it returns `None`, the other rules apply.
+    /// Takes the cost from a closure. If the closure returns `None`, the other rules apply.
     #[must_use]
     pub fn from_fn<C: Into<Cost>>(
         mut self,
@@ -138,7 +139,7 @@ impl Costs {
         self
     }
 
-    /// The cost of this request.
+    /// Returns the cost of a request.
     #[inline]
     pub fn of(&self, head: &RequestHead<'_>) -> Cost {
         self.among(head, None)

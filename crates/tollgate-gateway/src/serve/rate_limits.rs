@@ -33,10 +33,8 @@ use crate::config::read_rate_limit_files;
 use crate::plan::{Allowed, Plan, RateLimitDomains, Rule, Unit, descriptor_key};
 use crate::proxy::Body;
 
-/// The name of the service.
 pub(super) const NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
-/// The rules at work.
 pub(super) struct RateLimits<St> {
     store: St,
     domains: RateLimitDomains,
@@ -45,7 +43,6 @@ pub(super) struct RateLimits<St> {
     answers: HashMap<String, [Counter; 3]>,
 }
 
-/// Answers a request of Envoy, or one about the health of this service.
 pub(super) async fn answer<St: Inspect>(
     gateway: &Gateway<St>,
     app: &Arc<App<St>>,
@@ -67,7 +64,6 @@ pub(super) async fn answer<St: Inspect>(
     answered.unwrap_or_else(late).map(Body::from)
 }
 
-/// Tells the health of this service until the gateway drains.
 pub(super) async fn keep_health<St: Inspect>(gateway: Arc<Gateway<St>>, health: HealthReporter) {
     let mut told = None;
     loop {
@@ -91,7 +87,6 @@ pub(super) async fn keep_health<St: Inspect>(gateway: Arc<Gateway<St>>, health: 
     }
 }
 
-/// How often the store is looked at.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// `grpc-timeout`: up to eight digits and a unit.
@@ -127,7 +122,6 @@ impl<St: Inspect> RateLimitService for Decider<St> {
     }
 }
 
-/// A rule that one descriptor of a request meets.
 struct Met {
     rule: Rule,
     key: Key,
@@ -191,7 +185,7 @@ impl<St: Inspect> RateLimits<St> {
             let is_replaced = |it: &mut Met| replaced.contains(&it.rule.name);
             of_descriptor.take_if(is_replaced);
         }
-        // A limit of 0 denies whatever the store says, so nothing is charged then.
+        // A limit of 0 denies the request whatever the store decides, so nothing is charged.
         let is_closed = |met: &Met| {
             let allowed = met.rule.allowed.as_ref();
             !met.rule.shadow && allowed.is_some_and(|allowed| allowed.policy.is_none())
@@ -226,7 +220,6 @@ impl<St: Inspect> RateLimits<St> {
         Ok(self.told(&met, &verdict))
     }
 
-    /// The rule and the quota of a descriptor, if it is limited.
     fn met(
         &self,
         request: &RateLimitRequest,

@@ -47,8 +47,8 @@ impl Combiner {
         }
         let mut ended = None;
         let mut allows_cross_slot = target.member.node.allows_cross_slot();
-        // Some requests go once more, and at once: those that the server took for late though they
-        // were not, and those with keys that another node has, to be told where.
+        // Some requests are sent once more, at once: requests in time that the server did not
+        // execute as late, and requests with keys of another node, so that the reply names the node.
         while !tickets.is_empty() {
             let now = self.send(target, &mut tickets, lane, allows_cross_slot).await;
             ended = ended.or(Some(now));

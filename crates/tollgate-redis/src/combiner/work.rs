@@ -10,7 +10,7 @@ use tollgate_core::{Algorithm, LeakyMode, Policy, Resolution};
 use crate::encode::Batch;
 use crate::ticket::{Line, Request};
 
-/// The work that the requests of a call are together.
+/// The sum of the work of all requests of a call.
 ///
 /// The units are microseconds of a common server. They are estimates: a script cannot measure the
 /// time that it takes, because Redis gives it no clock that runs.

@@ -71,5 +71,8 @@ fn an_old_server_keeps_the_same_states_for_the_same_time() {
 /// As in a Cluster, from Redis 7 on.
 #[test]
 fn keys_of_several_slots_are_decided_like_those_of_one() {
+    if !Server::start().allows_cross_slot() {
+        return;
+    }
     run_with(CROSS_SLOT_TEXT, Family::Any, 8);
 }

@@ -71,7 +71,7 @@ pub fn is_allowed(head: &RequestHead<'_>) -> bool {
 }
 
 impl AccessLayer {
-    /// A layer with these lists. `lists` can replace them later.
+    /// Makes a layer that applies these lists. `lists` can replace their contents later.
     pub fn new(lists: &AccessLists) -> Self {
         let state = AccessState {
             lists: lists.clone(),
@@ -91,7 +91,7 @@ impl AccessLayer {
 }
 
 impl<M> AccessLayer<M> {
-    /// The response to a forbidden request. See
+    /// Sets the response to a forbidden request. See
     /// [`RateLimitLayerBuilder::on_denied`](crate::layer::RateLimitLayerBuilder::on_denied).
     #[must_use]
     pub fn on_denied<F, R, Via>(self, response: F) -> Self
@@ -103,7 +103,7 @@ impl<M> AccessLayer<M> {
         self.denial_response(FromFn(response, PhantomData))
     }
 
-    /// The same as a [`DenialResponse`].
+    /// Sets the response to a forbidden request as a [`DenialResponse`].
     #[must_use]
     pub fn denial_response(self, response: impl DenialResponse) -> Self {
         let response: Arc<dyn DenialResponse> = Arc::new(response);
@@ -111,7 +111,7 @@ impl<M> AccessLayer<M> {
         Self { state: Arc::new(state), ..self }
     }
 
-    /// Whether the services inside are gRPC. See
+    /// Sets whether all services inside are gRPC, or none. See
     /// [`RateLimitLayerBuilder::grpc`](crate::layer::RateLimitLayerBuilder::grpc).
     #[must_use]
     pub fn grpc(self, all: bool) -> Self {

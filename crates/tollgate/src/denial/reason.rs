@@ -11,7 +11,7 @@ macro_rules! page {
     };
 }
 
-/// Why a request may not pass.
+/// The reason why a request is denied, with its status, code and problem type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
@@ -32,7 +32,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The status of the response.
+    /// Returns the HTTP status of a denial for this reason.
     pub const fn status(self) -> StatusCode {
         match self {
             Self::QuotaExceeded | Self::Blocked => StatusCode::TOO_MANY_REQUESTS,
@@ -44,7 +44,8 @@ impl Reason {
         }
     }
 
-    /// A word for programs, the member `code`. [`problem_type`](Self::problem_type) ends in it.
+    /// Returns the word for programs, as in the member `code`. [`problem_type`](Self::problem_type)
+    /// ends in it.
     pub const fn code(self) -> &'static str {
         match self {
             Self::QuotaExceeded => "quota-exceeded",
@@ -57,7 +58,8 @@ impl Reason {
         }
     }
 
-    /// The `type` of the problem: of the draft, or a heading of `docs/http.md`.
+    /// Returns the `type` of the problem body: a type of the RateLimit draft, or a heading of
+    /// `docs/http.md`.
     pub const fn problem_type(self) -> &'static str {
         match self {
             Self::QuotaExceeded => "https://iana.org/assignments/http-problem-types#quota-exceeded",
@@ -72,7 +74,7 @@ impl Reason {
         }
     }
 
-    /// The `title` of the problem.
+    /// Returns the `title` of the problem body.
     pub const fn title(self) -> &'static str {
         match self {
             Self::QuotaExceeded => "Quota Exceeded",

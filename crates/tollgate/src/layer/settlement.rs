@@ -44,7 +44,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// The request has cost `actual` units. See [`Reserve`] for the effect.
+    /// Corrects the estimate: the request has cost `actual` units. See [`Reserve`] for the effect.
     ///
     /// This does not wait for the store. If the store fails, the estimate stands, and an event of
     /// the target `tollgate` reports it.
@@ -53,15 +53,15 @@ impl Reservation {
         self.each(|charges| charges.settle(&|charge| charge.reserve.is_some().then_some(actual)));
     }
 
-    /// As [`settle`](Self::settle), for the charge of one policy.
+    /// Corrects the estimate for one policy, as [`settle`](Self::settle) does for all.
     pub fn settle_policy(&self, policy: &str, actual: impl Into<Cost>) {
         let actual = actual.into();
         let is_meant = |charge: &OpenCharge| charge.reserve.is_some() && charge.is_of(policy);
         self.each(|charges| charges.settle(&|charge| is_meant(charge).then_some(actual)));
     }
 
-    /// The receipts of charges that are not settled. This reservation can still settle them: the
-    /// first settlement counts.
+    /// Returns the receipts of charges that are not settled. This reservation can still settle
+    /// them: the first settlement counts.
     pub fn receipts(&self) -> Vec<Receipt> {
         let mut receipts = Vec::new();
         self.each(|charges| {

@@ -179,7 +179,8 @@ impl<St: Store> Waiter<St> {
         }
     }
 
-    /// The rejection, if the request cannot pass in time after all that wait before it.
+    /// The rejection, if the requests that wait before this one would make it too late. Otherwise
+    /// `None`.
     fn too_late(&self, verdict: &Verdict, ticket: &Ticket) -> Option<Verdict> {
         let max_wait = Micros::from(self.max_wait());
         let earliest = |number: usize| {

@@ -158,6 +158,28 @@ async fn requests_for_many_slots_of_a_node_go_together() {
     }
 }
 
+/// Redis refuses a call for several slots as a whole, and answers about each slot.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_node_without_memory_still_denies_in_all_its_slots() {
+    let cluster = masters();
+    let store = connect(builder(&cluster).max_calls(1)).await;
+    let (policy, node) = (policy("p", 1), cluster.node(0));
+    let many: Vec<_> = keys(&store, is_on(0)).take(20).collect();
+    for key in &many[1..] {
+        assert!(store.charge(&policy, key, Cost::ONE).await.unwrap().is_admitted());
+    }
+    assert_eq!(node.cmd(&["CONFIG", "SET", "maxmemory", "1"]).error(), None);
+    let requests: JoinSet<_> =
+        many.iter().map(|key| store.charge(&policy, key, Cost::ONE)).collect();
+    let mut answers = requests.join_all().await;
+    answers.sort_by_key(Result::is_err);
+    let error = answers.pop().unwrap().expect_err("the first key was never charged");
+    assert!(error.to_string().contains("OOM") && !error.may_have_charged(), "{error}");
+    assert!(answers.iter().all(|it| it.as_ref().is_ok_and(|verdict| !verdict.is_admitted())));
+    assert_eq!(node.cmd(&["CONFIG", "SET", "maxmemory", "0"]).error(), None);
+    assert_eq!(remaining(&store, &policy, &many[0]).await, 1);
+}
+
 /// A service starts before its cluster does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_store_without_a_cluster_fails_in_time_and_finds_it_when_it_comes() {

@@ -25,6 +25,10 @@ impl Server {
         self.0.socket_url()
     }
 
+    pub fn allows_cross_slot(&self) -> bool {
+        self.0.allows_cross_slot()
+    }
+
     /// A connection that knows the script.
     pub fn connect(&self) -> Client {
         let client = self.connect_with(TEXT);

@@ -1,6 +1,6 @@
 //! Errors of keys.
 
-/// Why a key or a set of keys is not valid.
+/// The error of a verification key, or of a set of keys, that is not valid.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JwtKeyError {

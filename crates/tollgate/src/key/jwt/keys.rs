@@ -32,8 +32,8 @@ impl From<Algorithm> for jsonwebtoken::Algorithm {
     }
 }
 
-/// A key for one algorithm, with the name (`kid`) in tokens. It is checked when it is made, so that
-/// a wrong file is an error at start.
+/// A key that verifies tokens of one algorithm, with its name (`kid`) in tokens. It is checked when
+/// it is made, so that a wrong file is an error at start.
 #[derive(Clone)]
 pub struct JwtKey {
     kid: Option<String>,
@@ -42,7 +42,7 @@ pub struct JwtKey {
 }
 
 impl JwtKey {
-    /// A secret that signs and verifies, for HS256.
+    /// Reads a secret that signs and verifies tokens, for HS256.
     ///
     /// # Errors
     /// It is shorter than 32 bytes (RFC 7518 §3.2), because a client with a token can guess the
@@ -57,7 +57,7 @@ impl JwtKey {
         Self::new(Algorithm::Hs256, DecodingKey::from_secret(secret))
     }
 
-    /// A public RSA key in PEM, for RS256.
+    /// Reads a public RSA key in PEM, for RS256.
     ///
     /// # Errors
     /// It is another key, a private one, or shorter than 2048 bits (RFC 7518 §3.3).
@@ -65,7 +65,7 @@ impl JwtKey {
         Self::from_pem(Algorithm::Rs256, pem)
     }
 
-    /// A public P-256 key in PEM, for ES256.
+    /// Reads a public P-256 key in PEM, for ES256.
     ///
     /// # Errors
     /// It is another key, a private one, or on another curve.
@@ -73,7 +73,7 @@ impl JwtKey {
         Self::from_pem(Algorithm::Es256, pem)
     }
 
-    /// A public Ed25519 key in PEM, for EdDSA.
+    /// Reads a public Ed25519 key in PEM, for EdDSA.
     ///
     /// # Errors
     /// It is another key, or a private one.
@@ -81,7 +81,7 @@ impl JwtKey {
         Self::from_pem(Algorithm::EdDsa, pem)
     }
 
-    /// The name in tokens.
+    /// Sets the name of the key (`kid`) in tokens.
     #[must_use]
     pub fn with_kid(self, kid: impl Into<String>) -> Self {
         Self { kid: Some(kid.into()), ..self }
@@ -180,12 +180,12 @@ impl fmt::Debug for JwtKey {
     }
 }
 
-/// A set of keys with different names.
+/// A set of verification keys with different names.
 #[derive(Clone, Debug)]
 pub struct JwtKeys(Vec<JwtKey>);
 
 impl JwtKeys {
-    /// This set.
+    /// Makes a set of these verification keys.
     ///
     /// # Errors
     /// It is empty, one of several keys has no `kid`, or two have the same.
@@ -211,7 +211,7 @@ impl JwtKeys {
         Self(Vec::new())
     }
 
-    /// The names of its keys.
+    /// Returns the names (`kid`) of the keys in the set.
     pub fn kids(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|key| key.kid.as_deref())
     }

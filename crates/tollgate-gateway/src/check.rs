@@ -16,7 +16,6 @@ use crate::proxy::{Balance, Protocol, Upstream};
 /// Describes the effect of a plan, one sentence a line and without secrets.
 pub fn in_words(plan: &Plan) -> String {
     let mut out = String::new();
-    // Writing to a string does not fail.
     let _ = write(&mut out, plan);
     out
 }
@@ -47,11 +46,11 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     let chain: Vec<_> = plan.identity.iter().map(source).collect();
     writeln!(out, "a client is {}", chain.join(", else "))?;
     if !plan.identity.iter().any(|source| matches!(source, IdentitySource::Ip { .. })) {
-        writeln!(out, "whoever is none of these {}", without_key(plan))?;
+        writeln!(out, "a request without a client {}", without_key(plan))?;
     }
-    for (who, list) in [("refused", &plan.deny), ("never limited", &plan.allow)] {
+    for (outcome, list) in [("denied", &plan.deny), ("never limited", &plan.allow)] {
         if !list.is_empty() {
-            writeln!(out, "{who}: {}", subjects(list))?;
+            writeln!(out, "{outcome}: {}", subjects(list))?;
         }
     }
     for path in &plan.exempt {
@@ -70,7 +69,6 @@ fn write(out: &mut String, plan: &Plan) -> fmt::Result {
     Ok(())
 }
 
-/// The rules of a file for Envoy, one a line.
 pub fn rate_limits_in_words(domain: &RateLimitDomain) -> String {
     let mut out = format!("domain {}\n", domain.name);
     write_descriptors(&mut out, "", &domain.descriptors);
@@ -200,10 +198,9 @@ fn write_beside(out: &mut String, plan: &Plan, limit: &LimitPlan) -> fmt::Result
     Ok(())
 }
 
-/// Describes how the gateway handles a denial, and how it corrects a charge after the response.
 fn write_outcome(out: &mut String, limit: &LimitPlan) -> fmt::Result {
     if let OnExceeded::Wait { max } = limit.excess {
-        writeln!(out, "    what it denies waits for at most {}", span(max.into()))?;
+        writeln!(out, "    a denied request waits for at most {}", span(max.into()))?;
     }
     if let Some(counts) = &limit.counts {
         let counts: Vec<_> = counts.iter().map(ToString::to_string).collect();
@@ -303,7 +300,6 @@ fn costs(costs: &CostTable) -> String {
     format!("units: {}", parts.join(", "))
 }
 
-/// Counts the entries of a list by kind, and names its file.
 fn subjects(list: &SubjectsPlan) -> String {
     let kinds = [
         ("network", list.addresses.len()),
@@ -314,7 +310,7 @@ fn subjects(list: &SubjectsPlan) -> String {
     let mut parts: Vec<_> = kinds
         .map(|(kind, count)| format!("{count} {kind}{}", if count == 1 { "" } else { "s" }))
         .collect();
-    parts.extend(list.file.as_ref().map(|file| format!("whoever is in {}", file.display())));
+    parts.extend(list.file.as_ref().map(|file| format!("the clients in {}", file.display())));
     parts.join(", ")
 }
 
@@ -325,11 +321,10 @@ pub(crate) fn without_key(plan: &Plan) -> String {
             format!("gets {} where a limit is per client", plan.missing_key_status.as_u16())
         }
         OnMissingKey::Pass => "passes limits per client".to_owned(),
-        OnMissingKey::Share => "shares one quota with all others like it".to_owned(),
+        OnMissingKey::Share => "shares one quota with all requests without a client".to_owned(),
     }
 }
 
-/// One word for the clients that the chain finds.
 fn client(chain: &[IdentitySource]) -> &'static str {
     match chain {
         [IdentitySource::Ip { .. }] => "client IP",
@@ -349,8 +344,8 @@ fn source(source: &IdentitySource) -> String {
                 }
                 KeyOrigin::JwksFile(file) => format!("the key set in {}", file.display()),
                 KeyOrigin::JwksUrl(jwks) => format!(
-                    "the key set at {} (asked again after {}, and for a key that is missing, but \
-                     not within {})",
+                    "the key set at {} (fetched again after {}, and when a key is missing, at most \
+                     once in {})",
                     jwks.shown_url(),
                     span(jwks.max_age.into()),
                     span(jwks.min_refetch.into()),
@@ -362,7 +357,7 @@ fn source(source: &IdentitySource) -> String {
             format!("the holder of one of {} API keys", keys.keys.len())
         }
         IdentitySource::Value(ValuePlan { place, proxies: Some(_) }) => {
-            format!("the {place} as its trusted proxies send it")
+            format!("the {place} that its trusted proxies send")
         }
         IdentitySource::Value(ValuePlan { place, proxies: None }) => {
             format!("the {place} (forgeable: clients can write any value)")
@@ -383,7 +378,7 @@ fn source(source: &IdentitySource) -> String {
 }
 
 fn forwarded(header: &str) -> String {
-    format!("the address in {header} as trusted proxies tell it")
+    format!("the address in {header} that trusted proxies send")
 }
 
 fn store(store: &StorePlan) -> String {

@@ -1,5 +1,4 @@
-//! The command line.
-
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::config::{self, Source, SourceError};
+use crate::config::{self, Source};
 use crate::plan::{LogFormat, LogPlan, Plan};
 use crate::replay::{ReplayArgs, SuggestArgs};
 use crate::serve::explain::{Described, explain};
@@ -164,17 +163,17 @@ impl Cli {
                 };
                 match replay::run(plan, other, replay) {
                     Ok(report) => out.write_all(report.as_bytes())?,
-                    Err(error) => return Ok(wrong(&error.to_string())),
+                    Err(error) => return Ok(wrong(&error)),
                 }
             }
             Command::Suggest(args) => match replay::suggest(args) {
                 Ok(file) => out.write_all(file.as_bytes())?,
-                Err(error) => return Ok(wrong(&error.to_string())),
+                Err(error) => return Ok(wrong(&error)),
             },
             Command::Check { config, strict, without_files } => {
                 let source = match Source::read(config) {
                     Ok(source) => source,
-                    Err(error) => return Ok(unreadable(&error)),
+                    Err(error) => return Ok(wrong(&error)),
                 };
                 if config::is_rate_limits(&source) {
                     let (domain, report) = config::read_rate_limits(&source);
@@ -204,7 +203,7 @@ impl Cli {
 fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
     let source = match Source::read_again(path) {
         Ok(source) => source,
-        Err(error) => return unreadable(&error),
+        Err(error) => return wrong(&error),
     };
     let outcome = config::read_with_process_env(&source).with_files();
     let given = outcome.plan.as_ref().map_or_else(LogPlan::default, |plan| plan.log);
@@ -218,7 +217,7 @@ fn serve(path: &Path, format: Option<LogFormat>) -> ExitCode {
     let Some(plan) = outcome.plan else { return ExitCode::from(WRONG) };
     let tracing = match Tracing::new(plan.tracing.as_ref()) {
         Ok(tracing) => tracing,
-        Err(error) => return wrong(&error.to_string()),
+        Err(error) => return wrong(&error),
     };
     if let Err(error) = log::start(lines, &tracing) {
         return wrong(&error);
@@ -275,7 +274,7 @@ pub struct Checks {
 pub fn load(path: &Path, checks: Checks) -> Result<Plan, ExitCode> {
     match Source::read(path) {
         Ok(source) => plan(&source, checks),
-        Err(error) => Err(unreadable(&error)),
+        Err(error) => Err(wrong(&error)),
     }
 }
 
@@ -286,7 +285,7 @@ fn plan(source: &Source, checks: Checks) -> Result<Plan, ExitCode> {
     tell(source, &report);
     let plan = plan.ok_or_else(|| ExitCode::from(WRONG))?;
     if let Err(error) = trace::is_possible(plan.tracing.as_ref()) {
-        return Err(wrong(&format!("{}: {error}", source.name)));
+        return Err(wrong(&format_args!("{}: {error}", source.name)));
     }
     if checks.strict && report.warnings() > 0 {
         eprintln!("`--strict` takes warnings for errors");
@@ -304,11 +303,7 @@ fn tell(source: &Source, report: &config::Report) {
     }
 }
 
-fn unreadable(error: &SourceError) -> ExitCode {
-    wrong(&error.to_string())
-}
-
-fn wrong(error: &str) -> ExitCode {
+fn wrong(error: &dyn fmt::Display) -> ExitCode {
     eprintln!("error: {error}");
     ExitCode::from(WRONG)
 }

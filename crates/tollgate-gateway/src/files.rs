@@ -19,11 +19,8 @@ use crate::plan::{KeyOrigin, TlsFiles};
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{}: {what}; {cure}", file.display())]
 pub struct FileError {
-    /// The file.
     pub file: PathBuf,
-    /// The problem with the file.
     pub what: String,
-    /// The way to fix the problem.
     pub cure: String,
 }
 
@@ -52,9 +49,6 @@ pub fn tls(files: &TlsFiles) -> Result<Arc<ServerConfig>, FileError> {
 }
 
 /// The keys of tokens in a file. `None` if the keys do not come from a file.
-///
-/// # Errors
-/// The file cannot be read, or has no usable key.
 pub fn keys(origin: &KeyOrigin) -> Result<Option<JwtKeys>, FileError> {
     let (file, keys) = match origin {
         KeyOrigin::Pem { file, algorithm } => {
@@ -68,7 +62,7 @@ pub fn keys(origin: &KeyOrigin) -> Result<Option<JwtKeys>, FileError> {
         }
         KeyOrigin::JwksFile(file) => {
             let json = String::from_utf8(read(file)?);
-            let json = json.map_err(|_| wrong(file, "it is no UTF-8", "save it as UTF-8"))?;
+            let json = json.map_err(|_| wrong(file, "it is not UTF-8", "save it as UTF-8"))?;
             (file, JwtKeys::from_jwks(&json))
         }
         KeyOrigin::Secret(_) | KeyOrigin::JwksUrl(_) => return Ok(None),
@@ -77,15 +71,12 @@ pub fn keys(origin: &KeyOrigin) -> Result<Option<JwtKeys>, FileError> {
 }
 
 /// The clients in the file of an allowlist or a blocklist.
-///
-/// # Errors
-/// The file cannot be read, or one of its lines is not a valid client.
 pub fn subjects(file: &Path) -> Result<SubjectList, FileError> {
     let text = String::from_utf8(read_up_to(file, MOST_BYTES_OF_A_LIST)?);
-    let text = text.map_err(|_| wrong(file, "it is no UTF-8", "save it as UTF-8"))?;
+    let text = text.map_err(|_| wrong(file, "it is not UTF-8", "save it as UTF-8"))?;
     text.parse().map_err(|error: SubjectListError| match error.line {
-        Some(line) => wrong(file, format!("line {line} names nobody"), error.cure()),
-        None => wrong(file, "it names nobody", error.cure()),
+        Some(line) => wrong(file, format!("line {line} is not a valid client"), error.cure()),
+        None => wrong(file, "it lists no client", error.cure()),
     })
 }
 
@@ -126,10 +117,10 @@ fn read_up_to(path: &Path, most: u64) -> Result<Vec<u8>, FileError> {
 fn unreadable(path: &Path, error: &io::Error) -> FileError {
     let cure = match std::env::current_dir() {
         Ok(folder) if path.is_relative() => format!(
-            "check the path, which begins at the working directory {}, and who may read it",
+            "check the path, which begins at the working directory {}, and its permissions",
             folder.display()
         ),
-        _ => "check the path, and who may read it".to_owned(),
+        _ => "check the path and its permissions".to_owned(),
     };
     wrong(path, format!("it cannot be read: {error}"), cure)
 }
@@ -137,7 +128,7 @@ fn unreadable(path: &Path, error: &io::Error) -> FileError {
 fn no_pem(path: &Path, error: &pem::Error, expected: &str) -> FileError {
     let what = match error {
         pem::Error::NoItemsFound => format!("there is no {expected} in it"),
-        _ => format!("it is no PEM file: {error}"),
+        _ => format!("it is not a PEM file: {error}"),
     };
     let cure = format!("expected -----BEGIN {}-----", expected.to_uppercase());
     wrong(path, what, cure)
@@ -151,7 +142,7 @@ fn unfit(files: &TlsFiles, error: &TlsError) -> FileError {
                 "it is not the key of the first certificate in {}",
                 files.certificate.display()
             ),
-            "put the server's own certificate first, and name the key that it was made with",
+            "put the server's own certificate first, and name its key",
         ),
         TlsError::InvalidCertificate(_) => wrong(
             &files.certificate,

@@ -3,6 +3,8 @@
 //! A YAML file becomes a [`plan::Plan`]: plain data that is fully checked. The server uses
 //! the plan without further checks.
 
+#![expect(missing_docs, reason = "a program: its modules are public for tests and fuzzing")]
+
 pub mod check;
 pub mod cli;
 pub mod config;

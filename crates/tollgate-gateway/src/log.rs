@@ -1,5 +1,3 @@
-//! The log of the program: one line for each event, on standard error.
-
 use std::io::{self, IsTerminal};
 
 use tracing_subscriber::layer::SubscriberExt;
@@ -10,9 +8,6 @@ use crate::plan::{LogFormat, LogPlan};
 use crate::trace::Tracing;
 
 /// Starts the log, and passes spans to the exporter.
-///
-/// # Errors
-/// `RUST_LOG` is not a valid filter.
 pub fn start(plan: LogPlan, tracing: &Tracing) -> Result<(), String> {
     let filter = match std::env::var(VARIABLE).ok().filter(|value| !value.is_empty()) {
         Some(value) => EnvFilter::try_new(&value).map_err(|error| {

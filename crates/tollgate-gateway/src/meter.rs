@@ -1,5 +1,3 @@
-//! Metrics of requests, by a route or by an upstream.
-
 use std::time::Duration;
 
 use http::StatusCode;
@@ -8,7 +6,6 @@ use metrics::{Counter, Histogram, counter, histogram};
 /// The metrics of one route or of one upstream. Registered once, because to find a metric by its
 /// labels takes longer than to count.
 pub(crate) struct Meter {
-    /// By the first digit of the status.
     answered: [Counter; 5],
     duration: Histogram,
 }

@@ -9,7 +9,8 @@ use crate::RequestHead;
 ///
 /// A pattern is compared with the percent-decoded path of the request: `/검색` and
 /// `/%EA%B2%80%EC%83%89` are one pattern and one path. In axum's `nest` the path has no prefix.
-/// Method and query have no effect.
+/// Method and query have no effect. `/login` does not match `/login/`: if your service answers both,
+/// list both, or `/login/*`.
 ///
 /// One path has many spellings, and servers read some spellings in different ways: `//`, `\`, `;`,
 /// the segments `.` and `..`, the escapes of these and of `%`, `?`, `#` and control characters, and

@@ -1,9 +1,5 @@
-//! Environment variables inside values.
-
-/// Looks up a variable.
 pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// A wrong reference to a variable: the problem, and the cure.
 pub(super) type Wrong = (String, String);
 
 /// Replaces `${NAME}` and `${NAME:-default}`; `$${` is `${` itself. Any other `$` is a

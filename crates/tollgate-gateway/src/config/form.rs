@@ -39,13 +39,11 @@ pub(super) fn check(shape: &Shape, node: &Node, path: &str, problems: &Problems)
     }
 }
 
-/// The shape that a node of this kind is meant to have.
 pub(super) fn fitting<'s>(shapes: &'s [Shape], node: &Node) -> Option<&'s Shape> {
     shapes.iter().find(|shape| shape.fits(node))
 }
 
 impl Shape {
-    /// Whether a node of this kind is meant to have this shape.
     pub(super) fn fits(&self, node: &Node) -> bool {
         match &node.value {
             _ if node.is_null() => false,

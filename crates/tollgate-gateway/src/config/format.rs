@@ -1,5 +1,3 @@
-//! The forms of single values.
-
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 

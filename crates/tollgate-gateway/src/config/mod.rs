@@ -1,16 +1,4 @@
 //! From the text of a configuration file to a [`Plan`], or to everything that is wrong.
-//!
-//! | file | step |
-//! |---|---|
-//! | `source.rs` | the text, bounded in size |
-//! | `tree.rs`, `env.rs` | YAML as a tree of values with places, and variables filled in |
-//! | `typed.rs`, `tables/`, `format.rs` | declare each key once: a table and a typed struct |
-//! | `spec.rs` | the parts of a table |
-//! | `form.rs` | compares the tree with the tables |
-//! | `read/` | makes a plan of the values |
-//! | `files.rs` | the files that a configuration names |
-//! | `rate_limits.rs` | the rules of Envoy's Rate Limit Service |
-//! | `problem.rs` | problems with place and cure |
 
 mod env;
 mod files;
@@ -38,19 +26,14 @@ use self::tables::File;
 use self::typed::{At, Checked, Kind as _, Reported};
 use crate::plan::Plan;
 
-/// The result of reading a configuration.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The plan, if the configuration has no errors.
     pub plan: Option<Plan>,
-    /// Everything that is wrong, and everything that is odd.
     pub report: Report,
-    /// The files that it names.
     pub files: Vec<NamedFile>,
 }
 
 impl Outcome {
-    /// Opens the files that the configuration names, and tells what is wrong with these, too.
     #[must_use]
     pub fn with_files(mut self) -> Self {
         let wrong: Vec<_> = self.files.iter().filter_map(NamedFile::problem).collect();
@@ -74,7 +57,6 @@ pub fn read(source: &Source, env: Env<'_>) -> Outcome {
     Outcome { plan, report: problems.report(source), files }
 }
 
-/// Reads a configuration with the variables of this process.
 pub fn read_with_process_env(source: &Source) -> Outcome {
     read(source, &|name| std::env::var(name).ok())
 }

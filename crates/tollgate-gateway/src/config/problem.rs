@@ -14,7 +14,6 @@ use super::typed::Reported;
 /// Characters of the source, from one to before another.
 pub type Span = Range<usize>;
 
-/// Whether a problem is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The file cannot be used.
@@ -32,16 +31,11 @@ pub struct Place {
     pub path: String,
 }
 
-/// A problem with its place and its cure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Whether it is an error.
     pub severity: Severity,
-    /// Where.
     pub place: Place,
-    /// The problem.
     pub what: String,
-    /// The cure.
     pub cure: String,
 }
 
@@ -61,7 +55,6 @@ impl Problems {
     /// A file can be wrong in each of its characters.
     const MOST: usize = 100;
 
-    /// Adds an error: the file cannot be used.
     pub(super) fn error(
         &self,
         place: Place,
@@ -72,7 +65,6 @@ impl Problems {
         Reported
     }
 
-    /// Adds a warning: a key does not do what it seems to do.
     pub(super) fn warn(&self, place: Place, what: impl Into<String>, cure: impl Into<String>) {
         self.push(Severity::Warning, place, what.into(), cure.into());
     }
@@ -109,12 +101,10 @@ impl Problems {
         std::mem::take(&mut self.0.borrow_mut().files)
     }
 
-    /// Whether there are errors.
     pub(super) fn has_errors(&self) -> bool {
         self.0.borrow().problems.iter().any(|problem| problem.severity == Severity::Error)
     }
 
-    /// In the order of the file.
     pub(super) fn report(&self, source: &Source) -> Report {
         let Found { problems: mut found, secrets, left_out, .. } = self.0.take();
         found.sort_by_key(order);
@@ -123,12 +113,10 @@ impl Problems {
     }
 }
 
-/// That of the file.
 const fn order(problem: &Problem) -> (usize, Severity) {
     (problem.place.span.start, problem.severity)
 }
 
-/// Everything that is wrong with a file, ready to be shown.
 #[derive(Clone, Debug)]
 pub struct Report {
     name: String,
@@ -143,7 +131,6 @@ impl Report {
         &self.found
     }
 
-    /// Adds problems that are not in the text.
     pub(super) fn add(&mut self, problems: Vec<Problem>) {
         for problem in problems {
             if !self.found.contains(&problem) {
@@ -153,17 +140,14 @@ impl Report {
         self.found.sort_by_key(order);
     }
 
-    /// The number of errors.
     pub fn errors(&self) -> usize {
         self.found.iter().filter(|problem| problem.severity == Severity::Error).count()
     }
 
-    /// The number of warnings.
     pub fn warnings(&self) -> usize {
         self.found.len() - self.errors()
     }
 
-    /// With the lines they are about; in colour for a terminal.
     pub fn render(&self, colour: bool) -> String {
         let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
         let renderer = renderer.decor_style(DecorStyle::Ascii);
@@ -198,7 +182,6 @@ impl Report {
     }
 }
 
-/// One line per problem, for logs and the admin address.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = ByteOffsets::new(&self.text);

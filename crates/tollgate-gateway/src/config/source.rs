@@ -1,54 +1,32 @@
-//! The text of a configuration and what it is called.
-
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
 use crate::files;
 
-/// The text of a configuration and what it is called.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The name that problems are reported under.
     pub name: String,
-    /// The text.
     pub text: String,
 }
 
-/// Why a file could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// The system says why.
     #[error("{name}: {error}{}", cure(error))]
-    Io {
-        /// The file.
-        name: String,
-        /// Why.
-        error: io::Error,
-    },
-    /// Nothing that could be read again.
+    Io { name: String, error: io::Error },
     #[error(
         "{name}: it is a pipe, and a file is read again when it changes: name a file, or give the \
          configuration on stdin, as `-`"
     )]
-    Pipe {
-        /// The file.
-        name: String,
-    },
-    /// The file is too large.
+    Pipe { name: String },
     #[error(
         "{name}: the file is larger than {} KiB: is it the right one? Split the service into \
          several gateways if it is",
         Source::MAX_BYTES >> 10
     )]
-    TooLarge {
-        /// The file.
-        name: String,
-    },
-    /// Not a text.
+    TooLarge { name: String },
     #[error("{name}: byte {at} is no UTF-8: save the file as UTF-8")]
     NotUtf8 {
-        /// The file.
         name: String,
         /// Where, from 0.
         at: usize,
@@ -59,15 +37,11 @@ impl Source {
     /// The most bytes of a configuration: thousands of policies.
     pub const MAX_BYTES: u64 = 1 << 20;
 
-    /// A text at hand.
     pub fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
         Self { name: name.into(), text: text.into() }
     }
 
     /// Reads a file, or stdin if it is called `-`.
-    ///
-    /// # Errors
-    /// It cannot be read, is too large or no UTF-8.
     pub fn read(path: &Path) -> Result<Self, SourceError> {
         if path == Path::new("-") {
             return Self::from_reader("stdin", io::stdin().lock());
@@ -80,9 +54,6 @@ impl Source {
     }
 
     /// The same for what is to be read again, now and then.
-    ///
-    /// # Errors
-    /// Those of [`Source::read`], and for pipes.
     pub fn read_again(path: &Path) -> Result<Self, SourceError> {
         if path != Path::new("-") && files::is_pipe(path) {
             return Err(SourceError::Pipe { name: path.display().to_string() });
@@ -107,7 +78,6 @@ impl Source {
     }
 }
 
-/// The cure for the usual errors, for example of files that are mounted into containers.
 fn cure(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => "; write one with `tollgate init`, or say where it is",

@@ -11,7 +11,6 @@ use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span as YamlSpan};
 use super::env::{self, Env};
 use super::problem::{Place, Problems, Span};
 
-/// A value and where it stands.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) span: Span,
@@ -29,7 +28,6 @@ pub(super) enum Value {
 
 #[derive(Debug)]
 pub(super) struct Scalar {
-    /// The text, with variables filled in.
     pub(super) text: String,
     /// Without quotes, so that it may be a number, or from a variable, which has none.
     pub(super) plain: bool,
@@ -184,7 +182,6 @@ fn user(text: &str) -> Option<Range<usize>> {
     Some(start..start + host)
 }
 
-/// Whether a key names something that should not be shown.
 pub(super) fn looks_secret(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
     ["secret", "sekret", "passw", "token", "sha256", "url", "apikey"]
@@ -192,7 +189,6 @@ pub(super) fn looks_secret(key: &str) -> bool {
         .any(|word| key.contains(word))
 }
 
-/// A list or map that is not complete yet.
 struct Frame {
     start: usize,
     anchor: usize,
@@ -206,7 +202,6 @@ enum Kind {
         entries: Vec<Entry>,
         /// Keys so far: looking them up in the list would make large maps slow.
         seen: HashSet<String>,
-        /// A key whose value is still to come.
         key: Option<(String, Span)>,
     },
 }
@@ -334,7 +329,7 @@ impl Builder<'_> {
             let path = path(&self.frames);
             self.problems.error(
                 Place { span: at, path },
-                format!("`{}` stands here twice", name.escape_debug()),
+                format!("`{}` is here twice", name.escape_debug()),
                 "keep one of them",
             );
         }
@@ -374,7 +369,6 @@ impl Builder<'_> {
     }
 }
 
-/// The keys that lead to the value that comes next.
 fn path(frames: &[Frame]) -> String {
     let mut path = String::new();
     for frame in frames {

@@ -40,7 +40,6 @@ pub(super) struct Reported;
 /// A value, unless something in it is wrong.
 pub(super) type Checked<T> = Result<T, Reported>;
 
-/// The form of a value in the file, and the value of Rust that it becomes.
 pub(super) trait Kind {
     type Value;
     const SHAPE: Shape;
@@ -50,7 +49,6 @@ pub(super) trait Kind {
     fn read(at: At<'_>) -> Checked<Self::Value>;
 }
 
-/// The form of a text.
 pub(super) trait Text {
     type Value;
     const FORMAT: spec::Format;
@@ -59,7 +57,6 @@ pub(super) trait Text {
     fn parse(text: &str) -> Result<Self::Value, String>;
 }
 
-/// A node, the keys that lead to it, and where its problems are reported.
 #[derive(Clone, Copy)]
 pub(super) struct At<'a> {
     pub(super) node: &'a Node,
@@ -73,7 +70,6 @@ impl<'a> At<'a> {
         Spot { place, problems: Rc::clone(self.problems) }
     }
 
-    /// A part of the node.
     const fn part(self, node: &'a Node, path: &'a str) -> Self {
         At { node, path, problems: self.problems }
     }
@@ -90,7 +86,6 @@ impl<'a> At<'a> {
     }
 }
 
-/// A place that problems are reported for.
 #[derive(Clone)]
 pub(super) struct Spot {
     pub(super) place: Place,
@@ -111,7 +106,6 @@ impl Spot {
     }
 }
 
-/// A key of a section: where it is, and its value.
 pub(super) struct Key<T> {
     mark: Mark,
     value: Checked<T>,
@@ -171,7 +165,6 @@ impl Mark {
         }
     }
 
-    /// The key itself.
     pub(super) fn name(&self) -> Spot {
         self.at(self.spans.as_ref().map_or(&self.section.place.span, |(key, _)| key))
     }
@@ -272,7 +265,6 @@ pub(super) fn defaults<K: Kind>() -> Checked<K::Value> {
     K::read(At { node: &Node::empty(), path: "", problems: &Rc::default() })
 }
 
-/// An item of a list, or a value whose key the file chose.
 pub(super) struct Item<K: Kind> {
     pub(super) spot: Spot,
     pub(super) value: Checked<K::Value>,
@@ -288,7 +280,6 @@ impl<K: Kind> Item<K> {
     }
 }
 
-/// Keys whose names the file chooses.
 pub(super) struct Named<N: Text, K: Kind> {
     pub(super) all: Vec<(N::Value, Item<K>)>,
 }
@@ -405,7 +396,6 @@ impl<K: Kind> Kind for List<K> {
     }
 }
 
-/// A single value or section, or a list of these.
 pub(super) struct OneOrMore<K>(PhantomData<K>);
 
 impl<K: Kind> Kind for OneOrMore<K> {
@@ -442,7 +432,6 @@ impl<A: Kind, B: Kind> Kind for Either<A, B> {
     }
 }
 
-/// The name of a field in camel case.
 pub(super) const fn camel_case<const N: usize>(name: &str) -> [u8; N] {
     let name = name.as_bytes();
     let (mut out, mut from, mut to) = ([0; N], 0, 0);

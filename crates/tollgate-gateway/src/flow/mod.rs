@@ -4,11 +4,6 @@
 //! payload only. Each frame costs some hundred bytes more, and a small chunk keeps the whole
 //! buffer that it was read into. Therefore every piece counts here from the moment it is given
 //! away until it has been written, and a body gives nothing more while too much waits.
-//!
-//! | file | holds |
-//! |---|---|
-//! | `waiting.rs` | the counters of a stream and of a connection |
-//! | `paced.rs` | a body that obeys them |
 
 mod paced;
 mod waiting;

@@ -34,7 +34,6 @@ pin_project! {
 type End<B> = Option<Result<Frame<Piece>, <B as Body>::Error>>;
 
 impl<B: Body<Data = Bytes>> Paced<B> {
-    /// The body of the response that the current task makes.
     pub(crate) fn response(body: B) -> Self {
         Self::new(body, Stream::current())
     }

@@ -19,7 +19,6 @@ task_local! {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Share(Arc<AtomicUsize>);
 
-/// The pieces that wait on one stream.
 #[derive(Debug)]
 pub(crate) struct Stream {
     share: Share,
@@ -42,7 +41,6 @@ impl Stream {
         Arc::new(Self { share, waiting: Mutex::new(waiting) })
     }
 
-    /// The stream that the current task serves.
     pub(super) fn current() -> Option<Arc<Self>> {
         STREAM.try_with(Arc::clone).ok()
     }
@@ -83,7 +81,6 @@ impl Stream {
         waiting.bytes == 0 || (waiting.bytes < STREAM_BYTES && !self.share_is_used_up())
     }
 
-    /// Whether the connection has as much waiting as it may.
     pub(super) fn share_is_used_up(&self) -> bool {
         self.share.0.load(Ordering::Relaxed) >= CONNECTION_BYTES
     }
@@ -101,7 +98,6 @@ impl Stream {
         must_wait
     }
 
-    /// Counts a piece until it is dropped.
     pub(super) fn give(self: &Arc<Self>, mut data: Bytes) -> Piece {
         let bytes = data.len() + PIECE_OVERHEAD;
         let is_first = {
@@ -131,7 +127,6 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// One that does not count.
     pub(super) const fn free(data: Bytes) -> Self {
         Self { data, charge: None }
     }

@@ -7,11 +7,8 @@ use super::Plan;
 /// The most connections of each kind. All of them together fit into what the process may open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connections {
-    /// Of clients, for each listener.
     pub clients: Vec<usize>,
-    /// To each target.
     pub per_target: usize,
-    /// To the admin address.
     pub admin: usize,
 }
 
@@ -34,9 +31,6 @@ impl Plan {
     ///
     /// Each connection of a client may need a connection to a target. Some files remain for
     /// everything else, so that clients cannot stop health checks, reloads or the store.
-    ///
-    /// # Errors
-    /// The numbers of the configuration do not fit.
     pub fn connections(&self, files: Option<u64>) -> Result<Connections, TooFewFiles> {
         let has = files.unwrap_or(u64::MAX);
         let admin = ADMIN.min(has / 8);
@@ -72,8 +66,6 @@ impl Plan {
 
 /// For a listener without a number of its own, and for a target.
 const MOST: u64 = 20_000;
-
-/// For the admin address.
 const ADMIN: u64 = 64;
 
 /// For the store, the log, the files of the configuration, name look-ups and the runtime.

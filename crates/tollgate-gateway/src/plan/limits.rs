@@ -1,5 +1,3 @@
-//! Policies, and which requests they are about.
-
 use std::sync::Arc;
 
 use http::Method;
@@ -13,21 +11,16 @@ use crate::proxy::path::{PathFault, in_all_readings, other_readings};
 /// `apis` that matches, all or none. Routes that inherit a limit share its quota.
 #[derive(Clone, Debug, Default)]
 pub struct RouteLimits {
-    /// One quota for everybody.
     pub global: Option<Arc<LimitPlan>>,
-    /// A quota for each client, over everything.
     pub client: Option<Arc<LimitPlan>>,
-    /// In the order of the file.
     pub apis: Arc<[ApiPlan]>,
 }
 
 impl RouteLimits {
-    /// All limits.
     pub fn all(&self) -> impl Iterator<Item = &LimitPlan> {
         self.everywhere().chain(self.apis.iter().map(|api| &api.limit))
     }
 
-    /// The limits that every request meets.
     pub fn everywhere(&self) -> impl Iterator<Item = &LimitPlan> {
         self.global.iter().chain(&self.client).map(Arc::as_ref)
     }
@@ -44,7 +37,6 @@ impl RouteLimits {
         })
     }
 
-    /// The limits that a request meets, for each kind of request.
     pub fn met(&self) -> impl Iterator<Item = Vec<&LimitPlan>> {
         let apis = self.apis.iter().map(|api| Some(&api.limit)).chain([None]);
         apis.map(|api| self.everywhere().chain(api).collect())
@@ -64,59 +56,45 @@ impl RouteLimits {
     }
 }
 
-/// A limit for some requests.
 #[derive(Clone, Debug)]
 pub struct ApiPlan {
-    /// Which methods.
     pub methods: Methods,
-    /// Which paths.
     pub path: PathMatch,
-    /// The limit.
     pub limit: LimitPlan,
 }
 
-/// A policy and what belongs to it.
 #[derive(Clone, Debug)]
 pub struct LimitPlan {
-    /// The identifier.
     pub name: String,
     /// The policy of clients without a tier, under that name; `None` without a quota.
     pub policy: Option<Policy>,
-    /// The policy in each tier, of the same name, where that is limited; empty if tiers make no
+    /// The policy in each tier, with the same name. `None` is no limit. Empty if tiers make no
     /// difference.
     pub tiers: Vec<Option<Policy>>,
     /// Further quotas that hold at the same time.
     pub also: Vec<Bandwidth>,
-    /// The owner of the quota.
     pub whose: Whose,
-    /// The costs of requests.
     pub costs: Arc<CostTable>,
-    /// The most that a request that it is about can take.
+    /// The highest cost of a request under this limit.
     pub max_cost: Cost,
-    /// Whether it blocks, or only watches.
     pub enforce: bool,
-    /// The action for a request that it denies.
     pub excess: OnExceeded,
     /// Which responses count; all without it.
     pub counts: Option<Vec<Statuses>>,
-    /// How the charge is corrected, if it is an estimate.
+    /// The correction of an estimated charge.
     pub reserve: Option<ReservePlan>,
     /// How many requests may be in flight at once, if that is limited: the same in each tier.
     pub in_flight: Option<Policy>,
-    /// The block for clients that do not stop.
     pub penalty: Option<PenaltyPlan>,
 }
 
-/// A block that follows strikes.
 #[derive(Clone, Debug)]
 pub struct PenaltyPlan {
-    /// How long for how many.
     pub policy: Policy,
     /// Which responses are strikes; without them denials are.
     pub failures: Option<Vec<Statuses>>,
 }
 
-/// A quota beside the first one of a limit, with a policy of its own.
 #[derive(Clone, Debug)]
 pub struct Bandwidth {
     /// The policy of clients without a tier, if they have this quota.
@@ -135,7 +113,6 @@ impl LimitPlan {
         }
     }
 
-    /// All quotas of a subject in this tier.
     pub fn quotas_in(&self, tier: Option<usize>) -> impl Iterator<Item = &Policy> {
         let also = self.also.iter().filter_map(move |quota| match tier {
             Some(tier) if !quota.tiers.is_empty() => quota.tiers.get(tier)?.as_ref(),
@@ -144,7 +121,6 @@ impl LimitPlan {
         self.policy_in(tier).into_iter().chain(also)
     }
 
-    /// The failure policy, which is the same for all its policies.
     pub fn on_store_error(&self) -> OnStoreError {
         self.any().and_then(Policy::on_store_error).unwrap_or_default()
     }
@@ -155,7 +131,6 @@ impl LimitPlan {
         shed.filter(|shed| *shed != self.on_store_error())
     }
 
-    /// Whether a local store ever decides for it.
     pub fn may_fall_back(&self) -> bool {
         self.any().is_some_and(Policy::may_fall_back)
     }
@@ -163,7 +138,7 @@ impl LimitPlan {
     /// Any of its policies: all fail alike.
     fn any(&self) -> Option<&Policy> {
         let penalty = self.penalty.as_ref().map(|penalty| &penalty.policy);
-        // A limit may be of tiers alone.
+        // A limit may have quotas only in tiers.
         let quotas = self.policies();
         quotas.chain(&self.in_flight).chain(penalty).next()
     }
@@ -173,7 +148,7 @@ impl LimitPlan {
         self.policy.as_ref().is_some_and(|policy| policy.lease().is_some())
     }
 
-    /// The policies of all quotas: for each that of everybody and those of the tiers.
+    /// The policies of all quotas, with the policies of the tiers.
     pub fn policies(&self) -> impl Iterator<Item = &Policy> {
         let also =
             self.also.iter().flat_map(|it| it.everybody.iter().chain(it.tiers.iter().flatten()));
@@ -181,35 +156,27 @@ impl LimitPlan {
     }
 }
 
-/// The owner of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// All clients together.
     Everybody,
-    /// The client that the identity chain finds.
     Client,
 }
 
 /// The costs of requests: the first path rule that matches, else the method, else `other`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostTable {
-    /// In the order of the file.
     pub paths: Vec<CostRule>,
     /// By method. GET covers HEAD, and each of SEARCH and QUERY the other, unless both stand
     /// here.
     pub methods: Vec<(Method, Cost)>,
-    /// Any other.
     pub other: Cost,
 }
 
-/// A cost for some requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostRule {
-    /// Which methods.
     pub methods: Methods,
-    /// Which paths.
     pub path: PathMatch,
-    /// Their cost.
     pub cost: Cost,
 }
 

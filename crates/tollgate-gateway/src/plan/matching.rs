@@ -1,32 +1,27 @@
-//! Which paths and methods.
-
 use std::fmt;
 
 use http::Method;
 use regex::{Regex, RegexBuilder};
 
-/// Which methods a rule is about. GET covers HEAD, and an empty list is all.
+/// The methods of a rule. GET covers HEAD, and an empty list means all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Methods(Vec<Method>);
 
 impl Methods {
-    /// These; none is all.
     pub fn new(methods: impl IntoIterator<Item = Method>) -> Self {
         Self(methods.into_iter().collect())
     }
 
-    /// Whether it is about every method.
     pub const fn is_all(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The methods in the list.
     pub fn iter(&self) -> impl Iterator<Item = &Method> {
         self.0.iter()
     }
 
-    /// Whether the rule is about this method, in whatever letters. In HTTP, `post`
-    /// and `POST` are different methods, but some services treat them alike.
+    /// Whether the method is one of these, in any case. In HTTP, `post` and `POST` are different
+    /// methods, but some services treat them alike.
     pub fn contain(&self, method: &Method) -> bool {
         let has = |method: &str| self.0.iter().any(|own| is_same(own.as_str(), method));
         self.0.is_empty()
@@ -34,20 +29,18 @@ impl Methods {
             || (is_same(method.as_str(), "HEAD") && has("GET"))
     }
 
-    /// Whether a method is among both.
     pub fn meet(&self, others: &Self) -> bool {
         let any_in = |methods: &Self, of: &Self| methods.iter().any(|method| of.contain(method));
         self.is_all() || others.is_all() || any_in(self, others) || any_in(others, self)
     }
 
-    /// Whether these are all of `others`, and perhaps more.
+    /// Whether these include all of `others`.
     pub fn cover(&self, others: &Self) -> bool {
         self.0.is_empty()
             || (!others.0.is_empty() && others.0.iter().all(|method| self.contain(method)))
     }
 }
 
-/// Whether two methods differ in letters alone.
 pub(super) fn is_same(one: &str, other: &str) -> bool {
     one.eq_ignore_ascii_case(other)
 }
@@ -64,13 +57,10 @@ impl fmt::Display for Methods {
     }
 }
 
-/// Which paths a rule is about. It looks at the normal form of the path and at nothing
-/// else: neither query nor host.
+/// The paths of a rule. Only the normal form of a path is matched, without query and host.
 #[derive(Clone, Debug)]
 pub enum PathMatch {
-    /// Every path.
     Any,
-    /// Exactly this one.
     Plain(String),
     /// This and everything below: `/static` holds for `/static`, `/static/` and
     /// `/static/a`, not for `/statics`.
@@ -79,23 +69,18 @@ pub enum PathMatch {
     Regex(Regex),
 }
 
-/// The error of a regular expression.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct PathMatchError(#[from] pub(crate) regex::Error);
 
 impl PathMatch {
     /// A regular expression. It is matched in linear time, whatever it says.
-    ///
-    /// # Errors
-    /// The expression is not valid, or is larger than 256 KiB when it is compiled.
     pub fn regex(expression: &str) -> Result<Self, PathMatchError> {
         let mut builder = RegexBuilder::new(expression);
         builder.size_limit(REGEX_BYTES).dfa_size_limit(REGEX_BYTES);
         Ok(Self::Regex(builder.build()?))
     }
 
-    /// Whether a path in normal form is one of them.
     pub fn matches(&self, path: &str) -> bool {
         match self {
             Self::Any => true,
@@ -107,8 +92,7 @@ impl PathMatch {
         }
     }
 
-    /// Whether these are all of the `other` paths, as far as that can be told: of two
-    /// expressions it cannot, unless they are the same.
+    /// Whether these include all of the `other` paths. Two different expressions are not compared.
     pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Any, _) => true,
@@ -119,7 +103,7 @@ impl PathMatch {
     }
 }
 
-/// As large as one expression may become: `\d{100}` takes some 30 KiB.
+/// The most memory of a compiled expression; `\d{100}` needs about 30 KiB.
 const REGEX_BYTES: usize = 256 << 10;
 
 impl PartialEq for PathMatch {

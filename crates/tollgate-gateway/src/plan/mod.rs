@@ -1,17 +1,4 @@
 //! The plan: a checked configuration as plain data.
-//!
-//! | file | holds |
-//! |---|---|
-//! | `limits.rs` | policies, and which requests they are about |
-//! | `identity.rs` | the client whose quota a request uses |
-//! | `matching.rs` | which paths and methods |
-//! | `connections.rs` | how many connections fit into the files that the process may open |
-//! | `rate_limits.rs` | rules of Envoy's Rate Limit Service |
-//! | `settling.rs` | charges that are corrected when the response is known |
-//! | `server.rs` | where to listen and where to forward to |
-//! | `subjects.rs` | the blocklist and the allowlist |
-//! | `store.rs` | where quotas are kept |
-//! | `telemetry.rs` | logs and traces |
 
 mod connections;
 mod identity;
@@ -55,7 +42,6 @@ pub use self::telemetry::{AccessLogFormat, AccessLogPlan, LogFormat, LogPlan, Tr
 
 use crate::proxy::path::{PathFault, in_all_readings};
 
-/// Everything that the gateway does.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Where clients and other proxies connect; at least one.
@@ -64,19 +50,15 @@ pub struct Plan {
     pub forward_auth: TrustedProxies,
     /// Where health, state and metrics are served, never on a public listener.
     pub admin: SocketAddr,
-    /// Admin addresses of other gateways, whose streams the live page shows, and whose pages
-    /// may read the stream of this one.
+    /// Admin addresses of other gateways. The live page shows their streams, and their pages may read
+    /// the stream of this gateway.
     pub admin_peers: Vec<String>,
-    /// The rules by which Envoy's descriptors are decided, if they are.
     pub rate_limits: Option<RateLimitsPlan>,
-    /// How long things may take.
     pub timeouts: Timeouts,
-    /// The most upgraded connections at a time; others are refused.
     pub max_tunnels: usize,
     /// The proxies whose `X-Forwarded-*` and `Forwarded` are trusted and passed on. Other headers
     /// are replaced.
     pub trusted_proxies: TrustedProxies,
-    /// The treatment of paths with more than one reading.
     pub paths: PathRules,
     /// Where requests go; the first that matches.
     pub routes: Vec<Route>,
@@ -88,27 +70,19 @@ pub struct Plan {
     pub identity: Vec<IdentitySource>,
     /// The action for requests without a client.
     pub on_missing_key: OnMissingKey,
-    /// The status if that is a rejection.
     pub missing_key_status: StatusCode,
     /// The names of the tiers. Elsewhere a tier is an index into this list.
     pub tiers: Vec<String>,
     /// The blocklist. It goes before the allowlist.
     pub deny: SubjectsPlan,
-    /// The allowlist.
     pub allow: SubjectsPlan,
-    /// How many requests may wait at once, and how many bytes of them.
+    /// The most waiting requests, and the most bytes of them.
     pub waiting: (usize, usize),
-    /// Where quotas are kept.
     pub store: StorePlan,
-    /// Which fields tell clients where they stand.
     pub headers: HeaderOptions,
-    /// Members that the problem body of each denial has besides the usual ones.
     pub members: Members,
-    /// How the log is written.
     pub log: LogPlan,
-    /// The access log, if there is one.
     pub access_log: Option<AccessLogPlan>,
-    /// Where spans are sent, if anywhere.
     pub tracing: Option<TracingPlan>,
 }
 
@@ -135,7 +109,6 @@ impl Plan {
         self.exempt.iter().any(|exempt| exempt.matches(path)) && !Paths::is_ambiguous(path)
     }
 
-    /// Whether upstreams say somewhere what a request has cost.
     pub fn reserves(&self) -> bool {
         self.routes.iter().any(|route| route.limits.all().any(|limit| limit.reserve.is_some()))
     }

@@ -6,28 +6,21 @@ use std::time::Duration;
 
 use tollgate::{Key, OnStoreError, Policy, PolicyError, Quota};
 
-/// The files with the rules, and what holds for all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimitsPlan {
-    /// Files as envoyproxy/ratelimit reads them.
     pub files: Vec<PathBuf>,
     /// The answer while the store cannot decide.
     pub on_store_error: OnStoreError,
 }
 
-/// The rules of one file.
 #[derive(Clone, Debug)]
 pub struct RateLimitDomain {
-    /// The name by which requests choose these rules.
     pub name: String,
-    /// The first level of its rules.
     pub descriptors: Vec<Descriptor>,
 }
 
-/// One entry of a descriptor.
 #[derive(Clone, Debug)]
 pub struct Descriptor {
-    /// The key of the entry.
     pub key: String,
     /// The value of the entry, in which `*` is any text; `None` is any value.
     pub value: Option<String>,
@@ -35,29 +28,22 @@ pub struct Descriptor {
     pub rule: Option<Rule>,
     /// Whether all values that a pattern matches share one quota.
     pub shares: bool,
-    /// The rules of longer descriptors.
     pub nested: Vec<Self>,
 }
 
-/// The limit of a descriptor.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// The name by which others replace it.
     pub name: String,
     /// The names of rules that do not hold where this one does.
     pub replaces: Vec<String>,
-    /// Whether it only watches.
     pub shadow: bool,
     /// The number that it allows; `None` is any.
     pub allowed: Option<Allowed>,
 }
 
-/// A number of requests for each unit of time.
 #[derive(Clone, Debug)]
 pub struct Allowed {
-    /// The number.
     pub requests: u32,
-    /// The unit of time.
     pub unit: Unit,
     /// The policy; `None` where the number is 0.
     pub policy: Option<Policy>,
@@ -68,9 +54,6 @@ impl Allowed {
     ///
     /// The policy is the same for all rules of a domain and unit: a quota belongs to the whole
     /// descriptor, which is its key.
-    ///
-    /// # Errors
-    /// The domain has no name for a policy.
     pub fn new(domain: &str, requests: u32, unit: Unit) -> Result<Self, PolicyError> {
         let name = format!("{domain}/{}", unit.name());
         let quota = Quota::new(requests.max(1).into(), unit.window());
@@ -82,13 +65,9 @@ impl Allowed {
 /// A unit of time. Windows begin at multiples of it since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// A second.
     Second,
-    /// A minute.
     Minute,
-    /// An hour.
     Hour,
-    /// A day.
     Day,
     /// Seven days.
     Week,
@@ -99,11 +78,9 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// All of them.
     pub const ALL: [Self; 7] =
         [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
 
-    /// As it is written in a file, in any case.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Second => "second",
@@ -116,7 +93,6 @@ impl Unit {
         }
     }
 
-    /// Its length.
     pub const fn window(self) -> Duration {
         Duration::from_secs(match self {
             Self::Second => 1,
@@ -130,7 +106,6 @@ impl Unit {
     }
 }
 
-/// The domains of all files, by name.
 pub type RateLimitDomains = HashMap<String, RateLimitDomain>;
 
 impl RateLimitDomain {
@@ -156,7 +131,6 @@ impl RateLimitDomain {
     }
 }
 
-/// The key of a descriptor whose limit comes with the request.
 pub fn descriptor_key(entries: &[(&str, &str)]) -> Key {
     let mut key = Vec::new();
     entries.iter().for_each(|(name, value)| append(&mut key, name, value, false));

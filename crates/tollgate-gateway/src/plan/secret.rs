@@ -1,5 +1,3 @@
-//! Secrets.
-
 use std::fmt;
 
 /// A text that is never printed: it reads `[redacted]` wherever it is formatted.
@@ -12,7 +10,6 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The text, for the one place that needs it.
     pub fn reveal(&self) -> &str {
         &self.0
     }

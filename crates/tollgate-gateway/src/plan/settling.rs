@@ -6,19 +6,14 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-/// How an estimate is corrected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservePlan {
-    /// The source of the actual cost.
     pub settle: SettleBy,
-    /// After this time the estimate stands.
     pub lapse: Duration,
 }
 
-/// The source of the actual cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettleBy {
-    /// A header field of the response.
     Header,
     /// The same field among the trailers of its body.
     Trailer,
@@ -29,14 +24,11 @@ pub enum SettleBy {
 /// One status, or all that begin with the same digit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Statuses {
-    /// This one.
     One(u16),
-    /// All of this hundred.
     Class(u16),
 }
 
 impl Statuses {
-    /// Whether the status is among them.
     pub fn contain(self, status: StatusCode) -> bool {
         match self {
             Self::One(one) => status.as_u16() == one,

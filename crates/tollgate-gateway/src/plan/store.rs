@@ -1,20 +1,10 @@
-//! Where quotas are kept.
-
 use std::time::Duration;
 
 use super::Secret;
 
-/// Where quotas are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StorePlan {
-    /// In this process.
-    Memory {
-        /// The most keys.
-        max_keys: usize,
-        /// The most bytes.
-        max_bytes: usize,
-    },
-    /// In Redis.
+    Memory { max_keys: usize, max_bytes: usize },
     Redis(RedisPlan),
 }
 
@@ -28,14 +18,11 @@ impl StorePlan {
     }
 }
 
-/// How to use Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisPlan {
     /// `redis://…`, `rediss://…` or `redis+unix://…`; it may hold a password.
     pub url: Secret,
-    /// How long a decision may take.
     pub timeout: Duration,
-    /// The kind of server behind the URL.
     pub topology: Topology,
     /// The key under which identities are hashed, the same on all replicas.
     pub key_secret: Option<Secret>,
@@ -64,17 +51,12 @@ impl RedisPlan {
     }
 }
 
-/// The kind of server behind a Redis URL.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Topology {
-    /// One server.
     #[default]
     Single,
-    /// Any node of a Cluster.
     Cluster,
-    /// A Sentinel that watches the server of this name.
     Sentinel {
-        /// The name.
         master: String,
     },
 }

@@ -22,22 +22,16 @@ use super::source::{Release, Source};
 use super::{forwarded, hop};
 use crate::flow::{Paced, Piece};
 
-/// Why a body ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    /// The sender paused for too long.
     #[error("no piece of the body came for {0:?}")]
     Idle(Duration),
-    /// The connection of the sender broke, or its bytes were not a valid body.
     #[error(transparent)]
     Broken(#[from] hyper::Error),
-    /// The response ended before the body of the request.
     #[error("the response ended before the body of the request")]
     Unwanted,
-    /// The body is larger than allowed.
     #[error("the body is too large")]
     TooLarge,
-    /// The body has too many trailers.
     #[error("more than {MOST_FIELDS} trailers came")]
     Trailers,
 }
@@ -61,7 +55,6 @@ pin_project! {
     }
 }
 
-/// Who sends a body.
 #[derive(Debug)]
 enum Sender {
     Client(Arc<Upload>),
@@ -70,7 +63,6 @@ enum Sender {
 }
 
 impl<B: http_body::Body> Timed<B> {
-    /// The body of a request. Its progress goes to `upload`.
     pub(super) const fn request(body: B, idle: Duration, upload: Arc<Upload>) -> Self {
         Self::new(body, idle, Sender::Client(upload))
     }
@@ -157,7 +149,6 @@ where
 }
 
 impl Sender {
-    /// A piece of the body. Fields that are not allowed in trailers are removed.
     fn clean(&self, mut frame: Frame<Bytes>) -> Result<Frame<Bytes>, BodyError> {
         if let (Self::Client(upload), Some(data)) = (self, frame.data_ref())
             && !upload.takes(data)
@@ -215,7 +206,6 @@ pub(super) struct Upload {
     moved_at: AtomicU64,
     waits: AtomicBool,
     received: Received,
-    /// How many bytes may still come.
     left: AtomicU64,
     /// The changes to the header, which trailers must not undo.
     edits: Option<Arc<Edits>>,
@@ -226,14 +216,12 @@ pub(super) struct Upload {
 pub(crate) struct Received(Arc<AtomicBool>);
 
 impl Received {
-    /// Whether the whole body has been received and read.
     pub(crate) fn is_whole(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 impl Upload {
-    /// A body of at most `most` bytes.
     pub(super) fn new(received: Received, most: u64, edits: Option<Arc<Edits>>) -> Arc<Self> {
         let (moved_at, waits) = (AtomicU64::new(0), AtomicBool::new(false));
         let (began, left) = (Instant::now(), AtomicU64::new(most));
@@ -273,7 +261,6 @@ impl Upload {
 }
 
 pin_project! {
-    /// The body of a message that passes through, or a short one of ours.
     #[derive(Debug)]
     pub struct Body {
         #[pin]
@@ -310,10 +297,8 @@ impl BodyMode<Body> for UntilItsEnd {
 
 /// Reads a body while it passes. Dropped at the end of the body, or when the client stops reading.
 pub(crate) trait Watch: fmt::Debug + Send {
-    /// A piece of it.
     fn data(&mut self, data: &Bytes);
 
-    /// The trailers.
     fn trailers(&mut self, trailers: &HeaderMap);
 }
 
@@ -329,19 +314,16 @@ impl Body {
         }
     }
 
-    /// The same body, read by `watch` while it passes.
     pub(crate) fn watched_by(mut self, watch: Box<dyn Watch>) -> Self {
         self.watch = Some(watch);
         self
     }
 
-    /// The same body without a field among its trailers.
     pub(crate) fn without_trailer(mut self, name: HeaderName) -> Self {
         self.dropped_trailer = Some(name);
         self
     }
 
-    /// No bytes.
     pub const fn empty() -> Self {
         Self::new(tollgate::Body::empty())
     }
@@ -357,14 +339,12 @@ impl Body {
     }
 }
 
-/// The answer of a gRPC service.
 impl From<tonic::body::Body> for Body {
     fn from(grpc: tonic::body::Body) -> Self {
         Self { grpc: Some(grpc), ..Self::empty() }
     }
 }
 
-/// An answer of the gateway itself.
 impl From<Bytes> for Body {
     fn from(data: Bytes) -> Self {
         Self::new(tollgate::Body::full(data))

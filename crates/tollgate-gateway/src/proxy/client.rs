@@ -1,5 +1,3 @@
-//! Connections to any number of upstreams.
-
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -21,7 +19,6 @@ use super::settings::{Endpoint, Protocol, Servers, Timeouts};
 
 type Tcp = HttpsConnector<HttpConnector>;
 
-/// Opens connections to one server.
 #[derive(Debug)]
 pub(super) enum Connector {
     /// To the scheme and the authority of this URI.
@@ -41,18 +38,15 @@ struct Shared {
     http1: Tcp,
     http2: Tcp,
     timeouts: Timeouts,
-    /// Whether the trusted certificates were read.
     tls: bool,
     per_target: usize,
     workers: usize,
     pools: Mutex<HashMap<(Endpoint, Protocol), Arc<Pool>>>,
     /// For each server: its connections of all schemes and protocols.
     permits: Mutex<HashMap<String, Arc<Semaphore>>>,
-    /// The servers of upstreams, with their health.
     groups: Mutex<Vec<(Servers, Weak<Group>)>>,
 }
 
-/// TLS to upstreams cannot be set up.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the certificates that this system trusts cannot be read: {0}; install the package \
@@ -61,14 +55,6 @@ struct Shared {
 pub struct RootsError(std::io::Error);
 
 impl Clients {
-    /// Starts without connections and opens at most `per_target` to each upstream. Each of the
-    /// `workers` keeps its own connections.
-    ///
-    /// `tls` states whether any upstream uses TLS. If not, the system's certificates are not
-    /// needed.
-    ///
-    /// # Errors
-    /// See [`RootsError`].
     pub fn new(
         timeouts: Timeouts,
         tls: bool,
@@ -90,12 +76,10 @@ impl Clients {
         })))
     }
 
-    /// Whether these connections can be kept after a reload with these settings.
     pub fn fit(&self, timeouts: Timeouts, tls: bool, per_target: usize) -> bool {
         self.0.timeouts == timeouts && (self.0.tls || !tls) && self.0.per_target == per_target
     }
 
-    /// The connections to one upstream.
     pub(super) fn pool(
         &self,
         endpoint: &Endpoint,
@@ -131,8 +115,6 @@ impl Clients {
         &self.0.timeouts
     }
 
-    /// The servers of an upstream. Routes with the same servers share their health, also after a
-    /// reload.
     pub(super) fn group(
         &self,
         servers: &Servers,

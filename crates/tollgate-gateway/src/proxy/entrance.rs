@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use http::header::{
-    CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING,
+    CONTENT_LENGTH, COOKIE, EXPECT, Entry, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING,
 };
 use http::uri::{Authority, PathAndQuery};
 use http::{Method, Request, Uri, Version};
@@ -24,9 +24,6 @@ use super::{Connection, hop};
 /// hyper has already rejected messages that HTTP forbids: contradictory lengths, a
 /// `Transfer-Encoding` that does not end in `chunked`, line feeds in a header. If a message has
 /// both a length and a `Transfer-Encoding`, hyper has dropped the length.
-///
-/// # Errors
-/// The request has no unambiguous form.
 pub fn admit<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<Meaning, Fault> {
     check_method(request.method())?;
     let host = set_host(request)?;
@@ -49,12 +46,10 @@ pub fn admit<B>(request: &mut Request<B>, ambiguous: Ambiguous) -> Result<Meanin
     Ok(Meaning { host, upgrade })
 }
 
-/// The parts of a request that are read once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meaning {
     /// The host that the client asks for. Only a request of HTTP/1.0 may have none.
     pub host: Option<Authority>,
-    /// The protocols of the client's upgrade request.
     pub upgrade: Option<HeaderValue>,
 }
 
@@ -65,7 +60,6 @@ pub struct Admitted<B = Incoming> {
     pub(crate) body: B,
     /// Set when the whole body has been received. `None` if the request has no body.
     pub(crate) received: Option<Received>,
-    /// The connection that the request came on.
     pub(crate) connection: Arc<Connection>,
     pub(crate) host: Option<Authority>,
     pub(crate) upgrade: Option<HeaderValue>,
@@ -189,11 +183,12 @@ fn has_body(headers: &HeaderMap) -> bool {
 /// The gateway itself answers `100-continue` when it starts to read the body, so the upstream need
 /// not. A denied request is answered before its body is read.
 fn meet_expectation(headers: &mut HeaderMap) -> Result<(), Fault> {
+    let Entry::Occupied(lines) = headers.entry(EXPECT) else { return Ok(()) };
     let known = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
-    if !headers.get_all(EXPECT).iter().all(known) {
+    if !lines.iter().all(known) {
         return Err(Fault::Expectation);
     }
-    headers.remove(EXPECT);
+    lines.remove_entry_mult();
     Ok(())
 }
 

@@ -20,7 +20,6 @@ pub struct Failures {
     upstreams: Arc<Mutex<HashMap<String, Arc<Health>>>>,
 }
 
-/// The state of one upstream.
 #[derive(Debug)]
 pub(super) struct Health {
     upstream: String,
@@ -32,9 +31,7 @@ pub(super) struct Health {
 
 #[derive(Debug, Default)]
 struct Told {
-    /// When the log said last that it begins to fail.
     began: Option<Instant>,
-    /// Failures that are not in the log yet, by their codes.
     counts: BTreeMap<&'static str, u64>,
 }
 
@@ -49,8 +46,6 @@ impl Failures {
         Arc::clone(health)
     }
 
-    /// Writes a line for each upstream with failures that are not in the log yet. `passed` is the
-    /// time since the last call.
     pub fn tell(&self, passed: Duration) {
         self.upstreams.lock().retain(|upstream, health| {
             let counts = std::mem::take(&mut health.told.lock().counts);
@@ -65,8 +60,6 @@ impl Failures {
 }
 
 impl Health {
-    /// Notes that a request has failed. `code` is the reason for programs, `what` for readers of
-    /// the log.
     pub(super) fn failed(
         &self,
         code: &'static str,
@@ -84,7 +77,6 @@ impl Health {
         tracing::warn!(upstream = %self.upstream, code, error, "{what}");
     }
 
-    /// Notes that the upstream has answered a request.
     pub(super) fn answered(&self) {
         if !self.fails.load(Ordering::Relaxed) {
             return;
@@ -117,7 +109,6 @@ impl fmt::Display for Counts<'_> {
     }
 }
 
-/// How often an upstream can begin to fail.
 const PERIOD: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

@@ -55,32 +55,21 @@ struct Shared {
     changes_target: bool,
 }
 
-/// A prefix that is removed from paths, and the header that tells the upstream about it.
 #[derive(Debug)]
 struct Prefix(String, HeaderValue);
 
-/// The settings that all upstreams have in common.
 #[derive(Clone, Debug)]
 pub struct Common {
-    /// The proxies in front of us.
     pub trusted_proxies: TrustedProxies,
-    /// The headers of the configuration that identify clients.
     pub identity: Arc<[HeaderName]>,
-    /// Connections to upstreams.
     pub clients: Clients,
-    /// Connections that were upgraded to another protocol.
     pub tunnels: Tunnels,
-    /// Logs failures of upstreams.
     pub failures: Failures,
     /// The element of `Via`. A request that has it has passed this gateway before.
     pub via: Via,
 }
 
 impl Forward {
-    /// Forwards to `upstream`.
-    ///
-    /// # Errors
-    /// The upstream has no valid address.
     pub fn new(upstream: Upstream, common: Common) -> Result<Self, http::Error> {
         let group = common.clients.group(&upstream.servers, &common.failures)?;
         let prefix = |prefix: String| {
@@ -103,6 +92,10 @@ impl Forward {
                 changes_target,
             }),
         })
+    }
+
+    pub(crate) fn servers(&self) -> impl Iterator<Item = (String, bool)> {
+        self.shared.group.servers()
     }
 }
 
@@ -165,6 +158,8 @@ impl Shared {
             headers.remove(CONTENT_LENGTH);
         }
         hop::remove(headers, &[]);
+        let prefix = self.strip_prefix.as_ref().map_or("", |Prefix(prefix, _)| prefix);
+        rewrite::redirect(headers, &member.address, prefix);
         self.response_headers.apply(headers);
         // Some upstreams misread the connection after they have rejected an upgrade.
         let lease = upgrade.is_none().then_some(lease);
@@ -186,7 +181,6 @@ impl Shared {
         Ok(Some(Upgrade { protocols, client: hyper::upgrade::on(request), place }))
     }
 
-    /// Changes the client's headers into the headers that all servers of the upstream get.
     fn describe(&self, parts: &mut Parts, admitted: &Admitted, upgrade: Option<&Upgrade>) {
         let Common { trusted_proxies, identity, via, .. } = &self.common;
         // HTTP/2 has no upgrades of this kind.
@@ -353,7 +347,6 @@ impl Shared {
         Fault::BadAnswer
     }
 
-    /// The upstream has changed to another protocol.
     fn switch(
         &self,
         mut response: Response<Incoming>,
@@ -380,14 +373,12 @@ impl Shared {
     }
 }
 
-/// A client's upgrade request, and the place for its tunnel.
 struct Upgrade {
     protocols: HeaderValue,
     client: OnUpgrade,
     place: Place,
 }
 
-/// Whether repeating the request is harmless.
 fn is_harmless(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Version;
-use http::header::{self, FORWARDED, HeaderMap, HeaderName, HeaderValue, InvalidHeaderValue, VIA};
+use http::header::{
+    self, Entry, FORWARDED, HeaderMap, HeaderName, HeaderValue, InvalidHeaderValue, VIA,
+};
 use tollgate::key;
 
-use super::{Connection, hop};
+use super::{Connection, hop, protocol};
 
-/// The proxies in front of us.
 #[derive(Clone, Debug)]
 pub struct TrustedProxies {
-    /// The addresses of the proxies.
     pub proxies: key::TrustedProxies,
     /// The header with the client's address, if the proxies have their own.
     pub header: Option<HeaderName>,
@@ -45,17 +45,11 @@ pub(super) fn write(
     }
     append(headers, &FOR, connection.ip.clone());
     append(headers, &FORWARDED, element(connection, host));
-    if !headers.contains_key(&PROTO) {
-        headers.insert(&PROTO, HeaderValue::from_static(connection.protocol()));
-    }
-    if let Some(host) = host
-        && !headers.contains_key(&HOST)
-    {
-        let host = match headers.get(header::HOST) {
-            Some(host) => Ok(host.clone()),
-            None => HeaderValue::from_str(host),
-        };
-        headers.extend(host.ok().map(|host| (HOST, host)));
+    let protocol = || HeaderValue::from_static(protocol(connection.is_tls));
+    headers.entry(PROTO).or_insert_with(protocol);
+    let named = headers.get(header::HOST).cloned();
+    if let Some(host) = named.or_else(|| HeaderValue::from_str(host?).ok()) {
+        headers.entry(HOST).or_insert(host);
     }
 }
 
@@ -93,13 +87,11 @@ fn is_harmful(name: &str) -> bool {
     is_hidden_framing || HARMFUL.iter().any(|known| is_spelling(name, known))
 }
 
-/// Whether a name is the known name, where `_` may replace `-`.
 pub(super) fn is_spelling(name: &str, known: &str) -> bool {
     let dashed = |byte| if byte == b'_' { b'-' } else { byte };
     name.len() == known.len() && name.bytes().map(dashed).eq(known.bytes().map(dashed))
 }
 
-/// The element of this gateway in `Via`.
 #[derive(Clone, Debug)]
 pub struct Via {
     name: Arc<str>,
@@ -108,10 +100,6 @@ pub struct Via {
 }
 
 impl Via {
-    /// The element with the name of this process.
-    ///
-    /// # Errors
-    /// The name is not a valid header value.
     pub fn new(name: &str) -> Result<Self, InvalidHeaderValue> {
         let element = |version: &str| HeaderValue::try_from(format!("{version} {name}"));
         Ok(Self {
@@ -154,27 +142,21 @@ fn element(connection: &Connection, host: Option<&str>) -> HeaderValue {
 
 /// Appends to a list. The list becomes one line, because some servers read only the first line.
 fn append(headers: &mut HeaderMap, name: &HeaderName, element: HeaderValue) {
-    let mut list = Vec::new();
-    for line in headers.get_all(name) {
-        list.extend_from_slice(line.as_bytes());
-        list.extend_from_slice(b", ");
-    }
-    let value = if list.is_empty() {
-        Ok(element)
-    } else {
-        list.extend_from_slice(element.as_bytes());
-        HeaderValue::from_maybe_shared(Bytes::from(list))
-    };
-    if let Ok(value) = value {
-        headers.insert(name, value);
+    match headers.entry(name) {
+        Entry::Vacant(vacant) => drop(vacant.insert(element)),
+        Entry::Occupied(mut lines) => {
+            let lines_and_element = lines.iter().chain([&element]).map(HeaderValue::as_bytes);
+            let list = lines_and_element.collect::<Vec<_>>().join(&b", "[..]);
+            if let Ok(list) = HeaderValue::from_maybe_shared(Bytes::from(list)) {
+                lines.insert(list);
+            }
+        }
     }
 }
 
 const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-
-/// The header for a prefix that was removed from the path.
 pub(super) const PATH_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 
 /// The prefix of `X-Forwarded-For` and of its extensions, such as `-Port`, `-Prefix` and `-User`.

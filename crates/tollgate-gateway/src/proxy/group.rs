@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::header::{HOST, HeaderValue, USER_AGENT};
 use http::uri::PathAndQuery;
 use http::{Request, StatusCode, Uri};
-use metrics::{Counter, Gauge, counter, gauge};
+use metrics::{Counter, counter};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::body::Sent;
@@ -20,40 +20,31 @@ use super::pool::{Pool, SendError};
 use super::settings::{Active, Address, Balance, Passive, Protocol, Servers};
 use crate::meter::Meter;
 
-/// The servers of one upstream.
 #[derive(Debug)]
 pub(super) struct Group {
     members: Box<[Arc<Member>]>,
     pub(super) protocol: Protocol,
     balance: Balance,
     passive: Passive,
-    /// The number of requests that were given to a member.
     given: AtomicUsize,
     began: Instant,
 }
 
-/// One of the servers.
 pub(super) struct Member {
     pub(super) address: Address,
     pub(super) pool: Arc<Pool>,
     /// For requests that ask for another protocol, which HTTP/2 cannot carry.
     pub(super) upgrades: Arc<Pool>,
-    /// The `Host` of the server itself.
     pub(super) host: HeaderValue,
-    /// Its failures in the log.
     pub(super) health: Arc<Health>,
-    /// Failures in a row.
     failures: AtomicU32,
     /// When the next request is sent there to see whether it answers again, in milliseconds; 0
     /// while it gets requests.
     out_until: AtomicU64,
-    /// Whether checks say that it is down.
     is_down: AtomicBool,
-    /// Requests under way, where these decide.
     busy: AtomicUsize,
     meter: Meter,
     failed: Counter,
-    up: Gauge,
 }
 
 impl std::fmt::Debug for Member {
@@ -72,7 +63,6 @@ impl Drop for Busy {
     }
 }
 
-/// The members that a request was sent to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tried(u64);
 
@@ -86,12 +76,8 @@ impl Group {
         let member = |address: &Address| {
             let endpoint = &address.endpoint;
             let name = endpoint.to_string();
-            let (failed, up) = (
-                counter!(FAILURES, "upstream" => name.clone()),
-                gauge!(UP, "upstream" => name.clone()),
-            );
+            let failed = counter!(FAILURES, "upstream" => name.clone());
             failed.increment(0);
-            up.set(1);
             Ok(Arc::new(Member {
                 address: address.clone(),
                 pool: clients.pool(endpoint, servers.protocol)?,
@@ -104,7 +90,6 @@ impl Group {
                 busy: AtomicUsize::new(0),
                 meter: Meter::upstream(&name),
                 failed,
-                up,
             }))
         };
         Ok(Self {
@@ -124,7 +109,10 @@ impl Group {
         }
     }
 
-    /// Whether any member has a path of its own.
+    pub(super) fn servers(&self) -> impl Iterator<Item = (String, bool)> {
+        self.members.iter().map(|it| (it.address.endpoint.to_string(), it.is_up()))
+    }
+
     pub(super) fn has_base_path(&self) -> bool {
         self.members.iter().any(|member| !member.address.base_path.is_empty())
     }
@@ -169,7 +157,6 @@ impl Group {
         self.began.elapsed().as_millis() as u64 + 1
     }
 
-    /// Counts a request to `member` as under way, where that decides.
     pub(super) fn busy(&self, member: &Arc<Member>) -> Option<Busy> {
         (self.balance == Balance::LeastBusy && self.members.len() > 1).then(|| {
             member.busy.fetch_add(1, Ordering::Relaxed);
@@ -177,7 +164,6 @@ impl Group {
         })
     }
 
-    /// Notes that `member` gave no valid response.
     pub(super) fn failed(&self, member: &Member) {
         member.failed.increment(1);
         let failures = member.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
@@ -188,11 +174,9 @@ impl Group {
         if member.out_until.swap(until, Ordering::Relaxed) == 0 {
             let upstream = &member.address.endpoint;
             tracing::warn!(%upstream, failures, "the upstream gets no requests for now");
-            member.tell();
         }
     }
 
-    /// Notes that `member` gave a response after `took`.
     pub(super) fn answered(member: &Member, status: StatusCode, took: Duration) {
         member.meter.answered(status, took);
         member.health.answered();
@@ -203,7 +187,6 @@ impl Group {
 }
 
 impl Member {
-    /// Whether it gets requests.
     fn is_up(&self) -> bool {
         !self.is_down.load(Ordering::Relaxed) && self.out_until.load(Ordering::Relaxed) == 0
     }
@@ -220,21 +203,14 @@ impl Member {
         swapped.is_ok()
     }
 
-    /// No failure counts any more.
     fn returns(&self) {
         self.failures.store(0, Ordering::Relaxed);
         if self.out_until.swap(0, Ordering::Relaxed) != 0 {
             let upstream = &self.address.endpoint;
             tracing::info!(%upstream, "the upstream gets requests again");
-            self.tell();
         }
     }
 
-    fn tell(&self) {
-        self.up.set(f64::from(u8::from(self.is_up())));
-    }
-
-    /// The target of a request to `path`.
     pub(super) fn target(&self, path: PathAndQuery, is_http1: bool) -> Result<Uri, http::Error> {
         if is_http1 {
             return Ok(path.into());
@@ -286,11 +262,9 @@ async fn check(group: Weak<Group>, index: usize, active: Active) {
         let upstream = &member.address.endpoint;
         if ill >= active.unhealthy && !member.is_down.swap(true, Ordering::Relaxed) {
             tracing::warn!(%upstream, checks = ill, "checks fail: the upstream gets no requests");
-            member.tell();
         } else if well >= active.healthy {
             if member.is_down.swap(false, Ordering::Relaxed) {
                 tracing::info!(%upstream, checks = well, "checks succeed: the upstream gets requests");
-                member.tell();
             }
             if member.out_until.load(Ordering::Relaxed) != 0 {
                 member.returns();
@@ -305,7 +279,6 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX >> 1)
 }
 
-const UP: &str = "tollgate_gateway_upstream_up";
 const FAILURES: &str = "tollgate_gateway_upstream_failures_total";
 
 #[cfg(test)]

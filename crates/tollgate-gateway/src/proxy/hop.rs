@@ -17,7 +17,12 @@ pub(super) fn remove(headers: &mut HeaderMap, identity: &[HeaderName]) {
     let mut named = Vec::new();
     for line in headers.get_all(CONNECTION) {
         for name in line.as_bytes().split(|byte| *byte == b',') {
-            match HeaderName::from_bytes(name.trim_ascii()) {
+            let name = name.trim_ascii();
+            // Nearly all lines have one of these, which name no header of their own to remove.
+            if [&b"keep-alive"[..], b"close"].iter().any(|it| name.eq_ignore_ascii_case(it)) {
+                continue;
+            }
+            match HeaderName::from_bytes(name) {
                 // Each server needs the headers for the end and the host of a message. A client
                 // that lists them here wants the next server to read a different message.
                 Ok(name) if !END_TO_END.contains(&name) && !identity.contains(&name) => {
@@ -58,7 +63,6 @@ pub(super) fn remove_framing(trailers: &mut HeaderMap) {
     }
 }
 
-/// Whether an answer upgrades only to protocols in `asked`.
 pub(super) fn was_asked_for(answer: &HeaderMap, asked: &HeaderValue) -> bool {
     let asked = || asked.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
     answer.get_all(UPGRADE).iter().count() == 1
@@ -95,7 +99,6 @@ fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item =
     lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
 }
 
-/// Prefixes of protocols that carry HTTP requests.
 const FORBIDDEN: [&[u8]; 4] = [b"h2", b"http", b"shttp", b"tls"];
 
 static HOP_BY_HOP: [HeaderName; 9] = [

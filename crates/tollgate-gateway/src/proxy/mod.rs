@@ -1,23 +1,5 @@
 //! The reverse proxy: one request to one upstream and back. It is independent of routes, of limits
 //! and of the source of its settings.
-//!
-//! | file | holds |
-//! |---|---|
-//! | `settings.rs` | the settings |
-//! | `entrance.rs` | one unambiguous form for each request |
-//! | `path.rs` | one spelling for each path |
-//! | `forward.rs` | one request to one upstream and back |
-//! | `hop.rs` | headers that apply to one connection and are not forwarded |
-//! | `forwarded.rs` | headers that describe the client to the upstream |
-//! | `rewrite.rs` | changes to paths and headers |
-//! | `group.rs` | the servers of one upstream, their choice and their health |
-//! | `client.rs` | connections to all upstreams |
-//! | `pool.rs` | the connections to one upstream, for each worker |
-//! | `socket.rs` | one of these connections |
-//! | `body.rs` | bodies that pass through piece by piece |
-//! | `tunnel.rs` | connections that were upgraded to another protocol |
-//! | `fault.rs` | the gateway's own answers, if no upstream answers |
-//! | `failures.rs` | log lines about upstreams that fail |
 
 mod body;
 mod client;
@@ -62,23 +44,14 @@ pub use self::tunnel::Tunnels;
 /// A connection of a client, with the values that all its requests share.
 #[derive(Debug)]
 pub struct Connection {
-    /// The address of the other side.
     pub peer: SocketAddr,
-    /// Whether it is encrypted.
     pub is_tls: bool,
-    /// The peer, in the form that limiters read.
     pub(crate) extensions: Extensions,
-    /// The address, for `X-Forwarded-For`.
     ip: HeaderValue,
-    /// Address and protocol, for `Forwarded`.
     hop: HeaderValue,
 }
 
 impl Connection {
-    /// A connection with `peer`.
-    ///
-    /// # Errors
-    /// The address is not a valid header value.
     pub fn new(peer: SocketAddr, is_tls: bool) -> Result<Self, InvalidHeaderValue> {
         let mut extensions = Extensions::new();
         extensions.insert(peer);
@@ -89,10 +62,6 @@ impl Connection {
             IpAddr::V6(_) => format!("for=\"[{name}]\";proto={protocol}"),
         };
         Ok(Self { peer, is_tls, extensions, ip: name.try_into()?, hop: hop.try_into()? })
-    }
-
-    const fn protocol(&self) -> &'static str {
-        protocol(self.is_tls)
     }
 }
 

@@ -12,23 +12,19 @@ use std::fmt::Write;
 /// A path with `%00` is answered with 400 in any case, because servers in C end the path there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ambiguous {
-    /// The request is answered with 400.
     #[default]
     Refuse,
     /// The characters stay percent-encoded, and a stray `%` becomes `%25`.
     Keep,
 }
 
-/// Why a path has no normal form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathFault {
     /// The target does not begin with `/`: it is `*`, or the target of CONNECT.
     #[error("the request target has no path that begins with `/`")]
     NotAbsolute,
-    /// An encoded or raw character that servers read in different ways.
     #[error("the path contains `{0}`, which servers read in different ways")]
     Ambiguous(&'static str),
-    /// A `%` without two hexadecimal digits.
     #[error("the path contains a `%` that two hexadecimal digits do not follow")]
     BadEscape,
 }
@@ -41,9 +37,6 @@ pub enum PathFault {
 /// * Each segment loses its parameters (`;` and the text after it), because servers ignore them
 ///   when they look for the resource.
 /// * `//` becomes `/`, `.` and `..` are resolved, and `..` never leads above the root.
-///
-/// # Errors
-/// See [`PathFault`].
 pub fn normalise(path: &str, ambiguous: Ambiguous) -> Result<Cow<'_, str>, PathFault> {
     if !path.starts_with('/') {
         return Err(PathFault::NotAbsolute);
@@ -165,7 +158,6 @@ fn append(normal: &mut String, segment: &str, ambiguous: Ambiguous) -> Result<()
         if is_literal(byte) {
             normal.push(char::from(byte));
         } else {
-            // Writing to a string does not fail.
             let _ = write!(normal, "%{byte:02X}");
         }
     }

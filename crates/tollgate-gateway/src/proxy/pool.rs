@@ -31,12 +31,10 @@ thread_local! {
     static WORKER: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Gives the current thread a place of its own in each pool.
 pub(crate) fn become_worker(number: usize) {
     WORKER.set(number);
 }
 
-/// The connections to one upstream.
 #[derive(Debug)]
 pub(crate) struct Pool {
     protocol: Protocol,
@@ -45,21 +43,16 @@ pub(crate) struct Pool {
     /// One for each connection that may be opened, whatever the protocol and the worker.
     permits: Arc<Semaphore>,
     shelves: Box<[Mutex<Shelf>]>,
-    /// Requests that wait for a connection, and their number.
     waiting: Mutex<VecDeque<oneshot::Sender<Box<Kept>>>>,
     waiters: AtomicUsize,
     /// One connection of HTTP/2 at a time is opened: further requests share it.
     opening: tokio::sync::Mutex<()>,
 }
 
-/// The connections of one worker.
 #[derive(Debug, Default)]
 struct Shelf {
-    /// In the order of their last use.
     kept: VecDeque<Box<Kept>>,
-    /// How often this worker has used a connection of another one.
     borrowed: u32,
-    /// Whether a task closes the connections that are not used for too long.
     is_swept: bool,
 }
 
@@ -70,7 +63,6 @@ struct Kept {
     begun: Begun,
     /// Set again only when it ends: most requests are answered long before.
     timer: Pin<Box<Sleep>>,
-    /// The worker whose connection it is.
     home: usize,
     used_at: Instant,
 }
@@ -81,7 +73,6 @@ enum Sender {
     Http2(http2::SendRequest<Sent>),
 }
 
-/// A connection for one request.
 #[derive(Debug)]
 pub(crate) struct Lease {
     /// In a box, because it moves with the body of the response.
@@ -93,7 +84,6 @@ pub(crate) struct Lease {
     busy: Option<Busy>,
 }
 
-/// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SendError {
     /// The upstream has as many connections as it may have, and none became free in time.
@@ -105,12 +95,10 @@ pub(crate) enum SendError {
     Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error(transparent)]
     Http(#[from] hyper::Error),
-    /// The upstream is silent.
     #[error("no response within {0:?}")]
     Silence(std::time::Duration),
 }
 
-/// A request that was not answered.
 pub(super) struct Unanswered {
     pub(super) error: SendError,
     /// The request, if not a byte of it was sent.
@@ -137,7 +125,6 @@ impl Pool {
         }
     }
 
-    /// A connection: one that is kept, or a new one.
     pub(crate) async fn lease(self: &Arc<Self>) -> Result<Lease, SendError> {
         let worker = self.worker();
         // Requests that wait already come first.
@@ -183,7 +170,6 @@ impl Pool {
         }
     }
 
-    /// A new connection, which is not kept.
     pub(super) async fn lease_new(self: &Arc<Self>) -> Result<Lease, SendError> {
         let (until, worker) = (Instant::now() + self.timeouts.connect, self.worker());
         if self.permits.available_permits() == 0 {
@@ -193,7 +179,6 @@ impl Pool {
         self.open(until, worker).await
     }
 
-    /// Waits until there may be another connection, and opens it.
     async fn open(self: &Arc<Self>, until: Instant, worker: usize) -> Result<Lease, SendError> {
         let permit = timeout_at(until, Arc::clone(&self.permits).acquire_owned()).await;
         match permit {
@@ -233,7 +218,6 @@ impl Pool {
         Ok(Lease { kept, pool: Arc::clone(self), is_reused: false, busy: None })
     }
 
-    /// Speaks HTTP on a new connection.
     async fn handshake<S: Read + Write + Unpin + Send + 'static>(
         &self,
         stream: S,
@@ -270,7 +254,6 @@ impl Pool {
         Lease { kept, pool: Arc::clone(self), is_reused: true, busy: None }
     }
 
-    /// The place of the current thread.
     fn worker(&self) -> usize {
         WORKER.get() % self.shelves.len()
     }
@@ -296,7 +279,6 @@ impl Pool {
         after.chain(before).find_map(|other| self.shelves[other].lock().take(self))
     }
 
-    /// Keeps a connection for further requests.
     fn put(self: &Arc<Self>, kept: Box<Kept>) {
         let home = kept.home;
         {
@@ -312,7 +294,6 @@ impl Pool {
         }
     }
 
-    /// Gives connections that are kept to the requests that wait.
     fn hand_over(&self, worker: usize) {
         let mut waiting = self.waiting.lock();
         while let Some(waiter) = waiting.pop_front() {
@@ -330,7 +311,6 @@ impl Pool {
     }
 }
 
-/// Closes the connections of one worker that are not used for too long, until none is left.
 async fn sweep(pool: Weak<Pool>, worker: usize) {
     loop {
         let due = {
@@ -451,7 +431,6 @@ impl Lease {
     }
 }
 
-/// The response, if it comes in time.
 async fn answered(
     sending: impl Future<Output = Result<Response<Incoming>, TrySendError<Request<Sent>>>>,
     timer: &mut Pin<Box<Sleep>>,
@@ -480,7 +459,6 @@ async fn answered(
     .await
 }
 
-/// The most bytes of the head of a response.
 const HEAD_BYTES: usize = 64 << 10;
 
 /// How much of one response over HTTP/2 waits here for a client that reads slowly.

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use http::header::{HOST, HeaderMap, HeaderName, HeaderValue, VIA};
+use http::header::{HOST, HeaderMap, HeaderName, HeaderValue, LOCATION, VIA};
 
+use super::settings::Address;
 use super::{forwarded, hop};
 
 /// Fields of a header that are removed and set, in this order.
@@ -13,13 +14,10 @@ pub struct Edits {
     remove: Vec<HeaderName>,
 }
 
-/// The field is not for a configuration to change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {
-    /// It says where a message ends, or is about one connection.
     #[error("the header says where a message ends or is about one connection")]
     Framing,
-    /// `Host` is set by a setting of its own.
     #[error("the header `Host` has a key of its own: `preserveHost`")]
     Host,
     /// Without it, a request could go round in a loop.
@@ -28,10 +26,6 @@ pub enum EditError {
 }
 
 impl Edits {
-    /// Sets `name` to `value`, whatever it was before.
-    ///
-    /// # Errors
-    /// See [`EditError`].
     pub fn set(&mut self, name: HeaderName, mut value: HeaderValue) -> Result<(), EditError> {
         check(&name)?;
         // It may be a password.
@@ -40,22 +34,16 @@ impl Edits {
         Ok(())
     }
 
-    /// Removes `name`.
-    ///
-    /// # Errors
-    /// See [`EditError`].
     pub fn remove(&mut self, name: HeaderName) -> Result<(), EditError> {
         check(&name)?;
         self.remove.push(name);
         Ok(())
     }
 
-    /// Whether nothing changes.
     pub const fn is_empty(&self) -> bool {
         self.set.is_empty() && self.remove.is_empty()
     }
 
-    /// Changes a header.
     pub(super) fn apply(&self, headers: &mut HeaderMap) {
         self.clear(headers);
         headers.extend(self.set.iter().cloned());
@@ -109,9 +97,80 @@ pub(super) fn strip<'a>(sent: &'a str, prefix: &str) -> Option<&'a str> {
     (rest.is_empty() || rest.starts_with(['/', '?'])).then_some(rest)
 }
 
+/// Changes a `Location` below the URL of the server, which clients may not reach, into a path of the
+/// gateway. Other values stay: a service may have read `X-Forwarded-Prefix` or the client's host.
+pub(super) fn redirect(headers: &mut HeaderMap, server: &Address, prefix: &str) {
+    let Some(location) = headers.get_mut(LOCATION) else { return };
+    let path = location.to_str().ok().and_then(|sent| public_path(sent, server, prefix));
+    if let Some(Ok(path)) = path.map(HeaderValue::try_from) {
+        *location = path;
+    }
+}
+
+fn public_path(sent: &str, server: &Address, prefix: &str) -> Option<String> {
+    let Address { endpoint, base_path } = server;
+    let mut rest = sent;
+    for part in [endpoint.scheme.as_str(), "://", endpoint.authority.as_str()] {
+        let (start, end) = rest.split_at_checked(part.len())?;
+        rest = start.eq_ignore_ascii_case(part).then_some(end)?;
+    }
+    let rest = rest.strip_prefix(base_path.as_str())?;
+    let slash = match rest.as_bytes().first() {
+        Some(b'/') => "",
+        None | Some(b'?' | b'#') => "/",
+        Some(_) => return None,
+    };
+    let path = format!("{prefix}{slash}{rest}");
+    // A client reads `//name` as another host.
+    (!path.starts_with("//") && !path.starts_with("/\\")).then_some(path)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use http::uri::Scheme;
+
+    use super::super::settings::Endpoint;
     use super::*;
+
+    #[test]
+    fn a_redirect_to_the_url_of_the_server_leads_to_the_gateway() {
+        let endpoint = |socket: Option<&str>| Endpoint {
+            scheme: Scheme::HTTP,
+            authority: "app:3000".parse().unwrap(),
+            socket: socket.map(|it| Arc::from(std::path::Path::new(it))),
+        };
+        for (base, prefix, sent, expected) in [
+            ("", "/v1", "http://app:3000/login?a=/b#c", "/v1/login?a=/b#c"),
+            ("", "/v1", "HTTP://APP:3000/Login", "/v1/Login"),
+            ("", "/v1", "http://app:3000", "/v1/"),
+            ("", "", "http://app:3000?a", "/?a"),
+            ("", "", "http://app:3000/login", "/login"),
+            ("/base", "/v1", "http://app:3000/base/a", "/v1/a"),
+            ("/base", "/v1", "http://app:3000/base", "/v1/"),
+            // No path of the gateway leads there.
+            ("/base", "/v1", "http://app:3000/based", "http://app:3000/based"),
+            ("/base", "/v1", "http://app:3000/other", "http://app:3000/other"),
+            ("", "/v1", "http://app:30001/a", "http://app:30001/a"),
+            ("", "/v1", "http://app:3000.evil.example/", "http://app:3000.evil.example/"),
+            ("", "/v1", "http://app:3000@evil.example/", "http://app:3000@evil.example/"),
+            ("", "/v1", "https://app:3000/a", "https://app:3000/a"),
+            ("", "/v1", "/login", "/login"),
+            ("", "/v1", "login", "login"),
+            // As a path, these would lead to another host.
+            ("", "", "http://app:3000//evil.example", "http://app:3000//evil.example"),
+            ("", "", "http://app:3000/\\evil.example", "http://app:3000/\\evil.example"),
+        ] {
+            for socket in [None, Some("/run/app.sock")] {
+                let server = Address { endpoint: endpoint(socket), base_path: base.to_owned() };
+                let mut headers = HeaderMap::new();
+                headers.insert(LOCATION, HeaderValue::from_str(sent).unwrap());
+                redirect(&mut headers, &server, prefix);
+                assert_eq!(headers[LOCATION], expected, "{base} {prefix} {sent}");
+            }
+        }
+    }
 
     #[test]
     fn a_prefix_ends_where_a_segment_does() {

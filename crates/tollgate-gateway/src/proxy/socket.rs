@@ -1,5 +1,3 @@
-//! A connection to an upstream.
-
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,7 +25,6 @@ impl Begun {
 #[derive(Debug)]
 pub(super) struct Socket<S> {
     io: Take<TokioIo<S>>,
-    /// How much is read at a time.
     most: u64,
     begun: Begun,
     _permit: OwnedSemaphorePermit,

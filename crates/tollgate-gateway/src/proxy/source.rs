@@ -1,5 +1,3 @@
-//! Bodies as they come from a connection.
-
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -11,12 +9,9 @@ use parking_lot::Mutex;
 
 use super::body::BodyError;
 
-/// A body as it comes from a connection.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// The body of a response.
     Response(Incoming),
-    /// The body of a request, which [`Release`] can drop.
     Request(Arc<Mutex<Held>>),
 }
 

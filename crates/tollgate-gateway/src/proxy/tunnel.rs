@@ -1,17 +1,15 @@
 //! Connections that have changed to another protocol: bytes both ways.
 
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use metrics::gauge;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
+use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
 use tokio::time::{Instant, sleep_until};
+use tokio_util::io::InspectReader;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -19,13 +17,11 @@ use tokio_util::task::TaskTracker;
 #[derive(Clone, Debug, Default)]
 pub struct Tunnels {
     pub(crate) tasks: TaskTracker,
-    /// Cuts all of them.
     pub(crate) cut: CancellationToken,
     open: Arc<AtomicUsize>,
     most: usize,
 }
 
-/// A reserved place for one tunnel, free again on drop.
 #[derive(Debug)]
 pub(super) struct Place(Arc<AtomicUsize>);
 
@@ -43,7 +39,6 @@ impl Tunnels {
         Self { most, ..self.clone() }
     }
 
-    /// Reserves a place for one more tunnel, if there is a free place.
     pub(super) fn room(&self) -> Option<Place> {
         let take = |open| (open < self.most).then_some(open + 1);
         self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
@@ -88,8 +83,8 @@ where
     B: AsyncRead + AsyncWrite + Unpin,
 {
     let heard = Heard::now();
-    let mut client = Side { inner: client, heard: Arc::clone(&heard) };
-    let mut upstream = Side { inner: upstream, heard: Arc::clone(&heard) };
+    let mut client = InspectReader::new(client, |_| heard.again());
+    let mut upstream = InspectReader::new(upstream, |_| heard.again());
     tokio::select! {
         copied = copy_bidirectional(&mut client, &mut upstream) => {
             copied?;
@@ -99,7 +94,6 @@ where
     }
 }
 
-/// When a byte was last heard from either side.
 #[derive(Debug)]
 struct Heard {
     began: Instant,
@@ -107,8 +101,8 @@ struct Heard {
 }
 
 impl Heard {
-    fn now() -> Arc<Self> {
-        Arc::new(Self { began: Instant::now(), millis: AtomicU64::new(0) })
+    fn now() -> Self {
+        Self { began: Instant::now(), millis: AtomicU64::new(0) }
     }
 
     fn again(&self) {
@@ -116,7 +110,6 @@ impl Heard {
         self.millis.store(self.began.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// Completes when neither side has sent a byte for `idle`.
     async fn silence(&self, idle: Duration) {
         loop {
             let last = self.began + Duration::from_millis(self.millis.load(Ordering::Relaxed));
@@ -125,45 +118,6 @@ impl Heard {
             }
             sleep_until(last + idle).await;
         }
-    }
-}
-
-/// One side, which notes when it is heard.
-#[derive(Debug)]
-struct Side<S> {
-    inner: S,
-    heard: Arc<Heard>,
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Side<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let read = Pin::new(&mut self.inner).poll_read(cx, buffer);
-        if read.is_ready() {
-            self.heard.again();
-        }
-        read
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Side<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        data: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(cx, data)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
     }
 }
 

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use tollgate_replay::log::Record;
 use tollgate_replay::{Answer, Instant};
 
-/// Where two plans differ.
 pub(crate) struct Differences {
     top: usize,
     /// Requests that only the first denies, and only the second.
@@ -15,7 +14,6 @@ pub(crate) struct Differences {
     pub(crate) requests: Vec<String>,
     /// By client: requests that only the first denies, and only the second.
     clients: HashMap<Box<str>, [u64; 2]>,
-    /// Requests that wait under one of the plans.
     waiting: HashMap<u64, Waiting>,
 }
 
@@ -63,7 +61,6 @@ impl Differences {
         }
     }
 
-    /// Takes the final answers to requests that waited under one of the plans.
     pub(super) fn resolve(&mut self, plan: usize, resolved: impl Iterator<Item = (u64, Answer)>) {
         for (number, answer) in resolved {
             let Some((answers, ..)) = self.waiting.get_mut(&number) else { continue };
@@ -91,7 +88,6 @@ impl Differences {
         }
     }
 
-    /// The clients on which most requests differ.
     pub(crate) fn clients(&self) -> Vec<(&str, [u64; 2])> {
         let mut clients: Vec<_> =
             self.clients.iter().map(|(name, only)| (&**name, *only)).collect();

@@ -1,11 +1,4 @@
 //! `tollgate replay`: the decisions of a file for the requests of an access log.
-//!
-//! | file | holds |
-//! |---|---|
-//! | `differences.rs` | two files side by side |
-//! | `suggest.rs` | `tollgate suggest`: limits that fit a log |
-//! | `words.rs` | the report in a terminal |
-//! | `progress.rs` | the progress bar |
 
 mod differences;
 mod progress;
@@ -94,34 +87,19 @@ pub enum ReportFormat {
     Json,
 }
 
-/// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// The log.
     #[error(transparent)]
     Log(#[from] ReadError),
     /// The limits cannot be put to work.
     #[error("{0}")]
     Plan(String),
-    /// The limits contradict each other.
     #[error("line {line}: {error}")]
-    Store {
-        /// The line.
-        line: u64,
-        /// The error of the store.
-        error: StoreError,
-    },
-    /// The file to write.
+    Store { line: u64, error: StoreError },
     #[error("cannot write {path}: {error}")]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system.
-        error: io::Error,
-    },
+    Write { path: PathBuf, error: io::Error },
 }
 
-/// The result of a replay.
 pub(crate) struct Replayed {
     pub(crate) report: Report,
     pub(crate) lines: u64,
@@ -132,7 +110,6 @@ pub(crate) struct Replayed {
     pub(crate) other: Option<(Report, Differences)>,
 }
 
-/// Replays a log against a plan, and against another.
 pub(crate) fn replay(
     plan: Plan,
     other: Option<Plan>,
@@ -222,7 +199,6 @@ pub fn run(plan: Plan, other: Option<Plan>, args: &ReplayArgs) -> Result<String,
     })
 }
 
-/// The limits of each client, as the page draws them.
 fn client_limits(plan: &Plan) -> Vec<ClientLimit> {
     let mut limits: Vec<ClientLimit> = Vec::new();
     let all = plan.routes.iter().flat_map(|route| route.limits.everywhere());

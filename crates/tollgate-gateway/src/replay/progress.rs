@@ -1,5 +1,3 @@
-//! How far a replay is, on a terminal.
-
 use std::io::{self, IsTerminal as _};
 
 use indicatif::{ProgressBar, ProgressStyle};

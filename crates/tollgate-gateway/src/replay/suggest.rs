@@ -67,13 +67,9 @@ pub enum Shape {
 }
 
 /// Suggests limits, and replays the log against them.
-///
-/// # Errors
-/// See [`ReplayError`].
 pub fn run(args: &SuggestArgs) -> Result<String, ReplayError> {
     let suggestion = learn(args)?;
     let mut yaml = String::new();
-    // Writing to a string does not fail.
     let _ = write(&mut yaml, args, &suggestion);
     let outcome = config::read(&Source::new("suggested", &yaml), &|_| None);
     let Some(plan) = outcome.plan else {

@@ -7,10 +7,8 @@ use tollgate_replay::{Counts, Minute, Report, Totals};
 use super::Replayed;
 use crate::serve::recorded::ASSUMPTIONS;
 
-/// The report, for a person.
 pub(super) fn in_words(replayed: &Replayed, top: usize) -> String {
     let mut out = String::new();
-    // Writing to a string does not fail.
     let _ = write(&mut out, replayed, top);
     out
 }
@@ -146,7 +144,6 @@ fn write_clients(out: &mut String, report: &Report, top: usize) -> fmt::Result {
     Ok(())
 }
 
-/// The heading of a table, which begins with what each line is about.
 struct Heading(&'static str);
 
 impl fmt::Display for Heading {
@@ -170,7 +167,6 @@ fn write_totals(out: &mut String, name: &str, totals: &Totals) -> fmt::Result {
     writeln!(out)
 }
 
-/// A number of things, in the singular where there is one.
 pub(super) struct Count(pub(super) u64, pub(super) &'static str);
 
 impl fmt::Display for Count {

@@ -23,14 +23,12 @@ use super::denials::Denied;
 use crate::plan::{AccessLogFormat, AccessLogPlan};
 use crate::proxy::{Connection, Fault};
 
-/// Takes lines. Clones write to one file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AccessLog(Option<Arc<Shared>>);
 
 #[derive(Debug)]
 struct Shared {
     queue: Sender<Message>,
-    /// The bytes in the queue.
     queued: AtomicUsize,
     reopens: AtomicBool,
     plan: AccessLogPlan,
@@ -44,7 +42,6 @@ enum Message {
 }
 
 impl AccessLog {
-    /// Opens the file and starts to write.
     pub(super) fn start(plan: Option<&AccessLogPlan>) -> Result<Self, String> {
         let Some(plan) = plan else { return Ok(Self(None)) };
         let file = open(plan.file.as_deref()).map_err(|error| {
@@ -69,7 +66,6 @@ impl AccessLog {
         Ok(Self(Some(shared)))
     }
 
-    /// Opens the file again before the next line.
     pub(super) fn reopen(&self) {
         if let Some(shared) = &self.0 {
             shared.reopens.store(true, Ordering::Relaxed);
@@ -150,7 +146,6 @@ impl Entry {
         let _ = self.outcome.set((response.status().as_u16(), denied));
     }
 
-    /// These bytes of the body were sent.
     pub(super) const fn sent(&mut self, bytes: u64) {
         self.bytes += bytes;
     }
@@ -188,7 +183,6 @@ impl Entry {
                 put("policies", policies.into());
             }
         }
-        // Writing to a string does not fail.
         let _ = writeln!(out, "{}", Value::Object(line));
     }
 
@@ -261,7 +255,6 @@ struct Writer {
     looked: Instant,
 }
 
-/// Where lines go.
 trait Output: Write + Send {
     /// Whether `path` names another file by now.
     fn has_moved(&self, path: &Path) -> bool;
@@ -352,20 +345,9 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// Lines that were lost: the queue was full, or the file took none.
 pub(super) const DROPPED: &str = "tollgate_gateway_access_log_dropped_total";
-
-/// The most bytes that wait for the file.
 const MOST_QUEUED: usize = 4 << 20;
-
-/// The most bytes of a target or a header field in a line.
 const MOST_OF_A_FIELD: usize = 4 << 10;
-
-/// The most bytes that are gathered before they are written.
 const BATCH: usize = 64 << 10;
-
-/// After this time the writer looks whether the file was moved.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-/// How long the end of the program waits for the file.
 const LAST: Duration = Duration::from_secs(1);

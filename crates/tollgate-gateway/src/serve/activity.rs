@@ -14,10 +14,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::access_log::Entry;
+use super::linger::Lingering;
 use super::slots::Slot;
 use crate::trace::Traced;
 
-/// How long a connection may do nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     /// From the first byte of a request to the end of its head.
@@ -32,11 +32,8 @@ pub(super) struct Patience {
 #[derive(Debug)]
 pub(super) struct Activity {
     began: Instant,
-    /// Requests whose response is not complete.
     requests: AtomicUsize,
-    /// Requests whose response is being sent.
     responses: AtomicUsize,
-    /// The end of the last request.
     free_since: AtomicU64,
     /// The first byte of a request whose head is not complete, or [`NEVER`].
     head_since: AtomicU64,
@@ -96,16 +93,6 @@ impl Activity {
         self.leaves_unread.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the client may be in the middle of a message when its connection is closed.
-    pub(super) fn is_being_sent_more(&self) -> bool {
-        self.leaves_unread.load(Ordering::Relaxed)
-    }
-
-    /// From now on the connection has its own time limit.
-    pub(super) fn lingers(&self) {
-        self.lingers.store(true, Ordering::Relaxed);
-    }
-
     pub(super) fn is_working(&self) -> bool {
         self.requests.load(Ordering::Relaxed) > 0
     }
@@ -127,17 +114,14 @@ impl Activity {
             // may write at any time.
             self.leaves_unread();
         }
-        if is_read && self.requests.load(Ordering::Relaxed) == 0 {
-            let first =
-                self.head_since.compare_exchange(NEVER, now, Ordering::Relaxed, Ordering::Relaxed);
-            // Only the first byte of a head counts. Otherwise one byte a minute would keep the
-            // connection open.
-            let _ = first;
+        // Only the first byte of a head counts. Otherwise one byte a minute would keep the connection
+        // open.
+        if is_read && !self.is_working() && !self.is_in_head() {
+            self.head_since.store(now, Ordering::Relaxed);
         }
     }
 }
 
-/// A request under way, until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Working {
     activity: Arc<Activity>,
@@ -158,7 +142,6 @@ impl Working {
         self.activity.leaves_unread();
     }
 
-    /// The response is being sent.
     fn answers(mut self) -> Self {
         self.activity.responses.fetch_add(1, Ordering::Relaxed);
         self.answers = true;
@@ -226,18 +209,18 @@ impl<B: http_body::Body> http_body::Body for Answer<B> {
     }
 }
 
-/// A stream that records the time of each read and write.
 #[derive(Debug)]
 pub(super) struct Watched<S> {
     stream: S,
     activity: Arc<Activity>,
+    lingering: Option<Lingering>,
     /// Counts the connection until its socket is closed, also after an upgrade.
     _slot: Slot,
 }
 
 impl<S> Watched<S> {
     pub(super) const fn new(stream: S, activity: Arc<Activity>, slot: Slot) -> Self {
-        Self { stream, activity, _slot: slot }
+        Self { stream, activity, lingering: None, _slot: slot }
     }
 }
 
@@ -256,7 +239,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -289,8 +272,16 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, activity, lingering, .. } = self.get_mut();
+        if lingering.is_none() {
+            ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
+            if !activity.leaves_unread.load(Ordering::Relaxed) {
+                return Poll::Ready(Ok(()));
+            }
+            activity.lingers.store(true, Ordering::Relaxed);
+        }
+        lingering.get_or_insert_with(Lingering::begin).poll(stream, cx).map(Ok)
     }
 }
 
@@ -346,6 +337,6 @@ mod tests {
         activity.moved(true);
         assert_eq!(left(&activity), Some(75));
         activity.moved(false);
-        assert!(!activity.is_being_sent_more(), "a PING is answered");
+        assert!(!activity.leaves_unread.load(Ordering::Relaxed), "a PING is answered");
     }
 }

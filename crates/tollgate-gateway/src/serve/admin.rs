@@ -136,7 +136,6 @@ fn ready<St: Inspect>(gateway: &Gateway<St>) -> Response<Body> {
     }
 }
 
-/// The answer to a method that would change a read-only path.
 pub(super) fn read_only() -> Response<Body> {
     let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, "This can only be read.");
     response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -196,13 +195,10 @@ fn problem(status: StatusCode, detail: &str) -> Response<Body> {
     response
 }
 
-/// The time limit for the head of a request, and for an idle connection.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The time limit for an unread answer. The live page sends a line every second.
 const UNREAD: Duration = Duration::from_secs(10);
-
-/// The most bytes of an answer, and of a request's head, in the gateway's buffer.
 const MOST_UNSENT: usize = 16 << 10;
 
 /// The most bytes of an answer in the system's send buffer; Linux doubles this number. Enough to

@@ -34,86 +34,63 @@ use crate::files;
 use crate::plan::{Connections, Front, Plan};
 use crate::proxy::path::Ambiguous;
 use crate::proxy::{
-    Address, Admitted, Body, Clients, Common, Connection, Failures, Fault, Meaning, Received,
-    Timeouts, Tunnels, Via, admit,
+    Address, Admitted, Body, Clients, Common, Connection, Failures, Fault, Forward, Meaning,
+    Received, Timeouts, Tunnels, Via, admit,
 };
 use crate::trace::{self, Tracing};
 
-/// One version of the configuration, ready to serve.
 pub(super) struct App<St> {
     pub(super) plan: Plan,
-    /// The listeners' treatment of connections.
     pub(super) listeners: HashMap<ListenerKey, ListenerSettings>,
     routes: Vec<ReadyRoute<St>>,
     identity: Identity,
     clients: Clients,
     summary: Summary,
-    /// Whether any limit reads the cost of a request from the upstream.
     reserves: bool,
-    /// The allowlist and the blocklist.
     lists: Option<AccessLists>,
-    /// The rules for descriptors of Envoy.
     pub(super) rate_limits: Option<RateLimits<St>>,
-    /// The most connections to the admin address.
     pub(super) admin_connections: usize,
-    /// The wait queue of all routes.
     room: WaitQueue,
 }
 
 /// A listener, by its address in the file. With port 0, the system chooses the port.
 pub(super) type ListenerKey = (SocketAddr, Front);
 
-/// The settings of a listener for connections before their first request.
 #[derive(Clone, Debug)]
 pub(super) struct ListenerSettings {
     pub(super) tls: Option<Arc<ServerConfig>>,
     pub(super) proxy_protocol: Option<TrustedProxies>,
-    /// The most connections.
     pub(super) most: usize,
-    /// The most connections from one address.
     pub(super) most_per_address: usize,
-    /// The kind of listener, such as proxy or forward auth.
     pub(super) front: Front,
 }
 
-/// The parts that outlive every version of the configuration.
 #[derive(Clone)]
 pub(super) struct Persistent<St> {
     /// The store has the counters, so they survive a reload.
     pub(super) store: St,
-    /// The most files that this process may open, if there is a limit.
     pub(super) files: Option<u64>,
     /// The same store, without its local fallback.
     pub(super) without_local: St,
     pub(super) tunnels: Tunnels,
-    /// Logs failures of upstreams.
     pub(super) failures: Failures,
-    /// The element of `Via`.
     pub(super) via: Via,
-    /// How many threads serve requests.
     pub(super) workers: usize,
-    /// Counts the decisions of each policy, across reloads.
     pub(super) observer: Observer,
-    /// The summary of these decisions in the log.
     pub(super) summary: Summary,
-    /// Keys of tokens. A reload does not fetch them again.
     pub(super) key_sets: KeySets,
-    /// A line for each request.
     pub(super) access_log: AccessLog,
-    /// The gateway's part of the traces of requests.
     pub(super) tracing: Tracing,
 }
 
 impl<St: Inspect> App<St> {
-    /// Makes an app of a plan. Connections to upstreams are taken over from the version `before`,
-    /// unless their settings have changed.
     pub(super) fn new(
         plan: Plan,
         persistent: &Persistent<St>,
         before: Option<&Self>,
     ) -> Result<Self, BuildError> {
         let Connections { clients: most, per_target, admin } =
-            plan.connections(persistent.files).map_err(|error| BuildError(error.to_string()))?;
+            plan.connections(persistent.files)?;
         let timeouts = timeouts(&plan);
         let mut targets = plan.routes.iter().filter_map(|route| route.target.as_ref());
         let is_tls = |address: &Address| address.endpoint.scheme == Scheme::HTTPS;
@@ -122,8 +99,7 @@ impl<St: Inspect> App<St> {
         let kept = kept.filter(|clients| clients.fit(timeouts, uses_tls, per_target));
         let clients = match kept {
             Some(clients) => clients.clone(),
-            None => Clients::new(timeouts, uses_tls, per_target, persistent.workers)
-                .map_err(|error| BuildError(error.to_string()))?,
+            None => Clients::new(timeouts, uses_tls, per_target, persistent.workers)?,
         };
         let identity = Identity::new(&plan, &persistent.key_sets)?;
         let lists = lists::lists(&plan, &identity)?;
@@ -179,24 +155,24 @@ impl<St: Inspect> App<St> {
         })
     }
 
-    /// Handles of all layers, for the admin router.
     pub(super) fn layers(&self) -> impl Iterator<Item = LayerHandle> {
         self.routes.iter().flat_map(ReadyRoute::layers)
     }
 
-    /// The fetched key sets of this version.
+    pub(super) fn servers(&self) -> impl Iterator<Item = (String, bool)> {
+        self.routes.iter().filter_map(|route| route.forward.as_ref()).flat_map(Forward::servers)
+    }
+
     pub(super) fn key_sets(&self) -> &[Arc<KeySet>] {
         &self.identity.key_sets
     }
 
-    /// Completes when each key set has been fetched once, or its first fetch has failed.
     pub(super) async fn key_sets_tried(&self) {
         for set in self.key_sets() {
             set.tried().await;
         }
     }
 
-    /// The time limits for idle connections of clients.
     pub(super) fn patience(&self) -> Patience {
         let timeouts = &self.plan.timeouts;
         Patience {
@@ -208,8 +184,6 @@ impl<St: Inspect> App<St> {
         }
     }
 
-    /// Answers one request: forwards it if the limits allow it. `received` is set when the whole
-    /// body has been received.
     pub(super) async fn answer(
         &self,
         request: Request<Incoming>,
@@ -277,7 +251,6 @@ impl<St: Inspect> App<St> {
         response
     }
 
-    /// Decides one request that takes `route`.
     async fn limited<B, S>(
         &self,
         route: &ReadyRoute<St>,
@@ -322,7 +295,6 @@ impl<St: Inspect> App<St> {
         answered.unwrap_or_else(|never| match never {})
     }
 
-    /// The list that a request's client is on. The error is the final answer: a denial.
     fn listed<B>(&self, request: &Request<Admitted<B>>) -> Result<Listed, Box<Response<Body>>> {
         let Some(lists) = &self.lists else {
             return Ok(Listed::Neither);
@@ -333,7 +305,7 @@ impl<St: Inspect> App<St> {
             Err(error) => {
                 // Every connection has a peer address, so this error is a bug.
                 static LOGGED: Once = Once::new();
-                LOGGED.call_once(|| tracing::error!(%error, "cannot tell who is listed"));
+                LOGGED.call_once(|| tracing::error!(%error, "the lists cannot be checked"));
                 Denial::misconfigured()
             }
         };
@@ -346,7 +318,6 @@ impl<St: Inspect> App<St> {
     }
 }
 
-/// The head for limiters, with the peer of the connection.
 fn head<B>(request: &Request<Admitted<B>>) -> RequestHead<'_> {
     let mut head = RequestHead::of(request);
     head.extensions = &request.body().connection.extensions;

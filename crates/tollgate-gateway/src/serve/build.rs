@@ -23,10 +23,8 @@ use crate::plan::{
 use crate::proxy::path::PathFault;
 use crate::proxy::{Common, Fault, Forward, TrustedProxies, UntilItsEnd};
 
-/// A route that is ready to serve.
 pub(super) struct ReadyRoute<St> {
     pub(super) plan: Route,
-    /// Forwards its requests; `None` if the gateway only decides for other proxies.
     pub(super) forward: Option<Forward>,
     limiters: Arc<Limiters<St>>,
     /// Whether an earlier route has the same limiters.
@@ -38,7 +36,6 @@ pub(super) struct ReadyRoute<St> {
 /// `None` means no limit.
 type Limiters<St> = Vec<Option<Limiter<St>>>;
 
-/// The limits of one kind of request.
 pub(super) struct Limiter<St> {
     pub(super) layer: RateLimitLayer<St, UntilItsEnd>,
     pub(super) prices: Prices,
@@ -46,9 +43,6 @@ pub(super) struct Limiter<St> {
 
 impl<St: Inspect> ReadyRoute<St> {
     /// The limits of a request to a path in normal form. `None` if there is no limit.
-    ///
-    /// # Errors
-    /// See [`RouteLimits::api`](crate::plan::RouteLimits::api).
     pub(super) fn limiter(
         &self,
         method: &Method,
@@ -66,7 +60,6 @@ impl<St: Inspect> ReadyRoute<St> {
     }
 }
 
-/// The parts that the limiters and the routes of one plan share.
 pub(super) struct Parts<'a, St> {
     pub(super) plan: &'a Plan,
     pub(super) store: &'a St,
@@ -108,8 +101,6 @@ impl<St: Inspect> Parts<'_, St> {
         apis.map(|api| self.limiter(route, api)).collect()
     }
 
-    /// All limits of one kind of request, in one layer. The store checks and charges all of them
-    /// in one atomic step.
     fn limiter(
         &self,
         route: &Route,
@@ -163,7 +154,6 @@ impl<St: Inspect> Parts<'_, St> {
         Ok(Some(Limiter { layer: layer.body_mode(), prices }))
     }
 
-    /// The tier of a request is the tier of its client.
     fn tiers(&self) -> impl TierSource + use<St> {
         let names = self.plan.tiers.iter().cloned().map(Tier::from).collect();
         Tiers { names, identity: self.identity.clone() }
@@ -177,14 +167,13 @@ impl<St: Inspect> Parts<'_, St> {
         everybody: Option<&Policy>,
         tiers: &[Option<&Policy>],
     ) -> Result<Limit, BuildError> {
-        let wrong = |error: &dyn std::fmt::Display| BuildError(error.to_string());
         let any = everybody.or_else(|| tiers.iter().copied().flatten().next());
-        let any = any.ok_or_else(|| wrong(&"a quota of nobody"))?;
+        let any = any.ok_or_else(|| BuildError("a quota without a policy".to_owned()))?;
         let mut limit = self.of(any, plan);
         for (name, policy) in self.plan.tiers.iter().zip(tiers) {
             if let Some(policy) = policy {
                 let tier = Tier::from(name.clone());
-                limit = limit.in_tier(tier, policy.quota()).map_err(|error| wrong(&error))?;
+                limit = limit.in_tier(tier, policy.quota())?;
             }
         }
         let (has_everybody, has): (bool, Vec<_>) =
@@ -197,7 +186,6 @@ impl<St: Inspect> Parts<'_, St> {
         Ok(enforced(limit, plan))
     }
 
-    /// A limit with this policy, keyed by the clients of the plan.
     fn of(&self, policy: &Policy, plan: &LimitPlan) -> Limit {
         let mut policy = policy.clone();
         if policy.may_fall_back() && !self.store.has_local_fallback() {
@@ -242,7 +230,6 @@ fn costs(plan: &LimitPlan) -> Costs {
     Costs::flat(plan.max_cost).from_fn(move |head| Some(table.of(head.method, head.uri.path())))
 }
 
-/// Adds the correction of the charge after the response.
 fn corrected(limit: Limit, plan: &LimitPlan) -> Limit {
     let limit = counting(limit, plan.counts.as_ref());
     match &plan.reserve {
@@ -272,7 +259,6 @@ fn contain(statuses: &[Statuses], status: StatusCode) -> bool {
     statuses.iter().any(|it| it.contain(status))
 }
 
-/// The proxies in front, and their header with the client's address.
 pub(super) fn trusted_proxies(plan: &Plan) -> TrustedProxies {
     let header = plan.identity.iter().find_map(|source| match source {
         IdentitySource::Ip { header: Some(ForwardingHeader::Single(name)), .. } => {
@@ -283,7 +269,6 @@ pub(super) fn trusted_proxies(plan: &Plan) -> TrustedProxies {
     TrustedProxies { proxies: plan.trusted_proxies.clone(), header }
 }
 
-/// The headers of the file that identify clients.
 pub(super) fn identity_fields(plan: &Plan) -> Arc<[HeaderName]> {
     let named = plan.identity.iter().filter_map(|source| match source {
         IdentitySource::ApiKey(ApiKeysPlan { place: ApiKeyPlace::Header(name), .. })

@@ -21,12 +21,10 @@ use crate::plan::{
 #[derive(Clone)]
 pub(super) struct ClientIdentity {
     found: Result<Option<Subject>, Arc<KeyError>>,
-    /// The index of the client's tier, if it has one.
     pub(super) tier: Option<usize>,
 }
 
 impl ClientIdentity {
-    /// The client, if `identity` found one.
     pub(super) fn subject(&self) -> Result<Option<Subject>, &KeyError> {
         match &self.found {
             Ok(found) => Ok(found.clone()),
@@ -34,13 +32,11 @@ impl ClientIdentity {
         }
     }
 
-    /// Whether no source found a client.
     pub(super) const fn is_nobody(&self) -> bool {
         matches!(self.found, Ok(None))
     }
 }
 
-/// The sources, in their order. Clones share them.
 #[derive(Clone)]
 pub(super) struct Identity {
     links: Arc<[Link]>,
@@ -50,9 +46,15 @@ pub(super) struct Identity {
 
 enum Link {
     /// All clients of this source are in the same tier.
-    Source { source: Box<dyn KeySource>, tier: Option<usize> },
-    /// The token has the name of the tier.
-    Tiered { user: Box<JwtUser>, claim: String, tiers: Arc<[String]> },
+    Source {
+        source: Box<dyn KeySource>,
+        tier: Option<usize>,
+    },
+    Tiered {
+        user: Box<JwtUser>,
+        claim: String,
+        tiers: Arc<[String]>,
+    },
 }
 
 impl Link {
@@ -77,7 +79,6 @@ impl Link {
         }
     }
 
-    /// The client that an operator names.
     fn named(&self, name: &SubjectName) -> Option<Subject> {
         match self {
             Self::Source { source, .. } => source.named(name),
@@ -151,7 +152,6 @@ impl Identity {
     }
 }
 
-/// The key source of the limits of a route: the client that was found.
 pub(super) struct Found(pub(super) Identity);
 
 impl KeySource for Found {
@@ -205,7 +205,6 @@ impl KeySource for Users {
     }
 }
 
-/// The source of a client's address.
 pub(super) fn client_ip(
     proxies: &TrustedProxies,
     header: Option<&ForwardingHeader>,
@@ -219,11 +218,9 @@ pub(super) fn client_ip(
         Some(ForwardingHeader::Forwarded) => behind.in_forwarded(),
         Some(ForwardingHeader::Single(name)) => behind.in_single_header(name.clone()),
     };
-    let source = source.v4_prefix(v4_prefix).and_then(|it| it.v6_prefix(v6_prefix));
-    source.map_err(|error| BuildError(error.to_string()))
+    Ok(source.v4_prefix(v4_prefix)?.v6_prefix(v6_prefix)?)
 }
 
-/// The place of the API key in a request.
 pub(super) fn place(place: &ApiKeyPlace) -> UnverifiedApiKey {
     match place {
         ApiKeyPlace::Usual => ApiKey::in_x_api_key(),
@@ -239,9 +236,7 @@ fn append_keys(links: &mut Vec<Link>, plan: &ApiKeysPlan) -> Result<(), BuildErr
     tiers.dedup();
     for tier in tiers {
         let digests = plan.keys.iter().filter(|key| key.tier == tier).map(|key| &key.sha256);
-        let keys =
-            ApiKeys::from_sha256_hex(digests).map_err(|error| BuildError(error.to_string()))?;
-        let source = place(&plan.place).one_of(keys);
+        let source = place(&plan.place).one_of(ApiKeys::from_sha256_hex(digests)?);
         links.push(Link::Source { source: Box::new(source), tier });
     }
     Ok(())

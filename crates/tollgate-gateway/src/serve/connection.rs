@@ -29,7 +29,6 @@ use super::activity::{Activity, Answer, Patience, Watched, Working};
 use super::app::ListenerSettings;
 use super::drain::Drain;
 use super::gateway::Gateway;
-use super::linger::Lingering;
 use super::slots::{Slot, Slots};
 use super::streams::Streams;
 use super::{forward_auth, rate_limits};
@@ -38,7 +37,6 @@ use crate::plan::Front;
 use crate::proxy::{Body, Connection, Received};
 use crate::trace::Traced;
 
-/// Serves a connection that a listener has accepted, until it ends or the gateway drains.
 pub(super) async fn serve<St: Inspect>(
     gateway: Arc<Gateway<St>>,
     stream: std::net::TcpStream,
@@ -56,7 +54,7 @@ pub(super) async fn serve<St: Inspect>(
             None => behind_proxies(&gateway, stream, peer, slot, &settings, terms).await,
             Some(proxies) => {
                 if !proxies.contains(peer.ip()) {
-                    let error = "the peer is none of the proxies that speak the PROXY protocol";
+                    let error = "the peer is not in `proxyProtocol`";
                     return Err(io::Error::new(io::ErrorKind::PermissionDenied, error));
                 }
                 let config = ParseConfig { include_tlvs: false, ..ParseConfig::default() };
@@ -65,7 +63,6 @@ pub(super) async fn serve<St: Inspect>(
                 // Without a client's address, the proxy connects for itself, for a health check.
                 let client = stream.proxy_header().proxied_address();
                 let client = client.map_or(peer, |addresses| addresses.source);
-                // Boxed for the same reason as below.
                 Box::pin(behind_proxies(&gateway, stream, client, slot, &settings, terms)).await
             }
         }
@@ -119,18 +116,13 @@ where
     let connection = Connection::new(peer, is_tls).map_err(io::Error::other)?;
     let served = Arc::new((Arc::clone(gateway), Arc::new(connection)));
     let activity = Activity::new();
-    let stream = Lingering::new(stream, Arc::clone(&activity));
     let stream = Watched::new(stream, Arc::clone(&activity), slot);
     let front = terms.front;
     let service = service_fn(|request: Request<Incoming>| {
         let working = Working::begin(&activity, request.version() == Version::HTTP_2);
-        let served = Arc::clone(&served);
         // Boxed, because a task always has the size of its largest future. The box is freed at the
         // head of the response.
-        Box::pin(async move {
-            let (gateway, connection) = &*served;
-            Ok::<_, Infallible>(answer(gateway, request, connection, working, front).await)
-        })
+        Box::pin(answer(Arc::clone(&served), request, working, front))
     });
     let builder = builder(terms.patience);
     let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
@@ -162,19 +154,18 @@ where
             }
             Event::Look => {
                 let now = Instant::now();
-                let patience = terms.now(leaving.has_begun());
+                let patience = terms.now(leaving.begun);
                 // The protocol of a connection that was new at the beginning of the drain may be
                 // known only now. In HTTP/2, no answer has `Connection: close`.
-                if leaving.has_begun() && activity.is_h2() || leaving.is_over() {
+                if leaving.begun && activity.is_h2() || leaving.over {
                     serving.as_mut().graceful_shutdown();
                 }
                 match activity.deadline(patience) {
                     Some(deadline) if deadline <= now => {
-                        // The client did not close the connection in time.
-                        if leaving.is_over() || activity.is_working() {
+                        if leaving.over || activity.is_working() {
                             return Err(io::ErrorKind::TimedOut.into());
                         }
-                        leaving.end();
+                        leaving.over = true;
                         serving.as_mut().graceful_shutdown();
                         look.as_mut().reset(now + LAST_CALL);
                     }
@@ -182,7 +173,7 @@ where
                     // the time limit of a head.
                     deadline => {
                         let next = deadline.unwrap_or(now + patience.head);
-                        let latest = if leaving.has_begun() { LAST_CALL } else { patience.head };
+                        let latest = if leaving.begun { LAST_CALL } else { patience.head };
                         look.as_mut().reset(next.min(now + latest));
                     }
                 }
@@ -192,20 +183,20 @@ where
 }
 
 async fn answer<St: Inspect>(
-    gateway: &Gateway<St>,
+    served: Arc<(Arc<Gateway<St>>, Arc<Connection>)>,
     mut request: Request<Incoming>,
-    connection: &Arc<Connection>,
     working: Working,
     front: Front,
-) -> Response<Answer<Paced<Body>>> {
+) -> Result<Response<Answer<Paced<Body>>>, Infallible> {
+    let (gateway, connection) = &*served;
     let is_http1 = request.version() <= Version::HTTP_11;
     let upload = Upload::of(&request);
     let received = upload.as_ref().map(|upload| upload.received.clone());
     // A request with a body is never upgraded.
     let upgrade = upload.as_ref().map(|_| hyper::upgrade::on(&mut request));
-    let traced = Traced::begin(gateway.tracing(), &mut request, connection.is_tls);
+    let traced = Traced::begin(&gateway.persistent.tracing, &mut request, connection.is_tls);
     let app = gateway.app_to_keep();
-    let log = gateway.access_log();
+    let log = &gateway.persistent.access_log;
     let answered = async {
         match front {
             Front::Proxy => {
@@ -239,19 +230,17 @@ async fn answer<St: Inspect>(
             tokio::spawn(end(upgrade));
         }
     }
-    response.map(|body| Answer::new(Paced::response(body), working, traced, entry))
+    Ok(response.map(|body| Answer::new(Paced::response(body), working, traced, entry)))
 }
 
 /// Shuts a connection down that hyper hands over after its last response. hyper does so if the
 /// request had a header `Upgrade`, and otherwise shuts the connection down itself.
 async fn end(upgrade: OnUpgrade) {
     if let Ok(stream) = upgrade.await {
-        // The client may have disconnected.
         let _ = TokioIo::new(stream).shutdown().await;
     }
 }
 
-/// The body of a request over HTTP/1, if it has one.
 struct Upload {
     received: Received,
     /// Whether hyper may keep the connection although the body is not read. hyper discards the
@@ -292,7 +281,6 @@ fn builder(patience: Patience) -> Builder<Streams> {
     builder
 }
 
-/// The time limits and the listener's kind for a connection.
 struct Terms {
     patience: Patience,
     slots: Slots,
@@ -310,18 +298,14 @@ impl Terms {
     }
 }
 
-/// The reason to check a connection.
 enum Event {
     Ended(io::Result<()>),
-    /// The gateway begins to drain.
     Asked,
     Look,
 }
 
-/// The progress of a connection towards its end.
 struct Leaving<'a> {
     draining: &'a Drain,
-    /// Wakes the connection when the gateway begins to drain.
     begins: Pin<Box<dyn Future<Output = ()> + Send + 'a>>,
     is_woken: bool,
     begun: bool,
@@ -347,21 +331,8 @@ impl<'a> Leaving<'a> {
         self.begun = self.draining.has_begun();
         self.begun
     }
-
-    const fn has_begun(&self) -> bool {
-        self.begun
-    }
-
-    const fn is_over(&self) -> bool {
-        self.over
-    }
-
-    const fn end(&mut self) {
-        self.over = true;
-    }
 }
 
-/// The most bytes of the head of a request.
 const HEAD_BYTES: usize = 64 * 1024;
 
 /// The most requests under way on one HTTP/2 connection.
@@ -379,6 +350,4 @@ const RESETS: usize = 32;
 
 /// A body of up to this size usually arrives at once, so hyper can discard it.
 const SMALL_BODY: u64 = 8 << 10;
-
-/// The time limit for a client to close its connection after the gateway has asked for it.
 const LAST_CALL: Duration = Duration::from_secs(1);

@@ -8,8 +8,6 @@ use tollgate::denial::{DenialResponse, Members, Problem, Reason};
 
 use crate::plan::{ApiKeyPlace, IdentitySource, Plan};
 
-/// Problem documents with the members of the file, and the status for requests in which
-/// `identity` finds no client.
 pub(super) struct Denials {
     problem: Problem,
     missing_key: StatusCode,
@@ -33,11 +31,9 @@ impl Denials {
     }
 }
 
-/// The reason for a denial, as an extension of the response.
 #[derive(Clone, Debug)]
 pub(super) struct Denied {
     pub(super) code: &'static str,
-    /// The policies that denied it.
     pub(super) policies: Vec<String>,
 }
 

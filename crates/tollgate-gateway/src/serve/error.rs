@@ -1,14 +1,18 @@
-//! Why what was read cannot be put to work.
+use std::error::Error;
+use std::fmt;
 
-use crate::files::FileError;
-
-/// A plan that could not be put to work, and why: a file that it names, mostly.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
+/// Why a plan cannot be served. Not an [`Error`], so that `?` makes it of any error.
+#[derive(Clone, Debug)]
 pub(crate) struct BuildError(pub(crate) String);
 
-impl From<FileError> for BuildError {
-    fn from(error: FileError) -> Self {
+impl<E: Error> From<E> for BuildError {
+    fn from(error: E) -> Self {
         Self(error.to_string())
+    }
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }

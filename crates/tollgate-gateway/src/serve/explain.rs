@@ -49,7 +49,6 @@ pub struct Described {
 }
 
 impl Described {
-    /// The described request, with a path in normal form.
     fn request(&self, path: &str) -> Result<Request<()>, String> {
         let path: PathAndQuery = path.parse().map_err(|_| "the path is no path".to_owned())?;
         let mut request = Request::new(());
@@ -58,7 +57,7 @@ impl Described {
         request.headers_mut().extend(self.header.iter().cloned());
         if let Some(host) = &self.host {
             let wrong =
-                || format!("`{host}` is no host; write it as shop.example or shop.example:8080");
+                || format!("`{host}` is not a host; write it as shop.example or shop.example:8080");
             host.parse::<Authority>().map_err(|_| wrong())?;
             let host = HeaderValue::try_from(host).map_err(|_| wrong())?;
             request.headers_mut().insert(HOST, host);
@@ -69,32 +68,19 @@ impl Described {
 }
 
 /// Describes the decision for the request, one sentence a line. The request is not charged.
-///
-/// # Errors
-/// The decision cannot be determined. The error is the reason.
 pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(), String> {
-    // Writing to a string does not fail.
     let _ = writeln!(out, "{} {} from {}", described.method, described.path, described.ip);
     let ambiguous = if plan.paths.reject_ambiguous { Ambiguous::Refuse } else { Ambiguous::Keep };
     let path = described.path.split('?').next().unwrap_or_default();
     let path = match normalise(path, ambiguous) {
         Ok(path) => path.into_owned(),
-        Err(fault) => {
-            let _ = writeln!(out, "is answered with 400: {fault}");
-            return Ok(());
-        }
+        Err(fault) => return end(out, &format!("is answered with 400: {fault}")),
     };
     let host = described.host.as_ref().and_then(|host| host.parse().ok());
     let route = match plan.route(host.as_ref(), &path) {
         Ok(Some(route)) => &plan.routes[route],
-        Ok(None) => {
-            let _ = writeln!(out, "is answered with 404: no route takes it");
-            return Ok(());
-        }
-        Err(fault) => {
-            let _ = writeln!(out, "is answered with 400: {fault}");
-            return Ok(());
-        }
+        Ok(None) => return end(out, "is answered with 404: no route takes it"),
+        Err(fault) => return end(out, &format!("is answered with 400: {fault}")),
     };
     let _ = writeln!(out, "goes to route {}, {}", route.name, check::target(route.target.as_ref()));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -102,45 +88,33 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
     // The fetch of key sets needs a runtime.
     let client = runtime.block_on(async { Client::find(plan, described, &path) })?;
     match client.listed {
-        Listed::Blocked => {
-            let _ = writeln!(out, "is answered with 403: a list denies it");
-            return Ok(());
-        }
-        Listed::Allowed => {
-            let _ = writeln!(out, "is not limited: a list allows it");
-            return Ok(());
-        }
+        Listed::Blocked => return end(out, "is answered with 403: a list denies it"),
+        Listed::Allowed => return end(out, "is not limited: a list allows it"),
         Listed::Neither => {}
     }
     // After the lists, because the blocklist also applies to exempt paths.
     if plan.is_exempt(&path) {
-        let _ = writeln!(out, "is not limited: the path is exempt");
-        return Ok(());
+        return end(out, "is not limited: the path is exempt");
     }
     if plan.exempt_preflights && RequestHead::of(&described.request(&path)?).is_preflight() {
-        let _ = writeln!(out, "is not limited: it is a CORS preflight");
-        return Ok(());
+        return end(out, "is not limited: it is a CORS preflight");
     }
     let api = match route.limits.api(&described.method, &path) {
         Ok(api) => api.map(|api| &route.limits.apis[api]),
-        Err(fault) => {
-            let _ = writeln!(out, "is answered with 400: {fault}");
-            return Ok(());
-        }
+        Err(fault) => return end(out, &format!("is answered with 400: {fault}")),
     };
     let _ = writeln!(out, "{}", client.in_words(plan));
     let limits = limits(plan, route, api, described, &path, &client, out);
     if limits.is_empty() {
-        let _ = writeln!(out, "  no quota is asked");
-        return Ok(());
+        return end(out, "  no limit applies");
     }
     match &plan.store {
         _ if described.dry => {}
         StorePlan::Memory { .. } => {
             let _ = writeln!(
                 out,
-                "how they stand is in the memory of the process that serves: its admin address \
-                 knows (GET http://{}/status)",
+                "the process that serves has the counts in memory: see GET http://{}/status at its \
+                 admin address",
                 plan.admin
             );
         }
@@ -162,13 +136,16 @@ pub fn explain(plan: &Plan, described: &Described, out: &mut String) -> Result<(
     Ok(())
 }
 
+/// Writes the last sentence.
+fn end(out: &mut String, sentence: &str) -> Result<(), String> {
+    let _ = writeln!(out, "{sentence}");
+    Ok(())
+}
+
 /// Long enough for any connection that can succeed.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Further costs to show, besides the cost of the request.
 const COSTS: [u64; 4] = [1, 3, 5, 10];
 
-/// One limit that applies to the request.
 struct Met<'a> {
     policy: &'a Policy,
     key: Key,
@@ -182,7 +159,6 @@ fn charges<'a>(limits: &'a [Met<'a>]) -> Vec<Charge<'a>> {
     each.map(|(limit, cost)| Charge::new(limit.policy, &limit.key, Cost::new(cost)).dry()).collect()
 }
 
-/// The client of the described request.
 struct Client {
     subject: Option<Subject>,
     tier: Option<usize>,
@@ -217,7 +193,7 @@ impl Client {
 
     fn in_words(&self, plan: &Plan) -> String {
         let Some(subject) = &self.subject else {
-            return format!("does not say who asks, and {}", check::without_key(plan));
+            return format!("has no client: it {}", check::without_key(plan));
         };
         let tier = self.tier.and_then(|tier| plan.tiers.get(tier));
         let tier = tier.map_or_else(|| "no tier".to_owned(), |tier| format!("tier {tier}"));
@@ -225,7 +201,6 @@ impl Client {
     }
 }
 
-/// The limits that apply to the request. Each limit is also described in `out`.
 fn limits<'a>(
     plan: &Plan,
     route: &'a Route,

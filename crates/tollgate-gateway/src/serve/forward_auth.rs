@@ -64,7 +64,6 @@ pub(super) async fn answer<St: Inspect, B>(
     (answer, entry)
 }
 
-/// The request of the client, or the header that the proxy has to send.
 fn original<B>(asked: &Request<B>) -> Result<(Request<()>, Connection), String> {
     let headers = asked.headers();
     let mut request = Request::new(());
@@ -149,7 +148,6 @@ fn refuse(status: StatusCode, code: &str, cure: &str) -> Response<Body> {
     response
 }
 
-/// Answers a request that the limits admit.
 #[derive(Clone, Copy, Debug)]
 struct Allow;
 
@@ -170,10 +168,7 @@ impl<B> Service<Request<B>> for Allow {
 const FORWARD_AUTH: &str = "/forward-auth";
 const AUTH_REQUEST: &str = "/auth-request";
 const EXT_AUTHZ: &str = "/ext-authz/";
-
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-
-/// The status of the decision, where nginx reads another one.
 const STATUS: HeaderName = HeaderName::from_static("tollgate-status");
 
 /// These headers are about the question, and not about the request of the client.

@@ -11,28 +11,23 @@ use tollgate::status::Inspect;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
 
-use super::access_log::AccessLog;
 use super::app::{App, Persistent};
 use super::drain::Drain;
 use super::error::BuildError;
 use super::source::{Contents, Loaded, Source, files};
 use crate::plan::Plan;
-use crate::trace::Tracing;
 
-/// The running gateway.
 pub(super) struct Gateway<St> {
     app: ArcSwap<App<St>>,
     /// The plan of the start. A reload cannot change some parts of it.
     started: Plan,
     history: Mutex<History>,
-    persistent: Persistent<St>,
-    /// The health service of the Rate Limit Service.
+    pub(super) persistent: Persistent<St>,
     pub(super) health: HealthServer<HealthService>,
     /// The drain: no new connections are accepted, and the open connections are asked to end.
     pub(super) draining: Drain,
 }
 
-/// The history of the configuration.
 #[derive(Clone, Debug)]
 pub(super) struct History {
     /// 1 for the configuration of the start, plus 1 for each successful reload.
@@ -42,7 +37,6 @@ pub(super) struct History {
     pub(super) words: String,
     /// The changes that only take effect at the next start.
     pub(super) waiting: Vec<&'static str>,
-    /// The number of failed reloads.
     pub(super) failures: u64,
     /// The time and the reason of the last failed reload, if no later reload was successful.
     pub(super) error: Option<(SystemTime, String)>,
@@ -80,23 +74,12 @@ impl<St: Inspect> Gateway<St> {
         self.app.load_full()
     }
 
-    /// The current version, for a short read.
     pub(super) fn app(&self) -> Guard<Arc<App<St>>> {
         self.app.load()
     }
 
     pub(super) fn history(&self) -> History {
         self.history.lock().clone()
-    }
-
-    /// The gateway's part of the traces of requests.
-    pub(super) const fn tracing(&self) -> &Tracing {
-        &self.persistent.tracing
-    }
-
-    /// The access log.
-    pub(super) const fn access_log(&self) -> &AccessLog {
-        &self.persistent.access_log
     }
 
     /// Replaces the current version with a new one, or keeps the current version if the new one is
@@ -135,7 +118,7 @@ impl<St: Inspect> Gateway<St> {
                 history.failures += 1;
                 tracing::error!(
                     version = history.version,
-                    "the configuration was not reloaded and the one before goes on: {error}"
+                    "the configuration was not reloaded and the earlier one stays in use: {error}"
                 );
                 history.error = Some((SystemTime::now(), error));
             }
@@ -145,8 +128,6 @@ impl<St: Inspect> Gateway<St> {
     }
 }
 
-/// The changed settings that only take effect at the next start: sockets, the store, the logs and
-/// tracing.
 fn waiting(started: &Plan, now: &Plan) -> Vec<&'static str> {
     let addresses =
         |plan: &Plan| -> Vec<_> { plan.listen.iter().map(|it| (it.addr, it.front)).collect() };

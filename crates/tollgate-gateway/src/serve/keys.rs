@@ -20,14 +20,10 @@ use super::error::BuildError;
 use crate::plan::JwksPlan;
 use crate::proxy::{Clients, Timeouts};
 
-/// The key sets of all versions of the configuration. A reload does not fetch a known set again.
-/// Clones share them.
 #[derive(Clone, Default)]
 pub(super) struct KeySets(Arc<Mutex<Vec<Weak<KeySet>>>>);
 
 impl KeySets {
-    /// The key set of this plan. If it is not in use yet, the first fetch begins. Must be called
-    /// within a runtime.
     pub(super) fn get(&self, plan: &JwksPlan) -> Result<Arc<KeySet>, BuildError> {
         let mut sets = self.0.lock();
         sets.retain(|set| set.strong_count() > 0);
@@ -42,7 +38,6 @@ impl KeySets {
     }
 }
 
-/// A key set at a URL, kept up to date until this value is dropped.
 pub(super) struct KeySet {
     plan: JwksPlan,
     verifier: JwtVerifier,
@@ -50,14 +45,10 @@ pub(super) struct KeySet {
     _keeper: AbortOnDropHandle<()>,
 }
 
-/// The state of a key set.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
-    /// The end of the last attempt.
     tried_at: Option<Instant>,
-    /// The time of the last successful fetch, and the names of its keys.
     pub(super) fetched: Option<(SystemTime, Vec<String>)>,
-    /// The time and the reason, if the last attempt failed.
     pub(super) error: Option<(SystemTime, String)>,
 }
 
@@ -87,7 +78,6 @@ impl KeySet {
         Ok(Self { plan: plan.clone(), verifier, state, _keeper: keeper })
     }
 
-    /// A verifier with the current keys of the set, and with all later keys.
     pub(super) fn verifier(&self) -> JwtVerifier {
         self.verifier.clone()
     }
@@ -100,13 +90,10 @@ impl KeySet {
         self.state.borrow().clone()
     }
 
-    /// Whether the first attempt has ended, with or without success.
     pub(super) fn was_tried(&self) -> bool {
         self.state.borrow().tried_at.is_some()
     }
 
-    /// Completes when the first attempt has ended: at the latest after the time limit of an
-    /// attempt.
     pub(super) async fn tried(&self) {
         let mut state = self.state.clone();
         // The keeper runs as long as the set, so this error does not happen.
@@ -114,7 +101,6 @@ impl KeySet {
     }
 }
 
-/// Keeps a set up to date.
 struct Keeper {
     plan: JwksPlan,
     uri: Uri,
@@ -203,16 +189,23 @@ impl Keeper {
         });
     }
 
-    /// Records a failed attempt. The earlier keys stay valid.
     fn stay(&self, error: &FetchError) {
         let error = in_full(error);
         counter!(FETCHES, "outcome" => OUTCOMES[1]).increment(1);
         self.said.send_modify(|state| {
             let url = self.plan.shown_url();
             if state.fetched.is_some() {
-                tracing::warn!(url, error, "the key set was not fetched; the one before goes on");
+                tracing::warn!(
+                    url,
+                    error,
+                    "the key set was not fetched; its earlier keys stay valid"
+                );
             } else {
-                tracing::warn!(url, error, "the key set was not fetched; tokens identify nobody");
+                tracing::warn!(
+                    url,
+                    error,
+                    "the key set was not fetched; tokens identify no client"
+                );
             }
             state.tried_at = Some(Instant::now());
             state.error = Some((SystemTime::now(), error));
@@ -220,18 +213,17 @@ impl Keeper {
     }
 }
 
-/// The reason why there are no new keys.
 #[derive(Debug, thiserror::Error)]
 enum FetchError {
     #[error("no whole answer within {0:?}")]
     Slow(Duration),
-    #[error("the answer is larger than {} KiB, and no key set", MOST_BYTES >> 10)]
+    #[error("the answer is larger than {} KiB, which is not a key set", MOST_BYTES >> 10)]
     TooLarge,
     #[error("the answer is a redirect{0}, which is not followed; name the last URL as `jwksUrl`")]
     Redirect(String),
     #[error("the answer is {0}; expected 200 and a key set")]
     Status(StatusCode),
-    #[error("the answer is no UTF-8")]
+    #[error("the answer is not UTF-8")]
     NoText,
     #[error(transparent)]
     Keys(JwtKeyError),
@@ -267,8 +259,6 @@ fn times(limit: Duration) -> Timeouts {
 
 /// A limit on the answer of any server. A set has a few keys of at most two kilobytes each.
 const MOST_BYTES: usize = 1 << 20;
-
 const NAME: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
-
 const FETCHES: &str = "tollgate_jwks_fetches_total";
 const OUTCOMES: [&str; 2] = ["fetched", "failed"];

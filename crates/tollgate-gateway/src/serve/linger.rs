@@ -4,117 +4,52 @@
 //! the bytes that the client has not read: the answer to an upload that was denied, for example.
 //! So only our side is closed first, and the rest of the client's is read and thrown away.
 
-use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::activity::Activity;
-
-/// A stream that is closed only when the client has seen its answer, or could have.
 #[derive(Debug)]
-pub(super) struct Lingering<S> {
-    stream: S,
-    activity: Arc<Activity>,
-    discarding: Option<Discarding>,
-}
-
-#[derive(Debug)]
-struct Discarding {
+pub(super) struct Lingering {
     until: Instant,
-    /// When nothing has come for too long, or at the latest `until`.
+    /// Ends after `QUIET` without a byte, or at `until`.
     quiet: Pin<Box<Sleep>>,
     left: usize,
 }
 
-impl<S> Lingering<S> {
-    pub(super) const fn new(stream: S, activity: Arc<Activity>) -> Self {
-        Self { stream, activity, discarding: None }
+impl Lingering {
+    pub(super) fn begin() -> Self {
+        let now = Instant::now();
+        Self { until: now + LONGEST, quiet: Box::pin(sleep_until(now + QUIET)), left: MOST_BYTES }
     }
-}
 
-impl<S: AsyncRead + Unpin> Lingering<S> {
     /// Reads until the client is done, silent for too long, or has sent too much.
-    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let activity = &self.activity;
-        let discarding = self.discarding.get_or_insert_with(|| {
-            activity.lingers();
-            let now = Instant::now();
-            let quiet = Box::pin(sleep_until(now + QUIET));
-            Discarding { until: now + LONGEST, quiet, left: MOST_BYTES }
-        });
+    pub(super) fn poll<S: AsyncRead + Unpin>(
+        &mut self,
+        stream: &mut S,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
         let mut buffer = [0; 8 * 1024];
         // The runtime interrupts reads that are always ready.
-        while discarding.left > 0 {
+        while self.left > 0 {
             let mut buffer = ReadBuf::new(&mut buffer);
-            match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+            match Pin::new(&mut *stream).poll_read(cx, &mut buffer) {
                 Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
-                    discarding.left = discarding.left.saturating_sub(buffer.filled().len());
-                    let quiet = discarding.until.min(Instant::now() + QUIET);
-                    discarding.quiet.as_mut().reset(quiet);
+                    self.left = self.left.saturating_sub(buffer.filled().len());
+                    self.quiet.as_mut().reset(self.until.min(Instant::now() + QUIET));
                 }
                 Poll::Ready(_) => return Poll::Ready(()),
-                Poll::Pending => return discarding.quiet.as_mut().poll(cx),
+                Poll::Pending => return self.quiet.as_mut().poll(cx),
             }
         }
         Poll::Ready(())
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Lingering<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        data: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, data)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        data: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, data)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.discarding.is_none() {
-            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
-            if !self.activity.is_being_sent_more() {
-                return Poll::Ready(Ok(()));
-            }
-        }
-        self.poll_discard(cx).map(Ok)
-    }
-}
-
 /// How long a client may send nothing that should read its answer.
 const QUIET: Duration = Duration::from_secs(5);
-
-/// How long a client may go on sending.
 const LONGEST: Duration = Duration::from_secs(30);
 
 /// How much a client may go on sending. Many send all before they read a word.
@@ -124,15 +59,17 @@ const MOST_BYTES: usize = 64 << 20;
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
+    use super::super::activity::{Activity, Watched};
+    use super::super::slots::Slots;
     use super::*;
 
-    fn pair(is_being_sent_more: bool) -> (DuplexStream, Lingering<DuplexStream>) {
+    fn pair(is_being_sent_more: bool) -> (DuplexStream, Watched<DuplexStream>) {
         let (client, ours) = duplex(64 << 10);
         let activity = Activity::new();
         if is_being_sent_more {
             activity.leaves_unread();
         }
-        (client, Lingering::new(ours, activity))
+        (client, Watched::new(ours, activity, Slots::new(1).take()))
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,5 +1,3 @@
-//! Listeners: accept the connections of clients.
-
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;

@@ -1,5 +1,3 @@
-//! The allowlist and the blocklist.
-
 use tollgate::access::{AccessLists, SubjectList};
 use tollgate::key::{ApiKeys, ClientIp};
 
@@ -8,7 +6,6 @@ use super::error::BuildError;
 use crate::files;
 use crate::plan::{ApiKeyPlace, IdentitySource, Plan, SubjectsPlan};
 
-/// The lists of a plan, including their files. `None` if both lists are empty.
 pub(super) fn lists(plan: &Plan, identity: &Identity) -> Result<Option<AccessLists>, BuildError> {
     if plan.deny.is_empty() && plan.allow.is_empty() {
         return Ok(None);
@@ -23,7 +20,6 @@ pub(super) fn lists(plan: &Plan, identity: &Identity) -> Result<Option<AccessLis
     Ok(Some(lists))
 }
 
-/// Addresses as `identity` finds them, if it has a source for addresses.
 fn addresses(plan: &Plan) -> Result<ClientIp, BuildError> {
     for source in &plan.identity {
         if let IdentitySource::Ip { trusted_proxies, header, v4_prefix, v6_prefix } = source {

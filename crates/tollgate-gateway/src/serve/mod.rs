@@ -1,33 +1,4 @@
 //! `tollgate serve`: listeners, reload, the admin address and the shutdown.
-//!
-//! | file | holds |
-//! |---|---|
-//! | `access_log.rs` | a line for each request |
-//! | `app.rs` | serves requests with one version of the configuration |
-//! | `build.rs` | routes, and a limiter for each kind of request |
-//! | `denials.rs` | the answers to denied requests |
-//! | `drain.rs` | the signal for connections that the gateway shuts down |
-//! | `error.rs` | the reason why a plan cannot be served |
-//! | `client_identity.rs` | the client whose quota a request uses |
-//! | `values.rs` | clients by a header, a cookie or a query parameter |
-//! | `keys.rs` | key sets that are fetched |
-//! | `lists.rs` | the allowlist and the blocklist |
-//! | `recorded.rs` | the decision for a line of an access log |
-//! | `settled.rs` | costs that come from the body of a response |
-//! | `forward_auth.rs` | decisions for proxies that ask over HTTP |
-//! | `gateway.rs` | the running configuration, and the result of the last reload |
-//! | `source.rs`, `reload.rs` | the source of the configuration, and its reload |
-//! | `listener.rs`, `slots.rs`, `connection.rs` | connections, from the first byte to the last |
-//! | `workers.rs` | the threads that serve requests |
-//! | `activity.rs` | the activity of a connection |
-//! | `linger.rs` | the end of a connection whose client may still be sending |
-//! | `streams.rs` | HTTP/2 streams whose client does not read |
-//! | `redis.rs` | Redis, and the local store while Redis is down |
-//! | `admin.rs` | the admin address for operators |
-//! | `rate_limits.rs` | Envoy's Rate Limit Service |
-//! | `observed.rs` | metrics, and the admin router over all limits |
-//! | `summary.rs` | denials and failures in the log |
-//! | `signals.rs` | signals of the system |
 
 mod access_log;
 mod activity;
@@ -93,7 +64,6 @@ use crate::plan::{Front, Plan, StorePlan};
 use crate::proxy::{Failures, Tunnels, Via};
 use crate::trace::Tracing;
 
-/// The reason why the gateway could not start or go on.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
@@ -110,9 +80,6 @@ impl Failure {
 }
 
 /// Serves until SIGTERM or Ctrl-C, and sends spans with `tracing`.
-///
-/// # Errors
-/// The gateway cannot start, for example because a port is in use.
 pub fn run(source: Source, tracing: &Tracing) -> Result<ExitCode, Failure> {
     let loaded = (source.load)().map_err(|error| Failure::new(&error, 2))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -253,7 +220,6 @@ async fn asked_again(signals: &mut Signals) {
     while signals.next().await != Signal::Stop {}
 }
 
-/// The open sockets.
 struct Bound {
     public: Vec<(ListenerKey, TcpListener)>,
     admin: TcpListener,
@@ -271,7 +237,6 @@ impl Bound {
                 Front::Proxy => "listening ",
                 front => front.name(),
             };
-            // Writing to a string does not fail.
             let _ = writeln!(banner, "{what} {scheme}://{address}");
             public.push(((listen.addr, listen.front), listener));
         }

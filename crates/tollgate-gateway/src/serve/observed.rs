@@ -1,5 +1,6 @@
 //! Views for operators: the admin router of `tollgate` over all current limits, and metrics.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::fmt::Write as _;
 use std::hash::BuildHasher;
@@ -15,6 +16,7 @@ use tollgate::admin::{Admin, AdminBuilder};
 use tollgate::key::Shown;
 use tollgate::status::Inspect;
 
+use super::app::App;
 use super::gateway::{Gateway, History};
 use super::{access_log, admin, slots};
 use crate::proxy::TUNNELS;
@@ -45,8 +47,6 @@ pub(super) fn count() -> Result<PrometheusHandle, String> {
     Ok(metrics)
 }
 
-/// The settings of the admin router at `address`, from the environment. Read before any socket is
-/// bound.
 pub(super) fn settings(address: SocketAddr) -> Result<AdminBuilder, String> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let token = variable(TOKEN);
@@ -77,7 +77,6 @@ pub(super) fn settings(address: SocketAddr) -> Result<AdminBuilder, String> {
     checked.map(|_| admin).map_err(|error| format!("{TOKEN} or {HOSTS}: {error}"))
 }
 
-/// The admin router over the current version of the configuration.
 pub(super) fn router<St: Inspect>(
     settings: AdminBuilder,
     gateway: &Arc<Gateway<St>>,
@@ -100,8 +99,8 @@ pub(super) fn router<St: Inspect>(
         .layers(move || layers.app().layers().collect())
         .metrics(move || {
             describe(&rendered.history());
-            count_spans(rendered.tracing().spans());
-            metrics.render()
+            count_spans(rendered.persistent.tracing.spans());
+            metrics.render() + &servers(&rendered.app())
         })
         .streams_until(move || {
             let gateway = Arc::clone(&draining);
@@ -127,6 +126,24 @@ fn describe(history: &History) {
     gauge!("tollgate_config_loaded_timestamp_seconds").set(loaded_at.as_secs_f64());
     gauge!("tollgate_config_current").set(f64::from(u8::from(history.error.is_none())));
     counter!("tollgate_config_reload_failures_total").absolute(history.failures);
+}
+
+/// Which servers get requests. A server counts as up if any route sends requests to it.
+///
+/// A recorder of its own, because a recorder would keep servers that a reload has removed.
+fn servers<St: Inspect>(app: &App<St>) -> String {
+    let mut servers: BTreeMap<_, bool> = BTreeMap::new();
+    for (server, is_up) in app.servers() {
+        *servers.entry(server).or_default() |= is_up;
+    }
+    let recorder = PrometheusBuilder::new().build_recorder();
+    metrics::with_local_recorder(&recorder, || {
+        tollgate::metrics::describe();
+        for (server, is_up) in servers {
+            gauge!("tollgate_gateway_upstream_up", "upstream" => server).set(u8::from(is_up));
+        }
+    });
+    recorder.handle().render()
 }
 
 /// Publishes the counts of spans. All counts are zero if tracing is off.

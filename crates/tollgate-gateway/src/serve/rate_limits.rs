@@ -19,7 +19,7 @@ use hyper::body::Incoming;
 use metrics::{Counter, counter};
 use tokio::time::{sleep, timeout};
 use tollgate::status::Inspect;
-use tollgate::store::{Charge, Timestamp, Verdict};
+use tollgate::store::{Charge, Decision, Timestamp, Verdict};
 use tollgate::{Cost, Key, Micros, OnStoreError};
 use tonic::Status;
 use tonic_health::ServingStatus;
@@ -33,10 +33,8 @@ use crate::config::read_rate_limit_files;
 use crate::plan::{Allowed, Plan, RateLimitDomains, Rule, Unit, descriptor_key};
 use crate::proxy::Body;
 
-/// The name of the service.
 pub(super) const NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
-/// The rules at work.
 pub(super) struct RateLimits<St> {
     store: St,
     domains: RateLimitDomains,
@@ -45,7 +43,6 @@ pub(super) struct RateLimits<St> {
     answers: HashMap<String, [Counter; 3]>,
 }
 
-/// Answers a request of Envoy, or one about the health of this service.
 pub(super) async fn answer<St: Inspect>(
     gateway: &Gateway<St>,
     app: &Arc<App<St>>,
@@ -67,7 +64,6 @@ pub(super) async fn answer<St: Inspect>(
     answered.unwrap_or_else(late).map(Body::from)
 }
 
-/// Tells the health of this service until the gateway drains.
 pub(super) async fn keep_health<St: Inspect>(gateway: Arc<Gateway<St>>, health: HealthReporter) {
     let mut told = None;
     loop {
@@ -91,7 +87,6 @@ pub(super) async fn keep_health<St: Inspect>(gateway: Arc<Gateway<St>>, health: 
     }
 }
 
-/// How often the store is looked at.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// `grpc-timeout`: up to eight digits and a unit.
@@ -127,7 +122,6 @@ impl<St: Inspect> RateLimitService for Decider<St> {
     }
 }
 
-/// A rule that one descriptor of a request meets.
 struct Met {
     rule: Rule,
     key: Key,
@@ -226,7 +220,6 @@ impl<St: Inspect> RateLimits<St> {
         Ok(self.told(&met, &verdict))
     }
 
-    /// The rule and the quota of a descriptor, if it is limited.
     fn met(
         &self,
         request: &RateLimitRequest,
@@ -261,6 +254,8 @@ impl<St: Inspect> RateLimits<St> {
         let mut decisions = verdict.decisions().iter();
         let mut overall = Code::Ok;
         let mut tightest: Option<(u32, u32, u64)> = None;
+        // `None` if the request never passes.
+        let mut retry_after = Some(0);
         let mut statuses = Vec::with_capacity(met.len());
         for met in met {
             let Some((Met { rule, .. }, allowed)) =
@@ -275,7 +270,7 @@ impl<St: Inspect> RateLimits<St> {
             let remaining = u32::try_from(remaining).unwrap_or(u32::MAX);
             // Windows begin at multiples of the unit, also where no units were taken.
             let window = allowed.unit.window().as_secs();
-            let reset = window - verdict.decided_at().as_micros() / 1_000_000 % window;
+            let reset = window - verdict.decided_at().as_micros() / MICROS_PER_SECOND % window;
             let limit = RateLimit {
                 name: rule.name.clone(),
                 requests_per_unit: allowed.requests,
@@ -287,6 +282,9 @@ impl<St: Inspect> RateLimits<St> {
             if denies && !rule.shadow {
                 status.code = Code::OverLimit as i32;
                 overall = Code::OverLimit;
+                let wait = decision.and_then(Decision::retry_after);
+                let wait = wait.map(|wait| wait.get().div_ceil(MICROS_PER_SECOND));
+                retry_after = retry_after.zip(wait).map(|(one, other)| one.max(other));
             }
             if !rule.shadow && tightest.is_none_or(|(_, least, _)| remaining < least) {
                 tightest = Some((allowed.requests, remaining, reset));
@@ -298,13 +296,15 @@ impl<St: Inspect> RateLimits<St> {
             headers.push(header("ratelimit-limit", &limit.to_string()));
             headers.push(header("ratelimit-remaining", &remaining.to_string()));
             headers.push(header("ratelimit-reset", &reset.to_string()));
-            if overall == Code::OverLimit {
-                headers.push(header("retry-after", &reset.to_string()));
-            }
+        }
+        if let Some(wait) = retry_after.filter(|_| overall == Code::OverLimit) {
+            headers.push(header("retry-after", &wait.to_string()));
         }
         response(overall, statuses, headers)
     }
 }
+
+const MICROS_PER_SECOND: u64 = 1_000_000;
 
 fn response(
     overall: Code,

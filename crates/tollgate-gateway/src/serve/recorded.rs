@@ -37,7 +37,6 @@ pub(crate) const ASSUMPTIONS: [&str; 9] = [
     "no client repeats a request because it was denied",
 ];
 
-/// A plan, and the replay of a log against it.
 pub(crate) struct Recorded {
     plan: Plan,
     identity: Identity,
@@ -48,17 +47,14 @@ pub(crate) struct Recorded {
     replay: Replay,
     /// The key of all requests without one, where they share a quota.
     shared: Key,
-    /// Hides names of clients, if they are to be hidden.
     hide: Option<RandomState>,
     /// Key sets begin to be fetched where there is a runtime. This one never runs them.
     _runtime: tokio::runtime::Runtime,
 }
 
-/// The limits that apply to a line.
 enum Met<'a> {
     /// No limit. The name is the route or the reason.
     Free(&'a str),
-    /// It is denied before all limits.
     Forbidden(&'a str),
     Limited {
         route: &'a Route,
@@ -68,7 +64,6 @@ enum Met<'a> {
 }
 
 impl Recorded {
-    /// Puts a plan to work.
     pub(crate) fn new(plan: Plan, bounds: Bounds, hides: bool) -> Result<Self, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
@@ -92,7 +87,6 @@ impl Recorded {
         })
     }
 
-    /// Decides one line.
     pub(crate) fn decide(&mut self, record: &Record<'_>) -> Result<Answer, StoreError> {
         let found = self.describe(record);
         let Self { plan, lists, request: described, replay, shared, hide, .. } = self;
@@ -134,17 +128,14 @@ impl Recorded {
         replay.request(&request)
     }
 
-    /// The final answers to requests that waited.
     pub(crate) fn resolved(&mut self) -> impl Iterator<Item = (u64, Answer)> + '_ {
         self.replay.resolved()
     }
 
-    /// Ends all open responses and waits, and reports.
     pub(crate) fn finish(&mut self) -> Result<Report, StoreError> {
         self.replay.finish()
     }
 
-    /// Makes the request of a line, with the parts that a limiter reads, and finds its client.
     fn describe(&mut self, record: &Record<'_>) -> ClientIdentity {
         let request = &mut self.request;
         *request.method_mut() = Method::from_bytes(record.method.as_bytes()).unwrap_or_default();
@@ -209,7 +200,6 @@ fn met<'a>(
     }
 }
 
-/// Host and path of a target, which may be a whole URL.
 fn parts<'a>(record: &Record<'a>) -> (Option<&'a str>, &'a str) {
     let target = record.target.split(['?', '#']).next().unwrap_or_default();
     let absolute = target.strip_prefix("http://").or_else(|| target.strip_prefix("https://"));
@@ -253,7 +243,6 @@ fn append<'a>(
     }
 }
 
-/// The actual cost of a request, if the response decides it.
 fn actual(limit: &LimitPlan, record: &Record<'_>) -> Option<Cost> {
     // If the client left before the response, the charge is final.
     let is_known = !matches!(record.status, 0 | 499);
@@ -279,7 +268,6 @@ fn contain(statuses: &[Statuses], status: u16) -> bool {
     status.is_ok_and(|status| statuses.iter().any(|it| it.contain(status)))
 }
 
-/// The name of a client in a report.
 struct Name<'a> {
     subject: Option<&'a Subject>,
     record: &'a Record<'a>,

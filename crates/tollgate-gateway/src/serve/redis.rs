@@ -5,8 +5,6 @@ use tollgate::{MemoryStore, RedisStore, StoreExt};
 
 use crate::plan::RedisPlan;
 
-/// The store in Redis; where a policy says `onStoreError: local`, this process counts while Redis
-/// cannot decide.
 pub(super) type Shared = Fallback<RedisStore, MemoryStore>;
 
 /// Begins to connect, and waits for nothing. Must be called within a runtime.
@@ -22,7 +20,6 @@ pub(super) async fn return_leases(store: &Shared) {
     store.get_ref().return_leases().await;
 }
 
-/// Redis alone.
 pub(super) fn redis(plan: &RedisPlan) -> Result<RedisStore, String> {
     let wrong = |error: &dyn std::fmt::Display| format!("store: {error}");
     let redis = RedisStore::builder(&plan.full_url()).map_err(|error| wrong(&error))?;

@@ -11,18 +11,15 @@ use tollgate::status::Inspect;
 use super::gateway::Gateway;
 use super::source::{Contents, Source, files};
 
-/// Polls the files. It detects all changes after its own creation.
 pub(super) struct Reload<St> {
     gateway: Arc<Gateway<St>>,
     source: Source,
     asked: Arc<Notify>,
     /// The contents of the last attempt's files, read before the attempt. Also set after a failure.
     tried: Contents,
-    /// The contents of all files before the last attempt.
     seen: Contents,
 }
 
-/// Requests a reload.
 #[derive(Clone)]
 pub(super) struct Ask(Arc<Notify>);
 
@@ -70,13 +67,12 @@ impl<St: Inspect> Reload<St> {
             Err(error) => {
                 tracing::error!(
                     %error,
-                    "loading the configuration ended early: the one before goes on"
+                    "loading the configuration ended early: the earlier one stays in use"
                 );
             }
         }
     }
 
-    /// The contents of all files.
     fn look(&self) -> Contents {
         let mut files = files(&self.source, &self.gateway.app().plan);
         files.extend(self.tried.files().map(ToOwned::to_owned));
@@ -102,7 +98,6 @@ const INTERVAL: Duration = Duration::from_secs(2);
 
 /// Changes that follow within this time belong together.
 const SETTLED: Duration = Duration::from_millis(100);
-
 const MOST_LOOKS: usize = 10;
 
 #[cfg(test)]

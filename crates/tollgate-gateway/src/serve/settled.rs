@@ -15,15 +15,12 @@ use tower_service::Service;
 use crate::plan::{LimitPlan, SettleBy};
 use crate::proxy::{Admitted, Body, Forward, Watch};
 
-/// Forwards a request, and settles its charge by the body of the response.
 #[derive(Clone, Debug)]
 pub(super) struct Settled {
     forward: Forward,
-    /// `None` if the request has no limit.
     prices: Option<Prices>,
 }
 
-/// The policies whose charges a body settles, and how.
 #[derive(Clone, Debug)]
 pub(super) struct Prices(Arc<[(String, SettleBy)]>);
 
@@ -83,7 +80,6 @@ impl Service<Request<Admitted>> for Settled {
     }
 }
 
-/// Adds up the bytes of a body, and settles when the body ends or the client disconnects.
 struct Bill {
     reservation: Reservation,
     prices: Prices,

@@ -1,8 +1,5 @@
-//! Signals of the system.
-
 use std::io;
 
-/// A request of the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     /// SIGTERM or Ctrl-C.
@@ -11,7 +8,6 @@ pub(super) enum Signal {
     Reload,
 }
 
-/// Catches signals from its creation on.
 #[cfg(unix)]
 pub(super) struct Signals {
     interrupt: tokio::signal::unix::Signal,
@@ -39,7 +35,6 @@ impl Signals {
     }
 }
 
-/// Ctrl-C.
 #[cfg(not(unix))]
 pub(super) struct Signals;
 

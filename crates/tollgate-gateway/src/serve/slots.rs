@@ -11,16 +11,13 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-/// The connections of a listener. Clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct Slots(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     taken: AtomicUsize,
-    /// By the configuration that serves.
     most: AtomicUsize,
-    /// A connection has ended.
     freed: Notify,
     addresses: Mutex<HashMap<IpAddr, usize>>,
     full: Warning,
@@ -60,20 +57,17 @@ impl Slots {
         }
     }
 
-    /// Counts a connection until what is returned is dropped.
     pub(super) fn take(&self) -> Slot {
         self.0.taken.fetch_add(1, Ordering::Relaxed);
         gauge!(CONNECTIONS).increment(1);
         Slot { slots: self.clone(), address: None }
     }
 
-    /// Whether another connection has to wait until one ends.
     pub(super) fn is_full(&self) -> bool {
         self.0.taken.load(Ordering::Relaxed) >= self.0.most.load(Ordering::Relaxed)
     }
 }
 
-/// A connection that counts as long as this exists.
 #[derive(Debug)]
 pub(super) struct Slot {
     slots: Slots,
@@ -90,9 +84,9 @@ impl Slot {
     pub(super) fn belongs_to(&mut self, client: IpAddr, most: usize) -> bool {
         let address = network(client);
         let mut addresses = self.slots.0.addresses.lock();
-        let taken = addresses.entry(address).or_default();
-        if *taken < most {
-            *taken += 1;
+        let taken = addresses.get(&address).copied().unwrap_or_default();
+        if taken < most {
+            addresses.insert(address, taken + 1);
             self.address = Some(address);
             return true;
         }
@@ -157,8 +151,6 @@ pub(super) const REFUSED: &str = "tollgate_gateway_refused_total";
 
 /// How long another `maxConnections` may go unnoticed.
 const AGAIN: Duration = Duration::from_secs(1);
-
-/// Between two warnings.
 const QUIET: Duration = Duration::from_secs(10);
 
 /// Lets this process open as many files as the system allows, and returns how many; `None` without
@@ -171,7 +163,6 @@ pub(super) fn open_files() -> Option<u64> {
     if raised.is_ok() { maximum } else { current }
 }
 
-/// Elsewhere there is no such limit.
 #[cfg(not(unix))]
 pub(super) fn open_files() -> Option<u64> {
     None
@@ -217,6 +208,7 @@ mod tests {
             drop(kept);
             assert!(slots.take().belongs_to(same, 1));
         }
+        assert!(!slots.take().belongs_to("192.0.2.1".parse().unwrap(), 0));
         assert!(slots.0.addresses.lock().is_empty());
     }
 }

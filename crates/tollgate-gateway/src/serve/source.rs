@@ -1,5 +1,3 @@
-//! The source of the configuration.
-
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
 use std::fmt;
@@ -14,21 +12,17 @@ use crate::plan::{IdentitySource, KeyOrigin, Plan};
 /// A plan, and its description without secrets.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The checked configuration.
     pub plan: Plan,
-    /// The description for operators.
     pub words: String,
 }
 
 /// Reads and checks the configuration. The error describes its problems.
 pub type Load = Arc<dyn Fn() -> Result<Loaded, String> + Send + Sync>;
 
-/// The source of the configuration.
 #[derive(Clone)]
 pub struct Source {
     /// The file, unless it came on stdin, which cannot be read again.
     pub file: Option<PathBuf>,
-    /// Reads and checks it.
     pub load: Load,
 }
 
@@ -38,7 +32,6 @@ impl fmt::Debug for Source {
     }
 }
 
-/// All files of a plan: the configuration, and the files that it names.
 pub(super) fn files(source: &Source, plan: &Plan) -> Vec<PathBuf> {
     let mut files: Vec<_> = source.file.iter().cloned().collect();
     for tls in plan.listen.iter().filter_map(|listen| listen.tls.as_ref()) {
@@ -63,7 +56,6 @@ pub(super) struct Contents(HashMap<PathBuf, Held>);
 #[derive(Clone, Copy, Debug)]
 struct Held {
     hash: u64,
-    /// The modification time and the length of the file.
     stamp: Option<(SystemTime, u64)>,
 }
 
@@ -95,17 +87,14 @@ impl Contents {
         Self(files.into_iter().map(held).collect())
     }
 
-    /// The files.
     pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
         self.0.keys().map(PathBuf::as_path)
     }
 
-    /// Whether the contents of one of these files have changed.
     pub(super) fn differ_from(&self, now: &Self) -> bool {
         self.0.iter().any(|(file, held)| now.0.get(file).is_some_and(|holds| holds != held))
     }
 
-    /// Adds the files that are new, and keeps the earlier contents of the others.
     pub(super) fn add(&mut self, now: Self) {
         for (file, holds) in now.0 {
             self.0.entry(file).or_insert(holds);

@@ -13,12 +13,10 @@ use tollgate::status::Denials;
 
 use crate::proxy::Failures;
 
-/// Writes denials and failures to the log. Clones share the state.
 #[derive(Clone)]
 pub(super) struct Summary {
     observer: Observer,
     failures: Failures,
-    /// The number of requests in which `identity` found no client.
     nobody: Arc<AtomicU64>,
     told: Arc<Mutex<Told>>,
 }
@@ -34,12 +32,10 @@ impl Summary {
         Self { observer, failures, nobody: Arc::default(), told: Arc::new(Mutex::new(told)) }
     }
 
-    /// Counts a request in which `identity` found no client.
     pub(super) fn nobody(&self) {
         self.nobody.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Logs the new denials and failures every ten seconds, while it is polled.
     pub(super) async fn keep_telling(self) {
         let mut due = interval(PERIOD);
         loop {
@@ -48,7 +44,6 @@ impl Summary {
         }
     }
 
-    /// Logs the denials and failures since the last call.
     pub(super) fn tell(&self) {
         let mut told = self.told.lock();
         let passed = told.at.elapsed();
@@ -57,7 +52,7 @@ impl Summary {
             let seconds = passed.as_secs_f64().round().max(1.0);
             tracing::info!(
                 target: "tollgate",
-                "`identity` found nobody in {} in the last {seconds} s", requests(nobody)
+                "`identity` found no client in {} in the last {seconds} s", requests(nobody)
             );
         }
         for line in told.news(self.observer.denials(), passed) {
@@ -80,7 +75,7 @@ impl Told {
             for (what, now, before) in [
                 ("denied", denials.denied, before[0]),
                 ("would have denied", denials.shadow, before[1]),
-                ("could not decide and refused", denials.failed_closed, before[2]),
+                ("could not decide and denied", denials.failed_closed, before[2]),
             ] {
                 let count = now.saturating_sub(before);
                 if count > 0 {

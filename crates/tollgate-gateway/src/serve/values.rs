@@ -28,7 +28,6 @@ pub(super) fn value(plan: &ValuePlan) -> impl KeySource + use<> {
     })
 }
 
-/// The longest value.
 const MOST: usize = 8 << 10;
 
 fn find<'a>(place: &ValuePlace, head: &RequestHead<'a>) -> Option<Cow<'a, [u8]>> {

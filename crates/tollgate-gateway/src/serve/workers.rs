@@ -26,7 +26,6 @@ pub(super) struct Workers(Vec<Worker>);
 struct Worker {
     runtime: Handle,
     connections: Arc<AtomicUsize>,
-    /// Dropped when the thread shall end.
     _end: oneshot::Sender<()>,
 }
 
@@ -35,7 +34,6 @@ impl Workers {
         (0..count).map(Worker::start).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Runs a task of `tasks` on the thread that has the fewest.
     pub(super) fn spawn(
         &self,
         tasks: &TaskTracker,
@@ -80,7 +78,6 @@ impl<F: Future> Future for Counting<F> {
     }
 }
 
-/// A connection of a worker, until this is dropped.
 struct Counted(Arc<AtomicUsize>);
 
 impl Drop for Counted {

@@ -9,18 +9,14 @@ use http::header::{HeaderMap, HeaderName};
 pub(crate) struct TraceParent {
     pub(crate) trace: TraceId,
     pub(crate) span: u64,
-    /// Whether the caller keeps the trace.
     pub(crate) is_sampled: bool,
 }
 
-/// The number of a trace. It is shown in hex, as in logs and headers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TraceId(pub(crate) u128);
 
-/// The header with the trace and the span of the caller.
 pub(crate) const PARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// The header with the vendors' additions to the trace.
 #[cfg(feature = "otlp")]
 pub(crate) const STATE: HeaderName = HeaderName::from_static("tracestate");
 
@@ -68,12 +64,9 @@ fn number(text: &[u8], digits: usize) -> Option<(u128, &[u8])> {
     }
 }
 
-/// The length of the four numbers and the dashes between them.
 const LENGTH: usize = 2 + 1 + 32 + 1 + 16 + 1 + 2;
-
 const SAMPLED: u128 = 1;
 
-/// The value of the header. Only the known flag is forwarded.
 impl fmt::Display for TraceParent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { trace, span, is_sampled } = self;

@@ -31,7 +31,6 @@ use super::{Spans, TracingError};
 use crate::plan::TracingPlan;
 use crate::proxy;
 
-/// Sends spans. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Export {
     provider: SdkTracerProvider,
@@ -85,7 +84,6 @@ impl Export {
     }
 }
 
-/// Makes the spans of decisions children of their request's span, if that span is sent.
 pub(crate) fn decisions<S>(export: &Export) -> impl Layer<S> + use<S>
 where
     S: Subscriber + for<'span> LookupSpan<'span>,
@@ -111,10 +109,8 @@ where
         .with_filter(wanted)
 }
 
-/// The target of the layer's spans.
 const DECISION: &str = "tollgate::decision";
 
-/// The connection to the collector.
 struct Collector {
     hyper: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     /// Polled only while a batch is sent, and only by the sending thread.

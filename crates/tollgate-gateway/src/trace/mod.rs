@@ -1,12 +1,5 @@
 //! Traces: the trace of a request, and the gateway's spans in it.
 //!
-//! | file | holds |
-//! |---|---|
-//! | `context.rs` | the caller's trace of a request |
-//! | `request.rs` | the span of a request |
-//! | `export.rs` | sends spans to a collector |
-//! | `queue.rs` | the queue of spans, and counts of sent and lost spans |
-//!
 //! Without `tracing` in the configuration, the gateway adds no spans. It forwards the headers of a
 //! trace without changes, and its log lines have the number of the trace.
 
@@ -29,7 +22,6 @@ pub struct Tracing {
     export: Option<Export>,
 }
 
-/// Counts of spans by their outcome.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spans {
     /// The collector has accepted them.
@@ -47,9 +39,6 @@ pub struct TracingError(String);
 
 impl Tracing {
     /// Starts the tracing of a plan.
-    ///
-    /// # Errors
-    /// See [`is_possible`], or the certificates of the system cannot be read.
     pub fn new(plan: Option<&TracingPlan>) -> Result<Self, TracingError> {
         is_possible(plan)?;
         #[cfg(feature = "otlp")]
@@ -58,7 +47,6 @@ impl Tracing {
         Ok(Self {})
     }
 
-    /// The counts of spans so far.
     pub(crate) fn spans(&self) -> Spans {
         #[cfg(feature = "otlp")]
         if let Some(export) = &self.export {
@@ -67,7 +55,6 @@ impl Tracing {
         Spans::default()
     }
 
-    /// Sends the remaining spans, within the time limit of the plan.
     pub(crate) fn finish(&self) {
         #[cfg(feature = "otlp")]
         if let Some(export) = &self.export {
@@ -82,9 +69,6 @@ impl Tracing {
 }
 
 /// Whether this build supports the tracing of a plan.
-///
-/// # Errors
-/// The build has no support for OTLP.
 pub fn is_possible(plan: Option<&TracingPlan>) -> Result<(), TracingError> {
     if cfg!(feature = "otlp") || plan.is_none() {
         return Ok(());
@@ -96,5 +80,4 @@ pub fn is_possible(plan: Option<&TracingPlan>) -> Result<(), TracingError> {
     ))
 }
 
-/// The target of a request's span in the log.
 const REQUEST: &str = "tollgate::request";

@@ -16,16 +16,10 @@ use opentelemetry_sdk::trace::{
 
 use super::Spans;
 
-/// The most spans that wait or are under way.
 const ROOM: usize = 4_096;
-
-/// The most spans in one batch.
 const BATCH: usize = 512;
-
-/// The longest time that a span waits for its batch to fill.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Counts of spans by their outcome.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     waiting: AtomicUsize,
@@ -50,7 +44,6 @@ impl Tally {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Reserves a place for a span. False if the queue is full.
     fn enter(&self) -> bool {
         let took = |waiting: usize| (waiting < ROOM).then_some(waiting + 1);
         let entered = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, took);
@@ -77,7 +70,6 @@ impl Tally {
     }
 }
 
-/// Passes spans to the processor while its queue has room, and drops the others without waiting.
 #[derive(Debug)]
 pub(super) struct Queue {
     inner: BatchSpanProcessor,
@@ -122,7 +114,6 @@ impl SpanProcessor for Queue {
     }
 }
 
-/// Counts the spans that are sent.
 #[derive(Debug)]
 struct Counted<E> {
     exporter: E,

@@ -12,7 +12,6 @@ use super::{REQUEST, Tracing};
 /// A request, with or without a trace. Its span ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Traced {
-    /// Adds the trace to each log line.
     log: Span,
     #[cfg(feature = "otlp")]
     span: Option<opentelemetry::Context>,
@@ -35,7 +34,6 @@ impl Traced {
         }
     }
 
-    /// Runs `work` with the trace in its log lines.
     #[cfg(not(feature = "otlp"))]
     pub(crate) fn within<F: Future>(&self, work: F) -> Instrumented<F> {
         work.instrument(self.log.clone())
@@ -112,13 +110,11 @@ mod spans {
             Self { log: log_span(Some(ours)), span: Some(span) }
         }
 
-        /// Runs `work` in this span.
         pub(crate) fn within<F: Future>(&self, work: F) -> WithContext<Instrumented<F>> {
             let span = self.span.clone().unwrap_or_default();
             work.instrument(self.log.clone()).with_context(span)
         }
 
-        /// Records the response in the span.
         pub(crate) fn answered<B>(&self, response: &Response<B>) {
             let Some(span) = &self.span else { return };
             let (span, status) = (span.span(), response.status());
@@ -139,7 +135,6 @@ mod spans {
         }
     }
 
-    /// Records the route of the current request.
     pub(crate) fn note_route(name: &str) {
         Context::map_current(|context| {
             if context.span().is_recording() {
@@ -187,7 +182,6 @@ mod spans {
         known.unwrap_or(OTHER)
     }
 
-    /// The name for other methods in OpenTelemetry.
     const OTHER: &str = "_OTHER";
 
     /// The beginning of a path: thousands of spans may wait, and a path may be long.

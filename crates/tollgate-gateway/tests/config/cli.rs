@@ -66,7 +66,7 @@ fn what_products_need_is_put_into_words() {
                 "    units: any other 500",
             ],
         ),
-        ("uploads.yaml", &["    what it denies waits for at most 30 s"]),
+        ("uploads.yaml", &["    a denied request waits for at most 30 s"]),
         (
             "protection.yaml",
             &[
@@ -76,7 +76,7 @@ fn what_products_need_is_put_into_words() {
                 "    a busy gateway holds up to 1/20 of it for 500 ms at a time",
             ],
         ),
-        ("lists.yaml", &["refused: 2 networks", "never limited: 1 network, 1 API key"]),
+        ("lists.yaml", &["denied: 2 networks", "never limited: 1 network, 1 API key"]),
     ] {
         let output = tollgate(&["check", "--strict", &format!("{examples}/{file}")], "");
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));

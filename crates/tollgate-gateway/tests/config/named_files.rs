@@ -71,7 +71,7 @@ fn what_is_wrong_with_a_file_is_told_where_it_is_named() {
         (tls("/dev/zero", "good.key"), "7:20: tls.certificate", "larger than 1024 KiB"),
         (tls("empty", "good.key"), "7:20: tls.certificate", "there is no certificate in it"),
         (tls("good.key", "good.key"), "7:20: tls.certificate", "there is no certificate in it"),
-        (tls("broken.pem", "good.key"), "7:20: tls.certificate", "it is no PEM file"),
+        (tls("broken.pem", "good.key"), "7:20: tls.certificate", "it is not a PEM file"),
         (tls("false.pem", "good.key"), "7:20: tls.certificate", "cannot be used"),
         (tls("good.pem", "other.pem"), "8:12: tls.key", "there is no private key in it"),
         (tls("good.pem", "other.key"), "8:12: tls.key", "not the key of the first certificate"),

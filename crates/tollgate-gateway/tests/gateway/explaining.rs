@@ -94,12 +94,12 @@ counts for its api_key, in tier pro
     assert!(said.ends_with("is answered with 403: a list denies it\n"), "{said}");
     let free = TIERS.replace("{pro: {limit: 1000, windowSeconds: 3600}}", "{pro: unlimited}");
     let said = explained(&free, &["--dry", "--header", "X-API-Key: foo"]).unwrap();
-    assert!(said.ends_with("does not hold in this tier\n  no quota is asked\n"), "{said}");
+    assert!(said.ends_with("does not hold in this tier\n  no limit applies\n"), "{said}");
     let known = TIERS.replace("[apiKey, ip]", "apiKey\n  onMissingKey: {deny: 401}");
     let said = explained(&known, &["--dry"]).unwrap();
-    assert!(said.contains("does not say who asks, and gets 401 where a limit is per"), "{said}");
+    assert!(said.contains("has no client: it gets 401 where a limit is per"), "{said}");
     let error = explained(TIERS, &["--host", "a b"]).unwrap_err();
-    assert!(error.contains("`a b` is no host"), "{error}");
+    assert!(error.contains("`a b` is not a host"), "{error}");
     let error = explained(TIERS, &["--user", "ann"]).unwrap_err();
     assert!(error.contains("has no users"), "{error}");
 }

@@ -79,7 +79,7 @@ async fn denials_are_summed_up_in_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_of_nobody_are_summed_up_too() {
+async fn requests_without_a_client_are_summed_up_too() {
     let upstream = Upstream::new().await;
     let limit = "client: {limit: 5, windowSeconds: 60}\nidentity: apiKey\n";
     let keys = format!("apiKeys: [{{sha256: {}}}]\n", "a".repeat(64));
@@ -87,7 +87,7 @@ async fn requests_of_nobody_are_summed_up_too() {
     assert_eq!(Client::new(gateway.address).get("/").await.status, 403);
     gateway.signal("TERM");
     assert!(gateway.wait().success());
-    gateway.until_logged("`identity` found nobody in 1 request in the last");
+    gateway.until_logged("`identity` found no client in 1 request in the last");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -46,6 +46,8 @@ descriptors:
   - key: status
     value: 404
     rate_limit: {unit: year, requests_per_unit: 1}
+  - key: visit
+    rate_limit: {unit: month, requests_per_unit: 1}
   - key: free
   - key: kind
     value: marketing
@@ -127,6 +129,25 @@ async fn the_answer_has_limit_remaining_reset_and_headers() {
     assert_eq!(header("retry-after"), header("ratelimit-reset"));
     // Another value has a quota of its own.
     assert_eq!(service.codes(&[&[("user", "bob")]]).await, [Allowed, Allowed]);
+}
+
+#[tokio::test]
+async fn a_denial_is_over_when_every_descriptor_has_units_again() {
+    let service = Service::start("", RULES).await;
+    let retry_after = |answer: &RateLimitResponse| {
+        let header = answer.response_headers_to_add.iter().find(|it| it.key == "retry-after");
+        header.map(|it| it.value.parse::<i64>().unwrap())
+    };
+    let both = request(&[&[("visit", "any")], &[("status", "404")]]);
+    let answer = service.send(both.clone()).await.unwrap();
+    assert_eq!((codes(&answer), retry_after(&answer)), (vec![Allowed; 3], None));
+    let answer = service.send(both).await.unwrap();
+    assert_eq!(codes(&answer), [OverLimit; 3]);
+    let resets = answer.statuses.iter().map(|it| it.duration_until_reset.unwrap().seconds);
+    assert_eq!(retry_after(&answer), resets.max());
+    // No wait cures a limit of zero.
+    let answer = service.send(request(&[&[("user", "banned")], &[("visit", "any")]])).await;
+    assert_eq!(retry_after(&answer.unwrap()), None);
 }
 
 #[tokio::test]

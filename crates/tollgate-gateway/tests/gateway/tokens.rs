@@ -221,7 +221,7 @@ async fn an_answer_that_is_no_key_set_changes_nothing_and_is_told() {
         .find_map(|line| line.strip_prefix(r#"tollgate_jwks_fetches_total{outcome="failed"} "#));
     assert!(failed.is_some_and(|failed| failed.parse::<u32>().unwrap() >= 7), "{metrics}");
     assert!(metrics.contains("tollgate_jwks_fetched_timestamp_seconds 1"), "{metrics}");
-    gateway.until_logged("the one before goes on");
+    gateway.until_logged("its earlier keys stay valid");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -244,7 +244,7 @@ async fn without_keys_the_gateway_starts_and_says_so() {
     assert_eq!(gateway.admin("/config").await.json()["keySets"][0]["url"], url);
     let named = admin.send("GET", "/config", &[("host", "rebound.example")], "").await.unwrap();
     assert_eq!(named.status, 421);
-    gateway.until_logged("tokens identify nobody");
+    gateway.until_logged("tokens identify no client");
     issuer.says(Says::Keys(set(&[&key])));
     ask_until(&client, &key.token(), 200).await;
     assert_eq!(gateway.admin("/readyz").await.json(), json!({ "status": "ready" }));

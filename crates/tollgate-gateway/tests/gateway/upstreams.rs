@@ -300,6 +300,57 @@ async fn a_prefix_is_stripped_after_the_limits_have_matched_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_redirect_to_the_url_of_the_server_leads_back_to_the_route() {
+    let upstream = Upstream::answering(|seen| {
+        let location = seen.header("x-location");
+        let response = http::Response::builder().status(302).header("location", location);
+        response.body(http_body_util::BodyExt::boxed(http_body_util::Full::from(""))).unwrap()
+    })
+    .await;
+    let address = upstream.address;
+    let gateway = Gateway::start(&format!(
+        "routes:\n\
+         - {{name: v1, path: /v1/*, target: {{url: 'http://{address}/base', stripPrefix: /v1}}}}\n\
+         target: http://{address}\n"
+    ));
+    let client = Client::new(gateway.address);
+    let own = |path: &str| format!("http://{address}{path}");
+    for (route, location, expected) in [
+        ("/v1/a", own("/base/login?next=/"), "/v1/login?next=/"),
+        ("/v1/a", own("/elsewhere"), &own("/elsewhere")),
+        ("/v1/a", "/base/login".to_owned(), "/base/login"),
+        ("/v1/a", "https://login.example/".to_owned(), "https://login.example/"),
+        ("/a", own("/login"), "/login"),
+        ("/a", own("//login.example"), &own("//login.example")),
+    ] {
+        let answer = client.send("GET", route, &[("x-location", &location)], "").await.unwrap();
+        assert_eq!(answer.header("location"), expected, "{route}: {location}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_a_reload_removes_has_no_health_in_the_metrics() {
+    let (mut one, other) = (Server::start("one"), Server::start("other"));
+    let gateway = Gateway::start(&target(&[&one, &other], "maxFailures: 1, retryAfter: 1h"));
+    let client = Client::new(gateway.address);
+    one.kill();
+    until_served_by_all(&client, &["other"]).await;
+    gateway.until_logged("the upstream gets no requests for now");
+    let metrics =
+        async || String::from_utf8(gateway.admin("/metrics").await.body.to_vec()).unwrap();
+    let up = |port: &str| format!("tollgate_gateway_upstream_up{{upstream=\"127.0.0.1:{port}\"}} ");
+    let text = metrics().await;
+    assert!(text.contains(&(up(&one.port) + "0")), "{text}");
+    assert!(text.contains(&(up(&other.port) + "1")), "{text}");
+    gateway.rewrite(&target(&[&other], ""));
+    gateway.until_config(|config| config["version"] == 2).await;
+    let text = metrics().await;
+    assert!(!text.contains(&up(&one.port)), "{text}");
+    assert!(text.contains(&(up(&other.port) + "1")), "{text}");
+    assert_eq!(text.matches("# TYPE tollgate_gateway_upstream_up ").count(), 1, "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn headers_are_set_and_removed_in_every_spelling() {
     let upstream = Upstream::answering(|_| {
         let response =

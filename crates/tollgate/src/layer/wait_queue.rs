@@ -1,5 +1,6 @@
 //! The wait queue of a layer: its bounds, and how requests enter and leave it.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,8 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use http::Version;
 use http::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use parking_lot::Mutex;
+use tollgate_core::Key;
 
-use super::lanes::{Arrival, Lanes, Member};
+use super::lanes::{Arrival, LaneKey, Lanes, Member};
 use crate::RequestHead;
 
 /// The wait queue for limits with [`OnExceeded::Wait`](crate::OnExceeded), and its bounds.
@@ -21,6 +23,9 @@ use crate::RequestHead;
 /// Up to 1024 requests and 64 MiB by default. A full queue rejects requests. A waiting request
 /// counts with its headers, 1 KiB for its state, and its `Content-Length`, or
 /// [`body_window`](Self::body_window) (1 MiB) for a body of unknown or greater length.
+///
+/// The requests of one key, for example of one client, take up to half of the places and of the
+/// bytes, and at least one place. The key of [`Limit::global`](crate::Limit::global) takes all.
 ///
 /// ```
 /// use std::time::Duration;
@@ -58,9 +63,29 @@ struct Bounds {
 struct Queue {
     /// How many requests have arrived.
     arrivals: Arrival,
-    waiting: usize,
-    bytes: usize,
+    waiting: Held,
+    /// The part of each key that is not global.
+    by_key: HashMap<LaneKey, Held>,
     lanes: Lanes,
+}
+
+/// What waiting requests hold.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    requests: usize,
+    bytes: usize,
+}
+
+impl Held {
+    /// Adds a request, unless that exceeds a bound.
+    fn with(self, bytes: usize, most: Self) -> Option<Self> {
+        let held = Self { requests: self.requests + 1, bytes: self.bytes.saturating_add(bytes) };
+        (held.requests <= most.requests && held.bytes <= most.bytes).then_some(held)
+    }
+
+    const fn without(self, bytes: usize) -> Self {
+        Self { requests: self.requests - 1, bytes: self.bytes - bytes }
+    }
 }
 
 /// The place of a request in the wait queue. The request leaves the queue when this is dropped.
@@ -135,7 +160,8 @@ impl WaitQueue {
     /// waits for no key.
     ///
     /// # Errors
-    /// The queue is full. The value has the keys that it would wait for.
+    /// The queue is full, or the part of one of its keys is. The value has the keys that it would
+    /// wait for.
     pub(super) fn enter(
         &self,
         bytes: usize,
@@ -148,18 +174,32 @@ impl WaitQueue {
         if waits_for == 0 {
             return Ok(None);
         }
-        let held = queue.bytes.saturating_add(bytes);
-        if queue.waiting >= bounds.requests.load(Ordering::Relaxed)
-            || held > bounds.bytes.load(Ordering::Relaxed)
-        {
+        let most = Held {
+            requests: bounds.requests.load(Ordering::Relaxed),
+            bytes: bounds.bytes.load(Ordering::Relaxed),
+        };
+        let waiting = queue.waiting.with(bytes, most).ok_or(waits_for)?;
+        let part = Held { requests: most.requests.div_ceil(2), bytes: most.bytes.div_ceil(2) };
+        let is_full = |key| queue.by_key.get(key).is_some_and(|it| it.with(bytes, part).is_none());
+        // The limit of a client admits each of many requests at once while it has a unit. If they
+        // all wait for a limit that is shared, they must not take every place.
+        if own_keys(&member).any(is_full) {
             return Err(waits_for);
         }
-        queue.waiting += 1;
-        queue.bytes = held;
+        queue.waiting = waiting;
+        for key in own_keys(&member) {
+            let held = queue.by_key.entry(key.clone()).or_default();
+            *held = Held { requests: held.requests + 1, bytes: held.bytes + bytes };
+        }
         queue.lanes.place(&mut member, denying);
         drop(queue);
         Ok(Some(Ticket { shared: Arc::clone(&self.shared), bytes, member }))
     }
+}
+
+/// The keys of a request that not all clients share.
+fn own_keys(member: &Member) -> impl Iterator<Item = &LaneKey> {
+    member.keys.iter().filter(|it| it.key != Key::GLOBAL)
 }
 
 /// For the target, the futures and the connection of a request.
@@ -190,8 +230,14 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let mut queue = self.shared.queue.lock();
-        queue.waiting -= 1;
-        queue.bytes -= self.bytes;
+        queue.waiting = queue.waiting.without(self.bytes);
+        for key in own_keys(&self.member) {
+            let Some(held) = queue.by_key.get_mut(key) else { continue };
+            *held = held.without(self.bytes);
+            if held.requests == 0 {
+                queue.by_key.remove(key);
+            }
+        }
         queue.lanes.leave(&self.member, self.member.joined);
     }
 }
@@ -206,7 +252,7 @@ impl fmt::Debug for WaitQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Shared { bounds, queue, .. } = &*self.shared;
         let queue = queue.lock();
-        let (waiting, lanes) = (queue.waiting, queue.lanes.len());
+        let (waiting, lanes) = (queue.waiting.requests, queue.lanes.len());
         drop(queue);
         f.debug_struct("WaitQueue")
             .field("bounds", bounds)

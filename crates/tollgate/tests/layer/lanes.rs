@@ -168,6 +168,23 @@ async fn a_rejected_request_takes_no_place_in_the_wait_queue() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_with_one_unit_left_cannot_fill_the_wait_queue() {
+    let store = on_tokio_time();
+    let layer = builder(&store, limits_of_which_one_rejects()).max_waiting(4);
+    let mut clients = Clients::of(layer.build().unwrap().layer(hello()));
+    // Each request of the second client finds its unit, because the earlier ones still wait.
+    for client in [1, 2, 2, 2, 2, 3] {
+        clients.send(client).await;
+    }
+    assert_eq!(clients.answered(), [true, false, false, true, true, false]);
+    let mut outcomes = Vec::new();
+    for request in clients.requests {
+        outcomes.push(request.await.unwrap());
+    }
+    assert_eq!(outcomes, [(200, 0), (200, 10), (429, 10), (429, 0), (429, 0), (200, 20)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn of_two_limits_with_room_at_the_same_instant_the_first_to_come_gets_both() {
     let store = on_tokio_time();
     let mut clients = Clients::behind(&store, [shared(10), own(10)]);

@@ -37,7 +37,7 @@ pub(super) fn in_flight(rules: &Rules, name: &str, names: &Names) -> Checked<Opt
     if lease < SHORT {
         spot.warn(
             format!("each request renews a lease of {lease:?} four times in that time"),
-            "30s is plenty: it is only for what a gateway that died had under way",
+            "30s is enough: the lease matters only after a gateway has died",
         );
     }
     let policy = Policy::concurrent_requests(name, max, lease).map_err(|error| {
@@ -72,7 +72,7 @@ pub(super) fn penalty(
     }
     if !of_failures && struck.enforce && matches!(struck.excess, OnExceeded::Wait { .. }) {
         return Err(key.name().error(
-            "a request that waits is denied at first, and is no offence",
+            "a request that waits is denied at first, and that would be a strike",
             "write `of: failures`, or `excess: reject`",
         ));
     }

@@ -1,5 +1,3 @@
-//! The costs of requests.
-
 use std::sync::Arc;
 
 use tollgate::Cost;

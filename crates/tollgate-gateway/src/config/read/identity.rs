@@ -1,5 +1,3 @@
-//! The client whose quota a request uses.
-
 use std::collections::HashMap;
 
 use http::HeaderName;
@@ -22,7 +20,6 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// Whether every request has a client.
     pub(super) fn always_finds(&self) -> bool {
         self.chain.iter().any(|source| matches!(source, IdentitySource::Ip { .. }))
     }
@@ -42,11 +39,11 @@ pub(super) fn identity(limiter: &RateLimiter, tiers: &[String]) -> Checked<Ident
         let name = kind.name();
         if kinds.contains(&ClientKey::Ip) {
             let what = format!(
-                "`{name}` is never asked: every request has an address, and `ip` is before it"
+                "`{name}` is never used: every request has an address, and `ip` is before it"
             );
             item.spot.warn(what, "move `ip` to the end of the list");
         } else if kinds.contains(&kind) && !kind.is_value() {
-            let what = format!("`{name}` stands here twice");
+            let what = format!("`{name}` is here twice");
             item.spot.warn(what, "remove one");
         }
         kinds.push(kind);
@@ -70,7 +67,6 @@ struct Reader<'a> {
     limiter: &'a RateLimiter,
     proxies: Option<TrustedProxies>,
     tiers: &'a [String],
-    /// The proxies of the address in the chain.
     believed: Option<TrustedProxies>,
 }
 
@@ -111,7 +107,7 @@ impl Reader<'_> {
             ClientKey::ApiKey => match self.limiter.api_keys.get()? {
                 Some(keys) => api_keys(keys, self.tiers).map(IdentitySource::ApiKey),
                 None => Err(spot.error(
-                    "`apiKey` believes the keys of a list, and there is no `apiKeys`",
+                    "`apiKey` needs a list of keys, and there is no `apiKeys`",
                     "add `apiKeys` with the `sha256` of each key",
                 )),
             },
@@ -128,8 +124,8 @@ impl Reader<'_> {
             (Some(header), None) => {
                 section.header.warn(
                     "every client can write this header, and no `trustedProxies` are listed: \
-                     it is believed of loopback alone, and for all others the address they \
-                     connect from counts",
+                     the header counts only from loopback, and other clients count by the \
+                     address that they connect from",
                     "list the proxies in front: `trustedProxies: [10.0.0.0/8]`, or `[loopback]` \
                      if that is what is meant",
                 );
@@ -222,7 +218,7 @@ fn api_keys(
             && let Some(first) = digests.insert(digest, spot.place.path.clone())
         {
             spot.error(
-                format!("this key stands here already ({first}), perhaps in another tier"),
+                format!("this key is already at {first}, perhaps in another tier"),
                 "remove one of the two",
             );
         }

@@ -1,5 +1,3 @@
-//! The limits: for everybody, for each client, for some requests.
-
 use std::sync::Arc;
 
 use tollgate::policy::Algorithm;
@@ -16,7 +14,6 @@ use crate::plan::{
     ApiPlan, CostTable, LimitPlan, Methods, PathMatch, PenaltyPlan, RouteLimits, Whose,
 };
 
-/// The limits of `rateLimiter`, and what limits of routes are derived from.
 pub(super) struct Limits {
     pub(super) limits: RouteLimits,
     costs: Option<Arc<CostTable>>,
@@ -182,14 +179,12 @@ impl Maker<'_, '_> {
     }
 }
 
-/// The parts of a policy that its other keys depend on.
 struct Kind<'a> {
     name: Checked<&'a str>,
     whose: Whose,
     algorithm: Option<Algorithm>,
 }
 
-/// A limit without its policies.
 struct Rest {
     limit: LimitPlan,
     on_store_error: OnStoreError,
@@ -311,7 +306,7 @@ fn quotas<'a>(keys: &'a Api, algorithm: Algorithm, client: Option<&Client>) -> C
     let quotas = Quotas::of_client(client, section.quota(), algorithm);
     if quotas.are_several() && is_queue(algorithm) {
         return Err(keys.share.name().error(
-            "a queue leaves at one rate, and `client` has several quotas at the same time",
+            "a queue has one rate, and `client` has several quotas at the same time",
             "write `mode: meter`, another `strategy`, or a `limit` in place of the share",
         ));
     }
@@ -326,8 +321,8 @@ fn warn_of_dear_requests(limit: &LimitPlan, section: Section<'_>) {
         let spot = section.capacity().map_or_else(|| (*section.here.spot).clone(), Mark::spot);
         spot.warn(
             format!(
-                "a request may cost {max_cost}, and no more than {least} ever pass at once: it is \
-                 always refused"
+                "a request may cost {max_cost}, and at most {least} units pass at once: it is \
+                 always denied"
             ),
             if limit.policy.as_ref().and_then(Policy::algorithm).is_some_and(is_bucket) {
                 "raise `burst`, or lower the cost"

@@ -18,6 +18,8 @@ mod target;
 mod telemetry;
 mod tokens;
 
+use std::time::Duration;
+
 use http::StatusCode;
 use tollgate::denial::{Members, Reason};
 use tollgate::{HeaderOptions, OnMissingKey};
@@ -33,7 +35,6 @@ struct Shared<'a> {
     can_fail: bool,
     /// Whether keys of different clients may be on different servers.
     is_cluster: bool,
-    /// Whether requests wait in the queue of an api.
     an_api_queues: bool,
     names: Names,
 }
@@ -97,7 +98,24 @@ pub(super) fn plan(root: &File) -> Checked<Plan> {
     })
 }
 
-/// The value of a policy, or that of `rateLimiter`.
+/// A span of time within these bounds.
+fn within(
+    key: &Key<Duration>,
+    span: Duration,
+    [shortest, longest]: [Duration; 2],
+    cure: &str,
+) -> Checked<Duration> {
+    if (shortest..=longest).contains(&span) {
+        return Ok(span);
+    }
+    let [span, shortest, longest] = [span, shortest, longest].map(humantime::format_duration);
+    let what = format!("`{}` is {span}, but has to be from {shortest} to {longest}", key.key);
+    Err(key.error(what, cure))
+}
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+const MINUTE: Duration = Duration::from_secs(60);
+
 fn inherited<T: Clone>(own: &Key<Option<T>>, outer: &Key<T>) -> Checked<T> {
     own.value()?.map_or_else(|| outer.value(), Ok)
 }

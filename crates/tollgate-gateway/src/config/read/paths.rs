@@ -1,5 +1,3 @@
-//! Which paths and methods.
-
 use super::super::format;
 use super::super::tables::{self, PathSection, RateLimiter};
 use super::super::typed::{Checked, Either, Item, Key, Kind, Spot, all, values};

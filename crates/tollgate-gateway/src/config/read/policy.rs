@@ -1,5 +1,3 @@
-//! A quota and its algorithm.
-
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,7 +13,6 @@ use super::super::typed::{Checked, Here, Item, Key, Mark, Reported, Spot, Text a
 use super::routes::all_routes;
 use super::{Shared, inherited};
 
-/// The keys that `global`, `client` and an api have in common.
 #[derive(Clone, Copy)]
 pub(super) struct Section<'a> {
     pub(super) here: &'a Here,
@@ -82,7 +79,6 @@ impl Bandwidth {
     }
 }
 
-/// The names of policies so far, and the keys that they are in.
 #[derive(Debug, Default)]
 pub(super) struct Names(RefCell<HashMap<String, String>>);
 
@@ -98,7 +94,6 @@ impl Names {
         }
     }
 
-    /// Takes a name that was made of another one.
     pub(super) fn take_derived(&self, name: &str, spot: &Spot) -> Checked<()> {
         if name.len() > Policy::MAX_NAME {
             let what =
@@ -150,7 +145,7 @@ pub(super) fn algorithm_everywhere(
         return Ok(algorithm);
     }
     section.here.spot.warn(
-        "this only measures: a request waits in one queue, and some of `apis` have theirs",
+        "this only measures, because a request waits in one queue and some `apis` have a queue",
         "write `mode: meter` to say so, or another `strategy`",
     );
     Ok(Algorithm::LeakyBucket { mode: LeakyMode::Meter })
@@ -170,7 +165,6 @@ pub(super) fn an_api_queues(limiter: &RateLimiter) -> bool {
     items.flat_map(Item::get).any(|api| queues(api))
 }
 
-/// Whether requests wait in it for their turn.
 pub(super) const fn is_queue(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::LeakyBucket { mode: LeakyMode::Queue { .. } })
 }
@@ -196,7 +190,7 @@ pub(super) fn quota(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Quota>
     let burst = &keys.window.burst;
     if burst.is_set() && !is_bucket(algorithm) {
         return Err(burst.name().error(
-            format!("a {algorithm} has no burst: its limit is what passes at once"),
+            format!("a {algorithm} has no burst: its whole limit may pass at once"),
             "remove it, or write `strategy: token_bucket`",
         ));
     }
@@ -218,7 +212,9 @@ fn calendar(keys: &Window, algorithm: Algorithm) -> Checked<Option<Calendar>> {
     }
     if algorithm != Algorithm::FixedWindowCounter {
         return Err(keys.calendar.name().error(
-            format!("a {algorithm} has windows of one length, and days and months have not"),
+            format!(
+                "a {algorithm} needs windows of equal length, which days and months do not have"
+            ),
             "write `strategy: fixed_window_counter`, or a span of time as `window: 24h`",
         ));
     }
@@ -259,10 +255,10 @@ fn window(keys: QuotaKeys<'_>, algorithm: Algorithm) -> Checked<Duration> {
     match given {
         Some((_, given)) => given?.ok_or(Reported),
         None if keys.here.has_unknown => Err(Reported),
-        None => Err(keys.here.spot.error(
-            "nothing says how long the limit is for",
-            "add `windowSeconds: 60`, or `window: 500ms`",
-        )),
+        None => Err(keys
+            .here
+            .spot
+            .error("the limit has no window", "add `windowSeconds: 60`, or `window: 500ms`")),
     }
 }
 

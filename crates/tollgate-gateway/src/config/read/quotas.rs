@@ -16,7 +16,6 @@ pub(super) struct Quotas<'a> {
     pub(super) tiers: Vec<Vec<Said<'a>>>,
 }
 
-/// The quotas that a share is taken from.
 #[derive(Clone)]
 pub(super) struct Client {
     everybody: Vec<Quota>,
@@ -24,7 +23,6 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// All of them, those of tiers included.
     pub(super) fn quotas(&self) -> impl Iterator<Item = &Quota> {
         self.everybody.iter().chain(self.tiers.iter().flatten())
     }
@@ -112,7 +110,7 @@ pub(super) fn of_section<'a>(
     }
     if is_queue(algorithm) {
         return Err(also.name().error(
-            "a queue leaves at one rate, and `also` says another",
+            "a queue has one rate, and `also` adds another",
             "write `mode: meter`, or another `strategy`",
         ));
     }
@@ -146,7 +144,6 @@ impl<'a> Quotas<'a> {
         Client { everybody: all(&self.everybody), tiers: self.tiers.iter().map(all).collect() }
     }
 
-    /// Whether a client has more than one at a time.
     pub(super) fn are_several(&self) -> bool {
         self.everybody.len() > 1 || self.tiers.iter().any(|tier| tier.len() > 1)
     }

@@ -1,5 +1,3 @@
-//! Which requests go where.
-
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -13,7 +11,6 @@ use super::target::target;
 use super::{Shared, paths};
 use crate::plan::{LimitPlan, PathMatch, Route, RouteLimits, Whose};
 
-/// The routes of a file; the last one is that of `target`.
 pub(super) fn routes(root: &File, shared: &Shared<'_>, limits: &Limits) -> Checked<Vec<Route>> {
     let limiter = shared.limiter;
     let mut routes: Vec<(Route, Spot)> = Vec::new();
@@ -88,13 +85,11 @@ pub(super) fn has_target(root: &File, limiter: &RateLimiter) -> bool {
         || all_routes(limiter).any(|route| route.target.is_set())
 }
 
-/// The routes whose form is right.
 pub(super) fn all_routes(limiter: &RateLimiter) -> impl Iterator<Item = &tables::Route> {
     let items = limiter.routes.items().unwrap_or_default();
     items.iter().filter_map(|item| item.get().ok()).map(|route| &**route)
 }
 
-/// Checks the routes against each other, and the limits of each.
 fn check(routes: &[(Route, Spot)], shared: &Shared<'_>) {
     for (index, (route, spot)) in routes.iter().enumerate() {
         let earlier = &routes[..index];
@@ -199,7 +194,7 @@ fn check_penalties(limits: &RouteLimits, spot: &Spot) {
         if let (Some(struck), Some(waiting)) = (struck, waiting) {
             spot.error(
                 format!(
-                    "requests wait for `{}`, and the penalty of `{}` would take that for denials",
+                    "requests wait for `{}`, and the penalty of `{}` would count each wait as a denial",
                     waiting.name, struck.name
                 ),
                 "write `of: failures` in the penalty, or `excess: reject`",
@@ -218,7 +213,7 @@ fn warn_of_leases(limits: &RouteLimits, spot: &Spot) {
     if let Some(leased) = limits.all().find(|limit| limit.is_leased()) {
         spot.warn(
             format!(
-                "the lease of `{}` spares no call to Redis: each of its requests asks for `{}` too",
+                "the lease of `{}` saves no call to Redis: each of its requests also needs `{}`",
                 leased.name, asking.name
             ),
             "lease both, or remove the lease",
@@ -234,12 +229,11 @@ fn warn_of_slots(limits: &RouteLimits, spot: &Spot) {
     if let (Some(everybody), Some(client)) = (of(Whose::Everybody), of(Whose::Client)) {
         spot.warn(
             format!(
-                "`{}` and `{}` cannot share a slot of the Cluster: they are decided one after the \
-                 other, so that a request that one of them denies may keep a place in the other \
-                 for a moment",
+                "`{}` and `{}` are in different slots of the Cluster and are decided one after the \
+                 other: a request that one of them denies may count in the other for a moment",
                 everybody.name, client.name
             ),
-            "nothing is admitted too much; use one Redis server if that is not enough",
+            "no limit is exceeded; use a single Redis server if this matters",
         );
     }
 }

@@ -1,5 +1,3 @@
-//! Where to listen, and how long things may take.
-
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +9,7 @@ use super::super::format;
 use super::super::tables::{self, File, RateLimiter};
 use super::super::typed::{Checked, Either, Item, Key, Spot, values};
 use super::identity::networks;
-use super::routes;
+use super::{MILLISECOND, MINUTE, routes, within};
 use crate::plan::{Front, Listen, RateLimitsPlan, Timeouts, TlsFiles};
 
 pub(super) fn forward_auth(limiter: &RateLimiter) -> Checked<TrustedProxies> {
@@ -162,7 +160,7 @@ pub(super) fn check_admin(admin: SocketAddr, listen: &[Listen], limiter: &RateLi
     if listen.iter().any(clashes) {
         let is_set = limiter.admin.is_set();
         if is_set { limiter.admin.spot() } else { limiter.listen.spot() }.error(
-            format!("the admin address {admin} is one that clients connect to"),
+            format!("the admin address {admin} is also a public address"),
             "give it a port of its own",
         );
     } else if !admin.ip().is_loopback() {
@@ -176,25 +174,14 @@ pub(super) fn check_admin(admin: SocketAddr, listen: &[Listen], limiter: &RateLi
 
 pub(super) fn timeouts(limiter: &RateLimiter) -> Checked<Timeouts> {
     let keys = limiter.timeouts.get()?;
-    let all = [
-        &keys.connect,
-        &keys.response,
-        &keys.idle,
-        &keys.tunnel,
-        &keys.pool,
-        &keys.request_header,
-        &keys.keep_alive,
-        &keys.drain,
-    ];
-    let spans = all.map(|key| {
-        let span = key.value()?;
-        if (SHORTEST..=LONGEST).contains(&span) {
-            return Ok(span);
-        }
-        let what = format!("a timeout of {span:?} is outside 1 ms to 24 h");
-        Err(key.error(what, "no timeout at all would let connections pile up"))
-    });
-    let [connect, response, idle, tunnel, pool, request_header, keep_alive, drain] = spans;
+    let bounds = [MILLISECOND, 24 * 60 * MINUTE];
+    let span = |key: &Key<Duration>| {
+        within(key, key.value()?, bounds, "no timeout at all would let connections pile up")
+    };
+    let [connect, response, idle, tunnel] =
+        [&keys.connect, &keys.response, &keys.idle, &keys.tunnel].map(span);
+    let [pool, request_header, keep_alive, drain] =
+        [&keys.pool, &keys.request_header, &keys.keep_alive, &keys.drain].map(span);
     Ok(Timeouts {
         connect: connect?,
         response: response?,
@@ -206,6 +193,3 @@ pub(super) fn timeouts(limiter: &RateLimiter) -> Checked<Timeouts> {
         drain: drain?,
     })
 }
-
-const SHORTEST: Duration = Duration::from_millis(1);
-const LONGEST: Duration = Duration::from_secs(86_400);

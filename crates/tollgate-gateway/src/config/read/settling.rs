@@ -29,7 +29,7 @@ pub(super) fn excess(rules: &Rules, about: About) -> Checked<OnExceeded> {
     let Either::Other(section) = rules.excess.get()? else { return Ok(OnExceeded::Reject) };
     let (key, max): (&Mark, _) = (&rules.excess, section.wait.value()?);
     if max.is_zero() {
-        no_effect(key, "with a wait of nothing", "a request that may not wait is denied");
+        no_effect(key, "with `wait: 0s`", "a request that may not wait is denied");
         return Ok(OnExceeded::Reject);
     }
     if !about.enforce {
@@ -37,15 +37,15 @@ pub(super) fn excess(rules: &Rules, about: About) -> Checked<OnExceeded> {
     }
     if about.queues() {
         key.name().warn(
-            "a leaky_bucket is a queue, in which requests wait already: these would wait for a \
-             place in it, and then once more",
+            "requests already wait in the queue of a leaky_bucket: with `excess` they would wait \
+             twice",
             "write `maxWait` in place of `excess`, or `mode: meter`",
         );
     }
     if about.can_fail && about.on_store_error == OnStoreError::Closed {
         key.name().warn(
-            "with `onStoreError: closed` all who wait are refused at once when the store goes \
-             away, however long they have waited",
+            "with `onStoreError: closed` all waiting requests are denied when the store fails, \
+             however long they have waited",
             "write `onStoreError: local` or `open`, or `excess: reject`",
         );
     }
@@ -87,7 +87,7 @@ pub(super) fn reserve(rules: &Rules, about: About) -> Checked<Option<ReservePlan
     let lapse = section.lapse.value()?;
     if lapse > Duration::from(Receipt::LIFETIME) || lapse.is_zero() {
         return Err(section.lapse.error(
-            "a charge is remembered for an hour, and for no longer can it be corrected",
+            "a charge can be corrected for one hour at most",
             "write a time up to `1h`, or leave it out",
         ));
     }

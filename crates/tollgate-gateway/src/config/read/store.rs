@@ -1,9 +1,8 @@
-//! Where quotas are kept.
-
 use std::time::Duration;
 
 use super::super::tables::{RateLimiter, Redis};
 use super::super::typed::{Checked, Either};
+use super::{MILLISECOND, MINUTE, within};
 use tollgate::RedisStore;
 
 use crate::plan::{RedisPlan, Secret, StorePlan, Topology};
@@ -46,13 +45,12 @@ fn redis(redis: &Redis) -> Checked<StorePlan> {
         Some(milliseconds) => Duration::from_millis(milliseconds),
         None => redis.timeout.value()?,
     };
-    if !(SHORTEST..=LONGEST).contains(&timeout) {
-        return Err(redis.timeout.error(
-            format!("a timeout of {timeout:?} is outside 1 ms to 60 s"),
-            "every request waits up to this time while Redis is down: 50ms is plenty in one data \
-             centre",
-        ));
-    }
+    let timeout = within(
+        &redis.timeout,
+        timeout,
+        [MILLISECOND, MINUTE],
+        "every request waits up to this time while Redis is down: 50ms is plenty in one data centre",
+    )?;
     let plan = RedisPlan {
         url: Secret::new(redis.url.value()?),
         timeout,
@@ -68,6 +66,3 @@ fn redis(redis: &Redis) -> Checked<StorePlan> {
     }
     Ok(StorePlan::Redis(plan))
 }
-
-const SHORTEST: Duration = Duration::from_millis(1);
-const LONGEST: Duration = Duration::from_secs(60);

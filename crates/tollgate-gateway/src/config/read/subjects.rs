@@ -1,5 +1,3 @@
-//! The blocklist and the allowlist.
-
 use super::super::files::NamedFile;
 use super::super::tables::{RateLimiter, Subjects};
 use super::super::typed::{Checked, Item, Key, Mark, Text, values};

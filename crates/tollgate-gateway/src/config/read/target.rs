@@ -1,11 +1,8 @@
-//! Where requests are forwarded to, and how they change on the way.
-
 use super::super::tables::{self, HeaderEdits, TargetSection};
 use super::super::typed::{Checked, Either, Key, Kind, Mark, Reported, values};
 use crate::plan::PathMatch;
 use crate::proxy::{Active, Balance, Edits, Host, Passive, Protocol, Servers, Upstream};
 
-/// The target of a route that takes the paths of `path`.
 pub(super) fn target(
     target: &<tables::Target as Kind>::Value,
     path: &PathMatch,

@@ -1,10 +1,7 @@
-//! Logs and traces.
-
-use std::time::Duration;
-
 use super::super::format;
 use super::super::tables::RateLimiter;
 use super::super::typed::{Checked, Reported};
+use super::{MILLISECOND, MINUTE, within};
 use crate::plan::{AccessLogPlan, LogPlan, TracingPlan};
 
 pub(super) fn log(limiter: &RateLimiter) -> Checked<LogPlan> {
@@ -21,13 +18,12 @@ pub(super) fn access_log(limiter: &RateLimiter) -> Checked<Option<AccessLogPlan>
 
 pub(super) fn tracing(limiter: &RateLimiter) -> Checked<Option<TracingPlan>> {
     let Some(tracing) = limiter.tracing.get()? else { return Ok(None) };
-    let timeout = tracing.timeout.value()?;
-    if !(SHORTEST..=LONGEST).contains(&timeout) {
-        return Err(tracing.timeout.error(
-            format!("a timeout of {timeout:?} is outside 10 ms to 60 s"),
-            "the program waits up to this time for the collector when it stops: 3s is plenty",
-        ));
-    }
+    let timeout = within(
+        &tracing.timeout,
+        tracing.timeout.value()?,
+        [10 * MILLISECOND, MINUTE],
+        "the program waits up to this time for the collector when it stops: 3s is plenty",
+    )?;
     let endpoint = tracing.endpoint.get()?.text.trim_end_matches('/');
     let path = if endpoint.ends_with(TRACES) { "" } else { TRACES };
     Ok(Some(TracingPlan {
@@ -39,8 +35,4 @@ pub(super) fn tracing(limiter: &RateLimiter) -> Checked<Option<TracingPlan>> {
     }))
 }
 
-/// Where collectors take spans.
 const TRACES: &str = "/v1/traces";
-
-const SHORTEST: Duration = Duration::from_millis(10);
-const LONGEST: Duration = Duration::from_secs(60);

@@ -1,11 +1,10 @@
-//! Which tokens to believe, and where their keys come from.
-
 use std::time::Duration;
 
 use super::super::files::NamedFile;
 use super::super::tables::Jwt;
 use super::super::typed::{Checked, Key, Mark, values};
 use super::policy::no_effect;
+use super::{MILLISECOND, MINUTE, within};
 use crate::plan::{JwksPlan, JwtPlan, KeyOrigin, Secret};
 
 pub(super) fn jwt(jwt: &Jwt, tiers: &[String]) -> Checked<JwtPlan> {
@@ -38,7 +37,7 @@ fn key_origin(jwt: &Jwt) -> Checked<KeyOrigin> {
     let (origin, key) = if let Some(file) = jwt.key_file.value()? {
         let Some(algorithm) = jwt.algorithm.value()? else {
             return Err(jwt.key_file.error(
-                "nothing says what the key is for",
+                "the algorithm of the key is missing",
                 "add `algorithm: RS256`, `ES256` or `EdDSA`",
             ));
         };
@@ -49,7 +48,7 @@ fn key_origin(jwt: &Jwt) -> Checked<KeyOrigin> {
         return jwks(jwt, url).map(KeyOrigin::JwksUrl);
     } else {
         return Err(jwt.here.spot.error(
-            "nothing says where the keys of tokens are",
+            "the source of the keys of tokens is missing",
             "add one of `jwksUrl`, `jwksFile`, `keyFile` and `secret`",
         ));
     };
@@ -59,35 +58,20 @@ fn key_origin(jwt: &Jwt) -> Checked<KeyOrigin> {
 }
 
 fn jwks(jwt: &Jwt, url: String) -> Checked<JwksPlan> {
-    let shown = |span: Duration| humantime::format_duration(span).to_string();
-    let span = |key: &Key<Duration>, shortest: Duration, longest: Duration, why: &str| {
-        let span = key.value()?;
-        if (shortest..=longest).contains(&span) {
-            return Ok(span);
-        }
-        let (given, shortest, longest) = (shown(span), shown(shortest), shown(longest));
-        let what = format!("`{}` is {given}, and {shortest} to {longest} is possible", key.key);
-        Err(key.error(what, why))
-    };
-    let second = Duration::from_secs(1);
+    let second = 1_000 * MILLISECOND;
+    let span = |key: &Key<Duration>, bounds, cure| within(key, key.value()?, bounds, cure);
     let min_refetch = span(
         &jwt.min_refetch,
-        second,
-        3_600 * second,
+        [second, 60 * MINUTE],
         "made-up tokens cause a fetch this often, and new keys wait up to this time",
     );
     let max_age = span(
         &jwt.max_age,
-        second,
-        7 * 86_400 * second,
+        [second, 7 * 24 * 60 * MINUTE],
         "a key that the issuer has withdrawn is trusted up to this time",
     );
-    let fetch_timeout = span(
-        &jwt.fetch_timeout,
-        second / 1_000,
-        60 * second,
-        "the start waits for the first answer",
-    );
+    let fetch_timeout =
+        span(&jwt.fetch_timeout, [MILLISECOND, MINUTE], "the start waits for the first answer");
     let plan = JwksPlan {
         url,
         min_refetch: min_refetch?,
@@ -95,7 +79,7 @@ fn jwks(jwt: &Jwt, url: String) -> Checked<JwksPlan> {
         fetch_timeout: fetch_timeout?,
     };
     if plan.max_age < plan.min_refetch {
-        let (age, refetch) = (shown(plan.max_age), shown(plan.min_refetch));
+        let [age, refetch] = [plan.max_age, plan.min_refetch].map(humantime::format_duration);
         let is_set = jwt.max_age.is_set();
         return Err(if is_set { jwt.max_age.spot() } else { jwt.min_refetch.spot() }.error(
             format!("`maxAge` ({age}) is shorter than `minRefetch` ({refetch})"),

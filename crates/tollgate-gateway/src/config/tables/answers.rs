@@ -1,5 +1,3 @@
-//! Headers and denials.
-
 use tollgate::denial::Members as Extra;
 
 use super::super::{format, spec, typed};

@@ -1,5 +1,3 @@
-//! The client whose quota a request uses, and the lists of clients.
-
 use tollgate::OnMissingKey;
 
 use super::super::{format, spec, typed};

@@ -1,5 +1,3 @@
-//! Policies: quotas, and the requests that they are for.
-
 use tollgate::calendar::Unit;
 use tollgate::policy::{LeakyMode, Refill, Resolution};
 

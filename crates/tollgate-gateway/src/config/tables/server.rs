@@ -1,5 +1,3 @@
-//! Where to listen and where to forward to.
-
 use super::super::{format, spec, typed};
 use super::{Api, Policy, Target};
 use typed::{Either, List, OneOrMore, Time, Whole, Written, section, words};

@@ -1,5 +1,3 @@
-//! Where quotas are kept.
-
 use crate::plan::Topology;
 
 use super::super::{format, spec, typed};

@@ -1,5 +1,3 @@
-//! Where requests are forwarded to, and how they change on the way.
-
 use std::path::Path;
 
 use http::uri::{PathAndQuery, Scheme};

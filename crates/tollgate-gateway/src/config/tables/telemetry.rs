@@ -1,5 +1,3 @@
-//! Logs and traces.
-
 use tracing::level_filters::LevelFilter;
 
 use crate::plan::{AccessLogFormat, LogFormat};

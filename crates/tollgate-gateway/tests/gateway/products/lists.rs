@@ -33,7 +33,7 @@ async fn the_denied_reach_nothing_and_the_allowed_are_never_limited() {
         .unwrap();
     let told = String::from_utf8(refused.stderr).unwrap();
     assert!(
-        told.contains("line 2 names nobody") && told.contains("expected 64 hex digits"),
+        told.contains("line 2 is not a valid client") && told.contains("expected 64 hex digits"),
         "{told}"
     );
 

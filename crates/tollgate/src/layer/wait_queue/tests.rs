@@ -29,20 +29,36 @@ fn waiting(entry: Entry) -> Ticket {
 
 #[test]
 fn a_lane_lasts_as_long_as_a_request_waits_in_it() {
-    let queue = WaitQueue::new().max_requests(2);
+    let queue = WaitQueue::new().max_requests(3);
     let is_free = |name| matches!(arrive(&queue, name), Ok(None));
     assert!(is_free("a"));
     let first = waiting(deny(&queue, "a", 1));
     assert!(is_free("b"));
     let second = waiting(arrive(&queue.clone(), "a"));
+    let other = waiting(deny(&queue, "b", 1));
     assert!(matches!(arrive(&queue, "a"), Err(0b1)));
-    assert!(matches!(deny(&queue, "b", 1), Err(0b1)), "the queue is full for all");
-    drop(first);
+    assert!(matches!(deny(&queue, "c", 1), Err(0b1)), "the queue is full for all");
+    drop((first, other));
     assert!(!is_free("a"));
     drop(second);
     assert!(is_free("a"));
     let queue = queue.shared.queue.lock();
-    assert!(queue.lanes.is_empty() && queue.bytes == 0 && queue.waiting == 0);
+    assert!(queue.lanes.is_empty() && queue.by_key.is_empty());
+    assert_eq!((queue.waiting.requests, queue.waiting.bytes), (0, 0));
+}
+
+#[test]
+fn a_key_takes_up_to_half_of_the_queue_and_at_least_one_place() {
+    let queue = WaitQueue::new().max_requests(5).max_bytes(100);
+    let large = waiting(deny(&queue, "a", 80));
+    assert!(deny(&queue, "a", 1).is_err(), "more than 50 bytes");
+    drop(large);
+    let mut first: Vec<_> = (0..3).map(|_| waiting(deny(&queue, "a", 10))).collect();
+    assert!(deny(&queue, "a", 10).is_err(), "three of five places");
+    let _other = waiting(deny(&queue, "b", 10));
+    drop(first.pop());
+    waiting(deny(&queue, "a", 30));
+    assert!(deny(&queue, "a", 31).is_err(), "more than 50 bytes");
 }
 
 #[test]

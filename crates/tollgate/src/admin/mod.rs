@@ -40,13 +40,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | file | holds |
-//! |---|---|
-//! | `guard.rs`, `peers.rs` | hosts, sites and the token |
-//! | `routes.rs` | requests |
-//! | `answers.rs`, `problem.rs` | responses |
-//! | `events.rs` | the stream |
-//! | `page.rs`, `page/` | the page |
 
 mod answers;
 mod events;
@@ -56,7 +49,6 @@ mod peers;
 mod problem;
 mod routes;
 
-use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -78,24 +70,12 @@ pub struct Admin;
 impl Admin {
     /// The builder of the router.
     pub fn builder() -> AdminBuilder {
-        AdminBuilder {
-            token: None,
-            numbers_need_token: false,
-            hosts: Vec::new(),
-            shown: Shown::default(),
-            layers: Vec::new(),
-            metrics: None,
-            further: axum::Router::new(),
-            name: None,
-            peers: Vec::new(),
-            target: None,
-            ending: Arc::new(|| Box::pin(std::future::pending())),
-        }
+        AdminBuilder::default()
     }
 }
 
 /// Collects the contents of an [`Admin`] router and its rules of access.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 #[must_use]
 pub struct AdminBuilder {
     token: Option<String>,
@@ -108,7 +88,7 @@ pub struct AdminBuilder {
     name: Option<String>,
     peers: Vec<String>,
     target: Option<String>,
-    ending: Ending,
+    ending: Option<Ending>,
 }
 
 type Layers = Arc<dyn Fn() -> Vec<LayerHandle> + Send + Sync>;
@@ -193,7 +173,7 @@ impl AdminBuilder {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        self.ending = Arc::new(move || Box::pin(ending()));
+        self.ending = Some(Arc::new(move || Box::pin(ending())));
         self
     }
 
@@ -268,7 +248,6 @@ pub enum AdminError {
 
 tollgate_core::debug_as_display!(AdminError);
 
-/// The state that all requests share.
 #[derive(Clone)]
 struct State(Arc<Shared>);
 
@@ -277,7 +256,6 @@ struct Shared {
     display: Display,
     layers: Vec<Layers>,
     metrics: Option<Render>,
-    /// The address of the buttons.
     target: Option<HeaderValue>,
     streams: Streams,
 }
@@ -288,12 +266,4 @@ impl State {
     }
 }
 
-impl fmt::Debug for AdminBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AdminBuilder")
-            .field("hosts", &self.hosts)
-            .field("peers", &self.peers)
-            .field("shown", &self.shown)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(AdminBuilder, hosts, peers, shown);

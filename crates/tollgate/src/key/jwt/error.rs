@@ -1,5 +1,3 @@
-//! Errors of keys.
-
 /// Why a key or a set of keys is not valid.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -36,7 +36,8 @@ use crate::{Limit, ResponseHead};
 /// # Another process
 ///
 /// If another process finds the cost, send it the [`receipts`](Self::receipts): any process may
-/// pass them to [`Store::settle`], and the store takes each receipt once. `store::SentReceipt` (feature `serde`) is the message.
+/// pass them to [`Store::settle`](crate::Store::settle), and the store takes each receipt once.
+/// `store::SentReceipt` (feature `serde`) is the message.
 #[derive(Clone, Default)]
 pub struct Reservation(SmallVec<[Arc<OpenCharges>; 1]>);
 
